@@ -1,0 +1,149 @@
+"""A cell: one point of the matrix, a value on every axis. Its id is its one name everywhere.
+
+`sm90-cu130-torch2.11.0-tf4.57.6-fa2.8.3.post2-triton3.6.0-py311`, and `parse(str(cell)) == cell`.
+The id is a file name, an image tag and a shell word at once, so its alphabet is `[a-z0-9.-]`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from packaging.version import InvalidVersion, Version
+
+from knowngood.errors import UsageError
+
+
+class Axis(StrEnum):
+    """The axes of the matrix, by the names that matrix.yaml, SELECT and labels use."""
+
+    GPU = "gpu"
+    CUDA = "cuda"
+    TORCH = "torch"
+    TRANSFORMERS = "transformers"
+    FLASH_ATTN = "flash-attn"
+    TRITON = "triton"
+    PYTHON = "python"
+
+
+NO_FLASH_ATTN = "0"
+"""The flash-attn axis' value for "no flash-attn package of any family"."""
+
+# The distribution that carries a family, by the major version on the flash-attn axis.
+_FLASH_ATTN_PACKAGES = {2: "flash-attn", 4: "flash-attn-4"}
+
+_ID = re.compile(
+    r"sm(?P<sm>[1-9]\d{1,2})"
+    r"-cu(?P<cuda_major>\d{2})(?P<cuda_minor>\d)"
+    r"-torch(?P<torch>[a-z0-9.]+)"
+    r"-tf(?P<transformers>[a-z0-9.]+)"
+    r"-fa(?P<flash_attn>[a-z0-9.]+)"
+    r"-triton(?P<triton>[a-z0-9.]+)"
+    r"-py(?P<python_major>\d)(?P<python_minor>\d{1,2})"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One combination; versions are normalized PEP 440 text without epoch or local part."""
+
+    gpu: str
+    """Compute capability, as in `sm_90`."""
+    cuda: str
+    """The CUDA release torch was built with, `13.0`."""
+    torch: str
+    transformers: str
+    flash_attn: str = NO_FLASH_ATTN
+    """`2.8.3.post2` (family 2), `4.0.0b36` (family 4) or `0` (neither)."""
+    triton: str
+    python: str
+    """`3.11`"""
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"sm_[1-9]\d{1,2}", self.gpu):
+            raise UsageError(f"{self.gpu!r} is not a GPU architecture; one is written like sm_90")
+        if not re.fullmatch(r"\d{2}\.\d", self.cuda):
+            raise UsageError(f"{self.cuda!r} is not a CUDA release; one is written like 13.0")
+        if not re.fullmatch(r"3\.\d{1,2}", self.python):
+            raise UsageError(f"{self.python!r} is not a Python release; one is written like 3.11")
+        for name in ("torch", "transformers", "triton"):
+            plain_version(getattr(self, name), name)
+        if self.flash_attn != NO_FLASH_ATTN:
+            flash_attn_package(self.flash_attn)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.gpu.replace('_', '')}-cu{self.cuda.replace('.', '')}-torch{self.torch}"
+            f"-tf{self.transformers}-fa{self.flash_attn}-triton{self.triton}-py{self.python.replace('.', '')}"
+        )
+
+    @property
+    def flash_attn_package(self) -> str | None:
+        """The distribution that the flash-attn axis names, `None` for `fa0`."""
+        return None if self.flash_attn == NO_FLASH_ATTN else flash_attn_package(self.flash_attn)
+
+    def axes(self) -> dict[Axis, str]:
+        """Every axis with its value, in the order of the id."""
+        return {
+            Axis.GPU: self.gpu,
+            Axis.CUDA: self.cuda,
+            Axis.TORCH: self.torch,
+            Axis.TRANSFORMERS: self.transformers,
+            Axis.FLASH_ATTN: self.flash_attn,
+            Axis.TRITON: self.triton,
+            Axis.PYTHON: self.python,
+        }
+
+    def without_flash_attn(self) -> Cell:
+        """The `fa0` twin: the same cell with no flash-attn package."""
+        return replace(self, flash_attn=NO_FLASH_ATTN)
+
+
+def parse(text: str) -> Cell:
+    """The cell that an id names.
+
+    Raises `UsageError` when `text` is not an id (also when it is one in a spelling that is not the normal one).
+    """
+    match = _ID.fullmatch(text)
+    if match is None:
+        raise UsageError(
+            f"{text!r} is not a cell id; one is written like "
+            "sm90-cu130-torch2.11.0-tf5.17.0-fa4.0.0b36-triton3.6.0-py311"
+        )
+    cell = Cell(
+        gpu=f"sm_{match['sm']}",
+        cuda=f"{match['cuda_major']}.{match['cuda_minor']}",
+        torch=match["torch"],
+        transformers=match["transformers"],
+        flash_attn=match["flash_attn"],
+        triton=match["triton"],
+        python=f"{match['python_major']}.{match['python_minor']}",
+    )
+    if str(cell) != text:
+        raise UsageError(f"{text!r} is not a cell id in its one spelling; write {cell}")
+    return cell
+
+
+def plain_version(text: str, what: str) -> str:
+    """`text` itself, when it is a normalized PEP 440 version that an id can carry; `UsageError` otherwise."""
+    try:
+        version = Version(text)
+    except InvalidVersion:
+        raise UsageError(f"{text!r} is not a version of {what} (PEP 440), as in 2.11.0 or 4.0.0b36") from None
+    if version.epoch or version.local:
+        raise UsageError(f"{what} {text}: an axis takes a public version, without epoch and local part")
+    if str(version) != text:
+        raise UsageError(f"{what} {text}: write the normalized version {version}")
+    return text
+
+
+def flash_attn_package(version: str) -> str:
+    """The distribution that has this version of the flash-attn axis; `UsageError` for a family nobody publishes."""
+    major = Version(plain_version(version, "flash-attn")).major
+    if major not in _FLASH_ATTN_PACKAGES:
+        families = " and ".join(
+            f"{number} ({package})" for number, package in _FLASH_ATTN_PACKAGES.items()
+        )
+        raise UsageError(f"flash-attn {version}: the registry has families {families}; 0 means neither")
+    return _FLASH_ATTN_PACKAGES[major]

@@ -1,0 +1,230 @@
+"""matrix.yaml, the file people write: read, checked as a whole, and expanded to cells.
+
+Pure: text and facts in, a frozen `Matrix` out. Every defect of the file is found in one reading and carries its line.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from packaging.utils import canonicalize_name
+
+from knowngood import document, schema
+from knowngood.cell import NO_FLASH_ATTN, Cell, flash_attn_package
+from knowngood.cell import parse as parse_id
+from knowngood.errors import InputError, Problem, UsageError
+from knowngood.select import Filter
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchPins:
+    """What a torch release fixes for its cells, as its own metadata says."""
+
+    cuda: str
+    triton: str
+    pythons: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Knowledge:
+    """The facts that matrix.yaml is checked against.
+
+    `releases` gives a package's known versions, or `None` where nothing was harvested; `torch` the pins of a release.
+    """
+
+    torch: Mapping[str, TorchPins]
+    releases: Callable[[str], Sequence[str] | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A cell with what matrix.yaml says of it besides its axes."""
+
+    cell: Cell
+    base: str
+    extras: tuple[str, ...]
+    """Requirements beside the axes, PEP 508."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Amendment:
+    """A change to what the resolver would do, for the cells that `when` matches."""
+
+    when: Filter
+    require: tuple[str, ...]
+    exclude: tuple[str, ...]
+    because: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Matrix:
+    """The whole of matrix.yaml, consistent."""
+
+    locked_at: str
+    gpus: Mapping[str, schema.Gpu]
+    bases: Mapping[str, schema.Base]
+    layers: Mapping[str, tuple[str, ...]]
+    amendments: tuple[Amendment, ...]
+    entries: Mapping[str, Entry]
+    aliases: Mapping[str, str]
+
+    @property
+    def cells(self) -> list[Cell]:
+        """Every cell, in the file's order."""
+        return [entry.cell for entry in self.entries.values()]
+
+    def entry(self, cell: Cell) -> Entry:
+        """What the matrix says of this cell."""
+        return self.entries[str(cell)]
+
+
+def parse(text: str, file: str, knowledge: Knowledge) -> Matrix:
+    """The matrix in `text`. Raises `InputError` with every defect found."""
+    source = document.parse(text, file)
+    raw, problems = schema.validate(source)
+    if raw is None:
+        raise InputError(problems)
+    entries: dict[str, Entry] = {}
+    places: dict[str, int] = {}
+    for index, item in enumerate(raw.cells):
+        if item is None:
+            continue
+        for entry in _expand(item, index, raw, source, knowledge, problems):
+            name = str(entry.cell)
+            if name in entries:
+                first = source.problem(("cells", places[name]), "").line
+                problems.append(
+                    source.problem(("cells", index), f"the cell {name} is there already, from line {first}")
+                )
+                continue
+            entries[name] = entry
+            places[name] = index
+    cells_are_whole = not problems
+    for alias, target in raw.aliases.items():
+        if target not in entries and (cells_are_whole or not _is_id(target)):
+            near = difflib.get_close_matches(target, entries, 1, 0)
+            hint = f"; the nearest is {near[0]}" if near else ""
+            text = f"the alias {alias!r} names {target!r}, which is no cell{hint}"
+            problems.append(source.problem(("aliases", alias), text))
+    amendments = [_amendment(item, index, source, problems) for index, item in enumerate(raw.amendments) if item]
+    if problems:
+        raise InputError(problems)
+    return Matrix(
+        locked_at=raw.locked_at,
+        gpus=raw.gpus,
+        bases=raw.bases,
+        layers=raw.layers,
+        amendments=tuple(item for item in amendments if item is not None),
+        entries=entries,
+        aliases=raw.aliases,
+    )
+
+
+def _is_id(text: str) -> bool:
+    try:
+        parse_id(text)
+    except UsageError:
+        return False
+    return True
+
+
+def _amendment(
+    item: schema.Amendment, index: int, source: document.Document, problems: list[Problem]
+) -> Amendment | None:
+    try:
+        when = Filter(item.when)
+    except UsageError as error:
+        problems.append(source.problem(("amendments", index, "when"), str(error)))
+        return None
+    exclude = tuple(canonicalize_name(name) for name in item.exclude)
+    return Amendment(when=when, require=item.require, exclude=exclude, because=item.because)
+
+
+def _expand(
+    item: schema.CellItem,
+    index: int,
+    raw: schema.MatrixFile,
+    source: document.Document,
+    knowledge: Knowledge,
+    problems: list[Problem],
+) -> list[Entry]:
+    """The product of an item's lists, without the points that a problem was reported for."""
+
+    def check(axis: str, value: str, text: str | None) -> bool:
+        if text is None:
+            return True
+        path: tuple[str | int, ...] = ("cells", index, axis)
+        values = source.data["cells"][index].get(axis)
+        if isinstance(values, list) and value in values:
+            path = (*path, values.index(value))
+        problems.append(source.problem(path, text))
+        return False
+
+    gpus = [x for x in item.gpu if check("gpu", x, _absent(x, source.data["gpus"], "gpus"))]
+    torches = [x for x in item.torch if check("torch", x, _unknown("torch", x, knowledge))]
+    transformers = [
+        x for x in item.transformers if check("transformers", x, _unknown("transformers", x, knowledge))
+    ]
+    flash = [x for x in item.flash_attn if check("flash-attn", x, _unknown_flash_attn(x, knowledge))]
+    bases = [x for x in item.base if check("base", x, _absent(x, source.data["bases"], "bases"))]
+    torches = [
+        x
+        for x in torches
+        if check("cuda", item.cuda or "", _disagrees("cuda", item.cuda, x, knowledge.torch[x].cuda))
+        and check("triton", item.triton or "", _disagrees("triton", item.triton, x, knowledge.torch[x].triton))
+    ]
+    bases = [x for x in bases if x in raw.bases]
+    entries = []
+    for gpu, base, torch, tf, fa in itertools.product(gpus, bases, torches, transformers, flash):
+        pins, python = knowledge.torch[torch], raw.bases[base].python
+        if python not in pins.pythons:
+            text = f"torch {torch} has no wheel for Python {python} of base {base}; it has {', '.join(pins.pythons)}"
+            check("torch", torch, text)
+            continue
+        cell = Cell(
+            gpu=gpu,
+            cuda=pins.cuda,
+            torch=torch,
+            transformers=tf,
+            flash_attn=fa,
+            triton=pins.triton,
+            python=python,
+        )
+        entries.append(Entry(cell=cell, base=base, extras=(*raw.stack, *item.extras)))
+    return entries
+
+
+def _absent(name: str, section: Mapping[str, object], title: str) -> str | None:
+    if name in section:
+        return None
+    near = difflib.get_close_matches(name, section, 1, 0)
+    return f"{name!r} is not in {title}" + (f"; the nearest there is {near[0]}" if near else "")
+
+
+def _unknown(package: str, version: str, knowledge: Knowledge) -> str | None:
+    releases = knowledge.torch if package == "torch" else knowledge.releases(package)
+    if releases is None or version in releases:
+        return None
+    near = difflib.get_close_matches(version, releases, 3, 0)
+    return (
+        f"{package} {version} is not among the releases that facts/{package}.json has "
+        f"(near it: {', '.join(near)}); correct it, or `knowngood harvest {package}` if it is new"
+    )
+
+
+def _unknown_flash_attn(version: str, knowledge: Knowledge) -> str | None:
+    if version == NO_FLASH_ATTN:
+        return None
+    return _unknown(flash_attn_package(version), version, knowledge)
+
+
+def _disagrees(axis: str, written: str | None, torch: str, pinned: str) -> str | None:
+    if written is None or written == pinned:
+        return None
+    return (
+        f"{axis} {written} is written here, but torch {torch} pins {axis} {pinned}; "
+        f"leave {axis} out, or take a torch that pins {written}"
+    )
