@@ -1,2 +1,93 @@
-def main() -> int:
-    return 0
+"""The command line: which commands there are, how they report, what they return.
+
+A command is a module of `knowngood.commands` with `configure(parser)` and `run(arguments) -> Answer`; it is imported when
+it is called. Every command takes `--json`: one document on stdout, everything else on stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from knowngood import __version__
+from knowngood.errors import InputError, KnowngoodError
+
+COMMANDS = {
+    "cells": "list the cells with tier and attention settings",
+    "lock": "resolve cells to hash-pinned distributions, into docker/",
+    "render": "write the Dockerfiles, or --check that they are current",
+    "engine": "up, down, status or env of the embedded engine",
+    "build": "build the images of cells",
+    "smoke": "train a tiny Qwen2 under every attention setting, in the image or --here",
+    "build-matrix": "all of it for the selected cells: engine, base, lock, render, build, smoke",
+    "harvest": "read facts out of the registry's artefacts, into facts/",
+}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command found: its exit code, the document for `--json`, and the text for people."""
+
+    code: int
+    document: Any
+    text: str = ""
+
+
+def parser(command: str | None = None) -> argparse.ArgumentParser:
+    """The argument parser, with the whole of one command or only the list of all."""
+    top = argparse.ArgumentParser(
+        prog="knowngood", description="Known-good container images for training transformer models."
+    )
+    top.add_argument("--version", action="version", version=f"knowngood {__version__}")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, summary in COMMANDS.items():
+        one = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
+        one.add_argument("--json", action="store_true", help="one JSON document on stdout")
+        if name == command:
+            _module(name).configure(one)
+    return top
+
+
+def _module(command: str) -> Any:
+    return importlib.import_module(f"knowngood.commands.{command.replace('-', '_')}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; returns its exit code (0 yes/done, 1 no/failed, 2 usage, 3 unknown, 4 something is missing)."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    command = next((word for word in words if word in COMMANDS), None)
+    arguments = parser(command).parse_args(words)
+    try:
+        answer: Answer = _module(arguments.command).run(arguments)
+        if arguments.json:
+            print(json.dumps(answer.document, indent=1, ensure_ascii=False))
+        elif answer.text:
+            print(answer.text)
+        sys.stdout.flush()
+    except KnowngoodError as error:
+        return _complain(error, as_json=arguments.json)
+    except BrokenPipeError:  # the reader of our output went away: no more to say, and nobody to say it to
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        if error.filename is None:
+            raise
+        return _complain(KnowngoodError(f"{error.filename}: {error.strerror}"), as_json=arguments.json)
+    except KeyboardInterrupt:
+        print("knowngood: stopped; what was finished is kept, run it again to go on", file=sys.stderr)
+        return 1
+    return answer.code
+
+
+def _complain(error: KnowngoodError, *, as_json: bool) -> int:
+    prefix = "" if isinstance(error, InputError) else "knowngood: "
+    print(f"{prefix}{error}", file=sys.stderr)
+    if as_json:
+        print(json.dumps({"error": str(error), "exit": error.exit_code}, indent=1, ensure_ascii=False))
+    return error.exit_code

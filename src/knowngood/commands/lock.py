@@ -1,0 +1,53 @@
+"""`knowngood lock [SELECT]`: cells to hash-pinned distributions."""
+
+from __future__ import annotations
+
+import argparse
+
+from knowngood import project
+from knowngood.cli import Answer
+from knowngood.commands import common
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """The command's arguments."""
+    common.add_select(parser)
+    common.add_wheelhouse(parser)
+    common.add_locked(parser)
+    parser.add_argument("--upgrade", action="store_true", help="resolve again though nothing asked for it changed")
+
+
+def run(arguments: argparse.Namespace) -> Answer:
+    """Lock the selected cells; a cell that fails does not stop the others."""
+    from knowngood import locking, progress, select, table, wheelhouse  # noqa: PLC0415
+    from knowngood.errors import KnowngoodError  # noqa: PLC0415
+
+    here = project.find()
+    matrix = here.matrix
+    rows, document, code = [], [], 0
+    for cell in select.select(matrix.cells, matrix.aliases, arguments.select):
+        name = str(cell)
+        try:
+            with progress.reporter(name) as say:
+                locked = locking.lock_cell(
+                    matrix.entry(cell),
+                    matrix,
+                    here.tree,
+                    house=wheelhouse.folder(arguments.wheelhouse),
+                    cxx11abi=project.cxx11abi,
+                    upgrade=arguments.upgrade,
+                    locked_only=arguments.locked,
+                    say=say,
+                )
+        except KnowngoodError as error:
+            code = code or error.exit_code
+            rows.append([name, "failed", str(error)])
+            document.append({"id": name, "status": "failed", "error": str(error)})
+            continue
+        status = "changed" if locked.changed else "current"
+        size = sum(item.size for item in locked.lock.distributions)
+        rows.append([name, status, f"{len(locked.lock.distributions)} distributions, {size / 1e9:.2f} GB of wheels"])
+        document.append({"id": name, "status": status, "lock": locked.lock.digest, "bytes": size})
+    if not arguments.select:
+        document += [{"removed": path.name} for path in here.tree.prune(matrix.cells)]
+    return Answer(code, document, table.text(["cell", "lock", ""], rows))

@@ -1,0 +1,132 @@
+"""A lock: the full set of hash-pinned distributions of a cell, and its slices, the layers. Pure.
+
+A layer's name holds a hash of its content, so cells that need the same distributions name the same layer.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from knowngood.cell import Cell
+from knowngood.errors import KnowngoodError, UsageError
+
+HEADER = "# Written by `knowngood lock` from matrix.yaml; do not edit.\n"
+
+_LINE = re.compile(
+    r"(?P<name>[a-z0-9][a-z0-9-]*)==(?P<version>[a-z0-9.+!]+) --hash=sha256:(?P<sha256>[0-9a-f]{64})"
+    r"  # (?P<file>\S+\.whl) (?P<size>\d+) bytes"
+)
+_CUDA_SUFFIX = re.compile(r"-cu(\d{2})$")
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class Distribution:
+    """One wheel of a lock."""
+
+    name: str
+    """Canonical, as in `nvidia-cudnn-cu13`."""
+    version: str
+    file: str
+    sha256: str
+    size: int
+    """Bytes of the wheel file."""
+
+    def __str__(self) -> str:
+        return f"{self.name}=={self.version} --hash=sha256:{self.sha256}  # {self.file} {self.size} bytes"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """Distributions that become one image layer."""
+
+    group: str
+    """The key in matrix.yaml's `layers`."""
+    distributions: tuple[Distribution, ...]
+
+    @property
+    def name(self) -> str:
+        """The group, its version where one distribution makes the layer, and a hash of the content."""
+        version = self.distributions[0].version.split("+")[0] + "-" if len(self.distributions) == 1 else ""
+        return f"{self.group}-{version}{digest(self.distributions)[:12]}"
+
+    @property
+    def size(self) -> int:
+        """Bytes of its wheels."""
+        return sum(item.size for item in self.distributions)
+
+    def requirements(self) -> str:
+        """The text of `docker/layers/<name>/requirements.txt`."""
+        return HEADER + "".join(f"{item}\n" for item in self.distributions)
+
+
+def digest(distributions: Iterable[Distribution]) -> str:
+    """SHA-256 over names, versions and hashes: the identity of a lock or a layer."""
+    lines = sorted(f"{item.name}=={item.version} {item.sha256}\n" for item in distributions)
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def parse_requirements(text: str, file: str) -> tuple[Distribution, ...]:
+    """What `Layer.requirements` wrote. Raises `UsageError` with the line for anything else."""
+    distributions = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        match = _LINE.fullmatch(line)
+        if match is None:
+            raise UsageError(f"{file}:{number}:1: not a line that `knowngood lock` writes; run it again")
+        distributions.append(
+            Distribution(
+                name=match["name"],
+                version=match["version"],
+                file=match["file"],
+                sha256=match["sha256"],
+                size=int(match["size"]),
+            )
+        )
+    return tuple(distributions)
+
+
+def split(distributions: Iterable[Distribution], groups: Mapping[str, Sequence[str]]) -> tuple[Layer, ...]:
+    """Each distribution into the first group with a glob that matches its name; the groups' order stays."""
+    members: dict[str, list[Distribution]] = {group: [] for group in groups}
+    for item in sorted(distributions):
+        group = next((key for key, globs in groups.items() if _matches(item.name, globs)), None)
+        if group is None:
+            raise UsageError(f"matrix.yaml: no glob in `layers` matches {item.name}; end the section with '*'")
+        members[group].append(item)
+    return tuple(Layer(group=key, distributions=tuple(value)) for key, value in members.items() if value)
+
+
+def _matches(name: str, globs: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, glob) for glob in globs)
+
+
+def check(distributions: Iterable[Distribution], cell: Cell) -> None:
+    """The lock says what the cell says, with one CUDA in it; raises `KnowngoodError` that names what differs."""
+    versions = {item.name: Version(item.version) for item in distributions}
+    pins = {"torch": cell.torch, "transformers": cell.transformers, "triton": cell.triton}
+    if cell.flash_attn_package:
+        pins[cell.flash_attn_package] = cell.flash_attn
+    problems = []
+    for name, wanted in pins.items():
+        found = versions.get(canonicalize_name(name))
+        if found is None or found.public != wanted:
+            problems.append(f"{name} is {found or 'absent'} in the lock, {wanted} in the cell")
+    for name, version in versions.items():
+        suffix = _CUDA_SUFFIX.search(name)
+        if suffix and suffix[1] != cell.cuda.split(".")[0]:
+            problems.append(f"{name} {version} is for CUDA {suffix[1]}")
+        elif re.fullmatch(r"nvidia-cuda-runtime(-cu\d+)?", name) and not str(version).startswith(f"{cell.cuda}."):
+            problems.append(f"{name} {version} is not of CUDA {cell.cuda}")
+    if problems:
+        raise KnowngoodError(
+            f"{cell}: the lock is not the cell: {'; '.join(problems)}; "
+            "correct the cell, or say in matrix.yaml's amendments what to require or exclude"
+        )

@@ -1,0 +1,127 @@
+"""`knowngood lock`: from what matrix.yaml asks of a cell to its committed lock."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from knowngood import contents, lock, resolve, wheelhouse
+from knowngood.cell import Cell
+from knowngood.errors import KnowngoodError, MissingError
+from knowngood.matrix import Entry, Matrix
+from knowngood.tree import CellLock, Tree
+
+_FORMAT = 1
+"""Counts up when what `lock` makes of the same request changes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Locked:
+    """What `lock_cell` found or made."""
+
+    lock: CellLock
+    changed: bool
+
+
+class NoWheelError(MissingError):
+    """The wheelhouse has no flash-attn wheel for the cell (exit 4)."""
+
+
+def request(entry: Entry, matrix: Matrix) -> resolve.Request:
+    """What the resolver is asked for a cell. Pure."""
+    cell = entry.cell
+    requirements = [f"torch=={cell.torch}", f"transformers=={cell.transformers}", f"triton=={cell.triton}"]
+    if cell.flash_attn_package:
+        requirements.append(f"{cell.flash_attn_package}=={cell.flash_attn}")
+    excludes: set[str] = set()
+    for amendment in matrix.amendments:
+        if amendment.when.matches(cell):
+            requirements += amendment.require
+            excludes |= set(amendment.exclude)
+    base = matrix.bases[entry.base]
+    return resolve.Request(
+        requirements=tuple(dict.fromkeys([*requirements, *entry.extras])),
+        excludes=tuple(sorted(excludes)),
+        python=base.python,
+        glibc=base.glibc,
+        locked_at=matrix.locked_at,
+    )
+
+
+def inputs(entry: Entry, matrix: Matrix) -> str:
+    """SHA-256 over everything that a cell's lock follows from."""
+    layers = [[name, list(globs)] for name, globs in matrix.layers.items()]
+    whole = [_FORMAT, entry.base, layers, vars(request(entry, matrix))]
+    return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
+
+
+def lock_cell(  # noqa: PLR0913
+    entry: Entry,
+    matrix: Matrix,
+    tree: Tree,
+    *,
+    house: Path,
+    cxx11abi: Callable[[str], bool],
+    upgrade: bool,
+    locked_only: bool,
+    say: Callable[[str], None],
+) -> Locked:
+    """The cell's lock: the committed one while nothing it follows from has changed, else a new one, written.
+
+    `cxx11abi` gives the C++ ABI of a torch release. With `locked_only` a stale lock is an error and nothing is written.
+    """
+    cell, wanted = entry.cell, inputs(entry, matrix)
+    committed = None if upgrade else tree.load(cell)
+    if committed and committed.inputs == wanted:
+        return Locked(lock=committed, changed=False)
+    if locked_only:
+        state = "follows from an older matrix.yaml" if committed else "is missing"
+        raise KnowngoodError(f"{cell}: its lock {state}; run `knowngood lock '{cell}'` and commit what it writes")
+    say("resolving")
+    wheel = _flash_attn_wheel(cell, house, cxx11abi=cxx11abi)
+    pinned = resolve.resolve(request(entry, matrix), wheel.path.parent if wheel else None)
+    found = contents.read_all({item.name: (item.url, item.sha256) for item in pinned}, say)
+    distributions = [
+        lock.Distribution(
+            name=item.name,
+            version=item.version,
+            file=item.file,
+            sha256=item.sha256,
+            size=found[item.name].size,
+        )
+        for item in pinned
+    ]
+    lock.check(distributions, cell)
+    _check_clobbers(cell, found)
+    made = CellLock(cell=cell, base=entry.base, inputs=wanted, layers=lock.split(distributions, matrix.layers))
+    return Locked(lock=made, changed=tree.save(made))
+
+
+def _flash_attn_wheel(cell: Cell, house: Path, *, cxx11abi: Callable[[str], bool]) -> wheelhouse.Wheel | None:
+    if cell.flash_attn_package != "flash-attn":
+        return None
+    wheel, refused = wheelhouse.find(cell, house, cxx11abi=cxx11abi(cell.torch))
+    if wheel is None:
+        raise NoWheelError(no_wheel(cell, refused))
+    return wheel
+
+
+def no_wheel(cell: Cell, refused: list[str]) -> str:
+    """The sentence for a cell whose flash-attn wheel is not in the wheelhouse."""
+    others = f" ({'; '.join(refused)})" if refused else ""
+    return (
+        f"{cell}: the wheelhouse has no flash-attn {cell.flash_attn} wheel for it{others}; "
+        "put one there (--wheelhouse or KNOWNGOOD_WHEELHOUSE names the folder) or take the fa0 twin"
+    )
+
+
+def _check_clobbers(cell: Cell, found: Mapping[str, contents.Contents]) -> None:
+    pairs = contents.clobbered(found)
+    if pairs:
+        raise KnowngoodError(
+            f"{cell}: distributions would overwrite each other's files: {'; '.join(pairs)}; "
+            "take one of each pair out with matrix.yaml's amendments"
+        )

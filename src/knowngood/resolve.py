@@ -1,0 +1,138 @@
+"""From requirements to a full set of wheels, by `uv pip compile`."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tempfile
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from packaging import tags
+from packaging.utils import parse_wheel_filename
+
+from knowngood import host
+from knowngood.errors import KnowngoodError, MissingError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What to resolve; the answer is a function of this and of what the index had on `locked_at`."""
+
+    requirements: tuple[str, ...]
+    excludes: tuple[str, ...]
+    """Distributions that must not come in, whoever requires them."""
+    python: str
+    glibc: str
+    locked_at: str
+    """Releases after this day are not seen, `2026-11-20`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pinned:
+    """A wheel that was chosen, and where it lies."""
+
+    name: str
+    version: str
+    url: str
+    sha256: str
+
+    @property
+    def file(self) -> str:
+        """The wheel's file name."""
+        return unquote(urlsplit(self.url).path).rpartition("/")[2]
+
+
+class NoSolutionError(KnowngoodError):
+    """The requirements admit no set of wheels; the text is the resolver's explanation."""
+
+
+def command(request: Request, folder: Path, wheels: Path | None) -> list[str]:
+    """The argv of the resolver, reading `folder/in.txt` and writing `folder/pylock.toml`."""
+    from uv import find_uv_bin  # noqa: PLC0415
+
+    config = host.settings().files.get("uv-config")
+    argv = [find_uv_bin(), "pip", "compile", "--quiet"]
+    argv += ["--config-file", str(config)] if config else ["--no-config"]
+    argv += ["--generate-hashes", "--format", "pylock.toml", "--output-file", str(folder / "pylock.toml")]
+    argv += ["--python-version", request.python]
+    argv += ["--python-platform", f"x86_64-manylinux_{request.glibc.replace('.', '_')}"]
+    argv += ["--only-binary", ":all:", "--exclude-newer", request.locked_at, "--no-header"]
+    if request.excludes:
+        argv += ["--excludes", str(folder / "excludes.txt")]
+    if wheels:
+        argv += ["--find-links", str(wheels)]
+    return [*argv, str(folder / "in.txt")]
+
+
+def resolve(request: Request, wheels: Path | None = None) -> list[Pinned]:
+    """Every wheel that `request` needs; `wheels` is a folder with more of them.
+
+    Raises `NoSolutionError` when there is none, `MissingError` when the index does not answer.
+    """
+    with tempfile.TemporaryDirectory(prefix="knowngood-") as name:
+        folder = Path(name)
+        (folder / "in.txt").write_text("\n".join(request.requirements) + "\n")
+        (folder / "excludes.txt").write_text("\n".join(request.excludes) + "\n")
+        settings = host.settings()
+        env = {key: value for key, value in os.environ.items() if not key.startswith("UV_")} | dict(settings.env)
+        if "ca" in settings.files:
+            env["SSL_CERT_FILE"] = str(settings.files["ca"])
+        done = subprocess.run(
+            command(request, folder, wheels), env=env, capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise _failure(done.returncode, done.stderr, request.requirements)
+        return parse(tomllib.loads((folder / "pylock.toml").read_text()), request)
+
+
+def _failure(code: int, said: str, requirements: Sequence[str]) -> KnowngoodError:
+    reason = " ".join(re.sub(r"\s*(cause|error): ", ". ", said).lstrip(". ").split())
+    if code == 1 and "No solution found" in said:
+        return NoSolutionError(f"nothing satisfies {', '.join(requirements)}: {reason}")
+    return MissingError(f"the index did not answer the resolver: {reason}; check network and index settings, run it again")
+
+
+def parse(lock: dict[str, Any], request: Request) -> list[Pinned]:
+    """The wheels of a pylock (PEP 751), of each distribution the one that an installer would prefer. Pure."""
+    order = {tag: rank for rank, tag in enumerate(supported_tags(request.python, request.glibc))}
+    pinned = []
+    for package in lock.get("packages", []):
+        candidates = []
+        for wheel in package.get("wheels", []):
+            url = wheel.get("url") or Path(wheel["path"]).resolve().as_uri()
+            item = Pinned(
+                name=package["name"], version=package["version"], url=url, sha256=wheel["hashes"]["sha256"]
+            )
+            ranks = [order[tag] for tag in parse_wheel_filename(item.file)[3] if tag in order]
+            if ranks:
+                candidates.append((min(ranks), item))
+        if not candidates:
+            raise KnowngoodError(
+                f"{package['name']} {package.get('version')} has no wheel for Python {request.python} "
+                f"and glibc {request.glibc}"
+            )
+        pinned.append(min(candidates, key=lambda pair: pair[0])[1])
+    return pinned
+
+
+def supported_tags(python: str, glibc: str) -> list[tags.Tag]:
+    """Wheel tags that a CPython on x86-64 Linux of that glibc takes, best first (PEP 425, PEP 600)."""
+    aliases = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
+    platforms = []
+    for minor in range(int(glibc.split(".")[1]), 4, -1):
+        platforms.append(f"manylinux_2_{minor}_x86_64")
+        if minor in aliases:
+            platforms.append(f"{aliases[minor]}_x86_64")
+    platforms.append("linux_x86_64")
+    version = tuple(map(int, python.split(".")))
+    interpreter = "cp" + "".join(map(str, version))
+    return [
+        *tags.cpython_tags(version, platforms=platforms),
+        *tags.compatible_tags(version, interpreter, platforms),
+    ]

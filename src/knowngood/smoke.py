@@ -1,0 +1,243 @@
+"""`knowngood smoke`: runs the suite in a cell's image through the SDK, or in the environment at hand."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import platform
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from knowngood.errors import KnowngoodError, MissingError
+from knowngood.evidence import Evidence, Where
+
+if TYPE_CHECKING:
+    from docker import DockerClient
+    from docker.models.containers import Container
+
+    from knowngood.engine import Engine
+
+SUITE_IN_IMAGE = "/opt/knowngood/smoke_tests"
+_FOLDER = "/tmp/knowngood"  # noqa: S108  # in the container, which is ours alone
+_LABEL = "io.knowngood.smoke"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How the suite runs."""
+
+    quick: bool = False
+    gpus: bool = False
+    """Give the container every GPU of the host, and demand that one is there."""
+    seconds: int = 1200
+    """The suite's time; it is stopped inside the container after that, and from outside a little later."""
+    memory: str = "12g"
+    pids: int = 1024
+
+
+def arguments(options: Options, folder: str, *, cell_gpu: str | None, predictions: bool) -> list[str]:
+    """The suite's own arguments, for a report in `folder`. Pure."""
+    argv = ["-q", "-p", "no:cacheprovider", "--report", f"{folder}/report.json"]
+    if predictions:
+        argv += ["--predictions", f"{folder}/predictions.json"]
+    if options.quick:
+        argv.append("--quick")
+    if options.gpus:
+        argv.append("--demand-gpu")
+        if cell_gpu:
+            argv += ["--cell-gpu", cell_gpu]
+    return argv
+
+
+def in_container(  # noqa: PLR0913
+    cell: str,
+    image: str,
+    digest: str,
+    engine: Engine,
+    options: Options,
+    *,
+    predictions: Mapping[str, Any] | None = None,
+    log: Path,
+    say: Callable[[str], None],
+) -> Evidence:
+    """Run the suite in a container of `image` (no network, limits on memory, processes and time).
+
+    Raises `MissingError` when the engine has no NVIDIA runtime and one was asked for, `KnowngoodError` when the suite
+    left no report. The container is removed whatever happens.
+    """
+    gpu = cell.split("-", 1)[0].replace("sm", "sm_")
+    suite = arguments(options, _FOLDER, cell_gpu=gpu, predictions=predictions is not None)
+    inside = ["timeout", "--kill-after=10", str(options.seconds), "python", "-m", "pytest", SUITE_IN_IMAGE, *suite]
+    client = engine.client()
+    try:
+        container = _create(client, image, inside, options)
+        try:
+            files = {"predictions.json": json.dumps(predictions)} if predictions is not None else {}
+            container.put_archive("/tmp", _archive(files))  # noqa: S108
+            _start(container, engine)
+            _follow(container, options, log, say)
+            report = _report(container, log)
+        finally:
+            container.remove(force=True, v=True)
+        node = _node(client)
+    finally:
+        client.close()
+    return Evidence(
+        cell=cell,
+        where=Where.CONTAINER_GPU if options.gpus else Where.CONTAINER_CPU,
+        image=digest,
+        when=_now(),
+        node=node,
+        command=tuple(inside),
+        report=report,
+    )
+
+
+def here(cell: str, suite: Path, options: Options, *, log: Path, say: Callable[[str], None]) -> Evidence:
+    """Run the suite with the Python that `VIRTUAL_ENV` or PATH names, without a container."""
+    with tempfile.TemporaryDirectory(prefix="knowngood-") as folder:
+        python = _python_here()
+        argv = [python, "-m", "pytest", str(suite), *arguments(options, folder, cell_gpu=None, predictions=False)]
+        say(f"running the suite with {python}")
+        log.parent.mkdir(parents=True, exist_ok=True)
+        environment = os.environ | {"HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        with log.open("w") as out:
+            try:
+                subprocess.run(
+                    argv, env=environment, stdout=out, stderr=subprocess.STDOUT, timeout=options.seconds, check=False
+                )
+            except subprocess.TimeoutExpired:
+                raise KnowngoodError(f"the suite did not end within {options.seconds} s (log: {log})") from None
+        path = Path(folder) / "report.json"
+        if not path.exists():
+            raise KnowngoodError(f"the suite left no report; {_last_line(log)} (log: {log})")
+        report = json.loads(path.read_text())
+    return Evidence(
+        cell=cell,
+        where=Where.BARE,
+        image=None,
+        when=_now(),
+        node=_fingerprint(platform.node(), {"kernel": platform.release(), "cpus": os.cpu_count()}),
+        command=tuple(["python", "-m", "pytest", "smoke_tests", *argv[4:]]),
+        report=report,
+    )
+
+
+def _python_here() -> str:
+    named = os.environ.get("VIRTUAL_ENV")
+    return str(Path(named) / "bin/python") if named else sys.executable
+
+
+def _create(client: DockerClient, image: str, command: list[str], options: Options) -> Container:
+    from docker.types import DeviceRequest  # noqa: PLC0415
+
+    requests = [DeviceRequest(count=-1, capabilities=[["gpu"]])] if options.gpus else None
+    return client.containers.create(
+        image,
+        command,
+        device_requests=requests,
+        environment={"HF_HUB_OFFLINE": "1"},
+        network_mode="none",
+        mem_limit=options.memory,
+        pids_limit=options.pids,
+        shm_size="1g",
+        init=True,
+        labels={_LABEL: "1"},
+    )
+
+
+def _start(container: Container, engine: Engine) -> None:
+    from docker.errors import APIError  # noqa: PLC0415
+
+    try:
+        container.start()
+    except APIError as error:
+        said = str(error.explanation or error)
+        if "could not select device driver" in said or "nvidia" in said.lower():
+            raise MissingError(
+                f"the engine at {engine.host} cannot give a container a GPU ({said}); "
+                "install the NVIDIA container toolkit and restart the engine, or leave --gpus out"
+            ) from None
+        raise KnowngoodError(f"the container did not start: {said}") from None
+
+
+def _follow(container: Container, options: Options, log: Path, say: Callable[[str], None]) -> None:
+    """Wait for the container's end; one that outlives its inner timeout is killed by `remove(force)`."""
+    import requests  # noqa: PLC0415
+
+    say("running the suite")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        ended = container.wait(timeout=options.seconds + 30)
+    except requests.exceptions.RequestException as error:
+        log.write_bytes(container.logs(tail=2000))
+        raise KnowngoodError(
+            f"the container did not end within {options.seconds + 30} s ({type(error).__name__}; log: {log})"
+        ) from None
+    log.write_bytes(container.logs())
+    if ended["StatusCode"] == 124:
+        raise KnowngoodError(f"the suite did not end within {options.seconds} s (log: {log})")
+
+
+def _report(container: Container, log: Path) -> dict[str, Any]:
+    from docker.errors import NotFound  # noqa: PLC0415
+
+    try:
+        chunks, _ = container.get_archive(f"{_FOLDER}/report.json")
+        with tarfile.open(fileobj=io.BytesIO(b"".join(chunks))) as archive:
+            member = archive.extractfile("report.json")
+            assert member is not None  # noqa: S101
+            report: dict[str, Any] = json.load(member)
+            return report
+    except NotFound:
+        raise KnowngoodError(f"the suite left no report; {_last_line(log)} (log: {log})") from None
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(errors="replace").split("\n")
+    return "its last words: " + next((line for line in reversed(lines) if line.strip()), "none")
+
+
+def _archive(files: Mapping[str, str]) -> bytes:
+    """A tar with the folder that the suite writes to (open to any user of the container) and these files in it."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        folder = tarfile.TarInfo(Path(_FOLDER).name)
+        folder.type, folder.mode = tarfile.DIRTYPE, 0o777
+        archive.addfile(folder)
+        for name, text in files.items():
+            data = text.encode()
+            member = tarfile.TarInfo(f"{folder.name}/{name}")
+            member.size, member.mode = len(data), 0o644
+            archive.addfile(member, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+def _node(client: DockerClient) -> dict[str, Any]:
+    info = client.info()
+    facts = {
+        "kernel": info["KernelVersion"],
+        "cpus": info["NCPU"],
+        "memory": info["MemTotal"],
+        "engine": info["ServerVersion"],
+        "runtime": info["DefaultRuntime"],
+    }
+    return _fingerprint(str(info["Name"]), facts)
+
+
+def _fingerprint(name: str, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """What may matter of a machine; its name only as a hash, since evidence is public."""
+    return {"name": hashlib.sha256(name.encode()).hexdigest()[:12], **facts}
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

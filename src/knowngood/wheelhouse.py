@@ -1,0 +1,93 @@
+"""The wheelhouse: a folder of flash-attn wheels, each built for one CUDA, torch, C++ ABI, Python and architecture.
+
+A wheel is taken by its file name, whose local version says what it was built for
+(`flash_attn-2.8.3.post2+cu13torch2.11cxx11abitrue.sm90-cp311-cp311-linux_x86_64.whl`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+
+from knowngood.cell import Cell
+from knowngood.errors import KnowngoodError
+from knowngood.paths import cache_dir
+
+_LOCAL = re.compile(
+    r"cu(?P<cuda>\d{2,3})\.?torch(?P<torch>\d+\.\d+)\.?cxx11abi(?P<abi>true|false)(?P<sms>(\.sm\d{2,3})*)"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wheel:
+    """A wheel of the wheelhouse."""
+
+    path: Path
+    version: str
+    """With the local part, as a lock pins it."""
+
+
+def folder(option: str | None = None) -> Path:
+    """Where the wheelhouse is: the option, else `KNOWNGOOD_WHEELHOUSE`, else a cache folder."""
+    named = option or os.environ.get("KNOWNGOOD_WHEELHOUSE")
+    return Path(named).expanduser().resolve() if named else cache_dir() / "wheelhouse"
+
+
+def mismatches(file: str, cell: Cell, *, cxx11abi: bool) -> list[str]:
+    """Why a wheel of that file name is not for this cell; empty when it is. Pure.
+
+    `cxx11abi` is the C++ ABI of the cell's torch.
+    """
+    try:
+        name, version, _, tags = parse_wheel_filename(file)
+    except InvalidWheelFilename as error:
+        return [str(error)]
+    wrong = []
+    if name != canonicalize_name(cell.flash_attn_package or "") or version.public != cell.flash_attn:
+        wrong.append(f"it is {name} {version.public}, the cell has flash-attn {cell.flash_attn}")
+    python = "cp" + cell.python.replace(".", "")
+    if not any(tag.interpreter == python and tag.platform.endswith("x86_64") for tag in tags):
+        wrong.append(f"its tags are {'.'.join(sorted(map(str, tags)))}, the cell wants {python} on x86_64")
+    local = _LOCAL.fullmatch(version.local or "")
+    if local is None:
+        wrong.append("its local version does not say CUDA, torch, ABI and architecture (+cu13torch2.11cxx11abitrue.sm90)")
+        return wrong
+    if local["cuda"] not in (cell.cuda.replace(".", ""), cell.cuda.split(".")[0]):
+        wrong.append(f"it is for CUDA {local['cuda']}, the cell has {cell.cuda}")
+    if local["torch"] != ".".join(cell.torch.split(".")[:2]):
+        wrong.append(f"it is for torch {local['torch']}, the cell has {cell.torch}")
+    if (local["abi"] == "true") != cxx11abi:
+        wrong.append(f"its C++11 ABI is {local['abi']}, that of torch {cell.torch} is {str(cxx11abi).lower()}")
+    sms = [int(sm) for sm in re.findall(r"sm(\d+)", local["sms"])]
+    wanted = int(cell.gpu.removeprefix("sm_"))
+    # Machine code runs on the same major architecture, same or later minor.
+    if not any(sm // 10 == wanted // 10 and sm <= wanted for sm in sms):
+        wrong.append(f"it is for {', '.join(f'sm_{sm}' for sm in sms) or 'no stated architecture'}, the cell is {cell.gpu}")
+    return wrong
+
+
+def find(cell: Cell, house: Path, *, cxx11abi: bool) -> tuple[Wheel | None, list[str]]:
+    """The wheel for this cell, and for each other flash-attn wheel in the house the sentence that refuses it."""
+    refused = []
+    for path in sorted(house.glob("flash_attn-*.whl")) if house.is_dir() else []:
+        wrong = mismatches(path.name, cell, cxx11abi=cxx11abi)
+        if not wrong:
+            return Wheel(path=path, version=str(parse_wheel_filename(path.name)[1])), refused
+        refused.append(f"{path.name} is not for {cell}: {'; '.join(wrong)}")
+    return None, refused
+
+
+def check_hash(wheel: Wheel, sha256: str) -> None:
+    """The file is the one that was locked; `KnowngoodError` by name when it is not."""
+    with wheel.path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != sha256:
+        raise KnowngoodError(
+            f"{wheel.path.name}: its sha256 is {found}, the lock has {sha256}; "
+            "put the locked wheel into the wheelhouse, or run `knowngood lock --upgrade` to take this one"
+        )
