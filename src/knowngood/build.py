@@ -88,14 +88,14 @@ def inputs(dockerfile: str, folders: Mapping[str, Path], words: Mapping[str, str
 
 def tools() -> Path:
     """A folder with the uv of this environment, for the build to install wheels with."""
-    from uv import find_uv_bin  # noqa: PLC0415
+    from uv import find_uv_bin
 
     return _staged([Path(find_uv_bin())], f"tools-{uv_version()}")
 
 
 def uv_version() -> str:
     """The release of uv that resolves and installs."""
-    from importlib.metadata import version  # noqa: PLC0415
+    from importlib.metadata import version
 
     return version("uv")
 
@@ -139,7 +139,7 @@ def host_secrets() -> Iterator[dict[str, Path]]:
 
 def existing(plan: Plan, engine: Engine) -> Image | None:
     """The image of the plan's tag, if it was made from the very same inputs."""
-    from docker.errors import NotFound  # noqa: PLC0415
+    from docker.errors import NotFound
 
     client = engine.client()
     try:

@@ -98,9 +98,9 @@ def read(url: str, sha256: str) -> Contents:
 
 
 def _read_remote(url: str) -> Contents:
-    import requests  # noqa: PLC0415
-    import stamina  # noqa: PLC0415
-    from remotezip import RemoteIOError, RemoteZip  # noqa: PLC0415
+    import requests
+    import stamina
+    from remotezip import RemoteIOError, RemoteZip
 
     try:
         for attempt in stamina.retry_context(on=(RemoteIOError, requests.RequestException), attempts=4):

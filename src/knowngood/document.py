@@ -63,18 +63,11 @@ def parse(text: str, file: str) -> Document:
 
 def _refuse_anchors(text: str, file: str) -> str:
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
-        # An anchor alone is harmless, an alias is what multiplies; both are refused, with the anchor's place.
-        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-            raise InputError(
-                [
-                    Problem(
-                        file=file,
-                        line=event.start_mark.line + 1,
-                        column=event.start_mark.column + 1,
-                        text=f"anchors and aliases (here {event.anchor!r}) are not read; write the value out",
-                    )
-                ]
-            )
+        # An anchor alone is harmless, an alias is what multiplies; both are refused.
+        anchor, mark = getattr(event, "anchor", None), event.start_mark
+        if anchor and mark:
+            text = f"anchors and aliases (here {anchor!r}) are not read; write the value out"
+            raise InputError([Problem(file=file, line=mark.line + 1, column=mark.column + 1, text=text)])
     return text
 
 

@@ -26,7 +26,7 @@ class Project:
     @cached_property
     def matrix(self) -> Matrix:
         """matrix.yaml, checked against the facts; `InputError` with every defect."""
-        from knowngood import matrix  # noqa: PLC0415
+        from knowngood import matrix
 
         path = self.root / MATRIX
         try:
@@ -38,7 +38,7 @@ class Project:
     @cached_property
     def tree(self) -> Tree:
         """The committed folder `docker/`."""
-        from knowngood.tree import Tree  # noqa: PLC0415
+        from knowngood.tree import Tree
 
         return Tree(self.root)
 
@@ -69,8 +69,8 @@ def find(start: Path | None = None) -> Project:
 
 def knowledge() -> Knowledge:
     """The facts that matrix.yaml is checked against."""
-    from knowngood import facts  # noqa: PLC0415
-    from knowngood.matrix import Knowledge, TorchPins  # noqa: PLC0415
+    from knowngood import facts
+    from knowngood.matrix import Knowledge, TorchPins
 
     def releases(package: str) -> list[str] | None:
         try:
@@ -88,7 +88,7 @@ def knowledge() -> Knowledge:
 
 def cxx11abi(torch: str) -> bool:
     """The C++ ABI of a torch release, as its binaries say; `UnknownError` when the facts do not."""
-    from knowngood import facts  # noqa: PLC0415
+    from knowngood import facts
 
     known: bool | None = getattr(facts.load("torch")[torch].facts, "cxx11abi", True)
     if known is None:

@@ -18,7 +18,7 @@ _SAFE = re.compile(r"[A-Za-z0-9 _.,:;/@+=>()-]*")
 
 def dockerfile(locked: CellLock, templates: Path) -> str:
     """The text of `docker/cells/<id>/Dockerfile`."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
         loader=FileSystemLoader(templates),
@@ -79,7 +79,7 @@ def _safe(value: str) -> str:
 
 def stale(wanted: Mapping[Path, str], orphans: Iterable[Path]) -> str:
     """A unified diff from what is on disk to `wanted`, empty when all is as rendered."""
-    import difflib  # noqa: PLC0415
+    import difflib
 
     parts = []
     for path, text in wanted.items():

@@ -54,7 +54,7 @@ class NoSolutionError(KnowngoodError):
 
 def command(request: Request, folder: Path, wheels: Path | None) -> list[str]:
     """The argv of the resolver, reading `folder/in.txt` and writing `folder/pylock.toml`."""
-    from uv import find_uv_bin  # noqa: PLC0415
+    from uv import find_uv_bin
 
     config = host.settings().files.get("uv-config")
     argv = [find_uv_bin(), "pip", "compile", "--quiet"]

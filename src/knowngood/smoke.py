@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 SUITE_IN_IMAGE = "/opt/knowngood/smoke_tests"
 _FOLDER = "/tmp/knowngood"  # noqa: S108  # in the container, which is ours alone
+_SHM = "1g"
 _LABEL = "io.knowngood.smoke"
 
 
@@ -58,6 +59,20 @@ def arguments(options: Options, folder: str, *, cell_gpu: str | None, prediction
     return argv
 
 
+def command(cell: str, options: Options, *, predictions: bool) -> list[str]:
+    """What runs in the container, under a timeout of its own. Pure."""
+    gpu = cell.split("-", 1)[0].replace("sm", "sm_")
+    suite = arguments(options, _FOLDER, cell_gpu=gpu, predictions=predictions)
+    return ["timeout", "--kill-after=10", str(options.seconds), "python", "-m", "pytest", SUITE_IN_IMAGE, *suite]
+
+
+def run_options(options: Options) -> list[str]:
+    """What `_create` asks of the engine, as `docker run` says it. Pure."""
+    argv = ["--network", "none", "--memory", options.memory, "--pids-limit", str(options.pids)]
+    argv += ["--shm-size", _SHM, "--init", "--env", "HF_HUB_OFFLINE=1"]
+    return [*argv, "--gpus", "all"] if options.gpus else argv
+
+
 def in_container(  # noqa: PLR0913
     cell: str,
     image: str,
@@ -74,9 +89,7 @@ def in_container(  # noqa: PLR0913
     Raises `MissingError` when the engine has no NVIDIA runtime and one was asked for, `KnowngoodError` when the suite
     left no report. The container is removed whatever happens.
     """
-    gpu = cell.split("-", 1)[0].replace("sm", "sm_")
-    suite = arguments(options, _FOLDER, cell_gpu=gpu, predictions=predictions is not None)
-    inside = ["timeout", "--kill-after=10", str(options.seconds), "python", "-m", "pytest", SUITE_IN_IMAGE, *suite]
+    inside = command(cell, options, predictions=predictions is not None)
     client = engine.client()
     try:
         container = _create(client, image, inside, options)
@@ -138,7 +151,7 @@ def _python_here() -> str:
 
 
 def _create(client: DockerClient, image: str, command: list[str], options: Options) -> Container:
-    from docker.types import DeviceRequest  # noqa: PLC0415
+    from docker.types import DeviceRequest
 
     requests = [DeviceRequest(count=-1, capabilities=[["gpu"]])] if options.gpus else None
     return client.containers.create(
@@ -149,14 +162,14 @@ def _create(client: DockerClient, image: str, command: list[str], options: Optio
         network_mode="none",
         mem_limit=options.memory,
         pids_limit=options.pids,
-        shm_size="1g",
+        shm_size=_SHM,
         init=True,
         labels={_LABEL: "1"},
     )
 
 
 def _start(container: Container, engine: Engine) -> None:
-    from docker.errors import APIError  # noqa: PLC0415
+    from docker.errors import APIError
 
     try:
         container.start()
@@ -172,7 +185,7 @@ def _start(container: Container, engine: Engine) -> None:
 
 def _follow(container: Container, options: Options, log: Path, say: Callable[[str], None]) -> None:
     """Wait for the container's end; one that outlives its inner timeout is killed by `remove(force)`."""
-    import requests  # noqa: PLC0415
+    import requests
 
     say("running the suite")
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -189,7 +202,7 @@ def _follow(container: Container, options: Options, log: Path, say: Callable[[st
 
 
 def _report(container: Container, log: Path) -> dict[str, Any]:
-    from docker.errors import NotFound  # noqa: PLC0415
+    from docker.errors import NotFound
 
     try:
         chunks, _ = container.get_archive(f"{_FOLDER}/report.json")

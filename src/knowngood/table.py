@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 def text(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """The table as text without colour codes or trailing blanks."""
-    from rich import box  # noqa: PLC0415
-    from rich.console import Console  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 400
     console = Console(file=io.StringIO(), width=width)

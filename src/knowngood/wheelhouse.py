@@ -73,7 +73,7 @@ def mismatches(file: str, cell: Cell, *, cxx11abi: bool) -> list[str]:
 
 def find(cell: Cell, house: Path, *, cxx11abi: bool) -> tuple[Wheel | None, list[str]]:
     """The wheel for this cell, and for each other flash-attn wheel in the house the sentence that refuses it."""
-    refused = []
+    refused: list[str] = []
     for path in sorted(house.glob("flash_attn-*.whl")) if house.is_dir() else []:
         wrong = mismatches(path.name, cell, cxx11abi=cxx11abi)
         if not wrong:

@@ -16,7 +16,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Answer:
     """List the selected cells."""
-    from knowngood import evidence, select, table  # noqa: PLC0415
+    from knowngood import evidence, select, table
 
     here = project.find()
     matrix = here.matrix

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from knowngood.smoke import Options as SuiteOptions
 
 
 def add_select(parser: argparse.ArgumentParser) -> None:
@@ -29,3 +34,33 @@ def add_locked(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--locked", action="store_true", help="fail when a committed lock is stale, instead of renewing it"
     )
+
+
+def add_smoke(parser: argparse.ArgumentParser) -> None:
+    """How the suite runs."""
+    parser.add_argument("--quick", action="store_true", help="only the suite's quick part")
+    parser.add_argument("--gpus", action="store_true", help="give the container the host's GPUs, and demand one")
+    parser.add_argument("--again", action="store_true", help="run the suite though this image has good evidence")
+    parser.add_argument("--timeout", type=_seconds, default=1200, metavar="SECONDS", help="for the suite (1200)")
+    parser.add_argument("--memory", type=_memory, default="12g", metavar="SIZE", help="for the container (12g)")
+
+
+def suite_options(arguments: argparse.Namespace) -> SuiteOptions:
+    """The suite's options from `add_smoke`'s arguments."""
+    from knowngood.smoke import Options
+
+    return Options(
+        quick=arguments.quick, gpus=arguments.gpus, seconds=arguments.timeout, memory=arguments.memory
+    )
+
+
+def _seconds(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 86_400:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 1 to 86400")
+    return int(text)
+
+
+def _memory(text: str) -> str:
+    if not re.fullmatch(r"[1-9]\d*[mg]", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 8g or 800m")
+    return text

@@ -19,12 +19,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Lock the selected cells; a cell that fails does not stop the others."""
-    from knowngood import locking, progress, select, table, wheelhouse  # noqa: PLC0415
-    from knowngood.errors import KnowngoodError  # noqa: PLC0415
+    from knowngood import locking, progress, select, table, wheelhouse
+    from knowngood.errors import KnowngoodError
 
     here = project.find()
     matrix = here.matrix
-    rows, document, code = [], [], 0
+    rows: list[list[str]] = []
+    document: list[dict[str, object]] = []
+    code = 0
     for cell in select.select(matrix.cells, matrix.aliases, arguments.select):
         name = str(cell)
         try:

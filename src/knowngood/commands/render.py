@@ -15,8 +15,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Render every cell that has a lock."""
-    from knowngood import render  # noqa: PLC0415
-    from knowngood.atomic import write_text  # noqa: PLC0415
+    from knowngood import render
+    from knowngood.atomic import write_text
 
     here = project.find()
     wanted = {}

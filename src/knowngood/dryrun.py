@@ -1,0 +1,94 @@
+"""What `--dry-run` prints: the exact commands, as a shell would take them, without doing any."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from knowngood import base, bases, build, embedded, host, locking, render, resolve, smoke
+from knowngood import engine as engines
+from knowngood.cell import Cell
+from knowngood.engine import Engine
+from knowngood.errors import KnowngoodError, MissingError
+from knowngood.paths import cache_dir
+from knowngood.pipeline import Pipeline, log
+
+_FOLDER = Path("$KNOWNGOOD_TMP")
+
+
+def engine() -> Engine:
+    """The engine that would be used; the embedded one need not be running."""
+    system = engines.find_system()
+    if isinstance(system, Engine):
+        return system
+    if running := engines.find_embedded():
+        return running
+    if reason := embedded.unsuitable():
+        raise MissingError(f"{system.reason}, and {reason}")
+    at = embedded.places()
+    return Engine(
+        host=f"unix://{at.socket}",
+        docker=(str(at.docker), "--host", f"unix://{at.socket}"),
+        version="",
+        buildkit="",
+        containerd_store=True,
+        embedded=True,
+        network="host",
+    )
+
+
+def commands(line: Pipeline, cell: Cell) -> list[str]:
+    """The commands for one cell, comments between them."""
+    project, matrix = line.project, line.project.matrix
+    out = [] if line.engine.version else ["knowngood engine up"]
+    locked = project.tree.load(cell)
+    entry = matrix.entry(cell)
+    if locked is None or locked.inputs != locking.inputs(entry, matrix):
+        out += [
+            f"# {cell}: the lock is stale; its layers are not known before it is made",
+            shlex.join(resolve.command(locking.request(entry, matrix), _FOLDER, line.options.wheelhouse)),
+            f"knowngood lock {cell}",
+        ]
+        return out
+    return [*out, f"# {cell}", *_build(line, cell), *_smoke(line, cell)]
+
+
+def _build(line: Pipeline, cell: Cell) -> list[str]:
+    project = line.project
+    locked = project.tree.load(cell)
+    assert locked is not None  # noqa: S101
+    context = _base_context(line, locked.base)
+    text = render.dockerfile(locked, project.templates)
+    contexts = {"base": context, "tools": str(build.tools()), "smoke": str(project.suite)}
+    wheel = next((item for item in locked.distributions if item.name == "flash-attn"), None)
+    if wheel:
+        contexts["wheelhouse"] = str(line.options.wheelhouse)
+    settings = host.settings()
+    secrets = dict(settings.files) | ({"env": _FOLDER / "env"} if settings.env else {})
+    plan = build.Plan(
+        tag=f"knowngood:{cell}",
+        dockerfile=project.tree.cell_folder(cell) / "Dockerfile",
+        context=project.tree.folder,
+        contexts=contexts,
+        inputs=line.inputs(text, locked, context),
+        secrets=secrets,
+    )
+    return [shlex.join(build.command(plan, line.engine, log(cell, "build").with_suffix(".json")))]
+
+
+def _base_context(line: Pipeline, name: str) -> str:
+    wanted = line.project.matrix.bases[name]
+    if wanted.image:
+        return base.context(wanted.image)
+    path = bases.lock_path(line.project, name)
+    if not path.exists():
+        raise KnowngoodError(f"base {name} has no {path}; run `knowngood lock --base {name}`")
+    digest = base.PackagesLock.parse(path.read_text(), file=str(path)).digest
+    return f"oci-layout://{cache_dir() / 'bases' / str(digest).removeprefix('sha256:')}@{digest}"
+
+
+def _smoke(line: Pipeline, cell: Cell) -> list[str]:
+    if not line.options.prove:
+        return []
+    argv = [*line.engine.docker, "run", "--rm", *smoke.run_options(line.options.suite), f"knowngood:{cell}"]
+    return [shlex.join([*argv, *smoke.command(str(cell), line.options.suite, predictions=False)])]

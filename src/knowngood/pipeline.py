@@ -1,0 +1,194 @@
+"""`knowngood build-matrix`: engine, base, lock, render, build and smoke for each selected cell.
+
+A step whose inputs have not changed is not done again; a cell that fails does not stop the others.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+
+from knowngood import bases, build, evidence, locking, render, smoke, wheelhouse
+from knowngood.atomic import write_text
+from knowngood.cell import Cell
+from knowngood.engine import Engine
+from knowngood.errors import KnowngoodError
+from knowngood.evidence import Evidence, Tier
+from knowngood.paths import cache_dir
+from knowngood.project import Project, cxx11abi
+from knowngood.tree import CellLock
+
+Say = Callable[[str], None]
+
+
+class Status(StrEnum):
+    """How a cell came out."""
+
+    PROVEN = "proven"
+    UNCHANGED = "unchanged"
+    """Nothing it follows from has changed since it was proven; nothing was done."""
+    BUILT = "built"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What every cell of a run shares."""
+
+    wheelhouse: Path
+    locked: bool = False
+    prove: bool = True
+    """Run the suite in what was built."""
+    suite: smoke.Options = field(default_factory=smoke.Options)
+    force_smoke: bool = False
+    """Run the suite though there is good evidence for this very image."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """A cell's line in the summary."""
+
+    cell: str
+    status: Status
+    seconds: float
+    tier: Tier = Tier.NONE
+    image: build.Image | None = None
+    evidence: Path | None = None
+    note: str = ""
+    error: KnowngoodError | None = None
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """The steps, for the cells of one project and the engine of this host."""
+
+    project: Project
+    options: Options
+    engine: Engine
+
+    def run(self, cell: Cell, say: Say) -> Result:
+        """All steps for one cell; a failure is in the result."""
+        start = time.monotonic()
+        note = ""
+        try:
+            locked, cell, note = self.lock(cell, say)
+            plan = self.plan(locked, say)
+            image = self.image(plan, locked, say)
+            path, run = self.prove(cell, image, say) if self.options.prove else (None, None)
+        except KnowngoodError as error:
+            return Result(
+                cell=str(cell), status=Status.FAILED, seconds=time.monotonic() - start, note=note, error=error
+            )
+        result = Result(
+            cell=str(cell), status=Status.BUILT, seconds=time.monotonic() - start, tier=Tier.BUILT, image=image, note=note
+        )
+        if run is None:
+            return result
+        runs, _ = evidence.load_all(self.project.evidence, str(cell))
+        of_image = [item for item in runs if item.image == image.digest]
+        result = replace(result, tier=evidence.tier(of_image, locked=True), evidence=path)
+        if not run.ok:
+            verdict = run.report["verdict"]
+            return replace(
+                result, status=Status.FAILED, error=KnowngoodError(f"{verdict['domain']}: {verdict['text']}")
+            )
+        return replace(result, status=Status.PROVEN if image.built or path else Status.UNCHANGED)
+
+    def lock(self, cell: Cell, say: Say) -> tuple[CellLock, Cell, str]:
+        """The cell's lock; its `fa0` twin's, with a note, where the wheelhouse lacks the flash-attn wheel."""
+        matrix = self.project.matrix
+        if cell.flash_attn_package == "flash-attn":
+            wheel, refused = wheelhouse.find(cell, self.options.wheelhouse, cxx11abi=cxx11abi(cell.torch))
+            if wheel is None:
+                twin = cell.without_flash_attn()
+                why = locking.no_wheel(cell, refused)
+                if str(twin) not in matrix.entries:
+                    raise locking.NoWheelError(f"{why}; and matrix.yaml has no {twin}")
+                locked, _, _ = self.lock(twin, say)
+                return locked, twin, f"built in place of {cell}: the wheelhouse has no flash-attn wheel for it"
+        found = locking.lock_cell(
+            matrix.entry(cell),
+            matrix,
+            self.project.tree,
+            house=self.options.wheelhouse,
+            cxx11abi=cxx11abi,
+            upgrade=False,
+            locked_only=self.options.locked,
+            say=say,
+        )
+        return found.lock, cell, ""
+
+    def plan(self, locked: CellLock, say: Say) -> build.Plan:
+        """Dockerfile written, base at hand, everything named that makes the image."""
+        project, cell = self.project, locked.cell
+        folder = project.tree.cell_folder(cell)
+        text = render.dockerfile(locked, project.templates)
+        if write_text(folder / "Dockerfile", text) and self.options.locked:
+            raise KnowngoodError(f"{cell}: its Dockerfile was stale; run `knowngood render` and commit it")
+        base = bases.context(project, locked.base, locked=self.options.locked, say=say)
+        contexts = {"base": base, "tools": str(build.tools()), "smoke": str(project.suite)}
+        wheel = next((item for item in locked.distributions if item.name == "flash-attn"), None)
+        if wheel:
+            path = self.options.wheelhouse / wheel.file
+            if not path.is_file():
+                raise locking.NoWheelError(locking.no_wheel(cell, []))
+            wheelhouse.check_hash(wheelhouse.Wheel(path=path, version=wheel.version), wheel.sha256)
+            contexts["wheelhouse"] = str(build.wheelhouse(path, wheel.sha256))
+        return build.Plan(
+            tag=f"knowngood:{cell}",
+            dockerfile=folder / "Dockerfile",
+            context=project.tree.folder,
+            contexts=contexts,
+            inputs=self.inputs(text, locked, base),
+        )
+
+    def inputs(self, dockerfile: str, locked: CellLock, base: str) -> str:
+        """SHA-256 over all that shapes the cell's image."""
+        return build.inputs(
+            dockerfile,
+            {"recipe": self.project.tree.folder / "recipe", "smoke": self.project.suite},
+            {"base": base.rpartition("@")[2], "lock": locked.digest, "uv": build.uv_version()},
+        )
+
+    def image(self, plan: build.Plan, locked: CellLock, say: Say) -> build.Image:
+        """The plan's image, built unless it is there."""
+        if found := build.existing(plan, self.engine):
+            return found
+        with build.host_secrets() as secrets:
+            return build.build(replace(plan, secrets=secrets), self.engine, log=log(locked.cell, "build"), say=say)
+
+    def prove(self, cell: Cell, image: build.Image, say: Say) -> tuple[Path | None, Evidence]:
+        """Good evidence for this very image: what there is (no path), or that of a new run."""
+        if not self.options.force_smoke and (known := self._known(cell, image)):
+            return None, known
+        run = smoke.in_container(
+            str(cell),
+            image.tag,
+            image.digest,
+            self.engine,
+            self.options.suite,
+            log=log(cell, "smoke"),
+            say=say,
+        )
+        return evidence.store(run, self.project.evidence), run
+
+    def _known(self, cell: Cell, image: build.Image) -> Evidence | None:
+        wanted = evidence.Where.CONTAINER_GPU if self.options.suite.gpus else None
+        runs, _ = evidence.load_all(self.project.evidence, str(cell))
+        good = [
+            run
+            for run in runs
+            if run.ok
+            and run.image == image.digest
+            and (wanted is None or run.where is wanted)
+            and (self.options.suite.quick or not run.quick)
+        ]
+        return good[-1] if good else None
+
+
+def log(cell: Cell, step: str) -> Path:
+    """Where the whole output of a step goes."""
+    return cache_dir() / "logs" / str(cell) / f"{step}.log"
