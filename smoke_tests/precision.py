@@ -1,0 +1,43 @@
+"""The precisions in which the tiny model is trained, as people train.
+
+``bf16`` and ``fp16`` keep fp32 master weights and compute under autocast; fp16 adds loss scaling and
+clipping. The ``-pure`` twins hold the weights themselves in the low precision. They train with plain SGD:
+AdamW's epsilon of 1e-8 is zero in fp16, and a pure fp16 model goes to NaN at its second AdamW step under
+every attention setting (seen on an H200), which says nothing about attention.
+
+torch is imported by nobody here: the names are torch's own and are looked up where they are used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Precision:
+    """How weights are held and computed, and how far from the fp64 reference the outcome may lie.
+
+    ``loss`` bounds |loss - reference| / reference at the first step, ``gradient`` bounds ||g - r|| / ||r||
+    for the worst parameter. docs/decisions/0201 has the measurements behind the numbers.
+    """
+
+    name: str
+    weights: str
+    autocast: str | None
+    loss: float
+    gradient: float
+    scaled: bool = False
+    clip: float | None = None
+    optimizer: str = "adamw"
+
+
+PRECISIONS = {
+    precision.name: precision
+    for precision in (
+        Precision("fp32", "float32", None, loss=1e-5, gradient=1e-4),
+        Precision("bf16", "float32", "bfloat16", loss=4e-3, gradient=5e-2),
+        Precision("fp16", "float32", "float16", loss=1e-3, gradient=1e-2, scaled=True, clip=1.0),
+        Precision("bf16-pure", "bfloat16", None, loss=4e-3, gradient=6e-2, optimizer="sgd"),
+        Precision("fp16-pure", "float16", None, loss=1e-3, gradient=1e-2, optimizer="sgd"),
+    )
+}

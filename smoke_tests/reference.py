@@ -1,0 +1,88 @@
+"""The reference: the tiny Qwen2 written out in plain torch, in fp64 on the CPU, one sequence at a time.
+
+It shares no line with transformers, knows no padding, no seam and no mask but the causal triangle. So a
+layout that leaks across a seam, a padding that is attended to, a head order or a softmax scale that is off
+all differ from it, and eager attention is tested like every other setting. Architecture: Qwen2 technical
+report, https://arxiv.org/abs/2407.10671, and transformers' modeling_qwen2.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+Weights = dict[str, torch.Tensor]
+
+
+def losses_and_gradients(weights: Weights, sequences: list[list[int]], shape: Any) -> tuple[float, Weights]:
+    """The mean loss over all predicted tokens and the gradient of every weight that asks for one."""
+    leaves = {
+        name: value.detach().double().cpu().requires_grad_(value.requires_grad) for name, value in weights.items()
+    }
+    effective = _with_adapters(leaves)
+    predicted = sum(len(tokens) - 1 for tokens in sequences)
+    total = torch.zeros((), dtype=torch.float64)
+    for tokens in sequences:
+        ids = torch.tensor(tokens)
+        logits = _forward(effective, ids, shape)
+        total = total + functional.cross_entropy(logits[:-1], ids[1:], reduction="sum")
+    loss = total / predicted
+    loss.backward()
+    return loss.item(), {name: leaf.grad for name, leaf in leaves.items() if leaf.grad is not None}
+
+
+def _with_adapters(leaves: Weights) -> Weights:
+    """Fold low-rank adapters into the weights they adapt (LoRA, https://arxiv.org/abs/2106.09685)."""
+    effective = {}
+    for name, value in leaves.items():
+        if ".lora_" in name:
+            continue
+        stem = name[: -len(".weight")]
+        down, up = leaves.get(f"{stem}.lora_A.weight"), leaves.get(f"{stem}.lora_B.weight")
+        effective[name] = value if down is None or up is None else value + 2.0 * (up @ down)
+    return effective
+
+
+def _forward(weights: Weights, tokens: torch.Tensor, shape: Any) -> torch.Tensor:
+    hidden = weights["model.embed_tokens.weight"][tokens]
+    for number in range(shape.layers):
+        layer = f"model.layers.{number}."
+        normed = _norm(hidden, weights[layer + "input_layernorm.weight"])
+        hidden = hidden + _attention(weights, layer + "self_attn.", normed, shape)
+        normed = _norm(hidden, weights[layer + "post_attention_layernorm.weight"])
+        gate = functional.silu(normed @ weights[layer + "mlp.gate_proj.weight"].T)
+        up = normed @ weights[layer + "mlp.up_proj.weight"].T
+        hidden = hidden + (gate * up) @ weights[layer + "mlp.down_proj.weight"].T
+    return _norm(hidden, weights["model.norm.weight"]) @ weights["lm_head.weight"].T
+
+
+def _norm(hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return weight * hidden * torch.rsqrt(hidden.square().mean(-1, keepdim=True) + 1e-6)
+
+
+def _attention(weights: Weights, prefix: str, hidden: torch.Tensor, shape: Any) -> torch.Tensor:
+    def heads(name: str, count: int) -> torch.Tensor:
+        projected = hidden @ weights[f"{prefix}{name}.weight"].T + weights[f"{prefix}{name}.bias"]
+        return projected.view(len(hidden), count, shape.head_dim).transpose(0, 1)
+
+    query, key = _rotate(heads("q_proj", shape.heads)), _rotate(heads("k_proj", shape.kv_heads))
+    value = heads("v_proj", shape.kv_heads)
+    group = shape.heads // shape.kv_heads  # query head h reads key-value head h // group
+    key, value = key.repeat_interleave(group, 0), value.repeat_interleave(group, 0)
+    scores = query @ key.transpose(1, 2) / math.sqrt(shape.head_dim)
+    later = torch.ones(len(hidden), len(hidden), dtype=torch.bool).triu(1)
+    mixed = scores.masked_fill(later, -math.inf).softmax(-1) @ value
+    return mixed.transpose(0, 1).reshape(len(hidden), -1) @ weights[prefix + "o_proj.weight"].T
+
+
+def _rotate(states: torch.Tensor) -> torch.Tensor:
+    """Rotary position embedding, halves rotated against each other (https://arxiv.org/abs/2104.09864)."""
+    _, length, dim = states.shape
+    frequencies = 10000.0 ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
+    angles = torch.arange(length, dtype=torch.float64)[:, None] * frequencies
+    cos, sin = angles.cos(), angles.sin()
+    first, second = states.chunk(2, -1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
