@@ -102,6 +102,9 @@ def find_embedded() -> Engine | None:
 
 def find_system() -> Engine | Unsuitable:
     """The engine that DOCKER_HOST or the Docker context names, if it answers and is new enough."""
+    if os.environ.get("DOCKER_HOST") == f"unix://{embedded.places().socket}":
+        # `knowngood engine env` was evaluated in this shell: it is ours, and builds with the host's network.
+        return find_embedded() or Unsuitable(reason="the embedded engine does not answer", answers=False)
     docker = shutil.which("docker")
     if docker is None:
         return Unsuitable(reason="there is no docker command on PATH", answers=False)
