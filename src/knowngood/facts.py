@@ -95,10 +95,7 @@ def _load(package: str, folder: Path) -> Package[Any]:
     return Package(
         name=package,
         releases=MappingProxyType(
-            {
-                version: _release(version, entry, model, names)
-                for version, entry in document["releases"].items()
-            }
+            {version: _release(version, entry, model, names) for version, entry in document["releases"].items()}
         ),
     )
 

@@ -37,7 +37,18 @@ class Torch:
     requires: Requirements | None
     """Everything it requires on Linux x86_64 with the wheel's Python; METADATA."""
     glibc: str | None
-    """Least glibc, `2.28`: the platform tag's, or the libraries' symbol versions where they need more."""
+    """Least glibc, `2.28`: the platform tag's, or what `libc10.so` and `libc10_cuda.so` need where that is more."""
+    glibc_tag: str | None
+    """What the platform tag alone promises; up to torch 2.6 that is manylinux1's `2.5`, which is not true."""
+    cxx11abi: bool | None
+    """Whether its C++ interface has the `std::string` of C++11; exported symbols of `libc10.so`."""
+    sass: tuple[str, ...] | None
+    """Architectures whose machine code every kernel has; the first fatbins of `libtorch_cuda.so`, checked against the
+    nvcc flags compiled into it. Single kernels have more (`90a`, `100a`), which is not listed."""
+    ptx: tuple[str, ...] | None
+    """The same for PTX, from which the driver compiles for newer GPUs."""
+    fatbins_read: int | None
+    """How many fatbins of `libtorch_cuda.so` were read for `sass` and `ptx`."""
     wheel_size: int | None
     """Bytes."""
     git: str | None

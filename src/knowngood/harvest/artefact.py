@@ -117,9 +117,7 @@ def text(artefact: Artefact, member: str) -> str:
 
 def one_member(artefact: Artefact, ending: str) -> str:
     """The shortest member path with this ending; `Unreadable` when there is none."""
-    found = sorted(
-        (name for name in artefact.members if name.endswith(ending)), key=lambda name: (len(name), name)
-    )
+    found = sorted((name for name in artefact.members if name.endswith(ending)), key=lambda name: (len(name), name))
     if not found:
         raise Unreadable(f"{artefact.file.name} has no {ending}")
     return found[0]

@@ -122,9 +122,7 @@ class SimpleIndex:
                 "check the network and the index configuration"
             ) from None
         except _GARBAGE as error:
-            raise Unreadable(
-                f"the registry's page of {project} does not parse: {type(error).__name__}"
-            ) from None
+            raise Unreadable(f"the registry's page of {project} does not parse: {type(error).__name__}") from None
         for package in page.packages:
             version = file_version(package.filename)
             if version is not None:
@@ -197,9 +195,7 @@ def http_session() -> requests.Session:
 
 def retried(call: Callable[[], T]) -> T:
     """`call()`, again after a pause when the connection failed or the server answered 429 or 5xx."""
-    for attempt in stamina.retry_context(
-        on=_is_transient, attempts=_ATTEMPTS, wait_initial=0.5, wait_max=8.0
-    ):
+    for attempt in stamina.retry_context(on=_is_transient, attempts=_ATTEMPTS, wait_initial=0.5, wait_max=8.0):
         with attempt:
             return call()
     raise AssertionError("stamina yields at least one attempt")

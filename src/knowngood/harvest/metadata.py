@@ -58,9 +58,7 @@ def parse_metadata(text: str | bytes) -> Metadata:
     try:
         requires = tuple(Requirement(line) for line in raw.get("requires_dist", ()))
     except InvalidRequirement as error:
-        raise Unreadable(
-            f"its metadata has a requirement that does not parse: {error}".splitlines()[0]
-        ) from None
+        raise Unreadable(f"its metadata has a requirement that does not parse: {error}".splitlines()[0]) from None
     return Metadata(version=raw["version"], requires_python=raw.get("requires_python"), requires=requires)
 
 
@@ -78,9 +76,7 @@ def bounds(requirement: Requirement | None) -> str:
     """The specifier of a requirement in one spelling, lower bounds first; the empty text allows everything."""
     if requirement is None:
         return ""
-    return ",".join(
-        sorted((str(clause) for clause in requirement.specifier), key=lambda text: (text[0] != ">", text))
-    )
+    return ",".join(sorted((str(clause) for clause in requirement.specifier), key=lambda text: (text[0] != ">", text)))
 
 
 def tags(name: str) -> frozenset[Tag]:
@@ -137,7 +133,6 @@ def glibc_of_tags(name: str) -> str | None:
 def requirement_map(requires: Mapping[str, Requirement]) -> dict[str, str]:
     """Name -> specifier (with extras in brackets before it), sorted."""
     return {
-        name: (f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else "")
-        + bounds(requirement)
+        name: (f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else "") + bounds(requirement)
         for name, requirement in sorted(requires.items())
     }

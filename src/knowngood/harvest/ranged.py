@@ -1,4 +1,4 @@
-"""A wheel on the registry, read member by member over HTTP ranges: a fact out of a 900 MB file costs kilobytes."""
+"""A wheel on the registry, read member by member over HTTP ranges: facts of a 900 MB file for kilobytes."""
 
 from __future__ import annotations
 

@@ -64,7 +64,12 @@ class Reading:
 
     def run(self, read: Callable[[], None]) -> None:
         """Let a reader fill this in; what stops it as a whole is kept as the reason for `artefact`."""
-        self.take("artefact", lambda: read() or True)
+
+        def whole() -> bool:
+            read()
+            return True
+
+        self.take("artefact", whole)
         self.facts.pop("artefact", None)
 
     def missing(self, names: Sequence[str], reason: str) -> None:

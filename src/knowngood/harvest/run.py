@@ -1,4 +1,4 @@
-"""The harvest itself: which releases are due, four at a time, each package's file replaced when it is done."""
+"""The harvest itself: the releases that are due, four at a time; a package's file is replaced when done."""
 
 from __future__ import annotations
 
@@ -103,12 +103,12 @@ class _Run:
         anew = self.refresh or ledger.reader != reader.revision
         due = [published for published in wanted if anew or _is_due(ledger, published)]
         self.report.unchanged += len(wanted) - len(due)
-        ledger.reader = reader.revision
         try:
             with ThreadPoolExecutor(_AT_ONCE) as pool:
                 entries = pool.map(lambda published: self.release(reader, published), due)
                 for published, entry in zip(due, entries, strict=True):
                     self._note(ledger, published, entry)
+            ledger.reader = reader.revision
         finally:
             ledger.write(self.folder)
 

@@ -1,15 +1,24 @@
 """torch's wheels: what they pin, what they need of the system, and which GPU code they carry.
 
-Only the wheel for Linux x86_64 is read, and of it the METADATA, `torch/version.py` and a few libraries.
+Only the wheel for Linux x86_64 is read, and of it the METADATA, `torch/version.py`, `libc10*.so` and the first part
+of `libtorch_cuda.so`, up to its first fatbins: some 20 MB of 300 to 550.
 """
 
 from __future__ import annotations
 
 import ast
+import re
+from typing import Any
+
+from packaging.version import Version
 
 from knowngood.harvest import metadata
 from knowngood.harvest.artefact import Artefact, one_member, text
+from knowngood.harvest.fatbin import Scanner, in_order
+from knowngood.harvest.index import Unreadable
 from knowngood.harvest.reading import Published, Reader, Reading, by_tags
+
+_ENOUGH = 12  # fatbins to read of a library that has 250 to 500
 
 
 def read(artefact: Artefact, published: Published, reading: Reading) -> None:
@@ -19,7 +28,6 @@ def read(artefact: Artefact, published: Published, reading: Reading) -> None:
     reading.take("wheel_size", lambda: artefact.size)
     core = metadata.parse_metadata(text(artefact, one_member(artefact, ".dist-info/METADATA")))
     reading.take("requires_python", lambda: core.requires_python)
-    reading.take("glibc", lambda: metadata.glibc_of_tags(artefact.file.name))
     build = build_constants(text(artefact, "torch/version.py"))
     reading.take("cuda", lambda: build.get("cuda"))
     reading.take("git", lambda: build.get("git_version"))
@@ -34,6 +42,49 @@ def read(artefact: Artefact, published: Published, reading: Reading) -> None:
             ),
         )
     reading.take("requires", lambda: metadata.requirement_map(pins))
+    reading.take("cxx11abi", lambda: cxx11abi(artefact.read("torch/lib/libc10.so")))
+    code = reading.take("gpu_code", lambda: artefact.derived(f"gpu-code-{_ENOUGH}", lambda: gpu_code(artefact)))
+    if code is not None:
+        reading.facts |= reading.facts.pop("gpu_code")
+    reading.take("glibc_tag", lambda: metadata.glibc_of_tags(artefact.file.name))
+    reading.take("glibc", lambda: glibc(artefact))
+
+
+def glibc(artefact: Artefact) -> str:
+    """The least glibc by the platform tag and by the symbol versions that torch's base libraries name.
+
+    The tag alone says too little: wheels up to torch 2.6 are tagged manylinux1 (glibc 2.5) and are not.
+    """
+    named = [metadata.glibc_of_tags(artefact.file.name) or "2.0"]
+    for library in ("torch/lib/libc10.so", "torch/lib/libc10_cuda.so"):
+        named += [found.decode() for found in re.findall(rb"\0GLIBC_(2\.\d+)(?=[\0.])", artefact.read(library))]
+    return str(max(map(Version, named)))
+
+
+def cxx11abi(libc10: bytes) -> bool | None:
+    """Whether torch's C++ interface uses the `std::string` of C++11: seen in the name of c10::Error's constructor."""
+    match = re.search(rb"_ZN3c105ErrorC[12]E(Ss|NSt7__cxx11)", libc10)
+    return match[1] != b"Ss" if match else None
+
+
+def gpu_code(artefact: Artefact) -> dict[str, Any]:
+    """The architectures in the fatbins that `libtorch_cuda.so` begins with, which must be those nvcc was told."""
+    scanner = Scanner(enough=_ENOUGH)
+    for piece in artefact.stream("torch/lib/libtorch_cuda.so"):
+        if scanner.feed(piece):
+            break
+    if scanner.flags is None or not scanner.fatbins:
+        raise Unreadable("libtorch_cuda.so has no architecture flags or no fatbin where they are expected")
+    sass = frozenset.intersection(*(code.sass for code in scanner.fatbins))
+    ptx = frozenset.intersection(*(code.ptx for code in scanner.fatbins))
+    if (sass, ptx) != (scanner.flags.sass, scanner.flags.ptx):
+        flags = in_order(scanner.flags.sass) + in_order(scanner.flags.ptx)
+        raise Unreadable(f"the fatbins carry {in_order(sass)}, PTX {in_order(ptx)}; nvcc was told {flags}")
+    return {
+        "sass": in_order(sass),
+        "ptx": in_order(ptx),
+        "fatbins_read": len(scanner.fatbins),
+    }
 
 
 def pinned(specifier: str) -> str | None:
@@ -64,7 +115,7 @@ def _python_of(wheel: str) -> str:
 
 READER = Reader(
     package="torch",
-    revision=1,
+    revision=3,
     choose=by_tags("-cp311-cp311-", "-cp310-cp310-", "-cp39-cp39-", "-cp312-cp312-"),
     read=read,
 )
