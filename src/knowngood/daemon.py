@@ -1,8 +1,8 @@
 """A daemon in namespaces of its own: processes and mounts that all end with it.
 
-`unshare` gives it a PID and a mount namespace, `tini` is that namespace's init. Whatever ends one of the three
-(a graceful stop, `kill -9`, the out-of-memory killer), the kernel ends every process and every mount below, so
-no shim, no container and no overlay mount outlives the daemon.
+`unshare` gives it a PID and a mount namespace, `tini` is that namespace's init. Whatever ends one of the
+three (a graceful stop, `kill -9`, the out-of-memory killer), the kernel ends every process and every mount
+below, so no shim, no container and no overlay mount outlives the daemon.
 """
 
 from __future__ import annotations
@@ -37,9 +37,7 @@ class Process:
         path = Path(f"/proc/{self.pid}/task/{self.pid}/children")
         with contextlib.suppress(OSError):
             pids = [int(pid) for pid in path.read_text().split()]
-            return tuple(
-                Process(pid=pid, started=started) for pid in pids if (started := _started(pid)) is not None
-            )
+            return tuple(Process(pid=pid, started=started) for pid in pids if (started := _started(pid)) is not None)
         return ()
 
     def send(self, number: signal.Signals) -> None:

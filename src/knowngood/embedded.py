@@ -8,7 +8,6 @@ builds and containers use the host's network or none.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import http.client
 import json
@@ -22,7 +21,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from knowngood import daemon, debian, paths
+from knowngood import apt, daemon, debian, paths
 from knowngood.errors import KnowngoodError, MissingError
 
 # Debian 12's engine is older than BuildKit 0.13; later releases, and Ubuntu's updates, have a newer one.
@@ -122,9 +121,7 @@ def unsuitable() -> str | None:
     if os.geteuid() != 0:
         return f"the embedded engine needs root: run knowngood as root, or {install}"
     if not places().docker.exists() and debian.this_host() is None:
-        return (
-            f"the embedded engine is made of Debian or Ubuntu packages, and there is no apt here: {install}"
-        )
+        return f"the embedded engine is made of Debian or Ubuntu packages, and there is no apt here: {install}"
     return None
 
 
@@ -163,7 +160,7 @@ def up(say: Say) -> None:
     if reason := unsuitable():
         raise MissingError(reason)
     at = places()
-    with _lock():
+    with paths.locked(paths.cache_dir()):
         if daemon.load(at.record) and version(at):
             return
         _sweep(at)
@@ -179,7 +176,7 @@ def down(say: Say) -> None:
         return
     if os.geteuid() != 0:
         raise MissingError("stopping the embedded engine needs root")
-    with _lock():
+    with paths.locked(paths.cache_dir()):
         _sweep(at)
         shutil.rmtree(at.home)
     with contextlib.suppress(OSError):
@@ -199,20 +196,20 @@ def unpack(at: Places, say: Say) -> None:
     work = at.home / "tools.part"
     shutil.rmtree(work, ignore_errors=True)
     say(f"fetching the embedded engine: {', '.join(PACKAGES)} from {host.distribution.title()} {suite}")
-    apt = debian.PrivateApt(work / "apt", debian.host_archives(suite))
-    apt.refresh()
-    names = [*PACKAGES, *(name for name in ("docker-cli",) if apt.offers(name))]
+    newer = apt.PrivateApt(work / "apt", debian.host_archives(suite))
+    newer.refresh()
+    names = [*PACKAGES, *(name for name in ("docker-cli",) if newer.offers(name))]
     if suite == host.codename:
-        apt.download([*names, RUNTIME], work / "debs")
+        newer.download([*names, RUNTIME], work / "debs")
     else:
-        apt.download(names, work / "debs")
-        own = debian.PrivateApt(work / "own-apt", debian.host_archives())
+        newer.download(names, work / "debs")
+        own = apt.PrivateApt(work / "own-apt", debian.host_archives())
         own.refresh()
         own.download([RUNTIME], work / "debs")
     for package in sorted((work / "debs").glob("*.deb")):
-        debian.unpack(package, work / "tools")
+        apt.unpack(package, work / "tools")
     for program in ("usr/sbin/dockerd", "usr/bin/containerd", "usr/sbin/runc", "usr/bin/docker"):
-        debian.run([str(work / "tools" / program), "--version"])  # or it says which library is too old
+        apt.run([str(work / "tools" / program), "--version"])  # or it says which library is too old
     (work / "tools").rename(at.tools)
     shutil.rmtree(work)
     say(f"embedded engine unpacked in {time.monotonic() - began:.0f} s")
@@ -237,7 +234,7 @@ def _link(name: Path, target: Path) -> None:
 
 def _start(at: Places, say: Say) -> None:
     began = time.monotonic()
-    borrowed = [str(path) for path in _SHARED if not path.exists()]
+    borrowed = _borrowed()
     at.run.mkdir(mode=0o711)
     (at.run / "borrowed.json").write_text(json.dumps(borrowed))
     (at.home / "daemon.json").write_text(json.dumps(configuration(at), indent=2))
@@ -272,6 +269,15 @@ _SHARED = (
 )
 
 
+def _borrowed() -> list[str]:
+    """Those of the shared folders that are there for embedded engines only: the last of them removes them."""
+    others: set[str] = set()
+    for record in Path("/run").glob("knowngood-*/borrowed.json"):
+        with contextlib.suppress(OSError, ValueError):
+            others |= set(json.loads(record.read_text()))
+    return [str(path) for path in _SHARED if not path.exists() or str(path) in others]
+
+
 def _sweep(at: Places) -> None:
     """End what runs of the engine and remove all of it that is not in its home."""
     if process := daemon.load(at.record):
@@ -291,16 +297,3 @@ def _cgroups(name: str) -> Iterator[Path]:
     for top in [*Path("/sys/fs/cgroup").glob(name), *Path("/sys/fs/cgroup").glob(f"*/{name}")]:
         for folder, _, _ in os.walk(top, topdown=False):
             yield Path(folder)
-
-
-@contextlib.contextmanager
-def _lock() -> Iterator[None]:
-    """One `up` or `down` at a time; the lock is on the cache folder itself, so it leaves no file."""
-    folder = paths.cache_dir()
-    folder.mkdir(parents=True, exist_ok=True)
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)

@@ -41,13 +41,11 @@ class Engine:
 
     def client(self, *, timeout: float = 600) -> DockerClient:
         """An SDK client; `timeout` is for one answer of the engine."""
-        from docker import DockerClient  # noqa: PLC0415  # 0.2 s
+        from docker import DockerClient  # 0.2 s
 
         if self.host == os.environ.get("DOCKER_HOST"):
             return DockerClient.from_env(timeout=int(timeout))
-        return DockerClient(
-            base_url=self.host, timeout=int(timeout), use_ssh_client=self.host.startswith("ssh:")
-        )
+        return DockerClient(base_url=self.host, timeout=int(timeout), use_ssh_client=self.host.startswith("ssh:"))
 
     def environment(self) -> dict[str, str]:
         """The whole environment to run `docker` in."""
@@ -75,9 +73,7 @@ def ensure(*, say: Callable[[str], None]) -> Engine:
     embedded.up(say)
     if running := find_embedded():
         return running
-    raise MissingError(
-        "the embedded engine came up and then stopped answering: see `knowngood engine status`"
-    )
+    raise MissingError("the embedded engine came up and then stopped answering: see `knowngood engine status`")
 
 
 def find_embedded() -> Engine | None:
@@ -126,9 +122,7 @@ def find_system() -> Engine | Unsuitable:
     env = {"BUILDX_BUILDER": builder}
     inspected = _ask([*prefix, "buildx", "inspect", builder], env=env)
     if not inspected:
-        return Unsuitable(
-            reason=f"the engine at {host} answers, but the docker command has no buildx", answers=True
-        )
+        return Unsuitable(reason=f"the engine at {host} answers, but the docker command has no buildx", answers=True)
     buildkit = buildkit_version(inspected, info.version)
     if release(buildkit) < OLDEST_BUILDKIT:
         return Unsuitable(
@@ -176,9 +170,9 @@ def parse_info(text: str) -> Info | None:
 
 def buildkit_version(inspected: str, engine: str) -> str:
     """BuildKit's version from `docker buildx inspect`; where that does not know it, from the engine's."""
-    if (
-        match := re.search(r"^BuildKit(?: version)?:\s*v?(\d+\.\d+\S*)", inspected, re.MULTILINE)
-    ) and release(match[1]) > (0, 0):
+    if (match := re.search(r"^BuildKit(?: version)?:\s*v?(\d+\.\d+\S*)", inspected, re.MULTILINE)) and release(
+        match[1]
+    ) > (0, 0):
         return match[1]
     major = release(engine)[0]
     known = [number for number in BUILDKIT_OF_ENGINE if number <= major]
