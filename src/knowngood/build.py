@@ -202,11 +202,23 @@ def _step(line: str) -> str | None:
 
 # What BuildKit, uv and the engine print, to the sentence that helps. The first that matches wins.
 _FAILURES: tuple[tuple[str, type[KnowngoodError], str], ...] = (
-    (r"(?i)no space left on device", MissingError, "the disk is full; free some space (`docker system prune`, `knowngood engine down`)"),
+    (
+        r"(?i)no space left on device",
+        MissingError,
+        "the disk is full; free some space (`docker system prune`, `knowngood engine down`)",
+    ),
     (r"(?i)hash mismatch", KnowngoodError, "a wheel on the index is not the one that was locked (hash mismatch)"),
     (r"(?i)what is installed is not the lock", KnowngoodError, "what was installed is not what was locked"),
-    (r"(?i)(error sending request|failed to fetch|dns error|connect(ion)? (refused|reset|timed out)|tls handshake)", MissingError, "the index does not answer; check network, proxy and index settings"),
-    (r"(?i)(cannot connect to the docker daemon|error reading from server|rpc error: code = (unavailable|canceled)|\beof\b)", MissingError, "the engine stopped answering during the build"),
+    (
+        r"(?i)(error sending request|failed to fetch|dns error|connect(ion)? (refused|reset|timed out)|tls handshake)",
+        MissingError,
+        "the index does not answer; check network, proxy and index settings",
+    ),
+    (
+        r"(?i)(cannot connect to the docker daemon|error reading from server|code = (unavailable|canceled)|\beof\b)",
+        MissingError,
+        "the engine stopped answering during the build",
+    ),
 )
 
 

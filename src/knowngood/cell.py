@@ -142,8 +142,6 @@ def flash_attn_package(version: str) -> str:
     """The distribution that has this version of the flash-attn axis; `UsageError` for a family nobody publishes."""
     major = Version(plain_version(version, "flash-attn")).major
     if major not in _FLASH_ATTN_PACKAGES:
-        families = " and ".join(
-            f"{number} ({package})" for number, package in _FLASH_ATTN_PACKAGES.items()
-        )
+        families = " and ".join(f"{number} ({package})" for number, package in _FLASH_ATTN_PACKAGES.items())
         raise UsageError(f"flash-attn {version}: the registry has families {families}; 0 means neither")
     return _FLASH_ATTN_PACKAGES[major]

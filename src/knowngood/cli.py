@@ -1,7 +1,7 @@
 """The command line: which commands there are, how they report, what they return.
 
-A command is a module of `knowngood.commands` with `configure(parser)` and `run(arguments) -> Answer`; it is imported when
-it is called. Every command takes `--json`: one document on stdout, everything else on stderr.
+A command is a module of `knowngood.commands` with `configure(parser)` and `run(arguments) -> Answer`; it is imported
+when it is called. Every command takes `--json`: one document on stdout, everything else on stderr.
 """
 
 from __future__ import annotations

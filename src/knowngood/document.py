@@ -97,9 +97,7 @@ def _convert(node: yaml.Node, path: Path, document: Document, problems: list[Pro
                 first = document.key_marks[(*path, key)].line + 1
                 document.key_marks[(*path, key)] = key_node.start_mark
                 problems.append(
-                    document.problem(
-                        (*path, key), f"the key {key!r} was given in line {first} already", key=True
-                    )
+                    document.problem((*path, key), f"the key {key!r} was given in line {first} already", key=True)
                 )
                 continue
             document.key_marks[(*path, key)] = key_node.start_mark

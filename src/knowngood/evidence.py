@@ -1,4 +1,4 @@
-"""Evidence: what runs observed, one JSON file a run, and what follows from it. Files are written once, never changed."""
+"""Evidence: what runs observed, one JSON file a run, and what follows from it. Files are written once, then kept."""
 
 from __future__ import annotations
 

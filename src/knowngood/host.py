@@ -38,9 +38,7 @@ def settings(environ: Mapping[str, str] | None = None, pip_files: Iterable[Path]
     home = Path(environ.get("HOME", "~")).expanduser()
     pip = _pip(environ, _pip_files(environ, home) if pip_files is None else pip_files)
     env = {key: value for key, value in environ.items() if key.startswith(_FORWARDED) and "file:" not in value}
-    for key, value in environ.items():
-        if key.upper() in _PROXIES:
-            env[key] = value
+    env |= {key: value for key, value in environ.items() if key.upper() in _PROXIES}
     index = _remote(pip.get("index-url", ""))
     if index and not {"UV_DEFAULT_INDEX", "UV_INDEX_URL"} & env.keys():
         env["UV_DEFAULT_INDEX"] = index[0]
@@ -76,7 +74,7 @@ def _pip_files(environ: Mapping[str, str], home: Path) -> list[Path]:
 
 
 def _pip(environ: Mapping[str, str], files: Iterable[Path]) -> dict[str, str]:
-    """pip's options by their long names: files in pip's order, `[install]` over `[global]`, environment last."""
+    """The options of pip by their long names: files in pip's order, `[install]` over `[global]`, environment last."""
     options: dict[str, str] = {}
     for file in files:
         parser = configparser.RawConfigParser()

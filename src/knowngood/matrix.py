@@ -92,7 +92,7 @@ def parse(text: str, file: str, knowledge: Knowledge) -> Matrix:
     for index, item in enumerate(raw.cells):
         if item is None:
             continue
-        for entry in _expand(item, index, raw, source, knowledge, problems):
+        for entry in _expand(item, index, raw, source, knowledge=knowledge, problems=problems):
             name = str(entry.cell)
             if name in entries:
                 first = source.problem(("cells", places[name]), "").line
@@ -143,11 +143,12 @@ def _amendment(
     return Amendment(when=when, require=item.require, exclude=exclude, because=item.because)
 
 
-def _expand(
+def _expand(  # noqa: PLR0913
     item: schema.CellItem,
     index: int,
     raw: schema.MatrixFile,
     source: document.Document,
+    *,
     knowledge: Knowledge,
     problems: list[Problem],
 ) -> list[Entry]:
@@ -165,9 +166,7 @@ def _expand(
 
     gpus = [x for x in item.gpu if check("gpu", x, _absent(x, source.data["gpus"], "gpus"))]
     torches = [x for x in item.torch if check("torch", x, _unknown("torch", x, knowledge))]
-    transformers = [
-        x for x in item.transformers if check("transformers", x, _unknown("transformers", x, knowledge))
-    ]
+    transformers = [x for x in item.transformers if check("transformers", x, _unknown("transformers", x, knowledge))]
     flash = [x for x in item.flash_attn if check("flash-attn", x, _unknown_flash_attn(x, knowledge))]
     bases = [x for x in item.base if check("base", x, _absent(x, source.data["bases"], "bases"))]
     torches = [

@@ -83,7 +83,12 @@ class Pipeline:
                 cell=str(cell), status=Status.FAILED, seconds=time.monotonic() - start, note=note, error=error
             )
         result = Result(
-            cell=str(cell), status=Status.BUILT, seconds=time.monotonic() - start, tier=Tier.BUILT, image=image, note=note
+            cell=str(cell),
+            status=Status.BUILT,
+            seconds=time.monotonic() - start,
+            tier=Tier.BUILT,
+            image=image,
+            note=note,
         )
         if run is None:
             return result

@@ -40,7 +40,7 @@ def dockerfile(locked: CellLock, templates: Path) -> str:
 
 def cuda_floor(cuda: str) -> str:
     """The oldest CUDA that a driver must know: minor-version compatibility begins at the major's `.0`."""
-    return cuda.split(".")[0] + ".0"
+    return cuda.partition(".")[0] + ".0"
 
 
 def labels(locked: CellLock) -> dict[str, str]:

@@ -83,9 +83,7 @@ def resolve(request: Request, wheels: Path | None = None) -> list[Pinned]:
         env = {key: value for key, value in os.environ.items() if not key.startswith("UV_")} | dict(settings.env)
         if "ca" in settings.files:
             env["SSL_CERT_FILE"] = str(settings.files["ca"])
-        done = subprocess.run(
-            command(request, folder, wheels), env=env, capture_output=True, text=True, check=False
-        )
+        done = subprocess.run(command(request, folder, wheels), env=env, capture_output=True, text=True, check=False)
         if done.returncode:
             raise _failure(done.returncode, done.stderr, request.requirements)
         return parse(tomllib.loads((folder / "pylock.toml").read_text()), request)
@@ -95,7 +93,9 @@ def _failure(code: int, said: str, requirements: Sequence[str]) -> KnowngoodErro
     reason = " ".join(re.sub(r"\s*(cause|error): ", ". ", said).lstrip(". ").split())
     if code == 1 and "No solution found" in said:
         return NoSolutionError(f"nothing satisfies {', '.join(requirements)}: {reason}")
-    return MissingError(f"the index did not answer the resolver: {reason}; check network and index settings, run it again")
+    return MissingError(
+        f"the index did not answer the resolver: {reason}; check network and index settings, run it again"
+    )
 
 
 def parse(lock: dict[str, Any], request: Request) -> list[Pinned]:
@@ -106,9 +106,7 @@ def parse(lock: dict[str, Any], request: Request) -> list[Pinned]:
         candidates = []
         for wheel in package.get("wheels", []):
             url = wheel.get("url") or Path(wheel["path"]).resolve().as_uri()
-            item = Pinned(
-                name=package["name"], version=package["version"], url=url, sha256=wheel["hashes"]["sha256"]
-            )
+            item = Pinned(name=package["name"], version=package["version"], url=url, sha256=wheel["hashes"]["sha256"])
             ranks = [order[tag] for tag in parse_wheel_filename(item.file)[3] if tag in order]
             if ranks:
                 candidates.append((min(ranks), item))

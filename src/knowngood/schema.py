@@ -93,9 +93,7 @@ class Base(_Section):
     python: Annotated[str, _matching(r"3\.\d{1,2}", "3.11")]
     glibc: Annotated[str, _matching(r"2\.\d{1,2}", "2.36")]
     bootstrap: Bootstrap | None = None
-    image: Annotated[str, _matching(r"[a-z0-9][a-z0-9._/:-]*@sha256:[0-9a-f]{64}", "NAME@sha256:DIGEST")] | None = (
-        None
-    )
+    image: Annotated[str, _matching(r"[a-z0-9][a-z0-9._/:-]*@sha256:[0-9a-f]{64}", "NAME@sha256:DIGEST")] | None = None
 
     @model_validator(mode="after")
     def _one_origin(self) -> Base:
@@ -157,7 +155,8 @@ def validate(source: Document) -> tuple[MatrixFile | None, list[Problem]]:
         except ValidationError as error:
             errors = error.errors(include_url=False)
             problems += [_problem(source, item) for item in errors]
-            if not all([_take_out(data, item["loc"]) for item in errors]):
+            taken_out = [_take_out(data, item["loc"]) for item in errors]
+            if not all(taken_out):
                 return None, problems
 
 
@@ -201,12 +200,16 @@ def _whose(path: Sequence[str | int]) -> str:
 
 
 def _nearest(path: Sequence[str | int]) -> str:
-    section: type[BaseModel] = {
-        "gpus": Gpu,
-        "bases": Bootstrap if "bootstrap" in path else Base,
-        "amendments": Amendment,
-        "cells": CellItem,
-    }.get(str(path[0]), MatrixFile) if len(path) > 1 else MatrixFile
+    section: type[BaseModel] = (
+        {
+            "gpus": Gpu,
+            "bases": Bootstrap if "bootstrap" in path else Base,
+            "amendments": Amendment,
+            "cells": CellItem,
+        }.get(str(path[0]), MatrixFile)
+        if len(path) > 1
+        else MatrixFile
+    )
     keys = [field.alias or name for name, field in section.model_fields.items()]
     near = difflib.get_close_matches(str(path[-1]), keys, 1)
     return f"; did you mean {near[0]!r}?" if near else f"; the keys here are {', '.join(keys)}"

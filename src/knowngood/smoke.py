@@ -21,9 +21,9 @@ from knowngood.errors import KnowngoodError, MissingError
 from knowngood.evidence import Evidence, Where
 
 if TYPE_CHECKING:
-    from docker import DockerClient
     from docker.models.containers import Container
 
+    from docker import DockerClient
     from knowngood.engine import Engine
 
 SUITE_IN_IMAGE = "/opt/knowngood/smoke_tests"
@@ -140,7 +140,7 @@ def here(cell: str, suite: Path, options: Options, *, log: Path, say: Callable[[
         image=None,
         when=_now(),
         node=_fingerprint(platform.node(), {"kernel": platform.release(), "cpus": os.cpu_count()}),
-        command=tuple(["python", "-m", "pytest", "smoke_tests", *argv[4:]]),
+        command=("python", "-m", "pytest", "smoke_tests", *argv[4:]),
         report=report,
     )
 

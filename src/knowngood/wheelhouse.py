@@ -55,7 +55,9 @@ def mismatches(file: str, cell: Cell, *, cxx11abi: bool) -> list[str]:
         wrong.append(f"its tags are {'.'.join(sorted(map(str, tags)))}, the cell wants {python} on x86_64")
     local = _LOCAL.fullmatch(version.local or "")
     if local is None:
-        wrong.append("its local version does not say CUDA, torch, ABI and architecture (+cu13torch2.11cxx11abitrue.sm90)")
+        wrong.append(
+            "its local version does not say CUDA, torch, ABI and architecture (+cu13torch2.11cxx11abitrue.sm90)"
+        )
         return wrong
     if local["cuda"] not in (cell.cuda.replace(".", ""), cell.cuda.split(".")[0]):
         wrong.append(f"it is for CUDA {local['cuda']}, the cell has {cell.cuda}")
@@ -67,7 +69,9 @@ def mismatches(file: str, cell: Cell, *, cxx11abi: bool) -> list[str]:
     wanted = int(cell.gpu.removeprefix("sm_"))
     # Machine code runs on the same major architecture, same or later minor.
     if not any(sm // 10 == wanted // 10 and sm <= wanted for sm in sms):
-        wrong.append(f"it is for {', '.join(f'sm_{sm}' for sm in sms) or 'no stated architecture'}, the cell is {cell.gpu}")
+        wrong.append(
+            f"it is for {', '.join(f'sm_{sm}' for sm in sms) or 'no stated architecture'}, the cell is {cell.gpu}"
+        )
     return wrong
 
 

@@ -94,7 +94,9 @@ def _document(result: Result, here: project.Project) -> dict[str, object]:
         "id": result.cell,
         "status": str(result.status),
         "tier": str(result.tier),
-        "image": {"tag": image.tag, "digest": image.digest, "bytes": image.size, "built": image.built} if image else None,
+        "image": {"tag": image.tag, "digest": image.digest, "bytes": image.size, "built": image.built}
+        if image
+        else None,
         "seconds": round(result.seconds, 1),
         "evidence": str(result.evidence.relative_to(here.root)) if result.evidence else None,
         "note": result.note,

@@ -49,9 +49,7 @@ def suite_options(arguments: argparse.Namespace) -> SuiteOptions:
     """The suite's options from `add_smoke`'s arguments."""
     from knowngood.smoke import Options
 
-    return Options(
-        quick=arguments.quick, gpus=arguments.gpus, seconds=arguments.timeout, memory=arguments.memory
-    )
+    return Options(quick=arguments.quick, gpus=arguments.gpus, seconds=arguments.timeout, memory=arguments.memory)
 
 
 def _seconds(text: str) -> int:

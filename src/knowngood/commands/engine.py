@@ -49,6 +49,4 @@ def _line(found: Engine) -> str:
 
 
 def _document(found: Engine) -> dict[str, object]:
-    return {
-        name: getattr(found, name) for name in ("host", "version", "buildkit", "containerd_store", "embedded")
-    }
+    return {name: getattr(found, name) for name in ("host", "version", "buildkit", "containerd_store", "embedded")}
