@@ -12,60 +12,12 @@ from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 
-from knowngood import apt, bootstrap, debian, oci, paths
+from knowngood import apt, base_recipe, bootstrap, debian, oci, paths
 from knowngood.errors import KnowngoodError, MissingError, UsageError
 from knowngood.packages_lock import Package, PackagesLock
 
 __all__ = ["BaseImage", "DebianBase", "Package", "PackagesLock", "build", "context", "refresh"]
 
-RECIPE = 2  # counts changes of how packages become a layer
-PACKAGES = ("python3", "gcc", "g++", "libc6-dev", "libpython3.11-dev", "ca-certificates")
-# Every base has them; the second stands in for a converter of old systems that would bring all of Perl.
-ALWAYS = ("?essential", "usr-is-merged")
-TOOLS = ("mmdebstrap", "zstd")
-COMPRESS = ("-10", "-T0", "--no-progress", "--quiet", "--stdout", "-")
-CONFIG = {
-    "Cmd": ["/bin/bash"],
-    "Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
-}
-DROP = (
-    # for people and for other languages; the licences stay
-    "usr/share/doc/*",
-    "!usr/share/doc/*/copyright",
-    "usr/share/man/*",
-    "usr/share/info/*",
-    "usr/share/locale/*",
-    "usr/share/lintian/*",
-    "usr/share/bug/*",
-    "usr/share/gcc/*",
-    "usr/share/gdb/*",
-    # of this bootstrap or of the host it ran on
-    "dev/*",
-    "proc/*",
-    "sys/*",
-    "run/*",
-    "tmp/*",
-    "etc/hostname",
-    "etc/resolv.conf",
-    "etc/machine-id",
-    "etc/apt*",
-    "etc/.pwd.lock",
-    "var/lib/apt*",
-    "var/lib/dpkg/lock*",
-    "var/lib/dpkg/triggers/Lock",
-    "var/lib/dpkg/*-old",
-    "var/cache/*",
-    "!var/cache/debconf",
-    "!var/cache/ldconfig",
-    "var/log/*",
-    "var/tmp/*",
-    # never used to compile a launcher or an extension: embedding a static Python, sanitizers, a debugger's tool
-    "usr/lib/*/libpython3.*.a",
-    "usr/lib/python3.*/config-*/*.a",
-    "usr/lib/gcc/*/lib[alut]*san*",
-    "usr/lib/*/lib[alut]*san.so*",
-    "usr/bin/*lto-dump*",
-)
 _IMAGE = re.compile(r"(?P<name>[a-z0-9][a-z0-9._/:-]*)@(?P<digest>sha256:[0-9a-f]{64})")
 
 Say = Callable[[str], None]
@@ -82,7 +34,7 @@ class DebianBase:
 
     name: str
     suite: str = "bookworm"
-    packages: tuple[str, ...] = PACKAGES
+    packages: tuple[str, ...] = base_recipe.PACKAGES
     python: str = "3.11"
     security: bool = False
     refresh_command: str = "knowngood base --refresh"
@@ -152,10 +104,12 @@ def refresh(base: DebianBase, *, say: Say, out: Path | None = None) -> BaseImage
             suite=base.suite,
             epoch=int(parsedate_to_datetime(mirror.release_date(base.suite)).timestamp()),
             requested=base.requested,
-            tools=_packages(mirror.locate(TOOLS)),
-            packages=_packages(mirror.resolve([*ALWAYS, *base.packages])),
+            tools=_packages(mirror.locate(base_recipe.TOOLS)),
+            packages=_packages(mirror.resolve([*base_recipe.ALWAYS, *base.packages])),
             made_by=base.refresh_command,
         )
+        if f"python{base.python}" not in {package.name for package in lock.packages}:
+            raise UsageError(f"base {base.name} is said to have Python {base.python}, which {base.suite} has not")
         if found := _cached(folder, lock):
             return found
         files = _fetch(base, lock, folder, mirror)
@@ -193,6 +147,8 @@ def _checked(base: DebianBase, lock: PackagesLock, image: BaseImage, locked: boo
 def _mirror(base: DebianBase, folder: Path) -> apt.PrivateApt:
     found = debian.debian_archives(base.suite, folder / "host")
     kept = [archive for archive in found if archive.suite == base.suite or base.security]
+    if base.security and f"{base.suite}-security" not in {archive.suite for archive in kept}:
+        raise MissingError(f"base {base.name} wants security fixes, and no mirror known here serves them")
     mirror = apt.PrivateApt(folder / f"apt-{base.suite}{'-security' if base.security else ''}", kept)
     mirror.refresh()
     return mirror
@@ -206,7 +162,7 @@ def _fetch(
     files = bootstrap.cached(wanted, folder / "debs")
     if len(files) < len(wanted):
         mirror = mirror or _mirror(base, folder)
-        served = (*mirror.locate(TOOLS), *mirror.resolve([*ALWAYS, *base.packages]))
+        served = (*mirror.locate(base_recipe.TOOLS), *mirror.resolve([*base_recipe.ALWAYS, *base.packages]))
         bootstrap.fetch(wanted, {remote.name: remote.uri for remote in served}, mirror, folder / "debs")
         files = bootstrap.cached(wanted, folder / "debs")
     return files
@@ -228,11 +184,11 @@ def key(lock: PackagesLock) -> str:
     """A name for everything that shapes the image of a lock."""
     shape = [
         str(replace(lock, digest=None, made_by="")),
-        str(RECIPE),
-        *DROP,
-        *COMPRESS,
-        repr(CONFIG),
-        bootstrap.COMPILE,
+        str(base_recipe.RECIPE),
+        *base_recipe.DROP,
+        *base_recipe.COMPRESS,
+        repr(base_recipe.CONFIG),
+        base_recipe.COMPILE,
     ]
     return hashlib.sha256("\n".join(shape).encode()).hexdigest()[:20]
 
@@ -257,7 +213,7 @@ def _make(lock: PackagesLock, files: Mapping[Package, Path], folder: Path, say: 
     for leftover in folder.glob("work-*"):
         shutil.rmtree(leftover, ignore_errors=True)
     say(f"bootstrapping a base of {len(lock.packages)} {lock.suite} packages")
-    with tempfile.TemporaryDirectory(prefix="work-", dir=folder) as name:
+    with tempfile.TemporaryDirectory(prefix="work-", dir=folder, ignore_cleanup_errors=True) as name:
         work = Path(name)
         rootfs, tools = bootstrap.bootstrap(
             [files[tool] for tool in lock.tools],
@@ -268,11 +224,13 @@ def _make(lock: PackagesLock, files: Mapping[Package, Path], folder: Path, say: 
         digest = oci.write_layout(
             work / "layout",
             rootfs,
-            compress=(str(tools / "usr/bin/zstd"), *COMPRESS),
-            drop=DROP,
-            epoch=lock.epoch,
-            config=CONFIG,
-            created_by=f"mmdebstrap {lock.suite}, {len(lock.packages)} packages, {key(lock)}",
+            oci.Recipe(
+                drop=base_recipe.DROP,
+                compress=(str(tools / "usr/bin/zstd"), *base_recipe.COMPRESS),
+                epoch=lock.epoch,
+                config=base_recipe.CONFIG,
+                created_by=f"mmdebstrap {lock.suite}, {len(lock.packages)} packages, {key(lock)}",
+            ),
         )
         (work / "layout").rename(layout(lock, folder))
     say(f"base bootstrapped in {time.monotonic() - began:.0f} s: {digest}")

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 from typing import TYPE_CHECKING
 
-from knowngood import apt, debian
+from knowngood import apt, base_recipe, debian
 from knowngood.errors import KnowngoodError, MissingError
 
 if TYPE_CHECKING:
@@ -24,22 +24,11 @@ if TYPE_CHECKING:
 # Modules that mmdebstrap loads and that perl-base, all that a small host has, lacks.
 PERL_PROBE = 'use Pod::Usage; use Time::HiRes; use Math::BigInt; use Term::ANSIColor; require "sys/ioctl.ph";'
 
-# Since Debian 12 every system is merged so; mmdebstrap knows that of suites it can name, not of an archive.
-MERGE_USR = 'for name in bin sbin lib lib64; do mkdir -p "$1/usr/$name"; ln -s "usr/$name" "$1/$name"; done'
-
-# Compiled anew, in one order, with one hash seed and without a time stamp: the package's own compilation follows
-# the order of files on the disk, which marshal's reference flags show.
-COMPILE = (
-    """find "$1/usr" -name __pycache__ -type d -prune -exec rm -rf {} + && """
-    """env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin PYTHONHASHSEED=0 chroot "$1" sh -c """
-    """'python3 -m compileall -q -j 1 --invalidation-mode unchecked-hash /usr/lib/python3 /usr/lib/python3.*'"""
-)
-
 
 def cached(packages: Iterable[Package], cache: Path) -> dict[Package, Path]:
-    """Those packages that are in the cache, whose files were checked when they came in."""
+    """Those packages that are in the cache, checked by sha256."""
     paths = {package: cache / _file(package) for package in packages}
-    return {package: path for package, path in paths.items() if path.exists()}
+    return {package: path for package, path in paths.items() if _is(package, path)}
 
 
 def fetch(packages: Sequence[Package], served: Mapping[str, str], mirror: apt.PrivateApt, cache: Path) -> None:
@@ -53,7 +42,10 @@ def fetch(packages: Sequence[Package], served: Mapping[str, str], mirror: apt.Pr
     parts = {package: cache / f"{_file(package)}.part" for package in missing}
     mirror.fetch([(address(package, served[package.name]), part) for package, part in parts.items()])
     for package, part in parts.items():
-        _keep(part, package)
+        if _is(package, part):
+            part.rename(cache / _file(package))
+        else:
+            part.unlink(missing_ok=True)
 
 
 def address(package: Package, present: str) -> str:
@@ -66,14 +58,12 @@ def _file(package: Package) -> str:
     return f"{package.name}-{package.sha256}.deb"
 
 
-def _keep(part: Path, package: Package) -> None:
-    if not part.exists():
-        return
-    with part.open("rb") as read:
-        if hashlib.file_digest(read, "sha256").hexdigest() == package.sha256:
-            part.rename(part.with_suffix(""))
-            return
-    part.unlink()
+def _is(package: Package, path: Path) -> bool:
+    try:
+        with path.open("rb") as read:
+            return hashlib.file_digest(read, "sha256").hexdigest() == package.sha256
+    except FileNotFoundError:
+        return False
 
 
 def archive(packages: Iterable[tuple[Package, Path]], into: Path) -> str:
@@ -103,8 +93,8 @@ def arguments(
         '--aptopt=Acquire::Languages "none"',
         '--aptopt=pkgCacheGen::ForceEssential ","',
         '--aptopt=pkgCacheGen::ForceImportant ","',
-        f"--setup-hook={MERGE_USR}",
-        f"--customize-hook={COMPILE}",
+        f"--setup-hook={base_recipe.MERGE_USR}",
+        f"--customize-hook={base_recipe.COMPILE}",
         "",  # the suite: the archive has but one
         str(target),
         source,

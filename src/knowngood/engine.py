@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import re
+import shlex
 import shutil
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from knowngood import embedded
+from knowngood import debian, embedded
+from knowngood.engineinfo import Info, buildkit_version, objection, parse_info
 from knowngood.errors import MissingError
 
 if TYPE_CHECKING:
@@ -19,10 +21,7 @@ if TYPE_CHECKING:
 
     from docker import DockerClient
 
-OLDEST_BUILDKIT = (0, 13)
-# Distributions build the engine without BuildKit's version; its release says which one it was made with.
-BUILDKIT_OF_ENGINE = {23: "0.10", 24: "0.11", 25: "0.12", 26: "0.13", 27: "0.15", 28: "0.20", 29: "0.25"}
-DEFAULT_SOCKET = Path("/var/run/docker.sock")
+DEFAULT_HOST = "unix:///var/run/docker.sock"
 ANSWER_SECONDS = 15
 
 
@@ -41,7 +40,7 @@ class Engine:
 
     def client(self, *, timeout: float = 600) -> DockerClient:
         """An SDK client; `timeout` is for one answer of the engine."""
-        from docker import DockerClient  # 0.2 s
+        from docker import DockerClient  # it takes 0.2 s
 
         if self.host == os.environ.get("DOCKER_HOST"):
             return DockerClient.from_env(timeout=int(timeout))
@@ -58,11 +57,24 @@ class Unsuitable:
 
     reason: str
     answers: bool
+    lacks_client: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Client:
+    """A docker command that has buildx, for one endpoint."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
 
 
 def ensure(*, say: Callable[[str], None]) -> Engine:
     """The system's engine if it is suitable, else the embedded one, brought up if it is not running."""
     system = find_system()
+    if isinstance(system, Unsuitable) and system.lacks_client and debian.this_host():
+        say(f"{system.reason}: fetching one")
+        embedded.unpack(embedded.places(), say)
+        system = find_system()
     if isinstance(system, Engine):
         return system
     if running := find_embedded():
@@ -73,14 +85,14 @@ def ensure(*, say: Callable[[str], None]) -> Engine:
     embedded.up(say)
     if running := find_embedded():
         return running
-    raise MissingError("the embedded engine came up and then stopped answering: see `knowngood engine status`")
+    raise MissingError(f"the embedded engine came up and stopped answering: see {embedded.places().log}")
 
 
 def find_embedded() -> Engine | None:
     """The embedded engine if it is running."""
     at = embedded.places()
-    answer = embedded.version(at)
-    if answer is None or not at.docker.exists():
+    version = embedded.version(at)
+    if version is None or not at.tools.exists():
         return None
     embedded.configure_client(at)
     host = f"unix://{at.socket}"
@@ -88,8 +100,8 @@ def find_embedded() -> Engine | None:
         host=host,
         docker=(str(at.docker), "--host", host),
         env={"DOCKER_CONFIG": str(at.docker_config), "DOCKER_HOST": host, "BUILDX_BUILDER": "default"},
-        version=answer["version"],
-        buildkit=buildkit_version("", answer["version"]),
+        version=version,
+        buildkit=buildkit_version("", version),
         containerd_store=True,
         embedded=True,
         network="host",
@@ -98,41 +110,25 @@ def find_embedded() -> Engine | None:
 
 def find_system() -> Engine | Unsuitable:
     """The engine that DOCKER_HOST or the Docker context names, if it answers and is new enough."""
-    if os.environ.get("DOCKER_HOST") == f"unix://{embedded.places().socket}":
+    host, context = _endpoint()
+    if host == f"unix://{embedded.places().socket}":
         # `knowngood engine env` was evaluated in this shell: it is ours, and builds with the host's network.
         return find_embedded() or Unsuitable(reason="the embedded engine does not answer", answers=False)
-    docker = shutil.which("docker")
-    if docker is None:
-        return Unsuitable(reason="there is no docker command on PATH", answers=False)
-    context = "" if os.environ.get("DOCKER_HOST") else _ask([docker, "context", "show"])
-    prefix = (docker,) if context in ("", "default") else (docker, "--context", context)
-    host = os.environ.get("DOCKER_HOST") or _ask(
-        [*prefix, "context", "inspect", "--format", "{{.Endpoints.docker.Host}}"]
-    )
-    host = host or f"unix://{DEFAULT_SOCKET}"
-    info = parse_info(_ask([*prefix, "info", "--format", "{{json .}}"]))
+    info = _info(host)
     if info is None:
         return Unsuitable(reason=f"no engine answers at {host}", answers=False)
-    if (info.os, info.arch) != ("linux", "x86_64"):
-        return Unsuitable(
-            reason=f"the engine at {host} is for {info.os} on {info.arch}, not for Linux on x86_64",
-            answers=True,
-        )
-    builder = context or "default"
-    env = {"BUILDX_BUILDER": builder}
-    inspected = _ask([*prefix, "buildx", "inspect", builder], env=env)
-    if not inspected:
-        return Unsuitable(reason=f"the engine at {host} answers, but the docker command has no buildx", answers=True)
+    client = _client(host, context)
+    if client is None:
+        reason = f"the engine at {host} answers, but there is no docker command with buildx"
+        return Unsuitable(reason=reason, answers=True, lacks_client=True)
+    inspected = _ask([*client.argv, "buildx", "inspect"], env=client.env)
     buildkit = buildkit_version(inspected, info.version)
-    if release(buildkit) < OLDEST_BUILDKIT:
-        return Unsuitable(
-            reason=f"the engine at {host} builds with BuildKit {buildkit}, older than 0.13 (Docker 26)",
-            answers=True,
-        )
+    if objected := objection(host, info, buildkit):
+        return Unsuitable(reason=objected, answers=True)
     return Engine(
         host=host,
-        docker=prefix,
-        env=env,
+        docker=client.argv,
+        env=client.env,
         version=info.version,
         buildkit=buildkit,
         containerd_store=info.containerd_store,
@@ -141,57 +137,58 @@ def find_system() -> Engine | Unsuitable:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Info:
-    """What `docker info` says that matters here."""
-
-    version: str
-    os: str
-    arch: str
-    containerd_store: bool
-
-
-def parse_info(text: str) -> Info | None:
-    """Read `docker info --format '{{json .}}'`; None if no engine answered."""
-    try:
-        values = json.loads(text)
-    except ValueError:
-        return None
-    if not values.get("ServerVersion"):
-        return None
-    driver = {pair[0]: pair[1] for pair in values.get("DriverStatus") or [] if len(pair) == 2}
-    return Info(
-        version=values["ServerVersion"],
-        os=values.get("OSType", ""),
-        arch=values.get("Architecture", ""),
-        containerd_store=driver.get("driver-type", "").startswith("io.containerd.snapshotter"),
-    )
-
-
-def buildkit_version(inspected: str, engine: str) -> str:
-    """BuildKit's version from `docker buildx inspect`; where that does not know it, from the engine's."""
-    if (match := re.search(r"^BuildKit(?: version)?:\s*v?(\d+\.\d+\S*)", inspected, re.MULTILINE)) and release(
-        match[1]
-    ) > (0, 0):
-        return match[1]
-    major = release(engine)[0]
-    known = [number for number in BUILDKIT_OF_ENGINE if number <= major]
-    return BUILDKIT_OF_ENGINE[max(known)] if known else "0"
-
-
-def release(version: str) -> tuple[int, int]:
-    """The first two numbers of a version."""
-    numbers = [int(number) for number in re.findall(r"\d+", version)[:2]]
-    major, minor = [*numbers, 0, 0][:2]
-    return major, minor
-
-
 def shell(engine: Engine) -> str:
     """Lines for a shell after which `docker` there speaks to this engine."""
-    folder = Path(engine.docker[0]).parent
     values = {**engine.env, "DOCKER_HOST": engine.host}
-    lines = [f"export {name}='{value}'" for name, value in sorted(values.items())]
-    return "\n".join([*lines, f"export PATH='{folder}':\"$PATH\""])
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in sorted(values.items())]
+    return "\n".join([*lines, f'export PATH={shlex.quote(str(Path(engine.docker[0]).parent))}:"$PATH"'])
+
+
+def _endpoint() -> tuple[str, str]:
+    """The engine that the environment names: its address, and the Docker context if that gives it."""
+    if host := os.environ.get("DOCKER_HOST"):
+        return host, ""
+    docker = shutil.which("docker")
+    if docker is None:
+        return DEFAULT_HOST, ""
+    context = _ask([docker, "context", "show"])
+    host = _ask([docker, "context", "inspect", "--format", "{{.Endpoints.docker.Host}}"])
+    return host or DEFAULT_HOST, "" if context == "default" else context
+
+
+def _info(host: str) -> Info | None:
+    """Ask the engine itself; no docker command is needed for that."""
+    from docker.errors import DockerException
+
+    from docker import DockerClient  # it takes 0.2 s
+
+    if host.startswith("unix://") and not Path(host.removeprefix("unix://")).exists():
+        return None
+    try:
+        if host == os.environ.get("DOCKER_HOST"):
+            client = DockerClient.from_env(timeout=ANSWER_SECONDS)
+        else:
+            client = DockerClient(base_url=host, timeout=ANSWER_SECONDS, use_ssh_client=host.startswith("ssh:"))
+        with contextlib.closing(client):
+            return parse_info(json.dumps(client.info()))
+    except (DockerException, OSError):
+        return None
+
+
+def _client(host: str, context: str) -> Client | None:
+    """The docker command on PATH if it has buildx, else the one unpacked for the embedded engine."""
+    env = {"BUILDX_BUILDER": context or "default"}
+    docker = shutil.which("docker")
+    if docker and _ask([docker, "buildx", "version"]):
+        return Client(argv=(docker, "--context", context) if context else (docker, "--host", host), env=env)
+    at = embedded.places()
+    if not at.tools.exists():
+        return None
+    embedded.configure_client(at)
+    return Client(
+        argv=(str(at.docker), "--host", host),
+        env={"DOCKER_CONFIG": str(at.docker_config), "BUILDX_BUILDER": "default"},
+    )
 
 
 def _ask(argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> str:

@@ -8,6 +8,7 @@ import hashlib
 import json
 import subprocess
 import tarfile
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import IO, TYPE_CHECKING, Any
 
@@ -77,47 +78,42 @@ def _plain(name: str) -> str:
     return name.strip("/").removeprefix(".").strip("/")
 
 
-def write_layout(
-    layout: Path,
-    rootfs: Path,
-    *,
-    compress: Sequence[str],
-    drop: Sequence[str],
-    epoch: int,
-    config: Mapping[str, object],
-    created_by: str,
-) -> str:
-    """Write a layout whose image has one layer, made of a tar file piped through `compress`; returns its digest."""
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How a root file system becomes an image."""
+
+    drop: tuple[str, ...]
+    compress: tuple[str, ...]
+    epoch: int
+    config: Mapping[str, object]
+    created_by: str
+
+
+def write_layout(layout: Path, rootfs: Path, recipe: Recipe) -> str:
+    """Write a layout whose image has one zstd layer, made of a tar file; returns the image's digest."""
     blobs = layout / "blobs/sha256"
     blobs.mkdir(parents=True)
-    layer, diff_id = _write_layer(blobs, rootfs, compress=compress, drop=drop, epoch=epoch)
-    created = datetime.fromtimestamp(epoch, tz=UTC).isoformat().replace("+00:00", "Z")
-    image = _write_json(
-        blobs,
-        {
-            "architecture": "amd64",
-            "config": dict(config),
-            "created": created,
-            "history": [{"created": created, "created_by": created_by}],
-            "os": "linux",
-            "rootfs": {"type": "layers", "diff_ids": [diff_id]},
-        },
-        media=f"{_MEDIA}.config.v1+json",
-    )
-    manifest = _write_json(
-        blobs,
-        {
-            "schemaVersion": 2,
-            "mediaType": f"{_MEDIA}.manifest.v1+json",
-            "config": image,
-            "layers": [layer],
-        },
-        media=f"{_MEDIA}.manifest.v1+json",
-    )
-    index = {"schemaVersion": 2, "mediaType": f"{_MEDIA}.index.v1+json", "manifests": [manifest]}
+    layer, diff_id = _write_layer(blobs, rootfs, recipe)
+    created = datetime.fromtimestamp(recipe.epoch, tz=UTC).isoformat().replace("+00:00", "Z")
+    image = {
+        "architecture": "amd64",
+        "config": dict(recipe.config),
+        "created": created,
+        "history": [{"created": created, "created_by": recipe.created_by}],
+        "os": "linux",
+        "rootfs": {"type": "layers", "diff_ids": [diff_id]},
+    }
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": f"{_MEDIA}.manifest.v1+json",
+        "config": _write_json(blobs, image, media=f"{_MEDIA}.config.v1+json"),
+        "layers": [layer],
+    }
+    described = _write_json(blobs, manifest, media=f"{_MEDIA}.manifest.v1+json")
+    index = {"schemaVersion": 2, "mediaType": f"{_MEDIA}.index.v1+json", "manifests": [described]}
     (layout / "oci-layout").write_bytes(_json({"imageLayoutVersion": "1.0.0"}))
     (layout / "index.json").write_bytes(_json(index))
-    return str(manifest["digest"])
+    return str(described["digest"])
 
 
 def manifest_digest(layout: Path) -> str:
@@ -125,18 +121,16 @@ def manifest_digest(layout: Path) -> str:
     return str(json.loads((layout / "index.json").read_bytes())["manifests"][0]["digest"])
 
 
-def _write_layer(
-    blobs: Path, rootfs: Path, *, compress: Sequence[str], drop: Sequence[str], epoch: int
-) -> tuple[dict[str, Any], str]:
+def _write_layer(blobs: Path, rootfs: Path, recipe: Recipe) -> tuple[dict[str, Any], str]:
     temporary = blobs / "layer"
     with temporary.open("wb") as written:
-        process = subprocess.Popen(compress, stdin=subprocess.PIPE, stdout=written)
+        process = subprocess.Popen(recipe.compress, stdin=subprocess.PIPE, stdout=written)
         if process.stdin is None:
             raise AssertionError
         with process.stdin as pipe:
-            diff_id = normalize(rootfs, pipe, drop=drop, epoch=epoch)
+            diff_id = normalize(rootfs, pipe, drop=recipe.drop, epoch=recipe.epoch)
     if process.wait():
-        raise KnowngoodError(f"`{' '.join(compress)}` failed with status {process.returncode}")
+        raise KnowngoodError(f"`{' '.join(recipe.compress)}` failed with status {process.returncode}")
     with temporary.open("rb") as read:
         digest = hashlib.file_digest(read, "sha256").hexdigest()
     size = temporary.stat().st_size

@@ -1,0 +1,62 @@
+"""What an engine says of itself, and whether that will do. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+
+OLDEST_BUILDKIT = (0, 13)
+# Distributions build the engine without BuildKit's version; the engine's says which one it was made with.
+BUILDKIT_OF_ENGINE = {23: "0.10", 24: "0.11", 25: "0.12", 26: "0.13", 27: "0.15", 28: "0.20", 29: "0.25"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Info:
+    """What `docker info` says that matters here."""
+
+    version: str
+    os: str
+    arch: str
+    containerd_store: bool
+
+
+def objection(host: str, info: Info, buildkit: str) -> str | None:
+    """Why an engine that answers cannot build our images, as a sentence; None if it can."""
+    if (info.os, info.arch) != ("linux", "x86_64"):
+        return f"the engine at {host} is for {info.os} on {info.arch}, not for Linux on x86_64"
+    if release(buildkit) < OLDEST_BUILDKIT:
+        return f"the engine at {host} builds with BuildKit {buildkit}, older than 0.13 (Docker 26)"
+    return None
+
+
+def parse_info(text: str) -> Info | None:
+    """Read the engine's answer to `info`, in JSON; None if none answered."""
+    try:
+        values = json.loads(text)
+    except ValueError:
+        return None
+    if not isinstance(values, dict) or not values.get("ServerVersion"):
+        return None
+    driver = {pair[0]: pair[1] for pair in values.get("DriverStatus") or [] if len(pair) == 2}
+    return Info(
+        version=values["ServerVersion"],
+        os=values.get("OSType", ""),
+        arch=values.get("Architecture", ""),
+        containerd_store=driver.get("driver-type", "").startswith("io.containerd.snapshotter"),
+    )
+
+
+def buildkit_version(inspected: str, engine: str) -> str:
+    """BuildKit's version from `docker buildx inspect`; where that does not know it, from the engine's."""
+    told = re.search(r"^BuildKit(?: version)?:\s*v?(\d+\.\d+\S*)", inspected, re.MULTILINE)
+    if told and release(told[1]) > (0, 0):
+        return told[1]
+    known = [number for number in BUILDKIT_OF_ENGINE if number <= release(engine)[0]]
+    return BUILDKIT_OF_ENGINE[max(known)] if known else "0"
+
+
+def release(version: str) -> tuple[int, int]:
+    """The first two numbers of a version."""
+    major, minor, *_ = [*map(int, re.findall(r"\d+", version)[:2]), 0, 0]
+    return major, minor
