@@ -166,7 +166,7 @@ class Pipeline:
             return build.build(replace(plan, secrets=secrets), self.engine, log=log(locked.cell, "build"), say=say)
 
     def prove(self, cell: Cell, image: build.Image, say: Say) -> tuple[Path | None, Evidence]:
-        """Good evidence for this very image: what there is (no path), or that of a new run."""
+        """Good evidence for this very image on this machine: what there is (no path), or that of a new run."""
         if not self.options.force_smoke and (known := self._known(cell, image)):
             return None, known
         run = smoke.in_container(
@@ -182,12 +182,14 @@ class Pipeline:
 
     def _known(self, cell: Cell, image: build.Image) -> Evidence | None:
         wanted = evidence.Where.CONTAINER_GPU if self.options.suite.gpus else None
+        node = smoke.node(self.engine)
         runs, _ = evidence.load_all(self.project.evidence, str(cell))
         good = [
             run
             for run in runs
             if run.ok
             and run.image == image.digest
+            and run.node == node
             and (wanted is None or run.where is wanted)
             and (self.options.suite.quick or not run.quick)
         ]

@@ -101,7 +101,6 @@ def in_container(  # noqa: PLR0913
             report = _report(container, log)
         finally:
             container.remove(force=True, v=True)
-        node = _node(client)
     finally:
         client.close()
     return Evidence(
@@ -109,7 +108,7 @@ def in_container(  # noqa: PLR0913
         where=Where.CONTAINER_GPU if options.gpus else Where.CONTAINER_CPU,
         image=digest,
         when=_now(),
-        node=node,
+        node=node(engine),
         command=tuple(inside),
         report=report,
     )
@@ -235,8 +234,13 @@ def _archive(files: Mapping[str, str]) -> bytes:
     return buffer.getvalue()
 
 
-def _node(client: DockerClient) -> dict[str, Any]:
-    info = client.info()
+def node(engine: Engine) -> dict[str, Any]:
+    """The fingerprint of the machine that the engine runs containers on."""
+    client = engine.client()
+    try:
+        info = client.info()
+    finally:
+        client.close()
     facts = {
         "kernel": info["KernelVersion"],
         "cpus": info["NCPU"],

@@ -1,0 +1,82 @@
+"""The sessions of the project: what newcomers, maintainers and CI run. `nox -l` lists them.
+
+Every session gets the locked environment of `requirements.lock`, so two machines run the same versions.
+"""
+
+from __future__ import annotations
+
+import os
+
+import nox
+
+nox.needs_version = ">=2025.2"
+nox.options.default_venv_backend = "uv"
+nox.options.reuse_venv = "yes"
+nox.options.sessions = ["lint", "tests"]
+
+LOCK = "requirements.lock"
+
+
+def install(session: nox.Session) -> None:
+    """The locked environment, with this checkout in it."""
+    session.run_install("uv", "pip", "sync", "--quiet", "--require-hashes", LOCK, external=True)
+    session.run_install(
+        "uv", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--editable", ".", external=True
+    )
+
+
+@nox.session(name="build-matrix")
+def build_matrix(session: nox.Session) -> None:
+    """Engine, base, lock, render, build and smoke for the selected cells (default: the alias default)."""
+    install(session)
+    session.run("knowngood", "build-matrix", *session.posargs)
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """The unit tests: no Docker, no network. `-- -m integration tests/integration` for the others."""
+    install(session)
+    session.run("pytest", *session.posargs)
+
+
+@nox.session
+def integration(session: nox.Session) -> None:
+    """The tests against a real engine, a real registry and the real index."""
+    install(session)
+    session.run("pytest", "-m", "integration", "tests/integration", *session.posargs)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Ruff, mypy --strict, the import rules, and that what is rendered is current."""
+    install(session)
+    session.run("ruff", "check")
+    session.run("ruff", "format", "--check")
+    session.run("mypy")
+    session.run("lint-imports", "--no-cache")
+    session.run("knowngood", "render", "--check")
+
+
+@nox.session
+def render(session: nox.Session) -> None:
+    """Write docker/ from matrix.yaml."""
+    install(session)
+    session.run("knowngood", "lock", *session.posargs)
+    session.run("knowngood", "render")
+
+
+@nox.session
+def smoke(session: nox.Session) -> None:
+    """The smoke suite in the images of the selected cells."""
+    install(session)
+    session.run("knowngood", "smoke", *session.posargs)
+
+
+@nox.session(name="lock-tools", venv_backend="none")
+def lock_tools(session: nox.Session) -> None:
+    """Write requirements.lock from pyproject.toml: this project's own tools, hash-pinned, for Python 3.11 and newer."""
+    command = ["uv", "pip", "compile", "--quiet", "--universal", "--python-version", "3.11", "--generate-hashes"]
+    command += ["--no-emit-index-url", "--no-annotate", "--group", "dev", "pyproject.toml", "-o", LOCK]
+    session.run(
+        *command, *session.posargs, external=True, env={**os.environ, "UV_CUSTOM_COMPILE_COMMAND": "nox -s lock-tools"}
+    )
