@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from packaging.metadata import parse_email
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
@@ -16,7 +17,7 @@ from knowngood.harvest.index import File, Unreadable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from packaging.tags import Tag
+from packaging.tags import Tag
 
 LINUX = {
     "platform_system": "Linux",
@@ -60,6 +61,14 @@ def parse_metadata(text: str | bytes) -> Metadata:
     except InvalidRequirement as error:
         raise Unreadable(f"its metadata has a requirement that does not parse: {error}".splitlines()[0]) from None
     return Metadata(version=raw["version"], requires_python=raw.get("requires_python"), requires=requires)
+
+
+def oldest_python(requires_python: str | None) -> str:
+    """The oldest CPython 3 (`3.9`) that a specifier allows; `3.11` when it says nothing."""
+    if not requires_python:
+        return "3.11"
+    specifier = SpecifierSet(requires_python)
+    return next((f"3.{minor}" for minor in range(6, 30) if specifier.contains(f"3.{minor}.99")), "3.11")
 
 
 def exact(requirement: Requirement | None) -> str | None:

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import requests
-from remotezip import RemoteZip, RemoteZipError  # type: ignore[import-untyped]
+from remotezip import RemoteZip, RemoteZipError
 from urllib3.exceptions import HTTPError as Urllib3Error
 
 from knowngood.harvest.artefact import Store

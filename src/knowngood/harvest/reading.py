@@ -45,8 +45,11 @@ class Reading:
     again: bool = False
     """The network failed somewhere: the next harvest reads this release once more."""
 
-    def take(self, name: str, read: Callable[[], Any]) -> Any:
-        """Keep and return `read()` under `name`; when it is `None` or raises, keep the reason."""
+    def take(self, name: str, read: Callable[[], Any], *, optional: bool = False) -> Any:
+        """Keep and return `read()` under `name`; when it raises, or is `None`, keep the reason.
+
+        `None` of an `optional` fact means that the release has no such thing, which needs no reason.
+        """
         try:
             value = read()
         except Unreadable as error:
@@ -55,6 +58,8 @@ class Reading:
             return None
         except Exception as error:  # noqa: BLE001 - an artefact can be wrong in any way; the rest is still read
             self.unknown[name] = f"the artefact could not be understood: {type(error).__name__}: {error}"
+            return None
+        if value is None and optional:
             return None
         if value is None:
             self.unknown[name] = "the artefact does not state it"

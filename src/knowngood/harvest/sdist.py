@@ -6,6 +6,7 @@ import os
 import tarfile
 import tempfile
 import zlib
+from contextlib import contextmanager
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 _PIECE = 1 << 20
+_TEXTS = (".py", ".toml", ".cfg", ".txt", ".md", ".json", "PKG-INFO", "METADATA")
+_TEXT = 2 << 20  # bytes: a larger text is read by a pass of its own
 _LIMIT = 400 << 20  # bytes
 _TIMEOUT = (20, 120)
 
@@ -37,50 +40,55 @@ class RemoteSdist:
         """Bytes of the whole sdist."""
         return self._path.stat().st_size
 
-    @cached_property
+    @property
     def members(self) -> Mapping[str, int]:
         """Path below the sdist's top folder -> bytes."""
-        return {name: info.size for name, info in self._infos.items()}
+        return self._content[0]
 
     def read(self, member: str) -> bytes:
         """A member's content."""
-        return b"".join(self.stream(member))
+        texts = self._content[1]
+        return texts[member] if member in texts else b"".join(self.stream(member))
 
     def stream(self, member: str) -> Iterator[bytes]:
-        """A member's content in pieces."""
-        try:
-            opened = self._tar.extractfile(self._infos[member])
-            while opened and (piece := opened.read(_PIECE)):
-                yield piece
-        except KeyError:
-            raise Unreadable(f"{self.file.name} has no {member}") from None
-        except (tarfile.TarError, zlib.error, EOFError, OSError) as error:
-            raise Unreadable(f"{self.file.name} is not a readable sdist: {error}") from None
+        """A member's content in pieces, in a pass of its own over the archive."""
+        with self._opened() as archive:
+            for info in archive:
+                if _below_top(info.name) == member and (opened := archive.extractfile(info)):
+                    while piece := opened.read(_PIECE):
+                        yield piece
+                    return
+        raise Unreadable(f"{self.file.name} has no {member}")
 
     def derived(self, name: str, compute: Callable[[], Any]) -> Any:
         """A value computed once."""
         return self._store.json("derived", name, compute)
 
     def close(self) -> None:
-        """Close the archive, when it is open."""
-        opened = self.__dict__.pop("_tar", None)
-        if opened is not None:
-            opened.close()
+        """Forget the content."""
+        self.__dict__.pop("_content", None)
 
     @cached_property
-    def _tar(self) -> tarfile.TarFile:
-        try:
-            return tarfile.open(self._path)
-        except (tarfile.TarError, zlib.error, EOFError, OSError) as error:
-            raise Unreadable(f"{self.file.name} is not a readable sdist: {error}") from None
+    def _content(self) -> tuple[dict[str, int], dict[str, bytes]]:
+        """All sizes and the small texts, in one pass: seeking back in a `.tar.gz` would start it anew."""
+        sizes: dict[str, int] = {}
+        texts: dict[str, bytes] = {}
+        with self._opened() as archive:
+            for info in archive:
+                if info.isfile():
+                    name = _below_top(info.name)
+                    sizes[name] = info.size
+                    if info.size <= _TEXT and name.endswith(_TEXTS) and (opened := archive.extractfile(info)):
+                        texts[name] = opened.read()
+        return sizes, texts
 
-    @cached_property
-    def _infos(self) -> dict[str, tarfile.TarInfo]:
+    @contextmanager
+    def _opened(self) -> Iterator[tarfile.TarFile]:
         try:
-            members = self._tar.getmembers()
+            with tarfile.open(self._path, "r|gz") as archive:
+                yield archive
         except (tarfile.TarError, zlib.error, EOFError, OSError) as error:
             raise Unreadable(f"{self.file.name} is not a readable sdist: {error}") from None
-        return {info.name.partition("/")[2]: info for info in members if info.isfile()}
 
     @cached_property
     def _path(self) -> Path:
@@ -121,3 +129,7 @@ class RemoteSdist:
             reason = f"reading {self.file.name} stopped: {type(error).__name__}"
             raise Unreadable(reason, again=True) from None
         return digest.hexdigest()
+
+
+def _below_top(name: str) -> str:
+    return name.partition("/")[2]
