@@ -15,6 +15,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     common.add_wheelhouse(parser)
     common.add_locked(parser)
     parser.add_argument("--upgrade", action="store_true", help="resolve again though nothing asked for it changed")
+    parser.add_argument(
+        "--base", metavar="NAME", help="renew the Debian packages of a base instead, from what the mirror serves now"
+    )
 
 
 def run(arguments: argparse.Namespace) -> Answer:
@@ -24,6 +27,8 @@ def run(arguments: argparse.Namespace) -> Answer:
 
     here = project.find()
     matrix = here.matrix
+    if arguments.base:
+        return _lock_base(here, arguments.base)
     rows: list[list[str]] = []
     document: list[dict[str, object]] = []
     code = 0
@@ -53,3 +58,15 @@ def run(arguments: argparse.Namespace) -> Answer:
     if not arguments.select:
         document += [{"removed": path.name} for path in here.tree.prune(matrix.cells)]
     return Answer(code, document, table.text(["cell", "lock", ""], rows))
+
+
+def _lock_base(here: project.Project, name: str) -> Answer:
+    from knowngood import bases, progress
+    from knowngood.errors import UsageError
+
+    if name not in here.matrix.bases:
+        raise UsageError(f"{name!r} is not in matrix.yaml's bases; they are {', '.join(here.matrix.bases)}")
+    with progress.reporter(f"base {name}") as say:
+        context = bases.context(here, name, locked=False, say=say, refresh=True)
+    path = bases.lock_path(here, name).relative_to(here.root)
+    return Answer(0, {"base": name, "context": context, "lock": str(path)}, f"{path}: {context.rpartition('@')[2]}")
