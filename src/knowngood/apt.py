@@ -84,17 +84,21 @@ def configuration(root: Path, dump: str) -> str:
 
 
 class PrivateApt:
-    """An apt with sources, lists, cache and status of its own under `root`."""
+    """An apt with sources, lists, cache and status of its own under `root`.
 
-    def __init__(self, root: Path, sources: Iterable[object]) -> None:
+    `installed` is a dpkg status file: what it lists need not be fetched (nothing unless given).
+    """
+
+    def __init__(self, root: Path, sources: Iterable[object], *, installed: Path | None = None) -> None:
         self.root = root
         self.sources = tuple(map(str, sources))
+        self.installed = installed
 
     def refresh(self) -> None:
         """Fetch the package lists anew."""
         for folder in ("state/lists/partial", "cache/archives/partial", "log"):
             (self.root / folder).mkdir(parents=True, exist_ok=True)
-        (self.root / "status").touch()
+        (self.root / "status").write_bytes(self.installed.read_bytes() if self.installed else b"")
         (self.root / "sources.list").write_text("".join(f"{source}\n" for source in self.sources))
         conf = self.root / "apt.conf"
         conf.touch(mode=0o600)  # a proxy's address may carry a password
@@ -117,7 +121,7 @@ class PrivateApt:
         return parse_package_uris(self._run(["apt-get", "download", "--print-uris", "--", *packages]))
 
     def resolve(self, packages: Sequence[str]) -> tuple[Remote, ...]:
-        """The packages and all that they need, on a system where nothing is installed."""
+        """The packages and all that they need."""
         return parse_package_uris(self._run(["apt-get", "install", "--yes", "--print-uris", "--", *packages]))
 
     def download(self, packages: Sequence[str], into: Path) -> tuple[Path, ...]:

@@ -147,10 +147,11 @@ def _perl(work: Path) -> dict[str, str]:
     """Where perl finds what the host's own lacks: the host's suite has packages that match its perl."""
     if subprocess.run(["perl", "-e", PERL_PROBE], check=False, capture_output=True).returncode == 0:
         return {}
-    release = apt.run(["perl", "-e", 'my ($x, $y) = $] =~ /^(\\d+)\\.(\\d{3})/; print "$x.", $y + 0'])
     own = apt.PrivateApt(work / "perl-apt", debian.host_archives())
     own.refresh()
-    for package in own.download([f"perl-modules-{release}", f"libperl{release}"], work / "perl-debs"):
+    needed = [remote.name for remote in own.resolve(["perl"])]
+    modules = [name for name in needed if name.startswith(("perl-modules-", "libperl5"))]
+    for package in own.download(modules, work / "perl-debs"):
         apt.unpack(package, work / "perl")
-    folders = [work / f"perl/usr/share/perl/{release}", *work.glob(f"perl/usr/lib/*/perl/{release}")]
+    folders = [*work.glob("perl/usr/share/perl/5.*"), *work.glob("perl/usr/lib/*/perl/5.*")]
     return {"PERL5LIB": ":".join(map(str, folders))}

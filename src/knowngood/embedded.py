@@ -21,7 +21,7 @@ from pathlib import Path
 
 from knowngood import daemon, debian, paths
 from knowngood.errors import KnowngoodError, MissingError
-from knowngood.unpacked import Places, configure_client, places, unpack, which
+from knowngood.unpacked import Places, configure_client, environment, places, unpack, which
 
 __all__ = ["Places", "Status", "configure_client", "down", "places", "status", "unpack", "unsuitable", "up", "version"]
 
@@ -155,7 +155,7 @@ def _start(at: Places, say: Say) -> None:
         init=Path(which("tini-static", at.tools)),
         env={
             **{name: value for name, value in os.environ.items() if name.lower() in PASSED_ON},
-            "PATH": at.path,
+            **environment(at.tools),
             "HOME": str(Path.home()),
         },
         log=at.log,

@@ -19,6 +19,7 @@ PACKAGES = ("docker.io", "containerd", "docker-buildx", "tini")
 OPTIONAL = ("docker-cli",)  # Ubuntu has the command line in docker.io
 RUNTIME = "runc"  # links against the host's glibc: always from the host's own suite
 PROGRAMS = ("dockerd", "containerd", "runc", "docker", "tini-static")
+DPKG_STATUS = Path("/var/lib/dpkg/status")
 
 Say = Callable[[str], None]
 
@@ -75,12 +76,6 @@ class Places:
         """Which folders outside of ours exist because of this engine."""
         return self.run / "borrowed.json"
 
-    @property
-    def path(self) -> str:
-        """The daemon's PATH."""
-        folders = (self.tools / "usr/sbin", self.tools / "usr/bin")
-        return ":".join([*map(str, folders), "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"])
-
 
 def places(cache: Path | None = None) -> Places:
     """The places that belong to a cache folder (the usual one unless given)."""
@@ -111,11 +106,37 @@ def unpack(at: Places, say: Say) -> None:
     own.download([RUNTIME], work / "debs")
     for package in sorted((work / "debs").glob("*.deb")):
         apt.unpack(package, work / "tools")
-    for program in PROGRAMS:
-        apt.run([which(program, work / "tools"), "--version"])  # or it says which library is too old
+    try:
+        _try_out(work / "tools")
+    except KnowngoodError:  # a library is missing here
+        _add_libraries(work, suite)
+        _try_out(work / "tools")
     (work / "tools").rename(at.tools)
     shutil.rmtree(work)
     say(f"embedded engine unpacked in {time.monotonic() - began:.0f} s")
+
+
+def _add_libraries(work: Path, suite: str) -> None:
+    """Fetch the libraries that the packages need and the host has not."""
+    lacking = apt.PrivateApt(work / "lib-apt", debian.host_archives(suite), installed=DPKG_STATUS)
+    lacking.refresh()
+    names = [remote.name for remote in lacking.resolve(PACKAGES) if remote.name.startswith("lib")]
+    for package in lacking.download(names, work / "libs"):
+        apt.unpack(package, work / "tools")
+
+
+def _try_out(tools: Path) -> None:
+    for program in PROGRAMS:
+        apt.run([which(program, tools), "--version"], env=environment(tools))
+
+
+def environment(tools: Path) -> dict[str, str]:
+    """What the programs need in their environment."""
+    system = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+    found = {"PATH": ":".join([str(tools / "usr/sbin"), str(tools / "usr/bin"), *system])}
+    if libraries := [str(path) for path in (*tools.glob("usr/lib/*-linux-gnu"), *tools.glob("lib/*-linux-gnu"))]:
+        found["LD_LIBRARY_PATH"] = ":".join(libraries)
+    return found
 
 
 def which(program: str, tools: Path) -> str:
