@@ -40,7 +40,8 @@ _ID = re.compile(
     r"-tf(?P<transformers>[a-z0-9.]+)"
     r"-fa(?P<flash_attn>[a-z0-9.]+)"
     r"-triton(?P<triton>[a-z0-9.]+)"
-    r"-py(?P<python_major>\d)(?P<python_minor>\d{1,2})"
+    r"-py(?P<python_major>\d)(?P<python_minor>\d{1,2})",
+    re.ASCII,
 )
 
 
@@ -61,11 +62,11 @@ class Cell:
     """`3.11`"""
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"sm_[1-9]\d{1,2}", self.gpu):
+        if not re.fullmatch(r"sm_[1-9][0-9]{1,2}", self.gpu):
             raise UsageError(f"{self.gpu!r} is not a GPU architecture; one is written like sm_90")
-        if not re.fullmatch(r"\d{2}\.\d", self.cuda):
+        if not re.fullmatch(r"[0-9]{2}\.[0-9]", self.cuda):
             raise UsageError(f"{self.cuda!r} is not a CUDA release; one is written like 13.0")
-        if not re.fullmatch(r"3\.\d{1,2}", self.python):
+        if not re.fullmatch(r"3\.[0-9]{1,2}", self.python):
             raise UsageError(f"{self.python!r} is not a Python release; one is written like 3.11")
         for name in ("torch", "transformers", "triton"):
             plain_version(getattr(self, name), name)

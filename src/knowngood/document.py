@@ -1,6 +1,7 @@
 """A YAML file as plain data that remembers where everything stood.
 
-Scalars stay text as written (`3.10` is not 3.1). Anchors are refused, so a small file cannot unfold into a large one.
+Scalars stay text as written (`3.10` is not 3.1). Anchors are refused, so a small file cannot unfold into a large one,
+and so are tags, which would be ignored.
 """
 
 from __future__ import annotations
@@ -15,18 +16,22 @@ from knowngood.errors import InputError, Problem
 
 Path = tuple[str | int, ...]
 
-MAX_BYTES = 1_000_000
+MAX_LENGTH = 250_000
 MAX_DEPTH = 20
 
 
 @dataclass(kw_only=True)
 class Document:
-    """The content of a YAML file (mappings, lists and text), and a mark for each path in it."""
+    """The content of a YAML file (mappings, lists and text), and a mark for each path in it.
+
+    `problems` are the defects that leave the rest readable: what they are about is not in `data`.
+    """
 
     file: str
     data: Any
     marks: dict[Path, yaml.Mark] = field(repr=False)
     key_marks: dict[Path, yaml.Mark] = field(repr=False)
+    problems: list[Problem] = field(default_factory=list)
 
     def problem(self, path: Sequence[str | int], text: str, *, key: bool = False) -> Problem:
         """A `Problem` at `path`, or at the nearest place above it that the file has."""
@@ -35,40 +40,59 @@ class Document:
         for end in range(len(whole), -1, -1):
             mark = marks.get(whole[:end])
             if mark is not None:
-                return Problem(file=self.file, line=mark.line + 1, column=mark.column + 1, text=text)
-        return Problem(file=self.file, line=1, column=1, text=text)
+                return self.at(mark, text)
+        return _at(self.file, None, text)
+
+    def at(self, mark: yaml.Mark, text: str) -> Problem:
+        """A `Problem` where the parser stood."""
+        return _at(self.file, mark, text)
 
 
 def parse(text: str, file: str) -> Document:
     """The document in `text`; raises `InputError` for what is not well-formed, with line and column."""
-    if len(text.encode()) > MAX_BYTES:
-        raise InputError([Problem(file=file, line=1, column=1, text=f"the file is over {MAX_BYTES:,} bytes")])
+    if len(text) > MAX_LENGTH:
+        said = f"the file is longer than {MAX_LENGTH:,} characters; is it the right one?"
+        raise InputError([_at(file, None, said)])
     document = Document(file=file, data=None, marks={}, key_marks={})
     try:
-        node = yaml.compose(_refuse_anchors(text, file), Loader=yaml.SafeLoader)
+        if refused := _refused(text, file):
+            raise InputError(refused)
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-        raise InputError([Problem(file=file, line=line, column=column, text=_explain(error))]) from None
+        raise InputError([_at(file, error.problem_mark or error.context_mark, _explain(error))]) from None
     except yaml.reader.ReaderError as error:
-        line = text.count("\n", 0, error.position) + 1
-        text = f"the character {error.character!r} cannot stand in YAML; remove it"
-        raise InputError([Problem(file=file, line=line, column=1, text=text)]) from None
-    problems: list[Problem] = []
-    document.data = _convert(node, (), document, problems) if node is not None else None
-    if problems:
-        raise InputError(problems)
+        before = text[: error.position]
+        line, column = before.count("\n") + 1, error.position - before.rfind("\n")
+        said = f"the character {chr(error.character)!r} cannot stand in YAML; remove it"
+        raise InputError([Problem(file=file, line=line, column=column, text=said)]) from None
+    document.data = _convert(node, (), document) if node is not None else None
     return document
 
 
-def _refuse_anchors(text: str, file: str) -> str:
+def _at(file: str, mark: Any, text: str) -> Problem:
+    """`mark` is a `yaml.Mark` (the stubs know two of them), or `None` for the file as a whole."""
+    line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+    return Problem(file=file, line=line, column=column, text=text)
+
+
+def _refused(text: str, file: str) -> list[Problem]:
+    """What YAML has and matrix.yaml does not; stops at the first nesting too deep, before it is followed."""
+    problems = []
+    depth = 0
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        said = []
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         # An anchor alone is harmless, an alias is what multiplies; both are refused.
-        anchor, mark = getattr(event, "anchor", None), event.start_mark
-        if anchor and mark:
-            text = f"anchors and aliases (here {anchor!r}) are not read; write the value out"
-            raise InputError([Problem(file=file, line=mark.line + 1, column=mark.column + 1, text=text)])
-    return text
+        if anchor := getattr(event, "anchor", None):
+            said.append(f"anchors and aliases (here {anchor!r}) are not read; write the value out")
+        if (tag := getattr(event, "tag", None)) not in (None, "!"):
+            said.append(f"tags (here {tag!r}) are not read; take it out")
+        if depth > MAX_DEPTH:
+            said.append(f"nested more than {MAX_DEPTH} deep")
+        problems += [_at(file, event.start_mark, text) for text in said]
+        if depth > MAX_DEPTH:
+            break
+    return problems
 
 
 def _explain(error: yaml.MarkedYAMLError) -> str:
@@ -78,29 +102,23 @@ def _explain(error: yaml.MarkedYAMLError) -> str:
     return f"not well-formed YAML: {said}" + (f" ({error.context})" if error.context and error.problem else "")
 
 
-def _convert(node: yaml.Node, path: Path, document: Document, problems: list[Problem]) -> Any:
+def _convert(node: yaml.Node, path: Path, document: Document) -> Any:
     document.marks[path] = node.start_mark
-    if len(path) > MAX_DEPTH:
-        problems.append(document.problem(path, f"nested more than {MAX_DEPTH} deep"))
-        return None
     if isinstance(node, yaml.SequenceNode):
-        return [_convert(item, (*path, index), document, problems) for index, item in enumerate(node.value)]
+        return [_convert(item, (*path, index), document) for index, item in enumerate(node.value)]
     if isinstance(node, yaml.MappingNode):
         mapping: dict[str, Any] = {}
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
-                document.marks.setdefault(path, key_node.start_mark)
-                problems.append(document.problem(path, "a key must be plain text"))
+                document.problems.append(document.at(key_node.start_mark, "a key must be plain text"))
                 continue
             key = str(key_node.value)
             if key in mapping:
                 first = document.key_marks[(*path, key)].line + 1
-                document.key_marks[(*path, key)] = key_node.start_mark
-                problems.append(
-                    document.problem((*path, key), f"the key {key!r} was given in line {first} already", key=True)
-                )
+                text = f"the key {key!r} was given in line {first} already; keep one of them"
+                document.problems.append(document.at(key_node.start_mark, text))
                 continue
             document.key_marks[(*path, key)] = key_node.start_mark
-            mapping[key] = _convert(value_node, (*path, key), document, problems)
+            mapping[key] = _convert(value_node, (*path, key), document)
         return mapping
     return str(node.value)

@@ -18,6 +18,9 @@ from knowngood.cell import parse as parse_id
 from knowngood.errors import InputError, Problem, UsageError
 from knowngood.select import Filter
 
+MAX_CELLS = 1000
+"""That one item of `cells` may stand for."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TorchPins:
@@ -87,31 +90,16 @@ def parse(text: str, file: str, knowledge: Knowledge) -> Matrix:
     raw, problems = schema.validate(source)
     if raw is None:
         raise InputError(problems)
-    entries: dict[str, Entry] = {}
-    places: dict[str, int] = {}
-    for index, item in enumerate(raw.cells):
-        if item is None:
-            continue
-        for entry in _expand(item, index, raw, source, knowledge=knowledge, problems=problems):
-            name = str(entry.cell)
-            if name in entries:
-                first = source.problem(("cells", places[name]), "").line
-                problems.append(
-                    source.problem(("cells", index), f"the cell {name} is there already, from line {first}")
-                )
-                continue
-            entries[name] = entry
-            places[name] = index
-    cells_are_whole = not problems
-    for alias, target in raw.aliases.items():
-        if target not in entries and (cells_are_whole or not _is_id(target)):
-            near = difflib.get_close_matches(target, entries, 1, 0)
-            hint = f"; the nearest is {near[0]}" if near else ""
-            text = f"the alias {alias!r} names {target!r}, which is no cell{hint}"
-            problems.append(source.problem(("aliases", alias), text))
+    if len(raw.layers) == len(source.data["layers"]) and not any("*" in globs for globs in raw.layers.values()):
+        said = "no glob in layers matches every distribution; end the section with a layer of '*'"
+        problems.append(source.problem(("layers",), said, key=True))
+    before = len(problems)
+    entries = _entries(raw, source, knowledge, problems)
+    # While cells are missing because of a defect, an alias may be for one of them.
+    _check_aliases(raw.aliases, entries, source, problems, whole=len(problems) == before and all(raw.cells))
     amendments = [_amendment(item, index, source, problems) for index, item in enumerate(raw.amendments) if item]
     if problems:
-        raise InputError(problems)
+        raise InputError(list(dict.fromkeys(problems)))
     return Matrix(
         locked_at=raw.locked_at,
         gpus=raw.gpus,
@@ -121,6 +109,45 @@ def parse(text: str, file: str, knowledge: Knowledge) -> Matrix:
         entries=entries,
         aliases=raw.aliases,
     )
+
+
+def _entries(
+    raw: schema.MatrixFile, source: document.Document, knowledge: Knowledge, problems: list[Problem]
+) -> dict[str, Entry]:
+    entries: dict[str, Entry] = {}
+    places: dict[str, int] = {}
+    for index, item in enumerate(raw.cells):
+        if item is None:
+            continue
+        for entry in _expand(item, index, raw, source, knowledge=knowledge, problems=problems):
+            name = str(entry.cell)
+            if name in entries:
+                first = source.problem(("cells", places[name]), "").line
+                said = f"the cell {name} is there already, from line {first}; take one of them out"
+                problems.append(source.problem(("cells", index), said))
+                continue
+            entries[name] = entry
+            places[name] = index
+    return entries
+
+
+def _check_aliases(
+    aliases: Mapping[str, str],
+    entries: Mapping[str, Entry],
+    source: document.Document,
+    problems: list[Problem],
+    *,
+    whole: bool,
+) -> None:
+    for alias, target in aliases.items():
+        if _is_id(alias):
+            said = f"the alias {alias!r} is a cell id itself; an alias needs another name"
+            problems.append(source.problem(("aliases", alias), said, key=True))
+        if target not in entries and (whole or not _is_id(target)):
+            near = difflib.get_close_matches(target, entries, 1, 0)
+            hint = f"; the nearest is {near[0]}" if near else ""
+            said = f"the alias {alias!r} names {target!r}, which is no cell{hint}"
+            problems.append(source.problem(("aliases", alias), said))
 
 
 def _is_id(text: str) -> bool:
@@ -169,13 +196,16 @@ def _expand(  # noqa: PLR0913
     transformers = [x for x in item.transformers if check("transformers", x, _unknown("transformers", x, knowledge))]
     flash = [x for x in item.flash_attn if check("flash-attn", x, _unknown_flash_attn(x, knowledge))]
     bases = [x for x in item.base if check("base", x, _absent(x, source.data["bases"], "bases"))]
-    torches = [
-        x
-        for x in torches
-        if check("cuda", item.cuda or "", _disagrees("cuda", item.cuda, x, knowledge.torch[x].cuda))
-        and check("triton", item.triton or "", _disagrees("triton", item.triton, x, knowledge.torch[x].triton))
-    ]
+    for x in list(torches):
+        cuda = check("cuda", item.cuda or "", _disagrees("cuda", item.cuda, x, knowledge.torch[x].cuda))
+        triton = check("triton", item.triton or "", _disagrees("triton", item.triton, x, knowledge.torch[x].triton))
+        if not (cuda and triton):
+            torches.remove(x)
     bases = [x for x in bases if x in raw.bases]
+    size = len(gpus) * len(bases) * len(torches) * len(transformers) * len(flash)
+    if size > MAX_CELLS:
+        problems.append(source.problem(("cells", index), f"it stands for {size:,} cells; {MAX_CELLS} are the most"))
+        return []
     entries = []
     for gpu, base, torch, tf, fa in itertools.product(gpus, bases, torches, transformers, flash):
         pins, python = knowledge.torch[torch], raw.bases[base].python

@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import difflib
 import re
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping, Sequence
+from datetime import date
+from typing import Annotated, Any, Literal, TypeVar
 
 from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -17,12 +18,12 @@ from knowngood.errors import Problem, UsageError
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def _matching(pattern: str, example: str) -> AfterValidator:
     def check(value: str) -> str:
-        if not re.fullmatch(pattern, value):
+        if not re.fullmatch(pattern, value, re.ASCII):
             raise ValueError(f"{value!r} is not written like {example}")
         return value
 
@@ -54,8 +55,16 @@ def _requirement(value: str) -> str:
         Requirement(value)
     except InvalidRequirement as error:
         raise ValueError(f"{value!r} is not a requirement (PEP 508): {str(error).splitlines()[0]}") from None
-    if "\n" in value or "@" in value:
+    if not value.isprintable() or "@" in value:
         raise ValueError(f"{value!r}: a requirement here names a package and versions, not an address")
+    return value
+
+
+def _day(value: str) -> str:
+    try:
+        date.fromisoformat(value)
+    except ValueError:
+        raise ValueError(f"{value!r} is not a day of the calendar") from None
     return value
 
 
@@ -68,7 +77,10 @@ Name = Annotated[str, _matching(r"[a-z0-9]+([.-][a-z0-9]+)*", "a name such as de
 Package = Annotated[str, _matching(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", "a package name")]
 Pattern = Annotated[str, _matching(r"[a-z0-9*]([a-z0-9.*-]*[a-z0-9*])?", "a package name or a glob over them")]
 Requirements = Annotated[tuple[Annotated[str, AfterValidator(_requirement)], ...], BeforeValidator(_listed)]
+Day = Annotated[str, _matching(r"\d{4}-\d\d-\d\d", "2026-11-20"), AfterValidator(_day)]
 Text = Annotated[str, Field(min_length=1)]
+_T = TypeVar("_T")
+Values = Annotated[tuple[_T, ...], BeforeValidator(_listed), Field(min_length=1)]
 
 
 class Gpu(_Section):
@@ -114,13 +126,13 @@ class Amendment(_Section):
 class CellItem(_Section):
     """One item of `cells`; axes may hold lists, and the item stands for their product."""
 
-    gpu: Annotated[tuple[GpuName, ...], BeforeValidator(_listed)]
-    torch: Annotated[tuple[Annotated[str, _version_of("torch")], ...], BeforeValidator(_listed)]
-    transformers: Annotated[tuple[Annotated[str, _version_of("transformers")], ...], BeforeValidator(_listed)]
-    flash_attn: Annotated[
-        tuple[Annotated[str, AfterValidator(_flash_attn)], ...], BeforeValidator(_listed), Field(alias="flash-attn")
-    ] = (NO_FLASH_ATTN,)
-    base: Annotated[tuple[Name, ...], BeforeValidator(_listed)]
+    gpu: Values[GpuName]
+    torch: Values[Annotated[str, _version_of("torch")]]
+    transformers: Values[Annotated[str, _version_of("transformers")]]
+    flash_attn: Annotated[Values[Annotated[str, AfterValidator(_flash_attn)]], Field(alias="flash-attn")] = (
+        NO_FLASH_ATTN,
+    )
+    base: Values[Name]
     cuda: Annotated[str, _matching(r"\d{2}\.\d", "13.0")] | None = None
     triton: Annotated[str, _version_of("triton")] | None = None
     extras: Annotated[Requirements, Field(alias="with")] = ()
@@ -130,7 +142,7 @@ class MatrixFile(_Section):
     """matrix.yaml as written."""
 
     schema_: Annotated[Literal["1"], Field(alias="schema")]
-    locked_at: Annotated[str, Field(alias="locked-at"), _matching(r"\d{4}-\d\d-\d\d", "2026-11-20")]
+    locked_at: Annotated[Day, Field(alias="locked-at")]
     gpus: Annotated[dict[GpuName, Gpu], Field(min_length=1)]
     bases: Annotated[dict[Name, Base], Field(min_length=1)]
     stack: Requirements = ()
@@ -144,30 +156,52 @@ class MatrixFile(_Section):
 def validate(source: Document) -> tuple[MatrixFile | None, list[Problem]]:
     """The file's content as models, and every problem of its shape.
 
-    Malformed items are taken out and the rest is kept, so that it can be checked further in the same run;
+    What is malformed is taken out and the rest is kept, so that it can be checked further in the same run;
     `None` when too little is left for that.
     """
     data = copy.deepcopy(source.data)
-    problems: list[Problem] = []
+    problems = list(source.problems)
+    emptied: set[tuple[str | int, ...]] = set()
     while True:
         try:
             return MatrixFile.model_validate(data), problems
         except ValidationError as error:
             errors = error.errors(include_url=False)
-            problems += [_problem(source, item) for item in errors]
-            taken_out = [_take_out(data, item["loc"]) for item in errors]
+            problems += [_problem(source, item) for item in errors if item["loc"] not in emptied]
+            taken_out = [_take_out(data, item["loc"], unknown=item["type"] == "extra_forbidden") for item in errors]
+            emptied |= {item["loc"][:1] for item in errors}
             if not all(taken_out):
                 return None, problems
 
 
-def _take_out(data: Any, path: tuple[str | int, ...]) -> bool:
-    if len(path) < 2 or path[0] not in ("gpus", "bases", "layers", "aliases", "cells", "amendments"):
+# What stands in for a malformed section, so that the others can be checked.
+_STAND_INS: Mapping[str, Any] = {
+    "schema": "1",
+    "locked-at": "2000-01-01",
+    "stack": [],
+    "layers": {},
+    "amendments": [],
+    "aliases": {},
+}
+
+
+def _take_out(data: Any, path: tuple[str | int, ...], *, unknown: bool) -> bool:
+    """Take what is malformed at `path` out of the data; whether that could be done."""
+    if not path:
         return False
-    section = data[path[0]]
-    if isinstance(section, list) and isinstance(path[1], int):
-        section[path[1]] = None
-    elif isinstance(section, dict):
-        section.pop(path[1], None)
+    title = str(path[0])
+    if unknown:
+        for part in path[:-1]:
+            data = data[part]
+            if data is None:  # taken out as a whole already
+                return True
+        data.pop(path[-1], None)
+    elif len(path) > 1 and isinstance(data[title], list) and title in ("cells", "amendments"):
+        data[title][path[1]] = None
+    elif len(path) > 1 and isinstance(data[title], dict):
+        data[title].pop(path[1], None)
+    elif title in _STAND_INS:
+        data[title] = copy.deepcopy(_STAND_INS[title])
     else:
         return False
     return True
@@ -185,18 +219,27 @@ def _problem(source: Document, item: Any) -> Problem:
     if kind == "value_error":
         return source.problem(path, said.removeprefix("Value error, "))
     wanted = {
-        "model_type": "a mapping",
-        "model_attributes_type": "a mapping",
-        "dict_type": "a mapping",
-        "tuple_type": "a list",
-        "string_type": "text",
-    }.get(kind)
-    name = ".".join(map(str, path)) or "the file"
-    return source.problem(path, f"{name} must be {wanted}" if wanted else f"{name}: {said}")
+        "model_type": "must be a mapping (KEY: VALUE lines)",
+        "model_attributes_type": "must be a mapping (KEY: VALUE lines)",
+        "dict_type": "must be a mapping (KEY: VALUE lines)",
+        "tuple_type": "must be a list",
+        "string_type": "must be text",
+        "too_short": "must not be empty",
+        "string_too_short": "must not be empty",
+        "literal_error": "must be 1, the one that this program reads",
+    }.get(kind, f"is malformed: {said}")
+    while path and tuple(path) not in source.marks:  # an index into what was no list in the file
+        path.pop()
+    return source.problem(path, f"{_written(path) or 'the file'} {wanted}")
 
 
 def _whose(path: Sequence[str | int]) -> str:
-    return f" in {'.'.join(map(str, path[:-1]))}" if len(path) > 1 else ""
+    return f" in {_written(path[:-1])}" if len(path) > 1 else ""
+
+
+def _written(path: Sequence[str | int]) -> str:
+    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return "".join(parts).removeprefix(".")
 
 
 def _nearest(path: Sequence[str | int]) -> str:
