@@ -60,36 +60,50 @@ class Package(Mapping[str, Release[T_co]]):
         return len(self.releases)
 
 
-def folder() -> Path:
+def default_folder() -> Path:
     """The folder of the facts that this installation uses."""
     return resources.root() / "facts"
 
 
 def packages() -> tuple[str, ...]:
     """The packages that there are facts about."""
-    return tuple(name for name in _MODELS if (folder() / f"{name}.json").exists())
+    return tuple(name for name in models.MODELS if (default_folder() / f"{name}.json").exists())
 
 
 @overload
 def load(package: Literal["torch"], folder: Path | None = None) -> Package[models.Torch]: ...
 @overload
+def load(package: Literal["triton"], folder: Path | None = None) -> Package[models.Triton]: ...
+@overload
+def load(package: Literal["transformers"], folder: Path | None = None) -> Package[models.Transformers]: ...
+@overload
+def load(package: Literal["flash-attn"], folder: Path | None = None) -> Package[models.FlashAttn]: ...
+@overload
+def load(package: Literal["flash-attn-4"], folder: Path | None = None) -> Package[models.FlashAttn4]: ...
+@overload
+def load(
+    package: Literal[
+        "transformer-engine", "transformer-engine-torch", "transformer-engine-cu12", "transformer-engine-cu13"
+    ],
+    folder: Path | None = None,
+) -> Package[models.TransformerEngine]: ...
+@overload
+def load(
+    package: Literal["xtuner", "openrlhf", "xformers"], folder: Path | None = None
+) -> Package[models.Framework]: ...
+@overload
 def load(package: str, folder: Path | None = None) -> Package[Any]: ...
 def load(package: str, folder: Path | None = None) -> Package[Any]:
     """The facts of a package, read once a process; `UnknownError` when there are none."""
-    return _load(package, folder or globals()["folder"]())
-
-
-_MODELS: Mapping[str, type] = {
-    "torch": models.Torch,
-}
+    return _load(package, folder or default_folder())
 
 
 @cache
 def _load(package: str, folder: Path) -> Package[Any]:
-    model = _MODELS.get(package)
+    model = models.MODELS.get(package)
     path = folder / f"{package}.json"
     if model is None or not path.exists():
-        raise UnknownError(f"there are no facts about {package}; there are about {', '.join(_MODELS)}")
+        raise UnknownError(f"there are no facts about {package}; there are about {', '.join(models.MODELS)}")
     names = tuple(field.name for field in dataclasses.fields(model))
     document = json.loads(path.read_bytes())
     return Package(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from functools import cache
+from typing import TYPE_CHECKING
 
 from knowngood.harvest import source
 from knowngood.harvest.artefact import Artefact, text
 from knowngood.harvest.index import Unreadable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 def module_files(artefact: Artefact, package: str) -> dict[str, str]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from knowngood.harvest import closure, source
 from knowngood.harvest.artefact import Artefact, text
 from knowngood.harvest.reading import Published, Reader, Reading, sdist
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _MODULES = (
     "flash_attn/flash_attn_interface.py",
@@ -87,7 +90,9 @@ def cuda_minimum(setup: ast.Module) -> str | None:
             continue
         test = node.test
         if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Lt):
-            found += [tuple(map(int, name.split("."))) for name in source.strings(test) if re.fullmatch(r"\d+\.\d+", name)]
+            found += [
+                tuple(map(int, name.split("."))) for name in source.strings(test) if re.fullmatch(r"\d+\.\d+", name)
+            ]
     return ".".join(map(str, max(found))) if found else None
 
 
@@ -103,9 +108,7 @@ def chosen_archs(setup: ast.Module) -> list[str] | None:
 
 def extensions(artefact: Artefact) -> list[str]:
     """The folders of `csrc` with a setup of their own: built by hand, not by installing flash-attn."""
-    return sorted(
-        member.split("/")[1] for member in artefact.members if re.fullmatch(r"csrc/[^/]+/setup\.py", member)
-    )
+    return sorted(member.split("/")[1] for member in artefact.members if re.fullmatch(r"csrc/[^/]+/setup\.py", member))
 
 
 def signatures(artefact: Artefact, members: tuple[str, ...]) -> dict[str, list[object]]:

@@ -15,9 +15,10 @@ from packaging.version import Version
 from knowngood.harvest.index import File, Unreadable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
-from packaging.tags import Tag
+    from packaging.tags import Tag
+
 
 LINUX = {
     "platform_system": "Linux",
@@ -93,29 +94,42 @@ def tags(name: str) -> frozenset[Tag]:
     return parse_wheel_filename(name)[3]
 
 
-def pythons(files: Iterable[File]) -> list[str]:
-    """The CPython releases (`3.11`) that some wheel for Linux x86_64 of these serves with the ordinary ABI."""
-    found: set[tuple[int, int]] = set()
-    for file in files:
-        if not file.is_wheel:
-            continue
-        for tag in tags(file.name):
-            match = re.fullmatch(r"cp3(\d+)", tag.interpreter)
-            ordinary = tag.abi in {tag.interpreter, f"{tag.interpreter}m"}
-            if match and ordinary and is_linux_x86(tag.platform):
-                found.add((3, int(match[1])))
-    return [f"{major}.{minor}" for major, minor in sorted(found)]
+def pythons(files: Iterable[File], requires_python: str | None = None) -> list[str]:
+    """The CPython releases (`3.11`) that some wheel for Linux x86_64 of these serves with the ordinary ABI.
+
+    A wheel of the stable ABI serves all from its own on that `requires_python` allows, if that has an end; else its
+    own alone is named.
+    """
+    allowed = SpecifierSet(requires_python or "")
+    ends = not allowed.contains("3.99")
+    found: set[int] = set()
+    for minor, abi in _cpython_tags(files):
+        if abi == "abi3" and ends:
+            found |= {later for later in range(minor, 99) if allowed.contains(f"3.{later}.0")}
+        elif abi in {f"cp3{minor}", f"cp3{minor}m", "abi3"}:
+            found.add(minor)
+    return [f"3.{minor}" for minor in sorted(found)]
+
+
+def abi3_from(files: Iterable[File]) -> str | None:
+    """The oldest CPython of the wheels of the stable ABI, which serve every later one too."""
+    oldest = min((minor for minor, abi in _cpython_tags(files) if abi == "abi3"), default=None)
+    return None if oldest is None else f"3.{oldest}"
 
 
 def free_threaded(files: Iterable[File]) -> list[str]:
-    """The free-threaded CPython releases (`3.13t`) served, in the same way."""
-    found: set[tuple[int, int]] = set()
+    """The free-threaded CPython releases (`3.13t`) served."""
+    found = {minor for minor, abi in _cpython_tags(files) if abi == f"cp3{minor}t"}
+    return [f"3.{minor}t" for minor in sorted(found)]
+
+
+def _cpython_tags(files: Iterable[File]) -> Iterator[tuple[int, str]]:
+    """Minor release of CPython 3 and ABI of every wheel for Linux x86_64."""
     for file in files:
         for tag in tags(file.name) if file.is_wheel else ():
-            match = re.fullmatch(r"cp3(\d+)t", tag.abi)
+            match = re.fullmatch(r"cp3(\d+)", tag.interpreter)
             if match and is_linux_x86(tag.platform):
-                found.add((3, int(match[1])))
-    return [f"{major}.{minor}t" for major, minor in sorted(found)]
+                yield int(match[1]), tag.abi
 
 
 def is_linux_x86(platform: str) -> bool:

@@ -1,14 +1,33 @@
-"""The registry of readers: one a package, each in a module of its own."""
+"""The registry of readers: one a package."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from knowngood.harvest import flash_attn, torch, transformers
+from knowngood.harvest import (
+    flash_attn,
+    flash_attn_4,
+    frameworks,
+    torch,
+    transformer_engine,
+    transformers,
+    triton,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from knowngood.harvest.reading import Reader
 
-READERS: Mapping[str, Reader] = {reader.package: reader for reader in (torch.READER, transformers.READER, flash_attn.READER)}
+READERS: Mapping[str, Reader] = {
+    reader.package: reader
+    for reader in (
+        torch.READER,
+        triton.READER,
+        transformers.READER,
+        flash_attn.READER,
+        flash_attn_4.READER,
+        *transformer_engine.READERS,
+        *frameworks.READERS,
+    )
+}

@@ -5,9 +5,12 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from knowngood.harvest.index import Unreadable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

@@ -42,12 +42,23 @@ def read(artefact: Artefact, published: Published, reading: Reading) -> None:
             ),
         )
     reading.take("requires", lambda: metadata.requirement_map(pins))
+    reading.take("triton_min_major", lambda: triton_min_major(artefact))
     reading.take("cxx11abi", lambda: cxx11abi(artefact.read("torch/lib/libc10.so")))
     code = reading.take("gpu_code", lambda: artefact.derived(f"gpu-code-{_ENOUGH}", lambda: gpu_code(artefact)))
     if code is not None:
         reading.facts |= reading.facts.pop("gpu_code")
     reading.take("glibc_tag", lambda: metadata.glibc_of_tags(artefact.file.name))
     reading.take("glibc", lambda: glibc(artefact))
+
+
+def triton_min_major(artefact: Artefact) -> int | None:
+    """The least major compute capability on which torch.compile uses triton: `major >= 7` in its own check."""
+    for member in ("torch/_dynamo/device_interface.py", "torch/utils/_triton.py", "torch/_inductor/scheduler.py"):
+        if member in artefact.members:
+            match = re.search(r"\.major\s*(?:>=|<)\s*(\d+)", text(artefact, member))
+            if match:
+                return int(match[1])
+    return None
 
 
 def glibc(artefact: Artefact) -> str:
@@ -115,7 +126,7 @@ def _python_of(wheel: str) -> str:
 
 READER = Reader(
     package="torch",
-    revision=3,
+    revision=4,
     choose=by_tags("-cp311-cp311-", "-cp310-cp310-", "-cp39-cp39-", "-cp312-cp312-"),
     read=read,
 )

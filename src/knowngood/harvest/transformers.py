@@ -61,7 +61,11 @@ def demands(imports: ast.Module) -> dict[str, str]:
             found[fact] = floors[which]
     for family in "234":
         node = source.function(imports, f"is_flash_attn_{family}_available")
-        module = next((name for name in source.strings(node) if re.fullmatch(r"flash_attn\w*", name)), None) if node else None
+        module = (
+            next((name for name in source.strings(node) if re.fullmatch(r"flash_attn\w*", name)), None)
+            if node
+            else None
+        )
         if module:
             found[f"flash_attention_{family}_module"] = module
     return {fact: value for fact, value in found.items() if value}
