@@ -64,13 +64,14 @@ def normalize(source: Path, target: IO[bytes], *, drop: Sequence[str], epoch: in
                 continue
             file = _plain(member.linkname) if member.islnk() else name
             content = members[file]
-            written = copy.copy(content if first.setdefault(file, name) == name else member)
-            written.name = name
-            written.linkname = first[file] if written.islnk() else written.linkname
-            written.mtime = min(int(content.mtime), epoch)
-            written.uname = written.gname = ""
-            written.pax_headers = {}
-            new.addfile(written, old.extractfile(content) if written.isreg() else None)
+            entry = copy.copy(content)
+            entry.name = name
+            if first.setdefault(file, name) != name:
+                entry.type, entry.linkname, entry.size = tarfile.LNKTYPE, first[file], 0
+            entry.mtime = min(int(content.mtime), epoch)
+            entry.uname = entry.gname = ""
+            entry.pax_headers = {}
+            new.addfile(entry, old.extractfile(content) if entry.isreg() else None)
     return hashed.digest
 
 
