@@ -10,14 +10,15 @@ from pathlib import Path
 
 def write_text(path: Path, text: str) -> bool:
     """Write `text` beside `path` and rename it over; returns whether the content changed."""
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        if path.read_text(encoding="utf-8") == text:
+    data = text.encode()
+    with contextlib.suppress(OSError):
+        if path.read_bytes() == data:
             return False
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         Path(name).chmod(0o644)

@@ -13,10 +13,10 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from knowngood import __version__
-from knowngood.errors import InputError, KnowngoodError
+from knowngood.errors import InputError, KnowngoodError, UsageError, from_os
 
 COMMANDS = {
     "cells": "list the cells with tier and attention settings",
@@ -41,13 +41,12 @@ class Answer:
 
 def parser(command: str | None = None) -> argparse.ArgumentParser:
     """The argument parser, with the whole of one command or only the list of all."""
-    top = argparse.ArgumentParser(
-        prog="knowngood", description="Known-good container images for training transformer models."
-    )
+    top = _Parser(prog="knowngood", description="Known-good container images for training transformer models.")
     top.add_argument("--version", action="version", version=f"knowngood {__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, summary in COMMANDS.items():
-        one = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
+        text = summary[0].upper() + summary[1:] + "."
+        one = commands.add_parser(name, help=summary, description=text, allow_abbrev=False)
         one.add_argument("--json", action="store_true", help="one JSON document on stdout")
         if name == command:
             _module(name).configure(one)
@@ -62,27 +61,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code (0 yes/done, 1 no/failed, 2 usage, 3 unknown, 4 something is missing)."""
     words = list(sys.argv[1:] if argv is None else argv)
     command = next((word for word in words if word in COMMANDS), None)
-    arguments = parser(command).parse_args(words)
+    as_json = "--json" in words
     try:
+        arguments = parser(command).parse_args(words)
         answer: Answer = _module(arguments.command).run(arguments)
-        if arguments.json:
+        if as_json:
             print(json.dumps(answer.document, indent=1, ensure_ascii=False))
         elif answer.text:
             print(answer.text)
         sys.stdout.flush()
     except KnowngoodError as error:
-        return _complain(error, as_json=arguments.json)
+        return _complain(error, as_json=as_json)
     except BrokenPipeError:  # the reader of our output went away: no more to say, and nobody to say it to
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
-        if error.filename is None:
+        if (said := from_os(error)) is None:
             raise
-        return _complain(KnowngoodError(f"{error.filename}: {error.strerror}"), as_json=arguments.json)
+        return _complain(said, as_json=as_json)
     except KeyboardInterrupt:
-        print("knowngood: stopped; what was finished is kept, run it again to go on", file=sys.stderr)
-        return 1
+        return _complain(KnowngoodError("stopped; what was finished is kept, run it again to go on"), as_json=as_json)
     return answer.code
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}\n{self.format_usage().strip()}")
 
 
 def _complain(error: KnowngoodError, *, as_json: bool) -> int:

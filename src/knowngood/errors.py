@@ -6,14 +6,24 @@ The text of an exception is a sentence for a person: what, where, why, what to d
 
 from __future__ import annotations
 
+import errno
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+
+def redacted(text: str) -> str:
+    """`text` without the credentials in its URLs: what errors and logs may show."""
+    return re.sub(r"(?i)\b(https?|socks\w*|ftp)(://)[^/\s\"'<>]*@", r"\1\2***@", text)
 
 
 class KnowngoodError(Exception):
     """Something failed that was asked for properly (exit 1)."""
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        return redacted(super().__str__())
 
 
 class UsageError(KnowngoodError):
@@ -32,6 +42,16 @@ class MissingError(KnowngoodError):
     """The machine lacks an engine, a registry, a GPU or a tool (exit 4)."""
 
     exit_code = 4
+
+
+def from_os(error: OSError) -> KnowngoodError | None:
+    """The sentence for what the operating system refused; `None` when it did not say what."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        place = f" ({error.filename})" if error.filename else ""
+        return MissingError(f"the disk is full{place}; free some space and run it again")
+    if error.errno is None:
+        return None
+    return KnowngoodError(f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror))
 
 
 @dataclass(frozen=True, kw_only=True, order=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -91,7 +92,12 @@ class Evidence:
 def store(evidence: Evidence, folder: Path) -> Path:
     """Write the run's file, `<cell>/<time>-<suite hash>.json`; returns its path."""
     stamp = datetime.fromisoformat(evidence.when).astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
-    path = folder / evidence.cell / f"{stamp}-{evidence.suite[:12]}.json"
+    name = f"{stamp}-{evidence.suite[:12]}"
+    path = folder / evidence.cell / f"{name}.json"
+    for number in itertools.count(2):  # another run of the same second keeps its file
+        if not path.exists():
+            break
+        path = path.with_name(f"{name}-{number}.json")
     write_text(path, json.dumps(evidence.document(), indent=1, ensure_ascii=False) + "\n")
     return path
 

@@ -21,8 +21,9 @@ HEADER = "# Written by `knowngood lock` from matrix.yaml; do not edit.\n"
 
 _LINE = re.compile(
     r"(?P<name>[a-z0-9][a-z0-9-]*)==(?P<version>[a-z0-9.+!]+) --hash=sha256:(?P<sha256>[0-9a-f]{64})"
-    r"  # (?P<file>\S+\.whl) (?P<size>\d+) bytes"
+    r"  # (?P<file>[^\s/]+\.whl) (?P<size>[0-9]+) bytes"
 )
+_GROUP = re.compile(r"[a-z0-9]+([.-][a-z0-9]+)*")
 _CUDA_SUFFIX = re.compile(r"-cu(\d{2})$")
 
 
@@ -49,6 +50,10 @@ class Layer:
     group: str
     """The key in matrix.yaml's `layers`."""
     distributions: tuple[Distribution, ...]
+
+    def __post_init__(self) -> None:
+        if not _GROUP.fullmatch(self.group):
+            raise UsageError(f"{self.group!r} is not the name of a layer")
 
     @property
     def name(self) -> str:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from knowngood import contents, lock, resolve, wheelhouse
+from knowngood import contents, lock, paths, resolve, wheelhouse
 from knowngood.cell import Cell
-from knowngood.errors import KnowngoodError, MissingError
+from knowngood.errors import KnowngoodError, MissingError, UsageError
 from knowngood.matrix import Entry, Matrix
 from knowngood.tree import CellLock, Tree
 
@@ -74,7 +75,7 @@ def lock_cell(  # noqa: PLR0913
     `cxx11abi` gives the C++ ABI of a torch release. With `locked_only` a stale lock is an error and nothing is written.
     """
     cell, wanted = entry.cell, inputs(entry, matrix)
-    committed = None if upgrade else tree.load(cell)
+    committed = None if upgrade else _committed(tree, cell, locked_only=locked_only, say=say)
     if committed and committed.inputs == wanted:
         return Locked(lock=committed, changed=False)
     if locked_only:
@@ -97,7 +98,23 @@ def lock_cell(  # noqa: PLR0913
     lock.check(distributions, cell)
     _check_clobbers(cell, found)
     made = CellLock(cell=cell, base=entry.base, inputs=wanted, layers=lock.split(distributions, matrix.layers))
-    return Locked(lock=made, changed=tree.save(made))
+    with writing(tree):
+        return Locked(lock=made, changed=tree.save(made))
+
+
+def writing(tree: Tree) -> contextlib.AbstractContextManager[None]:
+    """One writer of `docker/` at a time: what one run saves, another must not take for orphans."""
+    return paths.locked(tree.folder)
+
+
+def _committed(tree: Tree, cell: Cell, *, locked_only: bool, say: Callable[[str], None]) -> CellLock | None:
+    try:
+        return tree.load(cell)
+    except UsageError as error:
+        if locked_only:
+            raise
+        say(f"locking anew: {error}")
+        return None
 
 
 def _flash_attn_wheel(cell: Cell, house: Path, *, cxx11abi: Callable[[str], bool]) -> wheelhouse.Wheel | None:

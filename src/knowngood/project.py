@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from knowngood import resources
-from knowngood.errors import UnknownError, UsageError
+from knowngood.errors import InputError, Problem, UnknownError
 
 if TYPE_CHECKING:
     from knowngood.matrix import Knowledge, Matrix
@@ -28,12 +28,7 @@ class Project:
         """matrix.yaml, checked against the facts; `InputError` with every defect."""
         from knowngood import matrix
 
-        path = self.root / MATRIX
-        try:
-            text = path.read_text(encoding="utf-8")
-        except UnicodeDecodeError as error:
-            raise UsageError(f"{MATRIX}: not UTF-8 ({error.reason} at byte {error.start})") from None
-        return matrix.parse(text, MATRIX, knowledge())
+        return matrix.parse(_utf8((self.root / MATRIX).read_bytes()), MATRIX, knowledge())
 
     @cached_property
     def tree(self) -> Tree:
@@ -56,6 +51,20 @@ class Project:
     def templates(self) -> Path:
         """Jinja templates."""
         return self.root / "templates"
+
+
+def _utf8(data: bytes) -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = data[: error.start]
+        problem = Problem(
+            file=MATRIX,
+            line=before.count(b"\n") + 1,
+            column=len(before[before.rfind(b"\n") + 1 :].decode(errors="replace")) + 1,
+            text=f"the byte 0x{data[error.start]:02x} is not UTF-8; save the file as UTF-8",
+        )
+        raise InputError([problem]) from None
 
 
 def find(start: Path | None = None) -> Project:
@@ -90,7 +99,7 @@ def cxx11abi(torch: str) -> bool:
     """The C++ ABI of a torch release, as its binaries say; `UnknownError` when the facts do not."""
     from knowngood import facts
 
-    known: bool | None = getattr(facts.load("torch")[torch].facts, "cxx11abi", True)
+    known = facts.load("torch")[torch].facts.cxx11abi
     if known is None:
         raise UnknownError(f"facts/torch.json does not say the C++ ABI of torch {torch}; `knowngood harvest torch`")
     return known

@@ -67,7 +67,7 @@ def _layer(layer: Layer) -> dict[str, object]:
         "name": _safe(layer.name),
         "stage": "layer-" + _safe(layer.group),
         "title": f"{_safe(title)}, {layer.size / 1e6:,.1f} MB of wheels",
-        "wheelhouse": layer.group == "flash-attn" and any(item.name == "flash-attn" for item in layer.distributions),
+        "wheelhouse": any(item.name == "flash-attn" for item in layer.distributions),
     }
 
 
@@ -83,7 +83,7 @@ def stale(wanted: Mapping[Path, str], orphans: Iterable[Path]) -> str:
 
     parts = []
     for path, text in wanted.items():
-        there = path.read_text() if path.exists() else ""
+        there = path.read_bytes().decode(errors="replace") if path.exists() else ""
         if there != text:
             lines = difflib.unified_diff(
                 there.splitlines(keepends=True), text.splitlines(keepends=True), str(path), f"{path} (rendered)"

@@ -46,6 +46,8 @@ def _term(part: str, whole: str) -> tuple[Axis, str, str]:
     if axis is Axis.FLASH_ATTN and value == "none":
         value = NO_FLASH_ATTN
     if axis is Axis.GPU:
+        if not re.fullmatch(r"sm_[0-9*?]+", value):
+            raise UsageError(f"{part.strip()!r}: {value!r} is not a GPU architecture; one is written like sm_90")
         if operator in ("==", "!="):
             return axis, operator, value
         value = value.removeprefix("sm_")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,7 +70,7 @@ class Tree:
         if not path.exists():
             return None
         try:
-            stored = json.loads(path.read_text())
+            stored = json.loads(path.read_text(encoding="utf-8"))
             if stored["schema"] != SCHEMA or stored["id"] != str(cell):
                 raise UsageError(f"{path}: not the {SCHEMA} of {cell}; run `knowngood lock` again")
             found = CellLock(
@@ -87,7 +87,7 @@ class Tree:
 
     def _layer(self, name: str) -> lock.Layer:
         path = self.folder / "layers" / name / "requirements.txt"
-        distributions = lock.parse_requirements(path.read_text(), str(path))
+        distributions = lock.parse_requirements(path.read_text(encoding="utf-8"), str(path))
         group = name.rsplit("-", 1)[0]
         if len(distributions) == 1:
             group = group.removesuffix("-" + distributions[0].version.split("+")[0])
@@ -106,7 +106,7 @@ class Tree:
         changed.append(write_text(self.cell_folder(locked.cell) / "cell.json", text))
         return any(changed)
 
-    def orphans(self, cells: Iterable[Cell]) -> list[Path]:
+    def orphans(self, cells: Collection[Cell]) -> list[Path]:
         """Folders of cells that the matrix no longer has, and of layers that no cell names."""
         wanted = {str(cell) for cell in cells}
         named: set[str] = set()
@@ -120,9 +120,12 @@ class Tree:
             if path.name not in keep
         ]
 
-    def prune(self, cells: Iterable[Cell]) -> list[Path]:
+    def prune(self, cells: Collection[Cell]) -> list[Path]:
         """Remove the orphans; returns what was removed."""
-        orphans = self.orphans(list(cells))
+        orphans = self.orphans(cells)
         for path in orphans:
-            shutil.rmtree(path)
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
         return orphans

@@ -55,8 +55,9 @@ def run(arguments: argparse.Namespace) -> Answer:
         size = sum(item.size for item in locked.lock.distributions)
         rows.append([name, status, f"{len(locked.lock.distributions)} distributions, {size / 1e9:.2f} GB of wheels"])
         document.append({"id": name, "status": status, "lock": locked.lock.digest, "bytes": size})
-    if not arguments.select:
-        document += [{"removed": path.name} for path in here.tree.prune(matrix.cells)]
+    if not arguments.select and not code:
+        with locking.writing(here.tree):
+            document += [{"removed": path.name} for path in here.tree.prune(matrix.cells)]
     return Answer(code, document, table.text(["cell", "lock", ""], rows))
 
 

@@ -15,7 +15,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Render every cell that has a lock."""
-    from knowngood import render
+    from knowngood import locking, render
     from knowngood.atomic import write_text
 
     here = project.find()
@@ -36,6 +36,7 @@ def run(arguments: argparse.Namespace) -> Answer:
             return Answer(1, {"current": False, "diff": diff, "unlocked": unlocked}, text)
         return Answer(0, {"current": True, "files": len(wanted)}, f"{len(wanted)} Dockerfiles are current")
     changed = [str(path.relative_to(here.root)) for path, text in wanted.items() if write_text(path, text)]
-    removed = [str(path.relative_to(here.root)) for path in here.tree.prune(here.matrix.cells)]
+    with locking.writing(here.tree):
+        removed = [str(path.relative_to(here.root)) for path in here.tree.prune(here.matrix.cells)]
     text = "\n".join([*notes, f"{len(changed)} of {len(wanted)} Dockerfiles changed", *changed])
     return Answer(0, {"changed": changed, "removed": removed, "unlocked": unlocked}, text)
