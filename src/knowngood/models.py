@@ -187,7 +187,7 @@ class TransformerEngine:
     requires_python: str | None
     """PEP 440 specifier; METADATA."""
     requires: Requirements | None
-    """METADATA; PKG-INFO of `-torch`, written where NVIDIA built the sdist, so the CUDA of its pin is that machine's."""
+    """METADATA; of `-torch` PKG-INFO, written where the sdist was made: the CUDA in its pin is that machine's."""
     extras: Mapping[str, Requirements] | None
     """Extra -> what it adds; METADATA."""
     flash_attn_minimum: str | None
@@ -218,6 +218,17 @@ class Framework:
     """Model class (short name in 0.1.19) -> least transformers with which xtuner patches it; its dispatch module."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Driver:
+    """A CUDA release (`Release.version` is its name, `13.0`) and the driver it needs on Linux."""
+
+    minimum: str | None
+    """Least driver, `525.60.13`, with minor version compatibility: the same for all minors of a CUDA major from 11.1.
+    It runs what was compiled; PTX of a newer minor it cannot compile."""
+    source: str | None
+    """The published table, and where it was read."""
+
+
 MODELS: Mapping[str, type] = {
     "torch": Torch,
     "triton": Triton,
@@ -231,5 +242,6 @@ MODELS: Mapping[str, type] = {
     "xtuner": Framework,
     "openrlhf": Framework,
     "xformers": Framework,
+    "drivers": Driver,
 }
 """Package -> what its facts are."""

@@ -68,10 +68,10 @@ def targets(setup: ast.Module) -> Iterator[tuple[str, str, str]]:
     def visit(node: ast.AST, floor: str) -> Iterator[tuple[str, str, str]]:
         if isinstance(node, ast.If):
             floors = source.version_floors(node.test)
-            for child in node.body:
-                yield from visit(child, floors[0] if floors else floor)
-            for child in node.orelse:
-                yield from visit(child, floor)
+            for then in node.body:
+                yield from visit(then, floors[0] if floors else floor)
+            for otherwise in node.orelse:
+                yield from visit(otherwise, floor)
             return
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             for match in _TARGET.finditer(node.value):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from knowngood.harvest import (
+    drivers,
     flash_attn,
     flash_attn_4,
     frameworks,
@@ -17,9 +18,9 @@ from knowngood.harvest import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from knowngood.harvest.reading import Reader
+    from knowngood.harvest.reading import Reader, Table
 
-READERS: Mapping[str, Reader] = {
+READERS: Mapping[str, Reader | Table] = {
     reader.package: reader
     for reader in (
         torch.READER,
@@ -29,5 +30,6 @@ READERS: Mapping[str, Reader] = {
         flash_attn_4.READER,
         *transformer_engine.READERS,
         *frameworks.READERS,
+        drivers.TABLE,
     )
 }

@@ -96,6 +96,19 @@ class Reader:
     """Which releases at or above the floor are of interest."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A table that the newest release of some project holds as a whole; its rows are kept like releases."""
+
+    package: str
+    """The name of its facts."""
+    project: str
+    revision: int
+    choose: Callable[[Published], File | None]
+    read: Callable[[Artefact], dict[str, dict[str, Any]]]
+    """Row -> facts."""
+
+
 def by_tags(*wanted: str) -> Callable[[Published], File | None]:
     """A chooser: a wheel for Linux x86_64 or any, by the first of these texts that a name holds.
 

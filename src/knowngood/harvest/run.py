@@ -16,7 +16,7 @@ from knowngood.harvest.index import File, Index, SimpleIndex, Unanswered, Unread
 from knowngood.harvest.ledger import Ledger, read_ledger
 from knowngood.harvest.ranged import RemoteWheel
 from knowngood.harvest.readers import READERS
-from knowngood.harvest.reading import Published, Reader, Reading
+from knowngood.harvest.reading import Published, Reader, Reading, Table
 from knowngood.harvest.sdist import RemoteSdist
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def harvest(  # noqa: PLR0913 - `index`, `cache` and `readers` are the tests' se
     refresh: bool = False,
     index: Index | None = None,
     cache: Path | None = None,
-    readers: Mapping[str, Reader] = READERS,
+    readers: Mapping[str, Reader | Table] = READERS,
 ) -> Report:
     """Read the releases of these packages (of all, when none is named) that `folder` does not know yet.
 
@@ -69,7 +69,16 @@ def harvest(  # noqa: PLR0913 - `index`, `cache` and `readers` are the tests' se
         raise UsageError(f"{', '.join(strange)}: no reader for that; there are {', '.join(sorted(readers))}")
     run = _Run(index=index or SimpleIndex(), folder=folder, say=say, refresh=refresh, cache=cache)
     for package in packages or readers:
-        run.package(readers[package])
+        reader = readers[package]
+        try:
+            if isinstance(reader, Table):
+                run.table(reader)
+            else:
+                run.package(reader)
+        except Unreadable as error:
+            run.report.failed[package] = str(error)
+            run.report.unanswered |= isinstance(error, Unanswered)
+            say(f"{package}: {error}")
     return run.report
 
 
@@ -85,15 +94,9 @@ class _Run:
     report: Report = field(default_factory=Report)
 
     def package(self, reader: Reader) -> None:
-        """Read what is due of one package; when the registry has nothing of it, note why."""
+        """Read what is due of one package; `Unreadable` when the registry has nothing of it."""
         ledger = read_ledger(self.folder, reader.package)
-        try:
-            files = self.index.files(reader.package)
-        except Unreadable as error:
-            self.report.failed[reader.package] = str(error)
-            self.report.unanswered |= isinstance(error, Unanswered)
-            self.say(f"{reader.package}: {error}")
-            return
+        files = self.index.files(reader.package)
         floor = read_floors(self.folder)[reader.package]
         wanted = [
             published
@@ -112,6 +115,27 @@ class _Run:
         finally:
             ledger.write(self.folder)
 
+    def table(self, table: Table) -> None:
+        """Read the table anew when the project has a newer release; a row that says the same stays as it is."""
+        ledger = read_ledger(self.folder, table.package)
+        newest = [release for release in releases(table.project, self.index.files(table.project)) if not release.yanked]
+        file = table.choose(newest[-1]) if newest else None
+        if file is None:
+            raise Unreadable(f"{table.project} has no release that holds the table")
+        artefact = open_artefact(file, self.index, self.cache)
+        rows = table.read(artefact)
+        artefact.close()
+        for row, facts in rows.items():
+            entry = {"read": _today(), "yanked": False, "artefact": file.name, "facts": facts, "unknown": {}}
+            known = ledger.releases.get(row)
+            if known is not None and known["facts"] == facts:
+                self.report.unchanged += 1
+            elif ledger.keep(row, entry):
+                self.report.new.append(f"{table.package} {row}")
+        ledger.reader = table.revision
+        ledger.write(self.folder)
+        self.say(f"{table.package}: {len(rows)} rows from {file.name}")
+
     def release(self, reader: Reader, published: Published) -> dict[str, Any]:
         """The entry of one release; whatever goes wrong is in its `unknown`."""
         reading = Reading()
@@ -123,7 +147,7 @@ class _Run:
             reading.run(lambda: reader.read(artefact, published, reading))
             artefact.close()
         return {
-            "read": dt.datetime.now(tz=dt.UTC).date().isoformat(),
+            "read": _today(),
             "yanked": published.yanked,
             "artefact": file.name if file else None,
             "facts": reading.facts,
@@ -158,6 +182,10 @@ def releases(project: str, files: Iterable[File]) -> list[Published]:
 def open_artefact(file: File, index: Index, cache: Path | None = None) -> Artefact:
     """The file, to be read member by member."""
     return (RemoteWheel if file.is_wheel else RemoteSdist)(file, index.session, cache)
+
+
+def _today() -> str:
+    return dt.datetime.now(tz=dt.UTC).date().isoformat()
 
 
 def _is_due(ledger: Ledger, published: Published) -> bool:

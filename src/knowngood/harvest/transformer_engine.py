@@ -44,7 +44,7 @@ def read(artefact: Artefact, _: Published, reading: Reading) -> None:
 
 
 def window(trees: list[ast.Module]) -> dict[str, object]:
-    """The bounds on flash-attn's version that the module or class sets first, and whether the upper one is itself in."""
+    """The bounds on flash-attn that the module or class sets first, and whether the upper one is itself in."""
     found: dict[str, object] = {}
     for tree in trees:
         for node in ast.walk(tree):

@@ -41,7 +41,7 @@ def read(artefact: Artefact, published: Published, reading: Reading) -> None:
 
 
 def libcuda(sources: list[str]) -> str | None:
-    """The file name of the driver's library that must be found to link against: without `.1` where that is asked for."""
+    """The file of the driver that must be found to link with: without `.1` where that is asked for."""
     return min((name for source in sources for name in _LIBCUDA.findall(source)), default=None)
 
 
