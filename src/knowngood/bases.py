@@ -35,6 +35,7 @@ def context(project: Project, name: str, *, locked: bool, say: Callable[[str], N
     path = lock_path(project, name)
     committed = base.PackagesLock.parse(path.read_text(), file=str(path)) if path.exists() else None
     made = base.refresh(debian, say=say) if refresh else base.build(debian, committed, locked=locked, say=say)
-    if write_text(path, str(made.lock)) and locked:
-        raise KnowngoodError(f"{path} was stale and has been renewed; commit it")
+    if locked and made.lock != committed:
+        raise KnowngoodError(f"{path} is stale; run `{debian.refresh_command}` and commit it")
+    write_text(path, str(made.lock))
     return made.context

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from knowngood import host
-from knowngood.errors import KnowngoodError, MissingError
+from knowngood import host, paths, sdk
+from knowngood.errors import KnowngoodError, MissingError, redacted
 from knowngood.paths import cache_dir
 from knowngood.render import LABEL
 
@@ -81,8 +81,9 @@ def inputs(dockerfile: str, folders: Mapping[str, Path], words: Mapping[str, str
     for name, folder in sorted(folders.items()):
         for path in sorted(folder.rglob("*")):
             if path.is_file() and "__pycache__" not in path.parts:
-                digest.update(f"\0{name}/{path.relative_to(folder)}\0{path.stat().st_mode & 0o111}\0".encode())
-                digest.update(path.read_bytes())
+                data = path.read_bytes()
+                facts = [name, str(path.relative_to(folder)), path.stat().st_mode & 0o111, len(data)]
+                digest.update(json.dumps(facts).encode() + data)
     return digest.hexdigest()
 
 
@@ -141,13 +142,11 @@ def existing(plan: Plan, engine: Engine) -> Image | None:
     """The image of the plan's tag, if it was made from the very same inputs."""
     from docker.errors import NotFound
 
-    client = engine.client()
-    try:
-        image = client.images.get(plan.tag)
-    except NotFound:
-        return None
-    finally:
-        client.close()
+    with sdk.client(engine) as client:
+        try:
+            image = client.images.get(plan.tag)
+        except NotFound:
+            return None
     if image.labels.get(LABEL + "inputs") != f"sha256:{plan.inputs}":
         return None
     return Image(tag=plan.tag, digest=str(image.id), size=int(image.attrs["Size"]), built=False)
@@ -156,9 +155,14 @@ def existing(plan: Plan, engine: Engine) -> Image | None:
 def build(plan: Plan, engine: Engine, *, log: Path, say: Callable[[str], None]) -> Image:
     """Build the plan's image; the whole output goes to `log`, each step that begins to `say`.
 
+    Two runs that want the same image build it once: the later one waits and takes it.
     Raises `KnowngoodError` with the sentence that explains the output's last error.
     """
-    log.parent.mkdir(parents=True, exist_ok=True)
+    with paths.locked(log.parent):
+        return existing(plan, engine) or _build(plan, engine, log=log, say=say)
+
+
+def _build(plan: Plan, engine: Engine, *, log: Path, say: Callable[[str], None]) -> Image:
     with tempfile.TemporaryDirectory(prefix="knowngood-") as folder:
         metadata = Path(folder) / "metadata.json"
         tail: deque[str] = deque(maxlen=60)
@@ -176,7 +180,7 @@ def build(plan: Plan, engine: Engine, *, log: Path, say: Callable[[str], None]) 
         ):
             try:
                 assert process.stdout is not None  # noqa: S101
-                for line in process.stdout:
+                for line in map(redacted, process.stdout):
                     out.write(line)
                     tail.append(line)
                     if step := _step(line):
@@ -203,32 +207,52 @@ def _step(line: str) -> str | None:
 # What BuildKit, uv and the engine print, to the sentence that helps. The first that matches wins.
 _FAILURES: tuple[tuple[str, type[KnowngoodError], str], ...] = (
     (
-        r"(?i)no space left on device",
+        r"no space left on device|disk quota exceeded",
         MissingError,
         "the disk is full; free some space (`docker system prune`, `knowngood engine down`)",
     ),
-    (r"(?i)hash mismatch", KnowngoodError, "a wheel on the index is not the one that was locked (hash mismatch)"),
-    (r"(?i)what is installed is not the lock", KnowngoodError, "what was installed is not what was locked"),
+    (r"hash mismatch", KnowngoodError, "a wheel on the index is not the one that was locked (hash mismatch)"),
+    (r"what is installed is not the lock", KnowngoodError, "what was installed is not what was locked"),
     (
-        r"(?i)(error sending request|failed to fetch|dns error|connect(ion)? (refused|reset|timed out)|tls handshake)",
+        r"401 unauthorized|403 forbidden|lack of valid authentication",
+        MissingError,
+        "the index refuses this host; check the credentials in its index settings",
+    ),
+    (
+        r"invalid peer certificate|certificate signed by unknown authority|certificate verify failed",
+        MissingError,
+        "a server's certificate is not trusted; name your CA file in SSL_CERT_FILE",
+    ),
+    (r"404 not found", KnowngoodError, "a locked wheel is gone from the index; `knowngood lock --upgrade` locks anew"),
+    (
+        (
+            r"error sending request|failed to (fetch|download)|dns error|connect(ion)? (refused|reset|timed out)"
+            r"|tls handshake|no such host|i/o timeout|network is unreachable|temporary failure in name resolution"
+        ),
         MissingError,
         "the index does not answer; check network, proxy and index settings",
     ),
     (
-        r"(?i)(cannot connect to the docker daemon|error reading from server|code = (unavailable|canceled)|\beof\b)",
+        r"cannot connect to the docker daemon|error reading from server|code = (unavailable|canceled)|unexpected eof",
         MissingError,
         "the engine stopped answering during the build",
     ),
+    (
+        r"signal: killed|exit code: 137|cannot allocate memory",
+        MissingError,
+        "a build step was killed, most likely for want of memory",
+    ),
 )
+_SUMMARY = re.compile(r"(?i)failed to solve|did not complete successfully")
 
 
 def failure(output: str, log: Path) -> KnowngoodError:
     """The exception for a build that failed with this output. Pure."""
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    lines = [re.sub(r"^#\d+ ([\d.]+ )?", "", line.strip()) for line in output.splitlines() if line.strip()]
     for pattern, kind, sentence in _FAILURES:
-        hit = next((line for line in lines if re.search(pattern, line)), None)
-        if hit:
-            detail = re.sub(r"^#\d+ ([\d.]+ )?", "", hit)
-            return kind(f"{sentence}: {detail} (log: {log}); run it again, finished steps are kept")
-    last = next((line for line in reversed(lines) if "ERROR" in line or "error" in line), lines[-1] if lines else "")
-    return KnowngoodError(f"the build failed: {last} (log: {log})")
+        if hit := next((line for line in lines if re.search(pattern, line, re.IGNORECASE)), None):
+            return kind(f"{sentence}: {hit} (log: {log}); run it again, finished steps are kept")
+    errors = [line for line in lines if re.search(r"(?i)\berror\b", line)]
+    # The last words are BuildKit's, that a step failed; why is what the step said before.
+    causes = [line for line in errors if not _SUMMARY.search(line)] or errors or lines or ["it said nothing"]
+    return KnowngoodError(f"the build failed: {causes[-1]} (log: {log})")

@@ -5,6 +5,7 @@ Two distributions that write the same file with different bytes clobber each oth
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import re
@@ -16,12 +17,15 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 from zipfile import BadZipFile, ZipFile
 
+from knowngood import host
 from knowngood.atomic import write_text
 from knowngood.errors import KnowngoodError, MissingError
 from knowngood.paths import cache_dir
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import requests
 
 _DATA = re.compile(r"[^/]+\.data/(?P<scheme>[a-z]+)/(?P<rest>.+)")
 
@@ -79,8 +83,8 @@ def read_all(places: Mapping[str, tuple[str, str]], say: Callable[[str], None]) 
 def read(url: str, sha256: str) -> Contents:
     """The contents of the wheel at `url` (`https:` by ranged requests, or `file:`)."""
     cache = _cache(sha256)
-    if cache.exists():
-        stored = json.loads(cache.read_text())
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # not there, or damaged: read again
+        stored = json.loads(cache.read_text(encoding="utf-8"))
         return Contents(size=stored["size"], files=stored["files"])
     parts = urlsplit(url)
     try:
@@ -104,17 +108,29 @@ def _read_remote(url: str) -> Contents:
 
     try:
         for attempt in stamina.retry_context(on=(RemoteIOError, requests.RequestException), attempts=4):
-            with attempt, requests.Session() as session:
+            with attempt, _session(url) as session:
                 head = session.head(url, timeout=60, allow_redirects=True, headers={"Accept-Encoding": "identity"})
                 head.raise_for_status()
                 with RemoteZip(url, session=session, timeout=60) as wheel:
                     files = parse_record(_record(wheel))
                 return Contents(size=int(head.headers["Content-Length"]), files=files)
-    except (RemoteIOError, requests.RequestException) as error:
+    except (RemoteIOError, requests.RequestException, KeyError) as error:
         raise MissingError(
             f"the index does not give {url.rpartition('/')[2]}: {error}; check the network and run it again"
         ) from None
     raise AssertionError
+
+
+def _session(url: str) -> requests.Session:
+    """A session with what the host's settings say of the server: certificates and the credentials of its index."""
+    import requests
+
+    settings = host.settings()
+    session = requests.Session()
+    if "ca" in settings.files:
+        session.verify = str(settings.files["ca"])
+    session.auth = settings.credentials(url)
+    return session
 
 
 def _record(wheel: ZipFile) -> str:

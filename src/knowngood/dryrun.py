@@ -43,10 +43,11 @@ def commands(line: Pipeline, cell: Cell) -> list[str]:
     out = [] if line.engine.version else ["knowngood engine up"]
     locked = project.tree.load(cell)
     entry = matrix.entry(cell)
+    house = line.options.wheelhouse if cell.flash_attn_package == "flash-attn" else None
     if locked is None or locked.inputs != locking.inputs(entry, matrix):
         out += [
             f"# {cell}: the lock is stale; its layers are not known before it is made",
-            shlex.join(resolve.command(locking.request(entry, matrix), _FOLDER, line.options.wheelhouse)),
+            shlex.join(resolve.command(locking.request(entry, matrix), _FOLDER, house)),
             f"knowngood lock {cell}",
         ]
         return out

@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import configparser
 import os
+import re
 import shlex
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
-_FORWARDED = ("UV_INDEX", "UV_DEFAULT_INDEX", "UV_EXTRA_INDEX_URL", "UV_INSECURE_HOST", "UV_HTTP_TIMEOUT")
+_INDEXES = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_INDEX", "UV_EXTRA_INDEX_URL")
+# uv's settings that reach a server; with the credentials of an index by its name, `UV_INDEX_<NAME>_PASSWORD`.
+_FORWARDED = re.compile(
+    r"UV_INSECURE_HOST|UV_HTTP_TIMEOUT|UV_INDEX_STRATEGY|UV_KEYRING_PROVIDER|UV_INDEX_[A-Z0-9_]+_(USERNAME|PASSWORD)"
+)
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 _CA_FILES = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 
@@ -31,60 +37,84 @@ class Settings:
         """`env` as shell assignments, the text of the secret that a build step sources."""
         return "".join(f"export {key}={shlex.quote(value)}\n" for key, value in sorted(self.env.items()))
 
+    def credentials(self, url: str) -> tuple[str, str] | None:
+        """User and password that an index of the same server was configured with, in its URL or by its name."""
+        for word in " ".join(self.env.get(key, "") for key in _INDEXES).split():
+            name, _, address = word.partition("=") if re.match(r"[A-Za-z0-9._-]+=", word) else ("", "", word)
+            parts = urlsplit(address)
+            prefix = "UV_INDEX_" + re.sub(r"[^A-Z0-9]", "_", name.upper())
+            user = unquote(parts.username or "") or self.env.get(f"{prefix}_USERNAME")
+            password = unquote(parts.password or "") or self.env.get(f"{prefix}_PASSWORD", "")
+            if user and parts.hostname == urlsplit(url).hostname:
+                return user, password
+        return None
+
 
 def settings(environ: Mapping[str, str] | None = None, pip_files: Iterable[Path] | None = None) -> Settings:
     """Read the settings of this host (`environ` and `pip_files` are for tests)."""
     environ = os.environ if environ is None else environ
     home = Path(environ.get("HOME", "~")).expanduser()
     pip = _pip(environ, _pip_files(environ, home) if pip_files is None else pip_files)
-    env = {key: value for key, value in environ.items() if key.startswith(_FORWARDED) and "file:" not in value}
-    env |= {key: value for key, value in environ.items() if key.upper() in _PROXIES}
+    env = {key: " ".join(_remote(environ.get(key, ""))) for key in _INDEXES}
+    env |= {key: value for key, value in environ.items() if _FORWARDED.fullmatch(key) or key.upper() in _PROXIES}
+    env = {key: value for key, value in env.items() if value}
     index = _remote(pip.get("index-url", ""))
     if index and not {"UV_DEFAULT_INDEX", "UV_INDEX_URL"} & env.keys():
         env["UV_DEFAULT_INDEX"] = index[0]
     extra = _remote(pip.get("extra-index-url", ""))
     if extra and not {"UV_INDEX", "UV_EXTRA_INDEX_URL"} & env.keys():
         env["UV_INDEX"] = " ".join(extra)
-    if "trusted-host" in pip:
-        env.setdefault("UV_INSECURE_HOST", pip["trusted-host"])
-    if "timeout" in pip:
-        env.setdefault("UV_HTTP_TIMEOUT", pip["timeout"])
+    if trusted := pip.get("trusted-host", "").split():
+        env.setdefault("UV_INSECURE_HOST", " ".join(trusted))
+    if seconds := re.match(r"\d+", pip.get("timeout", "")):
+        env.setdefault("UV_HTTP_TIMEOUT", seconds[0])
+    if pip.get("proxy") and not {"HTTPS_PROXY", "ALL_PROXY"} & {key.upper() for key in env}:
+        env |= {"HTTP_PROXY": pip["proxy"], "HTTPS_PROXY": pip["proxy"]}
+    config = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
     candidates = {
         "ca": [*(environ.get(key) for key in _CA_FILES), pip.get("cert")],
         "netrc": [environ.get("NETRC"), str(home / ".netrc")],
-        "uv-config": [environ.get("UV_CONFIG_FILE"), str(home / ".config/uv/uv.toml"), "/etc/uv/uv.toml"],
+        "uv-config": [environ.get("UV_CONFIG_FILE"), str(config / "uv/uv.toml"), "/etc/uv/uv.toml"],
     }
     files = {}
-    for name, paths in candidates.items():
-        found = next((Path(path) for path in paths if path and Path(path).is_file()), None)
+    for secret, paths in candidates.items():
+        found = next((path for name in paths if name and (path := Path(name).expanduser()).is_file()), None)
         if found:
-            files[name] = found
+            files[secret] = found
     return Settings(env=env, files=files)
 
 
 def _remote(value: str) -> list[str]:
-    return [url for url in value.split() if url.startswith(("http:", "https:"))]
+    """The indexes in `value` that a build can reach; uv's may have a name before them, `internal=https://...`."""
+    return [url for url in value.split() if re.match(r"([A-Za-z0-9._-]+=)?https?://", url)]
 
 
 def _pip_files(environ: Mapping[str, str], home: Path) -> list[Path]:
-    if environ.get("PIP_CONFIG_FILE"):
-        return [Path(environ["PIP_CONFIG_FILE"])]
+    """The files of pip, least first; the one of PIP_CONFIG_FILE stands in for the user's, /dev/null for all of them."""
+    named = environ.get("PIP_CONFIG_FILE")
+    if named == os.devnull:
+        return []
     config = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
-    return [Path("/etc/pip.conf"), home / ".pip/pip.conf", config / "pip/pip.conf", Path(sys.prefix) / "pip.conf"]
+    machine = [Path("/etc/xdg/pip/pip.conf"), Path("/etc/pip.conf")]
+    site = Path(sys.prefix) / "pip.conf"
+    if named and Path(named).exists():
+        return [*machine, site, Path(named)]
+    return [*machine, home / ".pip/pip.conf", config / "pip/pip.conf", site]
 
 
 def _pip(environ: Mapping[str, str], files: Iterable[Path]) -> dict[str, str]:
     """The options of pip by their long names: files in pip's order, `[install]` over `[global]`, environment last."""
-    options: dict[str, str] = {}
+    sections: dict[str, dict[str, str]] = {"global": {}, "install": {}}
     for file in files:
         parser = configparser.RawConfigParser()
         try:
-            parser.read(file, encoding="utf-8")
+            parser.read(file, encoding="utf-8-sig")
         except (configparser.Error, UnicodeDecodeError):
             continue  # pip itself says so when it is used; nothing here depends on a broken file
-        for section in ("global", "install"):
+        for section, found in sections.items():
             if parser.has_section(section):
-                options.update(parser.items(section))
+                found |= {key.replace("_", "-").removeprefix("--"): value for key, value in parser.items(section)}
+    options = sections["global"] | sections["install"]
     for key, value in environ.items():
         if key.startswith("PIP_") and value:
             options[key.removeprefix("PIP_").lower().replace("_", "-")] = value

@@ -15,7 +15,7 @@ from knowngood import bases, build, evidence, locking, render, smoke, wheelhouse
 from knowngood.atomic import write_text
 from knowngood.cell import Cell
 from knowngood.engine import Engine
-from knowngood.errors import KnowngoodError
+from knowngood.errors import KnowngoodError, from_os
 from knowngood.evidence import Evidence, Tier
 from knowngood.paths import cache_dir
 from knowngood.project import Project, cxx11abi
@@ -78,10 +78,11 @@ class Pipeline:
             plan = self.plan(locked, say)
             image = self.image(plan, locked, say)
             path, run = self.prove(cell, image, say) if self.options.prove else (None, None)
-        except KnowngoodError as error:
-            return Result(
-                cell=str(cell), status=Status.FAILED, seconds=time.monotonic() - start, note=note, error=error
-            )
+        except (KnowngoodError, OSError) as error:
+            said = error if isinstance(error, KnowngoodError) else from_os(error)
+            if said is None:
+                raise
+            return Result(cell=str(cell), status=Status.FAILED, seconds=time.monotonic() - start, note=note, error=said)
         result = Result(
             cell=str(cell),
             status=Status.BUILT,
@@ -131,8 +132,9 @@ class Pipeline:
         project, cell = self.project, locked.cell
         folder = project.tree.cell_folder(cell)
         text = render.dockerfile(locked, project.templates)
-        if write_text(folder / "Dockerfile", text) and self.options.locked:
-            raise KnowngoodError(f"{cell}: its Dockerfile was stale; run `knowngood render` and commit it")
+        if self.options.locked and render.stale({folder / "Dockerfile": text}, []):
+            raise KnowngoodError(f"{cell}: its Dockerfile is stale; run `knowngood render` and commit it")
+        write_text(folder / "Dockerfile", text)
         base = bases.context(project, locked.base, locked=self.options.locked, say=say)
         contexts = {"base": base, "tools": str(build.tools()), "smoke": str(project.suite)}
         wheel = next((item for item in locked.distributions if item.name == "flash-attn"), None)

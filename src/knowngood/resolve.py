@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from packaging import tags
-from packaging.utils import parse_wheel_filename
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from knowngood import host
 from knowngood.errors import KnowngoodError, MissingError
@@ -46,6 +46,9 @@ class Pinned:
     def file(self) -> str:
         """The wheel's file name."""
         return unquote(urlsplit(self.url).path).rpartition("/")[2]
+
+
+_KEPT = ("UV_CACHE_DIR", "UV_NATIVE_TLS", "UV_SYSTEM_CERTS")
 
 
 class NoSolutionError(KnowngoodError):
@@ -80,22 +83,39 @@ def resolve(request: Request, wheels: Path | None = None) -> list[Pinned]:
         (folder / "in.txt").write_text("\n".join(request.requirements) + "\n")
         (folder / "excludes.txt").write_text("\n".join(request.excludes) + "\n")
         settings = host.settings()
-        env = {key: value for key, value in os.environ.items() if not key.startswith("UV_")} | dict(settings.env)
+        # Of uv's settings those that say how to reach an index; none that would change what is chosen.
+        env = {key: value for key, value in os.environ.items() if not key.startswith("UV_") or key in _KEPT}
+        env |= settings.env
         if "ca" in settings.files:
             env["SSL_CERT_FILE"] = str(settings.files["ca"])
         done = subprocess.run(command(request, folder, wheels), env=env, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise _failure(done.returncode, done.stderr, request.requirements)
+            raise failure(done.stderr, request.requirements)
         return parse(tomllib.loads((folder / "pylock.toml").read_text()), request)
 
 
-def _failure(code: int, said: str, requirements: Sequence[str]) -> KnowngoodError:
-    reason = " ".join(re.sub(r"\s*(cause|error): ", ". ", said).lstrip(". ").split())
-    if code == 1 and "No solution found" in said:
+_UNREACHABLE = re.compile(
+    r"(?i)request failed|failed to fetch|error sending request|dns error|connection (refused|reset)|timed out"
+    r"|network (was|is) (disabled|unreachable)|invalid peer certificate|http status server error"
+)
+_REFUSED = re.compile(r"(?i)401 unauthorized|403 forbidden|lack of valid authentication credentials")
+
+
+def failure(said: str, requirements: Sequence[str]) -> KnowngoodError:
+    """The exception for a resolver that failed with this on stderr. Pure."""
+    causes = re.split(r"(?:^|\s)(?:error|cause|Caused by): ", re.sub(r"[^\x00-\x7f]", "", said))
+    reason = "; ".join(" ".join(cause.split()) for cause in causes if cause.strip())
+    if _REFUSED.search(said):
+        return MissingError(f"the index refuses the resolver: {reason}; check the credentials in the index settings")
+    if _UNREACHABLE.search(said):
+        return MissingError(
+            f"the index did not answer the resolver: {reason}; check network and index settings, run it again"
+        )
+    if re.search(r"(?i)no space left on device", said):
+        return MissingError(f"the disk is full: {reason}; free some space and run it again")
+    if "No solution found" in said:
         return NoSolutionError(f"nothing satisfies {', '.join(requirements)}: {reason}")
-    return MissingError(
-        f"the index did not answer the resolver: {reason}; check network and index settings, run it again"
-    )
+    return KnowngoodError(f"the resolver failed: {reason}")
 
 
 def parse(lock: dict[str, Any], request: Request) -> list[Pinned]:
@@ -106,17 +126,25 @@ def parse(lock: dict[str, Any], request: Request) -> list[Pinned]:
         candidates = []
         for wheel in package.get("wheels", []):
             url = wheel.get("url") or Path(wheel["path"]).resolve().as_uri()
-            item = Pinned(name=package["name"], version=package["version"], url=url, sha256=wheel["hashes"]["sha256"])
-            ranks = [order[tag] for tag in parse_wheel_filename(item.file)[3] if tag in order]
-            if ranks:
+            sha256 = wheel.get("hashes", {}).get("sha256")
+            item = Pinned(name=package["name"], version=package.get("version", ""), url=url, sha256=sha256 or "")
+            ranks = [order[tag] for tag in _tags(item.file) if tag in order]
+            if ranks and sha256:
                 candidates.append((min(ranks), item))
         if not candidates:
             raise KnowngoodError(
-                f"{package['name']} {package.get('version')} has no wheel for Python {request.python} "
-                f"and glibc {request.glibc}"
+                f"{package['name']} {package.get('version', '')} has no wheel with a sha256 for Python "
+                f"{request.python} and glibc {request.glibc}"
             )
         pinned.append(min(candidates, key=lambda pair: pair[0])[1])
     return pinned
+
+
+def _tags(file: str) -> frozenset[tags.Tag]:
+    try:
+        return parse_wheel_filename(file)[3]
+    except InvalidWheelFilename:
+        return frozenset()
 
 
 def supported_tags(python: str, glibc: str) -> list[tags.Tag]:

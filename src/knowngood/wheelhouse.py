@@ -15,7 +15,7 @@ from pathlib import Path
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from knowngood.cell import Cell
-from knowngood.errors import KnowngoodError
+from knowngood.errors import KnowngoodError, UsageError
 from knowngood.paths import cache_dir
 
 _LOCAL = re.compile(
@@ -33,8 +33,13 @@ class Wheel:
 
 
 def folder(option: str | None = None) -> Path:
-    """Where the wheelhouse is: the option, else `KNOWNGOOD_WHEELHOUSE`, else a cache folder."""
+    """Where the wheelhouse is: the option, else `KNOWNGOOD_WHEELHOUSE`, else a cache folder.
+
+    Raises `UsageError` for an option that names no folder: without it, every cell would quietly become its `fa0` twin.
+    """
     named = option or os.environ.get("KNOWNGOOD_WHEELHOUSE")
+    if option and not Path(option).expanduser().is_dir():
+        raise UsageError(f"--wheelhouse {option}: there is no such folder")
     return Path(named).expanduser().resolve() if named else cache_dir() / "wheelhouse"
 
 

@@ -25,7 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, *, smoke: bool = True, words: list[str] | None = None) -> Answer:
-    """Build and prove the selected cells; the worst cell decides the exit code."""
+    """Build and prove the selected cells; the first cell that fails decides the exit code."""
     from knowngood import engine, pipeline, progress, select
 
     here = project.find()
