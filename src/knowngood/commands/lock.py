@@ -14,7 +14,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     common.add_select(parser)
     common.add_wheelhouse(parser)
     common.add_locked(parser)
-    parser.add_argument("--base", metavar="NAME", help="renew the Debian packages of this base, and lock no cell")
     parser.add_argument("--upgrade", action="store_true", help="resolve again though nothing asked for it changed")
     parser.add_argument(
         "--base", metavar="NAME", help="renew the Debian packages of a base instead, from what the mirror serves now"
@@ -28,8 +27,6 @@ def run(arguments: argparse.Namespace) -> Answer:
 
     here = project.find()
     matrix = here.matrix
-    if arguments.base:
-        return _base(here, arguments.base)
     if arguments.base:
         return _lock_base(here, arguments.base)
     rows: list[list[str]] = []
@@ -70,25 +67,9 @@ def _lock_base(here: project.Project, name: str) -> Answer:
 
     if name not in here.matrix.bases:
         raise UsageError(f"{name!r} is not in matrix.yaml's bases; they are {', '.join(here.matrix.bases)}")
+    if here.matrix.bases[name].image:
+        raise UsageError(f"base {name!r} is an image by digest; it has no packages to lock")
     with progress.reporter(f"base {name}") as say:
         context = bases.context(here, name, locked=False, say=say, refresh=True)
     path = bases.lock_path(here, name).relative_to(here.root)
     return Answer(0, {"base": name, "context": context, "lock": str(path)}, f"{path}: {context.rpartition('@')[2]}")
-
-
-def _base(here: project.Project, name: str) -> Answer:
-    from knowngood import bases, progress
-    from knowngood.errors import UsageError
-
-    wanted = here.matrix.bases.get(name)
-    if wanted is None or wanted.image:
-        why = "is an image by digest, which is its lock" if wanted else "is not in matrix.yaml"
-        raise UsageError(f"base {name} {why}; those with a lock: {', '.join(_bootstrapped(here)) or 'none'}")
-    with progress.reporter(name) as say:
-        context = bases.context(here, name, locked=False, say=say, refresh=True)
-    path = bases.lock_path(here, name).relative_to(here.root)
-    return Answer(0, {"base": name, "lock": str(path), "context": context}, f"{path}: {context.rpartition('@')[2]}")
-
-
-def _bootstrapped(here: project.Project) -> list[str]:
-    return [name for name, base in here.matrix.bases.items() if base.bootstrap]
