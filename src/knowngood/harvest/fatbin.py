@@ -19,6 +19,7 @@ _ARCH_SPECIFIC = 0x100000  # of an entry's flags: sm_90a, not sm_90
 _LARGEST = 256 << 20  # bytes of one fatbin; more is not one
 _FLAGS = re.compile(rb"(?:-gencode;arch=compute_\w+,code=\w+;?)+")
 _GENCODE = re.compile(rb"code=(sm|compute)_(\w+)")
+_LONGEST_FLAG = 100  # bytes
 _OVERLAP = 16 << 10  # bytes kept of what passed, so that no string is cut
 
 
@@ -96,8 +97,9 @@ class Scanner:
 
     def _look_for_strings(self, piece: bytes) -> None:
         data = self._strings + piece
-        for match in _FLAGS.finditer(data, 0, max(0, len(data) - _OVERLAP // 2)):
-            self.flags = flags_code(match[0])
+        for match in _FLAGS.finditer(data):
+            if match.end() + _LONGEST_FLAG <= len(data):  # else it may go on in the next piece
+                self.flags = flags_code(match[0])
         self._strings = data[-_OVERLAP:]
 
 

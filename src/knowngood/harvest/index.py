@@ -123,6 +123,8 @@ class SimpleIndex:
             ) from None
         except _GARBAGE as error:
             raise Unreadable(f"the registry's page of {project} does not parse: {type(error).__name__}") from None
+        if not page.packages:
+            raise Unreadable(f"the registry's page of {project} lists no file", again=True)
         for package in page.packages:
             version = file_version(package.filename)
             if version is not None:

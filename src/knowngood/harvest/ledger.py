@@ -34,10 +34,7 @@ class Ledger:
         old = self.releases.get(version)
         new = dict(entry)
         if old is not None:
-            if new.get("retry"):
-                kept = {name: value for name, value in old["facts"].items() if name in new["unknown"]}
-                new["facts"] = new["facts"] | kept
-                new["unknown"] = {name: why for name, why in new["unknown"].items() if name not in kept}
+            new = _with_what_was_known(old, new)
             if {**old, "read": ""} == {**new, "read": ""}:
                 return False
         self.releases[version] = new
@@ -63,6 +60,18 @@ class Ledger:
     def write(self, folder: Path) -> None:
         """Replace the package's file."""
         write_whole(folder / f"{self.package}.json", self.dump().encode())
+
+
+def _with_what_was_known(old: Mapping[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """The new entry, and of the old one the facts that could not be read this time."""
+    if "artefact" in new["unknown"] and old["facts"]:
+        retry = {"retry": True} if new.get("retry") else {}
+        return {**{key: value for key, value in old.items() if key != "retry"}, "yanked": new["yanked"], **retry}
+    if new.get("retry"):
+        kept = {name: value for name, value in old["facts"].items() if name in new["unknown"]}
+        unknown = {name: why for name, why in new["unknown"].items() if name not in kept}
+        return {**new, "facts": new["facts"] | kept, "unknown": unknown}
+    return new
 
 
 def read_ledger(folder: Path, package: str) -> Ledger:

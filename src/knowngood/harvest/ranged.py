@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import requests
-from remotezip import RemoteZip, RemoteZipError
+from remotezip import RemoteIOError, RemoteZip, RemoteZipError
 from urllib3.exceptions import HTTPError as Urllib3Error
 
 from knowngood.harvest.artefact import Store
@@ -83,25 +83,27 @@ class RemoteWheel:
     @contextmanager
     def _as_unreadable(self) -> Iterator[None]:
         """Turn what the network or a broken archive raises into a reason; the wheel is opened anew."""
-        name = self.file.name
         try:
             yield
-        except requests.HTTPError as error:
+        except (requests.RequestException, RemoteZipError, *_STOPPED, *_BROKEN) as error:
             self.close()
-            status = error.response.status_code
-            reason = f"the registry answered {status} for {name}"
-            raise Unreadable(reason, again=status not in _FINAL) from None
-        except _STOPPED as error:
-            self.close()
-            raise Unreadable(f"reading {name} stopped: {type(error).__name__}", again=True) from None
-        except _BROKEN as error:
-            self.close()
-            reason = f"{name} is not a readable wheel: {error or type(error).__name__}"
-            raise Unreadable(reason, again=True) from None
+            raise _reason(self.file.name, error) from None
         except KeyError as error:
-            raise Unreadable(f"{name}: {error.args[0]}") from None
+            raise Unreadable(f"{self.file.name}: {error.args[0]}") from None
 
 
+_STOPPED = (Urllib3Error, ConnectionError, TimeoutError)
+_BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, ValueError)
 _FINAL = {401, 403, 404, 410, 416}
-_STOPPED = (requests.RequestException, Urllib3Error, ConnectionError, TimeoutError)
-_BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, RemoteZipError, NotImplementedError, ValueError)
+
+
+def _reason(name: str, error: Exception) -> Unreadable:
+    """A sentence without addresses: what stands in the facts must be the same for every registry."""
+    cause = error.__context__ if isinstance(error, RemoteIOError) else error
+    if isinstance(cause, requests.HTTPError):
+        status = cause.response.status_code
+        return Unreadable(f"the registry answered {status} for {name}", again=status not in _FINAL)
+    if isinstance(cause, requests.RequestException | Urllib3Error | ConnectionError | TimeoutError):
+        return Unreadable(f"reading {name} stopped: {type(cause).__name__}", again=True)
+    detail = "no ranges are served" if isinstance(error, RemoteZipError) else str(error) or type(error).__name__
+    return Unreadable(f"{name} is not a readable wheel: {detail}", again=True)

@@ -1,0 +1,130 @@
+import dataclasses
+import json
+import time
+
+import pytest
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from knowngood import facts
+from knowngood.errors import UnknownError
+from knowngood.harvest.readers import READERS
+from knowngood.models import MODELS
+
+ALL = facts.packages()
+
+
+def raw(package):
+    return json.loads((facts.default_folder() / f"{package}.json").read_text())
+
+
+def test_every_package_has_facts():
+    assert set(ALL) == set(MODELS) == set(READERS)
+
+
+@pytest.mark.parametrize("package", ALL)
+def test_every_fact_in_the_files_is_a_documented_field(package):
+    fields = {field.name for field in dataclasses.fields(MODELS[package])}
+    for version, entry in raw(package)["releases"].items():
+        assert set(entry["facts"]) <= fields, version
+        assert not set(entry["unknown"]) & set(entry["facts"]), version
+
+
+@pytest.mark.parametrize("package", ALL)
+def test_files_are_as_the_reader_in_this_source_writes_them(package):
+    document = raw(package)
+    assert document["reader"] == READERS[package].revision
+    assert document["regenerate"] == f"knowngood harvest {package}"
+    versions = list(document["releases"])
+    assert versions == sorted(versions, key=Version)
+
+
+@pytest.mark.parametrize("package", ALL)
+def test_no_reason_is_a_program_error_or_a_network_fault(package):
+    for version, release in facts.load(package).items():
+        assert not any("could not be understood" in why for why in release.unknown.values()), version
+        assert "retry" not in raw(package)["releases"][version]
+
+
+@pytest.mark.parametrize("package", ALL)
+def test_no_addresses(package):
+    assert "://" not in (facts.default_folder() / f"{package}.json").read_text()
+
+
+def test_loading_all_takes_well_under_a_tenth_of_a_second():
+    facts._load.cache_clear()
+    start = time.process_time()
+    for package in ALL:
+        facts.load(package)
+    assert time.process_time() - start < 0.1
+
+
+def test_a_package_is_read_once():
+    assert facts.load("torch") is facts.load("torch")
+
+
+def test_facts_cannot_be_changed():
+    release = facts.load("torch")["2.11.0"]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        release.facts.cuda = "1"
+    with pytest.raises(TypeError):
+        release.facts.requires["x"] = "y"
+
+
+def test_unknown_package_names_the_known_ones():
+    with pytest.raises(UnknownError, match="no facts about tensorflow; there are about torch"):
+        facts.load("tensorflow")
+
+
+def test_folder_of_choice(tmp_path):
+    (tmp_path / "torch.json").write_text('{"releases": {}}')
+    assert len(facts.load("torch", tmp_path)) == 0
+
+
+def test_torch_pins_exist_among_the_facts_of_triton():
+    known = {Version(version) for version in facts.load("triton")}
+    for version, release in facts.load("torch").items():
+        assert any(SpecifierSet(release.facts.triton_requires).filter(known)), version
+        assert Version(release.facts.triton) in known, version
+
+
+def test_every_cuda_of_torch_has_a_driver():
+    drivers = facts.load("drivers")
+    assert {release.facts.cuda for release in facts.load("torch").values()} <= set(drivers)
+
+
+@pytest.mark.parametrize(
+    ("version", "cuda", "abi", "sass"),
+    [
+        ("2.0.1", "11.7", False, "37 50 60 70 75 80 86"),
+        ("2.6.0", "12.4", False, "50 60 70 75 80 86 90"),
+        ("2.7.1", "12.6", True, "50 60 70 75 80 86 90"),
+        ("2.8.0", "12.8", True, "70 75 80 86 90 100 120"),
+        ("2.10.0", "12.8", True, "70 75 80 86 90 100 120"),
+        ("2.11.0", "13.0", True, "75 80 86 90 100 120"),
+    ],
+)
+def test_boundaries_of_torch(version, cuda, abi, sass):
+    release = facts.load("torch")[version].facts
+    assert (release.cuda, release.cxx11abi) == (cuda, abi)
+    assert release.sass == tuple(sass.split())
+    assert release.ptx == ()
+
+
+def test_boundaries_of_flash_attn():
+    known = facts.load("flash-attn")
+    name = "flash_attn.flash_attn_interface._flash_attn_varlen_backward"
+    assert "softcap" not in known["2.5.9.post1"].facts.functions[name][0]
+    assert "window_size, softcap, alibi_slopes" in known["2.6.0.post1"].facts.functions[name][0]
+    assert known["2.6.3"].facts.functions["flash_attn.bert_padding.unpad_input"][1] == (4,)
+    assert known["2.7.0.post2"].facts.functions["flash_attn.bert_padding.unpad_input"][1] == (5,)
+    assert "90" not in known["2.2.4"].facts.sass
+    assert "triton" in known["2.2.0"].facts.needs["flash_attn.layers.rotary"]
+
+
+def test_boundaries_of_transformers():
+    known = facts.load("transformers")
+    assert "flash_attention_4" not in known["5.3.0"].facts.attention
+    assert "flash_attention_4" in known["5.4.0"].facts.attention
+    assert known["4.57.6"].facts.flash_attn_minimum == "2.1.0"
+    assert known["5.4.0"].facts.flash_attn_minimum == "2.3.3"
