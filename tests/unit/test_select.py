@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from samples import FA0, FA2, FA4
+
+from knowngood.cell import parse
+from knowngood.errors import UsageError
+from knowngood.select import Filter, select
+
+CELLS = [parse(name) for name in (FA4, FA2, FA0, FA4.replace("sm90", "sm100"), FA0.replace("torch2.11.0", "torch2.9.1"))]
+ALIASES = {"default": FA4, "hopper-stable": FA2}
+
+
+def named(*words: str) -> list[str]:
+    return [str(cell) for cell in select(CELLS, ALIASES, words)]
+
+
+@pytest.mark.parametrize(
+    ("words", "indices"),
+    [
+        ((), [0, 1, 2, 3, 4]),
+        (("default",), [0]),
+        ((FA2,), [1]),
+        (("sm90-*",), [0, 1, 2, 4]),
+        (("*-fa0-*", "default"), [0, 2, 4]),
+        (("gpu=sm_90",), [0, 1, 2, 4]),
+        (("gpu!=sm_90",), [3]),
+        (("gpu=sm_*",), [0, 1, 2, 3, 4]),
+        (("gpu>=sm_100",), [3]),
+        (("gpu<sm_100,flash-attn=none",), [2, 4]),
+        (("flash-attn=4.*",), [0, 3]),
+        (("flash-attn=4.0.0b36",), [0, 3]),
+        (("flash-attn<4",), [1, 2, 4]),
+        (("torch>=2.11, gpu=sm_90",), [0, 1, 2]),
+        (("torch~=2.9",), [0, 1, 2, 3, 4]),
+        (("torch == 2.9.*",), [4]),
+        (("cuda>=13",), [0, 1, 2, 3, 4]),
+        (("python=3.11", "default"), [0, 1, 2, 3, 4]),
+    ],
+)
+def test_what_words_select(words, indices):
+    assert named(*words) == [str(CELLS[index]) for index in indices]
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("defualt", "'defualt' selects no cell; the nearest name is default (`knowngood cells` lists them)"),
+        ("sm75-*", "'sm75-*' selects no cell"),
+        ("", "'' selects no cell"),
+        ("torch>=3", "'torch>=3' selects no cell"),
+        ("torhc>=2", "there is no axis 'torhc'; did you mean torch?"),
+        ("rust>=2", "there is no axis 'rust'; the axes are gpu, cuda, torch, transformers, flash-attn, triton, python"),
+        ("torch>=two", "'torch>=two': 'two' is not a version"),
+        ("torch>=2.11,", "'' in 'torch>=2.11,' is no condition; one is written like torch>=2.11"),
+        ("gpu=H100", "'gpu=H100': 'H100' is not a GPU architecture; one is written like sm_90"),
+        ("gpu=sm90", "'gpu=sm90': 'sm90' is not a GPU architecture; one is written like sm_90"),
+    ],
+)
+def test_a_word_that_names_nothing_is_an_error(word, message):
+    with pytest.raises(UsageError) as caught:
+        named(word)
+    assert str(caught.value).startswith(message)
+
+
+def test_one_bad_word_among_good_ones_is_not_passed_over():
+    with pytest.raises(UsageError, match="sm75"):
+        named("default", "sm75-*")
+
+
+@given(
+    st.lists(
+        st.sampled_from(["default", "hopper-stable", FA0, "sm90-*", "*", "torch>=2.10", "gpu=sm_100", "*tf4*"]), max_size=4
+    )
+)
+def test_a_selection_is_a_sublist_in_the_matrix_order(words):
+    chosen = named(*words)
+    order = [str(cell) for cell in CELLS]
+    assert chosen == [name for name in order if name in set(chosen)]
+    assert all(set(named(word)) <= set(chosen) for word in words)
+
+
+@given(st.text(max_size=12))
+def test_any_word_selects_or_is_refused(word):
+    try:
+        assert named(word)
+    except UsageError as error:
+        assert str(error)  # noqa: PT017
+
+
+def test_a_filter_is_a_conjunction():
+    condition = Filter("gpu=sm_90,flash-attn=2.*")
+    assert [condition.matches(cell) for cell in CELLS] == [False, True, False, False, False]
