@@ -29,8 +29,8 @@ PASSED_ON = ("http_proxy", "https_proxy", "no_proxy", "ssl_cert_file", "ssl_cert
 START_SECONDS = 60.0
 STOP_SECONDS = 20.0
 ANSWER_SECONDS = 10.0
-# Folders that dockerd and containerd create wherever their state is told to be; inner ones first.
-SHARED = ("/run/docker/plugins", "/run/docker", "/run/containerd/s", "/run/containerd")
+# Folders that the programs create wherever their state is told to be; inner ones first.
+SHARED = ("/run/docker/plugins", "/run/docker", "/run/containerd/s", "/run/containerd", "/run/runc")
 
 Say = Callable[[str], None]
 
@@ -120,8 +120,9 @@ def up(say: Say) -> None:
         if daemon.load(at.record) and version(at):
             return
         _sweep(at)
+        borrowed = _borrowed()
         unpack(at, say)
-        _start(at, say)
+        _start(at, borrowed, say)
 
 
 def down(say: Say) -> None:
@@ -141,10 +142,9 @@ def down(say: Say) -> None:
     say("the embedded engine is stopped and removed")
 
 
-def _start(at: Places, say: Say) -> None:
+def _start(at: Places, borrowed: list[str], say: Say) -> None:
     began = time.monotonic()
     configure_client(at)
-    borrowed = _borrowed()
     at.run.mkdir(mode=0o711)
     at.borrowed.write_text(json.dumps(borrowed))
     config = at.home / "daemon.json"
