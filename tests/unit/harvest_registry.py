@@ -11,8 +11,7 @@ import threading
 import zipfile
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import ClassVar
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
