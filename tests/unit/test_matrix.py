@@ -68,7 +68,11 @@ def test_with_adds_requirements_to_one_cell():
         ("stack: [pytest]", "stack: ['a @ https://index.example/a.whl']", "11:9: 'a @ https://index.example/a.whl'"),
         ("torch: torch", "torch: 'to rch'", "13:10: 'to rch' is not written like a package name or a glob"),
         ('python: "*"', "python: numpy", "12:1: no glob in layers matches every distribution; end the section"),
-        ("when: flash-attn=4.*", "when: flash-atn=4.*", "17:11: there is no axis 'flash-atn'; did you mean flash-attn?"),
+        (
+            "when: flash-attn=4.*",
+            "when: flash-atn=4.*",
+            "17:11: there is no axis 'flash-atn'; did you mean flash-attn?",
+        ),
         ("when: flash-attn=4.*", "when: flash-attn", "17:11: 'flash-attn' in 'flash-attn,cuda>=13' is no condition"),
         ("when: flash-attn=4.*", "when: gpu=sm90", "17:11: 'gpu=sm90': 'sm90' is not a GPU architecture"),
         ("    because: one CUDA in an image\n", "", "17:5: the key 'because' is missing in amendments[0]"),
@@ -89,14 +93,22 @@ def test_with_adds_requirements_to_one_cell():
         ("[2.8.3.post2, none]", "[none, 2.8.4]", "30:24: flash-attn 2.8.4 is not among the releases that facts/flash-"),
         ("base: debian12", "base: debian13", "26:11: 'debian13' is not in bases; the nearest there is debian12"),
         ("- gpu: sm_90", "- gpu: sm_91", "22:10: 'sm_91' is not in gpus; the nearest there is sm_90"),
-        ("torch: 2.11.0", "torch: 2.11.0\n    cuda: 12.8", "24:11: cuda 12.8 is written here, but torch 2.11.0 pins cuda"),
+        (
+            "torch: 2.11.0",
+            "torch: 2.11.0\n    cuda: 12.8",
+            "24:11: cuda 12.8 is written here, but torch 2.11.0 pins cuda",
+        ),
         ("torch: 2.11.0", "torch: 2.11.0\n    triton: 3.5.1", "24:13: triton 3.5.1 is written here, but torch 2.11.0"),
         (
             "[2.8.3.post2, none]",
             "[none, none]",
             f"27:5: the cell {FA0} is there already, from line 27; take one of them out",
         ),
-        ("default: sm90", "default: sm91", f"33:12: the alias 'default' names '{FA4.replace('sm90', 'sm91')}', which is"),
+        (
+            "default: sm90",
+            "default: sm91",
+            f"33:12: the alias 'default' names '{FA4.replace('sm90', 'sm91')}', which is",
+        ),
         ("default: sm90", f"{FA0}: sm90", f"33:3: the alias '{FA0}' is a cell id itself; an alias needs another name"),
         ("aliases:", "alias:", "32:1: unknown key 'alias'; did you mean 'aliases'?"),
         ("cells:", "cels:", "1:1: the key 'cells' is missing"),
@@ -170,11 +182,15 @@ def test_a_package_without_facts_is_not_doubted():
 
 
 @given(
-    st.sampled_from(["torch: 2.11.0", "sm_90", "debian12", "bookworm", "pytest", "4.0.0b36", "flash-attn=4.*,cuda>=13"]),
+    st.sampled_from(
+        ["torch: 2.11.0", "sm_90", "debian12", "bookworm", "pytest", "4.0.0b36", "flash-attn=4.*,cuda>=13"]
+    ),
     st.text(max_size=20),
 )
 def test_hostile_text_is_read_or_refused_never_a_crash(old, text):
-    quoted = '"' + "".join(f"\\U{ord(character):08x}" for character in text if not "\ud800" <= character <= "\udfff") + '"'
+    quoted = (
+        '"' + "".join(f"\\U{ord(character):08x}" for character in text if not "\ud800" <= character <= "\udfff") + '"'
+    )
     try:
         found = parsed(with_((old, quoted)))
     except InputError as error:

@@ -9,7 +9,9 @@ from knowngood.cell import parse
 from knowngood.errors import UsageError
 from knowngood.select import Filter, select
 
-CELLS = [parse(name) for name in (FA4, FA2, FA0, FA4.replace("sm90", "sm100"), FA0.replace("torch2.11.0", "torch2.9.1"))]
+CELLS = [
+    parse(name) for name in (FA4, FA2, FA0, FA4.replace("sm90", "sm100"), FA0.replace("torch2.11.0", "torch2.9.1"))
+]
 ALIASES = {"default": FA4, "hopper-stable": FA2}
 
 
@@ -72,7 +74,8 @@ def test_one_bad_word_among_good_ones_is_not_passed_over():
 
 @given(
     st.lists(
-        st.sampled_from(["default", "hopper-stable", FA0, "sm90-*", "*", "torch>=2.10", "gpu=sm_100", "*tf4*"]), max_size=4
+        st.sampled_from(["default", "hopper-stable", FA0, "sm90-*", "*", "torch>=2.10", "gpu=sm_100", "*tf4*"]),
+        max_size=4,
     )
 )
 def test_a_selection_is_a_sublist_in_the_matrix_order(words):

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+
+import pytest
+from samples import FA0, FA2, FA4
+
+from knowngood import wheelhouse
+from knowngood.cell import parse
+from knowngood.errors import KnowngoodError, UsageError
+
+FILE = "flash_attn-2.8.3.post2+cu13torch2.11cxx11abitrue.sm90-cp311-cp311-linux_x86_64.whl"
+CELL = parse(FA2)
+
+
+def test_the_wheel_of_the_cell():
+    assert wheelhouse.mismatches(FILE, CELL, cxx11abi=True) == []
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        FILE.replace("cu13t", "cu130t"),
+        FILE.replace("cu13torch2.11cxx", "cu13.torch2.11.cxx"),
+        FILE.replace(".sm90", ".sm80.sm90"),
+        FILE.replace("abitrue", "abiTRUE"),
+        FILE.replace("linux_x86_64", "manylinux_2_28_x86_64"),
+        FILE.replace("linux_x86_64", "manylinux_2_24_x86_64.manylinux_2_28_x86_64"),
+    ],
+)
+def test_other_spellings_of_a_wheel_that_fits(file):
+    assert wheelhouse.mismatches(file, CELL, cxx11abi=True) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("cu13t", "cu12t", "it is for CUDA 12, the cell has 13.0"),
+        ("cu13t", "cu132t", "it is for CUDA 132, the cell has 13.0"),
+        ("torch2.11", "torch2.10", "it is for torch 2.10, the cell has 2.11.0"),
+        ("torch2.11", "torch2.1", "it is for torch 2.1, the cell has 2.11.0"),
+        ("abitrue", "abifalse", "its C++11 ABI is false, that of torch 2.11.0 is true"),
+        ("cp311-cp311", "cp312-cp312", "its tags are cp312-cp312-linux_x86_64, the cell wants cp311 on x86_64"),
+        ("x86_64", "aarch64", "its tags are cp311-cp311-linux_aarch64, the cell wants cp311 on x86_64"),
+        (".sm90", ".sm80", "it is for sm_80, the cell is sm_90"),
+        (".sm90", ".sm80.sm100", "it is for sm_80, sm_100, the cell is sm_90"),
+        (".sm90", "", "it is for no stated architecture, the cell is sm_90"),
+        ("+cu13torch2.11cxx11abitrue.sm90", "", "its local version does not say CUDA, torch, ABI and architecture"),
+        ("2.8.3.post2", "2.8.3", "it is flash-attn 2.8.3, the cell has flash-attn 2.8.3.post2"),
+        ("flash_attn", "flash_attn_3", "it is flash-attn-3 2.8.3.post2, the cell has flash-attn 2.8.3.post2"),
+        ("-linux_x86_64.whl", ".whl", "Invalid wheel filename"),
+    ],
+)
+def test_a_wheel_that_does_not_fit_is_refused_by_name(old, new, message):
+    assert old in FILE
+    (only,) = wheelhouse.mismatches(FILE.replace(old, new), CELL, cxx11abi=True)
+    assert only.startswith(message)
+
+
+def test_every_mismatch_is_named():
+    wrong = FILE.replace("cu13t", "cu12t").replace("2.11", "2.9").replace(".sm90", ".sm80").replace("cp311", "cp310")
+    assert len(wheelhouse.mismatches(wrong, CELL, cxx11abi=False)) == 5
+
+
+@pytest.mark.parametrize(
+    ("built", "gpu", "fits"), [("sm80", "sm_86", True), ("sm86", "sm_80", False), ("sm90", "sm_100", False)]
+)
+def test_code_runs_on_the_same_major_and_a_later_minor(built, gpu, fits):
+    cell = dataclasses.replace(CELL, gpu=gpu)
+    assert (wheelhouse.mismatches(FILE.replace("sm90", built), cell, cxx11abi=True) == []) is fits
+
+
+@pytest.mark.parametrize("identity", [FA4, FA0])
+def test_no_wheel_is_for_a_cell_of_another_family(identity):
+    assert wheelhouse.mismatches(FILE, parse(identity), cxx11abi=True)
+
+
+def test_the_wheel_is_found_among_others_and_each_other_is_refused_with_its_reasons(tmp_path):
+    other = FILE.replace("cu13t", "cu12t")
+    for name in (FILE, other, "numpy-1.0-py3-none-any.whl", "flash_attn-notes.txt"):
+        (tmp_path / name).write_bytes(b"")
+    found, refused = wheelhouse.find(CELL, tmp_path, cxx11abi=True)
+    assert (found.path.name, found.version) == (FILE, "2.8.3.post2+cu13torch2.11cxx11abitrue.sm90")
+    assert refused == [f"{other} is not for {CELL}: it is for CUDA 12, the cell has 13.0"]
+    (tmp_path / FILE).unlink()
+    assert wheelhouse.find(CELL, tmp_path, cxx11abi=True) == (None, refused)
+
+
+def test_a_house_that_is_not_there_has_no_wheels(tmp_path):
+    assert wheelhouse.find(CELL, tmp_path / "none", cxx11abi=True) == (None, [])
+
+
+def test_a_wheel_that_is_not_the_locked_one_is_refused_by_name(tmp_path):
+    path = tmp_path / FILE
+    path.write_bytes(b"wheel")
+    wheel = wheelhouse.Wheel(path=path, version="1")
+    wheelhouse.check_hash(wheel, hashlib.sha256(b"wheel").hexdigest())
+    path.write_bytes(b"other")
+    with pytest.raises(KnowngoodError, match=r"its sha256 is d9298a.*the lock has 1ce5.*lock --upgrade") as caught:
+        wheelhouse.check_hash(wheel, "1ce5" + "0" * 60)
+    assert str(caught.value).startswith(FILE)
+
+
+def test_where_the_house_is(tmp_path, monkeypatch):
+    monkeypatch.delenv("KNOWNGOOD_WHEELHOUSE", raising=False)
+    monkeypatch.setenv("KNOWNGOOD_CACHE", str(tmp_path / "cache"))
+    assert wheelhouse.folder() == tmp_path / "cache" / "wheelhouse"
+    monkeypatch.setenv("KNOWNGOOD_WHEELHOUSE", str(tmp_path / "named"))
+    assert wheelhouse.folder() == tmp_path / "named"
+    assert wheelhouse.folder(str(tmp_path)) == tmp_path
+
+
+def test_an_option_that_names_no_folder_is_a_mistake(tmp_path):
+    with pytest.raises(UsageError, match=r"^--wheelhouse .*none: there is no such folder$"):
+        wheelhouse.folder(str(tmp_path / "none"))
