@@ -92,4 +92,4 @@ def _smoke(line: Pipeline, cell: Cell) -> list[str]:
     if not line.options.prove:
         return []
     argv = [*line.engine.docker, "run", "--rm", *smoke.run_options(line.options.suite), f"knowngood:{cell}"]
-    return [shlex.join([*argv, *smoke.command(str(cell), line.options.suite, predictions=False)])]
+    return [shlex.join([*argv, *smoke.command(cell, line.options.suite)])]

@@ -18,6 +18,7 @@ from knowngood.engine import Engine
 from knowngood.errors import KnowngoodError, from_os
 from knowngood.evidence import Evidence, Tier
 from knowngood.paths import cache_dir
+from knowngood.predictions import predict
 from knowngood.project import Project, cxx11abi
 from knowngood.tree import CellLock
 
@@ -172,11 +173,12 @@ class Pipeline:
         if not self.options.force_smoke and (known := self._known(cell, image)):
             return None, known
         run = smoke.in_container(
-            str(cell),
+            cell,
             image.tag,
             image.digest,
             self.engine,
             self.options.suite,
+            predictions=predict(self.project.predictions, cell, gpu=self.options.suite.gpus),
             log=log(cell, "smoke"),
             say=say,
         )

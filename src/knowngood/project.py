@@ -12,6 +12,7 @@ from knowngood.errors import InputError, Problem, UnknownError
 
 if TYPE_CHECKING:
     from knowngood.matrix import Knowledge, Matrix
+    from knowngood.predictions import Prediction
     from knowngood.tree import Tree
 
 MATRIX = "matrix.yaml"
@@ -36,6 +37,14 @@ class Project:
         from knowngood.tree import Tree
 
         return Tree(self.root)
+
+    @cached_property
+    def predictions(self) -> list[Prediction]:
+        """What the smoke suite is expected to say."""
+        from knowngood import predictions
+
+        name = "rules/smoke.yaml"
+        return predictions.parse((self.root / name).read_text(encoding="utf-8"), name)
 
     @property
     def evidence(self) -> Path:

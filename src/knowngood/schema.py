@@ -68,7 +68,8 @@ def _day(value: str) -> str:
     return value
 
 
-def _listed(value: Any) -> Any:
+def listed(value: Any) -> Any:
+    """A single value where a list may stand is a list of one."""
     return value if isinstance(value, list | tuple) else [value]
 
 
@@ -76,11 +77,11 @@ GpuName = Annotated[str, _matching(r"sm_[1-9]\d{1,2}", "sm_90")]
 Name = Annotated[str, _matching(r"[a-z0-9]+([.-][a-z0-9]+)*", "a name such as debian12 or hopper-stable")]
 Package = Annotated[str, _matching(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", "a package name")]
 Pattern = Annotated[str, _matching(r"[a-z0-9*]([a-z0-9.*-]*[a-z0-9*])?", "a package name or a glob over them")]
-Requirements = Annotated[tuple[Annotated[str, AfterValidator(_requirement)], ...], BeforeValidator(_listed)]
+Requirements = Annotated[tuple[Annotated[str, AfterValidator(_requirement)], ...], BeforeValidator(listed)]
 Day = Annotated[str, _matching(r"\d{4}-\d\d-\d\d", "2026-11-20"), AfterValidator(_day)]
 Text = Annotated[str, Field(min_length=1)]
 _T = TypeVar("_T")
-Values = Annotated[tuple[_T, ...], BeforeValidator(_listed), Field(min_length=1)]
+Values = Annotated[tuple[_T, ...], BeforeValidator(listed), Field(min_length=1)]
 
 
 class Gpu(_Section):
@@ -119,7 +120,7 @@ class Amendment(_Section):
 
     when: Text
     require: Requirements = ()
-    exclude: Annotated[tuple[Package, ...], BeforeValidator(_listed)] = ()
+    exclude: Annotated[tuple[Package, ...], BeforeValidator(listed)] = ()
     because: Text
 
 
@@ -146,7 +147,7 @@ class MatrixFile(_Section):
     gpus: Annotated[dict[GpuName, Gpu], Field(min_length=1)]
     bases: Annotated[dict[Name, Base], Field(min_length=1)]
     stack: Requirements = ()
-    layers: dict[Name, Annotated[tuple[Pattern, ...], BeforeValidator(_listed)]]
+    layers: dict[Name, Annotated[tuple[Pattern, ...], BeforeValidator(listed)]]
     # An item is None where `validate` took a malformed one out, so that the others keep their index.
     amendments: tuple[Amendment | None, ...] = ()
     cells: Annotated[tuple[CellItem | None, ...], Field(min_length=1)]

@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from knowngood.cell import Cell
 from knowngood.errors import KnowngoodError, MissingError
 from knowngood.evidence import Evidence, Where
 
@@ -45,24 +46,20 @@ class Options:
     pids: int = 1024
 
 
-def arguments(options: Options, folder: str, *, cell_gpu: str | None, predictions: bool) -> list[str]:
+def arguments(options: Options, folder: str, *, cell_gpu: str) -> list[str]:
     """The suite's own arguments, for a report in `folder`. Pure."""
-    argv = ["-q", "-p", "no:cacheprovider", "--report", f"{folder}/report.json"]
-    if predictions:
-        argv += ["--predictions", f"{folder}/predictions.json"]
+    argv = ["-q", "-p", "no:cacheprovider"]
+    argv += ["--report", f"{folder}/report.json", "--predictions", f"{folder}/predictions.json"]
     if options.quick:
         argv.append("--quick")
     if options.gpus:
-        argv.append("--demand-gpu")
-        if cell_gpu:
-            argv += ["--cell-gpu", cell_gpu]
+        argv += ["--demand-gpu", "--cell-gpu", cell_gpu]
     return argv
 
 
-def command(cell: str, options: Options, *, predictions: bool) -> list[str]:
+def command(cell: Cell, options: Options) -> list[str]:
     """What runs in the container, under a timeout of its own. Pure."""
-    gpu = cell.split("-", 1)[0].replace("sm", "sm_")
-    suite = arguments(options, _FOLDER, cell_gpu=gpu, predictions=predictions)
+    suite = arguments(options, _FOLDER, cell_gpu=cell.gpu)
     return ["timeout", "--kill-after=10", str(options.seconds), "python", "-m", "pytest", SUITE_IN_IMAGE, *suite]
 
 
@@ -74,13 +71,13 @@ def run_options(options: Options) -> list[str]:
 
 
 def in_container(  # noqa: PLR0913
-    cell: str,
+    cell: Cell,
     image: str,
     digest: str,
     engine: Engine,
     options: Options,
     *,
-    predictions: Mapping[str, Any] | None = None,
+    predictions: Mapping[str, Any],
     log: Path,
     say: Callable[[str], None],
 ) -> Evidence:
@@ -89,13 +86,12 @@ def in_container(  # noqa: PLR0913
     Raises `MissingError` when the engine has no NVIDIA runtime and one was asked for, `KnowngoodError` when the suite
     left no report. The container is removed whatever happens.
     """
-    inside = command(cell, options, predictions=predictions is not None)
+    inside = command(cell, options)
     client = engine.client()
     try:
         container = _create(client, image, inside, options)
         try:
-            files = {"predictions.json": json.dumps(predictions)} if predictions is not None else {}
-            container.put_archive("/tmp", _archive(files))  # noqa: S108
+            container.put_archive("/tmp", _archive({"predictions.json": json.dumps(predictions)}))  # noqa: S108
             _start(container, engine)
             _follow(container, options, log, say)
             report = _report(container, log)
@@ -104,7 +100,7 @@ def in_container(  # noqa: PLR0913
     finally:
         client.close()
     return Evidence(
-        cell=cell,
+        cell=str(cell),
         where=Where.CONTAINER_GPU if options.gpus else Where.CONTAINER_CPU,
         image=digest,
         when=_now(),
@@ -114,11 +110,20 @@ def in_container(  # noqa: PLR0913
     )
 
 
-def here(cell: str, suite: Path, options: Options, *, log: Path, say: Callable[[str], None]) -> Evidence:
+def here(  # noqa: PLR0913
+    cell: Cell,
+    suite: Path,
+    options: Options,
+    *,
+    predictions: Mapping[str, Any],
+    log: Path,
+    say: Callable[[str], None],
+) -> Evidence:
     """Run the suite with the Python that `VIRTUAL_ENV` or PATH names, without a container."""
     with tempfile.TemporaryDirectory(prefix="knowngood-") as folder:
         python = _python_here()
-        argv = [python, "-m", "pytest", str(suite), *arguments(options, folder, cell_gpu=None, predictions=False)]
+        (Path(folder) / "predictions.json").write_text(json.dumps(predictions))
+        argv = [python, "-m", "pytest", str(suite), *arguments(options, folder, cell_gpu=cell.gpu)]
         say(f"running the suite with {python}")
         log.parent.mkdir(parents=True, exist_ok=True)
         environment = os.environ | {"HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
@@ -134,7 +139,7 @@ def here(cell: str, suite: Path, options: Options, *, log: Path, say: Callable[[
             raise KnowngoodError(f"the suite left no report; {_last_line(log)} (log: {log})")
         report = json.loads(path.read_text())
     return Evidence(
-        cell=cell,
+        cell=str(cell),
         where=Where.BARE,
         image=None,
         when=_now(),

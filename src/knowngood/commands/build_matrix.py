@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from knowngood.pipeline import Options, Result
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
+def configure(parser: argparse.ArgumentParser, *, quick: bool = True) -> None:
     """The command's arguments."""
     common.add_select(parser)
     parser.add_argument("--all", action="store_true", help="every cell (without SELECT: the alias default)")
     common.add_wheelhouse(parser)
     common.add_locked(parser)
-    common.add_smoke(parser)
+    common.add_smoke(parser, quick=quick)
     parser.add_argument("--dry-run", action="store_true", help="print the exact commands and do nothing")
 
 

@@ -36,9 +36,14 @@ def add_locked(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_smoke(parser: argparse.ArgumentParser) -> None:
+def add_smoke(parser: argparse.ArgumentParser, *, quick: bool) -> None:
     """How the suite runs."""
-    parser.add_argument("--quick", action="store_true", help="only the suite's quick part")
+    parser.add_argument(
+        "--quick",
+        action=argparse.BooleanOptionalAction,
+        default=quick,
+        help="only the suite's quick part, or the whole (default: %(default)s)",
+    )
     parser.add_argument("--gpus", action="store_true", help="give the container the host's GPUs, and demand one")
     parser.add_argument("--again", action="store_true", help="run the suite though this image has good evidence")
     parser.add_argument("--timeout", type=_seconds, default=1200, metavar="SECONDS", help="for the suite (1200)")

@@ -11,7 +11,7 @@ from knowngood.commands import build_matrix, common
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """The arguments of `build-matrix`, and `--here`."""
-    build_matrix.configure(parser)
+    build_matrix.configure(parser, quick=False)
     parser.add_argument(
         "--here", metavar="CELL", help="run in the current environment (VIRTUAL_ENV), as evidence for this cell id"
     )
@@ -22,13 +22,18 @@ def run(arguments: argparse.Namespace) -> Answer:
     if not arguments.here:
         arguments.again = True
         return build_matrix.run(arguments)
-    from knowngood import cell, evidence, pipeline, progress, smoke
+    from knowngood import cell, evidence, pipeline, predictions, progress, smoke
 
     here = project.find()
     wanted = cell.parse(arguments.here)
     with progress.reporter(str(wanted)) as say:
         found = smoke.here(
-            str(wanted), here.suite, common.suite_options(arguments), log=pipeline.log(wanted, "here"), say=say
+            wanted,
+            here.suite,
+            common.suite_options(arguments),
+            predictions=predictions.predict(here.predictions, wanted, gpu=arguments.gpus),
+            log=pipeline.log(wanted, "here"),
+            say=say,
         )
     path = evidence.store(found, here.evidence)
     verdict = found.report["verdict"]
