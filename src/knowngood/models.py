@@ -149,6 +149,15 @@ class FlashAttn:
     """The same for PTX."""
     archs_by_default: tuple[str, ...] | None
     """What `FLASH_ATTN_CUDA_ARCHS` is when not set; None where the setup does not heed it. `setup.py`."""
+    newer_than_sm90: bool | None
+    """Whether its check at run time lets GPUs newer than sm_90 pass. Where it does not, it tells them "only supports
+    Ampere GPUs or newer", whatever it was compiled for; `flash_api.cpp`."""
+    head_dim_maximum: int | None
+    """Greatest head dimension; `flash_api.cpp`."""
+    backward_needs_sm80_or_sm90: str | None
+    """Head dimensions whose backward pass needs exactly sm_80 or sm_90, in its own words; empty: none."""
+    dtypes: tuple[str, ...] | None
+    """Of query, key and value; `flash_api.cpp`."""
     extensions: tuple[str, ...] | None
     """Folders of `csrc` with a setup of their own, which installing flash-attn does not build; the list of files."""
     functions: Functions | None

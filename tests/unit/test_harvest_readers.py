@@ -62,12 +62,22 @@ setup(name=PACKAGE, python_requires=">=3.9", install_requires=["torch", "einops"
 """
 
 
+FLASH_API = """
+// TORCH_CHECK(is_sm75, "FlashAttention only supports Turing GPUs or newer.");
+TORCH_CHECK(is_sm90 || is_sm8x, "FlashAttention only supports Ampere GPUs or newer.");
+TORCH_CHECK(q_dtype == torch::kFloat16 || q_dtype == torch::kBFloat16, "x");
+TORCH_CHECK(head_size_og <= 256, "FlashAttention forward only supports head dimension at most 256");
+TORCH_CHECK(is_sm80 || is_sm90, "FlashAttention backward for head dim > 192 with dropout requires A100/A800");
+"""
+
+
 def test_flash_attn_sdist():
     artefact = Memory(
         {
             "setup.py": SETUP,
             "csrc/layer_norm/setup.py": "",
             "csrc/flash_attn/flash.h": "",
+            "csrc/flash_attn/flash_api.cpp": FLASH_API,
             "flash_attn/__init__.py": "from flash_attn.flash_attn_interface import f",
             "flash_attn/flash_attn_interface.py": "import torch, flash_attn_2_cuda\ndef f(q, k=None): return 1, 2\n",
             "flash_attn/ops/__init__.py": "",
@@ -88,6 +98,10 @@ def test_flash_attn_sdist():
         "sass": {"80": "11.7", "90": "11.8", "100": "12.8"},
         "ptx": {"120": "12.8"},
         "archs_by_default": ["80", "90", "100"],
+        "newer_than_sm90": False,
+        "head_dim_maximum": 256,
+        "backward_needs_sm80_or_sm90": "head dim > 192 with dropout",
+        "dtypes": ["bfloat16", "float16"],
         "extensions": ["layer_norm"],
         "functions": {"flash_attn.flash_attn_interface.f": ["(q, k=None)", [2]]},
         "needs": {

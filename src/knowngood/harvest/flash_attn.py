@@ -6,7 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from knowngood.harvest import closure, source
+from knowngood.harvest import closure, flash_attn_limits, source
 from knowngood.harvest.artefact import Artefact, text
 from knowngood.harvest.reading import Published, Reader, Reading, sdist
 
@@ -40,6 +40,9 @@ def read(artefact: Artefact, _: Published, reading: Reading) -> None:
     reading.take("ptx", lambda: {arch: floor or least for kind, arch, floor in targets(setup) if kind == "compute"})
     reading.take("archs_by_default", lambda: chosen_archs(setup), optional=True)
     reading.take("extensions", lambda: extensions(artefact))
+    checked = reading.take("limits", lambda: flash_attn_limits.limits(artefact))
+    if checked is not None:
+        reading.facts |= reading.facts.pop("limits")
     reading.take("functions", lambda: signatures(artefact, _MODULES))
     reading.take("needs", lambda: closure.needs(artefact, "flash_attn"))
 
@@ -125,4 +128,4 @@ def signatures(artefact: Artefact, members: tuple[str, ...]) -> dict[str, list[o
     return found
 
 
-READER = Reader(package="flash-attn", revision=2, choose=sdist, read=read)
+READER = Reader(package="flash-attn", revision=3, choose=sdist, read=read)

@@ -56,6 +56,10 @@ class Reading:
             self.again |= error.again
             self.unknown[name] = str(error)
             return None
+        except OSError as error:  # the cache's disk, not the artefact
+            self.again = True
+            self.unknown[name] = f"this machine could not keep it: {error.strerror or type(error).__name__}"
+            return None
         except Exception as error:  # noqa: BLE001 - an artefact can be wrong in any way; the rest is still read
             self.unknown[name] = f"the artefact could not be understood: {type(error).__name__}: {error}"
             return None

@@ -56,18 +56,27 @@ def harvest(  # noqa: PLR0913 - `index`, `cache` and `readers` are the tests' se
     folder: Path,
     say: Callable[[str], None],
     refresh: bool = False,
+    floors: Mapping[str, Version] | None = None,
     index: Index | None = None,
     cache: Path | None = None,
     readers: Mapping[str, Reader | Table] = READERS,
 ) -> Report:
     """Read the releases of these packages (of all, when none is named) that `folder` does not know yet.
 
-    `refresh` reads the known ones too. Each package's file is replaced as a whole when it is done.
+    `floors` are the oldest releases of interest, else those of `floors.json`. `refresh` reads the known ones too.
+    Each package's file is replaced as a whole when it is done.
     """
     strange = sorted(set(packages) - set(readers))
     if strange:
         raise UsageError(f"{', '.join(strange)}: no reader for that; there are {', '.join(sorted(readers))}")
-    run = _Run(index=index or SimpleIndex(), folder=folder, say=say, refresh=refresh, cache=cache)
+    run = _Run(
+        index=index or SimpleIndex(),
+        folder=folder,
+        floors=floors or read_floors(folder),
+        say=say,
+        refresh=refresh,
+        cache=cache,
+    )
     for package in packages or readers:
         reader = readers[package]
         try:
@@ -88,6 +97,7 @@ class _Run:
 
     index: Index
     folder: Path
+    floors: Mapping[str, Version]
     say: Callable[[str], None]
     refresh: bool
     cache: Path | None
@@ -97,11 +107,11 @@ class _Run:
         """Read what is due of one package; `Unreadable` when the registry has nothing of it."""
         ledger = read_ledger(self.folder, reader.package)
         files = self.index.files(reader.package)
-        floor = read_floors(self.folder)[reader.package]
+        floor = self.floors.get(reader.package)
         wanted = [
             published
             for published in releases(reader.package, files)
-            if published.version >= floor and reader.accepts(published.version)
+            if (floor is None or published.version >= floor) and reader.accepts(published.version)
         ]
         anew = self.refresh or ledger.reader != reader.revision
         due = [published for published in wanted if anew or _is_due(ledger, published)]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 _PIECE = 1 << 20
-_TEXTS = (".py", ".toml", ".cfg", ".txt", ".md", ".json", "PKG-INFO", "METADATA")
+_TEXTS = (".py", ".toml", ".cfg", ".txt", ".md", ".json", "PKG-INFO", "METADATA", "/flash_api.cpp")
 _TEXT = 2 << 20  # bytes: a larger text is read by a pass of its own
 _LIMIT = 400 << 20  # bytes
 _TIMEOUT = (20, 120)

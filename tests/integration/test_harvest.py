@@ -1,0 +1,74 @@
+"""Reads a few releases from the real registry again and compares them with the committed facts."""
+
+import json
+
+import pytest
+from packaging.version import Version
+
+from knowngood import facts
+from knowngood.harvest import harvest
+from knowngood.harvest.index import SimpleIndex
+from knowngood.harvest.readers import READERS
+
+pytestmark = pytest.mark.integration
+
+AGAIN = {
+    "torch": ("2.6.0", "2.11.0"),
+    "triton": ("3.6.0",),
+    "transformers": ("4.44.2", "5.4.0"),
+    "flash-attn": ("2.6.3", "2.7.0.post2"),
+    "flash-attn-4": ("4.0.0b36",),
+    "transformer-engine": ("1.13.0",),
+    "transformer-engine-torch": ("1.13.0",),
+    "transformer-engine-cu12": ("1.13.0",),
+    "transformer-engine-cu13": ("2.9.0",),
+    "xtuner": ("0.1.23",),
+    "openrlhf": ("0.8.0",),
+    "xformers": ("0.0.29.post3",),
+}
+
+
+class Few:
+    """The real registry, of whose releases only some are shown."""
+
+    def __init__(self, versions):
+        self.real = SimpleIndex()
+        self.session = self.real.session
+        self.versions = {Version(version) for version in versions}
+
+    def files(self, project):
+        return tuple(file for file in self.real.files(project) if file.version in self.versions)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("package", AGAIN)
+def test_read_again_without_a_cache_the_facts_are_the_same(package, tmp_path):
+    versions = AGAIN[package]
+    (tmp_path / "floors.json").write_text((facts.default_folder() / "floors.json").read_text())
+    report = harvest(
+        [package], folder=tmp_path, say=print, index=Few(versions), cache=tmp_path / "cache", readers=READERS
+    )
+    assert report.exit_code == 0
+    read = json.loads((tmp_path / f"{package}.json").read_text())["releases"]
+    known = json.loads((facts.default_folder() / f"{package}.json").read_text())["releases"]
+    assert set(read) == set(versions)
+    for version in versions:
+        assert read[version] | {"read": ""} == known[version] | {"read": ""}
+
+
+@pytest.mark.timeout(120)
+def test_the_registry_offers_every_release_that_the_facts_know():
+    index = SimpleIndex()
+    for package in AGAIN:
+        offered = {file.version for file in index.files(package)}
+        gone = [version for version in facts.load(package) if Version(version) not in offered]
+        assert not gone, f"{package}: the registry has these no more: {gone}"
+
+
+@pytest.mark.timeout(120)
+def test_drivers_read_again(tmp_path):
+    report = harvest(["drivers"], folder=tmp_path, say=print, cache=tmp_path / "cache")
+    assert report.exit_code == 0
+    for cuda, release in facts.load("drivers", tmp_path).items():
+        known = facts.load("drivers").get(cuda)
+        assert known is None or known.facts == release.facts
