@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from knowngood import sdk
 from knowngood.cell import Cell
 from knowngood.errors import KnowngoodError, MissingError
 from knowngood.evidence import Evidence, Where
@@ -31,6 +32,8 @@ SUITE_IN_IMAGE = "/opt/knowngood/smoke_tests"
 _FOLDER = "/tmp/knowngood"  # noqa: S108  # in the container, which is ours alone
 _SHM = "1g"
 _LABEL = "io.knowngood.smoke"
+_TIMED_OUT = (124, 137)
+"""Exit codes of `timeout` in the container: it has stopped the suite, or had to kill it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,8 +90,7 @@ def in_container(  # noqa: PLR0913
     left no report. The container is removed whatever happens.
     """
     inside = command(cell, options)
-    client = engine.client()
-    try:
+    with sdk.client(engine) as client:
         container = _create(client, image, inside, options)
         try:
             container.put_archive("/tmp", _archive({"predictions.json": json.dumps(predictions)}))  # noqa: S108
@@ -97,8 +99,6 @@ def in_container(  # noqa: PLR0913
             report = _report(container, log)
         finally:
             container.remove(force=True, v=True)
-    finally:
-        client.close()
     return Evidence(
         cell=str(cell),
         where=Where.CONTAINER_GPU if options.gpus else Where.CONTAINER_CPU,
@@ -137,7 +137,7 @@ def here(  # noqa: PLR0913
         path = Path(folder) / "report.json"
         if not path.exists():
             raise KnowngoodError(f"the suite left no report; {_last_line(log)} (log: {log})")
-        report = json.loads(path.read_text())
+        report = _read(path.read_bytes(), log)
     return Evidence(
         cell=str(cell),
         where=Where.BARE,
@@ -196,12 +196,15 @@ def _follow(container: Container, options: Options, log: Path, say: Callable[[st
     try:
         ended = container.wait(timeout=options.seconds + 30)
     except requests.exceptions.RequestException as error:
+        if "timed out" not in str(error):  # it is the engine that has gone
+            raise
         log.write_bytes(container.logs(tail=2000))
-        raise KnowngoodError(
-            f"the container did not end within {options.seconds + 30} s ({type(error).__name__}; log: {log})"
-        ) from None
+        raise KnowngoodError(f"the container did not end within {options.seconds + 30} s (log: {log})") from None
     log.write_bytes(container.logs())
-    if ended["StatusCode"] == 124:
+    container.reload()
+    if container.attrs["State"].get("OOMKilled"):
+        raise KnowngoodError(f"the suite was killed at {options.memory} of memory; --memory gives more (log: {log})")
+    if ended["StatusCode"] in _TIMED_OUT:
         raise KnowngoodError(f"the suite did not end within {options.seconds} s (log: {log})")
 
 
@@ -210,13 +213,20 @@ def _report(container: Container, log: Path) -> dict[str, Any]:
 
     try:
         chunks, _ = container.get_archive(f"{_FOLDER}/report.json")
-        with tarfile.open(fileobj=io.BytesIO(b"".join(chunks))) as archive:
-            member = archive.extractfile("report.json")
-            assert member is not None  # noqa: S101
-            report: dict[str, Any] = json.load(member)
-            return report
     except NotFound:
         raise KnowngoodError(f"the suite left no report; {_last_line(log)} (log: {log})") from None
+    with tarfile.open(fileobj=io.BytesIO(b"".join(chunks))) as archive:
+        member = archive.extractfile("report.json")
+        assert member is not None  # noqa: S101
+        return _read(member.read(), log)
+
+
+def _read(data: bytes, log: Path) -> dict[str, Any]:
+    try:
+        report: dict[str, Any] = json.loads(data)
+    except ValueError as error:
+        raise KnowngoodError(f"the suite left a damaged report ({error}); {_last_line(log)} (log: {log})") from None
+    return report
 
 
 def _last_line(log: Path) -> str:
@@ -241,11 +251,8 @@ def _archive(files: Mapping[str, str]) -> bytes:
 
 def node(engine: Engine) -> dict[str, Any]:
     """The fingerprint of the machine that the engine runs containers on."""
-    client = engine.client()
-    try:
+    with sdk.client(engine) as client:
         info = client.info()
-    finally:
-        client.close()
     facts = {
         "kernel": info["KernelVersion"],
         "cpus": info["NCPU"],

@@ -113,7 +113,7 @@ hostile = st.one_of(
             "{% raw %}",
             "x\rRUN evil",
             "x\u2028RUN evil",
-            "１.２",
+            "\uff11.\uff12",
         ]
     ),
 )
@@ -162,7 +162,7 @@ def test_nothing_in_matrix_yaml_becomes_an_instruction(place, text):
             assert instructions(render.dockerfile(made, TEMPLATES)) == expected(len(layers))
     except KnowngoodError as error:
         assert error.exit_code == 2  # noqa: PT017
-        assert re.match(r"matrix\.yaml:\d+:\d+: ", str(error))
+        assert re.match(r"matrix\.yaml:\d+:\d+: ", str(error))  # noqa: PT017
 
 
 def test_stale_shows_what_would_change(tmp_path):

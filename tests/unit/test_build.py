@@ -1,0 +1,345 @@
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import requests
+from docker.errors import APIError, NotFound
+
+from knowngood import build, host, sdk
+from knowngood.engine import Engine
+from knowngood.errors import KnowngoodError, MissingError
+
+SECRET = "s3cret-token"
+INPUTS = "ab" * 32
+
+
+class Images:
+    """The images of an engine, at the seam of the SDK."""
+
+    def __init__(self):
+        self.known = {}
+        self.error = None
+
+    def get(self, tag):
+        if self.error:
+            raise self.error
+        if tag not in self.known:
+            raise NotFound(f"no such image: {tag}")
+        return self.known[tag]
+
+
+class FakeEngine(Engine):
+    def client(self, **_):
+        return SimpleNamespace(images=IMAGES, close=lambda: None)
+
+
+IMAGES = Images()
+
+
+@pytest.fixture
+def engine(tmp_path):
+    """An engine whose `docker` is a script: `script(text)` says what it does; its argv lands in `argv.json`."""
+    IMAGES.__init__()
+    program = tmp_path / "docker"
+
+    def script(text: str) -> FakeEngine:
+        program.write_text(
+            f"#!{sys.executable}\nimport json, os, sys, time\n"
+            f"json.dump([sys.argv, dict(os.environ)], open({str(tmp_path / 'argv.json')!r}, 'w'))\n{text}\n"
+        )
+        program.chmod(0o755)
+        return FakeEngine(
+            host="unix:///e.sock",
+            docker=(str(program), "--host", "unix:///e.sock"),
+            version="26.1",
+            buildkit="0.13",
+            containerd_store=True,
+            embedded=False,
+            network="default",
+        )
+
+    return script
+
+
+def plan(**changes) -> build.Plan:
+    fields = {
+        "tag": "knowngood:x",
+        "dockerfile": Path("/p/Dockerfile"),
+        "context": Path("/p/docker"),
+        "contexts": {"base": "oci-layout:///b@sha256:0", "tools": "/t"},
+        "inputs": INPUTS,
+    }
+    return build.Plan(**(fields | changes))
+
+
+def image(inputs: str = INPUTS):
+    return SimpleNamespace(id="sha256:1", attrs={"Size": 5}, labels={"io.knowngood.inputs": f"sha256:{inputs}"})
+
+
+def values(argv: list[str], option: str) -> list[str]:
+    return [argv[index + 1] for index, word in enumerate(argv) if word == option]
+
+
+def test_the_command(engine):
+    argv = build.command(plan(secrets={"env": Path("/s/env")}), engine(""), Path("/m.json"))
+    assert argv[1:5] == ["--host", "unix:///e.sock", "buildx", "build"]
+    assert values(argv, "--build-context") == ["base=oci-layout:///b@sha256:0", "tools=/t"]
+    assert values(argv, "--secret") == ["id=env,src=/s/env"]
+    assert values(argv, "--label") == [f"io.knowngood.inputs=sha256:{INPUTS}"]
+    assert values(argv, "--build-arg") == ["SOURCE_DATE_EPOCH=315532800"]
+    assert values(argv, "--output")[0].startswith("type=image,name=knowngood:x,compression=zstd")
+    assert values(argv, "--provenance") == ["false"]
+    assert argv[-1] == "/p/docker"
+
+
+def test_an_engine_without_the_containerd_store_loads(engine):
+    import dataclasses
+
+    argv = build.command(plan(), dataclasses.replace(engine(""), containerd_store=False), Path("/m"))
+    assert values(argv, "--tag") == ["knowngood:x"]
+    assert "--load" in argv
+    assert "--output" not in argv
+
+
+def test_secrets_are_files_that_are_gone_afterwards_and_only_the_user_can_read(monkeypatch, engine, tmp_path):
+    settings = host.Settings(
+        env={"UV_DEFAULT_INDEX": f"https://me:{SECRET}@index.example/simple"}, files={"ca": tmp_path / "ca.pem"}
+    )
+    monkeypatch.setattr(host, "settings", lambda: settings)
+    with build.host_secrets() as secrets:
+        assert set(secrets) == {"env", "ca"}
+        assert SECRET in secrets["env"].read_text()
+        assert stat.S_IMODE(secrets["env"].stat().st_mode) == 0o600
+        argv = build.command(plan(secrets=secrets), engine(""), Path("/m"))
+        assert SECRET not in json.dumps(argv)
+    assert not secrets["env"].exists()
+
+
+def test_no_settings_no_secret(monkeypatch):
+    monkeypatch.setattr(host, "settings", lambda: host.Settings(env={}, files={}))
+    with build.host_secrets() as secrets:
+        assert secrets == {}
+
+
+@pytest.fixture
+def folders(tmp_path):
+    recipe = tmp_path / "recipe"
+    recipe.mkdir()
+    (recipe / "a").write_text("a")
+    (recipe / "b").write_text("b")
+    return {"recipe": recipe}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda folder: (folder / "a").write_text("x"),
+        lambda folder: (folder / "a").chmod(0o755),
+        lambda folder: (folder / "a").rename(folder / "c"),
+        lambda folder: (folder / "c").write_text(""),
+        lambda folder: (folder / "b").unlink(),
+        lambda folder: ((folder / "a").write_text("ab"), (folder / "b").write_text("")),
+    ],
+)
+def test_an_image_follows_from_every_file(folders, change):
+    before = build.inputs("FROM x", folders, {})
+    assert build.inputs("FROM x", folders, {}) == before
+    change(folders["recipe"])
+    assert build.inputs("FROM x", folders, {}) != before
+
+
+def test_and_from_the_dockerfile_and_the_words_but_not_from_caches_or_secrets(folders, monkeypatch):
+    before = build.inputs("FROM x", folders, {"lock": "1", "uv": "2"})
+    assert build.inputs("FROM y", folders, {"lock": "1", "uv": "2"}) != before
+    assert build.inputs("FROM x", folders, {"lock": "2", "uv": "2"}) != before
+    (folders["recipe"] / "__pycache__").mkdir()
+    (folders["recipe"] / "__pycache__" / "a.pyc").write_bytes(b"x")
+    os.utime(folders["recipe"] / "a", (1, 1))
+    monkeypatch.setenv("UV_DEFAULT_INDEX", f"https://me:{SECRET}@index.example")
+    assert build.inputs("FROM x", folders, {"uv": "2", "lock": "1"}) == before
+
+
+def test_an_image_of_the_same_inputs_is_there(engine):
+    found = engine("")
+    assert build.existing(plan(), found) is None
+    IMAGES.known["knowngood:x"] = image("cd" * 32)
+    assert build.existing(plan(), found) is None
+    IMAGES.known["knowngood:x"] = image()
+    assert build.existing(plan(), found) == build.Image(tag="knowngood:x", digest="sha256:1", size=5, built=False)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        (
+            requests.ConnectionError("gone"),
+            MissingError,
+            "the engine at unix:///e.sock does not answer (gone); `knowngood en",
+        ),
+        (
+            APIError("x", explanation="layer is broken"),
+            KnowngoodError,
+            "the engine at unix:///e.sock refused: layer is broken",
+        ),
+    ],
+)
+def test_an_engine_that_fails_is_a_sentence(engine, error, kind, message):
+    found = engine("")
+    IMAGES.error = error
+    with pytest.raises(KnowngoodError) as caught:
+        build.existing(plan(), found)
+    assert type(caught.value) is kind
+    assert str(caught.value).startswith(message)
+
+
+def test_a_client_is_closed_whatever_happens(monkeypatch, engine):
+    closed = []
+    found = engine("")
+    monkeypatch.setattr(FakeEngine, "client", lambda _self: SimpleNamespace(close=lambda: closed.append(1)))
+    with pytest.raises(ZeroDivisionError), sdk.client(found):
+        raise ZeroDivisionError
+    assert closed == [1]
+
+
+GOOD = 'print("#5 [layer-torch 1/1] RUN x", flush=True); print("#9 exporting layers")'
+
+
+def test_a_build_says_its_steps_and_keeps_its_output(engine, tmp_path):
+    said = []
+
+    def say(step):
+        said.append(step)
+        IMAGES.known["knowngood:x"] = image()
+
+    log = tmp_path / "logs" / "build.log"
+    made = build.build(plan(), engine(GOOD), log=log, say=say)
+    assert (made.built, made.digest) == (True, "sha256:1")
+    assert said == ["run layer-torch", "export"]
+    assert "#5 [layer-torch 1/1] RUN x" in log.read_text()
+
+
+def test_what_another_run_has_built_meanwhile_is_taken(engine, tmp_path):
+    IMAGES.known["knowngood:x"] = image()
+    made = build.build(plan(), engine("sys.exit(9)"), log=tmp_path / "build.log", say=print)
+    assert not made.built
+    assert not (tmp_path / "argv.json").exists()
+
+
+def test_credentials_reach_neither_log_nor_message(engine, tmp_path):
+    text = f'print("#7 1.2 error: Failed to fetch: `https://me:{SECRET}@index.example/simple/x/`"); sys.exit(1)'
+    log = tmp_path / "build.log"
+    with pytest.raises(MissingError, match="the index does not answer") as caught:
+        build.build(plan(), engine(text), log=log, say=print)
+    assert SECRET not in str(caught.value)
+    assert SECRET not in log.read_text()
+    assert "https://***@index.example/simple/x/" in log.read_text()
+
+
+def test_an_interrupted_build_leaves_no_process(engine, tmp_path):
+    text = f'open({str(tmp_path / "pid")!r}, "w").write(str(os.getpid())); {GOOD}; sys.stdout.flush(); time.sleep(60)'
+
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build.build(plan(), engine(text), log=tmp_path / "build.log", say=interrupt)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+def test_built_but_not_shown(engine, tmp_path):
+    with pytest.raises(KnowngoodError, match="was built, but the engine does not show it"):
+        build.build(plan(), engine(GOOD), log=tmp_path / "build.log", say=print)
+
+
+SOLVE = 'ERROR: failed to solve: process "/recipe/install-layer x /out" did not complete successfully: exit code: 2'
+
+
+@pytest.mark.parametrize(
+    ("output", "code", "message"),
+    [
+        ("#9 3.1 write /x: no space left on device", 4, "the disk is full; free some space"),
+        (
+            f"#9 3.1 error: Hash mismatch for `torch==2.11.0`\n{SOLVE}",
+            1,
+            "a wheel on the index is not the one that was locked",
+        ),
+        (
+            f"#9 0.3 what is installed is not the lock:\n#9 0.3 torch: locked 1, installed 2\n{SOLVE}",
+            1,
+            "what was installed is",
+        ),
+        (f"#9 3.1   cause: HTTP status client error (401 Unauthorized)\n{SOLVE}", 4, "the index refuses this host"),
+        (
+            f"#9 1 error: Failed to fetch: x\n#9 1  HTTP status client error (404 Not Found)\n{SOLVE}",
+            1,
+            "a locked wheel is gone",
+        ),
+        (
+            f"#9 1 error: Failed to fetch: x\n#9 1  invalid peer certificate: UnknownIssuer\n{SOLVE}",
+            4,
+            "a server's certificate",
+        ),
+        (
+            f"#9 3.1   cause: error sending request for url (https://index.example)\n{SOLVE}",
+            4,
+            "the index does not answer",
+        ),
+        (f"#9 3.1 error: Failed to download `torch==2.11.0`\n{SOLVE}", 4, "the index does not answer"),
+        ("ERROR: Cannot connect to the Docker daemon at unix:///e.sock.", 4, "the engine stopped answering"),
+        (
+            "ERROR: failed to receive status: rpc error: code = Unavailable desc = error reading from server: EOF",
+            4,
+            "the engine",
+        ),
+        (f"#9 60 Killed\n{SOLVE.replace('exit code: 2', 'exit code: 137')}", 4, "a build step was killed"),
+        (
+            f"#9 3.1 error: No virtual environment found\n{SOLVE}",
+            1,
+            "the build failed: error: No virtual environment found",
+        ),
+        (SOLVE, 1, f"the build failed: {SOLVE}"),
+        ("one\ntwo\n", 1, "the build failed: two"),
+        ("", 1, "the build failed: it said nothing"),
+    ],
+)
+def test_what_went_wrong(output, code, message):
+    error = build.failure(output, Path("/l/build.log"))
+    assert error.exit_code == code
+    assert str(error).startswith(message)
+    assert "(log: /l/build.log)" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("line", "step"),
+    [
+        ("#12 [layer-torch 1/1] RUN --mount=type=bind,from=tools", "run layer-torch"),
+        ("#3 [stage-22 3/16] COPY --link --from=layer-torch /out/ /", "copy stage-22"),
+        ("#20 exporting to image", "export"),
+        ("#1 [internal] load build definition from Dockerfile", None),
+        ("#12 1.2 error: x", None),
+        ("#12 DONE 0.1s", None),
+    ],
+)
+def test_a_step(line, step):
+    assert build._step(line) == step
+
+
+def test_a_wheel_is_sent_alone(tmp_path):
+    (tmp_path / "a.whl").write_bytes(b"a")
+    (tmp_path / "b.whl").write_bytes(b"b")
+    folder = build.wheelhouse(tmp_path / "a.whl", "1" * 64)
+    assert [item.name for item in folder.iterdir()] == ["a.whl"]
+    assert build.wheelhouse(tmp_path / "a.whl", "1" * 64) == folder
+    assert [item.name for item in folder.parent.iterdir()] == [folder.name]
+
+
+def test_the_tools_are_uv():
+    assert [item.name for item in build.tools().iterdir()] == ["uv"]
+    assert build.uv_version() in build.tools().name

@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from samples import FA0, FA2, FA4, distributions, parsed, with_
+
+from knowngood import contents, locking, resolve
+from knowngood.cell import parse
+from knowngood.contents import Contents
+from knowngood.errors import KnowngoodError, MissingError, UsageError
+
+WHEEL = "flash_attn-2.8.3.post2+cu13torch2.11cxx11abitrue.sm90-cp311-cp311-linux_x86_64.whl"
+
+
+@pytest.fixture
+def index(monkeypatch):
+    """A resolver and an index that answer with the sample locks; counts what they were asked."""
+    asked = []
+
+    def answer(request, wheels):
+        asked.append((request, wheels))
+        identity = FA4 if any(item.startswith("flash-attn-4") for item in request.requirements) else FA0
+        identity = FA2 if wheels else identity
+        return [
+            resolve.Pinned(
+                name=item.name, version=item.version, url=f"https://files.example/{item.file}", sha256=item.sha256
+            )
+            for item in distributions(identity)
+        ]
+
+    def read_all(places, _say):
+        return {name: Contents(size=1000, files={f"{name}.py": sha256}) for name, (_, sha256) in places.items()}
+
+    monkeypatch.setattr(resolve, "resolve", answer)
+    monkeypatch.setattr(contents, "read_all", read_all)
+    return asked
+
+
+def lock(home, identity, **options):
+    matrix = home.matrix
+    settings = {
+        "house": home.root / "house",
+        "cxx11abi": lambda _: True,
+        "upgrade": False,
+        "locked_only": False,
+        "say": lambda _: None,
+    }
+    return locking.lock_cell(matrix.entry(parse(identity)), matrix, home.tree, **(settings | options))
+
+
+def test_what_the_resolver_is_asked():
+    matrix = parsed(with_(("flash-attn: 4.0.0b36", "flash-attn: 4.0.0b36\n    with: [datasets, pytest]")))
+    request = locking.request(matrix.entry(parse(FA4)), matrix)
+    assert request == resolve.Request(
+        requirements=(
+            "torch==2.11.0",
+            "transformers==5.17.0",
+            "triton==3.6.0",
+            "flash-attn-4==4.0.0b36",
+            "flash-attn-4[cu13]",
+            "pytest",
+            "datasets",
+        ),
+        excludes=("nvidia-cutlass-dsl-libs-cu12",),
+        python="3.11",
+        glibc="2.36",
+        locked_at="2026-11-20",
+    )
+    assert locking.request(matrix.entry(parse(FA0)), matrix).excludes == ()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("2026-11-20", "2026-11-21"),
+        ("stack: [pytest]", "stack: [pytest, peft]"),
+        ("torch: torch", "torch: [torch, triton]"),
+        ("nvidia-cutlass-dsl-libs-cu12", "nvidia-cutlass-dsl-libs-cu11"),
+        ("glibc: 2.36", "glibc: 2.35"),
+    ],
+)
+def test_a_lock_follows_from_what_is_asked(change):
+    before, after = parsed(), parsed(with_(change))
+    cell = parse(FA4)
+    assert locking.inputs(before.entry(cell), before) != locking.inputs(after.entry(cell), after)
+
+
+@pytest.mark.parametrize("change", [("because: one", "because: only one"), ("default: ", "latest: "), ("H200", "H800")])
+def test_and_from_nothing_else(change):
+    before, after = parsed(), parsed(with_(change))
+    cell = parse(FA4)
+    assert locking.inputs(before.entry(cell), before) == locking.inputs(after.entry(cell), after)
+
+
+def test_a_cell_is_locked_once(home, index):
+    first = lock(home, FA4)
+    assert first.changed
+    again = lock(home, FA4)
+    assert (again.lock, again.changed, len(index)) == (first.lock, False, 1)
+    assert not lock(home, FA4, upgrade=True).changed
+    assert len(index) == 2
+
+
+@pytest.mark.parametrize("locked_only", [True, False])
+def test_a_stale_lock(home, index, locked_only):
+    old = lock(home, FA4).lock
+    home.tree.save(dataclasses.replace(old, inputs="0" * 64))
+    if not locked_only:
+        assert lock(home, FA4).lock == old
+        return
+    with pytest.raises(KnowngoodError, match=r"its lock follows from an older matrix.yaml; run `knowngood lock 'sm90-"):
+        lock(home, FA4, locked_only=True)
+    assert len(index) == 1
+
+
+def test_a_missing_lock_when_only_locked_ones_are_wanted(home, index):
+    with pytest.raises(KnowngoodError, match="its lock is missing"):
+        lock(home, FA4, locked_only=True)
+    assert not index
+    assert not (home.tree.folder / "cells").exists()
+
+
+@pytest.mark.usefixtures("index")
+def test_a_damaged_lock_is_made_anew_as_its_message_promises(home):
+    old = lock(home, FA4).lock
+    path = home.tree.cell_folder(parse(FA4)) / "cell.json"
+    path.write_text("{")
+    with pytest.raises(UsageError, match="run `knowngood lock` again"):
+        lock(home, FA4, locked_only=True)
+    said = []
+    assert lock(home, FA4, say=said.append).lock == old
+    assert said[0].startswith("locking anew: ")
+    assert home.tree.load(parse(FA4)) == old
+
+
+def test_without_a_wheel_flash_attn_2_cannot_be_locked(home, index):
+    (home.root / "house").mkdir()
+    (home.root / "house" / WHEEL.replace("cu13t", "cu12t")).write_bytes(b"")
+    with pytest.raises(locking.NoWheelError) as caught:
+        lock(home, FA2)
+    assert caught.value.exit_code == 4
+    assert f"{FA2}: the wheelhouse has no flash-attn 2.8.3.post2 wheel for it (" in str(caught.value)
+    assert "it is for CUDA 12, the cell has 13.0" in str(caught.value)
+    assert "--wheelhouse" in str(caught.value)
+    assert not index
+
+
+def test_the_wheel_of_the_house_goes_to_the_resolver(home, index):
+    (home.root / "house").mkdir()
+    (home.root / "house" / WHEEL).write_bytes(b"")
+    made = lock(home, FA2).lock
+    assert index[0][1] == home.root / "house"
+    assert "flash-attn" in {item.name for item in made.distributions}
+
+
+def test_no_other_cell_sees_the_house(home, index):
+    (home.root / "house").mkdir()
+    (home.root / "house" / WHEEL).write_bytes(b"")
+    lock(home, FA4)
+    assert index[0][1] is None
+
+
+@pytest.mark.usefixtures("index")
+def test_a_lock_that_changed_a_pin_is_not_written(home, monkeypatch):
+    monkeypatch.setattr(
+        resolve,
+        "resolve",
+        lambda *_: [
+            resolve.Pinned(name=item.name, version=item.version, url="https://files.example/x.whl", sha256=item.sha256)
+            for item in distributions(FA0)
+        ],
+    )
+    with pytest.raises(KnowngoodError, match=r"the lock is not the cell: transformers is 4.57.6 in the lock, 5.17.0"):
+        lock(home, FA4)
+    assert home.tree.load(parse(FA4)) is None
+
+
+@pytest.mark.usefixtures("index")
+def test_clobbers_are_an_error_that_names_both(home, monkeypatch):
+    same = {name: Contents(size=1, files={"flash_attn/cute/__init__.py": name}) for name in ("torch", "flash-attn-4")}
+    rest = Contents(size=1, files={})
+    monkeypatch.setattr(contents, "read_all", lambda places, _: dict.fromkeys(places, rest) | same)
+    with pytest.raises(
+        KnowngoodError, match=r"flash-attn-4 and torch both write flash_attn/cute/__init__.py; take one"
+    ):
+        lock(home, FA4)
+    assert home.tree.load(parse(FA4)) is None
+
+
+@pytest.mark.usefixtures("index")
+def test_an_index_that_does_not_answer_leaves_nothing(home, monkeypatch):
+    def fail(*_):
+        raise MissingError("the index did not answer")
+
+    monkeypatch.setattr(contents, "read_all", fail)
+    with pytest.raises(MissingError):
+        lock(home, FA4)
+    assert not list((home.tree.folder).glob("cells/*"))
+    assert not list((home.tree.folder).glob("layers/*"))
+
+
+def test_a_writer_waits_for_the_other(home):
+    import fcntl
+    import os
+
+    with locking.writing(home.tree):
+        handle = os.open(home.tree.folder, os.O_RDONLY)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(handle)
