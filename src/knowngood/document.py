@@ -49,7 +49,15 @@ class Document:
 
 
 def parse(text: str, file: str) -> Document:
-    """The document in `text`; raises `InputError` for what is not well-formed, with line and column."""
+    """The document in `text`, without a defect; raises `InputError` with every one, with line and column."""
+    document = read(text, file)
+    if document.problems:
+        raise InputError(document.problems)
+    return document
+
+
+def read(text: str, file: str) -> Document:
+    """The document in `text`, perhaps with `problems`; raises `InputError` for what is not well-formed."""
     if len(text) > MAX_LENGTH:
         said = f"the file is longer than {MAX_LENGTH:,} characters; is it the right one?"
         raise InputError([_at(file, None, said)])

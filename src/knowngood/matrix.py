@@ -86,7 +86,7 @@ class Matrix:
 
 def parse(text: str, file: str, knowledge: Knowledge) -> Matrix:
     """The matrix in `text`. Raises `InputError` with every defect found."""
-    source = document.parse(text, file)
+    source = document.read(text, file)
     raw, problems = schema.validate(source)
     if raw is None:
         raise InputError(problems)

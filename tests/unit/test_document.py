@@ -79,13 +79,17 @@ def test_twenty_levels_are_read_and_one_more_is_not():
 
 
 def test_repeated_and_odd_keys_leave_the_rest_readable():
-    found = document.parse("a: 1\na: 2\n? [x]\n: 3\nb: 4\nb: 5\n", "m")
+    found = document.read("a: 1\na: 2\n? [x]\n: 3\nb: 4\nb: 5\n", "m")
     assert found.data == {"a": "1", "b": "4"}
     assert [str(problem) for problem in found.problems] == [
         "m:2:1: the key 'a' was given in line 1 already; keep one of them",
         "m:3:3: a key must be plain text",
         "m:6:1: the key 'b' was given in line 5 already; keep one of them",
     ]
+
+
+def test_who_does_not_ask_for_problems_gets_them_raised():
+    assert refused("a: 1\na: 2\n") == ["m.yaml:2:1: the key 'a' was given in line 1 already; keep one of them"]
 
 
 def test_a_problem_stands_at_its_value_its_key_or_the_nearest_above():

@@ -123,7 +123,7 @@ OFFLINE = """error: Request failed after 3 retries in 7.1s
         (
             NO_SOLUTION,
             1,
-            "nothing satisfies torch==2.11.0, pytest: No solution found when resolving dependencies; Because only torch<=",
+            "nothing satisfies torch==2.11.0, pytest: No solution found when resolving dependencies; Because only ",
         ),
         (
             NO_SOLUTION.replace("error: ", "  \u00d7 ").replace("cause:", "╰─▶"),
