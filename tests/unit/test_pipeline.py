@@ -1,0 +1,256 @@
+"""The steps in their order, with fakes where they meet the engine, the resolver and the bases."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+
+import pytest
+from samples import FA0, FA2, FA4, distributions
+
+from knowngood import bases, build, evidence, pipeline, resolve, smoke
+from knowngood.cell import parse
+from knowngood.contents import Contents
+from knowngood.engine import Engine
+from knowngood.errors import KnowngoodError, MissingError
+from knowngood.evidence import Evidence, Tier, Where
+from knowngood.pipeline import Options, Pipeline, Status
+
+ENGINE = Engine(
+    host="unix:///e.sock",
+    docker=("docker",),
+    version="26",
+    buildkit="0.13",
+    containerd_store=True,
+    embedded=False,
+    network="default",
+)
+NODE = {"name": "abc"}
+WHEEL = "flash_attn-2.8.3.post2+cu13torch2.11cxx11abitrue.sm90-py3-none-any.whl"
+
+
+@pytest.fixture
+def world(home, monkeypatch):
+    """What the fakes did, in order, and how they answer."""
+
+    class World:
+        done: list[str] = []
+        images: dict[str, build.Image] = {}
+        ok = True
+        build_error: BaseException | None = None
+
+    world = World()
+    world.done, world.images = [], {}
+
+    def answer(request, _wheels):
+        world.done.append("resolve")
+        identity = FA4 if "transformers==5.17.0" in request.requirements else FA0
+        return [
+            resolve.Pinned(
+                name=item.name, version=item.version, url=f"https://files.example/{item.file}", sha256=item.sha256
+            )
+            for item in distributions(identity)
+        ]
+
+    def existing(plan, _engine):
+        image = world.images.get(plan.inputs)
+        return dataclasses.replace(image, built=False) if image else None
+
+    def make(plan, _engine, **_):
+        world.done.append("build")
+        world.plan = plan
+        if world.build_error:
+            raise world.build_error
+        world.images[plan.inputs] = build.Image(tag=plan.tag, digest="sha256:" + plan.inputs, size=1, built=True)
+        return world.images[plan.inputs]
+
+    def in_container(cell, _image, digest, _engine, options, **_):
+        world.done.append("smoke")
+        return Evidence(
+            cell=str(cell),
+            where=Where.CONTAINER_GPU if options.gpus else Where.CONTAINER_CPU,
+            image=digest,
+            when="2026-11-21T10:00:00+00:00",
+            node=NODE,
+            command=("python", *(["--quick"] if options.quick else [])),
+            report={
+                "verdict": {"ok": world.ok, "domain": "image", "text": "eager does not train"},
+                "suite_hash": "5" * 64,
+                "checks": [{"setting": "eager", "outcome": "pass" if world.ok else "fail"}],
+            },
+        )
+
+    monkeypatch.setattr(resolve, "resolve", answer)
+    monkeypatch.setattr(
+        "knowngood.contents.read_all", lambda places, _: {name: Contents(size=1, files={}) for name in places}
+    )
+    monkeypatch.setattr(bases, "context", lambda *_, **__: "oci-layout:///b@sha256:" + "b" * 64)
+    monkeypatch.setattr(build, "existing", existing)
+    monkeypatch.setattr(build, "build", make)
+    monkeypatch.setattr(smoke, "in_container", in_container)
+    monkeypatch.setattr(smoke, "node", lambda _: NODE)
+    monkeypatch.setattr(pipeline, "cxx11abi", lambda _: True)
+    monkeypatch.setattr(type(home), "predictions", [], raising=False)
+    return world
+
+
+def run(home, identity=FA4, **options):
+    line = Pipeline(home, Options(wheelhouse=home.root / "house", **options), ENGINE)
+    return line.run(parse(identity), lambda _: None)
+
+
+def test_the_first_run_does_everything_and_the_second_nothing(home, world):
+    first = run(home)
+    assert world.done == ["resolve", "build", "smoke"]
+    assert (first.status, first.tier, first.error) == (Status.PROVEN, Tier.TRAINS_ON_CPU, None)
+    assert first.evidence.is_file()
+    second = run(home)
+    assert world.done == ["resolve", "build", "smoke"]
+    assert (second.status, second.tier, second.evidence) == (Status.UNCHANGED, Tier.TRAINS_ON_CPU, None)
+    assert second.image.digest == first.image.digest
+
+
+@pytest.mark.parametrize(
+    ("change", "again"),
+    [
+        (lambda home: (home.tree.folder / "recipe" / "normalize").write_text("other"), ["build", "smoke"]),
+        (lambda home: (home.suite / "test_it.py").write_text("other"), ["build", "smoke"]),
+        (lambda home: (home.templates / "Dockerfile.j2").open("a").write("# x\n"), ["build", "smoke"]),
+        (lambda home: [path.unlink() for path in home.evidence.rglob("*.json")], ["smoke"]),
+        (lambda home: [path.unlink() for path in home.tree.folder.rglob("cell.json")], ["resolve"]),
+        (lambda home: (home.root / "README.md").write_text("x"), []),
+    ],
+)
+def test_only_what_follows_from_a_change_is_done_again(home, world, change, again):
+    run(home)
+    world.done.clear()
+    change(home)
+    assert run(home).error is None
+    assert world.done == again
+
+
+@pytest.mark.parametrize("options", [{"suite": smoke.Options(gpus=True)}, {"force_smoke": True}])
+def test_more_is_asked_than_is_proven(home, world, options):
+    run(home)
+    world.done.clear()
+    run(home, **options)
+    assert world.done == ["smoke"]
+
+
+def test_a_quick_run_proves_no_whole_one_but_a_whole_one_a_quick(home, world):
+    run(home, suite=smoke.Options(quick=True))
+    run(home)
+    assert world.done.count("smoke") == 2
+    run(home, suite=smoke.Options(quick=True))
+    assert world.done.count("smoke") == 2
+
+
+def test_evidence_of_another_machine_is_not_enough(home, world, monkeypatch):
+    run(home)
+    monkeypatch.setattr(smoke, "node", lambda _: {"name": "other"})
+    run(home)
+    assert world.done.count("smoke") == 2
+
+
+def test_without_the_proof_it_is_built(home, world):
+    result = run(home, prove=False)
+    assert (result.status, result.tier) == (Status.BUILT, Tier.BUILT)
+    assert world.done == ["resolve", "build"]
+
+
+def test_a_suite_that_fails_is_a_failed_cell_with_evidence(home, world):
+    world.ok = False
+    result = run(home)
+    assert (result.status, result.tier) == (Status.FAILED, Tier.BUILT)
+    assert str(result.error) == "image: eager does not train"
+    assert result.error.exit_code == 1
+    assert result.evidence.is_file()
+    run(home)
+    assert world.done.count("smoke") == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (KnowngoodError("no"), 1, "no"),
+        (MissingError("no engine"), 4, "no engine"),
+        (OSError(errno.ENOSPC, "No space left on device"), 4, "the disk is full; free some space and run it again"),
+        (PermissionError(errno.EACCES, "Permission denied", "/x"), 1, "/x: Permission denied"),
+    ],
+)
+def test_a_step_that_fails_is_in_the_result(home, world, error, code, message):
+    world.build_error = error
+    result = run(home)
+    assert (result.status, result.error.exit_code, str(result.error)) == (Status.FAILED, code, message)
+    assert "smoke" not in world.done
+    world.build_error = None
+    assert run(home).status is Status.PROVEN
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), ZeroDivisionError()])
+def test_an_interruption_or_a_bug_is_not_a_failed_cell(home, world, error):
+    world.build_error = error
+    with pytest.raises(type(error)):
+        run(home)
+
+
+def test_without_its_wheel_the_twin_is_built_and_the_note_says_so(home, world):
+    result = run(home, FA2)
+    assert (result.cell, result.status) == (FA0, Status.PROVEN)
+    assert result.note == f"built in place of {FA2}: the wheelhouse has no flash-attn wheel for it"
+
+
+def test_without_wheel_and_twin_it_fails(home, world):
+    path = home.root / "matrix.yaml"
+    path.write_text(path.read_text().replace("[2.8.3.post2, none]", "2.8.3.post2"))
+    result = run(home, FA2)
+    assert result.error.exit_code == 4
+    assert str(result.error).endswith(f"and matrix.yaml has no {FA0}")
+    assert world.done == []
+
+
+def test_a_wheel_of_other_bytes_is_not_built_in(home, world, lock_of):
+    locked = lock_of(FA2)
+    (wheel,) = [item for item in locked.distributions if item.name == "flash-attn"]
+    (home.root / "house").mkdir()
+    (home.root / "house" / wheel.file).write_bytes(b"other")
+    (home.root / "house" / WHEEL.replace("py3-none-any", "cp311-cp311-linux_x86_64")).write_bytes(b"other")
+    result = run(home, FA2)
+    assert "its sha256 is" in str(result.error)
+    assert "the lock has" in str(result.error)
+    assert world.done == []
+
+
+def test_locked_writes_nothing_and_says_what_is_stale(home, world, lock_of):
+    result = run(home, locked=True)
+    assert "its lock is missing" in str(result.error)
+    lock_of(FA4)
+    result = run(home, locked=True)
+    assert "its Dockerfile is stale; run `knowngood render`" in str(result.error)
+    assert not list(home.tree.folder.rglob("Dockerfile"))
+    run(home)
+    assert run(home, locked=True).error is None
+    (next(home.tree.folder.rglob("Dockerfile"))).write_bytes(b"FROM other\n")
+    for _ in range(2):
+        assert "is stale" in str(run(home, locked=True).error)
+
+
+def test_no_secret_is_in_what_names_the_image(home, world, monkeypatch):
+    run(home)
+    first = world.plan.inputs
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "https://me:s3cret@index.example/simple")
+    world.images.clear()
+    run(home)
+    assert world.plan.inputs == first
+    assert "s3cret" not in " ".join(build.command(world.plan, ENGINE, home.root / "m"))
+    assert "s3cret" not in "".join(path.read_text() for path in home.tree.folder.rglob("*") if path.is_file())
+    assert set(world.plan.secrets) >= {"env"}
+
+
+def test_evidence_that_cannot_be_read_does_not_count(home, world):
+    path = run(home).evidence
+    path.write_text("{")
+    world.done.clear()
+    assert run(home).status is Status.PROVEN
+    assert world.done == ["smoke"]
+    assert evidence.load_all(home.evidence, FA4)[1]
