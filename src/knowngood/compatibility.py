@@ -50,7 +50,8 @@ compatibility."""
 _TRANSFORMERS = """\
 "Declared" stands in its metadata and stops nothing; below "enforced" it acts as if torch were not there."""
 _FLASH_ATTN = """\
-No release writes PTX. "Extensions" are sources for `rotary`, `layer_norm` and the like in the sdist, which installing
+No release writes PTX. "Runs beyond sm_90" is its own check at run time. "Backward limits" need exactly sm_80 or sm_90,
+so not consumer GPUs. "Extensions" are sources for `rotary`, `layer_norm` and the like in the sdist, which installing
 flash-attn does not build. The last column: importing its rotary module needs triton."""
 _FLASH_ATTN_4 = """\
 What its own assertions let pass; training needs the backward pass. transformers lets it pass from 9.0 only."""
@@ -150,11 +151,19 @@ def flash_attn_rows(package: facts.Package[FlashAttn]) -> list[Row]:
             it.requires_python or "?",
             it.cuda_minimum or "?",
             ", ".join(f"sm_{arch} (nvcc {floor})" for arch, floor in (it.sass or {}).items()) or "?",
+            {True: "yes", False: "no", None: "?"}[it.newer_than_sm90],
+            it.backward_needs_sm80_or_sm90 or "none",
             ", ".join(it.extensions or ()) or "none",
-            "yes" if "triton" in (it.needs or {}).get("flash_attn.layers.rotary", ()) else "no",
+            _rotary((it.needs or {}).get("flash_attn.layers.rotary", ())),
         )
 
     return ranges(package, row)
+
+
+def _rotary(needs: Sequence[str]) -> str:
+    if "flash_attn.ops.triton.rotary" in needs:
+        return "yes, but its file is missing"
+    return "yes" if "triton" in needs else "no"
 
 
 def flash_attn_4_rows(package: facts.Package[FlashAttn4]) -> list[Row]:
@@ -263,7 +272,16 @@ def page() -> str:
             "flash-attn: what its sdist can build",
             _FLASH_ATTN,
             table(
-                ["flash-attn", "Python", "nvcc", "machine code", "extensions", "triton rotary"],
+                [
+                    "flash-attn",
+                    "Python",
+                    "nvcc",
+                    "machine code",
+                    "runs beyond sm_90",
+                    "backward limits",
+                    "extensions",
+                    "triton rotary",
+                ],
                 flash_attn_rows(facts.load("flash-attn")),
             ),
         ),

@@ -164,7 +164,8 @@ class FlashAttn:
     """Module-level functions of its interface, padding, rotary and norm modules."""
     needs: Mapping[str, tuple[str, ...]] | None
     """Module -> foreign modules that importing it needs (torch and guarded imports left out), those of `flash_attn`
-    itself not repeated. `rotary_emb`, `dropout_layer_norm`, ... are compiled extensions."""
+    itself not repeated. `rotary_emb`, `dropout_layer_norm`, ... are compiled extensions. A module of flash_attn that is
+    named here is imported but missing from the sdist (`flash_attn.ops.triton.rotary` in 2.1.2.post3)."""
     sdist_size: int | None
     """Bytes."""
 

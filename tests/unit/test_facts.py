@@ -119,7 +119,12 @@ def test_boundaries_of_flash_attn():
     assert known["2.6.3"].facts.functions["flash_attn.bert_padding.unpad_input"][1] == (4,)
     assert known["2.7.0.post2"].facts.functions["flash_attn.bert_padding.unpad_input"][1] == (5,)
     assert "90" not in known["2.2.4"].facts.sass
-    assert "triton" in known["2.2.0"].facts.needs["flash_attn.layers.rotary"]
+    rotary = "flash_attn.layers.rotary"
+    assert known["2.1.1"].facts.needs[rotary] == ("rotary_emb",)
+    assert known["2.1.2.post3"].facts.needs[rotary] == ("flash_attn.ops.triton.rotary",)
+    assert "triton" in known["2.2.0"].facts.needs[rotary]
+    assert not known["2.7.2.post1"].facts.newer_than_sm90
+    assert known["2.7.3"].facts.newer_than_sm90
 
 
 def test_boundaries_of_transformers():

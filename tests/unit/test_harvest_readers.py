@@ -125,6 +125,17 @@ def test_needs_follows_cycles_and_relative_imports():
     assert closure.needs(artefact, "p") == {"p": [], "p.a": ["foreign"], "p.b": ["foreign"]}
 
 
+def test_needs_names_modules_that_the_artefact_lacks():
+    artefact = Memory(
+        {
+            "p/__init__.py": "",
+            "p/a.py": "from p.gone import x\nfrom p import name\nimport p.space.b\n",
+            "p/space/b.py": "",
+        }
+    )
+    assert closure.needs(artefact, "p") == {"p": [], "p.a": ["p.gone"]}
+
+
 IMPORTS = """
 KERNELS_MIN_VERSION = "0.9.0"
 def is_torch_available():

@@ -128,4 +128,4 @@ def signatures(artefact: Artefact, members: tuple[str, ...]) -> dict[str, list[o
     return found
 
 
-READER = Reader(package="flash-attn", revision=3, choose=sdist, read=read)
+READER = Reader(package="flash-attn", revision=4, choose=sdist, read=read)

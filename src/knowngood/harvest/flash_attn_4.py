@@ -46,4 +46,4 @@ def accepted_majors(tree: ast.Module, name: str) -> list[int]:
     raise Unreadable(f"{name} asserts no compute capability where it did")
 
 
-READER = Reader(package="flash-attn-4", revision=1, choose=by_tags("-any.whl"), read=read)
+READER = Reader(package="flash-attn-4", revision=2, choose=by_tags("-any.whl"), read=read)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from knowngood.errors import UsageError
@@ -66,7 +67,8 @@ def harvest(  # noqa: PLR0913 - `index`, `cache` and `readers` are the tests' se
     `floors` are the oldest releases of interest, else those of `floors.json`. `refresh` reads the known ones too.
     Each package's file is replaced as a whole when it is done.
     """
-    strange = sorted(set(packages) - set(readers))
+    named = [canonicalize_name(package) for package in packages]
+    strange = sorted(set(named) - set(readers))
     if strange:
         raise UsageError(f"{', '.join(strange)}: no reader for that; there are {', '.join(sorted(readers))}")
     run = _Run(
@@ -77,7 +79,7 @@ def harvest(  # noqa: PLR0913 - `index`, `cache` and `readers` are the tests' se
         refresh=refresh,
         cache=cache,
     )
-    for package in packages or readers:
+    for package in named or readers:
         reader = readers[package]
         try:
             if isinstance(reader, Table):

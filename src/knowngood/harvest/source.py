@@ -126,20 +126,21 @@ def _sizes(value: ast.expr, tree: ast.Module | None) -> set[int]:
             return {1}
 
 
-def imported(tree: ast.Module, module: str, *, is_package: bool) -> list[str]:
-    """The absolute names of the modules that importing this one imports for certain: not under `try`, `if` or `def`.
-
-    Of `from a.b import c` both `a.b` and `a.b.c` are given: which of them is a module is not to be seen here.
+def imported(tree: ast.Module, module: str, *, is_package: bool) -> tuple[list[str], list[str]]:
+    """What importing this module imports for certain (not under `try`, `if` or `def`): absolute names of modules, and
+    of what is taken out of them, which may be modules too (`from a.b import c` gives `a.b`, and `a.b.c`).
     """
-    found: list[str] = []
+    modules: list[str] = []
+    taken: list[str] = []
     for node in tree.body:
         if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
+            modules += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = node.module or ""
             if node.level:
                 parents = module.split(".")
                 kept = parents[: len(parents) - node.level + is_package]
                 base = ".".join([*kept, *([base] if base else [])])
-            found += [base, *(f"{base}.{alias.name}" for alias in node.names)]
-    return found
+            modules.append(base)
+            taken += [f"{base}.{alias.name}" for alias in node.names]
+    return modules, taken

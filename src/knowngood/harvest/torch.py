@@ -22,7 +22,7 @@ _ENOUGH = 12  # fatbins to read of a library that has 250 to 500
 
 
 def read(artefact: Artefact, published: Published, reading: Reading) -> None:
-    """Fill in the facts of one torch release (see `knowngood.facts.Torch` for their meaning)."""
+    """Fill in the facts of one torch release (see `knowngood.models.Torch` for their meaning)."""
     reading.take("pythons", lambda: metadata.pythons(published.files))
     reading.take("free_threaded", lambda: metadata.free_threaded(published.files))
     reading.take("wheel_size", lambda: artefact.size)
