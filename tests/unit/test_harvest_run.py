@@ -223,6 +223,14 @@ def test_damaged_facts_file_is_named_not_overwritten(run, tmp_path):
     assert path.read_text() == "{"
 
 
+@pytest.mark.parametrize("text", [None, "{", "[]", '{"floors": {"torch": "new"}}'])
+def test_floors_that_cannot_be_read_are_named(tmp_path, text):
+    if text is not None:
+        (tmp_path / "floors.json").write_text(text)
+    with pytest.raises(InputError, match=r"floors\.json:1:1: the floors of the harvest cannot be read"):
+        harvest(["torch"], folder=tmp_path, say=lambda _: None, index=SimpleIndex("http://127.0.0.1:9/simple/"))
+
+
 def test_unknown_package_names_the_known_ones(run):
     with pytest.raises(UsageError, match=r"tensorflow: no reader for that; there are .*torch"):
         run("tensorflow")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from knowngood.errors import UsageError
+from knowngood.errors import InputError, Problem, UsageError
 from knowngood.harvest.index import File, Index, SimpleIndex, Unanswered, Unreadable
 from knowngood.harvest.ledger import Ledger, read_ledger
 from knowngood.harvest.ranged import RemoteWheel
@@ -74,7 +74,7 @@ def harvest(  # noqa: PLR0913 - `index`, `cache` and `readers` are the tests' se
     run = _Run(
         index=index or SimpleIndex(),
         folder=folder,
-        floors=floors or read_floors(folder),
+        floors=read_floors(folder) if floors is None else floors,
         say=say,
         refresh=refresh,
         cache=cache,
@@ -177,9 +177,14 @@ class _Run:
 
 
 def read_floors(folder: Path) -> dict[str, Version]:
-    """Package -> the oldest release of interest."""
-    document = json.loads((folder / "floors.json").read_text(encoding="utf-8"))
-    return {package: Version(floor) for package, floor in document["floors"].items()}
+    """Package -> the oldest release of interest; `InputError` when the file does not say it."""
+    path = folder / "floors.json"
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        return {package: Version(floor) for package, floor in document["floors"].items()}
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        text = f"the floors of the harvest cannot be read: {type(error).__name__}: {error}"
+        raise InputError([Problem(file=str(path), line=1, column=1, text=text)]) from None
 
 
 def releases(project: str, files: Iterable[File]) -> list[Published]:
