@@ -120,7 +120,7 @@ def up(say: Say) -> None:
         if daemon.load(at.record) and version(at):
             return
         _sweep(at)
-        borrowed = _borrowed()
+        borrowed = _borrowed(at)
         unpack(at, say)
         _start(at, borrowed, say)
 
@@ -170,13 +170,21 @@ def _start(at: Places, borrowed: list[str], say: Say) -> None:
     say(f"embedded engine {answer} is up after {time.monotonic() - began:.1f} s")
 
 
-def _borrowed() -> list[str]:
+def _borrowed(at: Places) -> list[str]:
     """The shared folders that are there for embedded engines only: the last of them removes them."""
-    others: set[str] = set()
-    for record in Path("/run").glob("knowngood-*/borrowed.json"):
-        with contextlib.suppress(OSError, ValueError):
-            others |= set(json.loads(record.read_text()))
+    others = _borrowed_by_others(at)
     return [path for path in SHARED if path in others or not Path(path).exists()]
+
+
+def _borrowed_by_others(at: Places) -> set[str]:
+    records = set(Path("/run").glob(f"knowngood-*/{at.borrowed.name}")) - {at.borrowed}
+    return {path for record in records for path in _read_list(record)}
+
+
+def _read_list(record: Path) -> list[str]:
+    with contextlib.suppress(OSError, ValueError):
+        return [str(path) for path in json.loads(record.read_text())]
+    return []
 
 
 def _sweep(at: Places) -> None:
@@ -186,8 +194,9 @@ def _sweep(at: Places) -> None:
     for folder in _cgroups(at.run.name):
         with contextlib.suppress(OSError):
             folder.rmdir()
-    with contextlib.suppress(OSError, ValueError):
-        for path in json.loads(at.borrowed.read_text()):
+    needed = _borrowed_by_others(at)
+    for path in _read_list(at.borrowed):
+        if path not in needed:
             with contextlib.suppress(OSError):
                 Path(path).rmdir()  # only if no one else put anything there
     shutil.rmtree(at.run, ignore_errors=True)
