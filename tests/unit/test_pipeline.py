@@ -34,13 +34,13 @@ def world(home, monkeypatch):
     """What the fakes did, in order, and how they answer."""
 
     class World:
-        done: list[str] = []
-        images: dict[str, build.Image] = {}
-        ok = True
-        build_error: BaseException | None = None
+        def __init__(self):
+            self.done: list[str] = []
+            self.images: dict[str, build.Image] = {}
+            self.ok = True
+            self.build_error: BaseException | None = None
 
     world = World()
-    world.done, world.images = [], {}
 
     def answer(request, _wheels):
         world.done.append("resolve")
@@ -194,7 +194,8 @@ def test_an_interruption_or_a_bug_is_not_a_failed_cell(home, world, error):
         run(home)
 
 
-def test_without_its_wheel_the_twin_is_built_and_the_note_says_so(home, world):
+@pytest.mark.usefixtures("world")
+def test_without_its_wheel_the_twin_is_built_and_the_note_says_so(home):
     result = run(home, FA2)
     assert (result.cell, result.status) == (FA0, Status.PROVEN)
     assert result.note == f"built in place of {FA2}: the wheelhouse has no flash-attn wheel for it"
@@ -221,7 +222,8 @@ def test_a_wheel_of_other_bytes_is_not_built_in(home, world, lock_of):
     assert world.done == []
 
 
-def test_locked_writes_nothing_and_says_what_is_stale(home, world, lock_of):
+@pytest.mark.usefixtures("world")
+def test_locked_writes_nothing_and_says_what_is_stale(home, lock_of):
     result = run(home, locked=True)
     assert "its lock is missing" in str(result.error)
     lock_of(FA4)
