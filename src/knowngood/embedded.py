@@ -64,7 +64,7 @@ def configuration(at: Places) -> dict[str, object]:
         "ip-forward": False,
         "userland-proxy": False,
         "shutdown-timeout": 5,
-        "builder": {"gc": {"enabled": True, "defaultKeepStorage": "40GB"}},
+        "builder": {"gc": {"enabled": True, "defaultKeepStorage": "20GB"}},
     }
 
 
