@@ -20,6 +20,8 @@ from knowngood.errors import InputError, KnowngoodError, UsageError, from_os
 
 COMMANDS = {
     "cells": "list the cells with tier and attention settings",
+    "check": "does this combination of packages, GPU, driver and use work",
+    "pick": "the best cells for a request, or the demands that collide",
     "lock": "resolve cells to hash-pinned distributions, into docker/",
     "render": "write the Dockerfiles, or --check that they are current",
     "engine": "up, down, status or env of the embedded engine",

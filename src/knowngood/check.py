@@ -1,0 +1,275 @@
+"""Does this combination work: findings, a verdict, and the smallest change that helps. Pure.
+
+`broken`: at least one error. `unknown`: something that facts do not cover, and no error. `verified`: a run was seen
+with exactly this. `compatible`: rules and facts allow it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+from knowngood.domain import bits
+from knowngood.explain import Demand, Problem, minimal_conflict, minimal_rules, smallest_change
+from knowngood.findings import Finding, applies, of_box, ordered, word
+from knowngood.placing import Placed, allowed, place
+from knowngood.published import Published, cell_with, proves
+from knowngood.query import Request
+from knowngood.universe import Universe
+
+
+class Verdict(StrEnum):
+    """See the module's text."""
+
+    VERIFIED = "verified"
+    COMPATIBLE = "compatible"
+    BROKEN = "broken"
+    UNKNOWN = "unknown"
+
+    @property
+    def exit_code(self) -> int:
+        """What the command returns."""
+        return {"broken": 1, "unknown": 3}.get(self.value, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """The answer to a request."""
+
+    verdict: Verdict
+    findings: tuple[Finding, ...]
+    changes: Mapping[str, str] | None
+    """The suggestion: package -> version, or `none` for "leave it out"."""
+    cell: str | None
+    """The published cell that has it."""
+    evidence: tuple[str, ...] = ()
+    uncovered: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def document(self) -> dict[str, Any]:
+        """As `check --json` has it."""
+        suggestion = None
+        if self.changes is not None or self.cell is not None:
+            suggestion = {"changes": dict(self.changes or {}), "cell": self.cell}
+        made: dict[str, Any] = {
+            "verdict": str(self.verdict),
+            "findings": [finding.document() for finding in self.findings],
+            "suggestion": suggestion,
+        }
+        if self.evidence:
+            made["evidence"] = list(self.evidence)
+        if self.uncovered:
+            made["uncovered"] = dict(self.uncovered)
+        return made | ({"notes": list(self.notes)} if self.notes else {})
+
+
+def check(universe: Universe, request: Request, published: Published, *, suggest: bool = True) -> Result:
+    """The answer. Raises `UsageError` for names that nobody knows, or a family whose GPUs differ here."""
+    from knowngood.errors import UsageError
+
+    gpus = universe.gpus.find(request.gpu) if request.gpu is not None else [None]
+    results = [_check(universe, request, published, suggest, [gpu] if gpu else None) for gpu in gpus]
+    verdicts = {result.verdict for result in results}
+    if len(verdicts) > 1:
+        told = "; ".join(
+            f"{universe.gpus.describe(str(gpu))}: {result.verdict}" for gpu, result in zip(gpus, results, strict=True)
+        )
+        raise UsageError(f"{request.gpu} is more than one GPU, and they differ here ({told}); say which")
+    return results[0]
+
+
+def _check(universe: Universe, request: Request, published: Published, suggest: bool, gpus: list[str] | None) -> Result:
+    placed = place(universe, request, gpus)
+    given = given_boxes(universe, request.used)
+    found = [*placed.findings, *direct(placed, request.used, given)]
+    broken = any(finding.severity == "error" for finding in found)
+    if not broken:
+        collision = indirect(placed, given)
+        found += collision
+        broken = bool(collision)
+    not_known = placed.unknown or unknown_boxes(placed, found)
+    changes = cell = None
+    evidence: tuple[str, ...] = ()
+    if broken:
+        verdict = Verdict.BROKEN
+        if suggest:
+            changes, cell = suggestion(placed, given, published)
+    elif not_known:
+        verdict = Verdict.UNKNOWN
+    else:
+        evidence = proves(published, placed, request)
+        verdict = Verdict.VERIFIED if evidence else Verdict.COMPATIBLE
+        cell = cell_with(published, placed, placed.point)
+    return Result(
+        verdict=verdict,
+        findings=tuple(ordered(found)),
+        changes=changes,
+        cell=cell,
+        evidence=evidence,
+        uncovered=placed.uncovered,
+        notes=_notes(universe, request),
+    )
+
+
+def given_boxes(universe: Universe, used: Mapping[str, str]) -> int:
+    """The boxes of errors whose conditions of use were stated to hold."""
+    if not used:
+        return 0
+    mask = 0
+    for bit, box in universe.conditional:
+        if box.rule.severity == "error" and applies(box.rule, used):
+            mask |= 1 << bit
+    return mask
+
+
+def direct(placed: Placed, used: Mapping[str, str], given: int) -> list[Finding]:
+    """The rules that the stated values break, each on its own."""
+    compiled = placed.universe.compiled
+    found = []
+    for bit in bits(compiled.broken(placed.point, compiled.everything & ~compiled.unknown_any)):
+        box = compiled.boxes[bit]
+        made = of_box(placed.universe.world, box, placed.point, placed.shown, {})
+        if box.rule.given and not given >> bit & 1:
+            if applies(box.rule, used) is False:
+                continue
+            made = replace(made, severity="warning" if made.severity == "error" else made.severity)
+        found.append(made)
+    for box, constants in placed.tags:
+        if all(name in placed.point and mask >> placed.point[name] & 1 for name, mask in box.masks.items()):
+            found.append(of_box(placed.universe.world, box, placed.point, placed.shown, constants))
+    return [*found, *_bounds(placed)]
+
+
+def _bounds(placed: Placed) -> list[Finding]:
+    """Stated packages without facts that a stated one with facts excludes."""
+    found = []
+    world = placed.universe.world
+    for name, said in placed.uncovered.items():
+        for package, table in placed.universe.bounds.get(name, {}).items():
+            if package not in placed.point or placed.point[package] >= len(world.domains[package].values):
+                continue
+            version = world.domains[package].text(placed.point[package])
+            bound = next((text for text, mask in table.items() if mask >> placed.point[package] & 1), "")
+            demand = next((d for d in placed.bounded if d.variable == package and d.text.startswith(name)), None)
+            if demand is None or demand.mask >> placed.point[package] & 1:
+                continue
+            found.append(
+                Finding(
+                    id=f"requires:{package}:{name}",
+                    kind="rule",
+                    severity="error",
+                    packages={package: version, name: said},
+                    because=f"{package} {version} requires {name}{bound}",
+                    source=(world.book.source(package, version),),
+                    confidence="artefact",
+                    fix=({"change": {name: bound}, "note": "any release in this range"},),
+                )
+            )
+    return found
+
+
+def unknown_boxes(placed: Placed, found: list[Finding]) -> bool:
+    """Whether a rule about the stated values needs a fact that is not known; adds what to the findings."""
+    from knowngood.findings import fact
+
+    compiled = placed.universe.compiled
+    hit = False
+    for bit in bits(compiled.broken(placed.point, compiled.unknown)):
+        box = compiled.boxes[bit]
+        if box.rule.given:
+            continue
+        packages = {name: compiled.domains[name].text(placed.point[name]) for name in box.masks}
+        found.append(fact(f"unknown:{box.rule.id}", "info", packages, f"{box.unknown}", ["facts/"]))
+        hit = True
+    return hit
+
+
+def problem_of(placed: Placed, given: int, base: Mapping[str, int] | None = None, *, sure: bool = False) -> Problem:
+    """The demands as a search problem; `sure` takes what is not known for broken."""
+    compiled = placed.universe.compiled
+    among = compiled.hard | given | (compiled.unknown if sure else 0)
+    return Problem(compiled=compiled, demands=(*placed.demands, *placed.bounded), base=dict(base or {}), among=among)
+
+
+def indirect(placed: Placed, given: int) -> list[Finding]:
+    """No single rule is broken, but no choice of what was left open fits: the chain of causes, as one finding."""
+    problem = problem_of(placed, given)
+    if problem.solve(problem.demands)[0] is not None:
+        return []
+    return [collision(placed, problem)]
+
+
+def collision(placed: Placed, problem: Problem) -> Finding:
+    """The minimal conflict of a problem that has no solution."""
+    world = placed.universe.world
+    demands = minimal_conflict(problem)
+    chain = minimal_rules(problem, demands)
+    boxes = [world.boxes[bit] for bit in chain]
+    point = {name: place_ for name, place_ in placed.point.items() if any(d.variable == name for d in demands)}
+    because = [word(world, box.rule.because, box, point, placed.shown) for box in boxes]
+    sources = [word(world, text, box, point, {}) for box in boxes for text in box.rule.source]
+    names = [demand.variable for demand in demands]
+    shown = {name: placed.shown.get(name, _range(placed, name, demands)) for name in dict.fromkeys(names)}
+    return Finding(
+        id="collision:" + "+".join(dict.fromkeys(names)),
+        kind="rule",
+        severity="error",
+        packages=shown,
+        because="no choice of what was left open fits: " + "; ".join(dict.fromkeys(because)),
+        source=tuple(dict.fromkeys(sources)),
+        confidence=boxes[0].rule.confidence if boxes else "artefact",
+    )
+
+
+def _range(placed: Placed, name: str, demands: Sequence[Demand]) -> str:
+    from knowngood.findings import span
+
+    mask = placed.universe.compiled.domains[name].all
+    for demand in demands:
+        if demand.variable == name:
+            mask &= demand.mask
+    return span(placed.universe.world, name, mask)
+
+
+def suggestion(placed: Placed, given: int, published: Published) -> tuple[dict[str, str] | None, str | None]:
+    """The smallest change of pins that becomes valid, and the published cell that has it."""
+    from knowngood.findings import AXES
+
+    universe = placed.universe
+    problem = problem_of(placed, given, suggestible(placed), sure=True)
+    pins = [demand for demand in placed.demands if demand.variable and demand.variable not in AXES]
+    found = smallest_change(problem, pins)
+    if found is None:
+        return None, None
+    changed, whole = found
+    domains = universe.compiled.domains
+    changes = {name: domains[name].text(place_) for name, place_ in changed.items()}
+    return changes, cell_with(published, placed, {**placed.point, **{name: whole[name] for name in changed}})
+
+
+def suggestible(placed: Placed) -> dict[str, int]:
+    """What may be suggested: what `pick` may choose, and what was asked for as it is."""
+    base = universe_allowed(placed.universe)
+    return {
+        name: mask | sum(d.mask for d in placed.demands if d.variable == name) if name in placed.point else mask
+        for name, mask in base.items()
+    }
+
+
+def universe_allowed(universe: Universe) -> dict[str, int]:
+    """`placing.allowed`, once a universe."""
+    found: dict[str, int] = universe.once("allowed", lambda: allowed(universe))
+    return found
+
+
+def _notes(universe: Universe, request: Request) -> tuple[str, ...]:
+    import difflib
+
+    made = []
+    for key in request.used:
+        if key not in universe.conditions:
+            near = difflib.get_close_matches(key, universe.conditions, 1)
+            made.append(f"no rule asks about {key!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+    return tuple(made)

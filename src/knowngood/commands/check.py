@@ -1,0 +1,145 @@
+"""`knowngood check`: does this combination work."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from knowngood.cli import Answer
+from knowngood.errors import KnowngoodError, UsageError
+
+if TYPE_CHECKING:
+    from knowngood.check import Result
+    from knowngood.knowledge import Knowledge
+    from knowngood.query import Request
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """The command's arguments."""
+    parser.add_argument("requirements", nargs="*", metavar="NAME==VERSION", help="or the name of a wheel")
+    add_request(parser)
+    parser.add_argument("-r", "--requirements", dest="files", action="append", default=[], metavar="FILE")
+    parser.add_argument("--here", action="store_true", help="what is installed beside the python in use")
+    parser.add_argument("--batch", metavar="FILE", help="a query a line (JSON), an answer a line; - is stdin")
+
+
+def add_request(parser: argparse.ArgumentParser) -> None:
+    """What `check` and `pick` have in common."""
+    parser.add_argument("--gpu", metavar="GPU", help="a card, a family or an architecture: V100, Hopper, sm_90")
+    parser.add_argument("--driver", metavar="VERSION", help="the NVIDIA driver's, 580.65.06")
+    parser.add_argument("--nvcc", metavar="VERSION", help="the CUDA toolkit's that compiles extensions, 12.8")
+    parser.add_argument("--python", metavar="VERSION")
+    parser.add_argument("--glibc", metavar="VERSION")
+    parser.add_argument("--attn", metavar="NAME", help="sdpa, fa2, flash_attention_2, flex, ...")
+    parser.add_argument("--with", dest="used", action="append", default=[], metavar="KEY=VALUE", help="dtype=bf16")
+
+
+def request_of(arguments: argparse.Namespace) -> Request:
+    """The request of the command line."""
+    from knowngood import query
+
+    axes = {name: query.axis(name, value) for name in query.AXES if (value := getattr(arguments, name)) is not None}
+    packages = [query.requirement(text, python=axes.get("python")) for text in arguments.requirements]
+    for name in getattr(arguments, "files", []):
+        text = sys.stdin.read() if name == "-" else _read(name)
+        packages += query.listing(text, "stdin" if name == "-" else name, python=axes.get("python"))
+    gpu = arguments.gpu
+    if getattr(arguments, "here", False):
+        from knowngood import installed
+
+        python, distributions = installed.look()
+        found = {"python": python} | ({"glibc": libc} if (libc := installed.libc()) else {})
+        axes = {**found, **axes}
+        packages += installed.wanted(distributions)
+    return query.Request(
+        gpu=gpu,
+        axes=axes,
+        attn=None if arguments.attn is None else query.attention(arguments.attn),
+        used=dict(query.condition(text) for text in arguments.used),
+        packages=tuple(wanted for wanted in packages if wanted is not None),
+    )
+
+
+def _read(name: str) -> str:
+    try:
+        return Path(name).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{name}: not UTF-8 ({error.reason} at byte {error.start})") from None
+
+
+def run(arguments: argparse.Namespace) -> Answer:
+    """Answer one question, or a batch."""
+    from knowngood import knowledge
+
+    if arguments.batch is not None:
+        arguments.json = False  # it has one document a line
+        return _batch(knowledge.read(), arguments.batch)
+    if not (arguments.requirements or arguments.files or arguments.here) and not sys.stdin.isatty():
+        arguments.files = ["-"]
+    request = request_of(arguments)
+    if not request.packages and request.gpu is None and not request.axes:
+        raise UsageError("nothing to check; name packages, as in torch==2.6.0, or give -r FILE, --here or --batch FILE")
+    known = knowledge.read()
+    for note in known.notes:
+        print(note, file=sys.stderr)
+    result = answer(known, request)
+    return Answer(result.verdict.exit_code, result.document(), _text(result))
+
+
+def answer(known: Knowledge, request: Request) -> Result:
+    """The answer to a request."""
+    from knowngood.check import check
+
+    return check(known.for_request(request), request, known.published)
+
+
+def _batch(known: Knowledge, name: str) -> Answer:
+    """One compact answer a line; a line that is no query is answered with its error, and the others go on."""
+    source = sys.stdin if name == "-" else Path(name).open(encoding="utf-8")  # noqa: SIM115 - closed below
+    code = 0
+    write = sys.stdout.write
+    with source as lines:
+        for line in lines:
+            if not line.strip():
+                continue
+            made = _line(known, line)
+            code = 2 if "error" in made else code
+            write(json.dumps(made, ensure_ascii=False, separators=(",", ":")) + "\n")
+    return Answer(code, None)
+
+
+def _line(known: Knowledge, line: str) -> dict[str, Any]:
+    from knowngood import query
+
+    try:
+        return answer(known, query.from_document(json.loads(line))).document()
+    except ValueError as error:
+        return {"error": f"not a JSON document: {error}", "exit": 2}
+    except KnowngoodError as error:
+        return {"error": str(error), "exit": error.exit_code}
+
+
+def _text(result: Result) -> str:
+    lines = [str(result.verdict)]
+    for finding in result.findings:
+        packages = " ".join(f"{name} {version}" for name, version in finding.packages.items())
+        condition = "".join(f" when {key} {value}" for key, value in finding.when.items())
+        lines.append(f"  {finding.severity}{condition}: {finding.because}")
+        lines.append(f"    {packages}  [{finding.id}; {finding.confidence}; {', '.join(finding.source)}]")
+        lines += [f"    fix: {_fix(fix)}" for fix in finding.fix]
+    if result.changes:
+        lines.append("  change: " + ", ".join(f"{name} to {version}" for name, version in result.changes.items()))
+    if result.cell:
+        lines.append(f"  cell: {result.cell}")
+    lines += [f"  seen: {run}" for run in result.evidence]
+    if result.uncovered:
+        lines.append(f"  not covered by facts: {', '.join(result.uncovered)}")
+    return "\n".join([*lines, *(f"  note: {note}" for note in result.notes)])
+
+
+def _fix(fix: Any) -> str:
+    change = ", ".join(f"{name} {version}" for name, version in (fix.get("change") or {}).items())
+    return ": ".join(filter(None, [change, str(fix.get("note", ""))]))

@@ -1,0 +1,216 @@
+"""Search over assignments: is there one without a broken rule, which is best, and if none, which demands collide.
+
+Every rule is a few boxes (see `knowngood.world`); each box has a bit. `Compiled.outside[variable][value]` are the bits
+of the boxes that this value lies outside of, so the boxes an assignment is still inside of are one AND a variable.
+A box whose variables are all assigned and which it is still inside of is a broken rule. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from knowngood.domain import Domain, bits
+from knowngood.world import Box, World
+
+Sets = Mapping[str, int]
+"""Variable -> the set of its values that may be taken."""
+Point = dict[str, int]
+"""Variable -> the place of its value."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compiled:
+    """The boxes of a world, by bit."""
+
+    world: World
+
+    @property
+    def domains(self) -> Mapping[str, Domain]:
+        """Variable -> domain."""
+        return self.world.domains
+
+    @property
+    def boxes(self) -> Sequence[Box]:
+        """Bit -> box."""
+        return self.world.boxes
+
+    @cached_property
+    def variables(self) -> tuple[str, ...]:
+        """All variables, in the order in which a search assigns them."""
+        return tuple(self.domains)
+
+    @cached_property
+    def outside(self) -> Mapping[str, Sequence[int]]:
+        """Variable -> place of a value -> bits of the boxes it lies outside of."""
+        tables = {}
+        for name, domain in self.domains.items():
+            inside = [0] * (len(domain.values) + 1)
+            mentioned = 0
+            for bit, box in enumerate(self.boxes):
+                if name in box.masks:
+                    mentioned |= 1 << bit
+                    for place in bits(box.masks[name]):
+                        inside[place] |= 1 << bit
+            tables[name] = [mentioned & ~mask for mask in inside]
+        return tables
+
+    @cached_property
+    def _scopes(self) -> Mapping[frozenset[str], int]:
+        scopes: dict[frozenset[str], int] = {}
+        for bit, box in enumerate(self.boxes):
+            scope = frozenset(box.masks)
+            scopes[scope] = scopes.get(scope, 0) | 1 << bit
+        return scopes
+
+    @cached_property
+    def _within(self) -> dict[frozenset[str], int]:
+        return {}
+
+    def within(self, variables: frozenset[str]) -> int:
+        """The boxes that speak of these variables only."""
+        known = self._within.get(variables)
+        if known is None:
+            known = 0
+            for scope, mask in self._scopes.items():
+                if scope <= variables:
+                    known |= mask
+            self._within[variables] = known
+        return known
+
+    @cached_property
+    def hard(self) -> int:
+        """The boxes that are errors whatever the use."""
+        return self.choose(lambda box: box.rule.severity == "error" and not box.rule.given and not box.unknown)
+
+    @cached_property
+    def unknown(self) -> int:
+        """The boxes that stand for something not known (of an error)."""
+        return self.choose(lambda box: box.rule.severity == "error" and bool(box.unknown))
+
+    @cached_property
+    def everything(self) -> int:
+        """All boxes."""
+        return (1 << len(self.boxes)) - 1
+
+    @cached_property
+    def unknown_any(self) -> int:
+        """The boxes that stand for something not known, of whatever severity."""
+        return self.choose(lambda box: bool(box.unknown))
+
+    @cached_property
+    def mentions(self) -> Mapping[str, int]:
+        """Variable -> the boxes that speak of it."""
+        return {name: sum(1 << bit for bit, box in enumerate(self.boxes) if name in box.masks) for name in self.domains}
+
+    def choose(self, wanted: Callable[[Box], bool]) -> int:
+        """The bits of the boxes for which `wanted(box)`."""
+        return sum(1 << bit for bit, box in enumerate(self.boxes) if wanted(box))
+
+    def broken(self, point: Mapping[str, int], among: int) -> int:
+        """The boxes that a (partial) assignment lies in."""
+        live = among & self.within(frozenset(point))
+        for name, place in point.items():
+            live &= ~self.outside[name][place]
+            if not live:
+                return 0
+        return live
+
+
+@dataclass(kw_only=True)
+class Search:
+    """One search; `used` collects boxes that excluded something, so a proof when nothing is found."""
+
+    compiled: Compiled
+    among: int
+    """The boxes that count."""
+    order: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """Variable -> places, the preferred first; without it the newest first, absence last."""
+    used: int = 0
+
+    def first(self, sets: Sets, variables: Sequence[str] | None = None) -> Point | None:
+        """The first assignment, in the order of the variables and of `order`, that breaks no rule; or `None`.
+
+        Variables not named in `variables` stay unassigned: boxes that speak of them do not count.
+        """
+        compiled = self.compiled
+        names = compiled.variables if variables is None else variables
+        live = self.among & compiled.within(frozenset(names))
+        point: Point = {}
+        for name in names:
+            allowed = sets.get(name, compiled.domains[name].all)
+            if allowed and allowed & (allowed - 1) == 0:
+                point[name] = allowed.bit_length() - 1
+                live &= ~compiled.outside[name][point[name]]
+        done = frozenset(point)
+        hit = live & compiled.within(done)
+        if hit:
+            self.used |= hit & -hit
+            return None
+        candidates = {
+            name: self._candidates(name, sets.get(name, compiled.domains[name].all), live)
+            for name in names
+            if name not in point
+        }
+        return self._extend(point, live, candidates, done)
+
+    def _candidates(self, name: str, allowed: int, live: int) -> list[int]:
+        """One place for each set of values that no box that counts tells apart."""
+        if not live & self.compiled.mentions[name]:
+            place = self._preferred(name, allowed)
+            return [] if place is None else [place]
+        found: dict[int, int] = {}
+        outside, order = self.compiled.outside[name], self.order.get(name)
+        if order is None:
+            order = newest_first(self.compiled.domains[name], allowed)
+        for place in order:
+            if allowed >> place & 1:
+                found.setdefault(outside[place] & live, place)
+        return list(found.values())
+
+    def _preferred(self, name: str, allowed: int) -> int | None:
+        order = self.order.get(name)
+        if order is not None:
+            return next((place for place in order if allowed >> place & 1), None)
+        domain = self.compiled.domains[name]
+        for mask in (allowed & domain.final, allowed & domain.some, allowed):
+            if mask:
+                return mask.bit_length() - 1
+        return None
+
+    def _extend(self, point: Point, live: int, open_: Mapping[str, list[int]], done: frozenset[str]) -> Point | None:
+        if not open_:
+            return point
+        kept: dict[str, list[int]] = {}
+        for name, places in open_.items():
+            # Forward checking: what already collides with the values chosen is not tried.
+            reach = live & self.compiled.within(done | {name})
+            if not reach:
+                kept[name] = places
+                continue
+            outside = self.compiled.outside[name]
+            kept[name] = []
+            for place in places:
+                hit = reach & ~outside[place]
+                if hit:
+                    self.used |= hit & -hit
+                else:
+                    kept[name].append(place)
+            if not kept[name]:
+                return None
+        name = next(iter(kept))
+        places = kept.pop(name)
+        outside = self.compiled.outside[name]
+        for place in places:
+            found = self._extend({**point, name: place}, live & ~outside[place], kept, done | {name})
+            if found is not None:
+                return found
+        return None
+
+
+def newest_first(domain: Domain, allowed: int) -> list[int]:
+    """The places of a set: releases before pre-releases, newest first, absence last."""
+    final = list(bits(allowed & domain.some & domain.final))[::-1]
+    early = list(bits(allowed & domain.some & ~domain.final))[::-1]
+    return [*final, *early, *bits(allowed & domain.absent)]
