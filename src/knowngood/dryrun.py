@@ -5,13 +5,13 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from knowngood import base, bases, build, embedded, host, locking, render, resolve, smoke
+from knowngood import base, bases, build, embedded, host, locking, render, resolve, smoke, wheelhouse
 from knowngood import engine as engines
 from knowngood.cell import Cell
 from knowngood.engine import Engine
 from knowngood.errors import KnowngoodError, MissingError
-from knowngood.paths import cache_dir
 from knowngood.pipeline import Pipeline, log
+from knowngood.project import cxx11abi
 
 _FOLDER = Path("$KNOWNGOOD_TMP")
 
@@ -41,6 +41,13 @@ def commands(line: Pipeline, cell: Cell) -> list[str]:
     """The commands for one cell, comments between them."""
     project, matrix = line.project, line.project.matrix
     out = [] if line.engine.version else ["knowngood engine up"]
+    if cell.flash_attn_package == "flash-attn":
+        wheel, refused = wheelhouse.find(cell, line.options.wheelhouse, cxx11abi=cxx11abi(cell.torch))
+        if wheel is None:
+            out.append(f"# {locking.no_wheel(cell, refused)}")
+            cell = cell.without_flash_attn()
+            if str(cell) not in matrix.entries:
+                return out
     locked = project.tree.load(cell)
     entry = matrix.entry(cell)
     house = line.options.wheelhouse if cell.flash_attn_package == "flash-attn" else None
@@ -84,8 +91,8 @@ def _base_context(line: Pipeline, name: str) -> str:
     path = bases.lock_path(line.project, name)
     if not path.exists():
         raise KnowngoodError(f"base {name} has no {path}; run `knowngood lock --base {name}`")
-    digest = base.PackagesLock.parse(path.read_text(), file=str(path)).digest
-    return f"oci-layout://{cache_dir() / 'bases' / str(digest).removeprefix('sha256:')}@{digest}"
+    lock = base.PackagesLock.parse(path.read_text(), file=str(path))
+    return f"oci-layout://{base.layout(lock)}@{lock.digest}"
 
 
 def _smoke(line: Pipeline, cell: Cell) -> list[str]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import stat
@@ -229,6 +230,22 @@ def test_what_another_run_has_built_meanwhile_is_taken(engine, tmp_path):
     made = build.build(plan(), engine("sys.exit(9)"), log=tmp_path / "build.log", say=print)
     assert not made.built
     assert not (tmp_path / "argv.json").exists()
+
+
+def test_a_second_run_waits_while_one_builds(engine, tmp_path):
+    held = []
+
+    def say(_):
+        handle = os.open(tmp_path / "logs", os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            held.append(True)
+        os.close(handle)
+        IMAGES.known["knowngood:x"] = image()
+
+    build.build(plan(), engine(GOOD), log=tmp_path / "logs" / "build.log", say=say)
+    assert held == [True, True]
 
 
 def test_credentials_reach_neither_log_nor_message(engine, tmp_path):

@@ -35,6 +35,8 @@ def named(*words: str) -> list[str]:
         (("flash-attn=4.*",), [0, 3]),
         (("flash-attn=4.0.0b36",), [0, 3]),
         (("flash-attn<4",), [1, 2, 4]),
+        (("flash-attn>=2.9",), [0, 3]),
+        (("flash-attn>=2.9,torch>=2.11",), [0, 3]),
         (("torch>=2.11, gpu=sm_90",), [0, 1, 2]),
         (("torch~=2.9",), [0, 1, 2, 3, 4]),
         (("torch == 2.9.*",), [4]),

@@ -79,6 +79,17 @@ def test_requirements_that_were_edited_are_refused(home, lock_of, damage):
         home.tree.load(parse(FA4))
 
 
+def test_a_layer_under_a_name_of_other_content_is_refused(home, lock_of):
+    made = lock_of(FA4)
+    (layer,) = [layer for layer in made.layers if layer.group == "torch"]
+    path = home.tree.folder / "layers" / layer.name
+    path.rename(path.with_name("torch-2.11.0-000000000000"))
+    cell = home.tree.cell_folder(parse(FA4)) / "cell.json"
+    cell.write_text(cell.read_text().replace(layer.name, "torch-2.11.0-000000000000"))
+    with pytest.raises(UsageError, match=r"requirements.txt: the content was changed by hand"):
+        home.tree.load(parse(FA4))
+
+
 def test_orphans_are_cells_and_layers_that_nothing_names(home, lock_of):
     kept = lock_of(FA2)
     lock_of(FA4)
