@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import json
 import os
 import sys
@@ -64,11 +65,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     command = next((word for word in words if word in COMMANDS), None)
     as_json = "--json" in words
+    for stream in (sys.stdout, sys.stderr):  # a terminal that has no such character gets another one
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         arguments = parser(command).parse_args(words)
         answer: Answer = _module(arguments.command).run(arguments)
         if as_json:
-            print(json.dumps(answer.document, indent=1, ensure_ascii=False))
+            print(json.dumps(answer.document, indent=1))
         elif answer.text:
             print(answer.text)
         sys.stdout.flush()
@@ -95,5 +99,5 @@ def _complain(error: KnowngoodError, *, as_json: bool) -> int:
     prefix = "" if isinstance(error, InputError) else "knowngood: "
     print(f"{prefix}{error}", file=sys.stderr)
     if as_json:
-        print(json.dumps({"error": str(error), "exit": error.exit_code}, indent=1, ensure_ascii=False))
+        print(json.dumps({"error": str(error), "exit": error.exit_code}, indent=1))
     return error.exit_code

@@ -304,6 +304,24 @@ def test_a_reader_that_went_away_is_no_traceback(home):
     assert b"Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    "words", [["cells"], ["cells", "--json"], ["cells", "sm75-\u00e9*"], ["cells", "\u00e9", "--json"]]
+)
+def test_a_terminal_without_the_characters_is_no_traceback(home, words):
+    script = "import sys; from knowngood.cli import main; sys.exit(main(sys.argv[1:]))"
+    done = subprocess.run(
+        [sys.executable, "-c", script, *words],
+        cwd=home.root,
+        env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode in (0, 2)
+    assert b"Traceback" not in done.stderr
+    if "--json" in words:
+        json.loads(done.stdout)
+
+
 @pytest.mark.parametrize("command", sorted(cli.COMMANDS))
 def test_every_command_takes_json(command):
     assert cli.parser(command).parse_args([command, "--json", *(["up"] if command == "engine" else [])]).json
