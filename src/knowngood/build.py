@@ -198,9 +198,9 @@ def _build(plan: Plan, engine: Engine, *, log: Path, say: Callable[[str], None])
 
 def _step(line: str) -> str | None:
     """What a line of BuildKit's plain progress says has begun."""
-    match = re.match(r"#\d+ \[(?P<stage>[^\]]+?)\s+\d+/\d+\] (?P<what>RUN|COPY|FROM)", line)
+    match = re.match(r"#\d+ \[(?:(?P<stage>\S+)\s+)?\d+/\d+\] (?P<what>RUN|COPY|FROM)", line)
     if match:
-        return f"{match['what'].lower()} {match['stage']}"
+        return f"{match['what'].lower()} {match['stage'] or ''}".rstrip()
     return "export" if re.match(r"#\d+ exporting (layers|to image)", line) else None
 
 

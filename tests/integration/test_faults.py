@@ -1,0 +1,98 @@
+"""What goes wrong in mid-build, on a private engine: it dies, the disk is full. The next run goes on."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+
+import pytest
+from conftest import ROOT
+
+from knowngood import bases, build, daemon, embedded, paths
+from knowngood import engine as engines
+from knowngood.errors import MissingError
+from knowngood.project import Project
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(bool(embedded.unsuitable()), reason=str(embedded.unsuitable())),
+]
+
+
+@pytest.fixture(scope="module")
+def base():
+    """The build context of the default cell's base, from the cache that the other tests use."""
+    here = Project(ROOT)
+    return bases.context(here, "debian12", locked=True, say=print)
+
+
+@pytest.fixture(scope="module")
+def private(base, tmp_path_factory):  # noqa: ARG001  # out of the shared cache, before this one hides it
+    """An engine with a small disk of its own."""
+    cache = tmp_path_factory.mktemp("cache")
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1700m", "knowngood-test", cache], check=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KNOWNGOOD_CACHE", str(cache))
+        patch.setenv("DOCKER_HOST", f"unix://{cache}/none.sock")
+        try:
+            yield engines.ensure(say=print)
+        finally:
+            embedded.down(print)
+            subprocess.run(["umount", cache], check=True)
+
+
+def plan(folder, base, *steps):
+    """An image of the base and some steps."""
+    context = folder / "context"
+    context.mkdir(exist_ok=True)
+    (context / "Dockerfile").write_text("\n".join(["FROM base", *(f"RUN {step}" for step in steps)]) + "\n")
+    return build.Plan(
+        tag="knowngood-test:faults",
+        dockerfile=context / "Dockerfile",
+        context=context,
+        contexts={"base": base},
+        inputs=f"{folder.name} {steps}",
+    )
+
+
+def test_a_full_disk_is_said_and_the_next_build_goes_on(private, base, tmp_path):
+    log = tmp_path / "log"
+    with pytest.raises(MissingError, match="the disk is full") as caught:
+        build.build(plan(tmp_path, base, "dd if=/dev/zero of=/big bs=1M count=4000"), private, log=log, say=print)
+    assert caught.value.exit_code == 4
+    cache = paths.cache_dir()
+    deadline = time.monotonic() + 60
+    while shutil.disk_usage(cache).free < 100e6 and time.monotonic() < deadline:
+        time.sleep(0.2)  # the engine drops the failed step's files a little later
+    assert build.build(plan(tmp_path, base, "true"), private, log=log, say=print).built
+
+
+def test_an_engine_that_dies_is_said_and_the_next_build_goes_on(private, base, tmp_path):
+    log = tmp_path / "log"
+    steps: list[str] = []
+    running = threading.Event()
+
+    def say(step: str) -> None:
+        steps.append(step)
+        if step.startswith("run"):
+            running.set()
+
+    def kill() -> None:
+        running.wait(120)
+        time.sleep(1)
+        process = daemon.load(embedded.places().record)
+        assert process is not None
+        os.kill(process.pid, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    with pytest.raises(MissingError, match="the engine stopped answering") as caught:
+        build.build(plan(tmp_path, base, "sleep 300"), private, log=log, say=say)
+    killer.join()
+    assert caught.value.exit_code == 4
+    again = engines.ensure(say=print)
+    assert build.build(plan(tmp_path, base, "true"), again, log=log, say=print).built
