@@ -24,7 +24,7 @@ COMMANDS = {
     "check": "does this combination of packages, GPU, driver and use work",
     "pick": "the best cells for a request, or the demands that collide",
     "lock": "resolve cells to hash-pinned distributions, into docker/",
-    "render": "write the Dockerfiles, or --check that they are current",
+    "render": "write Dockerfiles and compatibility tables, or --check that they are current",
     "engine": "up, down, status or env of the embedded engine",
     "build": "build the images of cells",
     "smoke": "train a tiny Qwen2 under every attention setting, in the image or --here",

@@ -1,4 +1,4 @@
-"""The compatibility tables, rendered from facts: `python -m knowngood.compatibility > docs/compatibility.md`.
+"""The compatibility tables, rendered from facts by `knowngood render`.
 
 Pure: facts in, Markdown out. A test renders them anew and fails when the committed page differs.
 """
@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, TypeVar
 
 from knowngood import facts
+from knowngood.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -33,7 +34,7 @@ GPUS = {
 """The GPUs that the tables show, by architecture."""
 
 _BANNER = """\
-<!-- Generated from facts/ by `python -m knowngood.compatibility`; do not edit. -->
+<!-- Generated from facts/ by `knowngood render`; do not edit. -->
 
 # Compatibility, read from the published artefacts
 
@@ -234,6 +235,18 @@ def readme() -> str:
     return table(["torch", "CUDA", "triton", *(f"sm_{gpu}<br>{GPUS[gpu]}" for gpu in gpus)], ranges(torch, row))
 
 
+BEGIN, END = "<!-- compatibility: rendered -->", "<!-- compatibility: end -->"
+
+
+def in_readme(text: str) -> str:
+    """The README with the short table between its markers; `UsageError` when it lost them."""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise UsageError(f"README.md lost its markers {BEGIN} and {END}; put them where the table belongs")
+    return f"{before}{BEGIN}\n{readme()}\n{END}{after}"
+
+
 def page() -> str:
     """The whole of `docs/compatibility.md`."""
     torch = facts.load("torch")
@@ -318,6 +331,3 @@ def page() -> str:
 def _section(title: str, text: str, body: str) -> str:
     return "\n".join(["", f"## {title}", "", *([text, ""] if text else []), body])
 
-
-if __name__ == "__main__":
-    print(page(), end="")

@@ -5,7 +5,7 @@ from knowngood import compatibility, facts, resources
 
 def test_the_committed_page_is_the_rendered_one():
     page = resources.root() / "docs" / "compatibility.md"
-    assert page.read_text() == compatibility.page(), "run: python -m knowngood.compatibility > docs/compatibility.md"
+    assert page.read_text() == compatibility.page(), "run: knowngood render"
 
 
 @pytest.mark.parametrize(

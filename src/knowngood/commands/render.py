@@ -1,4 +1,4 @@
-"""`knowngood render`: writes the Dockerfiles of all locked cells, or checks them."""
+"""`knowngood render`: writes the Dockerfiles of all locked cells and the tables from facts, or checks them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> Answer:
-    """Render every cell that has a lock."""
-    from knowngood import locking, render
+    """Render every cell that has a lock, and the tables."""
+    from knowngood import compatibility, locking, render
     from knowngood.atomic import write_text
 
     here = project.find()
@@ -28,15 +28,19 @@ def run(arguments: argparse.Namespace) -> Answer:
             continue
         path = here.tree.cell_folder(cell) / "Dockerfile"
         wanted[path] = render.dockerfile(locked, here.templates)
+    if (here.root / "facts").is_dir():
+        readme = here.root / "README.md"
+        wanted[here.root / "docs/compatibility.md"] = compatibility.page()
+        wanted[readme] = compatibility.in_readme(readme.read_text(encoding="utf-8"))
     notes = [f"{name} is not locked; run `knowngood lock '{name}'`" for name in unlocked]
     if arguments.check:
         diff = render.stale(wanted, here.tree.orphans(here.matrix.cells))
         if diff or notes:
             text = "\n".join([*notes, diff + ("stale; run `knowngood render`" if diff else "")])
             return Answer(1, {"current": False, "diff": diff, "unlocked": unlocked}, text)
-        return Answer(0, {"current": True, "files": len(wanted)}, f"{len(wanted)} Dockerfiles are current")
+        return Answer(0, {"current": True, "files": len(wanted)}, f"{len(wanted)} files are current")
     changed = [str(path.relative_to(here.root)) for path, text in wanted.items() if write_text(path, text)]
     with locking.writing(here.tree):
         removed = [str(path.relative_to(here.root)) for path in here.tree.prune(here.matrix.cells)]
-    text = "\n".join([*notes, f"{len(changed)} of {len(wanted)} Dockerfiles changed", *changed])
+    text = "\n".join([*notes, f"{len(changed)} of {len(wanted)} files changed", *changed])
     return Answer(0, {"changed": changed, "removed": removed, "unlocked": unlocked}, text)
