@@ -1,0 +1,93 @@
+"""A base that is pulled by digest, from a real registry: Debian's `docker-registry` on the loopback."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import time
+import urllib.request
+from dataclasses import replace
+
+import pytest
+from conftest import ROOT
+
+from knowngood import apt, bases, build, debian, embedded
+from knowngood.errors import UsageError
+from knowngood.project import Project
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(bool(embedded.unsuitable()), reason=str(embedded.unsuitable())),
+]
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory):
+    """The address of a registry that is empty; its program is unpacked into a folder, nothing is installed."""
+    folder = tmp_path_factory.mktemp("registry")
+    packages = apt.PrivateApt(folder / "apt", debian.host_archives())
+    packages.refresh()
+    for package in packages.download(["docker-registry"], folder):
+        if package.name.startswith("docker-registry_"):
+            apt.unpack(package, folder / "root")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    (folder / "config.yml").write_text(
+        f"version: 0.1\nhttp: {{addr: {address}}}\nstorage: {{filesystem: {{rootdirectory: {folder}/blobs}}}}\n"
+    )
+    program = folder / "root/usr/bin/docker-registry"
+    with subprocess.Popen([program, "serve", folder / "config.yml"], stderr=subprocess.DEVNULL) as process:
+        try:
+            deadline = time.monotonic() + 20
+            while time.monotonic() < deadline:
+                with contextlib.suppress(OSError), urllib.request.urlopen(f"http://{address}/v2/", timeout=1):
+                    break
+                time.sleep(0.1)
+            yield address
+        finally:
+            process.terminate()
+
+
+def test_a_base_is_pulled_by_digest(registry, engine, project, tmp_path):
+    here = bases.context(Project(ROOT), "debian12", locked=True, say=print)
+    context = tmp_path / "push"
+    context.mkdir()
+    (context / "Dockerfile").write_text("FROM base\n")
+    pushed = build.Plan(
+        tag=f"{registry}/base:debian12",
+        dockerfile=context / "Dockerfile",
+        context=context,
+        contexts={"base": here},
+        inputs=registry,
+    )
+    image = build.build(pushed, engine, log=tmp_path / "push.log", say=print)
+    client = engine.client()
+    try:
+        said = client.api.push(image.tag, stream=False)
+        assert "error" not in said, said
+        client.images.remove(image.tag, force=True)
+        name = f"{registry}/base@{image.digest}"
+        matrix = project.root / "matrix.yaml"
+        text = matrix.read_text()
+        begin, end = text.index("    bootstrap:\n"), text.index("# In every cell")
+        matrix.write_text(f"{text[:begin]}    image: {name}\n\n{text[end:]}")
+        pulled = bases.context(Project(project.root), "debian12", locked=True, say=print)
+        assert pulled == f"docker-image://{name}"
+        (context / "Dockerfile").write_text("FROM base\nRUN gcc --version > /seen\n")
+        plan = replace(pushed, tag="knowngood-test:pulled", contexts={"base": pulled}, inputs=f"{registry} pulled")
+        built = build.build(plan, engine, log=tmp_path / "pull.log", say=print)
+        assert b"Debian" in client.containers.run(built.tag, ["cat", "/seen"], network_mode="none", remove=True)
+        client.images.remove(built.tag, force=True)
+    finally:
+        client.close()
+
+
+def test_a_base_without_digest_is_refused(project):
+    matrix = project.root / "matrix.yaml"
+    text = matrix.read_text()
+    begin, end = text.index("    bootstrap:\n"), text.index("# In every cell")
+    matrix.write_text(f"{text[:begin]}    image: registry.example/base:latest\n\n{text[end:]}")
+    with pytest.raises(UsageError, match="NAME@sha256:DIGEST"):
+        _ = Project(project.root).matrix

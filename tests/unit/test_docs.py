@@ -1,0 +1,76 @@
+"""What the documents tell people to type exists."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from knowngood import cli
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "smoke_tests/README.md"])
+SESSIONS = {
+    next(
+        (k.value.value for d in node.decorator_list if isinstance(d, ast.Call) for k in d.keywords if k.arg == "name"),
+        node.name,
+    )
+    for node in ast.parse((ROOT / "noxfile.py").read_text()).body
+    if isinstance(node, ast.FunctionDef) and any("session" in ast.unparse(d) for d in node.decorator_list)
+}
+
+
+def snippets(text):
+    """Inline code, and the lines of shell blocks with their continuations joined."""
+    for block in re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        yield from block.replace("\\\n", " ").splitlines()
+    yield from re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
+
+
+def commands(document, program):
+    for snippet in snippets(document.read_text()):
+        for match in re.finditer(rf"(?:^|&& |\(|/){program} ([^&|;)`]*)", snippet):
+            yield match[1].strip()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_knowngood_commands_parse(document):
+    for text in commands(document, "knowngood"):
+        words = [word for word in shlex.split(text) if word not in ("...", "…")]
+        if not words or (words[0] not in cli.COMMANDS and not re.fullmatch(r"[a-z-]+", words[0])):
+            continue
+        words = [re.sub(r"<id>|ID|CELL|SELECT", "default", word) for word in words]
+        try:
+            cli.parser(words[0]).parse_args(words)
+        except SystemExit as error:
+            pytest.fail(f"{document.name}: `knowngood {text}` is refused with exit {error.code}")
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_nox_sessions_exist(document):
+    for text in commands(document, "nox"):
+        named = re.match(r"-s (\S+)", text)
+        assert named is None or named[1] in SESSIONS, f"{document.name}: there is no session {named[1]}"
+
+
+def test_the_readme_has_the_two_commands_of_ci():
+    text = (ROOT / "README.md").read_text()
+    for mark in ("first", "second"):
+        assert re.search(rf"<!-- ci: {mark} -->\n```sh\n\S.*\n```", text)
+
+
+def test_the_summary_in_the_readme_has_the_columns_that_are_printed():
+    from knowngood.commands import build_matrix
+    from knowngood.project import Project
+
+    header = build_matrix.summary([], Project(ROOT)).splitlines()[0].split()
+    assert any(line.split() == header for line in (ROOT / "README.md").read_text().splitlines())
+
+
+def test_links_between_documents_lead_somewhere():
+    for document in DOCUMENTS:
+        for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
+            assert (document.parent / target).exists(), f"{document.name} links to {target}"
