@@ -135,6 +135,13 @@ def load_all(folder: Path, cell: str) -> tuple[list[Evidence], list[str]]:
     return runs, left_out
 
 
+def attention(runs: Iterable[Evidence]) -> dict[str, str]:
+    """Attention setting to outcome, from the run that says most: a GPU before a CPU, whole before quick, the newest."""
+    order = (Where.BARE, Where.CONTAINER_CPU, Where.CONTAINER_GPU)
+    best = max(runs, key=lambda run: (order.index(run.where), not run.quick, run.when), default=None)
+    return best.outcomes if best else {}
+
+
 def tier(runs: Iterable[Evidence], *, locked: bool) -> Tier:
     """How far the runs prove the cell. An image counts, a bare environment does not: no digest was seen."""
     best = Tier.RESOLVED if locked else Tier.NONE

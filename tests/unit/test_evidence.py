@@ -126,3 +126,14 @@ def test_the_tier(runs, locked, tier):
 def test_a_quick_run_knows_that_it_is():
     assert run(command=("pytest", "--quick")).quick
     assert not run().quick
+
+
+def test_the_attention_table_is_of_the_run_that_says_most():
+    gpu = run(Where.CONTAINER_GPU, checks=[("fa4", "pass")], when="2026-11-20T10:00:00+00:00")
+    quick = run(checks=[("fa4", "fail")], command=("python", "--quick"), when="2026-11-23T10:00:00+00:00")
+    whole = run(checks=[("fa4", "refused")])
+    newer = run(checks=[("fa4", "not-run")], when="2026-11-22T10:00:00+00:00")
+    assert evidence.attention([gpu, whole, quick]) == {"fa4": "pass"}
+    assert evidence.attention([whole, quick]) == {"fa4": "refused"}
+    assert evidence.attention([newer, whole]) == {"fa4": "not-run"}
+    assert evidence.attention([]) == {}

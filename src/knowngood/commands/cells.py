@@ -25,9 +25,7 @@ def run(arguments: argparse.Namespace) -> Answer:
         runs, left_out = evidence.load_all(here.evidence, str(cell))
         notes += left_out
         tier = evidence.tier(runs, locked=(here.tree.cell_folder(cell) / "cell.json").exists())
-        attention: dict[str, str] = {}
-        for run_ in runs:
-            attention |= run_.outcomes
+        attention = evidence.attention(runs)
         aliases = [alias for alias, target in matrix.aliases.items() if target == str(cell)]
         document.append(
             {
