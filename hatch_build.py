@@ -1,4 +1,4 @@
-"""Puts the project's data beside the program in its wheel: what `knowngood check`, `pick` and `cells` read without a checkout."""
+"""Puts the data beside the program in its wheel: what `knowngood check`, `pick` and `cells` read without a checkout."""
 
 from __future__ import annotations
 
