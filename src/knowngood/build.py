@@ -166,6 +166,7 @@ def _build(plan: Plan, engine: Engine, *, log: Path, say: Callable[[str], None])
     with tempfile.TemporaryDirectory(prefix="knowngood-") as folder:
         metadata = Path(folder) / "metadata.json"
         tail: deque[str] = deque(maxlen=60)
+        begun: set[str] = set()
         with (
             log.open("w") as out,
             subprocess.Popen(
@@ -183,7 +184,9 @@ def _build(plan: Plan, engine: Engine, *, log: Path, say: Callable[[str], None])
                 for line in map(redacted, process.stdout):
                     out.write(line)
                     tail.append(line)
-                    if step := _step(line):
+                    # BuildKit names a step again whenever its output goes on.
+                    if (step := _step(line)) and step not in begun:
+                        begun.add(step)
                         say(step)
             except BaseException:
                 process.terminate()

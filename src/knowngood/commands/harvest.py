@@ -20,9 +20,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     from knowngood.harvest import harvest
 
     with progress.reporter("harvest") as say:
-        report = harvest(
-            arguments.packages, folder=project.find().root / "facts", say=say, refresh=arguments.refresh
-        )
+        report = harvest(arguments.packages, folder=project.find().root / "facts", say=say, refresh=arguments.refresh)
     problems = [f"{name}: {why}" for name, why in {**report.failed, **report.unknown}.items()]
     text = "\n".join([f"{len(report.new)} releases read, {report.unchanged} known before", *problems])
     document = {
