@@ -12,11 +12,11 @@ import subprocess
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from knowngood import host, paths, sdk
+from knowngood import classic, host, paths, sdk
 from knowngood.errors import KnowngoodError, MissingError, redacted
 from knowngood.paths import cache_dir
 from knowngood.render import LABEL
@@ -159,7 +159,12 @@ def build(plan: Plan, engine: Engine, *, log: Path, say: Callable[[str], None]) 
     Raises `KnowngoodError` with the sentence that explains the output's last error.
     """
     with paths.locked(log.parent):
-        return existing(plan, engine) or _build(plan, engine, log=log, say=say)
+        if found := existing(plan, engine):
+            return found
+        if not engine.containerd_store:
+            contexts = {name: classic.context(engine, place) for name, place in plan.contexts.items()}
+            plan = replace(plan, contexts=contexts)
+        return _build(plan, engine, log=log, say=say)
 
 
 def _build(plan: Plan, engine: Engine, *, log: Path, say: Callable[[str], None]) -> Image:
