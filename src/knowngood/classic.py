@@ -1,6 +1,6 @@
 """Engines with the classic image store: their BuildKit cannot read an OCI layout, so the base is imported as an image.
 
-Only the layer's content goes in; an image built on it has the same files, and no manifest digest that could be compared.
+Only the layer's content goes in: an image built on it has the same files, and no manifest digest to compare.
 """
 
 from __future__ import annotations
