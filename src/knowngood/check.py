@@ -12,11 +12,12 @@ from enum import StrEnum
 from typing import Any
 
 from knowngood.domain import bits
-from knowngood.explain import Demand, Problem, minimal_conflict, minimal_rules, smallest_change
+from knowngood.explain import Demand, Problem, minimal_conflict, minimal_rules, sets_of, smallest_change
 from knowngood.findings import Finding, applies, of_box, ordered, word
 from knowngood.placing import Placed, allowed, place
 from knowngood.published import Published, cell_with, proves
 from knowngood.query import Request
+from knowngood.solve import Search
 from knowngood.universe import Universe
 
 
@@ -83,13 +84,13 @@ def check(universe: Universe, request: Request, published: Published, *, suggest
 def _check(universe: Universe, request: Request, published: Published, suggest: bool, gpus: list[str] | None) -> Result:
     placed = place(universe, request, gpus)
     given = given_boxes(universe, request.used)
-    found = [*placed.findings, *direct(placed, request.used, given)]
+    found = [*placed.findings, *direct(placed, request.used)]
     broken = any(finding.severity == "error" for finding in found)
     if not broken:
         collision = indirect(placed, given)
         found += collision
         broken = bool(collision)
-    not_known = placed.unknown or unknown_boxes(placed, found)
+    not_known = unknown_boxes(placed, found) or placed.unknown or not covers(placed)
     changes = cell = None
     evidence: tuple[str, ...] = ()
     if broken:
@@ -99,8 +100,8 @@ def _check(universe: Universe, request: Request, published: Published, suggest: 
     elif not_known:
         verdict = Verdict.UNKNOWN
     else:
-        evidence = proves(published, placed, request)
-        verdict = Verdict.VERIFIED if evidence else Verdict.COMPATIBLE
+        evidence, verified = proves(published, placed, request)
+        verdict = Verdict.VERIFIED if verified else Verdict.COMPATIBLE
         cell = cell_with(published, placed, placed.point)
     return Result(
         verdict=verdict,
@@ -111,6 +112,11 @@ def _check(universe: Universe, request: Request, published: Published, suggest: 
         uncovered=placed.uncovered,
         notes=_notes(universe, request),
     )
+
+
+def covers(placed: Placed) -> bool:
+    """Whether anything was asked about that there are facts of."""
+    return any(demand.variable in placed.universe.packages for demand in placed.demands)
 
 
 def given_boxes(universe: Universe, used: Mapping[str, str]) -> int:
@@ -124,21 +130,23 @@ def given_boxes(universe: Universe, used: Mapping[str, str]) -> int:
     return mask
 
 
-def direct(placed: Placed, used: Mapping[str, str], given: int) -> list[Finding]:
+def direct(placed: Placed, used: Mapping[str, str]) -> list[Finding]:
     """The rules that the stated values break, each on its own."""
     compiled = placed.universe.compiled
     found = []
     for bit in bits(compiled.broken(placed.point, compiled.everything & ~compiled.unknown_any)):
         box = compiled.boxes[bit]
-        made = of_box(placed.universe.world, box, placed.point, placed.shown, {})
-        if box.rule.given and not given >> bit & 1:
-            if applies(box.rule, used) is False:
+        made = of_box(compiled, box, placed.point, placed.shown, {})
+        if box.rule.given:
+            holds = applies(box.rule, used)
+            if holds is False or (holds is None and box.rule.severity != "error"):
                 continue
-            made = replace(made, severity="warning" if made.severity == "error" else made.severity)
+            if holds is None:
+                made = replace(made, severity="warning")
         found.append(made)
     for box, constants in placed.tags:
         if all(name in placed.point and mask >> placed.point[name] & 1 for name, mask in box.masks.items()):
-            found.append(of_box(placed.universe.world, box, placed.point, placed.shown, constants))
+            found.append(of_box(compiled, box, placed.point, placed.shown, constants))
     return [*found, *_bounds(placed)]
 
 
@@ -196,7 +204,8 @@ def problem_of(placed: Placed, given: int, base: Mapping[str, int] | None = None
 def indirect(placed: Placed, given: int) -> list[Finding]:
     """No single rule is broken, but no choice of what was left open fits: the chain of causes, as one finding."""
     problem = problem_of(placed, given)
-    if problem.solve(problem.demands)[0] is not None:
+    search = Search(compiled=problem.compiled, among=problem.among)
+    if search.exists(sets_of(problem.compiled, problem.demands, problem.base)):
         return []
     return [collision(placed, problem)]
 
@@ -240,13 +249,12 @@ def suggestion(placed: Placed, given: int, published: Published) -> tuple[dict[s
     universe = placed.universe
     problem = problem_of(placed, given, suggestible(placed), sure=True)
     pins = [demand for demand in placed.demands if demand.variable and demand.variable not in AXES]
-    found = smallest_change(problem, pins)
-    if found is None:
+    changed = smallest_change(problem, pins)
+    if changed is None:
         return None, None
-    changed, whole = found
     domains = universe.compiled.domains
     changes = {name: domains[name].text(place_) for name, place_ in changed.items()}
-    return changes, cell_with(published, placed, {**placed.point, **{name: whole[name] for name in changed}})
+    return changes, cell_with(published, placed, {**placed.point, **changed})
 
 
 def suggestible(placed: Placed) -> dict[str, int]:

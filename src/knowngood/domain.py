@@ -24,6 +24,8 @@ _CLAUSE = re.compile(r"\s*(===|~=|==|!=|<=|>=|<|>)\s*([^,\s]+)\s*")
 class Domain:
     """Versions in ascending order; the last bit, where `optional`, is "not there"."""
 
+    unordered = False
+
     def __init__(
         self, name: str, values: Iterable[str], *, optional: bool = False, key: Callable[[str], str] = str
     ) -> None:
@@ -37,6 +39,8 @@ class Domain:
         self.all = self.some | self.absent
         self._key = key
         self._masks: dict[str, int] = {}
+        self.nearest: dict[tuple[int, int], Sequence[int]] = {}
+        """What `nearest` found."""
 
     @cached_property
     def final(self) -> int:
@@ -153,6 +157,21 @@ def holds(condition: str, version: str) -> bool:
 
 def nearest(domain: Domain, wanted: int, anchor: int) -> Sequence[int]:
     """The places of `wanted`, nearest to those of `anchor` first; of two as near, the newer; absence last."""
+    known = domain.nearest.get((wanted, anchor))
+    if known is None:
+        if len(domain.nearest) > _KEPT:
+            domain.nearest.clear()
+        known = domain.nearest[wanted, anchor] = _nearest(domain, wanted, anchor)
+    return known
+
+
+_KEPT = 5_000
+"""Entries after which a cache of a long batch starts anew."""
+
+
+def _nearest(domain: Domain, wanted: int, anchor: int) -> Sequence[int]:
+    if domain.unordered:
+        return list(bits(wanted))
     places = list(bits(anchor & domain.some))
     low, high = (min(places), max(places)) if places else (len(domain.values), len(domain.values))
 

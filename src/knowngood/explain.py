@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from knowngood.domain import Domain, bits, nearest
 from knowngood.solve import Compiled, Point, Search, Sets
@@ -17,19 +17,19 @@ class Demand:
     text: str
     variable: str
     mask: int
-    given: int = 0
-    """Boxes that count because of it (`--with`), for a demand on no variable."""
+    owner: str = ""
+    """The package that this follows from (a wheel that was compiled against a torch): given up with it."""
+    rebuild: bool = False
+    """Another build of the same release may do."""
 
 
-def sets_of(compiled: Compiled, demands: Iterable[Demand], base: Sets | None = None) -> tuple[dict[str, int], int]:
-    """The values that all these demands leave, and the boxes that they make count."""
-    sets, given = dict(base or {}), 0
+def sets_of(compiled: Compiled, demands: Iterable[Demand], base: Sets) -> dict[str, int]:
+    """The values that all these demands leave."""
+    sets = dict(base)
     for demand in demands:
-        given |= demand.given
-        if demand.variable:
-            everything = compiled.domains[demand.variable].all
-            sets[demand.variable] = sets.get(demand.variable, everything) & demand.mask
-    return sets, given
+        everything = compiled.domains[demand.variable].all
+        sets[demand.variable] = sets.get(demand.variable, everything) & demand.mask
+    return sets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,16 +40,12 @@ class Problem:
     demands: tuple[Demand, ...]
     base: Sets
     among: int
-    variables: tuple[str, ...] | None = None
     order: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     def solve(self, demands: Sequence[Demand], among: int | None = None) -> tuple[Point | None, int]:
         """The best assignment under some of the demands, and the boxes that excluded something."""
-        sets, given = sets_of(self.compiled, demands, self.base)
-        search = Search(
-            compiled=self.compiled, among=(self.among if among is None else among) | given, order=self.order
-        )
-        return search.first(sets, self.variables), search.used
+        search = Search(compiled=self.compiled, among=self.among if among is None else among, order=self.order)
+        return search.first(sets_of(self.compiled, demands, self.base)), search.used
 
 
 def minimal_conflict(problem: Problem) -> list[Demand]:
@@ -71,15 +67,13 @@ def minimal_rules(problem: Problem, demands: Sequence[Demand]) -> list[int]:
         return []
     boxes = problem.compiled.boxes
     by_rule: dict[str, int] = {}
-    _, given = sets_of(problem.compiled, demands)
-    for bit in bits(problem.among | given):
+    for bit in bits(problem.among):
         by_rule[boxes[bit].rule.id] = by_rule.get(boxes[bit].rule.id, 0) | 1 << bit
     kept = list(dict.fromkeys(boxes[bit].rule.id for bit in bits(used)))
 
     def impossible(names: Iterable[str]) -> int | None:
-        sets, _ = sets_of(problem.compiled, demands, problem.base)
-        search = Search(compiled=problem.compiled, among=sum(by_rule[name] for name in names), order=problem.order)
-        return search.used if search.first(sets, problem.variables) is None else None
+        found, used = problem.solve(demands, sum(by_rule[name] for name in names))
+        return used if found is None else None
 
     for name in list(kept):
         fewer = [item for item in kept if item != name]
@@ -87,70 +81,123 @@ def minimal_rules(problem: Problem, demands: Sequence[Demand]) -> list[int]:
             kept = fewer
     last = impossible(kept) or 0
     chosen: dict[str, int] = {}
-    for bit in bits(last):
+    # Of a rule's boxes the one about the newest releases tells most.
+    for bit in sorted(bits(last), key=lambda place: -sum(mask.bit_length() for mask in boxes[place].masks.values())):
         chosen.setdefault(boxes[bit].rule.id, bit)
-    return list(chosen.values())
+    return [chosen[name] for name in kept if name in chosen]
 
 
 def relaxation(problem: Problem, demand: Demand, others: Sequence[Demand]) -> tuple[int, Point] | None:
     """The nearest value of a demand's variable that goes with the other demands, and an assignment that has it."""
-    if not demand.variable:
-        found, _ = problem.solve(others)
-        return None if found is None else (-1, found)
     domain = problem.compiled.domains[demand.variable]
-    allowed = problem.base.get(demand.variable, domain.all) if demand.variable in problem.base else domain.all
-    sets, _ = sets_of(problem.compiled, others, {demand.variable: allowed})
-    for place in nearest(domain, sets[demand.variable] & ~demand.mask, demand.mask):
+    allowed = sets_of(problem.compiled, others, problem.base).get(demand.variable, domain.all)
+    for place in nearest(domain, allowed & ~demand.mask, demand.mask):
         found, _ = problem.solve([*others, Demand(text="", variable=demand.variable, mask=1 << place)])
         if found is not None:
             return place, found
     return None
 
 
-def smallest_change(problem: Problem, changeable: Sequence[Demand]) -> tuple[dict[str, int], Point] | None:
-    """The fewest demands to give up, then the nearest values instead: variable -> place, and the whole assignment.
+def smallest_change(problem: Problem, changeable: Sequence[Demand]) -> dict[str, int] | None:
+    """The fewest demands to give up, then the nearest values instead: variable -> place.
 
     Between changes of as many variables, the one with the least sum of distances in releases is taken.
     """
     for count in range(1, len(changeable) + 1):
         best: _Change | None = None
         for chosen in itertools.combinations(changeable, count):
-            fixed = [demand for demand in problem.demands if demand not in chosen]
-            if problem.solve(fixed)[0] is not None:
-                best = _nearer(problem, chosen, fixed, _Change(), best)
-        if best is not None and best.whole is not None:
-            return best.places, best.whole
+            ways = _Changes.of(problem, chosen)
+            if ways is not None:
+                best = ways.nearer(best)
+        if best is not None:
+            return best.places
     return None
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Change:
-    """Values instead of those asked for, how far they are from them, and the assignment they are part of."""
+    """Values instead of those asked for, and how far they are from them."""
 
-    places: dict[str, int] = field(default_factory=dict)
-    distance: int = 0
-    whole: Point | None = None
+    places: dict[str, int]
+    distance: int
 
 
-def _nearer(
-    problem: Problem, left: Sequence[Demand], kept: Sequence[Demand], so_far: _Change, best: _Change | None
-) -> _Change | None:
-    """The best of `best` and all ways to complete `so_far` with values for `left`."""
-    if not left:
-        whole = problem.solve(kept)[0]
-        return best if whole is None else replace(so_far, whole=whole)
-    demand = left[0]
-    domain = problem.compiled.domains[demand.variable]
-    allowed = problem.base.get(demand.variable, domain.all) & ~demand.mask
-    for place in nearest(domain, allowed, demand.mask):
-        cost = so_far.distance + distance(domain, place, demand.mask)
-        if best is not None and cost >= best.distance:
-            break
-        one = [*kept, Demand(text="", variable=demand.variable, mask=1 << place)]
-        if problem.solve(one)[0] is not None:
-            change = _Change(places={**so_far.places, demand.variable: place}, distance=cost)
-            best = _nearer(problem, left[1:], one, change, best)
-    return best
+@dataclass(frozen=True, kw_only=True)
+class _Changes:
+    """The ways to change a few demands while the others are kept."""
+
+    problem: Problem
+    open: list[tuple[str, int]]
+    """The variables that are neither kept nor changed, with what they may be."""
+    point: Point
+    """The kept demands of one value."""
+    live: int
+    """The boxes that those values are inside of."""
+    ways: list[tuple[str, list[tuple[int, int]]]]
+    """Variable -> (distance, place), nearest first, one of each kind of value, none that collides with what is kept."""
+
+    @classmethod
+    def of(cls, problem: Problem, chosen: Sequence[Demand]) -> _Changes | None:
+        """With what does not depend on the values tried worked out; `None` when what is kept collides already."""
+        compiled = problem.compiled
+        given_up = {demand.variable for demand in chosen}
+        kept = [item for item in problem.demands if item not in chosen and item.owner not in given_up]
+        sets = sets_of(compiled, kept, problem.base)
+        point, live = compiled.fixed(sets, problem.among)
+        for name in given_up & point.keys():
+            # The one value that is left for it is a way like any other.
+            del point[name]
+        live = problem.among
+        for name, place in point.items():
+            live &= ~compiled.outside[name][place]
+        if live & compiled.within(frozenset(point)):
+            return None
+        ways = []
+        for demand in chosen:
+            domain = compiled.domains[demand.variable]
+            allowed = sets.get(demand.variable, domain.all) & ~(0 if demand.rebuild else demand.mask)
+            outside = compiled.outside[demand.variable]
+            within = compiled.within(frozenset((*point, demand.variable)))
+            kinds: dict[int, tuple[int, int]] = {}
+            for place in nearest(domain, allowed, demand.mask):
+                left = live & ~outside[place]
+                if not left & within and left not in kinds:
+                    kinds[left] = (distance(domain, place, demand.mask), place)
+            if not kinds:
+                return None
+            ways.append((demand.variable, list(kinds.values())))
+        # The variable with the fewest ways first: it decides soonest.
+        ways.sort(key=lambda way: len(way[1]))
+        open_ = [
+            (name, sets.get(name, domain.all))
+            for name, domain in compiled.domains.items()
+            if name not in point and name not in given_up
+        ]
+        free = [*open_, *((name, sum(1 << place for _, place in places)) for name, places in ways)]
+        if not Search(compiled=compiled, among=problem.among).decide(free, live, frozenset(point)):
+            return None
+        return cls(problem=problem, open=open_, point=point, live=live, ways=ways)
+
+    def nearer(self, best: _Change | None) -> _Change | None:
+        """The best of `best` and all these ways."""
+        return self._extend({}, self.live, 0, best)
+
+    def _extend(self, places: dict[str, int], live: int, spent: int, best: _Change | None) -> _Change | None:
+        compiled = self.problem.compiled
+        if len(places) == len(self.ways):
+            done = frozenset((*self.point, *places))
+            search = Search(compiled=compiled, among=self.problem.among)
+            return _Change(places=places, distance=spent) if search.decide(self.open, live, done) else best
+        variable, ways = self.ways[len(places)]
+        within = compiled.within(frozenset((*self.point, *places, variable)))
+        outside = compiled.outside[variable]
+        for cost, place in ways:
+            if best is not None and spent + cost >= best.distance:
+                break
+            left = live & ~outside[place]
+            if not left & within:
+                best = self._extend({**places, variable: place}, left, spent + cost, best)
+        return best
 
 
 def distance(domain: Domain, place: int, anchor: int) -> int:

@@ -48,6 +48,9 @@ class Factbook:
             return self.fact(DRIVERS, str(entry["facts"].get("cuda")), "minimum")
         if name.startswith("requires:"):
             return self.requires(package, version).get(name.removeprefix("requires:"))
+        if ":" in name:
+            name, _, key = name.partition(":")
+            return (entry["facts"].get(name) or {}).get(key)
         return entry["facts"].get(name)
 
     def reason(self, package: str, version: str, name: str) -> str | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from knowngood.domain import NONE, bits, nearest
 from knowngood.rules import REFERENCE, Rule
+from knowngood.solve import Compiled
 from knowngood.world import Box, World
 
 AXES = frozenset({"gpu", "python", "driver", "nvcc", "glibc", "attn"})
@@ -55,38 +56,45 @@ def ordered(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def of_box(
-    world: World, box: Box, point: Mapping[str, int], shown: Mapping[str, str], constants: Mapping[str, str]
+    compiled: Compiled, box: Box, point: Mapping[str, int], shown: Mapping[str, str], constants: Mapping[str, str]
 ) -> Finding:
     """A broken rule. `shown` has the values as they were asked for (a driver's own version, not its class)."""
-    rule = box.rule
-    fixes = [*rule.fix, *(computed for computed in _fixes(world, box, point))]
+    rule, world = box.rule, compiled.world
+    fixes = [*rule.fix, *([] if rule.severity == "info" else _fixes(compiled, box, point))]
     return Finding(
         id=rule.id,
         kind=rule.kind,
         severity=rule.severity,
         packages={name: shown.get(name, world.domains[name].text(point[name])) for name in box.masks if name in point},
         because=word(world, rule.because, box, point, {**constants, **shown}),
-        source=tuple(word(world, text, box, point, {}) for text in rule.source),
+        source=tuple(word(world, text, box, point, constants) for text in rule.source),
         confidence=rule.confidence,
         fix=tuple(fixes),
         when=dict(rule.given),
     )
 
 
-def _fixes(world: World, box: Box, point: Mapping[str, int]) -> list[dict[str, Any]]:
+def _fixes(compiled: Compiled, box: Box, point: Mapping[str, int]) -> list[dict[str, Any]]:
     """For each package of the rule, the nearest release with which it holds, the others kept."""
+    whole = compiled.of_rule.get(box.rule.id, 0) | compiled.hard
+    kept = {variable: point[variable] for variable in box.masks if variable in point}
     made: list[dict[str, Any]] = []
     for name, mask in box.masks.items():
-        domain = world.domains[name]
+        domain = compiled.domains[name]
         if name in AXES or name not in point:
             continue
         others = domain.some & ~mask
         if domain.final >> point[name] & 1:
             others &= domain.final
-        made += [
-            {"change": {name: domain.text(place)}, "note": "the nearest release for which this rule holds"}
-            for place in nearest(domain, others, 1 << point[name])[:1]
-        ]
+        fitting = (
+            place
+            for place in nearest(domain, others, 1 << point[name])
+            if not compiled.broken({**kept, name: place}, whole)
+        )
+        place = next(fitting, None)
+        if place is not None:
+            note = "the nearest release for which this rule holds"
+            made.append({"change": {name: domain.text(place)}, "note": note})
     return made
 
 

@@ -15,8 +15,12 @@ from functools import cached_property
 
 from knowngood.errors import UsageError
 
-_PREFIXES = {"nvidia", "geforce", "quadro", "tesla", "graphics", "gpu", "device", "generation"}
+_PREFIXES = {"nvidia", "grid", "geforce", "quadro", "tesla", "graphics", "gpu", "device", "generation"}
 _FORMS = {
+    "server",
+    "workstation",
+    "edition",
+    "spark",
     "pcie",
     "nvl",
     "hbm2",

@@ -39,9 +39,9 @@ class Placed:
     tags: list[tuple[Box, Mapping[str, str]]] = field(default_factory=list)
     """What wheels were built for, as boxes, with the constants of their wording."""
 
-    def demand(self, text: str, variable: str, mask: int, shown: str | None = None) -> None:
+    def demand(self, text: str, variable: str, mask: int, shown: str | None = None, *, rebuild: bool = False) -> None:
         """Add a demand on a variable."""
-        self.demands.append(Demand(text=text, variable=variable, mask=mask))
+        self.demands.append(Demand(text=text, variable=variable, mask=mask, rebuild=rebuild))
         if mask and mask & (mask - 1) == 0:
             self.point[variable] = mask.bit_length() - 1
         if shown is not None:
@@ -102,7 +102,8 @@ def _package(placed: Placed, wanted: Wanted) -> None:
     if not wanted.version and wanted.specifier != "none" and mask & domain.final:
         mask &= domain.final | (0 if domain.final else mask)
     if wanted.specifier or local:
-        placed.demand(_text(wanted), wanted.name, mask, shown=_shown(wanted, domain, mask))
+        shown = _shown(wanted, domain, mask)
+        placed.demand(_text(wanted), wanted.name, mask, shown=shown, rebuild=wanted.wheel is not None)
     else:
         placed.demand(_text(wanted), wanted.name, domain.final)
     _yanked(placed, wanted.name, mask)
@@ -179,14 +180,17 @@ def _uncovered(placed: Placed, wanted: Wanted) -> None:
 def _tags(placed: Placed, wanted: Wanted) -> None:
     assert wanted.wheel is not None  # noqa: S101 - the caller looked
     world = placed.universe.world
-    constants = wanted.wheel.constants() | {"wheel.name": wanted.name, "wheel.local": wanted.local or ""}
+    constants = wanted.wheel.constants() | {
+        "wheel.name": wanted.name,
+        "wheel.local": wanted.local or "of its file name",
+    }
     for box in compile_rules(world, placed.universe.wheel_rules, constants):
         if all(name in constants for name in box.rule.references):
             placed.tags.append((box, constants))
             if len(box.masks) == 1:
                 [(variable, mask)] = box.masks.items()
                 rest = world.domains[variable].all & ~mask
-                placed.bounded.append(Demand(text=_text(wanted), variable=variable, mask=rest))
+                placed.bounded.append(Demand(text=_text(wanted), variable=variable, mask=rest, owner=wanted.name))
 
 
 def stated_packages(placed: Placed) -> dict[str, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,7 @@ class Published:
         """How far a cell is proven."""
         return evidence.tier(self.runs(cell), locked=cell in self.locked)
 
+    @cached_property
     def ranked(self) -> list[Cell]:
         """The cells, best proven first, then in the matrix's order."""
         order = list(evidence.Tier)
@@ -89,6 +90,7 @@ def _listed(value: Any) -> list[str]:
     return [str(item) for item in value] if isinstance(value, list) else [str(value)]
 
 
+@cache
 def packages_of(cell: Cell) -> dict[str, str]:
     """The cell's axes that are packages, by distribution; `none` for those it does not have."""
     return {
@@ -107,7 +109,7 @@ def cell_with(published: Published, placed: Placed, point: Mapping[str, int]) ->
     if not {"torch", "transformers"} & set(wanted):
         return None
     ranges = {demand.variable: demand.mask for demand in placed.demands if demand.variable not in point}
-    for cell in published.ranked():
+    for cell in published.ranked:
         has = packages_of(cell) | {"gpu": cell.gpu, "python": cell.python}
         if any(name not in has and value != "none" for name, value in wanted.items() if name not in AXES):
             continue
@@ -118,24 +120,23 @@ def cell_with(published: Published, placed: Placed, point: Mapping[str, int]) ->
     return None
 
 
-def proves(published: Published, placed: Placed, request: Request) -> tuple[str, ...]:
-    """The runs that saw exactly this combination do what is asked: their times and suites; empty when none did."""
+def proves(published: Published, placed: Placed, request: Request) -> tuple[tuple[str, ...], bool]:
+    """The runs that saw exactly this combination train, and whether one of them did on the GPU (with what is asked)."""
     packages = stated_packages(placed)
     if not published.proven or not {"torch", "transformers"} <= set(packages) or request.used:
-        return ()
+        return (), False
     found: list[str] = []
+    proven = False
     for name in sorted(published.proven):
         try:
             cell = parse(name)
         except UsageError:
             continue
         if _is_cell(cell, placed, packages, request):
-            found += [
-                f"{run.cell}: {run.where}, {run.when}, suite {run.suite[:12]}"
-                for run in published.runs(name)
-                if _shows(run, packages, placed, request)
-            ]
-    return tuple(found)
+            runs = [run for run in published.runs(name) if _shows(run, packages, placed, request)]
+            found += [f"{run.cell}: {run.where}, {run.when}, suite {run.suite[:12]}" for run in runs]
+            proven = proven or any(run.where is evidence.Where.CONTAINER_GPU for run in runs)
+    return tuple(found), proven
 
 
 def _is_cell(cell: Cell, placed: Placed, packages: Mapping[str, str], request: Request) -> bool:
@@ -151,8 +152,6 @@ def _is_cell(cell: Cell, placed: Placed, packages: Mapping[str, str], request: R
 
 def _shows(run: evidence.Evidence, packages: Mapping[str, str], placed: Placed, request: Request) -> bool:
     if run.where is evidence.Where.BARE or not run.ok or "pass" not in run.outcomes.values():
-        return False
-    if request.gpu is not None and run.where is not evidence.Where.CONTAINER_GPU:
         return False
     installed: Mapping[str, str] = run.report.get("environment", {}).get("distributions", {})
     asked: Sequence[tuple[str, str]] = [*packages.items(), *placed.uncovered.items()]

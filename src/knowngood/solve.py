@@ -20,18 +20,22 @@ Point = dict[str, int]
 """Variable -> the place of its value."""
 
 
+_KEPT = 20_000
+"""Entries after which a cache of a long batch starts anew."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Compiled:
     """The boxes of a world, by bit."""
 
     world: World
 
-    @property
+    @cached_property
     def domains(self) -> Mapping[str, Domain]:
         """Variable -> domain."""
         return self.world.domains
 
-    @property
+    @cached_property
     def boxes(self) -> Sequence[Box]:
         """Bit -> box."""
         return self.world.boxes
@@ -80,6 +84,28 @@ class Compiled:
         return known
 
     @cached_property
+    def known(self) -> dict[object, bool]:
+        """What searches for existence found, by what was open."""
+        return {}
+
+    @cached_property
+    def _kinds(self) -> dict[tuple[str, int], list[int]]:
+        return {}
+
+    def kinds(self, name: str, allowed: int) -> list[int]:
+        """The newest of each kind of values that no box tells apart."""
+        known = self._kinds.get((name, allowed))
+        if known is None:
+            if len(self._kinds) > _KEPT:
+                self._kinds.clear()
+            outside = self.outside[name]
+            found: dict[int, int] = {}
+            for place in newest_first(self.domains[name], allowed):
+                found.setdefault(outside[place], place)
+            known = self._kinds[name, allowed] = list(found.values())
+        return known
+
+    @cached_property
     def hard(self) -> int:
         """The boxes that are errors whatever the use."""
         return self.choose(lambda box: box.rule.severity == "error" and not box.rule.given and not box.unknown)
@@ -100,6 +126,14 @@ class Compiled:
         return self.choose(lambda box: bool(box.unknown))
 
     @cached_property
+    def of_rule(self) -> Mapping[str, int]:
+        """Rule's id -> its boxes."""
+        found: dict[str, int] = {}
+        for bit, box in enumerate(self.boxes):
+            found[box.rule.id] = found.get(box.rule.id, 0) | 1 << bit
+        return found
+
+    @cached_property
     def mentions(self) -> Mapping[str, int]:
         """Variable -> the boxes that speak of it."""
         return {name: sum(1 << bit for bit, box in enumerate(self.boxes) if name in box.masks) for name in self.domains}
@@ -107,6 +141,15 @@ class Compiled:
     def choose(self, wanted: Callable[[Box], bool]) -> int:
         """The bits of the boxes for which `wanted(box)`."""
         return sum(1 << bit for bit, box in enumerate(self.boxes) if wanted(box))
+
+    def fixed(self, sets: Sets, among: int) -> tuple[Point, int]:
+        """The variables with one value left, and the boxes that those values are inside of."""
+        point: Point = {}
+        for name, allowed in sets.items():
+            if allowed and allowed & (allowed - 1) == 0:
+                point[name] = allowed.bit_length() - 1
+                among &= ~self.outside[name][point[name]]
+        return point, among
 
     def broken(self, point: Mapping[str, int], among: int) -> int:
         """The boxes that a (partial) assignment lies in."""
@@ -129,41 +172,81 @@ class Search:
     """Variable -> places, the preferred first; without it the newest first, absence last."""
     used: int = 0
 
-    def first(self, sets: Sets, variables: Sequence[str] | None = None) -> Point | None:
-        """The first assignment, in the order of the variables and of `order`, that breaks no rule; or `None`.
-
-        Variables not named in `variables` stay unassigned: boxes that speak of them do not count.
-        """
+    def first(self, sets: Sets) -> Point | None:
+        """The first assignment, in the order of the variables and of `order`, that breaks no rule; or `None`."""
         compiled = self.compiled
-        names = compiled.variables if variables is None else variables
-        live = self.among & compiled.within(frozenset(names))
-        point: Point = {}
-        for name in names:
-            allowed = sets.get(name, compiled.domains[name].all)
-            if allowed and allowed & (allowed - 1) == 0:
-                point[name] = allowed.bit_length() - 1
-                live &= ~compiled.outside[name][point[name]]
-        done = frozenset(point)
-        hit = live & compiled.within(done)
-        if hit:
-            self.used |= hit & -hit
+        point, live = compiled.fixed(sets, self.among)
+        if self._hit(point, live):
             return None
         candidates = {
-            name: self._candidates(name, sets.get(name, compiled.domains[name].all), live)
-            for name in names
+            name: self._candidates(name, sets.get(name, domain.all), live)
+            for name, domain in compiled.domains.items()
             if name not in point
         }
-        return self._extend(point, live, candidates, done)
+        return self._extend(point, live, candidates, frozenset(point))
+
+    def exists(self, sets: Sets) -> bool:
+        """Whether there is an assignment: variables that no open rule speaks of are left out, but for empty sets."""
+        compiled = self.compiled
+        point, live = compiled.fixed(sets, self.among)
+        if self._hit(point, live):
+            return False
+        open_ = [(name, sets.get(name, domain.all)) for name, domain in compiled.domains.items() if name not in point]
+        return self.decide(open_, live, frozenset(point))
+
+    def decide(self, open_: list[tuple[str, int]], live: int, done: frozenset[str]) -> bool:
+        """Whether the open variables can be completed; `live` are the boxes that those done are inside of."""
+        compiled = self.compiled
+        if not all(allowed for _, allowed in open_):
+            return False
+        before = -1
+        while before != len(open_):
+            before = len(open_)
+            open_, live = self._undecided(open_, live)
+        # What is open decides, and it is the same for many values of what is fixed.
+        key = (live, tuple(open_), done)
+        known = compiled.known.get(key)
+        if known is None:
+            if len(compiled.known) > _KEPT:
+                compiled.known.clear()
+            candidates = {name: self._candidates(name, allowed, live) for name, allowed in open_}
+            known = compiled.known[key] = self._extend({}, live, candidates, done) is not None
+        return known
+
+    def _undecided(self, open_: list[tuple[str, int]], live: int) -> tuple[list[tuple[str, int]], int]:
+        """The variables without a value that settles every rule about them; such a value is as good as any.
+
+        It is looked for where it mostly is: absence, and the newest.
+        """
+        compiled, left = self.compiled, []
+        for name, allowed in open_:
+            about = live & compiled.mentions[name]
+            if not about:
+                continue
+            outside = compiled.outside[name]
+            last = outside[allowed.bit_length() - 1]
+            if about & ~last:
+                last = outside[compiled.kinds(name, allowed)[0]]
+                if about & ~last:
+                    left.append((name, allowed))
+                    continue
+            live &= ~last
+        return left, live
+
+    def _hit(self, point: Point, live: int) -> bool:
+        hit = live & self.compiled.within(frozenset(point))
+        self.used |= hit & -hit
+        return bool(hit)
 
     def _candidates(self, name: str, allowed: int, live: int) -> list[int]:
         """One place for each set of values that no box that counts tells apart."""
         if not live & self.compiled.mentions[name]:
             place = self._preferred(name, allowed)
             return [] if place is None else [place]
-        found: dict[int, int] = {}
         outside, order = self.compiled.outside[name], self.order.get(name)
         if order is None:
-            order = newest_first(self.compiled.domains[name], allowed)
+            order = self.compiled.kinds(name, allowed)
+        found: dict[int, int] = {}
         for place in order:
             if allowed >> place & 1:
                 found.setdefault(outside[place] & live, place)

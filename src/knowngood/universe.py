@@ -18,8 +18,8 @@ from knowngood.solve import Compiled
 from knowngood.world import Box, World, compile_rules
 
 ATTENTION: Mapping[str, str] = {
-    "eager": "eager",
     "sdpa": "sdpa",
+    "eager": "eager",
     "sdpa-math": "sdpa",
     "sdpa-flash": "sdpa",
     "sdpa-efficient": "sdpa",
@@ -93,7 +93,7 @@ def build(book: Factbook, gpus: Gpus, rules: Sequence[Rule]) -> Universe:
     bounds = bounds_of(book)
     declared = list(declared_rules(book))
     whole = [*rules, *declared]
-    world = World(book=book, domains=domains_of(book, gpus), attributes=attributes_of(gpus))
+    world = World(book=book, domains=domains_of(book, gpus, rules), attributes=attributes_of(gpus))
     boxes = [*compile_rules(world, whole), *shared_bounds(bounds)]
     full = World(book=book, domains=world.domains, attributes=world.attributes, boxes=tuple(boxes))
     return Universe(
@@ -114,10 +114,10 @@ def attributes_of(gpus: Gpus) -> dict[str, dict[str, dict[str, str]]]:
     }
 
 
-def domains_of(book: Factbook, gpus: Gpus) -> dict[str, Domain]:
+def domains_of(book: Factbook, gpus: Gpus, rules: Sequence[Rule] = ()) -> dict[str, Domain]:
     """A domain for each axis and package.
 
-    A driver, nvcc or glibc is as good as the greatest release at or below it that any fact speaks of (0: none).
+    A driver, nvcc or glibc is as good as the greatest release at or below it that any fact or rule speaks of (0: none).
     """
     domains = {"gpu": Domain("gpu", gpus.names, key=lambda text: text.removeprefix("sm_"))}
     for name in dict.fromkeys([*CELL_PACKAGES, *book.packages]):
@@ -125,17 +125,27 @@ def domains_of(book: Factbook, gpus: Gpus) -> dict[str, Domain]:
     pythons = {text for name in book.packages for listed in book.every(name, "pythons") for text in listed}
     # A rule speaks of 3.11, a requirement of >=3.11.2: the release stands for its last patch.
     domains["python"] = Domain("python", pythons, key=lambda text: text if text.count(".") > 1 else f"{text}.99")
-    domains["driver"] = Domain("driver", {"0", *book.every("torch", "driver_minimum")})
+    domains["driver"] = Domain("driver", {"0", *book.every("torch", "driver_minimum"), *_named(rules, "driver")})
     glibcs = {text for name in book.packages for text in book.every(name, "glibc")}
-    domains["glibc"] = Domain("glibc", {"0", *glibcs})
+    domains["glibc"] = Domain("glibc", {"0", *glibcs, *_named(rules, "glibc")})
     floors = {floor for table in book.every("flash-attn", "sass") for floor in table.values()}
-    domains["nvcc"] = Domain("nvcc", {"0", *floors, *book.versions(DRIVERS), *book.every("torch", "cuda")})
+    nvccs = {"0", *floors, *book.versions(DRIVERS), *book.every("torch", "cuda"), *_named(rules, "nvcc")}
+    domains["nvcc"] = Domain("nvcc", nvccs)
     domains["attn"] = _Names("attn", ATTENTION)
     return domains
 
 
+def _named(rules: Iterable[Rule], axis: str) -> set[str]:
+    """The releases of an axis that rules write out."""
+    conditions = [table[axis] for rule in rules for table in (rule.when, rule.require) if axis in table]
+    texts = [text for condition in conditions for text in condition.arguments if "{" not in text]
+    return {found for text in texts for found in re.findall(r"\d+(?:\.\d+)*", text)}
+
+
 class _Names(Domain):
-    """Names without an order."""
+    """Names without an order; the one to fall back on stands first."""
+
+    unordered = True
 
     def __init__(self, name: str, values: Iterable[str]) -> None:
         super().__init__(name, ())

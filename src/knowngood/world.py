@@ -212,13 +212,12 @@ def _boxes(  # noqa: C901 - the three-valued logic of one rule stands in one pla
         if maybe:
             unsure.append(_cut(masks, subject, maybe))
         masks = _cut(masks, subject, true)
-    if not all(masks.values()):
-        masks = {}
+    possible = all(masks.values())
     reason = unknown or f"{rule.id}: a fact it needs is not known"
     if unsure:
         # What `when` asks is not known of these: neither is whether the rule holds.
         yield from (Box(rule=rule, masks=item, unknown=reason) for item in unsure if all(item.values()))
-    if not masks:
+    if not possible:
         return
     for subject, condition in rule.require.items():
         variable = subject.partition(".")[0]

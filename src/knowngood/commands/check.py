@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from knowngood.cli import Answer
+from knowngood.commands.asking import add_request, request_of
 from knowngood.errors import KnowngoodError, UsageError
 
 if TYPE_CHECKING:
@@ -19,55 +20,10 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
-    parser.add_argument("requirements", nargs="*", metavar="NAME==VERSION", help="or the name of a wheel")
     add_request(parser)
     parser.add_argument("-r", "--requirements", dest="files", action="append", default=[], metavar="FILE")
     parser.add_argument("--here", action="store_true", help="what is installed beside the python in use")
     parser.add_argument("--batch", metavar="FILE", help="a query a line (JSON), an answer a line; - is stdin")
-
-
-def add_request(parser: argparse.ArgumentParser) -> None:
-    """What `check` and `pick` have in common."""
-    parser.add_argument("--gpu", metavar="GPU", help="a card, a family or an architecture: V100, Hopper, sm_90")
-    parser.add_argument("--driver", metavar="VERSION", help="the NVIDIA driver's, 580.65.06")
-    parser.add_argument("--nvcc", metavar="VERSION", help="the CUDA toolkit's that compiles extensions, 12.8")
-    parser.add_argument("--python", metavar="VERSION")
-    parser.add_argument("--glibc", metavar="VERSION")
-    parser.add_argument("--attn", metavar="NAME", help="sdpa, fa2, flash_attention_2, flex, ...")
-    parser.add_argument("--with", dest="used", action="append", default=[], metavar="KEY=VALUE", help="dtype=bf16")
-
-
-def request_of(arguments: argparse.Namespace) -> Request:
-    """The request of the command line."""
-    from knowngood import query
-
-    axes = {name: query.axis(name, value) for name in query.AXES if (value := getattr(arguments, name)) is not None}
-    packages = [query.requirement(text, python=axes.get("python")) for text in arguments.requirements]
-    for name in getattr(arguments, "files", []):
-        text = sys.stdin.read() if name == "-" else _read(name)
-        packages += query.listing(text, "stdin" if name == "-" else name, python=axes.get("python"))
-    gpu = arguments.gpu
-    if getattr(arguments, "here", False):
-        from knowngood import installed
-
-        python, distributions = installed.look()
-        found = {"python": python} | ({"glibc": libc} if (libc := installed.libc()) else {})
-        axes = {**found, **axes}
-        packages += installed.wanted(distributions)
-    return query.Request(
-        gpu=gpu,
-        axes=axes,
-        attn=None if arguments.attn is None else query.attention(arguments.attn),
-        used=dict(query.condition(text) for text in arguments.used),
-        packages=tuple(wanted for wanted in packages if wanted is not None),
-    )
-
-
-def _read(name: str) -> str:
-    try:
-        return Path(name).read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{name}: not UTF-8 ({error.reason} at byte {error.start})") from None
 
 
 def run(arguments: argparse.Namespace) -> Answer:

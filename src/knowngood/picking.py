@@ -1,0 +1,293 @@
+"""`pick`: a partial request to the best full cells, or the smallest set of demands that collide. Pure.
+
+Published cells first, the best proven before the others; then the newest of the whole universe, one for each family of
+flash attention. When nothing fits: a minimal conflict, its rules, and for each demand the smallest relaxation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from knowngood.cell import NO_FLASH_ATTN, Cell
+from knowngood.check import given_boxes, universe_allowed
+from knowngood.domain import bits
+from knowngood.explain import Demand, Problem, minimal_conflict, minimal_rules, relaxation
+from knowngood.findings import Finding, of_box, ordered, word
+from knowngood.placing import Placed, place
+from knowngood.published import Published, packages_of
+from knowngood.query import Request
+from knowngood.solve import Point, newest_first
+from knowngood.universe import CELL_PACKAGES, Universe
+
+FAMILIES = ("flash-attn", "flash-attn-4")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """A cell that fulfils the request."""
+
+    cell: Cell
+    tier: str
+    """How far it is proven; `none` for one that matrix.yaml does not have."""
+    published: bool
+    extras: Mapping[str, str]
+    """Packages asked for besides the cell's axes."""
+    findings: tuple[Finding, ...] = ()
+
+    def document(self) -> dict[str, Any]:
+        """As `pick --json` has it."""
+        return {
+            "id": str(self.cell),
+            "axes": {str(axis): value for axis, value in self.cell.axes().items()},
+            "published": self.published,
+            "tier": self.tier,
+            "extras": dict(self.extras),
+            "findings": [finding.document() for finding in self.findings],
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clash:
+    """One demand of a minimal conflict."""
+
+    demand: str
+    rules: tuple[Mapping[str, Any], ...]
+    relax: Mapping[str, Any] | None
+    """`{"change": {...}, "cell": ...}`: the nearest value with which all the other demands can be met; `None` when
+    giving this demand up alone does not help."""
+
+    def document(self) -> dict[str, Any]:
+        """As `pick --json` has it."""
+        return {"demand": self.demand, "rules": [dict(rule) for rule in self.rules], "relax": self.relax}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picked:
+    """The answer to a request."""
+
+    choices: tuple[Choice, ...]
+    conflict: tuple[Clash, ...]
+    considered: int
+    """How many combinations of the cells' axes the answer is about."""
+    findings: tuple[Finding, ...] = ()
+    unknown: bool = False
+    uncovered: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def exit_code(self) -> int:
+        """0 found, 1 nothing fits, 3 facts do not cover the request."""
+        return 0 if self.choices else 3 if self.unknown else 1
+
+    def document(self) -> dict[str, Any]:
+        """As `pick --json` has it."""
+        return {
+            "cells": [choice.document() for choice in self.choices],
+            "conflict": [clash.document() for clash in self.conflict],
+            "considered": self.considered,
+            "findings": [finding.document() for finding in self.findings],
+            "uncovered": dict(self.uncovered),
+        }
+
+
+def pick(universe: Universe, request: Request, published: Published, *, count: int = 3) -> Picked:
+    """The answer; raises `UsageError` for names that nobody knows."""
+    placed = place(universe, request)
+    findings = tuple(ordered(placed.findings))
+    lost = [finding for finding in findings if finding.id.removeprefix("unknown:") in placed.universe.compiled.domains]
+    if lost:
+        size = considered(universe)
+        return Picked(choices=(), conflict=(), considered=size, findings=findings, unknown=True)
+    problem = problem_of(placed, request, published)
+    choices = [*_published(placed, problem, published), *_newest(placed, problem)]
+    whole: dict[str, Choice] = {}
+    for choice in choices:
+        whole.setdefault(str(choice.cell), choice)
+    return Picked(
+        choices=tuple(whole.values())[:count],
+        conflict=() if choices else tuple(clashes(placed, problem)),
+        considered=considered(universe),
+        findings=findings,
+        uncovered=placed.uncovered,
+    )
+
+
+def considered(universe: Universe) -> int:
+    """How many combinations of the cells' axes the facts have."""
+    domains = universe.compiled.domains
+    flash = 1 + sum(len(domains[name].values) for name in FAMILIES)
+    product = flash
+    for name in ("gpu", "torch", "transformers", "triton", "python"):
+        product *= len(domains[name].values)
+    return product
+
+
+def problem_of(placed: Placed, request: Request, published: Published) -> Problem:
+    """The request as a search problem whose best solution is the newest."""
+    universe = placed.universe
+    compiled = universe.compiled
+    asked = {demand.variable for demand in placed.demands}
+    base = dict(universe_allowed(universe))
+    order: dict[str, Sequence[int]] = {"python": _pythons(universe, published)}
+    for name in ("torch", "transformers", "triton"):
+        base[name] &= compiled.domains[name].some
+    for demand in placed.demands:
+        # A pre-release or a withdrawn release is taken when it is asked for.
+        if demand.variable in base and demand.mask & base[demand.variable] == 0:
+            base[demand.variable] |= demand.mask
+    for name in universe.packages:
+        if name not in CELL_PACKAGES and name not in asked:
+            domain = compiled.domains[name]
+            order[name] = [*bits(domain.absent), *newest_first(domain, domain.some)]
+    gpus = [cell.gpu for cell in published.ranked]
+    known = compiled.domains["gpu"]
+    first = [known.index[name] for name in dict.fromkeys(gpus) if name in known.index]
+    order["gpu"] = [*first, *(place_ for place_ in newest_first(known, known.all) if place_ not in first)]
+    return Problem(
+        compiled=compiled,
+        demands=(*placed.demands, *placed.bounded),
+        base=base,
+        among=compiled.hard | compiled.unknown | given_boxes(universe, request.used),
+        order=order,
+    )
+
+
+def _pythons(universe: Universe, published: Published) -> list[int]:
+    """Those that a base has first: only they can be built."""
+    domain = universe.compiled.domains["python"]
+    bases = [domain.index[cell.python] for cell in published.cells if cell.python in domain.index]
+    return list(dict.fromkeys([*bases, *newest_first(domain, domain.some)]))
+
+
+def _published(placed: Placed, problem: Problem, published: Published) -> list[Choice]:
+    domains = problem.compiled.domains
+    found = []
+    for cell in published.ranked:
+        values = packages_of(cell) | {"gpu": cell.gpu, "python": cell.python}
+        sets = dict(problem.base)
+        try:
+            for name, value in values.items():
+                sets[name] = domains[name].absent if value == "none" else 1 << domains[name].index[value]
+        except KeyError:
+            continue
+        for name in placed.universe.packages:
+            sets[name] = sets[name] if name in values else domains[name].absent
+        whole, _ = replace(problem, base=sets).solve(problem.demands)
+        if whole is not None:
+            tier = str(published.tier(str(cell)))
+            found.append(Choice(cell=cell, tier=tier, published=True, extras={}, findings=_warnings(placed, whole)))
+    return found
+
+
+def _newest(placed: Placed, problem: Problem) -> list[Choice]:
+    """The newest cell with flash-attn 2, with 4, and with neither: whichever fit."""
+    found = []
+    for family in (*FAMILIES, None):
+        whole, _ = replace(problem, base=_only(problem, family)).solve(problem.demands)
+        if whole is not None:
+            found.append(_choice(placed, whole))
+    return found
+
+
+def _only(problem: Problem, family: str | None) -> dict[str, int]:
+    """A cell's flash-attn axis has one value: the other families are absent."""
+    base = dict(problem.base)
+    for name in FAMILIES:
+        domain = problem.compiled.domains[name]
+        base[name] = base[name] & domain.some if name == family else domain.absent
+    return base
+
+
+def _choice(placed: Placed, whole: Point) -> Choice:
+    cell = cell_of(placed.universe, whole)
+    asked = {demand.variable for demand in placed.demands}
+    domains = placed.universe.compiled.domains
+    extras = {
+        name: domains[name].text(whole[name])
+        for name in placed.universe.packages
+        if name not in CELL_PACKAGES and (name in asked or whole[name] < len(domains[name].values))
+    }
+    return Choice(cell=cell, tier="none", published=False, extras=extras, findings=_warnings(placed, whole))
+
+
+def cell_of(universe: Universe, whole: Mapping[str, int]) -> Cell:
+    """The cell that an assignment is."""
+    domains = universe.compiled.domains
+    values = {name: domains[name].text(whole[name]) for name in (*CELL_PACKAGES, "gpu", "python")}
+    flash = next((values[name] for name in FAMILIES if values[name] != "none"), NO_FLASH_ATTN)
+    torch = values["torch"].partition("+")[0]
+    return Cell(
+        gpu=values["gpu"],
+        cuda=str(universe.world.book.fact("torch", values["torch"], "cuda")),
+        torch=torch,
+        transformers=values["transformers"],
+        flash_attn=flash,
+        triton=values["triton"],
+        python=values["python"],
+    )
+
+
+def _warnings(placed: Placed, whole: Point) -> tuple[Finding, ...]:
+    compiled = placed.universe.compiled
+    point = {name: whole[name] for name in (*CELL_PACKAGES, "gpu", "python")} | placed.point
+    wanted = compiled.choose(lambda box: box.rule.severity != "error" and not box.rule.given and not box.unknown)
+    boxes = (compiled.boxes[bit] for bit in bits(compiled.broken(point, wanted)))
+    return tuple(ordered([of_box(compiled, box, point, placed.shown, {}) for box in boxes]))
+
+
+def clashes(placed: Placed, problem: Problem) -> list[Clash]:
+    """The minimal conflict, with each demand's rules and smallest relaxation."""
+    compiled = problem.compiled
+    demands = minimal_conflict(problem)
+    if not demands:
+        return [
+            Clash(demand=demand.text, rules=(_ONE_FAMILY,), relax=_relax(placed, problem, demand))
+            for demand in problem.demands
+            if demand.variable in FAMILIES
+        ]
+    boxes = [compiled.boxes[bit] for bit in minimal_rules(problem, demands)]
+    point = {name: place_ for name, place_ in placed.point.items() if any(d.variable == name for d in demands)}
+    told = [
+        {
+            "id": box.rule.id,
+            "because": word(compiled.world, box.rule.because, box, point, placed.shown),
+            "source": [word(compiled.world, text, box, point, {}) for text in box.rule.source],
+            "confidence": box.rule.confidence,
+        }
+        for box in boxes
+    ]
+    found = []
+    for demand in demands:
+        about = [rule for rule, box in zip(told, boxes, strict=True) if demand.variable in box.masks]
+        found.append(Clash(demand=demand.text, rules=tuple(about or told), relax=_relax(placed, problem, demand)))
+    return found
+
+
+_ONE_FAMILY: Mapping[str, Any] = {
+    "id": "one-flash-attention",
+    "because": "a cell has one family of flash attention: flash-attn and flash-attn-4 both install into flash_attn/",
+    "source": ["knowngood.cell: the flash-attn axis"],
+    "confidence": "artefact",
+}
+
+
+def _relax(placed: Placed, problem: Problem, demand: Demand) -> dict[str, Any] | None:
+    """The nearest value with which all other demands can be met, over all families."""
+    others = [item for item in problem.demands if item is not demand]
+    best: tuple[int, dict[str, Any]] | None = None
+    for family in (*FAMILIES, None):
+        found = relaxation(replace(problem, base=_only(problem, family)), demand, others)
+        if found is None:
+            continue
+        place_, whole = found
+        domain = problem.compiled.domains[demand.variable]
+        anchor = list(bits(demand.mask))
+        away = min((abs(place_ - one) for one in anchor), default=0)
+        told = {
+            "change": {demand.variable: domain.text(place_)},
+            "cell": str(cell_of(placed.universe, whole)),
+        }
+        if best is None or away < best[0]:
+            best = away, told
+    return None if best is None else best[1]
