@@ -80,11 +80,17 @@ def inputs(dockerfile: str, folders: Mapping[str, Path], words: Mapping[str, str
     digest.update(json.dumps([dockerfile, _COMPRESSION, EPOCH, dict(sorted(words.items()))]).encode())
     for name, folder in sorted(folders.items()):
         for path in sorted(folder.rglob("*")):
-            if path.is_file() and "__pycache__" not in path.parts:
+            place = path.relative_to(folder)
+            if path.is_file() and not any(_is_litter(part) for part in place.parts):
                 data = path.read_bytes()
-                facts = [name, str(path.relative_to(folder)), path.stat().st_mode & 0o111, len(data)]
+                facts = [name, str(place), path.stat().st_mode & 0o111, len(data)]
                 digest.update(json.dumps(facts).encode() + data)
     return digest.hexdigest()
+
+
+def _is_litter(name: str) -> bool:
+    """What tools leave beside sources; `docker/recipe/install-suite` leaves the same out."""
+    return name == "__pycache__" or name.startswith(".")
 
 
 def tools() -> Path:

@@ -26,7 +26,7 @@ def engine():
 def project(tmp_path):
     root = tmp_path / "project"
     for part in PARTS:
-        shutil.copytree(ROOT / part, root / part, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / part, root / part, ignore=shutil.ignore_patterns("__pycache__", ".*"))
     shutil.copy(ROOT / "matrix.yaml", root)
     return Project(root)
 

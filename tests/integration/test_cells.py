@@ -135,6 +135,24 @@ def test_an_index_that_serves_other_bytes_stops_the_build(line, project):
     assert caught.value.exit_code == 1
 
 
+def test_litter_beside_the_suite_does_not_change_the_image(line, project, default):
+    image, locked = default
+    (project.suite / ".ruff_cache").mkdir()
+    (project.suite / ".ruff_cache/x").write_text("x")
+    (project.suite / "__pycache__").mkdir()
+    (project.suite / "__pycache__/x.pyc").write_text("x")
+    plan = line.plan(locked, print)
+    assert line.image(plan, locked, print) == image
+    client = line.engine.client()
+    try:
+        again = rebuild(line, plan)
+        assert again.built
+        assert again.digest == image.digest
+        client.images.remove(again.tag, force=True)
+    finally:
+        client.close()
+
+
 def test_a_clobbered_pin_stops_the_build(line, project):
     locked = project.tree.load(cell(project, "default"))
     plan = line.plan(locked, print)

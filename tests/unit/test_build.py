@@ -161,6 +161,8 @@ def test_and_from_the_dockerfile_and_the_words_but_not_from_caches_or_secrets(fo
     assert build.inputs("FROM x", folders, {"lock": "2", "uv": "2"}) != before
     (folders["recipe"] / "__pycache__").mkdir()
     (folders["recipe"] / "__pycache__" / "a.pyc").write_bytes(b"x")
+    (folders["recipe"] / ".ruff_cache").mkdir()
+    (folders["recipe"] / ".ruff_cache" / "a").write_bytes(b"x")
     os.utime(folders["recipe"] / "a", (1, 1))
     monkeypatch.setenv("UV_DEFAULT_INDEX", f"https://me:{SECRET}@index.example")
     assert build.inputs("FROM x", folders, {"uv": "2", "lock": "1"}) == before
