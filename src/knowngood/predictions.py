@@ -13,7 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter,
 from knowngood import document
 from knowngood.cell import Cell
 from knowngood.errors import InputError, UsageError
-from knowngood.schema import listed
+from knowngood.schema import listed, problem
 from knowngood.select import Filter
 
 Outcome = Literal["pass", "fail", "refused", "not-run"]
@@ -49,12 +49,7 @@ def parse(text: str, file: str) -> list[Prediction]:
     try:
         items = TypeAdapter(list[_Item]).validate_python(source.data)
     except ValidationError as error:
-        raise InputError(
-            [
-                source.problem(item["loc"], f"{'.'.join(map(str, item['loc']))}: {item['msg']}")
-                for item in error.errors(include_url=False)
-            ]
-        ) from None
+        raise InputError([problem(source, item) for item in error.errors(include_url=False)]) from None
     found = []
     for index, item in enumerate(items):
         try:

@@ -168,7 +168,7 @@ def validate(source: Document) -> tuple[MatrixFile | None, list[Problem]]:
             return MatrixFile.model_validate(data), problems
         except ValidationError as error:
             errors = error.errors(include_url=False)
-            problems += [_problem(source, item) for item in errors if item["loc"] not in emptied]
+            problems += [problem(source, item) for item in errors if item["loc"] not in emptied]
             taken_out = [_take_out(data, item["loc"], unknown=item["type"] == "extra_forbidden") for item in errors]
             emptied |= {item["loc"][:1] for item in errors}
             if not all(taken_out):
@@ -208,7 +208,8 @@ def _take_out(data: Any, path: tuple[str | int, ...], *, unknown: bool) -> bool:
     return True
 
 
-def _problem(source: Document, item: Any) -> Problem:
+def problem(source: Document, item: Any) -> Problem:
+    """One of pydantic's complaints (of `ValidationError.errors`) as a sentence at its place in the file."""
     path: list[str | int] = list(item["loc"])
     kind, said = item["type"], item["msg"]
     if kind == "extra_forbidden":
@@ -227,7 +228,8 @@ def _problem(source: Document, item: Any) -> Problem:
         "string_type": "must be text",
         "too_short": "must not be empty",
         "string_too_short": "must not be empty",
-        "literal_error": "must be 1, the one that this program reads",
+        "list_type": "must be a list",
+        "literal_error": f"must be {item.get('ctx', {}).get('expected')}",
     }.get(kind, f"is malformed: {said}")
     while path and tuple(path) not in source.marks:  # an index into what was no list in the file
         path.pop()
