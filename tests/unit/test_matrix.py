@@ -45,7 +45,7 @@ def test_with_adds_requirements_to_one_cell():
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("schema: 1", "schema: 2", "1:9: schema must be 1, the one that this program reads"),
+        ("schema: 1", "schema: 2", "1:9: schema must be '1'"),
         ("2026-11-20", "2026-13-45", "2:12: '2026-13-45' is not a day of the calendar"),
         ("2026-11-20", "yesterday", "2:12: 'yesterday' is not written like 2026-11-20"),
         ("2026-11-20", "٢٠٢٦-11-20", "2:12: '٢٠٢٦-11-20' is not written like 2026-11-20"),
