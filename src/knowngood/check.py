@@ -20,6 +20,9 @@ from knowngood.query import Request
 from knowngood.solve import Search
 from knowngood.universe import Universe
 
+DISPENSABLE = frozenset({"flash-attn", "flash-attn-4", "xformers"})
+"""Packages of kernels, without which the same program trains by another attention setting."""
+
 
 class Verdict(StrEnum):
     """See the module's text."""
@@ -258,12 +261,17 @@ def suggestion(placed: Placed, given: int, published: Published) -> tuple[dict[s
 
 
 def suggestible(placed: Placed) -> dict[str, int]:
-    """What may be suggested: what `pick` may choose, and what was asked for as it is."""
-    base = universe_allowed(placed.universe)
-    return {
-        name: mask | sum(d.mask for d in placed.demands if d.variable == name) if name in placed.point else mask
-        for name, mask in base.items()
-    }
+    """What may be suggested: what `pick` may choose, and what was asked for as it is.
+
+    Only a kernel package can be left out: without torch or the framework itself the question is another one.
+    """
+    domains = placed.universe.compiled.domains
+    base = dict(universe_allowed(placed.universe))
+    for demand in placed.demands:
+        if demand.variable in base:
+            kept = base[demand.variable] if demand.variable in DISPENSABLE else domains[demand.variable].some
+            base[demand.variable] = base[demand.variable] & kept | demand.mask
+    return base
 
 
 def universe_allowed(universe: Universe) -> dict[str, int]:

@@ -23,6 +23,7 @@ COMMANDS = {
     "cells": "list the cells with tier and attention settings",
     "check": "does this combination of packages, GPU, driver and use work",
     "pick": "the best cells for a request, or the demands that collide",
+    "diagnose": "what failed in this log, whose fault it is, what fixes it",
     "lock": "resolve cells to hash-pinned distributions, into docker/",
     "render": "write Dockerfiles and compatibility tables, or --check that they are current",
     "engine": "up, down, status or env of the embedded engine",
@@ -71,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         arguments = parser(command).parse_args(words)
         answer: Answer = _module(arguments.command).run(arguments)
-        if as_json:
+        if as_json and answer.document is not None:  # a command that answers line by line has no one document
             print(json.dumps(answer.document, indent=1))
         elif answer.text:
             print(answer.text)

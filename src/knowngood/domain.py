@@ -103,7 +103,7 @@ class Domain:
             below = self.some & ~self._at_least(version)
             return below if version.is_prerelease else below & ~self._prefix(version, before=version)
         above = self._above(version)
-        return above if version.is_postrelease else above & ~self._posts(version)
+        return above if version.is_postrelease or version.is_prerelease else above & ~self._posts(version)
 
     def _at_least(self, version: Version) -> int:
         return self.some & ~((1 << bisect_left(self.keys, version)) - 1)

@@ -42,44 +42,49 @@ class Problem:
     among: int
     order: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
-    def solve(self, demands: Sequence[Demand], among: int | None = None) -> tuple[Point | None, int]:
-        """The best assignment under some of the demands, and the boxes that excluded something."""
-        search = Search(compiled=self.compiled, among=self.among if among is None else among, order=self.order)
-        return search.first(sets_of(self.compiled, demands, self.base)), search.used
+    def solve(self, demands: Sequence[Demand]) -> Point | None:
+        """The best assignment under some of the demands."""
+        search = Search(compiled=self.compiled, among=self.among, order=self.order)
+        return search.first(sets_of(self.compiled, demands, self.base))
+
+    def possible(self, demands: Sequence[Demand]) -> bool:
+        """Whether some of the demands can be met together."""
+        search = Search(compiled=self.compiled, among=self.among)
+        return search.exists(sets_of(self.compiled, demands, self.base))
 
 
 def minimal_conflict(problem: Problem) -> list[Demand]:
     """Demands that cannot be met together, of which none can be left out; empty when all can be met."""
     kept = list(problem.demands)
-    if problem.solve(kept)[0] is not None:
+    if problem.possible(kept):
         return []
     for demand in problem.demands:
         fewer = [item for item in kept if item is not demand]
-        if problem.solve(fewer)[0] is None:
+        if not problem.possible(fewer):
             kept = fewer
     return kept
 
 
 def minimal_rules(problem: Problem, demands: Sequence[Demand]) -> list[int]:
     """Boxes (one for each rule that matters) that together exclude these demands; without any one rule they do not."""
-    found, used = problem.solve(demands)
-    if found is not None:
-        return []
-    boxes = problem.compiled.boxes
+    boxes, sets = problem.compiled.boxes, sets_of(problem.compiled, demands, problem.base)
     by_rule: dict[str, int] = {}
     for bit in bits(problem.among):
         by_rule[boxes[bit].rule.id] = by_rule.get(boxes[bit].rule.id, 0) | 1 << bit
+
+    def proof(names: Iterable[str] | None) -> int | None:
+        among = problem.among if names is None else sum(by_rule[name] for name in names)
+        return Search(compiled=problem.compiled, among=among).proof(sets)
+
+    used = proof(None)
+    if used is None:
+        return []
     kept = list(dict.fromkeys(boxes[bit].rule.id for bit in bits(used)))
-
-    def impossible(names: Iterable[str]) -> int | None:
-        found, used = problem.solve(demands, sum(by_rule[name] for name in names))
-        return used if found is None else None
-
     for name in list(kept):
         fewer = [item for item in kept if item != name]
-        if impossible(fewer) is not None:
+        if proof(fewer) is not None:
             kept = fewer
-    last = impossible(kept) or 0
+    last = proof(kept) or 0
     chosen: dict[str, int] = {}
     # Of a rule's boxes the one about the newest releases tells most.
     for bit in sorted(bits(last), key=lambda place: -sum(mask.bit_length() for mask in boxes[place].masks.values())):
@@ -90,11 +95,19 @@ def minimal_rules(problem: Problem, demands: Sequence[Demand]) -> list[int]:
 def relaxation(problem: Problem, demand: Demand, others: Sequence[Demand]) -> tuple[int, Point] | None:
     """The nearest value of a demand's variable that goes with the other demands, and an assignment that has it."""
     domain = problem.compiled.domains[demand.variable]
+    if not problem.possible(others):
+        return None
     allowed = sets_of(problem.compiled, others, problem.base).get(demand.variable, domain.all)
+    outside = problem.compiled.outside[demand.variable]
+    tried: set[int] = set()
     for place in nearest(domain, allowed & ~demand.mask, demand.mask):
-        found, _ = problem.solve([*others, Demand(text="", variable=demand.variable, mask=1 << place)])
-        if found is not None:
-            return place, found
+        if outside[place] in tried:
+            continue
+        tried.add(outside[place])
+        one = [*others, Demand(text="", variable=demand.variable, mask=1 << place)]
+        if problem.possible(one):
+            found = problem.solve(one)
+            return None if found is None else (place, found)
     return None
 
 
@@ -103,9 +116,17 @@ def smallest_change(problem: Problem, changeable: Sequence[Demand]) -> dict[str,
 
     Between changes of as many variables, the one with the least sum of distances in releases is taken.
     """
+    compiled = problem.compiled
+    point, _ = compiled.fixed(sets_of(compiled, problem.demands, problem.base), problem.among)
+    # Whatever is changed, each rule that is broken now must lose one of its values.
+    broken = [frozenset(compiled.boxes[bit].masks) for bit in bits(compiled.broken(point, problem.among))]
     for count in range(1, len(changeable) + 1):
         best: _Change | None = None
         for chosen in itertools.combinations(changeable, count):
+            changed = {demand.variable for demand in chosen}
+            changed |= {demand.variable for demand in problem.demands if demand.owner in changed}
+            if any(scope.isdisjoint(changed) for scope in broken):
+                continue
             ways = _Changes.of(problem, chosen)
             if ways is not None:
                 best = ways.nearer(best)

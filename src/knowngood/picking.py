@@ -148,7 +148,11 @@ def problem_of(placed: Placed, request: Request, published: Published) -> Proble
         compiled=compiled,
         demands=(*placed.demands, *placed.bounded),
         base=base,
-        among=compiled.hard | compiled.unknown | given_boxes(universe, request.used),
+        # A cell's axis has one value; outside of cells that rule is a warning.
+        among=compiled.hard
+        | compiled.unknown
+        | given_boxes(universe, request.used)
+        | compiled.of_rule.get("one-flash-attention", 0),
         order=order,
     )
 
@@ -173,7 +177,7 @@ def _published(placed: Placed, problem: Problem, published: Published) -> list[C
             continue
         for name in placed.universe.packages:
             sets[name] = sets[name] if name in values else domains[name].absent
-        whole, _ = replace(problem, base=sets).solve(problem.demands)
+        whole = replace(problem, base=sets).solve(problem.demands)
         if whole is not None:
             tier = str(published.tier(str(cell)))
             found.append(Choice(cell=cell, tier=tier, published=True, extras={}, findings=_warnings(placed, whole)))
@@ -184,7 +188,7 @@ def _newest(placed: Placed, problem: Problem) -> list[Choice]:
     """The newest cell with flash-attn 2, with 4, and with neither: whichever fit."""
     found = []
     for family in (*FAMILIES, None):
-        whole, _ = replace(problem, base=_only(problem, family)).solve(problem.demands)
+        whole = replace(problem, base=_only(problem, family)).solve(problem.demands)
         if whole is not None:
             found.append(_choice(placed, whole))
     return found
@@ -240,12 +244,6 @@ def clashes(placed: Placed, problem: Problem) -> list[Clash]:
     """The minimal conflict, with each demand's rules and smallest relaxation."""
     compiled = problem.compiled
     demands = minimal_conflict(problem)
-    if not demands:
-        return [
-            Clash(demand=demand.text, rules=(_ONE_FAMILY,), relax=_relax(placed, problem, demand))
-            for demand in problem.demands
-            if demand.variable in FAMILIES
-        ]
     boxes = [compiled.boxes[bit] for bit in minimal_rules(problem, demands)]
     point = {name: place_ for name, place_ in placed.point.items() if any(d.variable == name for d in demands)}
     told = [
@@ -262,14 +260,6 @@ def clashes(placed: Placed, problem: Problem) -> list[Clash]:
         about = [rule for rule, box in zip(told, boxes, strict=True) if demand.variable in box.masks]
         found.append(Clash(demand=demand.text, rules=tuple(about or told), relax=_relax(placed, problem, demand)))
     return found
-
-
-_ONE_FAMILY: Mapping[str, Any] = {
-    "id": "one-flash-attention",
-    "because": "a cell has one family of flash attention: flash-attn and flash-attn-4 both install into flash_attn/",
-    "source": ["knowngood.cell: the flash-attn axis"],
-    "confidence": "artefact",
-}
 
 
 def _relax(placed: Placed, problem: Problem, demand: Demand) -> dict[str, Any] | None:

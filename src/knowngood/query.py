@@ -211,8 +211,7 @@ def from_document(item: Any) -> Request:
     strange = sorted(set(item) - known)
     if strange:
         raise UsageError(f"unknown key {strange[0]!r}; a query has {', '.join(sorted(known))}")
-    packages = item.get("packages") or {}
-    used = item.get("with") or {}
+    packages, used = item.get("packages", {}), item.get("with", {})
     if not isinstance(packages, dict) or not isinstance(used, dict):
         raise UsageError("'packages' and 'with' are JSON objects")
     return Request(

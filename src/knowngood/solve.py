@@ -171,19 +171,52 @@ class Search:
     order: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """Variable -> places, the preferred first; without it the newest first, absence last."""
     used: int = 0
+    failures: dict[str, int] = field(default_factory=dict)
+    """How often a variable was left without a value."""
 
     def first(self, sets: Sets) -> Point | None:
-        """The first assignment, in the order of the variables and of `order`, that breaks no rule; or `None`."""
+        """The first assignment, in the order of the variables and of `order`, that breaks no rule; or `None`.
+
+        One variable after the other gets the first value with which the others can still be completed, so nothing is
+        ever taken back.
+        """
+        chosen = dict(sets)
+        if not self.exists(chosen):
+            return None
+        point: Point = {}
+        for name, domain in self.compiled.domains.items():
+            for place in self._preference(name, chosen.get(name, domain.all)):
+                chosen[name] = 1 << place
+                if self.exists(chosen):
+                    point[name] = place
+                    break
+        return point
+
+    def _preference(self, name: str, allowed: int) -> Sequence[int]:
+        """The values worth a try: of each kind the first."""
+        order = self.order.get(name)
+        if order is None:
+            return self.compiled.kinds(name, allowed)
+        outside = self.compiled.outside[name]
+        found: dict[int, int] = {}
+        for place in order:
+            if allowed >> place & 1:
+                found.setdefault(outside[place], place)
+        return list(found.values())
+
+    def proof(self, sets: Sets) -> int | None:
+        """Boxes that leave no assignment; `None` when there is one."""
         compiled = self.compiled
+        self.used = 0
         point, live = compiled.fixed(sets, self.among)
         if self._hit(point, live):
-            return None
+            return self.used
         candidates = {
             name: self._candidates(name, sets.get(name, domain.all), live)
             for name, domain in compiled.domains.items()
             if name not in point
         }
-        return self._extend(point, live, candidates, frozenset(point))
+        return None if self._possible(live, candidates, frozenset(point)) else self.used
 
     def exists(self, sets: Sets) -> bool:
         """Whether there is an assignment: variables that no open rule speaks of are left out, but for empty sets."""
@@ -210,7 +243,7 @@ class Search:
             if len(compiled.known) > _KEPT:
                 compiled.known.clear()
             candidates = {name: self._candidates(name, allowed, live) for name, allowed in open_}
-            known = compiled.known[key] = self._extend({}, live, candidates, done) is not None
+            known = compiled.known[key] = self._possible(live, candidates, done)
         return known
 
     def _undecided(self, open_: list[tuple[str, int]], live: int) -> tuple[list[tuple[str, int]], int]:
@@ -240,56 +273,47 @@ class Search:
 
     def _candidates(self, name: str, allowed: int, live: int) -> list[int]:
         """One place for each set of values that no box that counts tells apart."""
+        kinds = self.compiled.kinds(name, allowed)
         if not live & self.compiled.mentions[name]:
-            place = self._preferred(name, allowed)
-            return [] if place is None else [place]
-        outside, order = self.compiled.outside[name], self.order.get(name)
-        if order is None:
-            order = self.compiled.kinds(name, allowed)
-        found: dict[int, int] = {}
-        for place in order:
-            if allowed >> place & 1:
-                found.setdefault(outside[place] & live, place)
-        return list(found.values())
+            return kinds[:1]
+        outside = self.compiled.outside[name]
+        return list({outside[place] & live: place for place in kinds}.values())
 
-    def _preferred(self, name: str, allowed: int) -> int | None:
-        order = self.order.get(name)
-        if order is not None:
-            return next((place for place in order if allowed >> place & 1), None)
-        domain = self.compiled.domains[name]
-        for mask in (allowed & domain.final, allowed & domain.some, allowed):
-            if mask:
-                return mask.bit_length() - 1
-        return None
-
-    def _extend(self, point: Point, live: int, open_: Mapping[str, list[int]], done: frozenset[str]) -> Point | None:
-        if not open_:
-            return point
+    def _possible(self, live: int, open_: Mapping[str, list[int]], done: frozenset[str]) -> bool:
+        """Whether the open variables have values outside of all boxes, with those done."""
+        compiled = self.compiled
         kept: dict[str, list[int]] = {}
         for name, places in open_.items():
-            # Forward checking: what already collides with the values chosen is not tried.
-            reach = live & self.compiled.within(done | {name})
-            if not reach:
-                kept[name] = places
+            about = live & compiled.mentions[name]
+            if not about:
+                if not places:
+                    return False
                 continue
-            outside = self.compiled.outside[name]
-            kept[name] = []
+            # Forward checking: what already collides with the values chosen is not tried.
+            reach, outside = about & compiled.within(done | {name}), compiled.outside[name]
+            left = []
             for place in places:
-                hit = reach & ~outside[place]
+                inside = about & ~outside[place]
+                if not inside:
+                    # This value settles every rule about the variable: it is as good as any.
+                    live &= ~about
+                    break
+                hit = inside & reach
                 if hit:
                     self.used |= hit & -hit
                 else:
-                    kept[name].append(place)
-            if not kept[name]:
-                return None
-        name = next(iter(kept))
-        places = kept.pop(name)
-        outside = self.compiled.outside[name]
-        for place in places:
-            found = self._extend({**point, name: place}, live & ~outside[place], kept, done | {name})
-            if found is not None:
-                return found
-        return None
+                    left.append(place)
+            else:
+                if not left:
+                    self.failures[name] = self.failures.get(name, 0) + 1
+                    return False
+                kept[name] = left
+        if not kept:
+            return True
+        # The variable with the fewest values left, and that failed most, decides soonest.
+        name = min(kept, key=lambda item: len(kept[item]) / (1 + self.failures.get(item, 0)))
+        places, outside = kept.pop(name), compiled.outside[name]
+        return any(self._possible(live & ~outside[place], kept, done | {name}) for place in places)
 
 
 def newest_first(domain: Domain, allowed: int) -> list[int]:

@@ -31,7 +31,6 @@ def run(arguments: argparse.Namespace) -> Answer:
     from knowngood import knowledge
 
     if arguments.batch is not None:
-        arguments.json = False  # it has one document a line
         return _batch(knowledge.read(), arguments.batch)
     if not (arguments.requirements or arguments.files or arguments.here) and not sys.stdin.isatty():
         arguments.files = ["-"]

@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packaging.specifiers import SpecifierSet
+
+from knowngood import rules
+from knowngood.domain import Domain, bits, nearest
+from knowngood.errors import InputError, UsageError
+from knowngood.factbook import Factbook
+from knowngood.findings import condition_holds
+from knowngood.world import World, compile_rules
+
+VERSIONS = ["1.0", "1.1rc1", "1.1", "1.1.post1", "1.1.1", "1.2.0", "1.10", "2.0b1", "2.0", "2.0.1", "3.0.dev1"]
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["==", "!=", "<", "<=", ">", ">="]), st.sampled_from(VERSIONS)),
+        min_size=1,
+        max_size=3,
+    )
+)
+def test_a_set_of_versions_is_what_pep_440_says(clauses: list[tuple[str, str]]):
+    text = ",".join(operator + version for operator, version in clauses)
+    domain = Domain("it", VERSIONS)
+    expected = set(SpecifierSet(text).filter(VERSIONS, prereleases=True))
+    assert set(domain.texts(domain.mask(text))) == expected
+
+
+@pytest.mark.parametrize("text", ["==1.1.*", "!=1.1.*", "~=1.1", "~=1.1.0", "==2.*", "~=2.0.0"])
+def test_prefixes(text: str):
+    domain = Domain("it", VERSIONS)
+    assert set(domain.texts(domain.mask(text))) == set(SpecifierSet(text).filter(VERSIONS, prereleases=True))
+
+
+@pytest.mark.parametrize("text", [">", "2.x", ">=x", "latest"])
+def test_a_malformed_condition(text: str):
+    with pytest.raises(UsageError):
+        Domain("it", VERSIONS).mask(text)
+
+
+def test_nearest_goes_outwards_and_absence_is_last():
+    domain = Domain("it", ["1", "2", "3", "4"], optional=True)
+    assert [domain.text(place) for place in nearest(domain, domain.all, domain.mask("==2"))] == [
+        "2",
+        "3",
+        "1",
+        "4",
+        "none",
+    ]
+
+
+TABLES = {
+    "torch": {
+        "2.0": {"facts": {"sass": ["70", "80"], "triton": "2.0"}, "unknown": {}, "artefact": "torch.whl", "read": "d"},
+        "2.1": {"facts": {"sass": ["80"]}, "unknown": {"triton": "gone"}, "artefact": "torch.whl", "read": "d"},
+        "2.2": {"facts": {"sass": ["80"]}, "unknown": {}, "artefact": "torch.whl", "read": "d"},
+    }
+}
+
+
+def world() -> World:
+    return World(
+        book=Factbook(tables=TABLES),
+        domains={
+            "torch": Domain("torch", ["2.0", "2.1", "2.2"], optional=True),
+            "triton": Domain("triton", ["2.0", "3.0"], optional=True),
+            "gpu": Domain("gpu", ["sm_70", "sm_80"], key=lambda text: text.removeprefix("sm_")),
+        },
+    )
+
+
+def rule(text: str) -> rules.Rule:
+    return rules.parse("rules:\n" + text, "r.yaml")[0]
+
+
+def test_a_rule_takes_its_numbers_from_facts():
+    made = rule('- {id: x, require: {triton: "=={torch.triton}"}, because: b, source: s}')
+    boxes = list(compile_rules(world(), [made]))
+    known = [box for box in boxes if not box.unknown]
+    assert len(known) == 1
+    # torch 2.0 with triton 3.0 or without triton; of 2.1 it is not known, 2.2 has no such pin.
+    assert known[0].masks == {"torch": 0b001, "triton": 0b110}
+    assert [(box.masks["torch"], "gone" in str(box.unknown)) for box in boxes if box.unknown] == [(0b010, True)]
+
+
+def test_releases_with_the_same_facts_share_a_box():
+    made = rule('- {id: x, require: {gpu: {runs: "{torch.sass}"}}, because: b, source: s}')
+    boxes = list(compile_rules(world(), [made]))
+    assert [dict(box.masks) for box in boxes] == [{"torch": 0b110, "gpu": 0b01}]
+
+
+def test_a_rule_about_a_package_without_facts_says_nothing():
+    made = rule('- {id: x, when: {nothing: "*"}, require: {gpu: ">=80"}, because: b, source: s}')
+    assert list(compile_rules(world(), [made])) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("- {id: x, require: {gpu: '>1'}, because: b}", 2, "'source' is missing"),
+        ("- {id: x, requires: {gpu: '>1'}, because: b, source: s}", 2, "unknown key 'requires'"),
+        ("- {id: x, require: {gpu: {flies: '1'}}, because: b, source: s}", 2, "one of runs"),
+        ("- {id: x, require: {gpu: '>1'}, because: b, source: s, severity: bad}", 2, "severity is one of"),
+        ("- x", 2, "a rule is a mapping"),
+    ],
+)
+def test_a_defect_has_its_line(text: str, line: int, said: str):
+    with pytest.raises(InputError, match=said) as caught:
+        rules.parse("rules:\n" + text, "r.yaml")
+    assert caught.value.problems[0].line == line
+
+
+@pytest.mark.parametrize(
+    ("wanted", "stated", "holds"),
+    [
+        (">1", "2", True),
+        (">1", "1", False),
+        (">1", "many", False),
+        ("bf16", "BF16", True),
+        ("fp32|float32", "float32", True),
+        ("!right", "left", True),
+        ("!right", "right", False),
+        ("true", "True", True),
+    ],
+)
+def test_conditions_of_use(wanted: str, stated: str, holds: bool):
+    assert condition_holds(wanted, stated) is holds
+
+
+def test_bits_and_masks_agree():
+    for places in itertools.combinations(range(6), 3):
+        assert tuple(bits(sum(1 << place for place in places))) == places
