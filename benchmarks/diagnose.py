@@ -1,0 +1,94 @@
+"""How long `knowngood diagnose` takes on a page of log and on a log of 200 MB, and how much memory.
+
+    python benchmarks/diagnose.py [MEGABYTES]
+
+The large logs: an ordinary one whose failure is at its end; one whose every line nearly shows a failure; one with
+colours and a rank before each line; one that is a single line; and noise.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+HEAD = b"transformers==4.44.2\nxtuner==0.1.23\ntorch==2.4.0+cu121\nflash-attn==2.5.8\n"
+FAILURE = b"""[rank1]: Traceback (most recent call last):
+[rank1]:   File "/opt/conda/lib/python3.10/site-packages/xtuner/model/modules/dispatch/qwen2.py", line 160, in forward
+[rank1]: AttributeError: 'Qwen2FlashAttention2' object has no attribute '_flash_attention_forward'
+"""
+FRAME = (
+    b'[rank0]:   File "/opt/conda/lib/python3.10/site-packages/torch/nn/modules/module.py", line %d, in _call_impl\n'
+)
+STEP = b"{'loss': 1.%d, 'grad_norm': 0.7, 'learning_rate': 1e-05, 'epoch': 0.12}\n"
+NEAR = b"[rank%d]: AttributeError: 'Qwen3FlashAttention2' object has no attribute '_flash_attention_forward' (%d)\n"
+
+
+def ordinary(size: int) -> Iterator[bytes]:
+    """Steps and tracebacks."""
+    yield HEAD
+    yield from _filled(lambda number: FRAME % (number % 900) + STEP % number, size)
+    yield FAILURE
+
+
+def near_misses(size: int) -> Iterator[bytes]:
+    """Each line has the words of a failure that it is not."""
+    yield from _filled(lambda number: NEAR % (number % 8, number), size)
+
+
+def coloured(size: int) -> Iterator[bytes]:
+    """As a terminal gets it."""
+    yield from _filled(lambda number: b"\x1b[36m(Worker pid=%d)\x1b[0m \x1b[1;31m" % number + STEP % number, size)
+    yield b"\x1b[31m" + FAILURE
+
+
+def one_line(size: int) -> Iterator[bytes]:
+    """No line end."""
+    yield from _filled(lambda number: b"progress %d%% " % (number % 100), size)
+
+
+def noise(size: int) -> Iterator[bytes]:
+    """Bytes."""
+    made = random.Random(1)  # noqa: S311 - noise, not a secret
+    for _ in range(size >> 20):
+        yield made.randbytes(1 << 20)
+
+
+def _filled(line, size: int) -> Iterator[bytes]:  # type: ignore[no-untyped-def] # noqa: ANN001
+    piece = b"".join(line(number) for number in range(10_000))
+    for _ in range(size // len(piece) + 1):
+        yield piece
+
+
+def measured(path: Path) -> tuple[float, int, int]:
+    """Seconds, megabytes and exit code of a whole process."""
+    start = time.perf_counter()
+    argv = [sys.executable, "-m", "knowngood", "diagnose", "--json", str(path)]
+    child = os.posix_spawn(sys.executable, argv, os.environ, file_actions=[(os.POSIX_SPAWN_OPEN, 1, os.devnull, 1, 0)])
+    _, status, usage = os.wait4(child, 0)
+    return time.perf_counter() - start, usage.ru_maxrss >> 10, os.waitstatus_to_exitcode(status)
+
+
+def main() -> None:
+    """Measure all of them in turn."""
+    size = (int(sys.argv[1]) if len(sys.argv) > 1 else 200) << 20
+    with tempfile.TemporaryDirectory() as folder:
+        page = Path(folder) / "page.log"
+        page.write_bytes(HEAD + FAILURE)
+        runs = [measured(page) for _ in range(7)]
+        print(f"{'page':12} {statistics.median(run[0] for run in runs):6.2f} s {runs[0][1]:5} MB  exit {runs[0][2]}")
+        for make in (ordinary, near_misses, coloured, one_line, noise):
+            path = Path(folder) / "large.log"
+            with path.open("wb") as file:
+                file.writelines(make(size))
+            seconds, memory, code = measured(path)
+            print(f"{make.__name__:12} {seconds:6.2f} s {memory:5} MB  exit {code}  ({path.stat().st_size >> 20} MB)")
+            path.unlink()
+
+
+main()

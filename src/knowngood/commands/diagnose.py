@@ -1,0 +1,112 @@
+"""`knowngood diagnose`: what failed in a log, whose fault it is, what fixes it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from knowngood.cli import Answer
+from knowngood.errors import InputError, KnowngoodError, MissingError, Problem, UsageError, from_os
+
+if TYPE_CHECKING:
+    from knowngood.diagnose import Diagnosis, Match
+    from knowngood.gpus import Gpus
+    from knowngood.incidents import Incident
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """The command's arguments."""
+    parser.add_argument("log", nargs="?", metavar="LOG", help="a log file; - or nothing is stdin")
+    parser.add_argument("--incidents", metavar="FOLDER", help="read these incidents in place of knowngood's own")
+
+
+def run(arguments: argparse.Namespace) -> Answer:
+    """Diagnose one log."""
+    from knowngood.diagnose import diagnose
+
+    name = arguments.log or "-"
+    if name == "-" and arguments.log is None and sys.stdin.isatty():
+        raise UsageError("no log; name a file, or pipe it in: `my-training 2>&1 | knowngood diagnose`")
+    known = read(Path(arguments.incidents) if arguments.incidents else None)
+    if name == "-":
+        found = diagnose(sys.stdin.buffer, known, _gpus())
+    else:
+        path = Path(name)
+        if path.is_dir():
+            raise UsageError(f"{name} is a folder; name the log file in it")
+        try:
+            with path.open("rb") as log:
+                found = diagnose(log, known, _gpus())
+        except FileNotFoundError:
+            raise UsageError(f"there is no file {name}") from None
+        except OSError as error:
+            raise from_os(error) or KnowngoodError(f"{name} cannot be read: {error}") from None
+    return Answer(0 if found.matches else 3, found.document(), _text(found))
+
+
+def read(folder: Path | None = None) -> list[Incident]:
+    """The incidents of a folder, knowngood's own without one; `InputError` with every defect."""
+    from knowngood import incidents, resources
+
+    place = folder or resources.root() / "incidents"
+    paths = sorted(place.glob("*.yaml"))
+    if not paths:
+        raise (
+            MissingError(f"there are no incidents in {place}")
+            if folder is None
+            else UsageError(f"{folder} has no incidents (*.yaml)")
+        )
+    texts, problems = {}, []
+    for path in paths:
+        label = f"{folder or 'incidents'}/{path.name}"
+        try:
+            texts[label] = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            problems.append(Problem(file=label, line=1, column=1, text=f"not UTF-8: {error.reason}; save it as UTF-8"))
+    if problems:
+        raise InputError(problems)
+    return incidents.parse_all(texts)
+
+
+def _gpus() -> Gpus | None:
+    """The cards of matrix.yaml, to tell what a name in the log stands for."""
+    import yaml
+
+    from knowngood import gpus, resources
+
+    try:
+        text = (resources.root() / "matrix.yaml").read_text(encoding="utf-8")
+        sections = yaml.load(text, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))["gpus"]  # noqa: S506 - text only
+        return gpus.from_sections(sections)
+    except (OSError, yaml.YAMLError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _text(found: Diagnosis) -> str:
+    lines: list[str] = []
+    for number, match in enumerate(found.matches, 1):
+        lines += [*([""] if lines else []), *_paragraph(number, match)]
+    if not found.matches:
+        lines.append("I don't know: no known failure stands in this log.")
+    if found.excluded:
+        lines.append(f"looks like, but the versions in the log exclude it: {', '.join(found.excluded)}")
+    seen = ", ".join(f"{name} {' / '.join(versions)}" for name, versions in found.versions.items())
+    return "\n".join([*lines, f"versions in the log: {seen or 'none'}"])
+
+
+def _paragraph(number: int, match: Match) -> list[str]:
+    incident = match.incident
+    how = {"failure": "", "silent": " (silent)", "harmless": " (harmless)"}[str(incident.severity)]
+    sure = "versions confirmed by the log" if match.confirmed else incident.confidence
+    lines = [
+        f"{number}. {incident.title}{how}",
+        f"   line {match.line}; at fault: {incident.component}  [{incident.id}; {sure}; {', '.join(incident.source)}]",
+        f"   {incident.because}",
+    ]
+    for fix in match.fix:
+        change = ", ".join(f"{name} {versions}" for name, versions in fix.get("change", {}).items())
+        cost = f" (costs: {fix['cost']})" if fix.get("cost") else ""
+        lines.append(f"   fix: {': '.join(filter(None, [change, fix['note']]))}{cost}")
+    return lines

@@ -1,0 +1,275 @@
+"""Known failures as data: what they look like in a log, which combinations they concern, why, and what helps.
+
+`incidents/<id>.yaml`:
+
+    title: XTuner calls a method that transformers 4.43 took away
+    kind: api-removed
+    severity: failure                 # silent: wrong and says nothing; harmless: a warning that needs nothing
+    component: xtuner                 # at fault, often not the one that the log names
+    signatures:                       # one of them stands in the log; see knowngood.diagnose_signature
+      - "AttributeError: '{name}FlashAttention2' object has no attribute '_flash_attention_forward'"
+    context:                          # when given, one of these must stand somewhere in the log too
+      - "xtuner/model/modules/dispatch/"
+    affected:                         # any of these; within one, all of it
+      - {xtuner: "<0.2", transformers: ">=4.43"}
+    because: One or two sentences.
+    fix:
+      - {change: {transformers: "<4.43"}, note: what to know, cost: what it costs}
+    source: ["InternLM/xtuner#925"]
+    confidence: reported
+    report_erred: [where the report was wrong]
+
+Subjects of `affected` are packages and `python`, `cuda` (of torch), `nvcc`, `driver`, `glibc`, and `gpu` as a number
+(`gpu: "<80"`). Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import yaml
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+from knowngood import document
+from knowngood.diagnose_signature import Signature, SignatureError, compile_signature
+from knowngood.errors import InputError, Problem
+
+
+class Kind(StrEnum):
+    """What sort of failure it is."""
+
+    API_REMOVED = "api-removed"
+    SIGNATURE_CHANGED = "signature-changed"
+    UNDEFINED_SYMBOL = "undefined-symbol"
+    NO_KERNEL_IMAGE = "no-kernel-image"
+    ARCH_REFUSED = "arch-refused"
+    CUDA_MISMATCH = "cuda-mismatch"
+    SOURCE_BUILD = "source-build"
+    TRITON_COMPILE = "triton-compile"
+    DTYPE = "dtype"
+    PADDING = "padding"
+    PACKING = "packing"
+    MISSING_EXTENSION = "missing-extension"
+    BOUNDS = "bounds"
+    GLIBC = "glibc"
+    DRIVER = "driver"
+    PYTHON = "python"
+    MEMORY = "memory"
+    NUMERICS = "numerics"
+    CONFIG = "config"
+
+
+class Severity(StrEnum):
+    """How it shows itself."""
+
+    FAILURE = "failure"
+    SILENT = "silent"
+    HARMLESS = "harmless"
+
+
+CONFIDENCES = ("measured", "artefact", "maintainer", "reported")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fix:
+    """A remedy: what to change, and what that costs."""
+
+    note: str
+    change: Mapping[str, str]
+    cost: str = ""
+
+    def document(self) -> dict[str, Any]:
+        """As `diagnose --json` shows it."""
+        return {
+            **({"change": dict(self.change)} if self.change else {}),
+            "note": self.note,
+            **({"cost": self.cost} if self.cost else {}),
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Incident:
+    """One known failure; see the module's text."""
+
+    id: str
+    title: str
+    kind: Kind
+    severity: Severity
+    component: str
+    signatures: tuple[Signature, ...]
+    context: tuple[Signature, ...] = ()
+    affected: tuple[Mapping[str, SpecifierSet], ...] = ()
+    because: str
+    fix: tuple[Fix, ...]
+    source: tuple[str, ...]
+    confidence: str
+    report_erred: tuple[str, ...] = ()
+
+
+_KEYS = {
+    "title": True,
+    "kind": True,
+    "severity": False,
+    "component": True,
+    "signatures": True,
+    "context": False,
+    "affected": False,
+    "because": True,
+    "fix": True,
+    "source": True,
+    "confidence": True,
+    "report_erred": False,
+}
+
+
+def parse(text: str, file: str) -> Incident:
+    """The incident in a file's text; raises `InputError` with the line and column of every defect."""
+    loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+    try:
+        data = yaml.load(text, Loader=loader)  # noqa: S506 - the base loader makes text, lists and mappings only
+    except yaml.YAMLError:
+        document.parse(text, file)
+        raise
+    reading = _Reading(data)
+    incident = reading.incident(file.rsplit("/", 1)[-1].removesuffix(".yaml"))
+    if "&" in text or "*" in text:  # anchors, or a signature's wildcard: only the careful reader tells
+        careful = _needs_care(text)
+        if careful:
+            document.parse(text, file)
+    if reading.defects:
+        source = document.parse(text, file)
+        raise InputError([source.problem(path, said, key=key) for path, said, key in reading.defects])
+    if incident is None:  # pragma: no cover - without a defect there is one
+        raise InputError([Problem(file=file, line=1, column=1, text="the file is no incident")])
+    return incident
+
+
+def _needs_care(text: str) -> bool:
+    """Whether a line may hold an anchor, an alias or a tag."""
+    return any(
+        token in line for line in text.splitlines() for token in (": &", ": *", "- &", "- *", ": !", "- !", "<<:")
+    )
+
+
+class _Reading:
+    """Reads plain data, and notes all of its defects before giving up."""
+
+    def __init__(self, data: Any) -> None:
+        self.data = data if isinstance(data, Mapping) else {}
+        self.defects: list[tuple[tuple[str | int, ...], str, bool]] = []
+        if not isinstance(data, Mapping):
+            self._defect("an incident is a mapping (KEY: VALUE lines)")
+
+    def incident(self, name: str) -> Incident | None:
+        """The incident, or `None` when there are defects."""
+        for key in self.data:
+            if key not in _KEYS:
+                self._defect(f"unknown key {key!r}; the keys of an incident are {', '.join(_KEYS)}", key, key=True)
+        for key, needed in _KEYS.items():
+            if needed and not self.data.get(key) and not self.defects:
+                self._defect(f"the key {key!r} is missing or empty")
+        parts: dict[str, Any] = {
+            "title": self._text("title"),
+            "kind": self._one_of("kind", [str(kind) for kind in Kind], str(Kind.CONFIG)),
+            "severity": self._one_of("severity", [str(item) for item in Severity], str(Severity.FAILURE)),
+            "component": self._text("component"),
+            "signatures": self._signatures("signatures"),
+            "context": self._signatures("context"),
+            "affected": self._affected(),
+            "because": self._text("because"),
+            "fix": self._fixes(),
+            "source": self._texts("source"),
+            "confidence": self._one_of("confidence", CONFIDENCES, "reported"),
+            "report_erred": self._texts("report_erred"),
+        }
+        if self.defects:
+            return None
+        return Incident(id=name, **{**parts, "kind": Kind(parts["kind"]), "severity": Severity(parts["severity"])})
+
+    def _defect(self, said: str, *path: str | int, key: bool = False) -> None:
+        self.defects.append((path, said, key))
+
+    def _text(self, key: str) -> str:
+        value = self.data.get(key, "")
+        if not isinstance(value, str):
+            self._defect(f"{key} must be text", key)
+            return ""
+        return " ".join(value.split())
+
+    def _texts(self, key: str) -> tuple[str, ...]:
+        value = self.data.get(key, [])
+        items = [value] if isinstance(value, str) else value
+        if not isinstance(items, Sequence) or not all(isinstance(item, str) and item for item in items):
+            self._defect(f"{key} must be a list of texts", key)
+            return ()
+        return tuple(items)
+
+    def _one_of(self, key: str, allowed: Sequence[str], default: str) -> str:
+        value = self.data.get(key, default)
+        if value not in allowed:
+            self._defect(f"{key} is one of {', '.join(allowed)}, not {value!r}", key)
+            return default
+        return str(value)
+
+    def _signatures(self, key: str) -> tuple[Signature, ...]:
+        found = []
+        for place, text in enumerate(self._texts(key)):
+            try:
+                found.append(compile_signature(text))
+            except SignatureError as error:
+                self._defect(str(error), key, place)
+        return tuple(found)
+
+    def _affected(self) -> tuple[Mapping[str, SpecifierSet], ...]:
+        items = self.data.get("affected", [])
+        if not isinstance(items, Sequence) or not all(isinstance(item, Mapping) and item for item in items):
+            self._defect("affected must be a list of mappings, as in - {torch: '<2.1'}", "affected")
+            return ()
+        return tuple(
+            {subject: self._specifier(text, "affected", place, subject) for subject, text in item.items()}
+            for place, item in enumerate(items)
+        )
+
+    def _specifier(self, text: Any, *path: str | int) -> SpecifierSet:
+        try:
+            return SpecifierSet("" if text == "*" else text, prereleases=True)
+        except (InvalidSpecifier, AttributeError, TypeError):
+            self._defect(f"{text!r} is not a range of versions, as in '>=4.43,<5' or '*'", *path)
+            return SpecifierSet()
+
+    def _fixes(self) -> tuple[Fix, ...]:
+        items = self.data.get("fix", [])
+        if not isinstance(items, Sequence) or isinstance(items, str):
+            self._defect("fix must be a list", "fix")
+            return ()
+        found = []
+        for place, item in enumerate(items):
+            if not isinstance(item, Mapping) or not item.get("note") or set(item) - {"change", "note", "cost"}:
+                self._defect("a fix is {note: ...}, with change: {NAME: VERSIONS} and cost beside it", "fix", place)
+                continue
+            change = item.get("change", {})
+            if not isinstance(change, Mapping):
+                self._defect("change must be a mapping, as in {torch: '<2.1'}", "fix", place, "change")
+                continue
+            for name, text in change.items():
+                self._specifier(text, "fix", place, "change", name)
+            note = " ".join(str(item["note"]).split())
+            found.append(Fix(change=change, note=note, cost=" ".join(str(item.get("cost", "")).split())))
+        return tuple(found)
+
+
+def parse_all(texts: Mapping[str, str]) -> list[Incident]:
+    """The incidents of all files (name to text); raises `InputError` with the defects of all of them."""
+    found: list[Incident] = []
+    problems: list[Problem] = []
+    for file, text in texts.items():
+        try:
+            found.append(parse(text, file))
+        except InputError as error:
+            problems += error.problems
+    if problems:
+        raise InputError(problems)
+    return found

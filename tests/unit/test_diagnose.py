@@ -1,0 +1,268 @@
+"""Diagnosing logs: what is recognised, how bent a log may be, what is not claimed."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import re
+import time
+
+import pytest
+
+from knowngood import gpus
+from knowngood.cli import main
+from knowngood.commands.diagnose import read
+from knowngood.diagnose import diagnose
+from knowngood.diagnose_log import BLOCK
+from knowngood.diagnose_signature import SignatureError, compile_signature, plain
+
+KNOWN = {incident.id: incident for incident in read()}
+GPUS = gpus.from_sections(
+    {"sm_70": {"family": "Volta", "cards": ["V100"]}, "sm_90": {"family": "Hopper", "cards": ["H100"]}}
+)
+XTUNER = "[rank1]: AttributeError: 'Qwen2FlashAttention2' object has no attribute '_flash_attention_forward'\n"
+SOFTCAP = "TypeError: _flash_attn_varlen_backward() missing 1 required positional argument: 'softcap'\n"
+
+
+def found(log, known=None):
+    data = log if isinstance(log, bytes) else log.encode()
+    return diagnose(io.BytesIO(data), list((known or KNOWN).values()), GPUS)
+
+
+def ids(log):
+    return [match.incident.id for match in found(log).matches]
+
+
+def sample(text):
+    """A line that shows a signature."""
+    filled = text.replace("{version}", "2.8.3").replace("{number}", "11040").replace("{name}", "Some")
+    return re.sub(r"(?<!\\)\*", "XyZ", filled).replace("\\*", "*")
+
+
+def log_of(incident, *, line=None):
+    text = line or sample(incident.signatures[0].text)
+    context = sample(incident.context[0].text) if incident.context else ""
+    return f"Traceback (most recent call last):\n  {context}\n{text}\n"
+
+
+@pytest.mark.parametrize("name", sorted(KNOWN))
+def test_each_incident_is_found_by_its_own_words(name):
+    incident = KNOWN[name]
+    log = log_of(incident)
+    if incident.severity == "silent" and incident.affected:
+        assert name not in ids(log), "a silent one without its versions is a guess"
+        return
+    assert name in ids(log)
+
+
+@pytest.mark.parametrize("name", sorted(name for name, incident in KNOWN.items() if incident.severity == "failure"))
+def test_each_failure_is_found_however_it_is_written(name):
+    incident = KNOWN[name]
+    line = sample(incident.signatures[0].text)
+    bent = [
+        f"\x1b[31m\x1b[1m{line}\x1b[0m",
+        f"[rank7]: {line}",
+        f"(EngineCore_DP0 pid=269) ERROR 10-10 20:06:26 [core.py:708] {line}",
+        line.replace("'", "\u2019"),
+    ]
+    for text in bent:
+        assert name in ids(log_of(incident, line=text)), text
+    assert name in ids(log_of(incident).replace("\n", "\r\n"))
+    assert name in [match.incident.id for match in found(log_of(incident).encode("utf-16")).matches]
+    as_json = json.dumps({"message": log_of(incident)}) + "\n"
+    assert name in ids(as_json)
+
+
+@pytest.mark.parametrize("width", [72, 80, 100, 120])
+def test_a_wrapped_line_is_read(width):
+    text = (
+        "[rank1]: "
+        + "x" * 23
+        + " AttributeError: 'Qwen2FlashAttention2' object has no attribute '_flash_attention_forward'"
+    )
+    wrapped = "\n".join(
+        ("" if start == 0 else "[rank1]: ") + text[start : start + width] for start in range(0, len(text), width)
+    )
+    assert ids(wrapped) == ["xtuner-qwen2-flash-attention-forward"]
+
+
+def test_versions_confirm_and_exclude():
+    seen = found("xtuner==0.1.23\ntransformers==4.44.2\n" + XTUNER).matches[0]
+    assert seen.confirmed
+    assert seen.versions_seen == {"xtuner": "0.1.23", "transformers": "4.44.2"}
+    excluded = found("xtuner==0.1.23\ntransformers==4.42.4\n" + XTUNER)
+    assert not excluded.matches
+    assert excluded.excluded == ("xtuner-qwen2-flash-attention-forward",)
+    assert not found(XTUNER).matches[0].confirmed
+
+
+def test_a_remedy_that_is_there_already_is_not_offered():
+    log = "ERROR: ld: cannot find -lcuda\n"
+    assert {"triton"} in [set(fix.get("change", {})) for fix in found(log).matches[0].fix]
+    assert {"triton"} not in [set(fix.get("change", {})) for fix in found("triton==3.1.0\n" + log).matches[0].fix]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "AttributeError: 'Qwen2FlashAttentoin2' object has no attribute '_flash_attention_forward'",
+        "AttributeError: 'Qwen2FlashAttention2' object has no attribute '_flash_atention_forward'",
+        "TypeError: _flash_attn_varlen_backward() missing 1 required positional argument: 'softcaps'",
+        "ImportError: cannot import name 'LlamaFlashAttention3' from 'transformers.models.llama.modeling_llama'",
+        "ModuleNotFoundError: No module named 'torch'",
+        "ModuleNotFoundError: No module named 'flash_attn'",
+        "everything is fine",
+        "",
+    ],
+)
+def test_what_is_not_known_is_not_answered(line):
+    assert ids("transformers==4.44.2\n" + line) == []
+
+
+def test_the_first_cause_comes_first():
+    names = [name for name in sorted(KNOWN) if KNOWN[name].severity == "failure" and not KNOWN[name].affected][:10]
+    random.Random(3).shuffle(names)  # noqa: S311 - a shuffle
+    log = "".join(log_of(KNOWN[name]) + "step\n" * 20 for name in names)
+    assert ids(log)[0] == names[0]
+    assert set(names) <= set(ids(log))
+
+
+def test_a_harmless_warning_comes_after_the_failure():
+    log = log_of(KNOWN["qwen-rms-norm-not-imported"]) + "step\n" * 50 + SOFTCAP
+    assert ids(log) == ["transformer-engine-softcap-backward", "qwen-rms-norm-not-imported"]
+
+
+def test_a_silent_fault_is_named_when_the_versions_say_so():
+    log = "use_varlen_attn = True\nxtuner==0.1.23\ntransformers=={}\nloss: 1.0\n"
+    assert ids(log.format("4.48.3")) == ["xtuner-dispatch-left-out"]
+    assert ids(log.format("4.42.4")) == []
+
+
+def test_the_gpu_excludes_and_confirms():
+    error = "RuntimeError: FlashAttention only supports Ampere GPUs or newer.\n"
+    assert ids("GPU type: Tesla V100-SXM2-32GB\n" + error) == ["flash-attn-2-needs-ampere"]
+    assert ids("GPU type: NVIDIA H100 80GB HBM3\n" + error) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "version"),
+    [
+        ("transformers==4.44.2", "transformers", "4.44.2"),
+        ("transformers == 4.44.2 xtuner == 0.1.23", "xtuner", "0.1.23"),
+        ("Successfully installed torch-2.4.0 flash-attn-2.6.3\n", "flash-attn", "2.6.3"),
+        ("/x/site-packages/flash_attn-2.5.8.dist-info/METADATA", "flash-attn", "2.5.8"),
+        (
+            "flash_attn-2.5.5+cu118torch2.2cxx11abiTRUE-cp38-cp38-linux_x86_64.whl",
+            "flash-attn",
+            "2.5.5+cu118torch2.2cxx11abiTRUE",
+        ),
+        ("- `transformers` version: 4.54.1\n", "transformers", "4.54.1"),
+        ("- PyTorch version (GPU?): 2.4.0+cu124 (False)\n", "torch", "2.4.0+cu124"),
+        ("PyTorch version: 2.1.0+cu118\n", "cuda", "11.8"),
+        ("torch                             2.3.0+cu121\n", "torch", "2.3.0+cu121"),
+        ("Name: torch\nVersion: 2.1.2\n", "torch", "2.1.2"),
+        ("Transformers Version: 4.44.2\n", "transformers", "4.44.2"),
+        ("Python version: 3.10.14\n", "python", "3.10.14"),
+        ('File "/opt/lib/python3.10/site-packages/x.py"', "python", "3.10"),
+        ("x.cpython-311-x86_64-linux-gnu.so", "python", "3.11"),
+        ("| NVIDIA-SMI 535.183.01   Driver Version: 535.183.01   CUDA Version: 12.2 |", "driver", "535.183.01"),
+        ("CUDA used to build PyTorch: 12.1\n", "cuda", "12.1"),
+        ("Cuda compilation tools, release 11.8, V11.8.89", "nvcc", "11.8"),
+        ("Libc version: glibc-2.31\n", "glibc", "2.31"),
+        ("- flash-attn: 2.5.7\n", "flash-attn", "2.5.7"),
+        ("NVIDIA GeForce RTX 5090 with CUDA capability sm_120 is not", "gpu", "120"),
+    ],
+)
+def test_versions_are_read(text, name, version):
+    assert version in found("\n" + text).versions.get(name, [])
+
+
+def test_a_step_of_training_is_no_version():
+    assert not found("{'loss': 0.5, 'step': 100}\ntorch.cuda.amp 1\nat torch/nn/modules/module.py:1553\n").versions
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_garbage_is_answered(seed):
+    made = random.Random(seed)  # noqa: S311 - noise
+    data = made.randbytes(3 << 20)
+    assert found(data).matches == ()
+    cut = (b"\xff\xfe\x00" + data + XTUNER.encode() + "训练报错".encode("gb18030") + data)[: -made.randrange(1000)]
+    assert [match.incident.id for match in found(cut).matches] == ["xtuner-qwen2-flash-attention-forward"]
+
+
+@pytest.mark.parametrize("shift", range(0, 120, 7))
+def test_a_failure_across_two_blocks_is_found_with_its_line(shift):
+    line = b"x" * 99 + b"\n"
+    before = (line * (BLOCK // 100 + 2))[: BLOCK - shift]
+    before = before[: before.rfind(b"\n") + 1]
+    seen = found(before + XTUNER.encode() + line * 1000).matches
+    assert [match.line for match in seen] == [before.count(b"\n") + 1]
+
+
+@pytest.mark.timeout(60)
+def test_near_misses_and_hostile_lines_take_no_time():
+    hostile = b"'Qwen2FlashAttention2' " * 200_000 + b"undefined symbol: " * 200_000 + b"==" * 500_000
+    start = time.perf_counter()
+    assert found(hostile).matches == ()
+    assert time.perf_counter() - start < 20
+
+
+def test_signatures_are_checked():
+    for text in (
+        "a.*b and much more text",
+        "(a+)+ and much more text",
+        r"\d+ and much more text",
+        "short",
+        "{what} and more",
+    ):
+        with pytest.raises(SignatureError):
+            compile_signature(text)
+    with pytest.raises(SignatureError, match="one line"):
+        compile_signature("one line of words\nanother line of words")
+    made = compile_signature(r"call to \*args of * failed completely")
+    assert made.search(plain(b"Error: call to *args of some_function failed completely"))
+    assert not made.search(plain(b"Error: call to args of some_function failed completely"))
+    assert not made.search(plain(b"call to *args of some\nfunction failed completely"))
+    assert not made.search(plain(b"call to *args of " + b"x" * 300 + b" failed completely"))
+
+
+def test_the_command_line(tmp_path, capsys, monkeypatch):
+    log = tmp_path / "train.log"
+    log.write_text("xtuner==0.1.23 transformers==4.44.2\n" + XTUNER)
+    assert main(["diagnose", str(log), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    match = document["matches"][0]
+    assert match["incident"] == "xtuner-qwen2-flash-attention-forward"
+    assert match["component"] == "xtuner"
+    assert match["versions_seen"] == {"xtuner": "0.1.23", "transformers": "4.44.2"}
+    assert match["fix"][0]["change"] == {"transformers": ">=4.39,<4.43"}
+    assert {"confidence", "because", "severity", "line"} <= set(match)
+    assert main(["diagnose", str(log)]) == 0
+    assert "xtuner-qwen2-flash-attention-forward" in capsys.readouterr().out
+    log.write_text("all went well\n")
+    assert main(["diagnose", str(log), "--json"]) == 3
+    assert json.loads(capsys.readouterr().out)["matches"] == []
+    assert main(["diagnose", str(log)]) == 3
+    assert "I don't know" in capsys.readouterr().out
+    assert main(["diagnose", str(tmp_path / "none.log")]) == 2
+    assert main(["diagnose", str(tmp_path)]) == 2
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(SOFTCAP.encode())))
+    assert main(["diagnose", "-"]) == 0
+    assert "transformer-engine-softcap-backward" in capsys.readouterr().out
+
+
+def test_a_folder_of_ones_own_incidents(tmp_path, capsys):
+    log = tmp_path / "train.log"
+    log.write_text("the widget exploded twice\n")
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    assert main(["diagnose", str(log), "--incidents", str(folder)]) == 2
+    (folder / "widget.yaml").write_text(
+        "title: Widget\nkind: config\ncomponent: widget\nsignatures: [the widget exploded]\nbecause: It does.\n"
+        "fix: [{note: none}]\nsource: owner/name#1\nconfidence: measured\n"
+    )
+    assert main(["diagnose", str(log), "--incidents", str(folder)]) == 0
+    (folder / "bad.yaml").write_text('signatures: ["(x+x+)+y in a long line"]\n')
+    assert main(["diagnose", str(log), "--incidents", str(folder)]) == 2
+    assert "bad.yaml:1:" in capsys.readouterr().err

@@ -1,0 +1,114 @@
+"""The incident files: their schema, and what a defect in one is told as."""
+
+from __future__ import annotations
+
+import pytest
+
+from knowngood import incidents
+from knowngood.commands.diagnose import read
+from knowngood.errors import InputError
+
+GOOD = """
+title: A thing that was taken away
+kind: api-removed
+component: thing
+signatures:
+  - "ImportError: cannot import name 'thing' from 'package.module'"
+affected:
+  - {thing: ">=2", other: "*"}
+because: It was taken away.
+fix:
+  - {change: {thing: "<2"}, note: the last that has it, cost: a pin}
+source: owner/name#1
+confidence: reported
+"""
+
+
+def test_a_good_file():
+    made = incidents.parse(GOOD, "incidents/thing-taken-away.yaml")
+    assert made.id == "thing-taken-away"
+    assert made.severity == "failure"
+    assert made.source == ("owner/name#1",)
+    assert made.fix[0].change == {"thing": "<2"}
+    assert str(made.affected[0]["thing"]) == ">=2"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said", "line"),
+    [
+        ("kind: api-removed", "kind: api-remove", "kind is one of", 3),
+        ("kind: api-removed", "knd: api-removed", "unknown key 'knd'", 3),
+        ('{thing: ">=2"', '{thing: ">=>2"', "is not a range of versions", 8),
+        ("because: It was taken away.\n", "", "the key 'because' is missing", 2),
+        ("confidence: reported", "confidence: sure", "confidence is one of", 13),
+        ("note: the last that has it", "nota: the last", "a fix is {note:", 11),
+        (
+            "  - \"ImportError: cannot import name 'thing' from 'package.module'\"",
+            '  - "(a+)+$ and more"',
+            "regular",
+            6,
+        ),
+        (
+            "  - \"ImportError: cannot import name 'thing' from 'package.module'\"",
+            '  - "Error: thing"',
+            "characters of",
+            6,
+        ),
+        ("signatures:\n", "signatures: &all\n", "anchors and aliases", 5),
+        ("source: owner/name#1", "source: {a: b}", "source must be a list of texts", 12),
+    ],
+)
+def test_a_defect_has_its_line(old, new, said, line):
+    with pytest.raises(InputError, match=said.replace("{", r"\{").replace("'", "'")) as raised:
+        incidents.parse(GOOD.replace(old, new, 1), "incidents/thing.yaml")
+    assert raised.value.problems[0].line == line
+    assert raised.value.exit_code == 2
+
+
+@pytest.mark.parametrize("text", ["", "- a", "a: b: c", "title: x", "title: [1, 2]\nfix: {a: b}\n", "\t"])
+def test_what_is_no_incident_is_refused(text):
+    with pytest.raises(InputError):
+        incidents.parse(text, "incidents/thing.yaml")
+
+
+def test_defects_of_all_files_are_told_at_once():
+    with pytest.raises(InputError) as raised:
+        incidents.parse_all({"a.yaml": "- a", "b.yaml": GOOD, "c.yaml": GOOD.replace("kind: api-removed", "kind: x")})
+    assert {problem.file for problem in raised.value.problems} == {"a.yaml", "c.yaml"}
+
+
+@pytest.fixture(scope="module")
+def known():
+    return read()
+
+
+def test_there_are_sixty(known):
+    assert len(known) >= 60
+
+
+def test_each_has_a_thread_or_an_artefact_as_source(known):
+    for incident in known:
+        assert any("#" in source for source in incident.source) or incident.confidence == "artefact", incident.id
+        assert not any("://" in source for source in incident.source), incident.id
+
+
+def test_kinds_are_spread(known):
+    kinds = {incident.kind for incident in known}
+    assert len(kinds) >= 15
+
+
+def test_the_five_of_the_beginning_say_where_the_report_erred(known):
+    wanted = {
+        "xtuner-qwen2-flash-attention-forward",
+        "transformer-engine-softcap-backward",
+        "triton-launcher-does-not-compile",
+        "qwen-rms-norm-not-imported",
+        "qwen2-padding-right-use-cache",
+    }
+    assert wanted <= {incident.id for incident in known if incident.report_erred}
+
+
+def test_silent_failures_of_certain_versions_say_which(known):
+    for incident in known:
+        assert incident.fix, incident.id
+        assert incident.because, incident.id
