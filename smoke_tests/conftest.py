@@ -25,6 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--quick", action="store_true", help="only the checks that say most")
     group.addoption("--demand-gpu", action="store_true", help="no GPU: the host is at fault")
     group.addoption("--cell-gpu", metavar="sm_XX", help="the architecture that the environment was made for")
+    group.addoption("--faults", action="store_true", help="also make the worker hang and crash, to test the suite")
     group.addoption("--budget", type=float, metavar="SECONDS", help="start no check after this time")
 
 
@@ -39,6 +40,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if topic is not None and "check" in metafunc.fixturenames:
         checks = catalogue.select(catalogue.TOPICS[topic](), quick=metafunc.config.getoption("--quick"))
         metafunc.parametrize("check", checks, ids=[check.id for check in checks])
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> None:
+    """Keep the catalogue's order, and only what was asked for: an empty parameter set would be shown as a skip."""
+    topics = [topic for topic in catalogue.TOPICS if topic != "faults" or config.getoption("--faults")]
+
+    def wanted(item: Any) -> bool:
+        topic = getattr(item.module, "TOPIC", None)
+        return topic is None or (topic in topics and isinstance(item.callspec.params["check"], catalogue.Check))
+
+    items[:] = filter(wanted, items)
+    items.sort(key=lambda item: topics.index(getattr(item.module, "TOPIC", topics[0])))
 
 
 @pytest.fixture(scope="session")

@@ -23,6 +23,7 @@ class Batch:
     inputs: dict[str, Any]
     targets: torch.Tensor
     lengths: tuple[int, ...]
+    packed: bool = False
 
 
 def lengths_of(layout: str) -> tuple[int, ...]:
@@ -71,7 +72,7 @@ def _packed(layout: str, rows: list[list[int]], mask_dtype: torch.dtype) -> Batc
     if layout == "packed-mask":
         inputs["attention_mask"] = _block_diagonal(lengths, mask_dtype)
     targets = torch.tensor([[target for row in rows for target in data.targets(row)]])
-    return Batch(inputs, targets, tuple(lengths))
+    return Batch(inputs, targets, tuple(lengths), packed=True)
 
 
 def _block_diagonal(lengths: list[int], dtype: torch.dtype) -> torch.Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -34,16 +35,22 @@ def driver() -> str | None:
 
 
 def processes() -> list[int]:
-    """The processes that compute on the first GPU. Ask before this run has touched the GPU itself."""
+    """The processes that compute on the GPU of this run. Ask before this run has touched the GPU itself."""
     with _library() as nvml:
         if nvml is None or not hasattr(nvml, "nvmlDeviceGetComputeRunningProcesses_v3"):
             return []
         handle, count, found = ctypes.c_void_p(), ctypes.c_uint(64), (_Process * 64)()
-        if nvml.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(0), ctypes.byref(handle)):
+        if nvml.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(_index()), ctypes.byref(handle)):
             return []
         if nvml.nvmlDeviceGetComputeRunningProcesses_v3(handle, ctypes.byref(count), found):
             return []
         return [found[number].pid for number in range(count.value)]
+
+
+def _index() -> int:
+    """NVML's number of the first GPU that torch will see."""
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0]
+    return int(first) if first.isdecimal() else 0
 
 
 @contextlib.contextmanager

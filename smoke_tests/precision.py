@@ -34,10 +34,10 @@ class Precision:
 PRECISIONS = {
     precision.name: precision
     for precision in (
-        Precision("fp32", "float32", None, loss=1e-5, gradient=1e-4),
-        Precision("bf16", "float32", "bfloat16", loss=4e-3, gradient=5e-2),
-        Precision("fp16", "float32", "float16", loss=1e-3, gradient=1e-2, scaled=True, clip=1.0),
-        Precision("bf16-pure", "bfloat16", None, loss=4e-3, gradient=6e-2, optimizer="sgd"),
-        Precision("fp16-pure", "float16", None, loss=1e-3, gradient=1e-2, optimizer="sgd"),
+        Precision("fp32", "float32", None, loss=1e-6, gradient=2e-5),
+        Precision("bf16", "float32", "bfloat16", loss=5e-4, gradient=8e-2),
+        Precision("fp16", "float32", "float16", loss=6e-5, gradient=8e-3, scaled=True, clip=1.0),
+        Precision("bf16-pure", "bfloat16", None, loss=8e-4, gradient=8e-2, optimizer="sgd"),
+        Precision("fp16-pure", "float16", None, loss=1.5e-4, gradient=3e-2, optimizer="sgd"),
     )
 }

@@ -14,22 +14,33 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from smoke_tests import data
+
 Weights = dict[str, torch.Tensor]
 
 
-def losses_and_gradients(weights: Weights, sequences: list[list[int]], shape: Any) -> tuple[float, Weights]:
-    """The mean loss over all predicted tokens and the gradient of every weight that asks for one."""
+def losses_and_gradients(
+    weights: Weights, sequences: list[list[int]], shape: Any, *, seams: bool = True
+) -> tuple[float, Weights]:
+    """The mean loss over all predicted tokens and the gradient of every weight that asks for one.
+
+    Without ``seams`` it computes what a packed row gives when attention does not stop at them, to name that fault.
+    """
     leaves = {
         name: value.detach().double().cpu().requires_grad_(value.requires_grad) for name, value in weights.items()
     }
     effective = _with_adapters(leaves)
-    predicted = sum(len(tokens) - 1 for tokens in sequences)
+    wanted = [data.targets(tokens) for tokens in sequences]
+    positions = [list(range(len(tokens))) for tokens in sequences]
+    rows = list(zip(sequences, positions, wanted))
+    if not seams:
+        rows = [tuple(sum(part, []) for part in zip(*rows))]  # noqa: RUF017 - four short lists
     total = torch.zeros((), dtype=torch.float64)
-    for tokens in sequences:
-        ids = torch.tensor(tokens)
-        logits = _forward(effective, ids, shape)
-        total = total + functional.cross_entropy(logits[:-1], ids[1:], reduction="sum")
-    loss = total / predicted
+    for row in rows:
+        tokens, places, targets = map(torch.tensor, row)
+        logits = _forward(effective, tokens, places, shape)
+        total = total + functional.cross_entropy(logits, targets, ignore_index=data.IGNORED, reduction="sum")
+    loss = total / sum(len(tokens) - 1 for tokens in sequences)
     loss.backward()
     return loss.item(), {name: leaf.grad for name, leaf in leaves.items() if leaf.grad is not None}
 
@@ -46,12 +57,12 @@ def _with_adapters(leaves: Weights) -> Weights:
     return effective
 
 
-def _forward(weights: Weights, tokens: torch.Tensor, shape: Any) -> torch.Tensor:
+def _forward(weights: Weights, tokens: torch.Tensor, places: torch.Tensor, shape: Any) -> torch.Tensor:
     hidden = weights["model.embed_tokens.weight"][tokens]
     for number in range(shape.layers):
         layer = f"model.layers.{number}."
         normed = _norm(hidden, weights[layer + "input_layernorm.weight"])
-        hidden = hidden + _attention(weights, layer + "self_attn.", normed, shape)
+        hidden = hidden + _attention(weights, layer + "self_attn.", normed, places, shape)
         normed = _norm(hidden, weights[layer + "post_attention_layernorm.weight"])
         gate = functional.silu(normed @ weights[layer + "mlp.gate_proj.weight"].T)
         up = normed @ weights[layer + "mlp.up_proj.weight"].T
@@ -63,12 +74,12 @@ def _norm(hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return weight * hidden * torch.rsqrt(hidden.square().mean(-1, keepdim=True) + 1e-6)
 
 
-def _attention(weights: Weights, prefix: str, hidden: torch.Tensor, shape: Any) -> torch.Tensor:
+def _attention(weights: Weights, prefix: str, hidden: torch.Tensor, places: torch.Tensor, shape: Any) -> torch.Tensor:
     def heads(name: str, count: int) -> torch.Tensor:
         projected = hidden @ weights[f"{prefix}{name}.weight"].T + weights[f"{prefix}{name}.bias"]
         return projected.view(len(hidden), count, shape.head_dim).transpose(0, 1)
 
-    query, key = _rotate(heads("q_proj", shape.heads)), _rotate(heads("k_proj", shape.kv_heads))
+    query, key = _rotate(heads("q_proj", shape.heads), places), _rotate(heads("k_proj", shape.kv_heads), places)
     value = heads("v_proj", shape.kv_heads)
     group = shape.heads // shape.kv_heads  # query head h reads key-value head h // group
     key, value = key.repeat_interleave(group, 0), value.repeat_interleave(group, 0)
@@ -78,11 +89,11 @@ def _attention(weights: Weights, prefix: str, hidden: torch.Tensor, shape: Any) 
     return mixed.transpose(0, 1).reshape(len(hidden), -1) @ weights[prefix + "o_proj.weight"].T
 
 
-def _rotate(states: torch.Tensor) -> torch.Tensor:
+def _rotate(states: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     """Rotary position embedding, halves rotated against each other (https://arxiv.org/abs/2104.09864)."""
-    _, length, dim = states.shape
+    dim = states.shape[-1]
     frequencies = 10000.0 ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
-    angles = torch.arange(length, dtype=torch.float64)[:, None] * frequencies
+    angles = places.double()[:, None] * frequencies
     cos, sin = angles.cos(), angles.sin()
     first, second = states.chunk(2, -1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)

@@ -60,7 +60,7 @@ KNOWN = (
         "flash-attn has no kernel for this dtype or GPU",
     ),
     Refusal(
-        r"inputs must be float16 or bfloat16|dtype.*(Float16|BFloat16).*(Float32|got)",
+        r"AssertionError: inputs must be float16(,| or) bfloat16",
         "refused",
         "FlashAttention 4 has no kernel for this dtype",
     ),

@@ -29,25 +29,33 @@ class Runner:
         self.log = Path(self.scratch.name, "worker.log")
         self.process: subprocess.Popen[bytes] | None = None
         self.answers = -1
+        self.unread = b""
 
     def run(self, request: dict[str, Any], timeout: float) -> dict[str, Any]:
         """The worker's result, or what is known of a worker that gave none."""
-        fresh = self.process is None or self.process.poll() is not None
-        if fresh:
+        started, known = time.monotonic(), {}
+        self.log.touch()
+        logged = self.log.stat().st_size
+        if self.process is None or self.process.poll() is not None:
             self._start()
-        assert self.process is not None
-        assert self.process.stdin is not None
-        started, logged = time.monotonic(), self.log.stat().st_size
-        try:
-            self.process.stdin.write(json.dumps(request).encode() + b"\n")
-            self.process.stdin.flush()
-            line = self._read_line(timeout + (START_TIMEOUT if fresh else 0.0))
-        except BrokenPipeError:
-            line = b""
-        result = json.loads(line) if line else self._post_mortem(time.monotonic() - started, timeout)
+            timeout_now, ready = START_TIMEOUT, self._read(START_TIMEOUT)
+        else:
+            timeout_now, ready = timeout, {}
+        result = None
+        if ready is not None:
+            timeout_now, deadline = timeout, time.monotonic() + timeout
+            self._send(request)
+            while result is None or "outcome" not in result:
+                result = self._read(deadline - time.monotonic())
+                if result is None:
+                    break
+                known.update(result.get("known", {}))
+        alive = result is not None
+        result = result or {**known, **self._post_mortem(time.monotonic() - started, timeout_now)}
         if result["outcome"] == FAIL:
-            self.close()
             result.setdefault("log_tail", self._tail(logged))
+            if not alive or result.get("exception"):  # dead, or poisoned by an error
+                self.close()
         return result
 
     def close(self) -> None:
@@ -63,6 +71,7 @@ class Runner:
 
     def _start(self) -> None:
         self.close()
+        self.unread = b""
         self.answers, theirs = os.pipe()
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
@@ -76,16 +85,24 @@ class Runner:
             )
         os.close(theirs)
 
-    def _read_line(self, timeout: float) -> bytes:
-        """One line of the worker's answers; b"" if it died, and nothing in time raises no error either."""
-        deadline, line = time.monotonic() + timeout, b""
-        while not line.endswith(b"\n"):
+    def _send(self, request: dict[str, Any]) -> None:
+        assert self.process is not None
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # the answer that does not come says it
+            self.process.stdin.write(json.dumps(request).encode() + b"\n")
+            self.process.stdin.flush()
+
+    def _read(self, timeout: float) -> dict[str, Any] | None:
+        """The next line of the worker's answers; None if it died or gave none in time."""
+        deadline = time.monotonic() + timeout
+        while b"\n" not in self.unread:
             ready, _, _ = select.select([self.answers], [], [], max(0.0, deadline - time.monotonic()))
             block = os.read(self.answers, 1 << 16) if ready else b""
             if not block:
-                return b""
-            line += block
-        return line
+                return None
+            self.unread += block
+        line, _, self.unread = self.unread.partition(b"\n")
+        return json.loads(line)
 
     def _post_mortem(self, seconds: float, timeout: float) -> dict[str, Any]:
         assert self.process is not None

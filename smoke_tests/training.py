@@ -34,7 +34,7 @@ def run(check: dict[str, Any], report: dict[str, Any]) -> None:
         report["kernels"] = profiling.attention_names(names)
         _demand_setting(setting, trainee, names, device)
         report["errors"] = trainee.errors(first)
-        _demand_bounds(precision, report["errors"])
+        _demand_bounds(trainee, first, report["errors"])
         report["losses"] = [first, *trainee.remaining_steps(check.get("steps", 7))]
         _demand_learning(report["losses"])
         again = Trainee(setting, precision, check["layout"], check["mode"], device)
@@ -58,7 +58,7 @@ class Trainee:
     """The tiny model with its batch and optimizer, at the start of its training."""
 
     def __init__(self, setting: Setting, precision: Precision, layout: str, mode: str, device: torch.device) -> None:
-        self.precision, self.device, self.mode = precision, device, mode
+        self.setting, self.precision, self.device, self.mode = setting, precision, device, mode
         self.weights = getattr(torch, precision.weights)
         self.autocast = getattr(torch, precision.autocast) if precision.autocast else None
         built = model.build(setting, model.TINY, self.weights, device)
@@ -103,10 +103,14 @@ class Trainee:
             losses.append(self.forward_backward())
         return losses
 
-    def errors(self, loss: float) -> dict[str, Any]:
+    def errors(self, loss: float, *, seams: bool = True) -> dict[str, Any]:
         """How far loss and gradients lie from the reference's."""
         parameters = {model.plain_name(n): p for n, p in self.model.named_parameters()}
-        expected_loss, expected = _expected(self.mode == "lora", self.weights, self.batch.lengths, parameters)
+        key = (self.mode == "lora", self.weights, self.batch.lengths, seams)
+        if key not in _references:  # the weights are the same for every setting
+            rows = data.sequences(self.batch.lengths)
+            _references[key] = reference.losses_and_gradients(parameters, rows, model.TINY, seams=seams)
+        expected_loss, expected = _references[key]
         worst, worst_name = 0.0, ""
         for name, gradient in expected.items():
             found = parameters[name].grad
@@ -139,16 +143,6 @@ def _with_mode(built: Any, mode: str) -> Any:
 _references: dict[tuple[Any, ...], tuple[float, reference.Weights]] = {}
 
 
-def _expected(
-    lora: bool, weights: torch.dtype, lengths: tuple[int, ...], parameters: dict[str, Any]
-) -> tuple[float, reference.Weights]:
-    """The reference for the same weights; the weights are the same for every setting, so it is kept."""
-    key = (lora, weights, lengths)
-    if key not in _references:
-        _references[key] = reference.losses_and_gradients(parameters, data.sequences(lengths), model.TINY)
-    return _references[key]
-
-
 def _demand_setting(setting: Setting, trainee: Trainee, names: list[str], device: torch.device) -> None:
     implementation = trainee.resolved()["implementation"]
     if implementation != setting.implementation:
@@ -158,13 +152,22 @@ def _demand_setting(setting: Setting, trainee: Trainee, names: list[str], device
         raise Failed(f"kernel-swapped: {fault}")
 
 
-def _demand_bounds(precision: Precision, errors: dict[str, Any]) -> None:
-    if errors["loss"] <= precision.loss and errors["gradient"] <= precision.gradient:  # NaN is not
+def within(precision: Precision, errors: dict[str, Any]) -> bool:
+    """Whether a first step is as near to the reference as its precision allows; NaN is not."""
+    return bool(errors["loss"] <= precision.loss and errors["gradient"] <= precision.gradient)
+
+
+def _demand_bounds(trainee: Trainee, loss: float, errors: dict[str, Any]) -> None:
+    precision = trainee.precision
+    if within(precision, errors):
         return
-    raise Failed(
-        f"the first step is off: loss by {errors['loss']:.1e} ({precision.loss:.0e} is allowed),"
-        f" gradient of {errors['gradient_of']} by {errors['gradient']:.1e} ({precision.gradient:.0e})"
+    said = (
+        f"the first step's loss is off by {errors['loss']:.1e} ({precision.loss:.0e} is allowed),"
+        f" the gradient of {errors['gradient_of']} by {errors['gradient']:.1e} ({precision.gradient:.0e})"
     )
+    if trainee.batch.packed and within(precision, trainee.errors(loss, seams=False)):
+        raise Failed(f"leaks-across-seams: attention does not stop between packed sequences; {said}")
+    raise Failed(said)
 
 
 def _demand_learning(losses: list[float]) -> None:

@@ -1,4 +1,7 @@
-"""The process in which checks run: one JSON request a line in, one JSON result a line out.
+"""The process in which checks run: one JSON request a line in, JSON lines out.
+
+The first line out says that the process is ready; then each check gives a line for each thing it finds out
+(``{"known": ...}``, all that is left of a check that hangs or crashes) and one with its outcome.
 
 It may be killed at any time (a hang, a segfault); the runner starts another. What libraries print goes to
 stdout and stderr, the answers to a pipe of their own. ``python -m smoke_tests.worker FD``.
@@ -6,35 +9,65 @@ stdout and stderr, the answers to a pipe of their own. ``python -m smoke_tests.w
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 import time
 import traceback
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 TOPICS = {
     "training": "smoke_tests.training",
     "environment": "smoke_tests.environment",
+    "mutant": "smoke_tests.mutants",
+    "toolchain": "smoke_tests.toolchain",
+    "triton": "smoke_tests.rotary",
+    "extras": "smoke_tests.extras",
+    "speed": "smoke_tests.speed",
+    "fault": "smoke_tests.faults",
 }
 
 
 def main() -> None:
     """Serve requests until stdin ends."""
     with os.fdopen(int(sys.argv[1]), "w", encoding="utf-8") as answers:
-        for line in sys.stdin:
-            result = perform(json.loads(line))
-            answers.write(json.dumps(result) + "\n")
+
+        def tell(document: dict[str, Any]) -> None:
+            answers.write(json.dumps(document) + "\n")
             answers.flush()
-            if result["outcome"] == "fail":
-                return  # a failed kernel may have poisoned the process: the next check gets a fresh one
+
+        with contextlib.suppress(Exception):  # the check named environment says what is wrong
+            import transformers  # noqa: F401 - and torch with it, which takes its time on a cold disk
+        tell({"ready": True})
+        for line in sys.stdin:
+            result = perform(json.loads(line), tell)
+            tell(result)
+            if result["outcome"] == "fail" and result.get("exception"):
+                return  # an error may have poisoned the process: the next check gets a fresh one
 
 
-def perform(check: dict[str, Any]) -> dict[str, Any]:
+class _Told(dict):
+    """A report whose every new entry is told at once."""
+
+    def __init__(self, tell: Callable[[dict[str, Any]], None]) -> None:
+        super().__init__()
+        self.tell = tell
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        super().__setitem__(name, value)
+        self.tell({"known": {name: value}})
+
+
+def perform(check: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     """Run one check and return what came of it."""
     from smoke_tests import outcomes
 
-    report: dict[str, Any] = {"outcome": outcomes.PASS, "reason": ""}
+    report = _Told(tell)
+    ended: dict[str, Any] = {"outcome": outcomes.PASS, "reason": ""}
     started = time.monotonic()
     try:
         import importlib
@@ -44,15 +77,16 @@ def perform(check: dict[str, Any]) -> dict[str, Any]:
         module.run(check, report)
     except Exception as error:  # noqa: BLE001 - whatever a library raises is an outcome
         traceback.print_exc()
-        report.update(outcomes.from_exception(error))
-    report["seconds"] = round(time.monotonic() - started, 3)
-    report["peak_memory"] = _peak_memory()
-    return report
+        ended = outcomes.from_exception(error)
+    seconds = round(time.monotonic() - started, 3)
+    return {**report, **ended, "seconds": seconds, "peak_memory": _peak_memory()}
 
 
 def _start_measuring() -> None:
     import torch
 
+    # transformers before 4.5x sets the model's dtype as the default and, when it refuses the setting, leaves it set.
+    torch.set_default_dtype(torch.float32)
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     if torch.cuda.is_available():

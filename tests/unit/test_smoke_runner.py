@@ -16,23 +16,26 @@ from smoke_tests.runner import Runner, describe_death, worker_environment
 WORKER = """
     import ctypes, json, os, sys, time
     answers = os.fdopen(int(sys.argv[1]), "w")
+    def tell(document): answers.write(json.dumps(document) + "\\n"); answers.flush()
+    tell({"ready": True})
     for line in sys.stdin:
         check = json.loads(line)
         print("working on", check["do"], flush=True)
+        tell({"known": {"losses": [1.0]}})
         if check["do"] == "hang": time.sleep(600)
         if check["do"] == "segfault": ctypes.string_at(0)
         if check["do"] == "exit": sys.exit(3)
         if check["do"] == "kill": os.kill(os.getpid(), 9)
         if check["do"] == "half": answers.write('{"outcome"'); answers.flush(); time.sleep(600)
         if check["do"] == "child": os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "600")
-        answers.write(json.dumps({"outcome": check["do"], "reason": "", "pid": os.getpid()}) + "\\n")
-        answers.flush()
+        result = {"outcome": check["do"], "reason": "", "pid": os.getpid()}
+        tell({**result, "exception": "E"} if check["do"] == "fail" and check.get("error") else result)
 """
 
 
 @pytest.fixture
 def runner(tmp_path, monkeypatch):
-    monkeypatch.setattr("smoke_tests.runner.START_TIMEOUT", 1.0)
+    monkeypatch.setattr("smoke_tests.runner.START_TIMEOUT", 30.0)
     script = tmp_path / "worker.py"
     script.write_text(textwrap.dedent(WORKER))
     made = Runner([sys.executable, str(script)])
@@ -61,13 +64,24 @@ def test_a_worker_that_dies_is_a_failure_and_the_next_check_runs(runner, do, rea
     assert dead["outcome"] == "fail"
     assert dead["reason"].startswith(reason)
     assert f"working on {do}" in dead["log_tail"]
+    assert dead["losses"] == [1.0]  # what was known before it died
     assert runner.run({"do": "pass"}, 30)["outcome"] == "pass"
 
 
-def test_a_failed_check_gets_the_next_one_a_fresh_worker(runner):
-    failed, following = runner.run({"do": "fail"}, 30), runner.run({"do": "pass"}, 30)
+@pytest.mark.parametrize("error", [True, False])
+def test_only_an_error_gets_the_next_check_a_fresh_worker(runner, error):
+    failed, following = runner.run({"do": "fail", "error": error}, 30), runner.run({"do": "pass"}, 30)
     assert failed["outcome"] == "fail"
-    assert failed["pid"] != following["pid"]
+    assert (failed["pid"] != following["pid"]) is error
+
+
+def test_a_worker_that_never_gets_ready_is_a_failure(tmp_path, monkeypatch):
+    monkeypatch.setattr("smoke_tests.runner.START_TIMEOUT", 0.5)
+    script = tmp_path / "worker.py"
+    script.write_text("import time; time.sleep(600)")
+    never = Runner([sys.executable, str(script)])
+    assert never.run({"do": "pass"}, 30)["reason"].startswith("hang")
+    never.close()
 
 
 def test_a_worker_that_died_between_two_checks_is_replaced(runner):
