@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from packaging.version import InvalidVersion, Version
 
@@ -150,6 +150,7 @@ def bits(mask: int) -> Iterator[int]:
         mask ^= low
 
 
+@lru_cache(maxsize=10_000)
 def holds(condition: str, version: str) -> bool:
     """Whether one version fulfils a condition."""
     return bool(Domain("it", [version]).mask(condition))

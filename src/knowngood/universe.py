@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from knowngood.domain import Domain, bits
@@ -90,10 +90,11 @@ class Universe:
 
 def build(book: Factbook, gpus: Gpus, rules: Sequence[Rule]) -> Universe:
     """The universe of these facts and rules."""
-    bounds = bounds_of(book)
+    domains = domains_of(book, gpus, rules)
+    bounds = bounds_of(book, domains)
     declared = list(declared_rules(book))
     whole = [*rules, *declared]
-    world = World(book=book, domains=domains_of(book, gpus, rules), attributes=attributes_of(gpus))
+    world = World(book=book, domains=domains, attributes=attributes_of(gpus))
     boxes = [*compile_rules(world, whole), *shared_bounds(bounds)]
     full = World(book=book, domains=world.domains, attributes=world.attributes, boxes=tuple(boxes))
     return Universe(
@@ -197,12 +198,11 @@ def _declared(package: str, axis: str, condition: str, because: str, kind: str =
     )
 
 
-def bounds_of(book: Factbook) -> dict[str, dict[str, dict[str, int]]]:
+def bounds_of(book: Factbook, domains: Mapping[str, Domain]) -> dict[str, dict[str, dict[str, int]]]:
     """What packages with facts say of those without: see `Universe.bounds`."""
     found: dict[str, dict[str, dict[str, int]]] = {}
     for package in book.packages:
-        domain = Domain(package, book.versions(package))
-        for place, version in enumerate(domain.values):
+        for place, version in enumerate(domains[package].values):
             for name, specifier in book.requires(package, version).items():
                 if name not in book.tables:
                     table = found.setdefault(name, {}).setdefault(package, {})
@@ -230,6 +230,7 @@ def _pairs(names: Sequence[str]) -> Iterator[tuple[str, str]]:
     return ((one, two) for place, one in enumerate(names) for two in names[place + 1 :])
 
 
+@lru_cache(maxsize=10_000)
 def meet(one: str, two: str) -> bool:
     """Whether some version fulfils both: it suffices to try the versions they name, and one just above each."""
     named = re.findall(r"\d[^,\s*]*", f"{one},{two}")
