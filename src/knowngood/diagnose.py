@@ -3,7 +3,7 @@
 An incident that the versions in the log exclude is not offered, nor a silent one of certain versions that the log does
 not state. The rest are ranked: failures before silent faults
 before harmless warnings, and the first to appear in the log first, since what follows it is often only its
-consequence. Of two at one place, the one whose versions the log confirms comes first. Pure, but for the reading.
+consequence. Of two in one line, the one whose versions the log confirms comes first. Pure, but for the reading.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from knowngood.gpus import Gpus
 
-SAME_PLACE = 3
-"""Lines so near to each other are one report of one error."""
 _ORDER = (Severity.FAILURE, Severity.SILENT, Severity.HARMLESS)
 
 
@@ -170,16 +168,9 @@ def _done_already(change: Mapping[str, str], shown: Mapping[str, str]) -> bool:
 
 def _ranked(matches: Sequence[Match]) -> tuple[Match, ...]:
     """See the module's text."""
-    ordered = sorted(matches, key=lambda match: (_ORDER.index(match.incident.severity), match.line))
-    groups: list[list[Match]] = []
-    for match in ordered:
-        last = groups[-1][-1] if groups else None
-        together = last and last.incident.severity == match.incident.severity
-        if last and together and match.line - groups[-1][0].line <= SAME_PLACE:
-            groups[-1].append(match)
-        else:
-            groups.append([match])
-    return tuple(match for group in groups for match in sorted(group, key=_certainty))
+    return tuple(
+        sorted(matches, key=lambda match: (_ORDER.index(match.incident.severity), match.line, _certainty(match)))
+    )
 
 
 def _certainty(match: Match) -> tuple[bool, int, int]:

@@ -105,7 +105,7 @@ _CAPABILITY = re.compile(rb"CUDA capability sm_(\d{2,3})\b")
 _COMPUTE = re.compile(rb"(?:has compute capability|cuda capability) (\d{1,2})\.(\d)")
 _CARD = re.compile(
     rb"(?i:\b(?:NVIDIA|Tesla|GeForce|Quadro)\s(?:[\w-]{1,12}\s){0,2}[A-Z]{0,3}\d{1,4}[\w -]{0,24}"
-    rb"|\b(?:A100|A800|H100|H800|H200|H20|V100|T4|L40S|L4|A10|B200)(?![\w.])|\bRTX\s?(?:\d{4}|A\d{4}))"
+    rb"|\b(?:A100|A800|H100|H800|H200|H20|V100|L40S|B200)(?![\w.])|\bRTX\s?(?:\d{4}|A\d{4}))"
 )
 
 
