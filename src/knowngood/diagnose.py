@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from knowngood.diagnose_log import Scan, Source, first_lines
 from knowngood.diagnose_versions import Versions
-from knowngood.incidents import Incident, Severity
+from knowngood.incidents import Fix, Incident, Severity
 
 if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
@@ -77,6 +77,7 @@ def diagnose(source: Source, known: Sequence[Incident], gpus: Gpus | None = None
     scan = Scan(signatures=[item for incident in known for item in (*incident.signatures, *incident.context)])
     versions = Versions()
     scan.read(source, versions)
+    versions.finish()
     seen = dict(versions.found)
     capabilities = list(versions.capabilities) or _capabilities(versions.cards, gpus)
     if capabilities:
@@ -152,17 +153,15 @@ def _match(
         line=line,
         versions_seen=shown,
         confirmed=bool(fitting) and all(name in seen for name in fitting),
-        fix=tuple(fix.document() for fix in incident.fix if not _done_already(fix.change, shown)),
+        fix=tuple(fix.document() for fix in incident.fix if not _done_already(fix, shown)),
     )
 
 
-def _done_already(change: Mapping[str, str], shown: Mapping[str, str]) -> bool:
+def _done_already(fix: Fix, shown: Mapping[str, str]) -> bool:
     """Whether what a remedy asks for is what the log shows to be there, so that it is none."""
-    from packaging.specifiers import SpecifierSet
-
-    return bool(change) and all(
-        name in shown and text != "*" and _inside(SpecifierSet(text, prereleases=True), [shown[name]])
-        for name, text in change.items()
+    return bool(fix.change) and all(
+        name in shown and fix.change[name] != "*" and _inside(specifier, [shown[name]])
+        for name, specifier in fix.ranges.items()
     )
 
 

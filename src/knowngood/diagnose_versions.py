@@ -16,12 +16,12 @@ MOST = 3_000
 """Places of one kind looked at in one block."""
 
 _VERSION = rb"v?(\d{1,5}(?:\.\w{1,20}){0,6}(?:\+[\w.]{1,40})?)"
+_DOTTED = rb"v?(\d{1,5}(?:\.\w{1,20}){1,6}(?:\+[\w.]{1,40})?)"
 _NAMES: Mapping[str, str] = {
     "pytorch": "torch",
     "torch": "torch",
     "transformers": "transformers",
     "flash-attn": "flash-attn",
-    "flash-attention": "flash-attn",
     "flash-attn-4": "flash-attn-4",
     "triton": "triton",
     "pytorch-triton": "triton",
@@ -66,7 +66,7 @@ _NAMES: Mapping[str, str] = {
 """What logs call a package, a tool or an axis (`-` for `_` too) and what it is."""
 
 _ANY_NAME = b"|".join(
-    name.encode().replace(b"-", b"[-_ ]") for name in sorted(_NAMES, key=lambda name: (-len(name), name))
+    name.encode().replace(b"-", b"[-_]") for name in sorted(_NAMES, key=lambda name: (-len(name), name))
 )
 _EQUAL = re.compile(rb"==\s{0,2}['\"]?" + _VERSION)
 _BEFORE_EQUAL = re.compile(rb"([A-Za-z][\w.-]{0,60})(?:\[[\w, -]{0,60}\])?['\"]?\s{0,2}$")
@@ -77,15 +77,17 @@ _INSTALLED = re.compile(rb"uccessfully installed ([^\n]{1,8000})")
 _INSTALLED_ONE = re.compile(rb"([A-Za-z][\w.-]{0,60}?)-" + _VERSION + rb"(?=\s|$)")
 _LINE = re.compile(
     rb"\n[^\w\n]{0,8}((?i:" + _ANY_NAME + rb"))`?(?: version)?(?: \([\w? /]{1,30}\))?[ \t]{0,40}(?:[:=][ \t]{0,4}){0,2}"
-    rb"(?<=[\s:=])" + _VERSION + rb"(?=[\s,)(;'\"|]|$)"
+    rb"(?<=[\s:=])" + _DOTTED + rb"(?=[\s,)(;'\"|]|$)"
 )
 _TEXT = re.compile(
     rb"(?<![\w/.-])((?i:"
     + _ANY_NAME
     + rb"))`?['\"]?\s{0,2}(?:(?i:version)\s{0,2})?(?:\([\w? /]{1,30}\)\s?)?(?::|={1,2}|\s)\s{0,2}['\"]?"
-    + _VERSION
-    + rb"(?![\w%/-])"
+    + _DOTTED
+    + rb"(?![\w%/-]|\s?(?:onwards?|and (?:above|later|newer)|or (?:above|higher|later|newer))\b)"
 )
+_NOT_HERE = re.compile(rb"(?i:\b(?:from|since|until|than|least|most|requires?|needs|before|after)\s{1,2}['\"`]?$)")
+"""What stands before a version that somebody speaks of, and not before one that is there."""
 _PIP_SHOW = re.compile(rb"\nName: ([\w.-]{1,60})\r?\nVersion: " + _VERSION)
 _PYTHON_PATH = re.compile(rb"python3\.(\d{1,2})/")
 _CPYTHON = re.compile(rb"cpython-3(\d{1,2})-")
@@ -93,6 +95,8 @@ _DRIVER = re.compile(rb"Driver Version: (\d{3}(?:\.\d{1,3}){0,2})")
 _CUDA_BUILT = re.compile(rb"CUDA used to build PyTorch: (\d{1,2}\.\d{1,2})")
 _NVCC = re.compile(rb"Cuda compilation tools, release (\d{1,2}\.\d{1,2})")
 _GLIBC = re.compile(rb"(?:with-glibc|Libc version: glibc-)(2\.\d{1,2})")
+_VERSION_WORD = re.compile(rb"[Vv]ersion\b")
+_SAID = frozenset((b"version", b"Version"))
 _PYTHONS = {b"python3": _PYTHON_PATH, b"cpython": _CPYTHON}
 _REPORTED = {
     b"Driver": ("driver", _DRIVER),
@@ -117,11 +121,12 @@ class Versions:
     cards: list[str] = field(default_factory=list)
     capabilities: list[str] = field(default_factory=list)
     _read: int = 0
+    _recent: list[bytes] = field(default_factory=list)
 
     @property
     def hints(self) -> frozenset[bytes]:
         """Words without which a block has nothing to read but `==`."""
-        return frozenset((b"info", b"whl", b"installed", b"Name", *_PYTHONS, *_REPORTED))
+        return frozenset((b"info", b"whl", b"installed", b"Name", *_SAID, *_PYTHONS, *_REPORTED))
 
     def feed(self, block: bytes, present: frozenset[bytes]) -> None:
         """Read a block, of which `present` are the hints that stand in it."""
@@ -141,7 +146,25 @@ class Versions:
         self._installed(block, present)
         if self._read < HEAD:
             self._head(block)
+        else:
+            self._recent = [*self._recent[-1:], block]
+            if present & _SAID:
+                self._said(block)
         self._read += len(block)
+
+    def finish(self) -> None:
+        """Read the end of the log, where the failure mostly is, as closely as its head."""
+        for block in self._recent:
+            self._head(block[-HEAD // 2 :])
+        self._recent = []
+
+    def _said(self, block: bytes) -> None:
+        """What stands around the word "version"."""
+        for match in islice(_VERSION_WORD.finditer(block), 200):
+            near = block[max(0, match.start() - 80) : match.end() + 60]
+            for found in _TEXT.finditer(near):
+                if not _NOT_HERE.search(near[max(0, found.start(1) - 20) : found.start(1)]):
+                    self._add(found[1], found[2])
 
     def _installed(self, block: bytes, present: frozenset[bytes]) -> None:
         if b"installed" in present:
@@ -158,7 +181,8 @@ class Versions:
             for count, match in enumerate(pattern.finditer(padded)):
                 if count == MOST:
                     break
-                self._add(match[1], match[2])
+                if not _NOT_HERE.search(padded[max(0, match.start(1) - 20) : match.start(1)]):
+                    self._add(match[1], match[2])
         for count, match in enumerate(_CARD.finditer(block)):
             if count == 50:
                 break
@@ -177,7 +201,7 @@ class Versions:
     def _equal(self, block: bytes) -> None:
         for match in _some(_EQUAL, block):
             before = _BEFORE_EQUAL.search(block[max(0, match.start() - 130) : match.start()])
-            if before is not None:
+            if before is not None and not _NOT_HERE.search(before.string[: before.start(1)]):
                 self._add(before[1], match[1])
 
     def _before(self, pattern: re.Pattern[bytes], block: bytes) -> None:

@@ -81,6 +81,11 @@ class Fix:
     change: Mapping[str, str]
     cost: str = ""
 
+    @property
+    def ranges(self) -> dict[str, SpecifierSet]:
+        """`change` as ranges."""
+        return {name: SpecifierSet("" if text == "*" else text, prereleases=True) for name, text in self.change.items()}
+
     def document(self) -> dict[str, Any]:
         """As `diagnose --json` shows it."""
         return {

@@ -178,6 +178,33 @@ def test_versions_are_read(text, name, version):
     assert version in found("\n" + text).versions.get(name, [])
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "You are attempting to use Flash Attention 2.0 without specifying a torch dtype",
+        "specifying the manual implementation will be required from Transformers version v5.0.0 onwards.",
+        "The `seen_tokens` attribute is deprecated and will be removed in v4.41. Use the `cache_position` input",
+        "This needs transformers 4.53 or newer",
+        "vllm 0.6.3 requires torch==2.4.0",
+        "requires torch 2.6.0",
+        "at least transformers 4.40.0",
+        "python 3 -m torch.distributed.run",
+        "transformers>=4.41.2,<=4.46.1",
+    ],
+)
+def test_a_version_that_is_spoken_of_is_not_there(text):
+    assert set(found(f"step\n{text}\n").versions) <= {"vllm"}
+
+
+@pytest.mark.parametrize("after", [0, 30_000, 120_000])
+def test_versions_late_in_a_long_log_are_read(after):
+    step = "{'loss': 1.0, 'learning_rate': 1e-05, 'epoch': 0.12}\n"
+    report = "- Transformers version: 4.42.4\n- xtuner version: 0.1.23\n" + XTUNER
+    seen = found(step * 80_000 + report + step * after)
+    assert seen.versions["transformers"] == ["4.42.4"]
+    assert not seen.matches
+
+
 def test_a_step_of_training_is_no_version():
     assert not found("{'loss': 0.5, 'step': 100}\ntorch.cuda.amp 1\nat torch/nn/modules/module.py:1553\n").versions
 

@@ -6,6 +6,7 @@ import pytest
 
 from knowngood import incidents
 from knowngood.commands.diagnose import read
+from knowngood.diagnose_pages import known_releases
 from knowngood.errors import InputError
 
 GOOD = """
@@ -106,6 +107,14 @@ def test_the_five_of_the_beginning_say_where_the_report_erred(known):
         "qwen2-padding-right-use-cache",
     }
     assert wanted <= {incident.id for incident in known if incident.report_erred}
+
+
+def test_ranges_and_remedies_hold_a_release(known):
+    for incident in known:
+        combinations = [*incident.affected, *(fix.ranges for fix in incident.fix)]
+        for name, specifier in ((name, item) for one in combinations for name, item in one.items()):
+            releases = known_releases(name) and ["1.0.9", *known_releases(name)]  # and what lies below the floors
+            assert not releases or any(map(specifier.contains, releases)), f"{incident.id}: {name}{specifier}"
 
 
 def test_silent_failures_of_certain_versions_say_which(known):
