@@ -7,9 +7,7 @@ with exactly this. `compatible`: rules and facts allow it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
-from typing import Any
+from dataclasses import replace
 
 from knowngood.domain import bits
 from knowngood.explain import Demand, Problem, minimal_conflict, minimal_rules, sets_of, smallest_change
@@ -19,54 +17,10 @@ from knowngood.published import Published, cell_with, proves
 from knowngood.query import Request
 from knowngood.solve import Search
 from knowngood.universe import Universe
+from knowngood.verdict import Result, Verdict
 
 DISPENSABLE = frozenset({"flash-attn", "flash-attn-4", "xformers"})
 """Packages of kernels, without which the same program trains by another attention setting."""
-
-
-class Verdict(StrEnum):
-    """See the module's text."""
-
-    VERIFIED = "verified"
-    COMPATIBLE = "compatible"
-    BROKEN = "broken"
-    UNKNOWN = "unknown"
-
-    @property
-    def exit_code(self) -> int:
-        """What the command returns."""
-        return {"broken": 1, "unknown": 3}.get(self.value, 0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Result:
-    """The answer to a request."""
-
-    verdict: Verdict
-    findings: tuple[Finding, ...]
-    changes: Mapping[str, str] | None
-    """The suggestion: package -> version, or `none` for "leave it out"."""
-    cell: str | None
-    """The published cell that has it."""
-    evidence: tuple[str, ...] = ()
-    uncovered: Mapping[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-
-    def document(self) -> dict[str, Any]:
-        """As `check --json` has it."""
-        suggestion = None
-        if self.changes is not None or self.cell is not None:
-            suggestion = {"changes": dict(self.changes or {}), "cell": self.cell}
-        made: dict[str, Any] = {
-            "verdict": str(self.verdict),
-            "findings": [finding.document() for finding in self.findings],
-            "suggestion": suggestion,
-        }
-        if self.evidence:
-            made["evidence"] = list(self.evidence)
-        if self.uncovered:
-            made["uncovered"] = dict(self.uncovered)
-        return made | ({"notes": list(self.notes)} if self.notes else {})
 
 
 def check(universe: Universe, request: Request, published: Published, *, suggest: bool = True) -> Result:
@@ -139,7 +93,7 @@ def direct(placed: Placed, used: Mapping[str, str]) -> list[Finding]:
     found = []
     for bit in bits(compiled.broken(placed.point, compiled.everything & ~compiled.unknown_any)):
         box = compiled.boxes[bit]
-        made = of_box(compiled, box, placed.point, placed.shown, {})
+        made = _worded(placed, bit)
         if box.rule.given:
             holds = applies(box.rule, used)
             if holds is False or (holds is None and box.rule.severity != "error"):
@@ -151,6 +105,24 @@ def direct(placed: Placed, used: Mapping[str, str]) -> list[Finding]:
         if all(name in placed.point and mask >> placed.point[name] & 1 for name, mask in box.masks.items()):
             found.append(of_box(compiled, box, placed.point, placed.shown, constants))
     return [*found, *_bounds(placed)]
+
+
+def _worded(placed: Placed, bit: int) -> Finding:
+    """`of_box`, kept: in a batch the same pairs of releases break the same rules."""
+    universe = placed.universe
+    box = universe.compiled.boxes[bit]
+    kept: dict[object, Finding] = universe.once("findings", dict)
+    key = (bit, *((name, placed.point[name], placed.shown.get(name)) for name in box.masks))
+    known = kept.get(key)
+    if known is None:
+        if len(kept) > _KEPT:
+            kept.clear()
+        known = kept[key] = of_box(universe.compiled, box, placed.point, placed.shown, {})
+    return known
+
+
+_KEPT = 20_000
+"""Findings after which those of a long batch are made anew."""
 
 
 def _bounds(placed: Placed) -> list[Finding]:

@@ -6,8 +6,9 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from knowngood.compiled import Compiled, Point, Sets
 from knowngood.domain import Domain, bits, nearest
-from knowngood.solve import Compiled, Point, Search, Sets
+from knowngood.solve import Search
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,10 +181,10 @@ class _Changes:
             outside = compiled.outside[demand.variable]
             within = compiled.within(frozenset((*point, demand.variable)))
             kinds: dict[int, tuple[int, int]] = {}
-            for place in nearest(domain, allowed, demand.mask):
+            for cost, place in _ways(compiled, demand.variable, allowed, demand.mask):
                 left = live & ~outside[place]
                 if not left & within and left not in kinds:
-                    kinds[left] = (distance(domain, place, demand.mask), place)
+                    kinds[left] = (cost, place)
             if not kinds:
                 return None
             ways.append((demand.variable, list(kinds.values())))
@@ -219,6 +220,20 @@ class _Changes:
             if not left & within:
                 best = self._extend({**places, variable: place}, left, spent + cost, best)
         return best
+
+
+def _ways(compiled: Compiled, name: str, allowed: int, anchor: int) -> list[tuple[int, int]]:
+    """Distances and places of a set, nearest first, one of each kind that any box tells apart."""
+    key = (name, allowed, anchor)
+    known = compiled.ways.get(key)
+    if known is None:
+        domain, outside = compiled.domains[name], compiled.outside[name]
+        found: dict[int, tuple[int, int]] = {}
+        for place in nearest(domain, allowed, anchor):
+            if outside[place] not in found:
+                found[outside[place]] = (distance(domain, place, anchor), place)
+        known = compiled.ways[key] = list(found.values())
+    return known
 
 
 def distance(domain: Domain, place: int, anchor: int) -> int:

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from knowngood.compiled import Compiled
 from knowngood.domain import NONE, bits, nearest
 from knowngood.rules import REFERENCE, Rule
-from knowngood.solve import Compiled
 from knowngood.world import Box, World
 
 AXES = frozenset({"gpu", "python", "driver", "nvcc", "glibc", "attn"})

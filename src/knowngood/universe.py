@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
+from knowngood.compiled import Compiled
 from knowngood.domain import Domain, bits
 from knowngood.factbook import DRIVERS, Factbook
 from knowngood.gpus import Gpus
 from knowngood.rules import Condition, Rule
-from knowngood.solve import Compiled
 from knowngood.world import Box, World, compile_rules
 
 ATTENTION: Mapping[str, str] = {

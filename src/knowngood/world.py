@@ -125,7 +125,7 @@ def _holds(relation: str, value: Any, arguments: Sequence[Any]) -> bool:
         text = str(arguments[0])
         if isinstance(value, bool):
             return text == str(value).lower()
-        return text in ("*", value) or (text[:1] in "<>=!~" and holds(text, str(value)))
+        return text in ("*", str(value)) or (text[:1] in "<>=!~" and holds(text, str(value)))
     return relations.NAMED[relation](value, *arguments)
 
 

@@ -16,8 +16,9 @@ import pytest
 import uv
 
 from knowngood import knowledge
-from knowngood.check import Result, check
+from knowngood.check import check
 from knowngood.query import from_document
+from knowngood.verdict import Result
 
 pytestmark = pytest.mark.integration
 

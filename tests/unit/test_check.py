@@ -15,12 +15,13 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from knowngood import knowledge, relations
-from knowngood.check import Result, check
+from knowngood.check import check
 from knowngood.cli import main
 from knowngood.errors import UsageError
 from knowngood.factbook import read
 from knowngood.query import Request, attention, from_document, requirement
 from knowngood.resources import root
+from knowngood.verdict import Result
 
 KNOWN = knowledge.read()
 BOOK = read(root() / "facts")
@@ -82,6 +83,17 @@ def errors(result: Result) -> set[str]:
         (["flash-attn==2.8.3", "torch==2.10.0"], {"nvcc": "12.4"}, None),
         (["flash-attn==2.8.3", "torch==2.10.0"], {"nvcc": "12.4", "gpu": "B200"}, "nvcc-for-gpu"),
         (["flash-attn==2.8.3"], {"nvcc": "11.6"}, "nvcc-for-flash-attn"),
+        (["flash-attn==2.8.3"], {"attn": "fa2", "used": {"head-dim": "257"}}, "flash-attention-head-dim"),
+        (["flash-attn==2.8.3"], {"attn": "fa2", "used": {"head-dim": "256"}}, None),
+        (["flash-attn==2.5.4"], {"gpu": "A10", "used": {"head-dim": "256"}}, "flash-attn-backward-head-dim"),
+        (["flash-attn==2.5.5"], {"gpu": "A10", "used": {"head-dim": "256"}}, None),
+        (["flash-attn==2.5.5"], {"gpu": "A10", "used": {"head-dim": "224"}}, "flash-attn-backward-head-dim-224"),
+        (
+            ["flash-attn==2.6.3"],
+            {"gpu": "A10", "used": {"head-dim": "256", "dropout": "0.1"}},
+            "flash-attn-backward-dropout",
+        ),
+        (["flash-attn==2.7.3"], {"gpu": "A10", "used": {"head-dim": "256", "dropout": "0.1"}}, None),
         (["torch==2.6.0", "flash-attn==2.8.3+cu12torch2.6cxx11abiFALSE"], {}, None),
         (["torch==2.6.0", "flash-attn==2.8.3+cu12torch2.6cxx11abiTRUE"], {}, "wheel-cxx11abi"),
         (["torch==2.7.0", "flash-attn==2.8.3+cu12torch2.6cxx11abiFALSE"], {}, "wheel-torch"),

@@ -135,3 +135,34 @@ def test_conditions_of_use(wanted: str, stated: str, holds: bool):
 def test_bits_and_masks_agree():
     for places in itertools.combinations(range(6), 3):
         assert tuple(bits(sum(1 << place for place in places))) == places
+
+
+def test_the_rules_that_ship_are_alive():
+    """Each has an id of its own, speaks of facts that exist, and excludes something (or is about a wheel)."""
+    from knowngood import knowledge
+
+    universe = knowledge.read().universe
+    ids = [made.id for made in universe.rules]
+    assert len(ids) == len(set(ids))
+    alive = {box.rule.id for box in universe.world.boxes}
+    about_wheels = {made.id for made in universe.wheel_rules}
+    # True of everything harvested so far, and stated for what may come.
+    idle = {"ptxas-13-without-volta", "sdpa-efficient-gpu", "transformer-engine-flash-attn-below-maximum"}
+    assert {made.id for made in universe.written} - alive - about_wheels <= idle
+    assert all(made.source and made.because for made in universe.rules)
+
+
+def test_facts_that_are_missing_make_things_unknown_not_wrong():
+    from knowngood import knowledge, universe
+    from knowngood.check import check
+    from knowngood.published import Published
+    from knowngood.query import from_document
+
+    known = knowledge.read()
+    book = known.universe.world.book
+    for package in (*book.packages, "drivers"):
+        fewer = Factbook(tables={name: table for name, table in book.tables.items() if name != package})
+        less = universe.build(fewer, known.universe.gpus, known.universe.written)
+        query = from_document({"gpu": "H100", "driver": "580", "packages": {"torch": "2.11.0", "flash-attn": "2.8.3"}})
+        verdict = check(less, query, Published()).verdict
+        assert verdict == ("unknown" if package in ("torch", "flash-attn", "drivers") else "compatible"), package

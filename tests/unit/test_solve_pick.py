@@ -13,7 +13,8 @@ from knowngood import knowledge
 from knowngood.cell import Cell, parse
 from knowngood.check import check
 from knowngood.cli import main
-from knowngood.picking import Picked, considered, pick
+from knowngood.picked import Picked
+from knowngood.picking import considered, pick
 from knowngood.query import Request, attention, from_document, requirement
 
 KNOWN = knowledge.read()

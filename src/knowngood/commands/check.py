@@ -13,9 +13,9 @@ from knowngood.commands.asking import add_request, request_of
 from knowngood.errors import KnowngoodError, UsageError
 
 if TYPE_CHECKING:
-    from knowngood.check import Result
     from knowngood.knowledge import Knowledge
     from knowngood.query import Request
+    from knowngood.verdict import Result
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -10,7 +10,7 @@ from knowngood.cli import Answer
 from knowngood.commands.asking import add_request, request_of
 
 if TYPE_CHECKING:
-    from knowngood.picking import Choice, Clash, Picked
+    from knowngood.picked import Choice, Clash, Picked
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -1,0 +1,118 @@
+"""How long `check` and `pick` take, and how that grows as every axis doubles.
+
+    python benchmarks/check.py [RUNS]
+
+Prints: whole processes (median of RUNS, default 5, and peak memory); answers a second of a batch of random questions;
+and, in one process, building the universe, one check and one conflict with every axis 1, 2, 4 and 8 times as long
+(the further releases are copies with the same facts). The last column is the time against that of the row above:
+doubling every axis multiplies the combinations by 16 (GPUs and Pythons stay).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+import re
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+
+from knowngood import knowledge, universe
+from knowngood.check import check
+from knowngood.factbook import DRIVERS, Factbook
+from knowngood.picking import considered, pick
+from knowngood.published import Published
+from knowngood.query import from_document
+
+COMMANDS = {
+    "check, compatible": ["check", "torch==2.11.0", "transformers==5.17.0", "--gpu", "H100"],
+    "check, broken": ["check", "torch==2.6.0", "triton==3.3.0", "transformers==5.23.0", "--gpu", "V100"],
+    "pick, found": ["pick", "--gpu", "V100"],
+    "pick, conflict": ["pick", "--gpu", "V100", "--attn", "fa2", "transformers==5.17.0", "--driver", "470.10"],
+}
+BROKEN = {"gpu": "V100", "packages": {"torch": "2.6.0", "triton": "3.3.0", "transformers": "5.23.0"}}
+CONFLICT = {"gpu": "V100", "attn": "fa2", "driver": "470.10", "packages": {"transformers": "==5.17.0"}}
+
+
+def processes(runs: int) -> None:
+    """Whole processes, from the start of Python to its end."""
+    for name, words in COMMANDS.items():
+        seconds = []
+        for _ in range(runs):
+            start = time.perf_counter()
+            subprocess.run(
+                [sys.executable, "-m", "knowngood", *words], check=False, capture_output=True, stdin=subprocess.DEVNULL
+            )
+            seconds.append(time.perf_counter() - start)
+        peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+        print(f"{name:20} {statistics.median(seconds):6.2f} s   peak of all so far {peak:4.0f} MB")
+
+
+def batch(lines: int = 3000) -> None:
+    """Random questions, most of them broken, which is the expensive answer."""
+    book = knowledge.read().universe.world.book
+    choose = random.Random(1)  # noqa: S311 - a sample
+    packages = ("torch", "transformers", "flash-attn", "triton", "xtuner", "openrlhf")
+    with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
+        for _ in range(lines):
+            named = [name for name in packages if name in packages[:2] or choose.random() < 0.4]
+            query = {"gpu": choose.choice(["V100", "T4", "A100", "H100", "B200", "RTX 5090"])}
+            query |= {"packages": {name: choose.choice(book.versions(name)) for name in named}}
+            file.write(json.dumps(query) + "\n")
+        file.flush()
+        start = time.perf_counter()
+        subprocess.run(
+            [sys.executable, "-m", "knowngood", "check", "--batch", file.name], check=False, stdout=subprocess.DEVNULL
+        )
+        print(f"batch of {lines:,}: {lines / (time.perf_counter() - start):,.0f} answers a second, start included")
+
+
+def longer(book: Factbook, factor: int) -> Factbook:
+    """Every package with `factor` times its releases."""
+    tables = {
+        name: table if name == DRIVERS else {_copy(v, copy): e for copy in range(factor) for v, e in table.items()}
+        for name, table in book.tables.items()
+    }
+    return dataclasses.replace(book, tables=tables, _derived={})
+
+
+def _copy(version: str, number: int) -> str:
+    """`2.8.3.post2` -> `2.8.3.0.0.1.post2`: a release of its own, beside the one it copies."""
+    return re.sub(r"^\d+(\.\d+)*", rf"\g<0>.0.0.{number}", version) if number else version
+
+
+def growth() -> None:
+    """The same questions in larger universes."""
+    known = knowledge.read()
+    world = known.universe
+    print(f"{'axes':>5} {'combinations':>14} {'boxes':>6} {'build':>16} {'check':>16} {'conflict':>16}")
+    before: list[float] = []
+    for factor in (1, 2, 4, 8):
+        book = longer(world.world.book, factor)
+        made: list[universe.Universe] = []
+        seconds = [timed(lambda book=book, made=made: made.append(universe.build(book, world.gpus, world.written)))]
+        bigger = made[-1]
+        seconds.append(timed(lambda bigger=bigger: check(bigger, from_document(BROKEN), Published())))
+        seconds.append(timed(lambda bigger=bigger: pick(bigger, from_document(CONFLICT), Published())))
+        ratios = [f"x{new / old:.1f}" for new, old in zip(seconds, before, strict=True)] if before else [""] * 3
+        cells = "  ".join(f"{1000 * one:7.1f} ms {ratio:>5}" for one, ratio in zip(seconds, ratios, strict=True))
+        print(f"{factor:>4}x {considered(bigger):>14.2e} {len(bigger.world.boxes):>6}  {cells}")
+        before = seconds
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Seconds of the first call, caches empty."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+if __name__ == "__main__":
+    processes(int(sys.argv[1]) if len(sys.argv) > 1 else 5)
+    batch()
+    growth()
