@@ -70,7 +70,7 @@ def fill(model: torch.nn.Module) -> None:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             generator = torch.Generator().manual_seed(SEED + sum(map(ord, name)))
-            noise = torch.randn(parameter.shape, generator=generator)
+            noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float32)
             if name.endswith("norm.weight"):
                 value = 1 + 0.1 * noise
             elif "embed_tokens" in name:
@@ -94,7 +94,7 @@ def add_lora(model: Any) -> Any:
         for name, parameter in adapted.named_parameters():
             if ".lora_" in name:
                 generator = torch.Generator().manual_seed(SEED + sum(map(ord, plain_name(name))))
-                noise = torch.randn(parameter.shape, generator=generator)
+                noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float32)
                 parameter.copy_(0.5 * noise / math.sqrt(parameter.shape[-1]))
     return adapted
 

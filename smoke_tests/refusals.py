@@ -64,6 +64,11 @@ KNOWN = (
         "refused",
         "FlashAttention 4 has no kernel for this dtype",
     ),
+    Refusal(
+        r"TypeError: .*unexpected keyword argument 'cu_seq_lens_q'",
+        "not-run",
+        "this transformers takes no cumulative lengths (FlashAttentionKwargs)",
+    ),
     # torch, aten/src/ATen/native/transformers: no backend left after sdpa_kernel([...]) and the constraints
     Refusal(
         r"RuntimeError: (No available kernel|No viable backend for scaled_dot_product_attention)",
