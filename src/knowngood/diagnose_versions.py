@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
-HEAD = 2 << 20
+HEAD = 1 << 20
 """So far into the log, versions are looked for in running text too, which takes longer."""
 MOST = 3_000
 """Places of one kind looked at in one block."""
@@ -155,7 +155,7 @@ class Versions:
     def finish(self) -> None:
         """Read the end of the log, where the failure mostly is, as closely as its head."""
         for block in self._recent:
-            self._head(block[-HEAD // 2 :])
+            self._head(block[-HEAD // 4 :])
         self._recent = []
 
     def _said(self, block: bytes) -> None:
