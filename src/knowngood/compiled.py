@@ -7,7 +7,7 @@ A box whose variables are all assigned and which it is still inside of is a brok
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -150,6 +150,27 @@ class Compiled:
                 point[name] = allowed.bit_length() - 1
                 among &= ~self.outside[name][point[name]]
         return point, among
+
+    @cached_property
+    def idle(self) -> Mapping[str, int]:
+        """Packages that nothing ever requires, with their absence: it settles every rule about them."""
+        return {
+            name: domain.absent
+            for name, domain in self.domains.items()
+            if domain.absent and self.outside[name][-1] == self.mentions[name]
+        }
+
+    def open(self, sets: Sets, taken: Container[str], live: int) -> tuple[list[tuple[str, int]], int]:
+        """The variables that are to be decided with what they may be, and the boxes still of interest."""
+        left = []
+        for name, domain in self.domains.items():
+            if name not in taken:
+                allowed = sets.get(name, domain.all)
+                if allowed & self.idle.get(name, 0):
+                    live &= ~self.mentions[name]
+                else:
+                    left.append((name, allowed))
+        return left, live
 
     def broken(self, point: Mapping[str, int], among: int) -> int:
         """The boxes that a (partial) assignment lies in."""

@@ -144,6 +144,10 @@ class _Change:
     distance: int
 
 
+_FEW = 3
+"""As many values are tried as soon as it is asked whether any fits."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Changes:
     """The ways to change a few demands while the others are kept."""
@@ -190,14 +194,11 @@ class _Changes:
             ways.append((demand.variable, list(kinds.values())))
         # The variable with the fewest ways first: it decides soonest.
         ways.sort(key=lambda way: len(way[1]))
-        open_ = [
-            (name, sets.get(name, domain.all))
-            for name, domain in compiled.domains.items()
-            if name not in point and name not in given_up
-        ]
-        free = [*open_, *((name, sum(1 << place for _, place in places)) for name, places in ways)]
-        if not Search(compiled=compiled, among=problem.among).decide(free, live, frozenset(point)):
-            return None
+        open_, live = compiled.open(sets, {*point, *given_up}, live)
+        if len(ways) > 1 or len(ways[0][1]) > _FEW:
+            free = [*open_, *((name, sum(1 << place for _, place in places)) for name, places in ways)]
+            if not Search(compiled=compiled, among=problem.among).decide(free, live, frozenset(point)):
+                return None
         return cls(problem=problem, open=open_, point=point, live=live, ways=ways)
 
     def nearer(self, best: _Change | None) -> _Change | None:

@@ -71,7 +71,7 @@ class Search:
         point, live = compiled.fixed(sets, self.among)
         if self._hit(point, live):
             return False
-        open_ = [(name, sets.get(name, domain.all)) for name, domain in compiled.domains.items() if name not in point]
+        open_, live = compiled.open(sets, point, live)
         return self.decide(open_, live, frozenset(point))
 
     def decide(self, open_: list[tuple[str, int]], live: int, done: frozenset[str]) -> bool:
