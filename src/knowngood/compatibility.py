@@ -330,4 +330,3 @@ def page() -> str:
 
 def _section(title: str, text: str, body: str) -> str:
     return "\n".join(["", f"## {title}", "", *([text, ""] if text else []), body])
-

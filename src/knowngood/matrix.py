@@ -84,6 +84,15 @@ class Matrix:
         return self.entries[str(cell)]
 
 
+def floors(text: str, file: str) -> dict[str, str]:
+    """The oldest release of each package to harvest. It needs no facts: these are what the harvest makes."""
+    source = document.parse(text, file)
+    raw, problems = schema.validate(source)
+    if raw is None or problems:
+        raise InputError(problems)
+    return dict(raw.floors)
+
+
 def parse(text: str, file: str, knowledge: Knowledge) -> Matrix:
     """The matrix in `text`. Raises `InputError` with every defect found."""
     source = document.read(text, file)

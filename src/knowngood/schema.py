@@ -151,6 +151,7 @@ class MatrixFile(_Section):
     # An item is None where `validate` took a malformed one out, so that the others keep their index.
     amendments: tuple[Amendment | None, ...] = ()
     cells: Annotated[tuple[CellItem | None, ...], Field(min_length=1)]
+    floors: Annotated[dict[Package, Annotated[str, _version_of("the floor")]], Field(min_length=1)]
     aliases: dict[Name, str] = {}
 
 

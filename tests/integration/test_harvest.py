@@ -44,9 +44,8 @@ class Few:
 @pytest.mark.parametrize("package", AGAIN)
 def test_read_again_without_a_cache_the_facts_are_the_same(package, tmp_path):
     versions = AGAIN[package]
-    (tmp_path / "floors.json").write_text((facts.default_folder() / "floors.json").read_text())
     report = harvest(
-        [package], folder=tmp_path, say=print, index=Few(versions), cache=tmp_path / "cache", readers=READERS
+        [package], folder=tmp_path, floors={}, say=print, index=Few(versions), cache=tmp_path / "cache", readers=READERS
     )
     assert report.exit_code == 0
     read = json.loads((tmp_path / f"{package}.json").read_text())["releases"]

@@ -48,6 +48,7 @@ cells:
     base: debian12
 aliases:
   default: sm90-cu130-torch2.11.0-tf5.17.0-fa4.0.0b36-triton3.6.0-py311
+floors: {torch: 2.0}
 """
 
 KNOWLEDGE = matrix.Knowledge(

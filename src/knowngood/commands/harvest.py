@@ -16,11 +16,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Harvest into `facts/`."""
-    from knowngood import progress
+    from packaging.version import Version
+
+    from knowngood import matrix, progress
     from knowngood.harvest import harvest
 
+    here = project.find()
+    text = (here.root / project.MATRIX).read_text(encoding="utf-8")
+    floors = {name: Version(floor) for name, floor in matrix.floors(text, project.MATRIX).items()}
+
     with progress.reporter("harvest") as say:
-        report = harvest(arguments.packages, folder=project.find().root / "facts", say=say, refresh=arguments.refresh)
+        report = harvest(
+            arguments.packages, folder=here.root / "facts", floors=floors, say=say, refresh=arguments.refresh
+        )
     problems = [f"{name}: {why}" for name, why in {**report.failed, **report.unknown}.items()]
     text = "\n".join([f"{len(report.new)} releases read, {report.unchanged} known before", *problems])
     document = {

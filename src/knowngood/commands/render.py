@@ -17,6 +17,8 @@ def run(arguments: argparse.Namespace) -> Answer:
     """Render every cell that has a lock, and the tables."""
     from knowngood import compatibility, locking, render
     from knowngood.atomic import write_text
+    from knowngood.commands.diagnose import read
+    from knowngood.diagnose_pages import known_releases, pages
 
     here = project.find()
     wanted = {}
@@ -32,6 +34,9 @@ def run(arguments: argparse.Namespace) -> Answer:
         readme = here.root / "README.md"
         wanted[here.root / "docs/compatibility.md"] = compatibility.page()
         wanted[readme] = compatibility.in_readme(readme.read_text(encoding="utf-8"))
+    if (here.root / "incidents").is_dir():
+        folder = here.root / "docs/incidents"
+        wanted |= {folder / name: text for name, text in pages(read(), known_releases).items()}
     notes = [f"{name} is not locked; run `knowngood lock '{name}'`" for name in unlocked]
     if arguments.check:
         diff = render.stale(wanted, here.tree.orphans(here.matrix.cells))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from knowngood.errors import InputError, Problem, UsageError
+from knowngood.errors import UsageError
 from knowngood.harvest.index import File, Index, SimpleIndex, Unanswered, Unreadable
 from knowngood.harvest.ledger import Ledger, read_ledger
 from knowngood.harvest.ranged import RemoteWheel
@@ -55,16 +54,16 @@ def harvest(  # noqa: PLR0913 - `index`, `cache` and `readers` are the tests' se
     packages: Sequence[str],
     *,
     folder: Path,
+    floors: Mapping[str, Version],
     say: Callable[[str], None],
     refresh: bool = False,
-    floors: Mapping[str, Version] | None = None,
     index: Index | None = None,
     cache: Path | None = None,
     readers: Mapping[str, Reader | Table] = READERS,
 ) -> Report:
     """Read the releases of these packages (of all, when none is named) that `folder` does not know yet.
 
-    `floors` are the oldest releases of interest, else those of `floors.json`. `refresh` reads the known ones too.
+    `floors` are the oldest releases of interest. `refresh` reads the known ones too.
     Each package's file is replaced as a whole when it is done.
     """
     named = [canonicalize_name(package) for package in packages]
@@ -74,7 +73,7 @@ def harvest(  # noqa: PLR0913 - `index`, `cache` and `readers` are the tests' se
     run = _Run(
         index=index or SimpleIndex(),
         folder=folder,
-        floors=read_floors(folder) if floors is None else floors,
+        floors=floors,
         say=say,
         refresh=refresh,
         cache=cache,
@@ -174,17 +173,6 @@ class _Run:
         else:
             self.report.unchanged += 1
         self.say(f"{name}: {len(entry['facts'])} facts, {len(entry['unknown'])} unknown")
-
-
-def read_floors(folder: Path) -> dict[str, Version]:
-    """Package -> the oldest release of interest; `InputError` when the file does not say it."""
-    path = folder / "floors.json"
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-        return {package: Version(floor) for package, floor in document["floors"].items()}
-    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-        text = f"the floors of the harvest cannot be read: {type(error).__name__}: {error}"
-        raise InputError([Problem(file=str(path), line=1, column=1, text=text)]) from None
 
 
 def releases(project: str, files: Iterable[File]) -> list[Published]:
