@@ -5,7 +5,7 @@
 Each environment is the machine's Python with a few folders before it (another transformers, flash-attn). PREDICTIONS
 is a file of `{cell: {check glob: {"outcome": ..., "because": ...}}}`, as `scripts/predictions.py` writes it where
 knowngood is installed; this script needs the standard library and `packaging`. A cell that would begin after SECONDS
-is left out. Writes OUT/<cell>/<time>-<suite>.json. On a machine of several GPUs run one a GPU, with CUDA_VISIBLE_DEVICES.
+is left out. Writes OUT/<cell>/<time>-<suite>.json. On a machine of several GPUs run one a GPU (CUDA_VISIBLE_DEVICES).
 """
 
 from __future__ import annotations
