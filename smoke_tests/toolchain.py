@@ -15,28 +15,50 @@ from typing import Any
 
 from smoke_tests.outcomes import Failed, NotRun
 
-MODULE = """
+SOURCES = {
+    "c": """
 #include <Python.h>
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "tried", NULL, -1, NULL};
 PyMODINIT_FUNC PyInit_tried(void) { return PyModule_Create(&module); }
-"""
+""",
+    "c++": """
+#include <Python.h>
+#include <atomic>
+#include <cmath>
+#include <vector>
+#include <omp.h>
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "tried", NULL, -1, NULL};
+PyMODINIT_FUNC PyInit_tried(void) {
+    std::vector<double> values(omp_get_max_threads(), std::sqrt(2.0));
+    return values.empty() ? NULL : PyModule_Create(&module);
+}
+""",
+}
+COMPILERS = {
+    "c": ("CC", ("gcc", "clang", "cc"), ()),
+    "c++": ("CXX", ("g++", "clang++", "c++"), ("-std=c++17", "-fopenmp")),
+}
 
 
 def run(check: dict[str, Any], report: dict[str, Any]) -> None:
-    """Compile something the way Triton does (``c``), or the way Inductor does on a CPU (``inductor``)."""
-    {"c": _compile_an_extension, "inductor": _compile_a_function, "ptx": _compile_for_a_gpu}[check["detail"]](report)
+    """Compile as Triton does (``c``), as Inductor does (``c++``; ``inductor`` runs it), or for a GPU (``ptx``)."""
+    if check["detail"] in SOURCES:
+        _compile_an_extension(check["detail"], report)
+    else:
+        {"inductor": _compile_a_function, "ptx": _compile_for_a_gpu}[check["detail"]](report)
 
 
-def _compile_an_extension(report: dict[str, Any]) -> None:
-    """Build and import a C extension module, as triton/runtime/build.py does with its launcher."""
-    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang") or shutil.which("cc")
+def _compile_an_extension(language: str, report: dict[str, Any]) -> None:
+    """Build and import an extension module, as triton/runtime/build.py does with its launcher."""
+    variable, names, options = COMPILERS[language]
+    compiler = os.environ.get(variable) or next(filter(None, map(shutil.which, names)), None)
     if compiler is None:
-        raise Failed("there is no C compiler (gcc, clang or cc on PATH, or CC): Triton cannot launch a kernel")
+        raise Failed(f"there is no {language} compiler: none of {', '.join(names)} is on PATH, and no {variable}")
     with tempfile.TemporaryDirectory() as folder:
-        source, binary = Path(folder, "tried.c"), Path(folder, "tried.so")
-        source.write_text(MODULE, encoding="utf-8")
+        source, binary = Path(folder, "tried.cc" if language == "c++" else "tried.c"), Path(folder, "tried.so")
+        source.write_text(SOURCES[language], encoding="utf-8")
         include = sysconfig.get_paths()["include"]
-        command = [compiler, "-shared", "-fPIC", "-O1", f"-I{include}", str(source), "-o", str(binary)]
+        command = [compiler, "-shared", "-fPIC", "-O1", *options, f"-I{include}", str(source), "-o", str(binary)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise Failed(f"{compiler} cannot build a Python extension: {done.stderr.strip()[:500]}")

@@ -168,19 +168,26 @@ def _fault(check: Mapping[str, Any]) -> str:
     return f"{check['exception']}: {said[:160]}" if check["exception"] else reason.partition(" is off")[0]
 
 
-def speeds(found: Matrix) -> dict[str, dict[int, tuple[float, int]]]:
-    """Setting to length to (milliseconds, bytes), each of the newest transformers that measured it."""
-    measured: dict[str, dict[int, tuple[float, int]]] = {}
-    for name in versions(found):
-        for (version, _), seen in found.items():
-            if version == name and seen.check["topic"] == "speed" and seen.check["outcome"] == "pass":
-                lengths = seen.check["figures"]["lengths"]
-                measured[str(seen.check["setting"])] = {
-                    int(length): (figure["step_ms"], figure["peak_bytes"])
-                    for length, figure in lengths.items()
-                    if "step_ms" in figure
-                }
-    return measured
+Figures = dict[int, tuple[float, int]]
+"""Sequence length to milliseconds and bytes."""
+
+
+def speeds(found: Matrix) -> dict[str, Figures]:
+    """Setting to its figures, each of the newest transformers that measured it."""
+    return {setting: figures for _, measured in _speeds_by_version(found) for setting, figures in measured.items()}
+
+
+def _speeds_by_version(found: Matrix) -> list[tuple[str, dict[str, Figures]]]:
+    by_version: dict[str, dict[str, Figures]] = {name: {} for name in versions(found)}
+    for (name, _), seen in found.items():
+        if seen.check["topic"] == "speed" and seen.check["outcome"] == "pass":
+            lengths = seen.check["figures"]["lengths"]
+            by_version[name][str(seen.check["setting"])] = {
+                int(length): (figure["step_ms"], figure["peak_bytes"])
+                for length, figure in lengths.items()
+                if "step_ms" in figure
+            }
+    return list(by_version.items())
 
 
 def _speed(found: Matrix) -> list[str]:
@@ -198,6 +205,21 @@ def _speed(found: Matrix) -> list[str]:
             for length in lengths
         ]
         lines.append(f"| {setting} | " + " | ".join(cells) + " |")
+    return [*lines, "", *_speed_by_version(found, max(lengths, default=0), list(measured))]
+
+
+def _speed_by_version(found: Matrix, length: int, settings: list[str]) -> list[str]:
+    """The same setting is not the same speed in every transformers: how it builds its masks decides."""
+    by_version = [(name, measured) for name, measured in _speeds_by_version(found) if measured]
+    lines = [
+        f"The same step at {length:,} tokens a sequence, in ms, by transformers:",
+        "",
+        f"| setting | {' | '.join(name for name, _ in by_version)} |",
+        "|---|" + "---|" * len(by_version),
+    ]
+    for setting in settings:
+        cells = (measured.get(setting, {}).get(length) for _, measured in by_version)
+        lines.append(f"| {setting} | " + " | ".join(f"{cell[0]:.1f}" if cell else "" for cell in cells) + " |")
     return lines
 
 
