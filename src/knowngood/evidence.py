@@ -67,11 +67,13 @@ class Evidence:
 
     @cached_property
     def outcomes(self) -> dict[str, str]:
-        """Attention setting to its outcome over all its checks: a `fail` decides, then a `pass`."""
+        """Attention setting to its outcome over all its checks: a `fail` not predicted decides, then a `pass`."""
         order = ("fail", "pass", "refused", "not-run")
         found: dict[str, str] = {}
         for check in self.report["checks"]:
-            setting = str(check["setting"])
+            setting = check["setting"]
+            if not setting or (check["outcome"] == "fail" and check.get("agreement") == "agree"):
+                continue  # no check of a setting, or a known defect that is told elsewhere
             found[setting] = min(found.get(setting, "not-run"), str(check["outcome"]), key=order.index)
         return found
 

@@ -142,7 +142,7 @@ def test_litter_beside_the_suite_does_not_change_the_image(line, project, defaul
     (project.suite / "__pycache__").mkdir()
     (project.suite / "__pycache__/x.pyc").write_text("x")
     plan = line.plan(locked, print)
-    assert line.image(plan, locked, print) == image
+    assert line.image(plan, locked, print).digest == image.digest
     client = line.engine.client()
     try:
         again = rebuild(line, plan)

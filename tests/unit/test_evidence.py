@@ -137,3 +137,15 @@ def test_the_attention_table_is_of_the_run_that_says_most():
     assert evidence.attention([whole, quick]) == {"fa4": "refused"}
     assert evidence.attention([newer, whole]) == {"fa4": "not-run"}
     assert evidence.attention([]) == {}
+
+
+def test_checks_without_a_setting_and_predicted_failures_do_not_decide():
+    item = run()
+    item.report["checks"].extend(
+        [
+            {"setting": None, "outcome": "fail"},
+            {"setting": "eager", "outcome": "fail", "agreement": "agree"},
+            {"setting": "sdpa", "outcome": "fail", "agreement": None},
+        ]
+    )
+    assert item.outcomes == {"eager": "pass", "sdpa": "fail"}
