@@ -130,3 +130,13 @@ def _convert(node: yaml.Node, path: Path, document: Document) -> Any:
             mapping[key] = _convert(value_node, (*path, key), document)
         return mapping
     return str(node.value)
+
+
+def plain(text: str, file: str) -> Any:
+    """The data of a file alone, read much faster than with its marks; raises `InputError` as `parse` does."""
+    loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+    try:
+        return yaml.load(text, Loader=loader)  # noqa: S506 - the base loader makes text, lists and mappings only
+    except yaml.YAMLError:
+        parse(text, file)
+        raise

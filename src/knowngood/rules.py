@@ -22,8 +22,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import yaml
-
 from knowngood import document, relations
 from knowngood.errors import InputError, Problem
 
@@ -76,12 +74,7 @@ _KEYS = ("id", "when", "given", "require", "because", "source", "confidence", "s
 
 def parse(text: str, file: str) -> list[Rule]:
     """The rules of a file's text; raises `InputError` with the line of each defect."""
-    loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
-    try:
-        data = yaml.load(text, Loader=loader)  # noqa: S506 - the base loader makes text, lists and mappings only
-    except yaml.YAMLError:
-        document.parse(text, file)
-        raise
+    data = document.plain(text, file)
     items = data.get("rules") if isinstance(data, dict) else None
     if not isinstance(items, list):
         raise InputError([Problem(file=file, line=1, column=1, text="the file must have a list under the key 'rules'")])
