@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 LAYOUTS = ("dense", "right-padded", "left-padded", "packed")
 SLOW_SETTINGS = {"flex": 240.0, "fa4": 240.0}  # compiled at first use
 TIMEOUT = 120.0
+IMPORTING = 600.0  # a framework, anew for every check: 21 s on an idle core, minutes on a busy machine
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,18 @@ def extras() -> Iterator[Check]:
         yield Check("extras", detail=detail)
 
 
+def frameworks() -> Iterator[Check]:
+    """A framework's own way of training Qwen2."""
+    layouts = {
+        "xtuner": ("as-installed", "padded", "packed", "packed-varlen"),
+        "openrlhf": ("left-padded", "right-padded", "packed"),
+    }
+    quick = ("as-installed", "padded", "right-padded")
+    for name, its in layouts.items():
+        for layout in its:
+            yield Check("framework", layout=layout, detail=name, quick=layout in quick, timeout=IMPORTING)
+
+
 def speed() -> Iterator[Check]:
     """Figures of time and memory."""
     for setting in SETTINGS:
@@ -111,4 +124,4 @@ def select(checks: Iterator[Check], *, quick: bool) -> list[Check]:
     return [check for check in checks if check.quick or not quick]
 
 
-TOPICS = {made.__name__: made for made in (toolchain, triton, training, mutants, extras, speed, faults)}
+TOPICS = {made.__name__: made for made in (toolchain, triton, training, mutants, extras, frameworks, speed, faults)}

@@ -16,10 +16,20 @@ class NotRun(Exception):  # noqa: N818
     """The check cannot run here; its text says why."""
 
 
+class Elsewhere(Exception):  # noqa: N818
+    """What a check that ran in another process came to."""
+
+    def __init__(self, ended: dict[str, Any]) -> None:
+        super().__init__(ended["reason"])
+        self.ended = ended
+
+
 def from_exception(error: BaseException) -> dict[str, Any]:
     """The outcome, reason, exception and message that an exception amounts to."""
     from smoke_tests.refusals import recognise
 
+    if isinstance(error, Elsewhere):
+        return error.ended
     if isinstance(error, NotRun):
         return {"outcome": NOT_RUN, "reason": str(error)}
     if isinstance(error, Failed):

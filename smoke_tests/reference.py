@@ -15,6 +15,7 @@ import torch
 from torch.nn import functional
 
 from smoke_tests import data
+from smoke_tests.outcomes import Failed
 
 Weights = dict[str, torch.Tensor]
 
@@ -43,6 +44,32 @@ def losses_and_gradients(
     loss = total / sum(len(tokens) - 1 for tokens in sequences)
     loss.backward()
     return loss.item(), {name: leaf.grad for name, leaf in leaves.items() if leaf.grad is not None}
+
+
+def errors(
+    parameters: dict[str, Any], sequences: list[list[int]], shape: Any, loss: float, *, seams: bool = True
+) -> dict[str, Any]:
+    """How far a loss and the parameters' gradients lie from the reference's of those sequences."""
+    expected_loss, expected = losses_and_gradients(parameters, sequences, shape, seams=seams)
+    return distances(parameters, loss, expected_loss, expected)
+
+
+def distances(parameters: dict[str, Any], loss: float, expected_loss: float, expected: Weights) -> dict[str, Any]:
+    """How far a loss and the parameters' gradients lie from the expected ones; raises ``Failed`` for one without."""
+    worst, worst_name = 0.0, ""
+    for name, gradient in expected.items():
+        found = parameters[name].grad
+        if found is None:
+            raise Failed(f"{name} got no gradient")
+        error = ((found.double().cpu() - gradient).norm() / gradient.norm()).item()
+        if not error <= worst:  # so that NaN is the worst
+            worst, worst_name = error, name
+    return {
+        "loss": abs(loss - expected_loss) / expected_loss,
+        "gradient": worst,
+        "gradient_of": worst_name,
+        "reference_loss": expected_loss,
+    }
 
 
 def _with_adapters(leaves: Weights) -> Weights:

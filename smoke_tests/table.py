@@ -50,7 +50,8 @@ def _align(rows: list[list[str]]) -> list[str]:
 
 def _others(document: dict[str, Any]) -> list[str]:
     others = [made for made in document["checks"] if made["topic"] != "training"]
-    return [f"{_sign(made):8}{made['id']}" for made in others] + ([""] if others else [])
+    lines = [f"{_sign(made):8}{made['id']}{' (with a stand-in)' if made.get('stand_in') else ''}" for made in others]
+    return [*lines, ""] if lines else []
 
 
 def _reasons(document: dict[str, Any]) -> list[str]:

@@ -36,7 +36,7 @@ def run(check: dict[str, Any], report: dict[str, Any]) -> None:
         report["errors"] = trainee.errors(first)
         _demand_bounds(trainee, first, report["errors"])
         report["losses"] = [first, *trainee.remaining_steps(check.get("steps", 7))]
-        _demand_learning(report["losses"])
+        demand_learning(report["losses"])
         again = Trainee(setting, precision, check["layout"], check["mode"], device)
         report["repeat"] = abs(again.forward_backward() - first)
         if report["repeat"] > precision.loss * abs(first):
@@ -111,20 +111,7 @@ class Trainee:
             rows = data.sequences(self.batch.lengths)
             _references[key] = reference.losses_and_gradients(parameters, rows, model.TINY, seams=seams)
         expected_loss, expected = _references[key]
-        worst, worst_name = 0.0, ""
-        for name, gradient in expected.items():
-            found = parameters[name].grad
-            if found is None:
-                raise Failed(f"{name} got no gradient")
-            error = ((found.double().cpu() - gradient).norm() / gradient.norm()).item()
-            if not error <= worst:  # so that NaN is the worst
-                worst, worst_name = error, name
-        return {
-            "loss": abs(loss - expected_loss) / expected_loss,
-            "gradient": worst,
-            "gradient_of": worst_name,
-            "reference_loss": expected_loss,
-        }
+        return reference.distances(parameters, loss, expected_loss, expected)
 
 
 def _with_mode(built: Any, mode: str) -> Any:
@@ -170,7 +157,8 @@ def _demand_bounds(trainee: Trainee, loss: float, errors: dict[str, Any]) -> Non
     raise Failed(said)
 
 
-def _demand_learning(losses: list[float]) -> None:
+def demand_learning(losses: list[float]) -> None:
+    """The losses of a training fall and stay finite; raises ``Failed``."""
     if not all(map(math.isfinite, losses)):
         raise Failed("a loss is not finite")
     if losses[-1] > LEARNED * losses[0]:

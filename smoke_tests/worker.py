@@ -27,6 +27,7 @@ TOPICS = {
     "toolchain": "smoke_tests.toolchain",
     "triton": "smoke_tests.rotary",
     "extras": "smoke_tests.extras",
+    "framework": "smoke_tests.frameworks",
     "speed": "smoke_tests.speed",
     "fault": "smoke_tests.faults",
 }
