@@ -1,0 +1,69 @@
+"""Which wheel is wanted for which cell, and how it was come by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from knowngood.cell import Cell
+from knowngood.compiling import recipe
+from knowngood.compiling.record import Record
+from knowngood.compiling.source import Sdist
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What every compile of a run shares."""
+
+    wheelhouse: Path
+    memory_each: int = recipe.MEMORY
+    """Bytes a job."""
+    jobs: int | None = None
+    renew: bool = False
+    """Compile though there is a wheel, when it was made from other inputs or came without a record."""
+    wheels: Path | None = None
+    """A list of published wheels."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """Which package is wanted for which cell."""
+
+    cell: Cell
+    package: str
+    version: str
+    sdist: Sdist | None = None
+    """From a file; else the registry's."""
+
+
+def orders(cells: Sequence[Cell]) -> list[Order]:
+    """The flash-attn 2 wheels that these cells need. Pure."""
+    return [
+        Order(cell=cell, package="flash-attn", version=cell.flash_attn)
+        for cell in cells
+        if cell.flash_attn_package == "flash-attn"
+    ]
+
+
+class Status(StrEnum):
+    """Where the wheel came from."""
+
+    PRESENT = "present"
+    FETCHED = "fetched"
+    COMPILED = "compiled"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """A wheel, and how it was come by."""
+
+    cell: str
+    package: str
+    version: str
+    status: Status
+    wheel: Path
+    seconds: float
+    record: Record | None
+    note: str = ""

@@ -1,0 +1,151 @@
+"""`knowngood compile`: the wheel of a cell, from the wheelhouse, a published one, or compiled; never twice."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from knowngood import paths, wheelhouse
+from knowngood.cell import Cell
+from knowngood.compiling import container, inside, pack, plan, published, record
+from knowngood.compiling.order import Options, Order, Result, Status
+from knowngood.compiling.record import Record
+from knowngood.errors import KnowngoodError
+from knowngood.pipeline import Pipeline
+from knowngood.project import cxx11abi
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compiler:
+    """Compiles for the cells of one project, on the engine of this host."""
+
+    line: Pipeline
+    options: Options
+
+    def run(self, order: Order, say: Say) -> Result:
+        """The wheel in the wheelhouse, whatever that takes."""
+        start = time.monotonic()
+        there = self._present(order, say)
+        if there and not self.options.renew:
+            return there
+        if there is None and (fetched := self._published(order, say)):
+            return replace(fetched, seconds=time.monotonic() - start)
+        planned = plan.plan(order, self.line, self.options, say)
+        if there and there.record and there.record.key == planned.key:
+            return there
+        with paths.locked(planned.job.work):
+            # Another run may have made it while this one waited.
+            if (found := self._present(order, say)) and found.record and found.record.key == planned.key:
+                return found
+            made = self._compile(order, planned, say)
+        return replace(made, seconds=time.monotonic() - start)
+
+    def _present(self, order: Order, say: Say) -> Result | None:
+        """The wheelhouse's wheel for the cell, if it is the one that its record is of; a damaged one is taken out."""
+        wheel, _ = wheelhouse.find(
+            order.cell,
+            self.options.wheelhouse,
+            cxx11abi=self.abi(order.cell),
+            package=order.package,
+            version=order.version,
+        )
+        if wheel is None:
+            return None
+        if damage := record.damage(wheel.path):
+            say(f"{damage}: taking it out")
+            wheel.path.unlink()
+            record.place(wheel.path).unlink(missing_ok=True)
+            return None
+        known = record.read(wheel.path)
+        return Result(
+            cell=str(order.cell),
+            package=order.package,
+            version=order.version,
+            status=Status.PRESENT,
+            wheel=wheel.path,
+            seconds=0.0,
+            record=known,
+            note="" if known else "it came without a build record and is taken as it is",
+        )
+
+    def _published(self, order: Order, say: Say) -> Result | None:
+        """A published wheel that fits, in the wheelhouse."""
+        if order.sdist:
+            return None
+        listed = published.listed(self.options.wheels) if self.options.wheels else []
+        found = published.find(order.cell, order.package, order.version, listed, cxx11abi=self.abi(order.cell))
+        if found is None:
+            return None
+        say(f"fetching {found.file}")
+        wheel, made = published.fetch(found, order.cell, self.options.wheelhouse)
+        return Result(
+            cell=str(order.cell),
+            package=order.package,
+            version=order.version,
+            status=Status.FETCHED,
+            wheel=wheel,
+            seconds=0.0,
+            record=made,
+        )
+
+    @staticmethod
+    def abi(cell: Cell) -> bool:
+        """The C++ ABI of the cell's torch."""
+        return cxx11abi(cell.torch)
+
+    def _compile(self, order: Order, planned: plan.Planned, say: Say) -> Result:
+        job, log = planned.job, planned.job.work / "log"
+        planned.sdist.unpack(job.work / "src")
+        shutil.copyfile(inside.__file__, job.work / "inside.py")
+        for note in planned.notes:
+            say(note)
+        say(f"compiling {order.package} {order.version} for {planned.inputs['architectures']}, {planned.jobs} jobs")
+        ended = container.run(job, self.line.engine, log=log, say=say)
+        if not ended.result.get("ok"):
+            raise container.failure(ended, log, self.options.memory_each)
+        unpacked = job.work / "unpacked"
+        found, told = published.architectures(unpacked), list(planned.inputs["architectures"])
+        if found and set(found) != set(told):
+            raise KnowngoodError(
+                f"{order.package} {order.version} was told to compile for {told} and has code for {found} (log: {log})"
+            )
+        built = str(ended.result["wheel"])
+        wheel = pack.pack(unpacked, built, planned.local, self.options.wheelhouse)
+        attempts = [record.attempt(path) for path in sorted(job.work.glob("attempt-*.json"), key=_number)]
+        seen = {key: value for key, value in ended.result.items() if key not in ("ok", "wheel")}
+        made = Record(
+            wheel=wheel.name,
+            sha256=record.sha256(wheel),
+            size=wheel.stat().st_size,
+            key=planned.key,
+            inputs=planned.inputs,
+            made={
+                **seen,
+                "code": found,
+                "jobs": planned.jobs,
+                "attempts": attempts,
+                "seconds": round(sum(item["seconds"] for item in attempts), 1),
+            },
+        )
+        record.write(made, wheel)
+        for path in (unpacked, job.work / "out"):
+            shutil.rmtree(path, ignore_errors=True)
+        return Result(
+            cell=str(order.cell),
+            package=order.package,
+            version=order.version,
+            status=Status.COMPILED,
+            wheel=wheel,
+            seconds=0.0,
+            record=made,
+            note="; ".join(planned.notes),
+        )
+
+
+def _number(path: Path) -> int:
+    return int(path.stem.partition("-")[2])
