@@ -1,0 +1,1 @@
+"""The site: static pages made from cells, evidence, facts and incidents, and `catalog.json` for programs."""

@@ -1,0 +1,132 @@
+"""Makes the files of a site: the one place where its parts come together."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import cache, partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from knowngood import knowledge, resources
+from knowngood.atomic import write_text
+from knowngood.paths import cache_dir
+from knowngood.site import collect, markdown, pages, script, signatures, verdicts
+from knowngood.universe import ATTENTION
+
+if TYPE_CHECKING:
+    from knowngood.cell import Cell
+    from knowngood.incident import Incident
+    from knowngood.project import Project
+    from knowngood.site.catalog import Catalog
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """The files by name, and what they show."""
+
+    files: dict[str, str]
+    catalog: Catalog
+
+
+def make(here: Project, evidence: Path, incidents: Sequence[Incident], repository: str | None) -> Made:
+    """All files of the site."""
+    known = knowledge.read()
+    catalog = collect.collect(here, evidence, incidents, known.universe.world.book, repository)
+    templates = here.templates / "site" if (here.templates / "site").is_dir() else resources.root() / "templates/site"
+    files = pages.files(catalog, templates, markdown.incidents(incidents))
+    files["data/signatures.js"] = script.data("signatures", signatures.document(incidents))
+    files["data/find.js"] = script.data("find", _find(known, catalog))
+    tiers = {cell.id: str(cell.tier) for cell in catalog.cells if cell.in_matrix}
+    for gpu, table in tables(known, tiers).items():
+        files[f"data/{gpu}.js"] = script.data(gpu, table)
+    return Made(files=files, catalog=catalog)
+
+
+def _find(known: knowledge.Knowledge, catalog: Catalog) -> dict[str, Any]:
+    """What the questions can be, and what the page shows of each cell."""
+    gpus = known.universe.gpus
+    return {
+        "gpus": [{"sm": sm, "family": gpus.family(sm), "cards": list(gpus.sections[sm][1])} for sm in gpus.names],
+        "attention": list(ATTENTION),
+        "frameworks": verdicts.frameworks(known.published),
+        "drivers": verdicts.drivers(known.universe),
+        "cells": {
+            cell.id: {
+                "tier": cell.tier,
+                "reference": cell.reference,
+                "driver": cell.driver_minimum,
+            }
+            for cell in catalog.cells
+            if cell.in_matrix
+        },
+    }
+
+
+def tables(known: knowledge.Knowledge, tiers: Mapping[str, str]) -> dict[str, Any]:
+    """The verdicts for each GPU, from the cache where nothing that decides them has changed."""
+    names = known.universe.gpus.names
+    common = _key(known)
+    keys = {name: _key_of(common, name, known.published.cells, tiers) for name in names}
+    found = {name: kept for name in names if (kept := _kept(keys[name])) is not None}
+    missing = [name for name in names if name not in found]
+    if missing:
+        workers = min(len(missing), os.cpu_count() or 1)
+        with ProcessPoolExecutor(max_workers=workers, mp_context=get_context("forkserver")) as pool:
+            for name, table in zip(missing, pool.map(partial(_table, tiers), missing), strict=True):
+                found[name] = table
+                write_text(_place(keys[name]), json.dumps(table))
+    return {name: found[name] for name in names}
+
+
+@cache
+def _known() -> knowledge.Knowledge:
+    """Once a process."""
+    return knowledge.read()
+
+
+def _table(tiers: Mapping[str, str], gpu: str) -> dict[str, Any]:
+    known = _known()
+    cells = known.published.cells
+    table = verdicts.Table(universe=known.universe, published=verdicts.Narrowed(cells=cells, gpu=gpu, tiers=tiers))
+    return table.document(list(ATTENTION), verdicts.minors(known.universe), verdicts.frameworks(known.published))
+
+
+def _key(known: knowledge.Knowledge) -> str:
+    """Of what `pick` reads for every GPU: the data files, the cards and the program."""
+    root = resources.root()
+    program = Path(__file__).resolve().parent.parent
+    made = hashlib.sha256()
+    for base, paths in (
+        (root, [path for name in ("facts", "rules", "incidents") for path in (root / name).rglob("*")]),
+        (program, [*program.glob("*.py"), *program.glob("site/*.py")]),
+    ):
+        for path in sorted(path for path in paths if path.is_file()):
+            made.update(f"{path.relative_to(base)}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
+    made.update(repr(known.universe.gpus.sections).encode())
+    return made.hexdigest()
+
+
+def _key_of(common: str, gpu: str, cells: Iterable[Cell], tiers: Mapping[str, str]) -> str:
+    """Besides of the GPU, its cells in their order with what is proven, and what else decides: Pythons, frameworks."""
+    lines = [f"{cell} {tiers.get(str(cell), '')}" for cell in cells if cell.gpu == gpu]
+    pythons = list(dict.fromkeys(cell.python for cell in cells))
+    pins = sorted({(cell.framework, cell.transformers) for cell in cells if cell.framework_pin})
+    return hashlib.sha256(repr((common, gpu, lines, pythons, pins)).encode()).hexdigest()
+
+
+def _place(key: str) -> Path:
+    return cache_dir() / "site" / f"{key[:32]}.json"
+
+
+def _kept(key: str) -> dict[str, Any] | None:
+    try:
+        kept: dict[str, Any] = json.loads(_place(key).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return kept
