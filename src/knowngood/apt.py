@@ -40,6 +40,16 @@ class Remote:
     uri: str
 
 
+def parse_sources(stanzas: str) -> dict[str, str]:
+    """Read package and source out of what `apt-cache show` wrote."""
+    found: dict[str, str] = {}
+    for stanza in stanzas.split("\n\n"):
+        fields: dict[str, str] = dict(re.findall(r"^(Package|Source): (\S+)", stanza, re.MULTILINE))
+        if "Package" in fields:
+            found[fields["Package"]] = fields.get("Source") or fields["Package"]
+    return found
+
+
 def parse_package_uris(print_uris: str) -> tuple[Remote, ...]:
     """Read the packages out of what `apt-get --print-uris` wrote, sorted by name."""
     return tuple(sorted(_remote(match) for match in _PACKAGE_URI.finditer(print_uris)))
@@ -115,6 +125,10 @@ class PrivateApt:
     def offers(self, package: str) -> bool:
         """Whether the lists have `package`."""
         return package in self._run(["apt-cache", "pkgnames", package]).split()
+
+    def source_names(self, packages: Sequence[str]) -> dict[str, str]:
+        """The source package of each package, whose name is its own unless the lists say otherwise."""
+        return parse_sources(self._run(["apt-cache", "show", "--", *packages]))
 
     def locate(self, packages: Sequence[str]) -> tuple[Remote, ...]:
         """Where the packages alone are."""

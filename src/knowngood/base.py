@@ -104,8 +104,8 @@ def refresh(base: DebianBase, *, say: Say, out: Path | None = None) -> BaseImage
             suite=base.suite,
             epoch=int(parsedate_to_datetime(mirror.release_date(base.suite)).timestamp()),
             requested=base.requested,
-            tools=_packages(mirror.locate(base_recipe.TOOLS)),
-            packages=_packages(mirror.resolve([*base_recipe.ALWAYS, *base.packages])),
+            tools=_packages(_tools(base, folder, mirror)),
+            packages=_packages(_needed(base, mirror)),
             made_by=base.refresh_command,
         )
         if f"python{base.python}" not in {package.name for package in lock.packages}:
@@ -162,10 +162,24 @@ def _fetch(
     files = bootstrap.cached(wanted, folder / "debs")
     if len(files) < len(wanted):
         mirror = mirror or _mirror(base, folder)
-        served = (*mirror.locate(base_recipe.TOOLS), *mirror.resolve([*base_recipe.ALWAYS, *base.packages]))
+        served = (*_tools(base, folder, mirror), *_needed(base, mirror))
         bootstrap.fetch(wanted, {remote.name: remote.uri for remote in served}, mirror, folder / "debs")
         files = bootstrap.cached(wanted, folder / "debs")
     return files
+
+
+def _needed(base: DebianBase, mirror: apt.PrivateApt) -> tuple[apt.Remote, ...]:
+    """The base's packages with what every base has, as far as the suite has it (bullseye has no usr-is-merged)."""
+    always = [name for name in base_recipe.ALWAYS if name.startswith("?") or mirror.offers(name)]
+    return mirror.resolve([*always, *base.packages])
+
+
+def _tools(base: DebianBase, folder: Path, mirror: apt.PrivateApt) -> tuple[apt.Remote, ...]:
+    """Where the programs are that make the base."""
+    suite = base_recipe.TOOLS_SUITE.get(base.suite, base.suite)
+    if suite != base.suite:
+        mirror = _mirror(replace(base, suite=suite, security=False), folder)
+    return mirror.locate(base_recipe.TOOLS)
 
 
 def _packages(remotes: Iterable[apt.Remote]) -> tuple[Package, ...]:

@@ -7,6 +7,8 @@ PACKAGES = ("python3", "gcc", "g++", "libc6-dev", "libpython3.11-dev", "ca-certi
 # Every base has them; the second stands in for a converter of old systems that would bring all of Perl.
 ALWAYS = ("?essential", "usr-is-merged")
 TOOLS = ("mmdebstrap", "zstd")
+# Their suite, where it is not the base's: bullseye's mmdebstrap wants an apt in the system that it makes.
+TOOLS_SUITE = {"bullseye": "bookworm"}
 COMPRESS = ("-10", "-T0", "--no-progress", "--quiet", "--stdout", "-")
 CONFIG = {
     "Cmd": ["/bin/bash"],

@@ -16,10 +16,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from knowngood import classic, host, paths, sdk
-from knowngood.errors import KnowngoodError, MissingError, redacted
+from knowngood import build_failure, classic, host, paths, sdk
+from knowngood.errors import KnowngoodError, redacted
 from knowngood.paths import cache_dir
 from knowngood.render import LABEL
+from knowngood.shape import Shape, text_digest
 
 if TYPE_CHECKING:
     from knowngood.engine import Engine
@@ -42,6 +43,8 @@ class Plan:
     inputs: str
     """SHA-256 over all that shapes the image; an image that carries it as label need not be built again."""
     secrets: Mapping[str, Path] = field(default_factory=dict)
+    cached: bool = True
+    """Whether what was built before may be taken: an image, or single steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +63,7 @@ class Image:
 def command(plan: Plan, engine: Engine, metadata: Path) -> list[str]:
     """The argv that builds the plan. Pure."""
     argv = [*engine.docker, "buildx", "build", "--progress", "plain"]
+    argv += [] if plan.cached else ["--no-cache"]
     argv += ["--file", str(plan.dockerfile), "--network", engine.network]
     for name, place in plan.contexts.items():
         argv += ["--build-context", f"{name}={place}"]
@@ -74,17 +78,28 @@ def command(plan: Plan, engine: Engine, metadata: Path) -> list[str]:
     return [*argv, str(plan.context)]
 
 
-def inputs(dockerfile: str, folders: Mapping[str, Path], words: Mapping[str, str]) -> str:
-    """SHA-256 over a Dockerfile, the files of the folders it reads, and what else shapes the image."""
+def shape(dockerfile: str, *, lock: str, base: str, recipe: str, suite: str) -> Shape:
+    """Everything that shapes the image of a Dockerfile, by digests; those of folders are `folder_digest`s."""
+    return Shape(
+        dockerfile=text_digest(dockerfile),
+        lock=lock,
+        base=base,
+        recipe=recipe,
+        suite=suite,
+        uv=uv_version(),
+        export=f"{_COMPRESSION},epoch={EPOCH}",
+    )
+
+
+def folder_digest(folder: Path) -> str:
+    """SHA-256 over the names, modes and bytes of a folder's files."""
     digest = hashlib.sha256()
-    digest.update(json.dumps([dockerfile, _COMPRESSION, EPOCH, dict(sorted(words.items()))]).encode())
-    for name, folder in sorted(folders.items()):
-        for path in sorted(folder.rglob("*")):
-            place = path.relative_to(folder)
-            if path.is_file() and not any(_is_litter(part) for part in place.parts):
-                data = path.read_bytes()
-                facts = [name, str(place), path.stat().st_mode & 0o111, len(data)]
-                digest.update(json.dumps(facts).encode() + data)
+    for path in sorted(folder.rglob("*")):
+        place = path.relative_to(folder)
+        if path.is_file() and not any(_is_litter(part) for part in place.parts):
+            data = path.read_bytes()
+            facts = [str(place), path.stat().st_mode & 0o111, len(data)]
+            digest.update(json.dumps(facts).encode() + data)
     return digest.hexdigest()
 
 
@@ -135,9 +150,9 @@ def host_secrets() -> Iterator[dict[str, Path]]:
     """The host's index, proxy and CA settings as secret files; the one made here is gone afterwards."""
     settings = host.settings()
     secrets = dict(settings.files)
-    with tempfile.TemporaryDirectory(prefix="knowngood-") as folder:
+    with paths.scratch() as folder:
         if settings.env:
-            path = Path(folder) / "env"
+            path = folder / "env"
             path.touch(mode=0o600)
             path.write_text(settings.shell())
             secrets["env"] = path
@@ -165,7 +180,7 @@ def build(plan: Plan, engine: Engine, *, log: Path, say: Callable[[str], None]) 
     Raises `KnowngoodError` with the sentence that explains the output's last error.
     """
     with paths.locked(log.parent):
-        if found := existing(plan, engine):
+        if plan.cached and (found := existing(plan, engine)):
             return found
         if not engine.containerd_store:
             contexts = {name: classic.context(engine, place) for name, place in plan.contexts.items()}
@@ -174,8 +189,8 @@ def build(plan: Plan, engine: Engine, *, log: Path, say: Callable[[str], None]) 
 
 
 def _build(plan: Plan, engine: Engine, *, log: Path, say: Callable[[str], None]) -> Image:
-    with tempfile.TemporaryDirectory(prefix="knowngood-") as folder:
-        metadata = Path(folder) / "metadata.json"
+    with paths.scratch() as folder:
+        metadata = folder / "metadata.json"
         tail: deque[str] = deque(maxlen=60)
         begun: set[str] = set()
         with (
@@ -203,7 +218,7 @@ def _build(plan: Plan, engine: Engine, *, log: Path, say: Callable[[str], None])
                 process.terminate()
                 raise
         if process.returncode:
-            raise failure("".join(tail), log)
+            raise build_failure.read("".join(tail), log)
     found = existing(plan, engine)
     if found is None:
         raise KnowngoodError(f"{plan.tag} was built, but the engine does not show it; see {log}")
@@ -216,57 +231,3 @@ def _step(line: str) -> str | None:
     if match:
         return f"{match['what'].lower()} {match['stage'] or ''}".rstrip()
     return "export" if re.match(r"#\d+ exporting (layers|to image)", line) else None
-
-
-# What BuildKit, uv and the engine print, to the sentence that helps. The first that matches wins.
-_FAILURES: tuple[tuple[str, type[KnowngoodError], str], ...] = (
-    (
-        r"no space left on device|disk quota exceeded",
-        MissingError,
-        "the disk is full; free some space (`docker system prune`, `knowngood engine down`)",
-    ),
-    (r"hash mismatch", KnowngoodError, "a wheel on the index is not the one that was locked (hash mismatch)"),
-    (r"what is installed is not the lock", KnowngoodError, "what was installed is not what was locked"),
-    (
-        r"401 unauthorized|403 forbidden|lack of valid authentication",
-        MissingError,
-        "the index refuses this host; check the credentials in its index settings",
-    ),
-    (
-        r"invalid peer certificate|certificate signed by unknown authority|certificate verify failed",
-        MissingError,
-        "a server's certificate is not trusted; name your CA file in SSL_CERT_FILE",
-    ),
-    (r"404 not found", KnowngoodError, "a locked wheel is gone from the index; `knowngood lock --upgrade` locks anew"),
-    (
-        (
-            r"error sending request|failed to (fetch|download)|dns error|connect(ion)? (refused|reset|timed out)"
-            r"|tls handshake|no such host|i/o timeout|network is unreachable|temporary failure in name resolution"
-        ),
-        MissingError,
-        "the index does not answer; check network, proxy and index settings",
-    ),
-    (
-        r"cannot connect to the docker daemon|error reading from server|code = (unavailable|canceled)|unexpected eof",
-        MissingError,
-        "the engine stopped answering during the build",
-    ),
-    (
-        r"signal: killed|exit code: 137|cannot allocate memory",
-        MissingError,
-        "a build step was killed, most likely for want of memory",
-    ),
-)
-_SUMMARY = re.compile(r"(?i)failed to solve|did not complete successfully")
-
-
-def failure(output: str, log: Path) -> KnowngoodError:
-    """The exception for a build that failed with this output. Pure."""
-    lines = [re.sub(r"^#\d+ ([\d.]+ )?", "", line.strip()) for line in output.splitlines() if line.strip()]
-    for pattern, kind, sentence in _FAILURES:
-        if hit := next((line for line in lines if re.search(pattern, line, re.IGNORECASE)), None):
-            return kind(f"{sentence}: {hit} (log: {log}); run it again, finished steps are kept")
-    errors = [line for line in lines if re.search(r"(?i)\berror\b", line)]
-    # The last words are BuildKit's, that a step failed; why is what the step said before.
-    causes = [line for line in errors if not _SUMMARY.search(line)] or errors or lines or ["it said nothing"]
-    return KnowngoodError(f"the build failed: {causes[-1]} (log: {log})")

@@ -1,6 +1,7 @@
 """A cell: one point of the matrix, a value on every axis. Its id is its one name everywhere.
 
-`sm90-cu130-torch2.11.0-tf4.57.6-fa2.8.3.post2-triton3.6.0-py311`, and `parse(str(cell)) == cell`.
+`sm90-cu130-torch2.11.0-tf4.57.6-fa2.8.3.post2-triton3.6.0-py311`, with a framework on top
+`...-py311-xtuner0.1.23`, and `parse(str(cell)) == cell`.
 The id is a file name, an image tag and a shell word at once, so its alphabet is `[a-z0-9.-]`.
 """
 
@@ -25,10 +26,14 @@ class Axis(StrEnum):
     FLASH_ATTN = "flash-attn"
     TRITON = "triton"
     PYTHON = "python"
+    FRAMEWORK = "framework"
 
 
 NO_FLASH_ATTN = "0"
 """The flash-attn axis' value for "no flash-attn package of any family"."""
+
+NO_FRAMEWORK = "none"
+"""The framework axis' value for a cell without one."""
 
 # The distribution that carries a family, by the major version on the flash-attn axis.
 _FLASH_ATTN_PACKAGES = {2: "flash-attn", 4: "flash-attn-4"}
@@ -40,9 +45,11 @@ _ID = re.compile(
     r"-tf(?P<transformers>[a-z0-9.]+)"
     r"-fa(?P<flash_attn>[a-z0-9.]+)"
     r"-triton(?P<triton>[a-z0-9.]+)"
-    r"-py(?P<python_major>\d)(?P<python_minor>\d{1,2})",
+    r"-py(?P<python_major>\d)(?P<python_minor>\d{1,2})"
+    r"(-(?P<framework>[a-z]+(-[a-z]+)*\d[a-z0-9.]*))?",
     re.ASCII,
 )
+_FRAMEWORK = re.compile(r"(?P<package>[a-z]+(-[a-z]+)*)(?P<version>\d[a-z0-9.]*)", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +67,8 @@ class Cell:
     triton: str
     python: str
     """`3.11`"""
+    framework: str = NO_FRAMEWORK
+    """What trains on top of the stack, `xtuner0.1.23`."""
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"sm_[1-9][0-9]{1,2}", self.gpu):
@@ -72,11 +81,14 @@ class Cell:
             plain_version(getattr(self, name), name)
         if self.flash_attn != NO_FLASH_ATTN:
             flash_attn_package(self.flash_attn)
+        if self.framework != NO_FRAMEWORK:
+            framework(self.framework)
 
     def __str__(self) -> str:
+        suffix = "" if self.framework == NO_FRAMEWORK else f"-{self.framework}"
         return (
             f"{self.gpu.replace('_', '')}-cu{self.cuda.replace('.', '')}-torch{self.torch}"
-            f"-tf{self.transformers}-fa{self.flash_attn}-triton{self.triton}-py{self.python.replace('.', '')}"
+            f"-tf{self.transformers}-fa{self.flash_attn}-triton{self.triton}-py{self.python.replace('.', '')}{suffix}"
         )
 
     @property
@@ -84,9 +96,14 @@ class Cell:
         """The distribution that the flash-attn axis names, `None` for `fa0`."""
         return None if self.flash_attn == NO_FLASH_ATTN else flash_attn_package(self.flash_attn)
 
+    @property
+    def framework_pin(self) -> tuple[str, str] | None:
+        """The framework's distribution and version, `None` for a cell without one."""
+        return None if self.framework == NO_FRAMEWORK else framework(self.framework)
+
     def axes(self) -> dict[Axis, str]:
-        """Every axis with its value, in the order of the id."""
-        return {
+        """Every axis with its value, in the order of the id; the framework where there is one."""
+        axes = {
             Axis.GPU: self.gpu,
             Axis.CUDA: self.cuda,
             Axis.TORCH: self.torch,
@@ -95,10 +112,15 @@ class Cell:
             Axis.TRITON: self.triton,
             Axis.PYTHON: self.python,
         }
+        return axes if self.framework == NO_FRAMEWORK else axes | {Axis.FRAMEWORK: self.framework}
 
     def without_flash_attn(self) -> Cell:
         """The `fa0` twin: the same cell with no flash-attn package."""
         return replace(self, flash_attn=NO_FLASH_ATTN)
+
+    def without_framework(self) -> Cell:
+        """The cell that the framework is put on."""
+        return replace(self, framework=NO_FRAMEWORK)
 
 
 def parse(text: str) -> Cell:
@@ -120,6 +142,7 @@ def parse(text: str) -> Cell:
         flash_attn=match["flash_attn"],
         triton=match["triton"],
         python=f"{match['python_major']}.{match['python_minor']}",
+        framework=match["framework"] or NO_FRAMEWORK,
     )
     if str(cell) != text:
         raise UsageError(f"{text!r} is not a cell id in its one spelling; write {cell}")
@@ -146,3 +169,11 @@ def flash_attn_package(version: str) -> str:
         families = " and ".join(f"{number} ({package})" for number, package in _FLASH_ATTN_PACKAGES.items())
         raise UsageError(f"flash-attn {version}: the registry has families {families}; 0 means neither")
     return _FLASH_ATTN_PACKAGES[major]
+
+
+def framework(text: str) -> tuple[str, str]:
+    """The distribution and the version in `xtuner0.1.23`; `UsageError` when it is not written so."""
+    match = _FRAMEWORK.fullmatch(text)
+    if match is None:
+        raise UsageError(f"{text!r} is not a framework with its version; one is written like xtuner0.1.23")
+    return match["package"], plain_version(match["version"], match["package"])

@@ -10,17 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from knowngood.domain import bits
-from knowngood.explain import Demand, Problem, minimal_conflict, minimal_rules, sets_of, smallest_change
+from knowngood.explain import Demand, Problem, minimal_conflict, minimal_rules, sets_of
 from knowngood.findings import Finding, applies, of_box, ordered, word
-from knowngood.placing import Placed, allowed, place
+from knowngood.placing import Placed, place
 from knowngood.published import Published, cell_with, proves
 from knowngood.query import Request
+from knowngood.rules import Rule
 from knowngood.solve import Search
+from knowngood.suggesting import given_boxes, problem_of, suggestion
 from knowngood.universe import Universe
 from knowngood.verdict import Result, Verdict
-
-DISPENSABLE = frozenset({"flash-attn", "flash-attn-4", "xformers"})
-"""Packages of kernels, without which the same program trains by another attention setting."""
 
 
 def check(universe: Universe, request: Request, published: Published, *, suggest: bool = True) -> Result:
@@ -40,8 +39,8 @@ def check(universe: Universe, request: Request, published: Published, *, suggest
 
 def _check(universe: Universe, request: Request, published: Published, suggest: bool, gpus: list[str] | None) -> Result:
     placed = place(universe, request, gpus)
-    given = given_boxes(universe, request.used)
-    found = [*placed.findings, *direct(placed, request.used)]
+    given = given_boxes(universe, request.stated)
+    found = [*placed.findings, *direct(placed, request.stated)]
     broken = any(finding.severity == "error" for finding in found)
     if not broken:
         collision = indirect(placed, given)
@@ -53,7 +52,7 @@ def _check(universe: Universe, request: Request, published: Published, suggest: 
     if broken:
         verdict = Verdict.BROKEN
         if suggest:
-            changes, cell = suggestion(placed, given, published)
+            changes, cell = suggestion(placed, request.stated, published)
     elif not_known:
         verdict = Verdict.UNKNOWN
     else:
@@ -62,7 +61,7 @@ def _check(universe: Universe, request: Request, published: Published, suggest: 
         cell = cell_with(published, placed, placed.point)
     return Result(
         verdict=verdict,
-        findings=tuple(ordered(found)),
+        findings=tuple(_linked(universe, finding) for finding in ordered(found)),
         changes=changes,
         cell=cell,
         evidence=evidence,
@@ -76,35 +75,54 @@ def covers(placed: Placed) -> bool:
     return any(demand.variable in placed.universe.packages for demand in placed.demands)
 
 
-def given_boxes(universe: Universe, used: Mapping[str, str]) -> int:
-    """The boxes of errors whose conditions of use were stated to hold."""
-    if not used:
-        return 0
-    mask = 0
-    for bit, box in universe.conditional:
-        if box.rule.severity == "error" and applies(box.rule, used):
-            mask |= 1 << bit
-    return mask
-
-
 def direct(placed: Placed, used: Mapping[str, str]) -> list[Finding]:
     """The rules that the stated values break, each on its own."""
     compiled = placed.universe.compiled
     found = []
     for bit in bits(compiled.broken(placed.point, compiled.everything & ~compiled.unknown_any)):
         box = compiled.boxes[bit]
-        made = _worded(placed, bit)
-        if box.rule.given:
-            holds = applies(box.rule, used)
-            if holds is False or (holds is None and box.rule.severity != "error"):
-                continue
-            if holds is None:
-                made = replace(made, severity="warning")
-        found.append(made)
+        made = _under(box.rule, _worded(placed, bit), used)
+        if made is not None:
+            found.append(made)
+    if "attn" not in placed.point:
+        found += _whatever_attention(placed, used)
     for box, constants in placed.tags:
-        if all(name in placed.point and mask >> placed.point[name] & 1 for name, mask in box.masks.items()):
+        if placed.lies_in(box):
             found.append(of_box(compiled, box, placed.point, placed.shown, constants))
+    for box, others in placed.beyond:
+        if placed.lies_in(box):
+            worded = of_box(compiled, box, placed.point, placed.shown, {})
+            made = _under(box.rule, replace(worded, packages={**others, **worded.packages}), used)
+            if made is not None:
+                found.append(made)
     return [*found, *_bounds(placed)]
+
+
+def _whatever_attention(placed: Placed, used: Mapping[str, str]) -> list[Finding]:
+    """The incidents under some attention settings, when none was stated."""
+    universe = placed.universe
+    found = (
+        _under(box.rule, of_box(universe.compiled, box, placed.point, placed.shown, {}), used)
+        for _, box in universe.conditional
+        if box.rule.forbid and "attn" in box.masks and placed.lies_in(box)
+    )
+    return [made for made in found if made is not None]
+
+
+def _under(rule: Rule, finding: Finding, used: Mapping[str, str]) -> Finding | None:
+    """A finding under its conditions of use: none when they are excluded, a warning when they were not stated."""
+    if rule.always:
+        return finding
+    holds = applies(rule, used)
+    if holds is False or (holds is None and rule.severity != "error"):
+        return None
+    return replace(finding, severity="warning") if holds is None else finding
+
+
+def _linked(universe: Universe, finding: Finding) -> Finding:
+    """With the incidents that its rule says."""
+    known = universe.incidents.get(finding.id)
+    return replace(finding, incidents=known) if known else finding
 
 
 def _worded(placed: Placed, bit: int) -> Finding:
@@ -169,13 +187,6 @@ def unknown_boxes(placed: Placed, found: list[Finding]) -> bool:
     return hit
 
 
-def problem_of(placed: Placed, given: int, base: Mapping[str, int] | None = None, *, sure: bool = False) -> Problem:
-    """The demands as a search problem; `sure` takes what is not known for broken."""
-    compiled = placed.universe.compiled
-    among = compiled.hard | given | (compiled.unknown if sure else 0)
-    return Problem(compiled=compiled, demands=(*placed.demands, *placed.bounded), base=dict(base or {}), among=among)
-
-
 def indirect(placed: Placed, given: int) -> list[Finding]:
     """No single rule is broken, but no choice of what was left open fits: the chain of causes, as one finding."""
     problem = problem_of(placed, given)
@@ -215,41 +226,6 @@ def _range(placed: Placed, name: str, demands: Sequence[Demand]) -> str:
         if demand.variable == name:
             mask &= demand.mask
     return span(placed.universe.world, name, mask)
-
-
-def suggestion(placed: Placed, given: int, published: Published) -> tuple[dict[str, str] | None, str | None]:
-    """The smallest change of pins that becomes valid, and the published cell that has it."""
-    from knowngood.findings import AXES
-
-    universe = placed.universe
-    problem = problem_of(placed, given, suggestible(placed), sure=True)
-    pins = [demand for demand in placed.demands if demand.variable and demand.variable not in AXES]
-    changed = smallest_change(problem, pins)
-    if changed is None:
-        return None, None
-    domains = universe.compiled.domains
-    changes = {name: domains[name].text(place_) for name, place_ in changed.items()}
-    return changes, cell_with(published, placed, {**placed.point, **changed})
-
-
-def suggestible(placed: Placed) -> dict[str, int]:
-    """What may be suggested: what `pick` may choose, and what was asked for as it is.
-
-    Only a kernel package can be left out: without torch or the framework itself the question is another one.
-    """
-    domains = placed.universe.compiled.domains
-    base = dict(universe_allowed(placed.universe))
-    for demand in placed.demands:
-        if demand.variable in base:
-            kept = base[demand.variable] if demand.variable in DISPENSABLE else domains[demand.variable].some
-            base[demand.variable] = base[demand.variable] & kept | demand.mask
-    return base
-
-
-def universe_allowed(universe: Universe) -> dict[str, int]:
-    """`placing.allowed`, once a universe."""
-    found: dict[str, int] = universe.once("allowed", lambda: allowed(universe))
-    return found
 
 
 def _notes(universe: Universe, request: Request) -> tuple[str, ...]:

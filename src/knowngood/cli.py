@@ -10,6 +10,7 @@ import argparse
 import importlib
 import io
 import json
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -24,12 +25,23 @@ COMMANDS = {
     "check": "does this combination of packages, GPU, driver and use work",
     "pick": "the best cells for a request, or the demands that collide",
     "diagnose": "what failed in this log, whose fault it is, what fixes it",
+    "doctor": "what a careful colleague would check here: GPU, driver, binaries, compilers, versions",
+    "reproduce": "make a known failure happen, and its cure, and keep what was seen",
     "lock": "resolve cells to hash-pinned distributions, into docker/",
     "render": "write Dockerfiles and compatibility tables, or --check that they are current",
     "engine": "up, down, status or env of the embedded engine",
+    "plan": "what a build would do, fetch and reuse, how large, in which order",
+    "compile": "make wheels that nobody publishes, flash-attn 2 above all, once for each cell",
     "build": "build the images of cells",
     "smoke": "train a tiny Qwen2 under every attention setting, in the image or --here",
     "build-matrix": "all of it for the selected cells: engine, base, lock, render, build, smoke",
+    "verify": "build cells again from nothing and compare with the recorded digests",
+    "size": "what layers and cells weigh in a registry, or --check against the budget",
+    "publish": "push proven images to a registry, staged by digest, never over another one",
+    "audit": "known vulnerabilities of what cells lock, by OSV and Debian's tracker",
+    "sbom": "a cell's bill of materials (CycloneDX), from its committed lock",
+    "export": "a cell's lock as requirements, pylock, apptainer, devcontainer or conda",
+    "site": "static pages where people find their image, and catalog.json for programs",
     "harvest": "read facts out of the registry's artefacts, into facts/",
 }
 
@@ -63,6 +75,9 @@ def _module(command: str) -> Any:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code (0 yes/done, 1 no/failed, 2 usage, 3 unknown, 4 something is missing)."""
+    logging.getLogger("stamina").addHandler(
+        logging.NullHandler()
+    )  # what is tried again and fails is told as a sentence
     words = list(sys.argv[1:] if argv is None else argv)
     command = next((word for word in words if word in COMMANDS), None)
     as_json = "--json" in words

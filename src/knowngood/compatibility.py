@@ -9,7 +9,6 @@ from itertools import groupby
 from typing import TYPE_CHECKING, TypeVar
 
 from knowngood import facts
-from knowngood.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -18,6 +17,8 @@ if TYPE_CHECKING:
 
 Fact = TypeVar("Fact")
 Row = tuple[str, ...]
+Section = tuple[str, str, "Sequence[str]", "list[Row]"]
+"""Title, text, head and rows of a table."""
 
 GPUS = {
     "60": "P100",
@@ -235,97 +236,85 @@ def readme() -> str:
     return table(["torch", "CUDA", "triton", *(f"sm_{gpu}<br>{GPUS[gpu]}" for gpu in gpus)], ranges(torch, row))
 
 
-BEGIN, END = "<!-- compatibility: rendered -->", "<!-- compatibility: end -->"
-
-
-def in_readme(text: str) -> str:
-    """The README with the short table between its markers; `UsageError` when it lost them."""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise UsageError(f"README.md lost its markers {BEGIN} and {END}; put them where the table belongs")
-    return f"{before}{BEGIN}\n{readme()}\n{END}{after}"
-
-
 def page() -> str:
     """The whole of `docs/compatibility.md`."""
+    return _BANNER + "".join(_section(title, text, table(head, rows)) for title, text, head, rows in sections())
+
+
+def sections() -> list[Section]:
+    """The tables."""
     torch = facts.load("torch")
-    sections = [
+    return [
         (
             "torch: which GPUs its binaries carry code for",
             _TORCH_CODE,
-            table(["torch", "CUDA", *(f"sm_{gpu}<br>{name}" for gpu, name in GPUS.items())], gpu_rows(torch)),
+            ["torch", "CUDA", *(f"sm_{gpu}<br>{name}" for gpu, name in GPUS.items())],
+            gpu_rows(torch),
         ),
         (
             "torch: what it pins and needs",
             _TORCH_PINS,
-            table(
-                ["torch", "CUDA", "driver", "triton", "cuDNN", "Python", "glibc", "C++11 ABI"],
-                torch_rows(torch, facts.load("drivers")),
-            ),
+            ["torch", "CUDA", "driver", "triton", "cuDNN", "Python", "glibc", "C++11 ABI"],
+            torch_rows(torch, facts.load("drivers")),
         ),
         (
             "transformers: torch, attention, flash-attn",
             _TRANSFORMERS,
-            table(
-                [
-                    "transformers",
-                    "Python",
-                    "torch declared",
-                    "torch enforced",
-                    "flash-attn 2",
-                    "flash attention families",
-                    "FlexAttention",
-                    "least GPU checked",
-                ],
-                transformers_rows(facts.load("transformers")),
-            ),
+            [
+                "transformers",
+                "Python",
+                "torch declared",
+                "torch enforced",
+                "flash-attn 2",
+                "flash attention families",
+                "FlexAttention",
+                "least GPU checked",
+            ],
+            transformers_rows(facts.load("transformers")),
         ),
         (
             "flash-attn: what its sdist can build",
             _FLASH_ATTN,
-            table(
-                [
-                    "flash-attn",
-                    "Python",
-                    "nvcc",
-                    "machine code",
-                    "runs beyond sm_90",
-                    "backward limits",
-                    "extensions",
-                    "triton rotary",
-                ],
-                flash_attn_rows(facts.load("flash-attn")),
-            ),
+            [
+                "flash-attn",
+                "Python",
+                "nvcc",
+                "machine code",
+                "runs beyond sm_90",
+                "backward limits",
+                "extensions",
+                "triton rotary",
+            ],
+            flash_attn_rows(facts.load("flash-attn")),
         ),
         (
             "flash-attn-4: GPUs by compute capability",
             _FLASH_ATTN_4,
-            table(["flash-attn-4", "forward", "backward", "CuTe DSL"], flash_attn_4_rows(facts.load("flash-attn-4"))),
+            ["flash-attn-4", "forward", "backward", "CuTe DSL"],
+            flash_attn_4_rows(facts.load("flash-attn-4")),
         ),
         (
             "TransformerEngine: which flash-attn its code accepts",
             "",
-            table(
-                ["transformer-engine", "flash-attn", "on sm_100 and newer"],
-                transformer_engine_rows(facts.load("transformer-engine")),
-            ),
+            ["transformer-engine", "flash-attn", "on sm_100 and newer"],
+            transformer_engine_rows(facts.load("transformer-engine")),
         ),
         (
             "triton: Python and assembler",
             _TRITON,
-            table(["triton", "Python", "ptxas", "ptxas for Blackwell", "libcuda"], triton_rows(facts.load("triton"))),
+            ["triton", "Python", "ptxas", "ptxas for Blackwell", "libcuda"],
+            triton_rows(facts.load("triton")),
         ),
         *(
             (
                 f"{name}: what it demands",
                 "",
-                table([name, "Python", "torch", "transformers", "flash-attn"], framework_rows(facts.load(name))),
+                [name, "Python", "torch", "transformers", "flash-attn"],
+                framework_rows(facts.load(name)),
             )
             for name in ("xtuner", "openrlhf")
         ),
     ]
-    return _BANNER + "".join(_section(*section) for section in sections)
 
 
 def _section(title: str, text: str, body: str) -> str:

@@ -108,7 +108,7 @@ class Compiled:
     @cached_property
     def hard(self) -> int:
         """The boxes that are errors whatever the use."""
-        return self.choose(lambda box: box.rule.severity == "error" and not box.rule.given and not box.unknown)
+        return self.choose(lambda box: box.rule.severity == "error" and box.rule.always and not box.unknown)
 
     @cached_property
     def unknown(self) -> int:

@@ -81,7 +81,10 @@ def read_all(places: Mapping[str, tuple[str, str]], say: Callable[[str], None]) 
 
 
 def read(url: str, sha256: str) -> Contents:
-    """The contents of the wheel at `url` (`https:` by ranged requests, or `file:`)."""
+    """The contents of the wheel at `url` (`https:` by ranged requests, or `file:`).
+
+    A source archive's files are not known before it is built; in the image they are compared all the same.
+    """
     cache = _cache(sha256)
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # not there, or damaged: read again
         stored = json.loads(cache.read_text(encoding="utf-8"))
@@ -111,9 +114,11 @@ def _read_remote(url: str) -> Contents:
             with attempt, _session(url) as session:
                 head = session.head(url, timeout=60, allow_redirects=True, headers={"Accept-Encoding": "identity"})
                 head.raise_for_status()
+                size = int(head.headers["Content-Length"])
+                if url.endswith(".tar.gz"):
+                    return Contents(size=size, files={})
                 with RemoteZip(url, session=session, timeout=60) as wheel:
-                    files = parse_record(_record(wheel))
-                return Contents(size=int(head.headers["Content-Length"]), files=files)
+                    return Contents(size=size, files=parse_record(_record(wheel)))
     except (RemoteIOError, requests.RequestException, KeyError) as error:
         raise MissingError(
             f"the index does not give {url.rpartition('/')[2]}: {error}; check the network and run it again"

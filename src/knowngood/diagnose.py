@@ -9,12 +9,14 @@ consequence. Of two in one line, the one whose versions the log confirms comes f
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from knowngood.diagnose_frames import Frames, LineEvidence, Tables, evidence
 from knowngood.diagnose_log import Scan, Source, first_lines
 from knowngood.diagnose_versions import Versions
-from knowngood.incidents import Fix, Incident, Severity
+from knowngood.incident import Fix, Incident, Severity
+from knowngood.remedy import Remedy
 
 if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
@@ -33,7 +35,7 @@ class Match:
     versions_seen: Mapping[str, str]
     confirmed: bool
     """Whether the log states every version on which the incident depends."""
-    fix: tuple[Mapping[str, Any], ...]
+    fix: tuple[Remedy, ...]
 
     def document(self) -> dict[str, Any]:
         """As `diagnose --json` shows it."""
@@ -48,7 +50,7 @@ class Match:
             "versions_confirmed": self.confirmed,
             "because": self.incident.because,
             "versions_seen": dict(self.versions_seen),
-            "fix": [dict(fix) for fix in self.fix],
+            "fix": [remedy.document() for remedy in self.fix],
             "source": list(self.incident.source),
         }
 
@@ -61,27 +63,40 @@ class Diagnosis:
     excluded: tuple[str, ...]
     versions: Mapping[str, Sequence[str]]
     lines: int
+    traceback: Mapping[str, LineEvidence] = field(default_factory=dict)
+    """Package -> what the lines of its files in tracebacks say of its release."""
+    install: str = ""
+    """The smallest change of packages that mends the failures, as a line for a shell; empty when none is known."""
 
     def document(self) -> dict[str, Any]:
         """As `diagnose --json` shows it."""
         return {
             "matches": [match.document() for match in self.matches],
+            "install": self.install or None,
             "excluded_by_versions": list(self.excluded),
             "versions": {name: list(versions) for name, versions in self.versions.items()},
+            "traceback": {name: told.document() for name, told in self.traceback.items()},
             "lines": self.lines,
         }
 
 
-def diagnose(source: Source, known: Sequence[Incident], gpus: Gpus | None = None) -> Diagnosis:
-    """Read a log and say which incidents stand in it."""
+def diagnose(
+    source: Source, known: Sequence[Incident], gpus: Gpus | None = None, tables: Tables = lambda _: {}
+) -> Diagnosis:
+    """Read a log and say which incidents stand in it; `tables` have where the functions of releases stand."""
     scan = Scan(signatures=[item for incident in known for item in (*incident.signatures, *incident.context)])
-    versions = Versions()
-    scan.read(source, versions)
-    versions.finish()
+    versions, frames = Versions(), Frames()
+    scan.read(source, versions, frames)
     seen = dict(versions.found)
+    traceback = evidence(list(frames.found), tables, seen)
+    seen |= {name: list(told.releases) for name, told in traceback.items() if name not in seen and told.exact}
     capabilities = list(versions.capabilities) or _capabilities(versions.cards, gpus)
     if capabilities:
         seen["gpu"] = capabilities
+    possible = {**{name: told.releases for name, told in traceback.items() if told.releases}, **seen}
+    for name, told in traceback.items():
+        if told.claimed and told.releases:  # of two that contradict each other neither excludes anything alone
+            possible[name] = [*seen[name], *told.releases]
     matches, excluded, number = [], [], 0
     for incident in known:
         shown = range(number, number + len(incident.signatures))
@@ -90,14 +105,16 @@ def diagnose(source: Source, known: Sequence[Incident], gpus: Gpus | None = None
         line = first_lines(scan.found, shown)
         if line is None or (context and first_lines(scan.found, context) is None):
             continue
-        fitting = _fitting(incident, seen)
+        fitting = _fitting(incident, possible)
         if fitting is None:
             excluded.append(incident.id)
             continue
         match = _match(incident, line, fitting, seen)
         if match.confirmed or not (incident.severity == Severity.SILENT and incident.affected):
             matches.append(match)
-    return Diagnosis(matches=_ranked(matches), excluded=tuple(excluded), versions=seen, lines=scan.lines)
+    return Diagnosis(
+        matches=_ranked(matches), excluded=tuple(excluded), versions=seen, lines=scan.lines, traceback=traceback
+    )
 
 
 def _capabilities(cards: Sequence[str], gpus: Gpus | None) -> list[str]:
@@ -153,7 +170,7 @@ def _match(
         line=line,
         versions_seen=shown,
         confirmed=bool(fitting) and all(name in seen for name in fitting),
-        fix=tuple(fix.document() for fix in incident.fix if not _done_already(fix, shown)),
+        fix=tuple(Remedy(fix=fix) for fix in incident.fix if not _done_already(fix, shown)),
     )
 
 

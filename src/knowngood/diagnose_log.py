@@ -44,6 +44,9 @@ class Reader(Protocol):
     def feed(self, block: bytes, present: frozenset[bytes]) -> None:
         """The next block, with the end of the one before it, and which of the hints stand in it."""
 
+    def finish(self) -> None:
+        """There is no more."""
+
 
 @dataclass(kw_only=True)
 class Scan:
@@ -63,14 +66,17 @@ class Scan:
                 self._index.setdefault(word, []).append(number)
         self._vocabulary = frozenset(self._index)
 
-    def read(self, source: Source, reader: Reader) -> None:
+    def read(self, source: Source, *readers: Reader) -> None:
         """Read all of `source`."""
-        vocabulary = self._vocabulary | reader.hints
+        vocabulary = self._vocabulary.union(*(reader.hints for reader in readers))
         for block, fresh in _blocks(source):
             present = vocabulary.intersection(block.translate(_WORDS_ONLY).split())
             self._block(block, present)
-            reader.feed(block, present)
+            for reader in readers:
+                reader.feed(block, present)
             self.lines += block.count(b"\n", 0, fresh)
+        for reader in readers:
+            reader.finish()
 
     def _block(self, block: bytes, present: frozenset[bytes]) -> None:
         self._steps = 0
@@ -81,7 +87,7 @@ class Scan:
         for number, words in hits.items():
             signature = self.signatures[number]
             if number not in self.found and len(words) >= max(1, len(signature.words) - 1):
-                at = self._place(block, number, max(words, key=len))
+                at = self._place(block, number, max(words, key=_rarity))
                 if at is not None:
                     self.found[number] = self.lines + block.count(b"\n", 0, at) + 1
 
@@ -112,6 +118,11 @@ class Scan:
         window = block[start : at + AROUND]
         signature = self.signatures[number]
         return start + _line_in(window, signature, at - start) if signature.search(plain(window)) else None
+
+
+def _rarity(word: bytes) -> tuple[int, bytes]:
+    """The longer the rarer; of equal ones the same at every run."""
+    return len(word), word
 
 
 def _line_in(window: bytes, signature: Signature, word: int) -> int:

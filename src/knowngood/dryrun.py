@@ -78,7 +78,7 @@ def _build(line: Pipeline, cell: Cell) -> list[str]:
         dockerfile=project.tree.cell_folder(cell) / "Dockerfile",
         context=project.tree.folder,
         contexts=contexts,
-        inputs=line.inputs(text, locked, context),
+        inputs=line.shape(text, locked, context).inputs,
         secrets=secrets,
     )
     return [shlex.join(build.command(plan, line.engine, log(cell, "build").with_suffix(".json")))]

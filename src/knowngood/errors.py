@@ -44,6 +44,10 @@ class MissingError(KnowngoodError):
     exit_code = 4
 
 
+class NetworkError(MissingError):
+    """A server did not answer, or not to the end: what may go better in a moment (exit 4)."""
+
+
 def from_os(error: OSError) -> KnowngoodError | None:
     """The sentence for what the operating system refused; `None` when it did not say what."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -105,6 +105,15 @@ class Factbook:
         known = sorted(map(Version, self.versions(package)))
         final = [version for version in known if not version.is_prerelease]
         return str((final or known)[-1]) if known else None
+
+    def of(self, packages: Collection[str]) -> Factbook:
+        """The facts of these packages and of what they require."""
+        wanted, left = {DRIVERS}, set(packages)
+        while left:
+            name = left.pop()
+            wanted.add(name)
+            left |= {other for version in self.versions(name) for other in self.requires(name, version)} - wanted
+        return Factbook(tables={name: table for name, table in self.tables.items() if name in wanted})
 
     def with_variant(self, package: str, version: str, local: str, facts: Mapping[str, Any], why: str) -> Factbook:
         """The same with a build of a release from elsewhere, of which only `facts` are known to hold."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from knowngood.compiled import Compiled
 from knowngood.domain import NONE, bits, nearest
+from knowngood.relations import condition_holds
 from knowngood.rules import REFERENCE, Rule
 from knowngood.world import Box, World
 
@@ -31,6 +32,14 @@ class Finding:
     confidence: str
     fix: tuple[Mapping[str, Any], ...] = ()
     when: Mapping[str, str] = field(default_factory=dict)
+    incidents: tuple[str, ...] = ()
+    """Known failures with a page of their own that this rule says."""
+
+    @property
+    def pages(self) -> tuple[str, ...]:
+        """Where more is told."""
+        names = (self.id,) if self.kind == "incident" else self.incidents
+        return tuple(f"docs/incidents/{name}.md" for name in names)
 
     def document(self) -> dict[str, Any]:
         """As `check --json` has it."""
@@ -44,7 +53,8 @@ class Finding:
             "confidence": self.confidence,
             "fix": [dict(item) for item in self.fix],
         }
-        return made | ({"when": dict(self.when)} if self.when else {})
+        made |= {"when": dict(self.when)} if self.when else {}
+        return made | ({"incidents": list(self.incidents)} if self.incidents else {})
 
 
 def ordered(findings: Sequence[Finding]) -> list[Finding]:
@@ -60,7 +70,8 @@ def of_box(
 ) -> Finding:
     """A broken rule. `shown` has the values as they were asked for (a driver's own version, not its class)."""
     rule, world = box.rule, compiled.world
-    fixes = [*rule.fix, *([] if rule.severity == "info" else _fixes(compiled, box, point))]
+    computed = rule.severity != "info" and rule.kind != "incident"
+    fixes = [*rule.fix, *(_fixes(compiled, box, point) if computed else [])]
     return Finding(
         id=rule.id,
         kind=rule.kind,
@@ -159,25 +170,9 @@ def fact(id_: str, severity: str, packages: Mapping[str, str], because: str, sou
 
 def applies(rule: Rule, used: Mapping[str, str]) -> bool | None:
     """Whether the conditions of use of a rule hold: `None` when what was stated does not decide it."""
+    if any(key in used and condition_holds(excluded, used[key]) for key, excluded in rule.unless.items()):
+        return False
     answers = [condition_holds(wanted, used[key]) if key in used else None for key, wanted in rule.given.items()]
     if any(answer is False for answer in answers):
         return False
     return None if None in answers else True
-
-
-def condition_holds(wanted: str, stated: str) -> bool:
-    """Whether a stated value (`2`, `bf16`, `false`) fulfils a rule's condition (`>1`, `bf16|fp16`, `!right`)."""
-    from knowngood.domain import holds
-    from knowngood.errors import UsageError
-
-    said = stated.strip().lower()
-    if wanted.startswith("!") and not wanted.startswith("!="):
-        return not condition_holds(wanted[1:], stated)
-    if wanted[:1] in "<>=!~":
-        try:
-            return holds(wanted, said)
-        except UsageError:
-            return False
-        except ValueError:
-            return False
-    return said in [text.strip().lower() for text in wanted.split("|")]

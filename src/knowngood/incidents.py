@@ -6,18 +6,25 @@
     kind: api-removed
     severity: failure                 # silent: wrong and says nothing; harmless: a warning that needs nothing
     component: xtuner                 # at fault, often not the one that the log names
-    signatures:                       # one of them stands in the log; see knowngood.diagnose_signature
+    signatures:                       # one of them stands in the log (knowngood.diagnose_signature); a silent fault
+                                      # that shows in no log has none, but `affected` and `when`
       - "AttributeError: '{name}FlashAttention2' object has no attribute '_flash_attention_forward'"
     context:                          # when given, one of these must stand somewhere in the log too
       - "xtuner/model/modules/dispatch/"
     affected:                         # any of these; within one, all of it
       - {xtuner: "<0.2", transformers: ">=4.43"}
+    when: {xtuner.use_varlen_attn: "false"}  # how it is used, in the words of `check --with`
+    unless: {attn: "!fa2"}            # what excludes it when it is stated, and is open when it is not
     because: One or two sentences.
     fix:
       - {change: {transformers: "<4.43"}, note: what to know, cost: what it costs}
     source: ["InternLM/xtuner#925"]
     confidence: reported
     report_erred: [where the report was wrong]
+    contract: xtuner-qwen2            # contracts/<name>.yaml, from which `affected` is computed; or
+    rule: torch-runs-on-gpu           # of rules/*.yaml, by which `check` says it; or, when there is neither,
+    range_from: artefacts             # artefacts: symbols in wheels; thread: as told there; environment: no versions
+    reproduction: xtuner              # reproductions/<name>/
 
 Subjects of `affected` are packages and `python`, `cuda` (of torch), `nvcc`, `driver`, `glibc`, and `gpu` as a number
 (`gpu: "<80"`). Pure.
@@ -25,9 +32,10 @@ Subjects of `affected` are packages and `python`, `cuda` (of torch), `nvcc`, `dr
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -35,82 +43,16 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from knowngood import document
 from knowngood.diagnose_signature import Signature, SignatureError, compile_signature
 from knowngood.errors import InputError, Problem
+from knowngood.incident import CONFIDENCES, Fix, Incident, Kind, RangeFrom, Severity
 
 
-class Kind(StrEnum):
-    """What sort of failure it is."""
+@dataclass(frozen=True, kw_only=True)
+class Names:
+    """What an incident can refer to by name."""
 
-    API_REMOVED = "api-removed"
-    SIGNATURE_CHANGED = "signature-changed"
-    UNDEFINED_SYMBOL = "undefined-symbol"
-    NO_KERNEL_IMAGE = "no-kernel-image"
-    ARCH_REFUSED = "arch-refused"
-    CUDA_MISMATCH = "cuda-mismatch"
-    SOURCE_BUILD = "source-build"
-    TRITON_COMPILE = "triton-compile"
-    DTYPE = "dtype"
-    PADDING = "padding"
-    PACKING = "packing"
-    MISSING_EXTENSION = "missing-extension"
-    BOUNDS = "bounds"
-    GLIBC = "glibc"
-    DRIVER = "driver"
-    PYTHON = "python"
-    MEMORY = "memory"
-    NUMERICS = "numerics"
-    CONFIG = "config"
-
-
-class Severity(StrEnum):
-    """How it shows itself."""
-
-    FAILURE = "failure"
-    SILENT = "silent"
-    HARMLESS = "harmless"
-
-
-CONFIDENCES = ("measured", "artefact", "maintainer", "reported")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Fix:
-    """A remedy: what to change, and what that costs."""
-
-    note: str
-    change: Mapping[str, str]
-    cost: str = ""
-
-    @property
-    def ranges(self) -> dict[str, SpecifierSet]:
-        """`change` as ranges."""
-        return {name: SpecifierSet("" if text == "*" else text, prereleases=True) for name, text in self.change.items()}
-
-    def document(self) -> dict[str, Any]:
-        """As `diagnose --json` shows it."""
-        return {
-            **({"change": dict(self.change)} if self.change else {}),
-            "note": self.note,
-            **({"cost": self.cost} if self.cost else {}),
-        }
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Incident:
-    """One known failure; see the module's text."""
-
-    id: str
-    title: str
-    kind: Kind
-    severity: Severity
-    component: str
-    signatures: tuple[Signature, ...]
-    context: tuple[Signature, ...] = ()
-    affected: tuple[Mapping[str, SpecifierSet], ...] = ()
-    because: str
-    fix: tuple[Fix, ...]
-    source: tuple[str, ...]
-    confidence: str
-    report_erred: tuple[str, ...] = ()
+    rules: frozenset[str]
+    contracts: frozenset[str]
+    reproductions: frozenset[str]
 
 
 _KEYS = {
@@ -118,21 +60,32 @@ _KEYS = {
     "kind": True,
     "severity": False,
     "component": True,
-    "signatures": True,
+    "signatures": False,
     "context": False,
     "affected": False,
+    "when": False,
+    "unless": False,
     "because": True,
     "fix": True,
     "source": True,
     "confidence": True,
     "report_erred": False,
+    "contract": False,
+    "rule": False,
+    "range_from": False,
+    "reproduction": False,
 }
+_DERIVED_RULE = re.compile(r"(?:requires|wheel|bounds|binary):[a-z0-9-]+:[a-z0-9-]+(?::[a-z0-9-]+)?")
+"""What `check` calls the rules that follow from what packages declare."""
 
 
-def parse(text: str, file: str) -> Incident:
-    """The incident in a file's text; raises `InputError` with the line and column of every defect."""
+def parse(text: str, file: str, names: Names | None = None) -> Incident:
+    """The incident in a file's text; raises `InputError` with the line and column of every defect.
+
+    With `names`, a name of nothing that there is is a defect too.
+    """
     data = document.plain(text, file)
-    reading = _Reading(data)
+    reading = _Reading(data, names)
     incident = reading.incident(file.rsplit("/", 1)[-1].removesuffix(".yaml"))
     if "&" in text or "*" in text:  # anchors, or a signature's wildcard: only the careful reader tells
         careful = _needs_care(text)
@@ -156,7 +109,8 @@ def _needs_care(text: str) -> bool:
 class _Reading:
     """Reads plain data, and notes all of its defects before giving up."""
 
-    def __init__(self, data: Any) -> None:
+    def __init__(self, data: Any, names: Names | None) -> None:
+        self.names = names
         self.data = data if isinstance(data, Mapping) else {}
         self.defects: list[tuple[tuple[str | int, ...], str, bool]] = []
         if not isinstance(data, Mapping):
@@ -170,6 +124,7 @@ class _Reading:
         for key, needed in _KEYS.items():
             if needed and not self.data.get(key) and not self.defects:
                 self._defect(f"the key {key!r} is missing or empty")
+        self._told(bool(self.data.get("signatures")))
         parts: dict[str, Any] = {
             "title": self._text("title"),
             "kind": self._one_of("kind", [str(kind) for kind in Kind], str(Kind.CONFIG)),
@@ -178,15 +133,61 @@ class _Reading:
             "signatures": self._signatures("signatures"),
             "context": self._signatures("context"),
             "affected": self._affected(),
+            "when": self._use("when"),
+            "unless": self._use("unless"),
             "because": self._text("because"),
             "fix": self._fixes(),
             "source": self._texts("source"),
             "confidence": self._one_of("confidence", CONFIDENCES, "reported"),
             "report_erred": self._texts("report_erred"),
+            "contract": self._name("contract", "contracts/{}.yaml"),
+            "rule": self._name("rule", "rule {} in rules/*.yaml"),
+            "reproduction": self._name("reproduction", "reproductions/{}/"),
+            "range_from": self._range_from(),
         }
         if self.defects:
             return None
         return Incident(id=name, **{**parts, "kind": Kind(parts["kind"]), "severity": Severity(parts["severity"])})
+
+    def _told(self, in_a_log: bool) -> None:
+        """A silent fault may show in no log; then the combination tells it, through `check`."""
+        if in_a_log or self.defects:
+            return
+        if self.data.get("severity") != str(Severity.SILENT):
+            self._defect("the key 'signatures' is missing or empty; only a silent fault may show in no log")
+        elif not self.data.get("affected") or not self.data.get("when"):
+            self._defect("a fault that shows in no log needs `affected` and `when`, by which `check` tells it")
+
+    def _range_from(self) -> RangeFrom | None:
+        if "range_from" not in self.data:
+            return None
+        if self.data.get("contract") or self.data.get("rule"):
+            said = "range_from is for incidents that have neither a contract nor a rule; take it out"
+            self._defect(said, "range_from", key=True)
+        allowed = [str(item) for item in RangeFrom]
+        return RangeFrom(self._one_of("range_from", allowed, allowed[0]))
+
+    def _name(self, key: str, what: str) -> str:
+        """The name of something else; a defect when there is no such thing."""
+        name = self._text(key)
+        if not name or self.names is None or (key == "rule" and _DERIVED_RULE.fullmatch(name)):
+            return name
+        known: frozenset[str] = getattr(self.names, f"{key}s")
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            guess = f"; did you mean {near[0]!r}?" if near else ""
+            self._defect(f"there is no {what.format(name)}{guess}", key)
+        return name
+
+    def _use(self, name: str) -> Mapping[str, str]:
+        value = self.data.get(name, {})
+        if not isinstance(value, Mapping) or not all(isinstance(item, str) and item for item in value.values()):
+            self._defect(f"{name} must be a mapping, as in {{context-parallel: '>1', padding: right}}", name)
+            return {}
+        for key, wanted in value.items():
+            if wanted[:1] in ("<", ">", "=", "~"):
+                self._specifier(wanted, name, key)
+        return dict(value)
 
     def _defect(self, said: str, *path: str | int, key: bool = False) -> None:
         self.defects.append((path, said, key))
@@ -260,13 +261,13 @@ class _Reading:
         return tuple(found)
 
 
-def parse_all(texts: Mapping[str, str]) -> list[Incident]:
+def parse_all(texts: Mapping[str, str], names: Names | None = None) -> list[Incident]:
     """The incidents of all files (name to text); raises `InputError` with the defects of all of them."""
     found: list[Incident] = []
     problems: list[Problem] = []
     for file, text in texts.items():
         try:
-            found.append(parse(text, file))
+            found.append(parse(text, file, names))
         except InputError as error:
             problems += error.problems
     if problems:

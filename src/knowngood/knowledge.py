@@ -6,11 +6,12 @@ and its evidence are the project's that it is called in, else its own.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from knowngood import factbook, gpus, project, published, resources, rules
+from knowngood import factbook, gpus, incident_rules, project, published, resources, rules
 from knowngood import universe as universes
 from knowngood.errors import MissingError
 from knowngood.query import Request
@@ -41,7 +42,11 @@ class Knowledge:
         known = self._variants.get((version, local))
         if known is None:
             book = torch_variant(self.universe.world.book, version, local)
-            made = self.universe if book is None else universes.build(book, self.universe.gpus, self.universe.written)
+            made = (
+                self.universe
+                if book is None
+                else universes.build(book, self.universe.gpus, self.universe.written, self.universe.incidents)
+            )
             known = self._variants[version, local] = made
         return known
 
@@ -56,8 +61,10 @@ def read() -> Knowledge:
     matrix = _yaml(here.root / project.MATRIX)
     cells = published.cells_of(matrix, book)
     locks = here.root / "docker" / "cells"
+    told = incident_rules.read(root / "incidents")
+    written = [*read_rules(root / "rules"), *told.rules]
     return Knowledge(
-        universe=universes.build(book, gpus.from_sections(matrix["gpus"]), read_rules(root / "rules")),
+        universe=universes.build(book, gpus.from_sections(matrix["gpus"]), written, told.said_by),
         published=published.Published(
             cells=cells,
             aliases=matrix.get("aliases") or {},
@@ -66,6 +73,14 @@ def read() -> Knowledge:
         ),
         notes=book.left_out,
     )
+
+
+def universe_of(packages: Collection[str], more: Sequence[rules.Rule] = ()) -> universes.Universe:
+    """The universe of a few packages only, which is made faster; without evidence, and with rules of the caller's."""
+    root = resources.root()
+    book = factbook.read(root / "facts").of(packages)
+    cards = gpus.from_sections(_yaml(project.find().root / project.MATRIX)["gpus"])
+    return universes.build(book, cards, [*read_rules(root / "rules"), *more])
 
 
 def read_rules(folder: Path) -> list[rules.Rule]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from packaging.utils import canonicalize_name
@@ -21,7 +21,7 @@ HEADER = "# Written by `knowngood lock` from matrix.yaml; do not edit.\n"
 
 _LINE = re.compile(
     r"(?P<name>[a-z0-9][a-z0-9-]*)==(?P<version>[a-z0-9.+!]+) --hash=sha256:(?P<sha256>[0-9a-f]{64})"
-    r"  # (?P<file>[^\s/]+\.whl) (?P<size>[0-9]+) bytes"
+    r"  # (?P<file>[^\s/]+\.(whl|tar\.gz)) (?P<size>[0-9]+) bytes"
 )
 _GROUP = re.compile(r"[a-z0-9]+([.-][a-z0-9]+)*")
 _CUDA_SUFFIX = re.compile(r"-cu(\d{2})$")
@@ -29,7 +29,7 @@ _CUDA_SUFFIX = re.compile(r"-cu(\d{2})$")
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Distribution:
-    """One wheel of a lock."""
+    """One wheel of a lock, or a source archive that becomes one as its layer is made."""
 
     name: str
     """Canonical, as in `nvidia-cudnn-cu13`."""
@@ -37,7 +37,7 @@ class Distribution:
     file: str
     sha256: str
     size: int
-    """Bytes of the wheel file."""
+    """Bytes of the file."""
 
     def __str__(self) -> str:
         return f"{self.name}=={self.version} --hash=sha256:{self.sha256}  # {self.file} {self.size} bytes"
@@ -98,10 +98,22 @@ def parse_requirements(text: str, file: str) -> tuple[Distribution, ...]:
     return tuple(distributions)
 
 
-def split(distributions: Iterable[Distribution], groups: Mapping[str, Sequence[str]]) -> tuple[Layer, ...]:
-    """Each distribution into the first group with a glob that matches its name; the groups' order stays."""
-    members: dict[str, list[Distribution]] = {group: [] for group in groups}
+def split(
+    distributions: Iterable[Distribution],
+    groups: Mapping[str, Sequence[str]],
+    *,
+    on_top: str | None = None,
+    of: Collection[Distribution] = (),
+) -> tuple[Layer, ...]:
+    """Each distribution into the first group with a glob that matches its name; the groups' order stays.
+
+    Where there is a framework `on_top`, what the cell without it (`of`) does not have is one more layer, of that name.
+    """
+    members: dict[str, list[Distribution]] = {group: [] for group in [*groups, *([on_top] if on_top else [])]}
     for item in sorted(distributions):
+        if on_top and item not in of:
+            members[on_top].append(item)
+            continue
         group = next((key for key, globs in groups.items() if _matches(item.name, globs)), None)
         if group is None:
             raise UsageError(f"matrix.yaml: no glob in `layers` matches {item.name}; end the section with '*'")
@@ -119,6 +131,7 @@ def check(distributions: Iterable[Distribution], cell: Cell) -> None:
     pins = {"torch": cell.torch, "transformers": cell.transformers, "triton": cell.triton}
     if cell.flash_attn_package:
         pins[cell.flash_attn_package] = cell.flash_attn
+    pins |= dict([cell.framework_pin] if cell.framework_pin else [])
     problems = []
     for name, wanted in pins.items():
         found = versions.get(canonicalize_name(name))

@@ -6,11 +6,12 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from knowngood import contents, lock, paths, resolve, wheelhouse
 from knowngood.cell import Cell
+from knowngood.compiling import record
 from knowngood.errors import KnowngoodError, MissingError, UsageError
 from knowngood.matrix import Entry, Matrix
 from knowngood.tree import CellLock, Tree
@@ -37,11 +38,17 @@ def request(entry: Entry, matrix: Matrix) -> resolve.Request:
     requirements = [f"torch=={cell.torch}", f"transformers=={cell.transformers}", f"triton=={cell.triton}"]
     if cell.flash_attn_package:
         requirements.append(f"{cell.flash_attn_package}=={cell.flash_attn}")
+    if cell.framework_pin:
+        requirements.append("==".join(cell.framework_pin))
     excludes: set[str] = set()
+    sources: set[str] = set()
+    overrides: list[str] = []
     for amendment in matrix.amendments:
         if amendment.when.matches(cell):
             requirements += amendment.require
             excludes |= set(amendment.exclude)
+            sources |= set(amendment.source)
+            overrides += amendment.override
     base = matrix.bases[entry.base]
     return resolve.Request(
         requirements=tuple(dict.fromkeys([*requirements, *entry.extras])),
@@ -49,13 +56,22 @@ def request(entry: Entry, matrix: Matrix) -> resolve.Request:
         python=base.python,
         glibc=base.glibc,
         locked_at=matrix.locked_at,
+        sources=tuple(sorted(sources)),
+        overrides=tuple(overrides),
     )
+
+
+def plain(entry: Entry) -> Entry | None:
+    """The cell that the framework is put on, `None` where there is no framework."""
+    return replace(entry, cell=entry.cell.without_framework()) if entry.cell.framework_pin else None
 
 
 def inputs(entry: Entry, matrix: Matrix) -> str:
     """SHA-256 over everything that a cell's lock follows from."""
     layers = [[name, list(globs)] for name, globs in matrix.layers.items()]
-    whole = [_FORMAT, entry.base, layers, vars(request(entry, matrix))]
+    whole = [_FORMAT, entry.base, layers, request(entry, matrix).document()]
+    if below := plain(entry):
+        whole.append(request(below, matrix).document())
     return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
 
 
@@ -83,7 +99,10 @@ def lock_cell(  # noqa: PLR0913
         raise KnowngoodError(f"{cell}: its lock {state}; run `knowngood lock '{cell}'` and commit what it writes")
     say("resolving")
     wheel = _flash_attn_wheel(cell, house, cxx11abi=cxx11abi)
-    pinned = resolve.resolve(request(entry, matrix), wheel.path.parent if wheel else None)
+    wheels = wheel.path.parent if wheel else None
+    pinned = resolve.resolve(request(entry, matrix), wheels)
+    below = plain(entry)
+    of = set(resolve.resolve(request(below, matrix), wheels)) if below else set()
     found = contents.read_all({item.name: (item.url, item.sha256) for item in pinned}, say)
     distributions = [
         lock.Distribution(
@@ -97,7 +116,13 @@ def lock_cell(  # noqa: PLR0913
     ]
     lock.check(distributions, cell)
     _check_clobbers(cell, found)
-    made = CellLock(cell=cell, base=entry.base, inputs=wanted, layers=lock.split(distributions, matrix.layers))
+    layers = lock.split(
+        distributions,
+        matrix.layers,
+        on_top=cell.framework_pin[0] if cell.framework_pin else None,
+        of=[item for item, pin in zip(distributions, pinned, strict=True) if pin in of],
+    )
+    made = CellLock(cell=cell, base=entry.base, inputs=wanted, layers=layers)
     with writing(tree):
         return Locked(lock=made, changed=tree.save(made))
 
@@ -123,6 +148,8 @@ def _flash_attn_wheel(cell: Cell, house: Path, *, cxx11abi: Callable[[str], bool
     wheel, refused = wheelhouse.find(cell, house, cxx11abi=cxx11abi(cell.torch))
     if wheel is None:
         raise NoWheelError(no_wheel(cell, refused))
+    if damage := record.damage(wheel.path):
+        raise KnowngoodError(f"{damage}; `knowngood compile '{cell}'` takes it out and makes it again")
     return wheel
 
 
@@ -131,7 +158,7 @@ def no_wheel(cell: Cell, refused: list[str]) -> str:
     others = f" ({'; '.join(refused)})" if refused else ""
     return (
         f"{cell}: the wheelhouse has no flash-attn {cell.flash_attn} wheel for it{others}; "
-        "put one there (--wheelhouse or KNOWNGOOD_WHEELHOUSE names the folder) or take the fa0 twin"
+        f"`knowngood compile '{cell}'` makes one, --wheelhouse or KNOWNGOOD_WHEELHOUSE names a folder that has one"
     )
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from packaging.utils import canonicalize_name
 
-from knowngood import document, schema
-from knowngood.cell import NO_FLASH_ATTN, Cell, flash_attn_package
+from knowngood import document, schema, units
+from knowngood.cell import NO_FLASH_ATTN, NO_FRAMEWORK, Cell, flash_attn_package, framework
 from knowngood.cell import parse as parse_id
 from knowngood.errors import InputError, Problem, UsageError
 from knowngood.select import Filter
@@ -59,6 +59,10 @@ class Amendment:
     when: Filter
     require: tuple[str, ...]
     exclude: tuple[str, ...]
+    source: tuple[str, ...]
+    """Distributions that publish no wheel and need no compiler: built from their source as their layer is made."""
+    override: tuple[str, ...]
+    """Requirements that stand in for what anyone else asks of that distribution."""
     because: str
 
 
@@ -73,6 +77,8 @@ class Matrix:
     amendments: tuple[Amendment, ...]
     entries: Mapping[str, Entry]
     aliases: Mapping[str, str]
+    size: int | None
+    """Bytes that the image of one cell may have in a registry."""
 
     @property
     def cells(self) -> list[Cell]:
@@ -117,6 +123,7 @@ def parse(text: str, file: str, knowledge: Knowledge) -> Matrix:
         amendments=tuple(item for item in amendments if item is not None),
         entries=entries,
         aliases=raw.aliases,
+        size=units.parse(raw.size.cell) if raw.size else None,
     )
 
 
@@ -175,8 +182,15 @@ def _amendment(
     except UsageError as error:
         problems.append(source.problem(("amendments", index, "when"), str(error)))
         return None
-    exclude = tuple(canonicalize_name(name) for name in item.exclude)
-    return Amendment(when=when, require=item.require, exclude=exclude, because=item.because)
+    exclude, from_source = (tuple(map(canonicalize_name, names)) for names in (item.exclude, item.source))
+    return Amendment(
+        when=when,
+        require=item.require,
+        exclude=exclude,
+        source=from_source,
+        override=item.override,
+        because=item.because,
+    )
 
 
 def _expand(  # noqa: PLR0913
@@ -204,6 +218,7 @@ def _expand(  # noqa: PLR0913
     torches = [x for x in item.torch if check("torch", x, _unknown("torch", x, knowledge))]
     transformers = [x for x in item.transformers if check("transformers", x, _unknown("transformers", x, knowledge))]
     flash = [x for x in item.flash_attn if check("flash-attn", x, _unknown_flash_attn(x, knowledge))]
+    frameworks = [x for x in item.framework if check("framework", x, _unknown_framework(x, knowledge))]
     bases = [x for x in item.base if check("base", x, _absent(x, source.data["bases"], "bases"))]
     for x in list(torches):
         cuda = check("cuda", item.cuda or "", _disagrees("cuda", item.cuda, x, knowledge.torch[x].cuda))
@@ -211,12 +226,13 @@ def _expand(  # noqa: PLR0913
         if not (cuda and triton):
             torches.remove(x)
     bases = [x for x in bases if x in raw.bases]
-    size = len(gpus) * len(bases) * len(torches) * len(transformers) * len(flash)
+    size = len(gpus) * len(bases) * len(torches) * len(transformers) * len(flash) * len(frameworks)
     if size > MAX_CELLS:
         problems.append(source.problem(("cells", index), f"it stands for {size:,} cells; {MAX_CELLS} are the most"))
         return []
     entries = []
-    for gpu, base, torch, tf, fa in itertools.product(gpus, bases, torches, transformers, flash):
+    points = itertools.product(gpus, bases, torches, transformers, flash, frameworks)
+    for gpu, base, torch, tf, fa, on_top in points:
         pins, python = knowledge.torch[torch], raw.bases[base].python
         if python not in pins.pythons:
             text = f"torch {torch} has no wheel for Python {python} of base {base}; it has {', '.join(pins.pythons)}"
@@ -230,6 +246,7 @@ def _expand(  # noqa: PLR0913
             flash_attn=fa,
             triton=pins.triton,
             python=python,
+            framework=on_top,
         )
         entries.append(Entry(cell=cell, base=base, extras=(*raw.stack, *item.extras)))
     return entries
@@ -257,6 +274,12 @@ def _unknown_flash_attn(version: str, knowledge: Knowledge) -> str | None:
     if version == NO_FLASH_ATTN:
         return None
     return _unknown(flash_attn_package(version), version, knowledge)
+
+
+def _unknown_framework(value: str, knowledge: Knowledge) -> str | None:
+    if value == NO_FRAMEWORK:
+        return None
+    return _unknown(*framework(value), knowledge)
 
 
 def _disagrees(axis: str, written: str | None, torch: str, pinned: str) -> str | None:

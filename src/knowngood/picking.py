@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any
 
 from knowngood.cell import NO_FLASH_ATTN, Cell
-from knowngood.check import given_boxes, universe_allowed
 from knowngood.compiled import Point, newest_first
 from knowngood.domain import bits
 from knowngood.explain import Demand, Problem, minimal_conflict, minimal_rules, relaxation
@@ -20,6 +19,7 @@ from knowngood.picked import Choice, Clash, Picked
 from knowngood.placing import Placed, place
 from knowngood.published import Published, packages_of
 from knowngood.query import Request
+from knowngood.suggesting import given_boxes, universe_allowed
 from knowngood.universe import CELL_PACKAGES, Universe
 
 FAMILIES = ("flash-attn", "flash-attn-4")
@@ -85,7 +85,7 @@ def problem_of(placed: Placed, request: Request, published: Published) -> Proble
         # A cell's axis has one value; outside of cells that rule is a warning.
         among=compiled.hard
         | compiled.unknown
-        | given_boxes(universe, request.used)
+        | given_boxes(universe, request.stated)
         | compiled.of_rule.get("one-flash-attention", 0),
         order=order,
     )
@@ -101,7 +101,10 @@ def _pythons(universe: Universe, published: Published) -> list[int]:
 def _published(placed: Placed, problem: Problem, published: Published) -> list[Choice]:
     domains = problem.compiled.domains
     found = []
+    asked = {demand.variable for demand in placed.demands}
     for cell in published.ranked:
+        if cell.framework_pin and cell.framework_pin[0] not in asked:
+            continue  # whoever wants no framework gets none
         values = packages_of(cell) | {"gpu": cell.gpu, "python": cell.python}
         sets = dict(problem.base)
         try:

@@ -8,31 +8,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from pathlib import Path
 
-from knowngood import bases, build, evidence, locking, render, smoke, wheelhouse
+from knowngood import bases, build, evidence, locking, ownership, records, render, smoke, wheelhouse
 from knowngood.atomic import write_text
 from knowngood.cell import Cell
 from knowngood.engine import Engine
-from knowngood.errors import KnowngoodError, from_os
+from knowngood.errors import KnowngoodError, NetworkError, from_os
 from knowngood.evidence import Evidence, Tier
 from knowngood.paths import cache_dir
 from knowngood.predictions import predict
 from knowngood.project import Project, cxx11abi
+from knowngood.record import Record
+from knowngood.results import Result, Status
+from knowngood.shape import Shape
 from knowngood.tree import CellLock
 
 Say = Callable[[str], None]
-
-
-class Status(StrEnum):
-    """How a cell came out."""
-
-    PROVEN = "proven"
-    UNCHANGED = "unchanged"
-    """Nothing it follows from has changed since it was proven; nothing was done."""
-    BUILT = "built"
-    FAILED = "failed"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,20 +38,10 @@ class Options:
     suite: smoke.Options = field(default_factory=smoke.Options)
     force_smoke: bool = False
     """Run the suite though there is good evidence for this very image."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Result:
-    """A cell's line in the summary."""
-
-    cell: str
-    status: Status
-    seconds: float
-    tier: Tier = Tier.NONE
-    image: build.Image | None = None
-    evidence: Path | None = None
-    note: str = ""
-    error: KnowngoodError | None = None
+    record: bool = False
+    """Write the record of what was built beside its Dockerfile."""
+    wait: bool = True
+    """For another run that works on the same cell."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +58,11 @@ class Pipeline:
         note = ""
         try:
             locked, cell, note = self.lock(cell, say)
-            plan = self.plan(locked, say)
-            image = self.image(plan, locked, say)
-            path, run = self.prove(cell, image, say) if self.options.prove else (None, None)
+            with ownership.held(str(cell), wait=self.options.wait, say=say):
+                plan = self.plan(locked, say)
+                image = self.image(plan, locked, say)
+                note = "; ".join(filter(None, [note, self.compare(image, locked, plan)]))
+                path, run = self.prove(cell, image, say) if self.options.prove else (None, None)
         except (KnowngoodError, OSError) as error:
             said = error if isinstance(error, KnowngoodError) else from_os(error)
             if said is None:
@@ -150,23 +134,55 @@ class Pipeline:
             dockerfile=folder / "Dockerfile",
             context=project.tree.folder,
             contexts=contexts,
-            inputs=self.inputs(text, locked, base),
+            inputs=self.shape(text, locked, base).inputs,
         )
 
-    def inputs(self, dockerfile: str, locked: CellLock, base: str) -> str:
-        """SHA-256 over all that shapes the cell's image."""
-        return build.inputs(
+    def shape(self, dockerfile: str, locked: CellLock, base: str) -> Shape:
+        """All that shapes the cell's image; `base` is the build context."""
+        return build.shape(
             dockerfile,
-            {"recipe": self.project.tree.folder / "recipe", "smoke": self.project.suite},
-            {"base": base.rpartition("@")[2], "lock": locked.digest, "uv": build.uv_version()},
+            lock=locked.digest,
+            base=base.rpartition("@")[2],
+            recipe=build.folder_digest(self.project.tree.folder / "recipe"),
+            suite=build.folder_digest(self.project.suite),
         )
 
     def image(self, plan: build.Plan, locked: CellLock, say: Say) -> build.Image:
-        """The plan's image, built unless it is there."""
-        if found := build.existing(plan, self.engine):
-            return found
-        with build.host_secrets() as secrets:
-            return build.build(replace(plan, secrets=secrets), self.engine, log=log(locked.cell, "build"), say=say)
+        """The plan's image, built unless it is there; tried again when a server did not answer."""
+        import stamina
+
+        image = build.existing(plan, self.engine)
+        if image is None:
+            for attempt in stamina.retry_context(
+                on=NetworkError, attempts=3, wait_initial=2, wait_max=30, timeout=None
+            ):
+                with attempt, build.host_secrets() as secrets:
+                    if attempt.num > 1:
+                        say(f"the network failed: attempt {attempt.num}")
+                    whole = replace(plan, secrets=secrets)
+                    image = build.build(whole, self.engine, log=log(locked.cell, "build"), say=say)
+        assert image is not None  # noqa: S101  # the last attempt raises
+        if self.engine.containerd_store:
+            self.record(image, locked, plan)
+        return image
+
+    def record(self, image: build.Image, locked: CellLock, plan: build.Plan) -> Record:
+        """The record of the plan's image, which stays in the cache; `KnowngoodError` where the engine gives none."""
+        made = records.kept(plan.inputs)
+        if made is None or made.manifest.digest != image.digest:
+            shape = self.shape(plan.dockerfile.read_text(encoding="utf-8"), locked, plan.contexts["base"])
+            made = records.take(self.engine, image, locked, shape)
+            records.keep(made)
+        return made
+
+    def compare(self, image: build.Image, locked: CellLock, plan: build.Plan) -> str:
+        """A note when the image is not what the committed record says; a new record where that is asked for."""
+        if not self.engine.containerd_store and not self.options.record:
+            return ""
+        made, committed = self.record(image, locked, plan), self.project.tree.load_record(locked.cell)
+        if self.options.record:
+            write_text(self.project.tree.record_path(locked.cell), made.text())
+        return _said(made, committed)
 
     def prove(self, cell: Cell, image: build.Image, say: Say) -> tuple[Path | None, Evidence]:
         """Good evidence for this very image on this machine: what there is (no path), or that of a new run."""
@@ -198,6 +214,14 @@ class Pipeline:
             and (self.options.suite.quick or not run.quick)
         ]
         return good[-1] if good else None
+
+
+def _said(made: Record, committed: Record | None) -> str:
+    """A note when the same shape came out as other bytes before."""
+    if committed is None or committed.shape != made.shape or committed.manifest == made.manifest:
+        return ""
+    layers = ", ".join(committed.differences(made))
+    return f"NOT as recorded ({layers} differ): `knowngood verify '{made.cell}'` says in which files"
 
 
 def log(cell: Cell, step: str) -> Path:

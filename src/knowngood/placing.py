@@ -6,13 +6,13 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from knowngood.domain import Domain, bits
+from knowngood.domain import Domain, bits, holds
 from knowngood.errors import UsageError
 from knowngood.explain import Demand
-from knowngood.findings import AXES, Finding, fact
+from knowngood.findings import AXES, Finding, applies, fact
 from knowngood.query import Request, Wanted
 from knowngood.universe import Universe, meet
-from knowngood.world import Box, compile_rules
+from knowngood.world import Box, compile_rules, forbidden, has_facts
 
 FAMILIAR = frozenset({"accelerate", "peft", "trl", "deepspeed", "vllm", "bitsandbytes", "datasets", "flash-attn-3"})
 """Packages that are known by name only, besides those that packages with facts require."""
@@ -38,6 +38,8 @@ class Placed:
     """Something was named that facts do not cover."""
     tags: list[tuple[Box, Mapping[str, str]]] = field(default_factory=list)
     """What wheels were built for, as boxes, with the constants of their wording."""
+    beyond: list[tuple[Box, Mapping[str, str]]] = field(default_factory=list)
+    """What is forbidden beside packages without facts, as boxes, with the versions of those."""
 
     def demand(self, text: str, variable: str, mask: int, shown: str | None = None, *, rebuild: bool = False) -> None:
         """Add a demand on a variable."""
@@ -46,6 +48,11 @@ class Placed:
             self.point[variable] = mask.bit_length() - 1
         if shown is not None:
             self.shown[variable] = shown
+
+    def lies_in(self, box: Box) -> bool:
+        """Whether what was stated lies in a box; an attention that was not stated may."""
+        point = self.point
+        return all(mask >> point[name] & 1 if name in point else name == "attn" for name, mask in box.masks.items())
 
 
 def place(universe: Universe, request: Request, gpus: list[str] | None = None) -> Placed:
@@ -62,7 +69,35 @@ def place(universe: Universe, request: Request, gpus: list[str] | None = None) -
         placed.demand(f"attn={request.attn}", "attn", domains["attn"].mask(request.attn))
     for wanted in request.packages:
         _package(placed, wanted)
+    _beyond(placed, request)
     return placed
+
+
+def _beyond(placed: Placed, request: Request) -> None:
+    """The forbidden combinations that the versions of packages without facts fulfil."""
+    world = placed.universe.world
+    for rule, combination in placed.universe.beyond:
+        others = {name: text for name, text in combination.items() if name in placed.uncovered}
+        rest = {name: text for name, text in combination.items() if name not in others}
+        if not others or not has_facts(world, rest):
+            continue
+        if all(_inside(text, placed.uncovered[name]) for name, text in others.items()):
+            box = forbidden(world, rule, rest)
+            if box is not None:
+                placed.beyond.append((box, {name: placed.uncovered[name] for name in others}))
+                if len(box.masks) == 1 and rule.severity == "error" and applies(rule, request.stated):
+                    [(variable, mask)] = box.masks.items()
+                    text = " ".join(f"{name}{placed.uncovered[name]}" for name in others)
+                    whole = world.domains[variable].all
+                    placed.bounded.append(Demand(text=text, variable=variable, mask=whole & ~mask))
+
+
+def _inside(condition: str, said: str) -> bool:
+    """Whether a version is in a range; a range that was asked for is no version, and so not known to be."""
+    try:
+        return condition == "*" or holds(condition, said)
+    except ValueError:
+        return False
 
 
 def _axis(placed: Placed, domain: Domain, name: str, text: str) -> None:

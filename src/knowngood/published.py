@@ -66,8 +66,9 @@ def cells_of(matrix: Mapping[str, Any], book: Factbook) -> tuple[Cell, ...]:
     """The cells of matrix.yaml's plain data; entries that do not make sense are left to `knowngood.matrix`."""
     found: dict[str, Cell] = {}
     for item in matrix.get("cells") or ():
-        lists = [_listed(item.get(key, "none")) for key in ("gpu", "base", "torch", "transformers", "flash-attn")]
-        for gpu, base, torch, transformers, flash in itertools.product(*lists):
+        axes = ("gpu", "base", "torch", "transformers", "flash-attn", "framework")
+        lists = [_listed(item.get(key, "none")) for key in axes]
+        for gpu, base, torch, transformers, flash, framework in itertools.product(*lists):
             cuda, triton = book.fact("torch", torch, "cuda"), book.fact("torch", torch, "triton")
             python = (matrix.get("bases") or {}).get(base, {}).get("python")
             try:
@@ -79,6 +80,7 @@ def cells_of(matrix: Mapping[str, Any], book: Factbook) -> tuple[Cell, ...]:
                     flash_attn=NO_FLASH_ATTN if flash == "none" else flash,
                     triton=str(triton),
                     python=str(python),
+                    framework=framework.replace("==", ""),
                 )
             except UsageError:
                 continue
@@ -92,13 +94,14 @@ def _listed(value: Any) -> list[str]:
 
 @cache
 def packages_of(cell: Cell) -> dict[str, str]:
-    """The cell's axes that are packages, by distribution; `none` for those it does not have."""
+    """The cell's axes that are packages, by distribution; `none` for the flash attention it does not have."""
     return {
         "torch": cell.torch,
         "transformers": cell.transformers,
         "triton": cell.triton,
         "flash-attn": cell.flash_attn if cell.flash_attn_package == "flash-attn" else "none",
         "flash-attn-4": cell.flash_attn if cell.flash_attn_package == "flash-attn-4" else "none",
+        **dict([cell.framework_pin] if cell.framework_pin else []),
     }
 
 
@@ -110,6 +113,8 @@ def cell_with(published: Published, placed: Placed, point: Mapping[str, int]) ->
         return None
     ranges = {demand.variable: demand.mask for demand in placed.demands if demand.variable not in point}
     for cell in published.ranked:
+        if cell.framework_pin and cell.framework_pin[0] not in wanted:
+            continue
         has = packages_of(cell) | {"gpu": cell.gpu, "python": cell.python}
         if any(name not in has and value != "none" for name, value in wanted.items() if name not in AXES):
             continue

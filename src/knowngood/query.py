@@ -58,6 +58,11 @@ class Request:
     """`--with`"""
     packages: tuple[Wanted, ...] = ()
 
+    @property
+    def stated(self) -> Mapping[str, str]:
+        """How it is used; the attention is an axis, and a condition of use too."""
+        return self.used if self.attn is None else {**self.used, "attn": self.attn}
+
 
 def requirement(text: str, *, named: bool = True, python: str | None = None) -> Wanted | None:
     """A requirement or a wheel's name; `None` when its marker excludes it. Raises `UsageError`."""

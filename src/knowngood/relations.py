@@ -70,6 +70,24 @@ def _key(value: str, table: Mapping[str, Any]) -> bool:
     return value in table
 
 
+def condition_holds(wanted: str, stated: str) -> bool:
+    """Whether a stated value (`2`, `bf16`, `false`) fulfils a rule's condition (`>1`, `bf16|fp16`, `!right`)."""
+    from knowngood.domain import holds
+    from knowngood.errors import UsageError
+
+    said = stated.strip().lower()
+    if wanted.startswith("!") and not wanted.startswith("!="):
+        return not condition_holds(wanted[1:], stated)
+    if wanted[:1] in "<>=!~":
+        try:
+            return holds(wanted, said)
+        except UsageError:
+            return False
+        except ValueError:
+            return False
+    return said in [text.strip().lower() for text in wanted.split("|")]
+
+
 NAMED: Mapping[str, Callable[..., bool]] = {
     "runs": _runs_condition,
     "in": _in,

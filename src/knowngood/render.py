@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from knowngood.errors import UsageError
 from knowngood.lock import Layer
 from knowngood.tree import CellLock
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 LABEL = "io.knowngood."
 
@@ -18,23 +23,31 @@ _SAFE = re.compile(r"[A-Za-z0-9 _.,:;/@+=>()-]*")
 
 def dockerfile(locked: CellLock, templates: Path) -> str:
     """The text of `docker/cells/<id>/Dockerfile`."""
+    cell = locked.cell
+    return (
+        _environment(templates)
+        .get_template("Dockerfile.j2")
+        .render(
+            cell=str(cell),
+            python=cell.python,
+            cuda_floor=cuda_floor(cell.cuda),
+            layers=[_layer(layer) for layer in locked.layers],
+            labels={key: _safe(value) for key, value in labels(locked).items()},
+        )
+    )
+
+
+@cache
+def _environment(templates: Path) -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    environment = Environment(
+    return Environment(
         loader=FileSystemLoader(templates),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
         autoescape=False,  # noqa: S701  # a Dockerfile is no HTML; `_safe` is its guard
-    )
-    cell = locked.cell
-    return environment.get_template("Dockerfile.j2").render(
-        cell=str(cell),
-        python=cell.python,
-        cuda_floor=cuda_floor(cell.cuda),
-        layers=[_layer(layer) for layer in locked.layers],
-        labels={key: _safe(value) for key, value in labels(locked).items()},
     )
 
 
@@ -46,10 +59,11 @@ def cuda_floor(cuda: str) -> str:
 def labels(locked: CellLock) -> dict[str, str]:
     """The image's OCI labels: what it is, each axis, the lock."""
     cell = locked.cell
+    on_top = f", with {' '.join(cell.framework_pin)}" if cell.framework_pin else ""
     return {
         "org.opencontainers.image.title": f"knowngood {cell}",
         "org.opencontainers.image.description": (
-            f"torch {cell.torch} (CUDA {cell.cuda}) and transformers {cell.transformers} for {cell.gpu}"
+            f"torch {cell.torch} (CUDA {cell.cuda}) and transformers {cell.transformers} for {cell.gpu}{on_top}"
         ),
         "org.opencontainers.image.base.name": locked.base,
         LABEL + "cell": str(cell),

@@ -1,4 +1,4 @@
-"""From requirements to a full set of wheels, by `uv pip compile`."""
+"""From requirements to a full set of distributions, by `uv pip compile`: wheels, and the sources that are let in."""
 
 from __future__ import annotations
 
@@ -31,11 +31,20 @@ class Request:
     glibc: str
     locked_at: str
     """Releases after this day are not seen, `2026-11-20`."""
+    sources: tuple[str, ...] = ()
+    """Distributions that may come as a source archive; every other one must be a wheel."""
+    overrides: tuple[str, ...] = ()
+    """Requirements that stand in for whatever else is asked of those distributions."""
+
+    def document(self) -> dict[str, Any]:
+        """Everything that the answer follows from; what came later than the first locks, where it is used."""
+        later = {"sources", "overrides"}
+        return {name: value for name, value in vars(self).items() if value or name not in later}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pinned:
-    """A wheel that was chosen, and where it lies."""
+    """A wheel or a source archive that was chosen, and where it lies."""
 
     name: str
     version: str
@@ -44,7 +53,7 @@ class Pinned:
 
     @property
     def file(self) -> str:
-        """The wheel's file name."""
+        """The file's name."""
         return unquote(urlsplit(self.url).path).rpartition("/")[2]
 
 
@@ -59,18 +68,40 @@ def command(request: Request, folder: Path, wheels: Path | None) -> list[str]:
     """The argv of the resolver, reading `folder/in.txt` and writing `folder/pylock.toml`."""
     from uv import find_uv_bin
 
-    config = host.settings().files.get("uv-config")
-    argv = [find_uv_bin(), "pip", "compile", "--quiet"]
-    argv += ["--config-file", str(config)] if config else ["--no-config"]
+    argv = [find_uv_bin(), "pip", "compile", "--quiet", *config()]
     argv += ["--generate-hashes", "--format", "pylock.toml", "--output-file", str(folder / "pylock.toml")]
     argv += ["--python-version", request.python]
-    argv += ["--python-platform", f"x86_64-manylinux_{request.glibc.replace('.', '_')}"]
+    argv += ["--python-platform", platform(request.glibc)]
     argv += ["--only-binary", ":all:", "--exclude-newer", request.locked_at, "--no-header"]
+    argv += [word for name in request.sources for word in ("--no-binary", name)]
     if request.excludes:
         argv += ["--excludes", str(folder / "excludes.txt")]
+    if request.overrides:
+        argv += ["--overrides", str(folder / "overrides.txt")]
     if wheels:
         argv += ["--find-links", str(wheels)]
     return [*argv, str(folder / "in.txt")]
+
+
+def config() -> list[str]:
+    """Options that name the configuration file of uv that the host has, or none."""
+    file = host.settings().files.get("uv-config")
+    return ["--config-file", str(file)] if file else ["--no-config"]
+
+
+def platform(glibc: str) -> str:
+    """A Linux on x86-64 of that glibc, as uv names it."""
+    return f"x86_64-manylinux_{glibc.replace('.', '_')}"
+
+
+def environment() -> dict[str, str]:
+    """What uv runs in: of its settings those that say how to reach an index; none that would change what is chosen."""
+    settings = host.settings()
+    env = {key: value for key, value in os.environ.items() if not key.startswith("UV_") or key in _KEPT}
+    env |= settings.env
+    if "ca" in settings.files:
+        env["SSL_CERT_FILE"] = str(settings.files["ca"])
+    return env
 
 
 def resolve(request: Request, wheels: Path | None = None) -> list[Pinned]:
@@ -82,13 +113,9 @@ def resolve(request: Request, wheels: Path | None = None) -> list[Pinned]:
         folder = Path(name)
         (folder / "in.txt").write_text("\n".join(request.requirements) + "\n")
         (folder / "excludes.txt").write_text("\n".join(request.excludes) + "\n")
-        settings = host.settings()
-        # Of uv's settings those that say how to reach an index; none that would change what is chosen.
-        env = {key: value for key, value in os.environ.items() if not key.startswith("UV_") or key in _KEPT}
-        env |= settings.env
-        if "ca" in settings.files:
-            env["SSL_CERT_FILE"] = str(settings.files["ca"])
-        done = subprocess.run(command(request, folder, wheels), env=env, capture_output=True, text=True, check=False)
+        (folder / "overrides.txt").write_text("\n".join(request.overrides) + "\n")
+        argv = command(request, folder, wheels)
+        done = subprocess.run(argv, env=environment(), capture_output=True, text=True, check=False)
         if done.returncode:
             raise failure(done.stderr, request.requirements)
         return parse(tomllib.loads((folder / "pylock.toml").read_text()), request)
@@ -131,6 +158,9 @@ def parse(lock: dict[str, Any], request: Request) -> list[Pinned]:
             ranks = [order[tag] for tag in _tags(item.file) if tag in order]
             if ranks and sha256:
                 candidates.append((min(ranks), item))
+        if not candidates and package["name"] in request.sources:
+            pinned.append(_source(package))
+            continue
         if not candidates:
             raise KnowngoodError(
                 f"{package['name']} {package.get('version', '')} has no wheel with a sha256 for Python "
@@ -138,6 +168,16 @@ def parse(lock: dict[str, Any], request: Request) -> list[Pinned]:
             )
         pinned.append(min(candidates, key=lambda pair: pair[0])[1])
     return pinned
+
+
+def _source(package: dict[str, Any]) -> Pinned:
+    archive = package["sdist"]
+    return Pinned(
+        name=package["name"],
+        version=package["version"],
+        url=archive["url"],
+        sha256=archive["hashes"]["sha256"],
+    )
 
 
 def _tags(file: str) -> frozenset[tags.Tag]:

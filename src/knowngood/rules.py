@@ -54,13 +54,24 @@ class Rule:
     require: Mapping[str, Condition]
     when: Mapping[str, Condition] = field(default_factory=dict)
     given: Mapping[str, str] = field(default_factory=dict)
+    unless: Mapping[str, str] = field(default_factory=dict)
+    """Conditions of use under any of which it has nothing to say; what is not stated does not count."""
     because: str
     source: tuple[str, ...]
     confidence: str = "artefact"
     severity: str = "error"
     kind: str = "rule"
+    forbid: tuple[Mapping[str, str], ...] = ()
+    """Combinations that break it, beside `require`: what an incident's `affected` becomes."""
+    silent: bool = False
+    """Nothing fails by it: while its conditions are open it does not weigh in the choice of a change."""
     fix: tuple[Mapping[str, Any], ...] = ()
     """`{"change": {...}, "note": ...}` each, before those that are computed."""
+
+    @property
+    def always(self) -> bool:
+        """Whether it holds however it is used."""
+        return not self.given and not self.unless
 
     @property
     def references(self) -> list[str]:

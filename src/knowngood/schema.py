@@ -12,7 +12,8 @@ from typing import Annotated, Any, Literal, TypeVar
 from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from knowngood.cell import NO_FLASH_ATTN, flash_attn_package, plain_version
+from knowngood import units
+from knowngood.cell import NO_FLASH_ATTN, NO_FRAMEWORK, flash_attn_package, framework, plain_version
 from knowngood.document import Document
 from knowngood.errors import Problem, UsageError
 
@@ -48,6 +49,19 @@ def _flash_attn(value: str) -> str:
     except UsageError as error:
         raise ValueError(str(error)) from None
     return value
+
+
+def _framework(value: str) -> str:
+    if value == NO_FRAMEWORK:
+        return value
+    name, _, version = value.partition("==")
+    try:
+        framework(name + version)
+    except UsageError as error:
+        raise ValueError(str(error)) from None
+    if not version or not name.replace("-", "").isalpha():
+        raise ValueError(f"{value!r} is not written like xtuner==0.1.23")
+    return name + version
 
 
 def _requirement(value: str) -> str:
@@ -121,6 +135,8 @@ class Amendment(_Section):
     when: Text
     require: Requirements = ()
     exclude: Annotated[tuple[Package, ...], BeforeValidator(listed)] = ()
+    source: Annotated[tuple[Package, ...], BeforeValidator(listed)] = ()
+    override: Requirements = ()
     because: Text
 
 
@@ -133,10 +149,22 @@ class CellItem(_Section):
     flash_attn: Annotated[Values[Annotated[str, AfterValidator(_flash_attn)]], Field(alias="flash-attn")] = (
         NO_FLASH_ATTN,
     )
+    framework: Values[Annotated[str, AfterValidator(_framework)]] = (NO_FRAMEWORK,)
     base: Values[Name]
     cuda: Annotated[str, _matching(r"\d{2}\.\d", "13.0")] | None = None
     triton: Annotated[str, _version_of("triton")] | None = None
     extras: Annotated[Requirements, Field(alias="with")] = ()
+
+
+def _size(value: str) -> str:
+    units.parse(value)
+    return value
+
+
+class Size(_Section):
+    """What images may weigh, compressed."""
+
+    cell: Annotated[str, AfterValidator(_size)]
 
 
 class MatrixFile(_Section):
@@ -152,6 +180,7 @@ class MatrixFile(_Section):
     amendments: tuple[Amendment | None, ...] = ()
     cells: Annotated[tuple[CellItem | None, ...], Field(min_length=1)]
     floors: Annotated[dict[Package, Annotated[str, _version_of("the floor")]], Field(min_length=1)]
+    size: Size | None = None
     aliases: dict[Name, str] = {}
 
 
@@ -182,6 +211,7 @@ _STAND_INS: Mapping[str, Any] = {
     "locked-at": "2000-01-01",
     "stack": [],
     "layers": {},
+    "size": None,
     "amendments": [],
     "aliases": {},
 }
@@ -200,7 +230,7 @@ def _take_out(data: Any, path: tuple[str | int, ...], *, unknown: bool) -> bool:
         data.pop(path[-1], None)
     elif len(path) > 1 and isinstance(data[title], list) and title in ("cells", "amendments"):
         data[title][path[1]] = None
-    elif len(path) > 1 and isinstance(data[title], dict):
+    elif len(path) > 1 and isinstance(data[title], dict) and title != "size":  # which is one thing as a whole
         data[title].pop(path[1], None)
     elif title in _STAND_INS:
         data[title] = copy.deepcopy(_STAND_INS[title])
@@ -253,6 +283,7 @@ def _nearest(path: Sequence[str | int]) -> str:
             "bases": Bootstrap if "bootstrap" in path else Base,
             "amendments": Amendment,
             "cells": CellItem,
+            "size": Size,
         }.get(str(path[0]), MatrixFile)
         if len(path) > 1
         else MatrixFile

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from knowngood.cell import NO_FLASH_ATTN, Axis, Cell
+from knowngood.cell import NO_FLASH_ATTN, NO_FRAMEWORK, Axis, Cell
 from knowngood.errors import UsageError
 
 _TERM = re.compile(r"\s*(?P<axis>[a-z-]+)\s*(?P<operator>===?|!=|~=|[<>]=?|=)\s*(?P<value>[^,\s]+)\s*")
@@ -28,7 +28,7 @@ class Filter:
     def matches(self, cell: Cell) -> bool:
         """Whether every condition holds for this cell."""
         axes = cell.axes()
-        return all(_holds(axes[axis], operator, value) for axis, operator, value in self._terms)
+        return all(_holds(axis, axes.get(axis, NO_FRAMEWORK), operator, value) for axis, operator, value in self._terms)
 
 
 def _term(part: str, whole: str) -> tuple[Axis, str, str]:
@@ -51,6 +51,10 @@ def _term(part: str, whole: str) -> tuple[Axis, str, str]:
         if operator in ("==", "!="):
             return axis, operator, value
         value = value.removeprefix("sm_")
+    if axis is Axis.FRAMEWORK:
+        if operator not in ("==", "!="):
+            raise UsageError(f"{part.strip()!r}: a framework is named, framework=xtuner0.1.23 or framework=xtuner*")
+        return axis, operator, value
     try:
         SpecifierSet(operator + value)
     except InvalidSpecifier:
@@ -58,8 +62,8 @@ def _term(part: str, whole: str) -> tuple[Axis, str, str]:
     return axis, operator, value
 
 
-def _holds(actual: str, operator: str, value: str) -> bool:
-    if actual.startswith("sm_"):
+def _holds(axis: Axis, actual: str, operator: str, value: str) -> bool:
+    if axis in (Axis.GPU, Axis.FRAMEWORK):
         if operator in ("==", "!="):
             return fnmatch.fnmatchcase(actual, value) == (operator == "==")
         actual = actual.removeprefix("sm_")

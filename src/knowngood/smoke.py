@@ -32,7 +32,7 @@ SUITE_IN_IMAGE = "/opt/knowngood/smoke_tests"
 _FOLDER = "/tmp/knowngood"  # noqa: S108  # in the container, which is ours alone
 _SHM = "1g"
 _LABEL = "io.knowngood.smoke"
-_TIMED_OUT = (124, 137)
+TIMED_OUT = (124, 137)
 """Exit codes of `timeout` in the container: it has stopped the suite, or had to kill it."""
 
 
@@ -91,7 +91,8 @@ def in_container(  # noqa: PLR0913
     """
     inside = command(cell, options)
     with sdk.client(engine) as client:
-        container = _create(client, image, inside, options)
+        _clear(client, cell)
+        container = _create(client, image, inside, options, cell)
         try:
             container.put_archive("/tmp", _archive({"predictions.json": json.dumps(predictions)}))  # noqa: S108
             _start(container, engine)
@@ -143,7 +144,7 @@ def here(  # noqa: PLR0913
         where=Where.BARE,
         image=None,
         when=_now(),
-        node=_fingerprint(platform.node(), {"kernel": platform.release(), "cpus": os.cpu_count()}),
+        node=fingerprint(platform.node(), {"kernel": platform.release(), "cpus": os.cpu_count()}),
         command=("python", "-m", "pytest", "smoke_tests", *argv[4:]),
         report=report,
     )
@@ -154,7 +155,17 @@ def _python_here() -> str:
     return str(Path(named) / "bin/python") if named else sys.executable
 
 
-def _create(client: DockerClient, image: str, command: list[str], options: Options) -> Container:
+def _label(cell: Cell) -> str:
+    return f"{platform.node()}/{cell}"
+
+
+def _clear(client: DockerClient, cell: Cell) -> None:
+    """Remove the container of a run that was killed: of one cell, one run at a time is at work on this machine."""
+    for left in client.containers.list(all=True, filters={"label": f"{_LABEL}={_label(cell)}"}):
+        left.remove(force=True, v=True)
+
+
+def _create(client: DockerClient, image: str, command: list[str], options: Options, cell: Cell) -> Container:
     from docker.types import DeviceRequest
 
     requests = [DeviceRequest(count=-1, capabilities=[["gpu"]])] if options.gpus else None
@@ -168,7 +179,7 @@ def _create(client: DockerClient, image: str, command: list[str], options: Optio
         pids_limit=options.pids,
         shm_size=_SHM,
         init=True,
-        labels={_LABEL: "1"},
+        labels={_LABEL: _label(cell)},
     )
 
 
@@ -204,7 +215,7 @@ def _follow(container: Container, options: Options, log: Path, say: Callable[[st
     container.reload()
     if container.attrs["State"].get("OOMKilled"):
         raise KnowngoodError(f"the suite was killed at {options.memory} of memory; --memory gives more (log: {log})")
-    if ended["StatusCode"] in _TIMED_OUT:
+    if ended["StatusCode"] in TIMED_OUT:
         raise KnowngoodError(f"the suite did not end within {options.seconds} s (log: {log})")
 
 
@@ -260,10 +271,10 @@ def node(engine: Engine) -> dict[str, Any]:
         "engine": info["ServerVersion"],
         "runtime": info["DefaultRuntime"],
     }
-    return _fingerprint(str(info["Name"]), facts)
+    return fingerprint(str(info["Name"]), facts)
 
 
-def _fingerprint(name: str, facts: Mapping[str, Any]) -> dict[str, Any]:
+def fingerprint(name: str, facts: Mapping[str, Any]) -> dict[str, Any]:
     """What may matter of a machine; its name only as a hash, since evidence is public."""
     return {"name": hashlib.sha256(name.encode()).hexdigest()[:12], **facts}
 

@@ -1,6 +1,7 @@
 """The committed folder `docker/`: what each cell locks, and the layers that the locks share.
 
-`cells/<id>/cell.json` (which layers, in which order), `layers/<name>/requirements.txt` (the pins).
+`cells/<id>/cell.json` (which layers, in which order), `cells/<id>/image.json` (what came out, `knowngood.record`),
+`layers/<name>/requirements.txt` (the pins).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from knowngood import cell as cells
-from knowngood import lock
+from knowngood import lock, record
 from knowngood.atomic import write_text
 from knowngood.cell import Cell
 from knowngood.errors import UsageError
@@ -84,6 +85,15 @@ class Tree:
         if found.digest != stored["lock"]:
             raise UsageError(f"{path}: its layers were changed by hand; run `knowngood lock` again")
         return found
+
+    def record_path(self, cell: Cell) -> Path:
+        """Where the record of the cell's image lies."""
+        return self.cell_folder(cell) / record.FILE
+
+    def load_record(self, cell: Cell) -> record.Record | None:
+        """The committed record of the cell's image, `None` when it has none; `UsageError` when it is damaged."""
+        path = self.record_path(cell)
+        return record.parse(path.read_text(encoding="utf-8"), str(path)) if path.exists() else None
 
     def _layer(self, name: str) -> lock.Layer:
         path = self.folder / "layers" / name / "requirements.txt"

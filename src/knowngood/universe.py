@@ -15,7 +15,7 @@ from knowngood.domain import Domain, bits
 from knowngood.factbook import DRIVERS, Factbook
 from knowngood.gpus import Gpus
 from knowngood.rules import Condition, Rule
-from knowngood.world import Box, World, compile_rules
+from knowngood.world import Box, World, compile_rules, has_facts
 
 ATTENTION: Mapping[str, str] = {
     "sdpa": "sdpa",
@@ -46,6 +46,8 @@ class Universe:
     """Those of `rules` that come from files."""
     wheel_rules: tuple[Rule, ...]
     """Those that ask what a wheel was built for (`{wheel.torch}`)."""
+    incidents: Mapping[str, tuple[str, ...]]
+    """Rule's id -> the incidents that it says, each of which has a page."""
     bounds: Mapping[str, Mapping[str, Mapping[str, int]]]
     """Package without facts -> package with facts -> specifier on the former -> releases of the latter that say so."""
 
@@ -70,12 +72,17 @@ class Universe:
     @cached_property
     def conditional(self) -> list[tuple[int, Box]]:
         """The boxes that count under a condition of use, with their bits."""
-        return [(bit, box) for bit, box in enumerate(self.world.boxes) if box.rule.given and not box.unknown]
+        return [(bit, box) for bit, box in enumerate(self.world.boxes) if not (box.rule.always or box.unknown)]
 
     @cached_property
     def conditions(self) -> frozenset[str]:
         """The conditions of use that any rule asks about."""
-        return frozenset(key for rule in self.rules for key in rule.given)
+        return frozenset(key for rule in self.rules for key in (*rule.given, *rule.unless))
+
+    @cached_property
+    def beyond(self) -> list[tuple[Rule, Mapping[str, str]]]:
+        """Forbidden combinations with packages that there are no facts about."""
+        return [(rule, item) for rule in self.rules for item in rule.forbid if not has_facts(self.world, item)]
 
     @cached_property
     def _kept(self) -> dict[str, Any]:
@@ -88,7 +95,9 @@ class Universe:
         return self._kept[name]
 
 
-def build(book: Factbook, gpus: Gpus, rules: Sequence[Rule]) -> Universe:
+def build(
+    book: Factbook, gpus: Gpus, rules: Sequence[Rule], incidents: Mapping[str, tuple[str, ...]] | None = None
+) -> Universe:
     """The universe of these facts and rules."""
     domains = domains_of(book, gpus, rules)
     bounds = bounds_of(book, domains)
@@ -103,6 +112,7 @@ def build(book: Factbook, gpus: Gpus, rules: Sequence[Rule]) -> Universe:
         rules=tuple(whole),
         written=tuple(rules),
         wheel_rules=tuple(rule for rule in rules if any(name.startswith("wheel.") for name in rule.references)),
+        incidents=incidents or {},
         bounds=bounds,
     )
 
@@ -140,6 +150,7 @@ def _named(rules: Iterable[Rule], axis: str) -> set[str]:
     """The releases of an axis that rules write out."""
     conditions = [table[axis] for rule in rules for table in (rule.when, rule.require) if axis in table]
     texts = [text for condition in conditions for text in condition.arguments if "{" not in text]
+    texts += [item[axis] for rule in rules for item in rule.forbid if axis in item]
     return {found for text in texts for found in re.findall(r"\d+(?:\.\d+)*", text)}
 
 

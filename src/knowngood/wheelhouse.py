@@ -43,22 +43,32 @@ def folder(option: str | None = None) -> Path:
     return Path(named).expanduser().resolve() if named else cache_dir() / "wheelhouse"
 
 
-def mismatches(file: str, cell: Cell, *, cxx11abi: bool) -> list[str]:
+def mismatches(  # noqa: PLR0913
+    file: str,
+    cell: Cell,
+    *,
+    cxx11abi: bool,
+    package: str | None = None,
+    version: str | None = None,
+    any_gpu: bool = False,
+) -> list[str]:
     """Why a wheel of that file name is not for this cell; empty when it is. Pure.
 
-    `cxx11abi` is the C++ ABI of the cell's torch.
+    `cxx11abi` is the C++ ABI of the cell's torch; `package` and `version` are flash-attn's of the cell unless given;
+    with `any_gpu` the name need not say for which architecture it is.
     """
+    wanted, pinned = package or cell.flash_attn_package or "", version or cell.flash_attn
     try:
-        name, version, _, tags = parse_wheel_filename(file)
+        name, found, _, tags = parse_wheel_filename(file)
     except InvalidWheelFilename as error:
         return [str(error)]
     wrong = []
-    if name != canonicalize_name(cell.flash_attn_package or "") or version.public != cell.flash_attn:
-        wrong.append(f"it is {name} {version.public}, the cell has flash-attn {cell.flash_attn}")
+    if name != canonicalize_name(wanted) or found.public != pinned:
+        wrong.append(f"it is {name} {found.public}, the cell has {wanted or 'flash-attn'} {pinned}")
     python = "cp" + cell.python.replace(".", "")
     if not any(tag.interpreter == python and tag.platform.endswith("x86_64") for tag in tags):
         wrong.append(f"its tags are {'.'.join(sorted(map(str, tags)))}, the cell wants {python} on x86_64")
-    local = _LOCAL.fullmatch(version.local or "")
+    local = _LOCAL.fullmatch(found.local or "")
     if local is None:
         wrong.append(
             "its local version does not say CUDA, torch, ABI and architecture (+cu13torch2.11cxx11abitrue.sm90)"
@@ -71,20 +81,26 @@ def mismatches(file: str, cell: Cell, *, cxx11abi: bool) -> list[str]:
     if (local["abi"] == "true") != cxx11abi:
         wrong.append(f"its C++11 ABI is {local['abi']}, that of torch {cell.torch} is {str(cxx11abi).lower()}")
     sms = [int(sm) for sm in re.findall(r"sm(\d+)", local["sms"])]
-    wanted = int(cell.gpu.removeprefix("sm_"))
+    number = int(cell.gpu.removeprefix("sm_"))
     # Machine code runs on the same major architecture, same or later minor.
-    if not any(sm // 10 == wanted // 10 and sm <= wanted for sm in sms):
+    if not any_gpu and not any(sm // 10 == number // 10 and sm <= number for sm in sms):
         wrong.append(
             f"it is for {', '.join(f'sm_{sm}' for sm in sms) or 'no stated architecture'}, the cell is {cell.gpu}"
         )
     return wrong
 
 
-def find(cell: Cell, house: Path, *, cxx11abi: bool) -> tuple[Wheel | None, list[str]]:
-    """The wheel for this cell, and for each other flash-attn wheel in the house the sentence that refuses it."""
+def find(
+    cell: Cell, house: Path, *, cxx11abi: bool, package: str | None = None, version: str | None = None
+) -> tuple[Wheel | None, list[str]]:
+    """The wheel for this cell, and for each other wheel of the package in the house the sentence that refuses it.
+
+    The package is flash-attn at the cell's version unless another is named.
+    """
     refused: list[str] = []
-    for path in sorted(house.glob("flash_attn-*.whl")) if house.is_dir() else []:
-        wrong = mismatches(path.name, cell, cxx11abi=cxx11abi)
+    stem = (package or "flash-attn").replace("-", "_")
+    for path in sorted(house.glob(f"{stem}-*.whl")) if house.is_dir() else []:
+        wrong = mismatches(path.name, cell, cxx11abi=cxx11abi, package=package, version=version)
         if not wrong:
             return Wheel(path=path, version=str(parse_wheel_filename(path.name)[1])), refused
         refused.append(f"{path.name} is not for {cell}: {'; '.join(wrong)}")

@@ -16,6 +16,7 @@ from typing import Any
 from knowngood import relations
 from knowngood.domain import Domain, bits, holds
 from knowngood.factbook import Factbook
+from knowngood.relations import condition_holds
 from knowngood.rules import REFERENCE, Condition, Rule
 
 Values = Mapping[str, str]
@@ -135,7 +136,45 @@ def compile_rules(world: World, rules: Sequence[Rule], constants: Mapping[str, A
         yield from _compile(world, rule, constants or {})
 
 
+NICKNAMES: Mapping[str, str] = {"cuda": "torch.cuda"}
+"""What `forbid` calls a fact."""
+
+
+def forbidden(world: World, rule: Rule, combination: Mapping[str, str]) -> Box | None:
+    """What a combination forbids; nothing when it holds no known value. Subjects without facts are left out."""
+    masks: dict[str, int] = {}
+    for name, text in combination.items():
+        subject = NICKNAMES.get(name, name)
+        if subject.partition(".")[0] in world.domains:
+            true, _ = world.masks(subject, "spec", [text])
+            masks = _cut(masks, subject, true)
+    attentions = _attentions(world, rule)
+    if attentions is not None:
+        masks = _cut(masks, "attn", attentions)
+    return Box(rule=rule, masks=masks) if all(masks.values()) else None
+
+
+def _attentions(world: World, rule: Rule) -> int | None:
+    """The attention settings under which its conditions can hold: as an axis they can be part of a conflict."""
+    if "attn" not in {*rule.given, *rule.unless} or "attn" not in world.domains:
+        return None
+    wanted, excluded = rule.given.get("attn"), rule.unless.get("attn")
+    return sum(
+        1 << place
+        for place, name in enumerate(world.domains["attn"].values)
+        if (wanted is None or condition_holds(wanted, name)) and not (excluded and condition_holds(excluded, name))
+    )
+
+
+def has_facts(world: World, combination: Mapping[str, str]) -> bool:
+    """Whether all of a combination is about axes and packages with facts."""
+    return all(NICKNAMES.get(name, name).partition(".")[0] in world.domains for name in combination)
+
+
 def _compile(world: World, rule: Rule, constants: Mapping[str, Any]) -> Iterator[Box]:
+    for combination in rule.forbid:
+        if has_facts(world, combination) and (box := forbidden(world, rule, combination)) is not None:
+            yield box
     subjects = [*rule.when, *rule.require]
     if any(subject.partition(".")[0] not in world.domains for subject in subjects):
         return  # a package nobody has facts about

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import itertools
 import sys
 from typing import TYPE_CHECKING
 
 from knowngood import project
 from knowngood.cli import Answer
 from knowngood.commands import common
+from knowngood.errors import KnowngoodError
 
 if TYPE_CHECKING:
-    from knowngood.pipeline import Options, Result
+    from collections.abc import Iterator, Sequence
+
+    from knowngood.cell import Cell
+    from knowngood.compiling.run import Compiler
+    from knowngood.engine import Engine
+    from knowngood.pipeline import Options
+    from knowngood.results import Result
 
 
 def configure(parser: argparse.ArgumentParser, *, quick: bool = True) -> None:
@@ -21,36 +30,131 @@ def configure(parser: argparse.ArgumentParser, *, quick: bool = True) -> None:
     common.add_wheelhouse(parser)
     common.add_locked(parser)
     common.add_smoke(parser, quick=quick)
+    parser.add_argument(
+        "--jobs", type=_jobs, metavar="N", help="cells at once, as memory and disk allow (by processors)"
+    )
+    parser.add_argument("--no-wait", action="store_true", help="leave a cell that another run works on")
+    parser.add_argument(
+        "--record", action="store_true", help="write what came out beside the Dockerfile, as image.json"
+    )
+    parser.add_argument(
+        "--compile", action="store_true", help="compile the flash-attn 2 wheels that the wheelhouse lacks"
+    )
     parser.add_argument("--dry-run", action="store_true", help="print the exact commands and do nothing")
 
 
 def run(arguments: argparse.Namespace, *, smoke: bool = True, words: list[str] | None = None) -> Answer:
     """Build and prove the selected cells; the first cell that fails decides the exit code."""
-    from knowngood import engine, pipeline, progress, select
+    from knowngood import engine, progress, select
 
     here = project.find()
     matrix = here.matrix
     words = words or arguments.select or ([] if arguments.all else ["default"])
     cells = select.select(matrix.cells, matrix.aliases, words)
     if arguments.dry_run:
-        from knowngood import dryrun
+        from knowngood import dryrun, pipeline
 
         line = pipeline.Pipeline(here, options(arguments, smoke=smoke), dryrun.engine())
-        commands = [command for cell in cells for command in dryrun.commands(line, cell)]
+        commands = _compile_commands(arguments, here, cells, line.engine) if arguments.compile else []
+        commands += [command for cell in cells for command in dryrun.commands(line, cell)]
         return Answer(0, {"commands": commands}, "\n".join(dict.fromkeys(commands)))
     with progress.reporter("engine") as say:
         found = engine.ensure(say=say)
         say(f"docker {found.version} at {found.host}")
+    lacking = _compile(arguments, here, cells, found) if arguments.compile else []
+    results = list(_results(arguments, here, cells, found, smoke=smoke))
+    failed = [*(result.error for result in results if result.error), *lacking]
+    code = next((error.exit_code for error in failed), 0)
+    return Answer(code, {"cells": [result.document(here.root) for result in results]}, summary(results, here))
+
+
+def _results(
+    arguments: argparse.Namespace, here: project.Project, cells: Sequence[Cell], found: Engine, *, smoke: bool
+) -> Iterator[Result]:
+    """Each cell's result as it comes, shared layers first."""
+    from knowngood import crew, machine, pipeline, planning, progress, schedule, survey
+
     line = pipeline.Pipeline(here, options(arguments, smoke=smoke), found)
-    results: list[Result] = []
-    for number, cell in enumerate(cells, 1):
-        with progress.reporter(f"[{number}/{len(cells)}] {cell}") as say:
-            results.append(line.run(cell, say))
-        result = results[-1]
-        if result.error:
-            print(f"{result.cell}: {result.error}", file=sys.stderr)
-    code = next((result.error.exit_code for result in results if result.error), 0)
-    return Answer(code, {"cells": [_document(result, here) for result in results]}, summary(results, here))
+    asked = survey.asked(here, cells, line.options.wheelhouse)
+    held = survey.holdings(here, found)
+    tasks = [schedule.task(item, held, prove=smoke) for item in planning.order(list(asked), held)]
+    of_task = {item.cell: cell for item, cell in asked.items()}
+    jobs = min(arguments.jobs or machine.jobs(), len(tasks))
+    count = itertools.count(1)
+
+    def start(task: schedule.Task) -> crew.Work:
+        cell = of_task[task.cell]
+        if jobs > 1:
+            return crew.Child(task.cell, _again(arguments, str(cell), smoke=smoke), here.root)
+        number = f"[{next(count)}/{len(tasks)}] " if len(tasks) > 1 else ""
+        with progress.reporter(f"{number}{cell}") as say:
+            return crew.Done(line.run(cell, say))
+
+    with contextlib.ExitStack() as stack:
+        # A cell that is worked on in this process has the terminal's live line for itself.
+        say = stack.enter_context(progress.reporter("queue")) if jobs > 1 else _silent
+        for result in crew.work(tasks, start, lambda: machine.left(found), jobs=jobs, say=say):
+            if result.error:
+                print(f"{result.cell}: {result.error}", file=sys.stderr)
+            yield result
+
+
+def _silent(_: str) -> None:
+    pass
+
+
+def _compile(
+    arguments: argparse.Namespace, here: project.Project, cells: Sequence[Cell], found: Engine
+) -> list[KnowngoodError]:
+    """Fill the wheelhouse; returns why a wheel is still lacking, and that cell's twin is built in its place."""
+    from knowngood.commands import compile as compiling
+    from knowngood.compiling.order import orders
+
+    outcomes = compiling.supply(_compiler(arguments, here, found), orders(cells))
+    errors = [outcome for _, outcome in outcomes if isinstance(outcome, KnowngoodError)]
+    for error in errors:
+        print(error, file=sys.stderr)
+    return errors
+
+
+def _compile_commands(
+    arguments: argparse.Namespace, here: project.Project, cells: Sequence[Cell], found: Engine
+) -> list[str]:
+    from knowngood.commands import compile as compiling
+    from knowngood.compiling.order import orders
+
+    return compiling.dry(_compiler(arguments, here, found), orders(cells))
+
+
+def _compiler(arguments: argparse.Namespace, here: project.Project, found: Engine) -> Compiler:
+    from knowngood import wheelhouse
+    from knowngood.commands import compile as compiling
+    from knowngood.compiling.order import Options as CompileOptions
+
+    house, listed = wheelhouse.folder(arguments.wheelhouse), compiling.published_list(here)
+    return compiling.made_for(here, found, CompileOptions(wheelhouse=house, wheels=listed))
+
+
+def _again(arguments: argparse.Namespace, cell: str, *, smoke: bool) -> list[str]:
+    """The same command line, for one cell."""
+    argv = [
+        "build-matrix" if smoke else "build",
+        cell,
+        "--timeout",
+        str(arguments.timeout),
+        "--memory",
+        arguments.memory,
+    ]
+    argv += ["--quick" if arguments.quick else "--no-quick"]
+    argv += ["--wheelhouse", arguments.wheelhouse] if arguments.wheelhouse else []
+    flags = ("locked", "gpus", "again", "no_wait", "record")
+    return [*argv, *(f"--{flag.replace('_', '-')}" for flag in flags if getattr(arguments, flag))]
+
+
+def _jobs(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 64:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of cells from 1 to 64")
+    return int(text)
 
 
 def options(arguments: argparse.Namespace, *, smoke: bool) -> Options:
@@ -63,6 +167,8 @@ def options(arguments: argparse.Namespace, *, smoke: bool) -> Options:
         prove=smoke,
         suite=common.suite_options(arguments),
         force_smoke=arguments.again,
+        record=arguments.record,
+        wait=not arguments.no_wait,
     )
 
 
@@ -86,19 +192,3 @@ def summary(results: list[Result], here: project.Project) -> str:
     notes = [f"{result.cell}: {result.note}" for result in results if result.note]
     errors = [f"{result.cell}: FAILED: {result.error}" for result in results if result.error]
     return "\n".join([table.text(header, rows), *notes, *errors])
-
-
-def _document(result: Result, here: project.Project) -> dict[str, object]:
-    image = result.image
-    return {
-        "id": result.cell,
-        "status": str(result.status),
-        "tier": str(result.tier),
-        "image": {"tag": image.tag, "digest": image.digest, "bytes": image.size, "built": image.built}
-        if image
-        else None,
-        "seconds": round(result.seconds, 1),
-        "evidence": str(result.evidence.relative_to(here.root)) if result.evidence else None,
-        "note": result.note,
-        "error": str(result.error) if result.error else None,
-    }

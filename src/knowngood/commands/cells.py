@@ -12,12 +12,17 @@ from knowngood.commands import common
 def configure(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
     common.add_select(parser)
+    parser.add_argument(
+        "--catalog", metavar="URL|FILE", help="the cells of a site, by its catalog.json, in place of this project's"
+    )
 
 
 def run(arguments: argparse.Namespace) -> Answer:
     """List the selected cells."""
     from knowngood import evidence, select, table
 
+    if arguments.catalog:
+        return _of_catalog(arguments.catalog, arguments.select)
     here = project.find()
     matrix = here.matrix
     rows, document, notes = [], [], []
@@ -40,3 +45,35 @@ def run(arguments: argparse.Namespace) -> Answer:
         rows.append([str(cell), str(tier), ", ".join(aliases), passed or "-"])
     text = table.text(["cell", "tier", "aliases", "trains with"], rows)
     return Answer(0, {"cells": document, "left_out": notes}, "\n".join([text, *notes]))
+
+
+def _of_catalog(origin: str, chosen: list[str]) -> Answer:
+    """The cells of a site."""
+    from knowngood import cell, select, table
+    from knowngood.site import fetch
+
+    found = fetch.catalog(origin)
+    aliases = {alias: item.id for item in found.cells for alias in item.aliases}
+    items = {item.id: item for item in found.cells if item.in_matrix}
+    cells = [items[str(one)] for one in select.select([cell.parse(name) for name in items], aliases, chosen)]
+    document = [
+        {
+            "id": item.id,
+            "axes": item.axes,
+            "aliases": item.aliases,
+            "tier": item.tier,
+            "attention": {setting: seen.outcome for setting, seen in item.attention.items()},
+        }
+        for item in cells
+    ]
+    rows = [
+        [
+            item.id,
+            item.tier,
+            ", ".join(item.aliases),
+            ", ".join(setting for setting, seen in item.attention.items() if seen.outcome == "pass") or "-",
+        ]
+        for item in cells
+    ]
+    text = table.text(["cell", "tier", "aliases", "trains with"], rows)
+    return Answer(0, {"cells": document, "left_out": found.left_out}, text)

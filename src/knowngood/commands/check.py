@@ -86,7 +86,8 @@ def _text(result: Result) -> str:
         packages = " ".join(f"{name} {version}" for name, version in finding.packages.items())
         condition = "".join(f" when {key} {value}" for key, value in finding.when.items())
         lines.append(f"  {finding.severity}{condition}: {finding.because}")
-        lines.append(f"    {packages}  [{finding.id}; {finding.confidence}; {', '.join(finding.source)}]")
+        sources = ", ".join((*finding.source, *finding.pages))
+        lines.append(f"    {packages}  [{finding.id}; {finding.confidence}; {sources}]")
         lines += [f"    fix: {_fix(fix)}" for fix in finding.fix]
     if result.changes:
         lines.append("  change: " + ", ".join(f"{name} to {version}" for name, version in result.changes.items()))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from knowngood.cli import Answer
 from knowngood.errors import InputError, KnowngoodError, MissingError, Problem, UsageError, from_os
@@ -13,7 +14,8 @@ from knowngood.errors import InputError, KnowngoodError, MissingError, Problem, 
 if TYPE_CHECKING:
     from knowngood.diagnose import Diagnosis, Match
     from knowngood.gpus import Gpus
-    from knowngood.incidents import Incident
+    from knowngood.incident import Incident
+    from knowngood.incidents import Names
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -31,23 +33,39 @@ def run(arguments: argparse.Namespace) -> Answer:
         raise UsageError("no log; name a file, or pipe it in: `my-training 2>&1 | knowngood diagnose`")
     known = read(Path(arguments.incidents) if arguments.incidents else None)
     if name == "-":
-        found = diagnose(sys.stdin.buffer, known, _gpus())
+        found = diagnose(sys.stdin.buffer, known, _gpus(), _table)
     else:
         path = Path(name)
         if path.is_dir():
             raise UsageError(f"{name} is a folder; name the log file in it")
         try:
             with path.open("rb") as log:
-                found = diagnose(log, known, _gpus())
+                found = diagnose(log, known, _gpus(), _table)
         except FileNotFoundError:
             raise UsageError(f"there is no file {name}") from None
         except OSError as error:
             raise from_os(error) or KnowngoodError(f"{name} cannot be read: {error}") from None
+    found = _tried(found, known)
     return Answer(0 if found.matches else 3, found.document(), _text(found))
 
 
-def read(folder: Path | None = None) -> list[Incident]:
-    """The incidents of a folder, knowngood's own without one; `InputError` with every defect."""
+def _tried(found: Diagnosis, known: Sequence[Incident]) -> Diagnosis:
+    """With the remedies tried against the facts, where there is anything to try."""
+    from knowngood import diagnose_remedies as remedies
+    from knowngood import incident_rules, knowledge
+
+    packages = remedies.concerned(found)
+    if not packages:
+        return found
+    rules = [made for incident in known if (made := incident_rules.of(incident)) is not None]
+    return remedies.judged(found, knowledge.universe_of(packages, rules))
+
+
+def read(folder: Path | None = None, *, names: bool = False) -> list[Incident]:
+    """The incidents of a folder, knowngood's own without one; `InputError` with every defect.
+
+    With `names` what they refer to must be there, which takes longer.
+    """
     from knowngood import incidents, resources
 
     place = folder or resources.root() / "incidents"
@@ -67,7 +85,33 @@ def read(folder: Path | None = None) -> list[Incident]:
             problems.append(Problem(file=label, line=1, column=1, text=f"not UTF-8: {error.reason}; save it as UTF-8"))
     if problems:
         raise InputError(problems)
-    return incidents.parse_all(texts)
+    return incidents.parse_all(texts, _names() if names else None)
+
+
+def _names() -> Names:
+    """The rules, contracts and reproductions that there are."""
+    from knowngood import knowledge, resources
+    from knowngood.incidents import Names
+
+    root = resources.root()
+    return Names(
+        rules=frozenset(rule.id for rule in knowledge.read_rules(root / "rules")),
+        contracts=frozenset(path.stem for path in (root / "contracts").glob("*.yaml")),
+        reproductions=frozenset(path.name for path in (root / "reproductions").glob("*/")),
+    )
+
+
+def _table(package: str) -> Mapping[str, Any]:
+    """Where the functions of a package's releases stand; nothing when that was not harvested."""
+    import json
+
+    from knowngood import resources
+
+    try:
+        releases = json.loads((resources.root() / "facts" / "lines" / f"{package}.json").read_bytes())["releases"]
+        return {version: entry["facts"] for version, entry in releases.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
 
 
 def _gpus() -> Gpus | None:
@@ -90,8 +134,20 @@ def _text(found: Diagnosis) -> str:
         lines += [*([""] if lines else []), *_paragraph(number, match)]
     if not found.matches:
         lines.append("I don't know: no known failure stands in this log.")
+    if found.install:
+        lines += ["", f"the smallest change that goes with the rest of the log: {found.install}"]
     if found.excluded:
         lines.append(f"looks like, but the versions in the log exclude it: {', '.join(found.excluded)}")
+    for name, told in found.traceback.items():
+        if told.claimed:
+            lines.append(
+                f"{name}: the log says {told.claimed}, but {told.frame} says {told.span}: another one runs, or "
+                "its files were changed"
+            )
+        elif not told.releases:
+            lines.append(f"{name}: its lines in the traceback are of no release: a mix, or files that were changed")
+        elif name not in found.versions:
+            lines.append(f"{name}: by its lines in the traceback {told.span}")
     seen = ", ".join(f"{name} {' / '.join(versions)}" for name, versions in found.versions.items())
     return "\n".join([*lines, f"versions in the log: {seen or 'none'}"])
 
@@ -105,8 +161,10 @@ def _paragraph(number: int, match: Match) -> list[str]:
         f"   line {match.line}; at fault: {incident.component}  [{incident.id}; {sure}; {', '.join(incident.source)}]",
         f"   {incident.because}",
     ]
-    for fix in match.fix:
-        change = ", ".join(f"{name} {versions}" for name, versions in fix.get("change", {}).items())
-        cost = f" (costs: {fix['cost']})" if fix.get("cost") else ""
-        lines.append(f"   fix: {': '.join(filter(None, [change, fix['note']]))}{cost}")
+    for remedy in match.fix:
+        change = ", ".join(f"{name} {versions}" for name, versions in remedy.fix.change.items())
+        cost = f" (costs: {remedy.fix.cost})" if remedy.fix.cost else ""
+        lines.append(f"   fix: {': '.join(filter(None, [change, remedy.fix.note]))}{cost}")
+        if remedy.broken_by:
+            lines.append(f"        not here: {remedy.broken_by}")
     return lines

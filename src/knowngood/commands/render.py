@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from knowngood import project
 from knowngood.cli import Answer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from knowngood.evidence import Evidence
+    from knowngood.readme import Row
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -15,14 +22,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Render every cell that has a lock, and the tables."""
-    from knowngood import compatibility, locking, render
+    from knowngood import attention_pages, compatibility, locking, readme, render
     from knowngood.atomic import write_text
     from knowngood.commands.diagnose import read
-    from knowngood.diagnose_pages import known_releases, pages
+    from knowngood.diagnose_pages import around_here, pages
 
     here = project.find()
     wanted = {}
     unlocked = []
+    strays: list[Path] = []
     for cell in here.matrix.cells:
         locked = here.tree.load(cell)
         if locked is None:
@@ -31,21 +39,91 @@ def run(arguments: argparse.Namespace) -> Answer:
         path = here.tree.cell_folder(cell) / "Dockerfile"
         wanted[path] = render.dockerfile(locked, here.templates)
     if (here.root / "facts").is_dir():
-        readme = here.root / "README.md"
         wanted[here.root / "docs/compatibility.md"] = compatibility.page()
-        wanted[readme] = compatibility.in_readme(readme.read_text(encoding="utf-8"))
+        front = (here.root / "README.md").read_text(encoding="utf-8")
+        front = readme.replaced(front, "compatibility", compatibility.readme())
+        wanted[here.root / "README.md"] = readme.replaced(front, "cells", readme.cells(_rows(here)))
+    if (here.root / "facts" / "contracts").is_dir():
+        from knowngood.contract_files import rendered
+
+        wanted[here.root / "docs/contract-tables.md"] = rendered(here.root)
     if (here.root / "incidents").is_dir():
         folder = here.root / "docs/incidents"
-        wanted |= {folder / name: text for name, text in pages(read(), known_releases).items()}
+        wanted |= {folder / name: text for name, text in pages(read(names=True), around_here()).items()}
+        strays = [path for path in sorted(folder.glob("*.md")) if path not in wanted]
+    if here.evidence.is_dir():
+        wanted |= {here.root / "docs" / name: text for name, text in attention_pages.files(_runs(here)).items()}
     notes = [f"{name} is not locked; run `knowngood lock '{name}'`" for name in unlocked]
     if arguments.check:
-        diff = render.stale(wanted, here.tree.orphans(here.matrix.cells))
+        older = stale_records(here)
+        diff = render.stale(wanted, [*here.tree.orphans(here.matrix.cells), *strays])
         if diff or notes:
             text = "\n".join([*notes, diff + ("stale; run `knowngood render`" if diff else "")])
-            return Answer(1, {"current": False, "diff": diff, "unlocked": unlocked}, text)
-        return Answer(0, {"current": True, "files": len(wanted)}, f"{len(wanted)} files are current")
+            document = {"current": False, "diff": diff, "unlocked": unlocked, "records": older}
+            return Answer(1, document, "\n".join([*_told(older), text]))
+        document = {"current": True, "files": len(wanted), "records": older}
+        return Answer(0, document, "\n".join([*_told(older), f"{len(wanted)} files are current"]))
     changed = [str(path.relative_to(here.root)) for path, text in wanted.items() if write_text(path, text)]
     with locking.writing(here.tree):
-        removed = [str(path.relative_to(here.root)) for path in here.tree.prune(here.matrix.cells)]
+        for path in strays:
+            path.unlink()
+        gone = [*here.tree.prune(here.matrix.cells), *strays]
+        removed = [str(path.relative_to(here.root)) for path in gone]
     text = "\n".join([*notes, f"{len(changed)} of {len(wanted)} files changed", *changed])
     return Answer(0, {"changed": changed, "removed": removed, "unlocked": unlocked}, text)
+
+
+def _rows(here: project.Project) -> list[Row]:
+    """The cells as the README shows them, from what is committed beside them."""
+    from knowngood import evidence, readme
+
+    rows = []
+    for cell in here.matrix.cells:
+        runs, _ = evidence.load_all(here.evidence, str(cell))
+        record = here.tree.load_record(cell)
+        rows.append(
+            readme.Row(
+                cell=cell,
+                aliases=[alias for alias, target in here.matrix.aliases.items() if target == str(cell)],
+                tier=str(evidence.tier(runs, locked=here.tree.load(cell) is not None)),
+                trains=[setting for setting, outcome in evidence.attention(runs).items() if outcome == "pass"],
+                size=record.size if record else None,
+            )
+        )
+    return rows
+
+
+def _runs(here: project.Project) -> list[Evidence]:
+    from knowngood import evidence
+
+    loaded = map(evidence.load, sorted(here.evidence.glob("*/*.json")))
+    return [run for run in loaded if isinstance(run, evidence.Evidence)]
+
+
+def stale_records(here: project.Project) -> dict[str, list[str]]:
+    """The cells whose `image.json` is older than something that shapes the image, and what that is.
+
+    That is no fault of a rendered file: the next `knowngood build --record` makes it current.
+    """
+    from knowngood import survey
+
+    found = {}
+    folders = survey.digests(here)
+    for cell in here.matrix.cells:
+        recorded, locked = here.tree.load_record(cell), here.tree.load(cell)
+        base = survey.base_digest(here, locked.base) if locked else None
+        if (
+            recorded
+            and locked
+            and base
+            and (changed := survey.shape(here, locked, base, folders).changes(recorded.shape))
+        ):
+            found[str(cell)] = list(changed)
+    return found
+
+
+def _told(older: dict[str, list[str]]) -> list[str]:
+    return [
+        f"{cell}: changed since its image was recorded: {', '.join(changed)}; `knowngood build --record '{cell}'`"
+        for cell, changed in older.items()
+    ]

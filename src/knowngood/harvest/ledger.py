@@ -55,7 +55,7 @@ class Ledger:
                 for version in sorted(self.releases, key=Version)
             },
         }
-        return _lines(document, "") + "\n"
+        return lines(document, "") + "\n"
 
     def write(self, folder: Path) -> None:
         """Replace the package's file."""
@@ -89,10 +89,10 @@ def read_ledger(folder: Path, package: str) -> Ledger:
     return Ledger(package=package, reader=reader, releases=releases)
 
 
-def _lines(value: Any, indent: str) -> str:
+def lines(value: Any, indent: str) -> str:
     """JSON with every object opened, a key a line, and every list on one line."""
     if not isinstance(value, dict) or not value:
         return json.dumps(value, ensure_ascii=False)
     inner = indent + "  "
-    rows = [f"{inner}{json.dumps(str(key))}: {_lines(item, inner)}" for key, item in value.items()]
+    rows = [f"{inner}{json.dumps(str(key))}: {lines(item, inner)}" for key, item in value.items()]
     return "{\n" + ",\n".join(rows) + "\n" + indent + "}"

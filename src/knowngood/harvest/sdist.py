@@ -38,7 +38,7 @@ class RemoteSdist:
     @cached_property
     def size(self) -> int:
         """Bytes of the whole sdist."""
-        return self._path.stat().st_size
+        return self.path.stat().st_size
 
     @property
     def members(self) -> Mapping[str, int]:
@@ -85,13 +85,14 @@ class RemoteSdist:
     @contextmanager
     def _opened(self) -> Iterator[tarfile.TarFile]:
         try:
-            with tarfile.open(self._path, "r|gz") as archive:
+            with tarfile.open(self.path, "r|gz") as archive:
                 yield archive
         except (tarfile.TarError, zlib.error, EOFError, OSError) as error:
             raise Unreadable(f"{self.file.name} is not a readable sdist: {error}") from None
 
     @cached_property
-    def _path(self) -> Path:
+    def path(self) -> Path:
+        """The whole sdist on this machine, checked against the hash when it arrived."""
         path = self._store.path("whole", "sdist")
         if not path.exists():
             retried(lambda: self._download(path))

@@ -6,17 +6,17 @@ of `libtorch_cuda.so`, up to its first fatbins: some 20 MB of 300 to 550.
 
 from __future__ import annotations
 
-import ast
 import re
 from typing import Any
 
 from packaging.version import Version
 
+from knowngood.fatbin import Scanner, in_order
 from knowngood.harvest import metadata
 from knowngood.harvest.artefact import Artefact, one_member, text
-from knowngood.harvest.fatbin import Scanner, in_order
 from knowngood.harvest.index import Unreadable
 from knowngood.harvest.reading import Published, Reader, Reading, by_tags
+from knowngood.torchfiles import build_constants, cxx11abi
 
 _ENOUGH = 12  # fatbins to read of a library that has 250 to 500
 
@@ -72,12 +72,6 @@ def glibc(artefact: Artefact) -> str:
     return str(max(map(Version, named)))
 
 
-def cxx11abi(libc10: bytes) -> bool | None:
-    """Whether torch's C++ interface uses the `std::string` of C++11: seen in the name of c10::Error's constructor."""
-    match = re.search(rb"_ZN3c105ErrorC[12]E(Ss|NSt7__cxx11)", libc10)
-    return match[1] != b"Ss" if match else None
-
-
 def gpu_code(artefact: Artefact) -> dict[str, Any]:
     """The architectures in the fatbins that `libtorch_cuda.so` begins with, which must be those nvcc was told."""
     scanner = Scanner(enough=_ENOUGH)
@@ -102,20 +96,6 @@ def pinned(specifier: str) -> str | None:
     """The triton that a specifier leads to: the version of `==`, or the base of `~=`."""
     operator, version = specifier[:2], specifier[2:]
     return version if operator in {"==", "~="} and "," not in version else None
-
-
-def build_constants(source: str) -> dict[str, object]:
-    """The literal assignments of `torch/version.py`, read from its syntax tree."""
-    found: dict[str, object] = {}
-    for node in ast.parse(source).body:
-        targets: list[ast.expr] = []
-        if isinstance(node, ast.AnnAssign):
-            targets = [node.target]
-        elif isinstance(node, ast.Assign):
-            targets = node.targets
-        if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Constant):
-            found.update({target.id: node.value.value for target in targets if isinstance(target, ast.Name)})
-    return found
 
 
 def _python_of(wheel: str) -> str:

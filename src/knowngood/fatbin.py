@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 _MAGIC = struct.pack("<IHH", 0xBA55ED50, 1, 16)
@@ -20,6 +21,7 @@ _LARGEST = 256 << 20  # bytes of one fatbin; more is not one
 _FLAGS = re.compile(rb"(?:-gencode;arch=compute_\w+,code=\w+;?)+")
 _GENCODE = re.compile(rb"code=(sm|compute)_(\w+)")
 _LONGEST_FLAG = 100  # bytes
+_PIECE = 1 << 20  # bytes looked through at a time
 _OVERLAP = 16 << 10  # bytes kept of what passed, so that no string is cut
 
 
@@ -33,7 +35,7 @@ class Code:
     """Portable code from these upwards, compiled by the driver."""
 
 
-def entries(fatbin: bytes) -> Code:
+def entries(fatbin: bytes | memoryview) -> Code:
     """The code in one fatbin; `ValueError` when its entries do not add up to its size."""
     _, _, header, size = _HEADER.unpack_from(fatbin)
     at, end = header, header + size
@@ -46,6 +48,30 @@ def entries(fatbin: bytes) -> Code:
             found[kind].add(f"{arch}a" if flags & _ARCH_SPECIFIC else str(arch))
         at += header + size
     return Code(sass=frozenset(found[_CUBIN]), ptx=frozenset(found[_PTX]))
+
+
+def in_section(section: memoryview) -> Iterator[Code]:
+    """The code of every fatbin in an ELF section that holds nothing else, by their headers alone."""
+    at = _next(section, 0)
+    while at + _HEADER.size <= len(section):
+        end = at + _HEADER.size + _HEADER.unpack_from(section, at)[3]
+        try:
+            yield entries(section[at:end])
+        except (ValueError, struct.error):
+            end = at + 1
+        at = _next(section, end)
+
+
+def _next(section: memoryview, at: int) -> int:
+    """Where the next fatbin begins: right here, as a rule."""
+    while at < len(section):
+        if section[at : at + len(_MAGIC)] == _MAGIC:
+            return at
+        found = bytes(section[at : at + _PIECE]).find(_MAGIC)
+        if found >= 0:
+            return at + found
+        at += _PIECE - len(_MAGIC) + 1
+    return len(section)
 
 
 @dataclass

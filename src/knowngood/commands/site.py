@@ -1,0 +1,45 @@
+"""`knowngood site`: static pages where people find their image, and `catalog.json` for programs."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from knowngood.cli import Answer
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """The command's arguments."""
+    parser.add_argument(
+        "-o",
+        "--output",
+        default="site",
+        metavar="FOLDER",
+        help="where to write it (default: site); an earlier site there is replaced",
+    )
+    parser.add_argument("--evidence", metavar="FOLDER", help="of these runs (default: the project's evidence/)")
+    parser.add_argument("--repository", metavar="NAME", help="where the images are published, as `publish --to` has it")
+
+
+def run(arguments: argparse.Namespace) -> Answer:
+    """Make the site."""
+    from knowngood import project
+    from knowngood.commands.diagnose import read
+    from knowngood.errors import UsageError
+    from knowngood.site import folder, make
+
+    here = project.find()
+    evidence = Path(arguments.evidence) if arguments.evidence else here.evidence
+    if arguments.evidence and not evidence.is_dir():
+        raise UsageError(f"there is no folder {evidence}")
+    made = make.make(here, evidence, read(), arguments.repository)
+    changed = folder.write(Path(arguments.output), made.files)
+    document = {
+        "folder": arguments.output,
+        "files": len(made.files),
+        "changed": changed,
+        "cells": len(made.catalog.cells),
+        "left_out": made.catalog.left_out,
+    }
+    said = f"{arguments.output}: {len(made.files)} files, {len(changed)} of them new or changed"
+    return Answer(0, document, "\n".join([said, *(f"left out: {text}" for text in made.catalog.left_out)]))
