@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import registry_server
 
 from knowngood import build, pipeline, wheelhouse
 from knowngood import engine as engines
@@ -20,6 +21,11 @@ PARTS = ("docker", "facts", "rules", "smoke_tests", "templates")
 @pytest.fixture(scope="session")
 def engine():
     return engines.ensure(say=print)
+
+
+@pytest.fixture(scope="session")
+def registry_program(tmp_path_factory):
+    return registry_server.unpack(tmp_path_factory.mktemp("docker-registry"))
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from conftest import ROOT, layer_file, rebuild, renew
 from knowngood import locking, pipeline, resolve, smoke
 from knowngood.cell import parse
 from knowngood.errors import KnowngoodError, MissingError
-from knowngood.pipeline import Status
 from knowngood.project import Project
+from knowngood.results import Status
 
 pytestmark = pytest.mark.integration
 

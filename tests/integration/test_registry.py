@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import socket
-import subprocess
-import time
-import urllib.request
+import re
 from dataclasses import replace
 
 import pytest
+import registry_server
 from conftest import ROOT
 
-from knowngood import apt, bases, build, debian, embedded
+from knowngood import bases, build, embedded
 from knowngood.errors import UsageError
 from knowngood.project import Project
 
@@ -23,31 +20,13 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def registry(tmp_path_factory):
-    """The address of a registry that is empty; its program is unpacked into a folder, nothing is installed."""
+def registry(registry_program, tmp_path_factory):
+    """The address of a registry that is empty."""
     folder = tmp_path_factory.mktemp("registry")
-    packages = apt.PrivateApt(folder / "apt", debian.host_archives())
-    packages.refresh()
-    for package in packages.download(["docker-registry"], folder):
-        if package.name.startswith("docker-registry_"):
-            apt.unpack(package, folder / "root")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    (folder / "config.yml").write_text(
-        f"version: 0.1\nhttp: {{addr: {address}}}\nstorage: {{filesystem: {{rootdirectory: {folder}/blobs}}}}\n"
-    )
-    program = folder / "root/usr/bin/docker-registry"
-    with subprocess.Popen([program, "serve", folder / "config.yml"], stderr=subprocess.DEVNULL) as process:
-        try:
-            deadline = time.monotonic() + 20
-            while time.monotonic() < deadline:
-                with contextlib.suppress(OSError), urllib.request.urlopen(f"http://{address}/v2/", timeout=1):
-                    break
-                time.sleep(0.1)
-            yield address
-        finally:
-            process.terminate()
+    server = registry_server.Server(registry_program, folder)
+    server.start()
+    yield server.address
+    server.kill()
 
 
 def test_a_base_is_pulled_by_digest(registry, engine, project, tmp_path):
@@ -71,8 +50,7 @@ def test_a_base_is_pulled_by_digest(registry, engine, project, tmp_path):
         name = f"{registry}/base@{image.digest}"
         matrix = project.root / "matrix.yaml"
         text = matrix.read_text()
-        begin, end = text.index("    bootstrap:\n"), text.index("# In every cell")
-        matrix.write_text(f"{text[:begin]}    image: {name}\n\n{text[end:]}")
+        matrix.write_text(re.sub(r"    bootstrap:\n(?: {6}.*\n)+", f"    image: {name}\n", text, count=1))
         pulled = bases.context(Project(project.root), "debian12", locked=True, say=print)
         assert pulled == f"docker-image://{name}"
         (context / "Dockerfile").write_text("FROM base\nRUN gcc --version > /seen\n")

@@ -60,6 +60,7 @@ KNOWLEDGE = matrix.Knowledge(
         "transformers": ["4.57.6", "5.17.0"],
         "flash-attn": ["2.8.3.post2"],
         "flash-attn-4": ["4.0.0b36"],
+        "xtuner": ["0.1.23"],
     }.get,
 )
 

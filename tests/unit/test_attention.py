@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import xml.etree.ElementTree as ET
 
@@ -57,20 +58,39 @@ FOUR = run(
 @pytest.mark.parametrize("runs", list(itertools.permutations([OLD, NEW, FOUR])))
 def test_a_check_that_ran_is_not_hidden_by_an_environment_that_lacks_it(runs):
     found = attention.matrix(runs)
-    assert found["5.17.0", "fa4/bf16/dense/full"].check["outcome"] == "pass"
-    assert found["5.17.0", "fa2/bf16/dense/full"].check["outcome"] == "refused"
+    assert found["5.17.0", "fa4 4.0.0b36", "bf16/dense/full"].check["outcome"] == "pass"
+    assert found["5.17.0", "fa2 2.8.3.post2", "bf16/dense/full"].check["outcome"] == "refused"
 
 
 def test_what_a_short_run_did_not_try_is_not_said_to_be_impossible():
     longer = run(NEW.cell, NEW.when, check("fa4/bf16/dense/full", "not-run"), check("fa4/bf16/packed/full", "not-run"))
-    assert "| fa4 | bf16 | `✓---` |" in attention.page([longer, FOUR], {})
+    assert "| fa4 4.0.0b36 | bf16 | `✓---` |" in attention.page([longer, FOUR], {})
     assert "| fa4 | bf16 | `·--·` |" in attention.page([longer], {})
 
 
 def test_a_later_run_of_the_same_check_counts():
     again = run(NEW.cell, "2026-01-03T00:00:00+00:00", check("fa2/bf16/dense/full", "fail"))
     found = attention.matrix([again, NEW])
-    assert found["5.17.0", "fa2/bf16/dense/full"].check["outcome"] == "fail"
+    assert found["5.17.0", "fa2 2.8.3.post2", "bf16/dense/full"].check["outcome"] == "fail"
+
+
+def test_a_release_of_the_kernels_that_no_cell_of_a_transformers_holds_was_not_tried():
+    other = run(FA4.format("5.17.0").replace("b36", "b33"), FOUR.when, check("fa4/bf16/dense/full", "fail"))
+    absent = check("fa4/bf16/dense/full", "not-run", reason="the kernels' package is not installed")
+    newest = run(FA2.format("5.23.0"), NEW.when, absent)
+    unknown = run(
+        OLD.cell,
+        OLD.when,
+        check("fa4/bf16/dense/full", "not-run", reason="this transformers does not know the setting"),
+    )
+    text = attention.page([FOUR, other, newest, unknown], {})
+    assert "| fa4 4.0.0b36 | bf16 | `·---` | `✓---` |" in text
+    assert "| fa4 4.0.0b33 | bf16 | `·---` | `✗---` |" in text
+
+
+def test_a_whole_run_counts_before_a_later_quick_one():
+    quick = dataclasses.replace(FOUR, when="2026-02-01T00:00:00+00:00", command=("pytest", "--quick"))
+    assert {seen.run.when for seen in attention.matrix([quick, FOUR]).values()} == {FOUR.when}
 
 
 def test_runs_without_a_gpu_are_left_out():
@@ -82,7 +102,7 @@ def test_the_page_has_versions_in_order_signs_faults_figures_and_sources():
     assert "| setting | dtype | 4.44.2 | 5.17.0 |" in text
     assert "| eager | bf16 | `✓---` | `✓--✗` |" in text
     assert "| eager | fp16 | `----` | `✓---` |" in text
-    assert "| fa4 | bf16 | `----` | `✓---` |" in text
+    assert "| fa4 4.0.0b36 | bf16 | `----` | `✓---` |" in text
     assert "- **leaks-across-seams: it does not stop**\n  - transformers 5.17.0: eager packed\n" in text
     assert "| eager | 20.0 ms, 2.0 GB | 129.4 ms, 2.0 GB |" in text
     assert "![Time](attention/time.svg)" in text
@@ -96,7 +116,8 @@ def test_dtypes_that_look_alike_share_a_row():
 
 
 def _one_differs():
-    return run(NEW.cell, "2026-01-05T00:00:00+00:00", check("eager/fp32/dense/full", "refused"), *_of_sdpa())
+    others = [check(f"eager/{dtype}/dense/full", "pass") for dtype in ("bf16", "fp16")]
+    return run(NEW.cell, "2026-01-05T00:00:00+00:00", check("eager/fp32/dense/full", "refused"), *others, *_of_sdpa())
 
 
 def _of_sdpa():

@@ -12,7 +12,7 @@ import pytest
 import requests
 from docker.errors import APIError, NotFound
 
-from knowngood import build, host, sdk
+from knowngood import build, build_failure, host, sdk
 from knowngood.engine import Engine
 from knowngood.errors import KnowngoodError, MissingError
 
@@ -134,7 +134,11 @@ def folders(tmp_path):
     recipe.mkdir()
     (recipe / "a").write_text("a")
     (recipe / "b").write_text("b")
-    return {"recipe": recipe}
+    return {"recipe": recipe, "suite": recipe.parent / "suite"}
+
+
+def digests(folders):
+    return {name: build.folder_digest(folder) for name, folder in folders.items()}
 
 
 @pytest.mark.parametrize(
@@ -149,23 +153,29 @@ def folders(tmp_path):
     ],
 )
 def test_an_image_follows_from_every_file(folders, change):
-    before = build.inputs("FROM x", folders, {})
-    assert build.inputs("FROM x", folders, {}) == before
+    def shape():
+        return build.shape("FROM x", lock="1", base="2", **digests(folders))
+
+    before = shape()
+    assert shape() == before
     change(folders["recipe"])
-    assert build.inputs("FROM x", folders, {}) != before
+    assert shape().inputs != before.inputs
+    assert shape().changes(before) == ("docker/recipe",)
 
 
 def test_and_from_the_dockerfile_and_the_words_but_not_from_caches_or_secrets(folders, monkeypatch):
-    before = build.inputs("FROM x", folders, {"lock": "1", "uv": "2"})
-    assert build.inputs("FROM y", folders, {"lock": "1", "uv": "2"}) != before
-    assert build.inputs("FROM x", folders, {"lock": "2", "uv": "2"}) != before
+    def inputs(dockerfile="FROM x", lock="1", base="2"):
+        return build.shape(dockerfile, lock=lock, base=base, **digests(folders)).inputs
+
+    before = inputs()
+    assert len({before, inputs(dockerfile="FROM y"), inputs(lock="2"), inputs(base="1")}) == 4
     (folders["recipe"] / "__pycache__").mkdir()
     (folders["recipe"] / "__pycache__" / "a.pyc").write_bytes(b"x")
     (folders["recipe"] / ".ruff_cache").mkdir()
     (folders["recipe"] / ".ruff_cache" / "a").write_bytes(b"x")
     os.utime(folders["recipe"] / "a", (1, 1))
     monkeypatch.setenv("UV_DEFAULT_INDEX", f"https://me:{SECRET}@index.example")
-    assert build.inputs("FROM x", folders, {"uv": "2", "lock": "1"}) == before
+    assert inputs() == before
 
 
 def test_an_image_of_the_same_inputs_is_there(engine):
@@ -329,7 +339,7 @@ SOLVE = 'ERROR: failed to solve: process "/recipe/install-layer x /out" did not 
     ],
 )
 def test_what_went_wrong(output, code, message):
-    error = build.failure(output, Path("/l/build.log"))
+    error = build_failure.read(output, Path("/l/build.log"))
     assert error.exit_code == code
     assert str(error).startswith(message)
     assert "(log: /l/build.log)" in str(error)

@@ -23,6 +23,10 @@ cells = st.builds(
     flash_attn=st.sampled_from(["0", "2.8.3.post2", "4.0.0b36"]),
     triton=versions,
     python=st.sampled_from(["3.9", "3.11", "3.13"]),
+    framework=st.one_of(
+        st.just("none"),
+        st.builds(lambda name, version: name + version, st.sampled_from(["xtuner", "transformer-engine"]), versions),
+    ),
 )
 
 
@@ -35,7 +39,16 @@ def test_the_id_of_the_design():
     cell = parse(HOPPER)
     assert (cell.gpu, cell.cuda, cell.python) == ("sm_90", "13.0", "3.11")
     assert cell.flash_attn_package == "flash-attn"
+    assert cell.framework_pin is None
+    assert "framework" not in cell.axes()
     assert str(cell.without_flash_attn()) == HOPPER.replace("fa2.8.3.post2", "fa0")
+
+
+def test_a_framework_is_the_end_of_the_id():
+    cell = parse(f"{HOPPER}-transformer-engine2.20.2")
+    assert cell.framework_pin == ("transformer-engine", "2.20.2")
+    assert cell.axes()["framework"] == "transformer-engine2.20.2"
+    assert str(cell.without_framework()) == HOPPER
 
 
 @pytest.mark.parametrize(
@@ -49,6 +62,9 @@ def test_the_id_of_the_design():
         HOPPER.replace("2.11.0", "02.11.0"),
         HOPPER.replace("4.57.6", "x.y"),
         HOPPER.replace("fa2.8.3.post2", "fa3.0.0"),
+        HOPPER + "-xtuner",
+        HOPPER + "-xtuner00.1",
+        HOPPER + "-none",
     ],
 )
 def test_what_is_no_id_is_refused(text):

@@ -201,7 +201,7 @@ def test_render_writes_what_check_then_finds_current(call, home, lock_of):
     assert (code, out["current"]) == (1, False)
     assert not list(home.root.rglob("Dockerfile"))
     assert call("render")[0] == 0
-    assert call("render", "--check", "--json")[:2] == (0, {"current": True, "files": 3})
+    assert call("render", "--check", "--json")[:2] == (0, {"current": True, "files": 3, "records": {}})
     assert call("render", "--json")[1]["changed"] == []
 
 

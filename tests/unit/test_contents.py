@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+from typing import ClassVar
 from zipfile import ZipFile
 
 import pytest
@@ -105,6 +106,20 @@ def test_an_index_that_does_not_answer(monkeypatch):
         stamina.set_testing(False)
     assert "s3cret" not in str(caught.value)
     assert "***@index.example" in str(caught.value)
+
+
+def test_the_files_of_a_source_archive_are_not_known_before_it_is_built(monkeypatch):
+    import requests
+
+    class Head:
+        headers: ClassVar = {"Content-Length": "1234"}
+
+        def raise_for_status(self):
+            pass
+
+    monkeypatch.setattr(requests.Session, "head", lambda *_, **__: Head())
+    found = contents.read("https://index.example/deepspeed-0.16.2.tar.gz", "4" * 64)
+    assert found == contents.Contents(size=1234, files={})
 
 
 def test_a_remote_wheel_is_asked_for_with_the_hosts_certificates_and_credentials(monkeypatch, tmp_path):

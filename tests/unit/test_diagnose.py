@@ -17,7 +17,7 @@ from knowngood.diagnose import diagnose
 from knowngood.diagnose_log import BLOCK
 from knowngood.diagnose_signature import SignatureError, compile_signature, plain
 
-KNOWN = {incident.id: incident for incident in read()}
+KNOWN = {incident.id: incident for incident in read() if incident.signatures}
 GPUS = gpus.from_sections(
     {"sm_70": {"family": "Volta", "cards": ["V100"]}, "sm_90": {"family": "Hopper", "cards": ["H100"]}}
 )
@@ -99,8 +99,8 @@ def test_versions_confirm_and_exclude():
 
 def test_a_remedy_that_is_there_already_is_not_offered():
     log = "ERROR: ld: cannot find -lcuda\n"
-    assert {"triton"} in [set(fix.get("change", {})) for fix in found(log).matches[0].fix]
-    assert {"triton"} not in [set(fix.get("change", {})) for fix in found("triton==3.1.0\n" + log).matches[0].fix]
+    assert {"triton"} in [set(remedy.fix.change) for remedy in found(log).matches[0].fix]
+    assert {"triton"} not in [set(remedy.fix.change) for remedy in found("triton==3.1.0\n" + log).matches[0].fix]
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from knowngood import incidents
+from knowngood.cli import main
 from knowngood.commands.diagnose import read
-from knowngood.diagnose_pages import known_releases, page, pages
+from knowngood.diagnose_pages import Around, around_here, known_releases, page, pages
+from knowngood.resources import root
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "incidents"
 TEXT = r"""
@@ -36,7 +40,7 @@ report_erred:
 
 def test_a_page_says_all_of_it():
     incident = incidents.parse(TEXT, "thing.yaml")
-    made = page(incident, lambda name: ["1.0", "2.0", "2.1", "3.0", "4.0"] if name == "thing" else [])
+    made = page(incident, Around(releases=lambda name: ["1.0", "2.0", "2.1", "3.0", "4.0"] if name == "thing" else []))
     for wanted in (
         "# A thing that was taken away",
         "call to *args of ... in <version> failed",
@@ -55,8 +59,58 @@ def test_a_page_says_all_of_it():
         assert wanted in made
 
 
+def test_a_page_says_when_and_how_it_is_known():
+    more = "when: {context-parallel: '>1', attn: fa2|fa3}\nunless: {model: '!qwen2'}\n"
+    more += "contract: thing-other\nreproduction: thing\n"
+    incident = incidents.parse(TEXT.replace('other: "*"', 'other: ">=1"') + more, "thing.yaml")
+    around = Around(
+        releases=lambda _: ["1.0", "2.0", "2.1", "3.0"],
+        contract=lambda name: f"| {name} | works |\n",
+        reproduction=lambda name: [f"`knowngood reproduce {name}`: reproduced."],
+    )
+    made = page(incident, around)
+    for wanted in (
+        "only when `context-parallel` is `>1` and `attn` is `fa2` or `fa3` and `model` is not other than `qwen2`",
+        "knowngood check thing==2.1 other==3.0 --with context-parallel=2 --attn fa2",
+        "| thing-other | works |",
+        "(../contract-tables.md#thing-other)",
+        "### Reproduced\n\n`knowngood reproduce thing`: reproduced.",
+    ):
+        assert wanted in made
+    long = page(incident, Around(releases=lambda _: [], contract=lambda _: "| x |\n" * 100))
+    assert "| x |" not in long
+    assert "### Reproduced" not in long
+
+
+def test_a_page_of_what_shows_in_no_log():
+    text = TEXT[: TEXT.index("signatures:")] + TEXT[TEXT.index("affected:") :] + "when: {packing: 'true'}\n"
+    made = page(incidents.parse(text + "range_from: thread\n", "thing.yaml"), Around(releases=lambda _: ["2.0"]))
+    assert "In no log: nothing is said." in made
+    assert "The range is the thread's" in made
+    assert "recognises" not in made
+
+
+def test_pages_of_incidents_that_are_gone_are_flagged_and_removed(tmp_path, monkeypatch, capsys):
+    here = tmp_path / "project"
+    here.mkdir()
+    for name in ("matrix.yaml", "README.md"):
+        shutil.copy(root() / name, here)
+    for name in ("docker", "docs"):
+        shutil.copytree(root() / name, here / name, symlinks=True)
+    for name in ("facts", "incidents", "contracts", "evidence", "templates"):
+        (here / name).symlink_to(root() / name)
+    monkeypatch.chdir(here)
+    stray = here / "docs" / "incidents" / "it-is-gone.md"
+    stray.write_text("an old page\n", encoding="utf-8")
+    assert main(["render", "--check"]) == 1
+    assert "it-is-gone.md" in capsys.readouterr().out
+    assert main(["render", "--json"]) == 0
+    assert "docs/incidents/it-is-gone.md" in json.loads(capsys.readouterr().out)["removed"]
+    assert not stray.exists()
+
+
 def test_the_committed_pages_are_current():
-    wanted = pages(read(), known_releases)
+    wanted = pages(read(), around_here())
     assert sorted(path.name for path in FOLDER.iterdir()) == sorted(wanted)
     for name, text in wanted.items():
         assert (FOLDER / name).read_text(encoding="utf-8") == text, f"{name} is stale; run `knowngood render`"

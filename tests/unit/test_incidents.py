@@ -66,6 +66,56 @@ def test_a_defect_has_its_line(old, new, said, line):
     assert raised.value.exit_code == 2
 
 
+NAMES = incidents.Names(
+    rules=frozenset({"torch-runs-on-gpu"}), contracts=frozenset({"thing-other"}), reproductions=frozenset({"thing"})
+)
+
+
+def test_what_it_refers_to_and_when_it_applies():
+    text = GOOD + "contract: thing-other\nrule: torch-runs-on-gpu\nreproduction: thing\n"
+    text += 'when: {context-parallel: ">1", thing.varlen: "false"}\n'
+    made = incidents.parse(text, "incidents/thing.yaml", NAMES)
+    assert (made.contract, made.rule, made.reproduction) == ("thing-other", "torch-runs-on-gpu", "thing")
+    assert made.when == {"context-parallel": ">1", "thing.varlen": "false"}
+    assert made.range_from is None
+    assert incidents.parse(GOOD + "range_from: thread\n", "incidents/thing.yaml").range_from == "thread"
+    assert incidents.parse(GOOD + "rule: requires:xtuner:torch\n", "incidents/thing.yaml", NAMES).rule
+
+
+@pytest.mark.parametrize(
+    ("line", "said", "column"),
+    [
+        ("contract: thing-othr", "there is no contracts/thing-othr.yaml; did you mean 'thing-other'?", 11),
+        ("rule: torch-runs-on-gpus", "there is no rule torch-runs-on-gpus in rules/", 7),
+        ("reproduction: none", "there is no reproductions/none/", 15),
+        ("range_from: memory", "range_from is one of artefacts, thread, environment", 13),
+        ("when: [a]", "when must be a mapping", 7),
+        ('when: {a: ">>1"}', "'>>1' is not a range", 11),
+    ],
+)
+def test_a_reference_to_nothing_has_its_line_and_column(line, said, column):
+    with pytest.raises(InputError, match=said.replace("?", r"\?")) as raised:
+        incidents.parse(GOOD + line + "\n", "incidents/thing.yaml", NAMES)
+    assert (raised.value.problems[0].line, raised.value.problems[0].column) == (14, column)
+
+
+def test_a_reason_for_having_neither_beside_one_is_a_contradiction():
+    with pytest.raises(InputError, match="neither a contract nor a rule"):
+        incidents.parse(GOOD + "rule: torch-runs-on-gpu\nrange_from: thread\n", "incidents/thing.yaml", NAMES)
+
+
+SIGNATURES = GOOD[GOOD.index("signatures:") : GOOD.index("affected:")]
+
+
+def test_a_silent_fault_may_show_in_no_log():
+    text = GOOD.replace(SIGNATURES, "severity: silent\nwhen: {packing: 'true'}\n")
+    assert incidents.parse(text, "incidents/thing.yaml").signatures == ()
+    with pytest.raises(InputError, match="needs `affected` and `when`"):
+        incidents.parse(GOOD.replace(SIGNATURES, "severity: silent\n"), "incidents/thing.yaml")
+    with pytest.raises(InputError, match="only a silent fault may show in no log"):
+        incidents.parse(GOOD.replace(SIGNATURES, ""), "incidents/thing.yaml")
+
+
 @pytest.mark.parametrize("text", ["", "- a", "a: b: c", "title: x", "title: [1, 2]\nfix: {a: b}\n", "\t"])
 def test_what_is_no_incident_is_refused(text):
     with pytest.raises(InputError):
@@ -80,7 +130,7 @@ def test_defects_of_all_files_are_told_at_once():
 
 @pytest.fixture(scope="module")
 def known():
-    return read()
+    return read(names=True)
 
 
 def test_there_are_sixty(known):
@@ -89,7 +139,9 @@ def test_there_are_sixty(known):
 
 def test_each_has_a_thread_or_an_artefact_as_source(known):
     for incident in known:
-        assert any("#" in source for source in incident.source) or incident.confidence == "artefact", incident.id
+        assert any("#" in source for source in incident.source) or incident.confidence in ("artefact", "measured"), (
+            incident.id
+        )
         assert not any("://" in source for source in incident.source), incident.id
 
 

@@ -53,6 +53,22 @@ def test_the_first_glob_that_matches_wins():
     }
 
 
+def test_what_a_framework_brings_is_a_layer_of_its_own():
+    below = [distribution("torch"), distribution("numpy")]
+    whole = [*below, distribution("xtuner"), distribution("einops")]
+    layers = lock.split(whole, {"torch": ["torch"], "python": ["*"]}, on_top="xtuner", of=below)
+    assert {layer.group: [item.name for item in layer.distributions] for layer in layers} == {
+        "torch": ["torch"],
+        "python": ["numpy"],
+        "xtuner": ["einops", "xtuner"],
+    }
+
+
+def test_a_source_archive_has_its_line():
+    archive = dataclasses.replace(distribution("deepspeed", "0.19.6"), file="deepspeed-0.19.6.tar.gz")
+    assert lock.parse_requirements(f"{archive}\n", "r.txt") == (archive,)
+
+
 def test_a_distribution_in_no_group_is_an_error():
     with pytest.raises(UsageError, match=r"no glob in `layers` matches numpy"):
         lock.split([distribution("numpy")], {"torch": ["torch"]})

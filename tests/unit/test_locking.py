@@ -3,10 +3,11 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from samples import FA0, FA2, FA4, distributions, parsed, with_
+from samples import FA0, FA2, FA4, distribution, distributions, parsed, with_
 
 from knowngood import contents, locking, resolve
 from knowngood.cell import parse
+from knowngood.compiling import record
 from knowngood.contents import Contents
 from knowngood.errors import KnowngoodError, MissingError, UsageError
 
@@ -68,6 +69,44 @@ def test_what_the_resolver_is_asked():
         locked_at="2026-11-20",
     )
     assert locking.request(matrix.entry(parse(FA0)), matrix).excludes == ()
+
+
+XTUNER = f"{FA0}-xtuner0.1.23"
+WITH_XTUNER = with_(
+    ("flash-attn: [2.8.3.post2, none]", "flash-attn: [2.8.3.post2, none]\n    framework: [none, xtuner==0.1.23]"),
+    (
+        "cells:\n",
+        "  - {when: framework=xtuner*, source: Stream_Generator, override: einops==0.8, because: so}\ncells:\n",
+    ),
+)
+
+
+def test_what_the_resolver_is_asked_for_a_framework():
+    matrix = parsed(WITH_XTUNER)
+    request = locking.request(matrix.entry(parse(XTUNER)), matrix)
+    assert "xtuner==0.1.23" in request.requirements
+    assert (request.sources, request.overrides) == (("stream-generator",), ("einops==0.8",))
+    below = locking.plain(matrix.entry(parse(XTUNER)))
+    assert below is not None
+    assert locking.request(below, matrix) == locking.request(matrix.entry(parse(FA0)), matrix)
+    assert locking.plain(matrix.entry(parse(FA0))) is None
+
+
+def test_a_framework_is_locked_on_top_of_the_plain_cell(home, index, monkeypatch):
+    (home.root / "matrix.yaml").write_text(WITH_XTUNER)
+    plain = resolve.resolve
+
+    def answer(request, wheels):
+        added = [distribution("xtuner", "0.1.23")] if "xtuner==0.1.23" in request.requirements else []
+        url = "https://files.example/xtuner.whl"
+        more = [resolve.Pinned(name=x.name, version=x.version, url=url, sha256=x.sha256) for x in added]
+        return [*plain(request, wheels), *more]
+
+    monkeypatch.setattr(resolve, "resolve", answer)
+    layers = lock(home, XTUNER).lock.layers
+    assert [item.name for item in layers[-1].distributions] == ["xtuner"]
+    assert layers[:-1] == lock(home, FA0).lock.layers
+    assert len(index) == 3
 
 
 @pytest.mark.parametrize(
@@ -210,3 +249,15 @@ def test_a_writer_waits_for_the_other(home):
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     os.close(handle)
+
+
+def test_a_damaged_wheel_is_not_locked(tmp_path):
+    inputs = {"package": "flash-attn"}
+    wheel = tmp_path / "flash_attn-2.8.3.post2+cu13torch2.11cxx11abitrue.sm90-cp311-cp311-linux_x86_64.whl"
+    wheel.write_bytes(b"flipped")
+    made = record.Record(
+        wheel=wheel.name, sha256="0" * 64, size=7, key=record.key(inputs), inputs=inputs, made={"seconds": 1}
+    )
+    record.write(made, wheel)
+    with pytest.raises(KnowngoodError, match=r"is damaged.*`knowngood compile"):
+        locking._flash_attn_wheel(parse(FA2), tmp_path, cxx11abi=lambda _: True)

@@ -42,6 +42,11 @@ def test_with_adds_requirements_to_one_cell():
     assert found.entries[FA0].extras == ("pytest",)
 
 
+def test_a_framework_makes_another_cell():
+    found = parsed(with_(("flash-attn: 4.0.0b36", "flash-attn: 4.0.0b36\n    framework: [none, xtuner==0.1.23]")))
+    assert list(found.entries) == [FA4, f"{FA4}-xtuner0.1.23", FA2, FA0]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -91,6 +96,21 @@ def test_with_adds_requirements_to_one_cell():
         ("flash-attn: 4.0.0b36", "flash-attn: 3.0.0", "25:17: flash-attn 3.0.0: the registry has families 2 (flash-"),
         ("flash-attn: 4.0.0b36", "flash-attn: 4.0.0b37", "25:17: flash-attn-4 4.0.0b37 is not among the releases"),
         ("[2.8.3.post2, none]", "[none, 2.8.4]", "30:24: flash-attn 2.8.4 is not among the releases that facts/flash-"),
+        (
+            "flash-attn: 4.0.0b36",
+            "flash-attn: 4.0.0b36\n    framework: xtuner",
+            "26:16: 'xtuner' is not a framework with its version; one is written like xtuner0.1.23",
+        ),
+        (
+            "flash-attn: 4.0.0b36",
+            "flash-attn: 4.0.0b36\n    framework: [none, xtuner0.1.23]",
+            "26:23: 'xtuner0.1.23' is not written like xtuner==0.1.23",
+        ),
+        (
+            "flash-attn: 4.0.0b36",
+            "flash-attn: 4.0.0b36\n    framework: xtuner==0.1.22",
+            "26:16: xtuner 0.1.22 is not among the releases that facts/xtuner.json has",
+        ),
         ("base: debian12", "base: debian13", "26:11: 'debian13' is not in bases; the nearest there is debian12"),
         ("- gpu: sm_90", "- gpu: sm_91", "22:10: 'sm_91' is not in gpus; the nearest there is sm_90"),
         (

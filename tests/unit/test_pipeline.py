@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import os
 
 import pytest
+import stamina
 from samples import FA0, FA2, FA4, distributions
 
-from knowngood import bases, build, evidence, pipeline, resolve, smoke
+from knowngood import bases, build, evidence, imagestore, ownership, pipeline, resolve, smoke
 from knowngood.cell import parse
 from knowngood.contents import Contents
 from knowngood.engine import Engine
-from knowngood.errors import KnowngoodError, MissingError
+from knowngood.errors import KnowngoodError, MissingError, NetworkError
 from knowngood.evidence import Evidence, Tier, Where
-from knowngood.pipeline import Options, Pipeline, Status
+from knowngood.pipeline import Options, Pipeline
+from knowngood.record import Blob, Manifest
+from knowngood.results import Status
 
 ENGINE = Engine(
     host="unix:///e.sock",
@@ -39,6 +43,7 @@ def world(home, monkeypatch):
             self.images: dict[str, build.Image] = {}
             self.ok = True
             self.build_error: BaseException | None = None
+            self.layers = 9
 
     world = World()
 
@@ -64,6 +69,10 @@ def world(home, monkeypatch):
         world.images[plan.inputs] = build.Image(tag=plan.tag, digest="sha256:" + plan.inputs, size=1, built=True)
         return world.images[plan.inputs]
 
+    def manifest(_engine, _tag, digest):
+        layers = tuple(Blob(digest=f"sha256:{number}", size=number) for number in range(world.layers))
+        return Manifest(manifest=Blob(digest=digest, size=1), config=Blob(digest="sha256:c", size=1), layers=layers)
+
     def in_container(cell, _image, digest, _engine, options, **_):
         world.done.append("smoke")
         return Evidence(
@@ -87,6 +96,7 @@ def world(home, monkeypatch):
     monkeypatch.setattr(bases, "context", lambda *_, **__: "oci-layout:///b@sha256:" + "b" * 64)
     monkeypatch.setattr(build, "existing", existing)
     monkeypatch.setattr(build, "build", make)
+    monkeypatch.setattr(imagestore, "manifest", manifest)
     monkeypatch.setattr(smoke, "in_container", in_container)
     monkeypatch.setattr(smoke, "node", lambda _: NODE)
     monkeypatch.setattr(pipeline, "cxx11abi", lambda _: True)
@@ -256,3 +266,45 @@ def test_evidence_that_cannot_be_read_does_not_count(home, world):
     assert run(home).status is Status.PROVEN
     assert world.done == ["smoke"]
     assert evidence.load_all(home.evidence, FA4)[1]
+
+
+@pytest.mark.parametrize(("failures", "status"), [(2, Status.PROVEN), (3, Status.FAILED)])
+def test_only_the_network_is_tried_again(home, world, monkeypatch, failures, status):
+    real, left = build.build, [NetworkError("the index does not answer")] * failures
+
+    def fail_first(plan, engine, **options):
+        world.build_error = left.pop() if left else None
+        return real(plan, engine, **options)
+
+    monkeypatch.setattr(build, "build", fail_first)
+    with stamina.set_testing(True, attempts=3):
+        assert run(home).status is status
+    assert world.done.count("build") == 3
+    left[:] = [MissingError("no engine")]
+    world.images.clear()
+    world.done.clear()
+    assert run(home).error.exit_code == 4
+    assert world.done.count("build") == 1
+
+
+def test_what_was_built_is_recorded_when_that_is_asked_for_and_held_to_afterwards(home, world):
+    path = home.tree.record_path(parse(FA4))
+    run(home)
+    assert not path.exists()
+    assert run(home, record=True).note == ""
+    made = home.tree.load_record(parse(FA4))
+    assert made.manifest.digest == next(iter(world.images.values())).digest
+    assert [layer.size for layer in made.layers] == list(range(world.layers))
+    (image,) = world.images.values()
+    world.images[world.plan.inputs] = dataclasses.replace(image, digest="sha256:" + "f" * 64)
+    assert run(home).note == f"NOT as recorded (manifest differ): `knowngood verify '{FA4}'` says in which files"
+    (home.suite / "test_it.py").write_text("other")
+    assert run(home).note == ""
+
+
+def test_a_cell_that_another_run_works_on_is_left_when_it_is_not_to_wait(home, world):
+    with ownership.held(FA4, wait=True, say=print):
+        result = run(home, wait=False)
+    assert result.status is Status.FAILED
+    assert f"process {os.getpid()} on " in str(result.error)
+    assert "build" not in world.done

@@ -33,10 +33,11 @@ def expected(layers: int) -> list[str]:
     return [
         *["FROM", "RUN"] * (layers + 1),
         "FROM",
-        *["COPY"] * (layers + 1),
+        *["COPY", "WORKDIR"],
+        *["COPY"] * layers,
         *["FROM", "RUN"] * 2,
         "FROM",
-        *["COPY", "COPY", "ENV", "LABEL", "VOLUME", "USER", "WORKDIR", "CMD"],
+        *["COPY", "COPY", "ENV", "LABEL", "VOLUME", "USER", "CMD"],
     ]
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 from pathlib import Path
 
@@ -62,6 +63,20 @@ def test_a_distribution_without_a_wheel_that_fits_is_named(wheels):
         resolve.parse({"packages": [{"name": "a", "version": "1.0", "wheels": wheels}]}, REQUEST)
 
 
+def test_a_source_archive_is_taken_where_it_is_let_in_and_there_is_no_wheel():
+    archive = {"url": "https://files.example/a-1.0.tar.gz", "hashes": {"sha256": SHA}}
+    lock = {"packages": [{"name": "a", "version": "1.0", "sdist": archive}]}
+    (item,) = resolve.parse(lock, dataclasses.replace(REQUEST, sources=("a",)))
+    assert (item.file, item.sha256) == ("a-1.0.tar.gz", SHA)
+    with pytest.raises(KnowngoodError, match=r"^a 1\.0 has no wheel"):
+        resolve.parse(lock, dataclasses.replace(REQUEST, sources=("b",)))
+
+
+def test_what_came_later_than_the_first_locks_counts_where_it_is_used():
+    assert "sources" not in REQUEST.document()
+    assert dataclasses.replace(REQUEST, sources=("a",)).document()["sources"] == ("a",)
+
+
 def test_a_wheel_of_the_wheelhouse_has_a_path(tmp_path):
     lock = {
         "packages": [
@@ -92,17 +107,26 @@ def test_the_command_takes_nothing_of_the_hosts_configuration_but_where_the_inde
     assert argv[argv.index("--python-platform") + 1] == "x86_64-manylinux_2_36"
     assert argv[argv.index("--exclude-newer") + 1] == "2026-11-20"
     assert argv[argv.index("--only-binary") + 1] == ":all:"
-    assert "--excludes" not in argv
-    assert "--find-links" not in argv
+    assert not {"--excludes", "--find-links", "--no-binary", "--overrides"} & set(argv)
 
 
 def test_the_command_with_everything(monkeypatch):
     monkeypatch.setattr(host, "settings", lambda: host.Settings(env={}, files={"uv-config": Path("/etc/uv/uv.toml")}))
-    request = resolve.Request(requirements=("a",), excludes=("b",), python="3.12", glibc="2.28", locked_at="2026-11-20")
+    request = resolve.Request(
+        requirements=("a",),
+        excludes=("b",),
+        python="3.12",
+        glibc="2.28",
+        locked_at="2026-11-20",
+        sources=("c",),
+        overrides=("d==1",),
+    )
     argv = resolve.command(request, Path("/tmp/f"), Path("/wheels"))
     assert argv[argv.index("--config-file") + 1] == "/etc/uv/uv.toml"
     assert argv[argv.index("--find-links") + 1] == "/wheels"
     assert argv[argv.index("--excludes") + 1] == "/tmp/f/excludes.txt"
+    assert argv[argv.index("--overrides") + 1] == "/tmp/f/overrides.txt"
+    assert argv[argv.index("--no-binary") + 1] == "c"
     assert "--no-config" not in argv
 
 

@@ -11,7 +11,7 @@ from knowngood import rules
 from knowngood.domain import Domain, bits, nearest
 from knowngood.errors import InputError, UsageError
 from knowngood.factbook import Factbook
-from knowngood.findings import condition_holds
+from knowngood.relations import condition_holds
 from knowngood.world import World, compile_rules
 
 VERSIONS = ["1.0", "1.1rc1", "1.1", "1.1.post1", "1.1.1", "1.2.0", "1.10", "2.0b1", "2.0", "2.0.1", "3.0.dev1"]

@@ -57,6 +57,7 @@ def test_what_words_select(words, indices):
         ("torch>=3", "'torch>=3' selects no cell"),
         ("torhc>=2", "there is no axis 'torhc'; did you mean torch?"),
         ("rust>=2", "there is no axis 'rust'; the axes are gpu, cuda, torch, transformers, flash-attn, triton, python"),
+        ("framework>=xtuner1", "'framework>=xtuner1': a framework is named, framework=xtuner0.1.23"),
         ("torch>=two", "'torch>=two': 'two' is not a version"),
         ("torch>=2.11,", "'' in 'torch>=2.11,' is no condition; one is written like torch>=2.11"),
         ("gpu=H100", "'gpu=H100': 'H100' is not a GPU architecture; one is written like sm_90"),
@@ -98,3 +99,9 @@ def test_any_word_selects_or_is_refused(word):
 def test_a_filter_is_a_conjunction():
     condition = Filter("gpu=sm_90,flash-attn=2.*")
     assert [condition.matches(cell) for cell in CELLS] == [False, True, False, False, False]
+
+
+def test_a_framework_is_matched_by_name_and_a_cell_without_one_has_none():
+    plain, on_top = parse(FA0), parse(f"{FA0}-xtuner0.1.23")
+    for condition, expected in {"xtuner*": [False, True], "xtuner0.2.0": [False, False], "none": [True, False]}.items():
+        assert [Filter(f"framework={condition}").matches(cell) for cell in (plain, on_top)] == expected

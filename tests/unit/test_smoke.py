@@ -93,8 +93,9 @@ def container():
         "DefaultRuntime": "runc",
         "Name": "box",
     }
+    containers = SimpleNamespace(create=create, list=lambda **options: CLIENT.left.get(options["filters"]["label"], []))
     CLIENT.__dict__.update(
-        create_error=None, containers=SimpleNamespace(create=create), info=lambda: info, closed=0, close=lambda: None
+        create_error=None, left={}, containers=containers, info=lambda: info, closed=0, close=lambda: None
     )
     return made
 
@@ -143,6 +144,15 @@ def test_a_container_has_no_network_and_limits(tmp_path, container):
     assert options["device_requests"] is None
     assert options["init"] is True
     assert container.timeout == 1230
+
+
+def test_what_a_killed_run_left_of_this_cell_is_removed(tmp_path, container):
+    run(tmp_path)
+    ((label, value),) = CLIENT.created[1]["labels"].items()
+    left = Container()
+    CLIENT.left = {f"{label}={value}": [left], f"{label}=box/another": [container]}
+    run(tmp_path)
+    assert left.calls == ["remove"]
 
 
 def test_what_the_dry_run_prints_is_what_is_asked_for():

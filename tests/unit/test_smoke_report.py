@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from smoke_tests import catalogue, report, table  # noqa: E402
+from smoke_tests import catalogue, outcomes, report, table  # noqa: E402
 from smoke_tests.catalogue import Check  # noqa: E402
 
 CHECK = Check("training", "sdpa-math", "fp32", "dense", "full")
@@ -163,6 +163,19 @@ def test_the_table_shows_outcomes_reasons_and_the_verdict():
     assert "FAIL" in shown
     assert "fail: too far: sdpa-math/fp32/dense/full" in shown
     assert "NOT OK, image" in shown
+
+
+def test_the_table_says_where_a_stand_in_was():
+    plain = {**entry("pass"), "id": "framework/xtuner/as-installed", "topic": "framework"}
+    made = [plain, {**plain, "id": "framework/xtuner/padded", "stand_in": "flash_attn in plain torch"}]
+    shown = table.render({"checks": made, "verdict": report.verdict(made, [])})
+    assert "framework/xtuner/as-installed\n" in shown
+    assert "framework/xtuner/padded (with a stand-in)\n" in shown
+
+
+def test_what_another_process_came_to_is_what_the_check_came_to():
+    ended = {"outcome": "refused", "reason": "no", "exception": "ValueError", "message": "text"}
+    assert outcomes.from_exception(outcomes.Elsewhere(ended)) == ended
 
 
 def test_an_explanation_says_what_was_predicted():

@@ -1,0 +1,56 @@
+"""A project with cells that build in seconds: real recipes and layers, of a few small wheels."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from knowngood import locking
+from knowngood.lock import split
+from knowngood.project import Project
+from knowngood.tree import CellLock
+
+WHEELS = ("iniconfig", "pluggy", "packaging")
+
+
+TRANSFORMERS = ("4.55.4", "4.56.1")
+"""Of cells that the real matrix does not have: their images are of these tests alone."""
+
+
+def project(root: Path, *transformers: str) -> Project:
+    """The project under `root`, a copy of this one, with a cell for each release of transformers and no other."""
+    matrix = root / "matrix.yaml"
+    real = Project(root)
+    locked = real.tree.load(next(cell for cell in real.matrix.cells if str(cell) == real.matrix.aliases["default"]))
+    wheels = [item for item in locked.distributions if item.name in WHEELS]
+    shutil.rmtree(real.tree.folder / "cells")
+    head = matrix.read_text().partition("\ncells:\n")[0]
+    item = "gpu: sm_90, torch: 2.11.0, flash-attn: none, base: debian12"
+    matrix.write_text(f"{head}\ncells:\n  - {{{item}, transformers: [{', '.join(transformers)}]}}\n")
+    here = Project(root)
+    for cell in here.matrix.cells:
+        here.tree.save(
+            CellLock(
+                cell=cell,
+                base="debian12",
+                inputs=locking.inputs(here.matrix.entry(cell), here.matrix),
+                layers=split(wheels, {"tools": ["iniconfig", "pluggy"], "python": ["*"]}),
+            )
+        )
+    return here
+
+
+def command(here: Project, *words: str) -> subprocess.Popen[str]:
+    """The program in a process of its own, in that project."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "knowngood", *words],
+        cwd=here.root,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        start_new_session=True,
+    )

@@ -1,0 +1,78 @@
+"""Contracts against the real registry, with the releases on both sides of each boundary; ranged reads, about 15 s."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from packaging.version import Version
+
+from knowngood import contract_table, matrix
+from knowngood.contract_table import Outcome
+from knowngood.harvest.contracts import harvest_contracts
+from knowngood.harvest.index import SimpleIndex
+
+pytestmark = pytest.mark.integration
+ROOT = Path(__file__).resolve().parents[2]
+SOFTCAP = "TypeError: {}() missing 1 required positional argument: 'softcap'"
+
+
+@dataclass
+class Few:
+    """The registry, with these releases only."""
+
+    index: SimpleIndex
+    versions: dict[str, set[str]]
+
+    @property
+    def session(self):
+        return self.index.session
+
+    def files(self, project):
+        return tuple(file for file in self.index.files(project) if str(file.version) in self.versions[project])
+
+
+@pytest.fixture
+def judged(tmp_path):
+    def judge(name, **versions):
+        floors = matrix.floors((ROOT / "matrix.yaml").read_text(), "matrix.yaml")
+        wanted = {package.replace("_", "-"): set(chosen) for package, chosen in versions.items()}
+        report = harvest_contracts(
+            {f"contracts/{name}.yaml": (ROOT / "contracts" / f"{name}.yaml").read_text()},
+            folder=lambda _: tmp_path,
+            floors={package: Version(floor) for package, floor in floors.items()},
+            say=lambda _: None,
+            index=Few(SimpleIndex(), wanted),
+            cache=tmp_path / "cache",
+        )
+        assert report.written == [name]
+        table = contract_table.from_document(json.loads((tmp_path / f"{name}.json").read_text()))
+        return {(caller, callee): (verdict.outcome, verdict.text) for caller, callee, verdict in table.pairs()}
+
+    return judge
+
+
+def test_xtuner_with_qwen2(judged):
+    callees = ("4.38.2", "4.39.0", "4.42.4", "4.43.0", "4.44.2", "4.45.0", "4.47.1", "4.48.0")
+    found = judged("xtuner-qwen2", xtuner=("0.1.23",), transformers=callees)
+    refused, least, last, gone, gone_too, strange, strange_too, left = (found["0.1.23", name] for name in callees)
+    assert refused[0] is Outcome.REFUSES
+    assert least == last == (Outcome.WORKS, "")
+    words = "AttributeError: 'Qwen2FlashAttention2' object has no attribute '_flash_attention_forward'"
+    assert gone == gone_too == (Outcome.BREAKS, words)
+    words = "TypeError: Qwen2RotaryEmbedding.forward() got an unexpected keyword argument 'seq_len'"
+    assert strange == strange_too == (Outcome.BREAKS, words)
+    assert left[0] is Outcome.NOT_CALLED
+
+
+def test_transformer_engine_with_flash_attn(judged):
+    callees = ("2.5.9.post1", "2.6.1", "2.6.2", "2.6.3", "2.7.0.post2")
+    found = judged("transformer-engine-varlen-p2p", transformer_engine=("1.13.0", "2.1.0"), flash_attn=callees)
+    works, forward, backward, backward_too, refused = (found["1.13.0", name] for name in callees)
+    assert works == (Outcome.WORKS, "")
+    assert forward == (Outcome.BREAKS, SOFTCAP.format("_flash_attn_varlen_forward"))
+    assert backward == backward_too == (Outcome.BREAKS, SOFTCAP.format("_flash_attn_varlen_backward"))
+    assert refused[0] is Outcome.REFUSES
+    assert {found["2.1.0", name] for name in callees} == {(Outcome.WORKS, "")}

@@ -1,0 +1,320 @@
+"""Publishing to a real registry, which is healthy, busy, lying or killed; nothing wrong ever gets a tag."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from dataclasses import replace
+
+import pytest
+import registry_server
+
+from knowngood import attachments, build, cli, embedded, evidence, imagestore, locking, pipeline, publish, wheelhouse
+from knowngood import engine as engines
+from knowngood.attachments import Attachment
+from knowngood.cell import parse
+from knowngood.errors import KnowngoodError, MissingError
+from knowngood.evidence import Evidence, Where
+from knowngood.lock import Distribution, split
+from knowngood.project import Project
+from knowngood.reference import Repository
+from knowngood.registry import Registry
+from knowngood.tree import CellLock
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(bool(embedded.unsuitable()), reason=str(embedded.unsuitable())),
+]
+
+CELL = "sm90-cu130-torch2.11.0-tf4.56.2-fa0-triton3.6.0-py311"
+TAG = CELL + "-"
+DOCKERFILE = """\
+FROM base
+RUN ["python3", "-c", "open('/made', 'w').write('{{ cell }}')"]
+LABEL {% for key, value in labels.items() %}{{ key }}="{{ value }}" {% endfor %}
+"""
+
+
+@pytest.fixture(scope="module")
+def server(registry_program, tmp_path_factory):
+    server = registry_server.Server(registry_program, tmp_path_factory.mktemp("registry"))
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture(autouse=True)
+def _own_notes(tmp_path, monkeypatch):
+    """What was read back from these registries is not noted in the cache that the engine is in."""
+    monkeypatch.setattr(publish, "cache_dir", lambda: tmp_path / "notes")
+
+
+@pytest.fixture
+def proxy(server):
+    proxy = registry_server.Proxy(server)
+    yield proxy
+    proxy.shutdown()
+    proxy.server_close()
+
+
+@pytest.fixture
+def tiny(project, engine, monkeypatch):
+    """A project with one cell whose image is small: its base, a file and the labels; and that image, built."""
+    matrix = project.root / "matrix.yaml"
+    head = matrix.read_text().partition("\ncells:\n")[0]
+    matrix.write_text(
+        f"{head}\ncells:\n  - {{gpu: sm_90, torch: 2.11.0, transformers: 4.56.2, flash-attn: none, base: debian12}}\n"
+        f"aliases: {{default: {CELL}}}\n"
+    )
+    (project.templates / "Dockerfile.j2").write_text(DOCKERFILE)
+    monkeypatch.chdir(project.root)
+    here, cell = Project(project.root), parse(CELL)
+    wheel = Distribution(
+        name="iniconfig", version="2.1.0", file="iniconfig-2.1.0-py3-none-any.whl", sha256="1" * 64, size=1
+    )
+    locked = CellLock(
+        cell=cell,
+        base="debian12",
+        inputs=locking.inputs(here.matrix.entry(cell), here.matrix),
+        layers=split([wheel], here.matrix.layers),
+    )
+    here.tree.save(locked)
+    made = make(here, engine)
+    yield (here, made), engine
+    with contextlib.closing(engine.client()) as client:
+        client.images.remove(made.tag, force=True)
+
+
+def make(here, engine):
+    """Build the image of the tiny cell as the project is now."""
+    line = pipeline.Pipeline(here, pipeline.Options(wheelhouse=wheelhouse.folder()), engine)
+    locked = here.tree.load(parse(CELL))
+    return line.image(line.plan(locked, print), locked, print)
+
+
+def saw(here, image, *, ok, when="2026-11-21T10:00:00+00:00"):
+    """A run of the suite on this image, as its file says."""
+    run = Evidence(
+        cell=CELL,
+        where=Where.CONTAINER_CPU,
+        image=image.digest,
+        when=when,
+        node={},
+        command=("test",),
+        report={"verdict": {"ok": ok, "domain": "none", "text": ""}, "suite_hash": "5" * 64, "checks": []},
+    )
+    evidence.store(run, here.evidence)
+
+
+def run(capsys, *words):
+    """A command's exit code and document."""
+    capsys.readouterr()
+    code = cli.main([*words, "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+@pytest.fixture
+def second(tmp_path):
+    """An empty engine with a data root of its own; the programs of the first one serve it."""
+    tools = embedded.places().tools
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KNOWNGOOD_CACHE", str(tmp_path / "cache"))
+        patch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+        if tools.exists():
+            at = embedded.places()
+            at.home.mkdir(parents=True)
+            at.tools.symlink_to(tools)
+        found = engines.ensure(say=print)
+    yield found
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KNOWNGOOD_CACHE", str(tmp_path / "cache"))
+        embedded.down(print)
+
+
+def test_published_pulled_into_an_empty_engine_and_run(tiny, proxy, second, capsys):
+    (here, image), engine = tiny
+    where = ("--to", f"{proxy.address}/team/cells", "--insecure")
+    registry = Registry(Repository.parse(where[1]), insecure=True)
+
+    code, said = run(capsys, "publish", *where)
+    assert (code, registry.digest("default")) == (1, None)
+    assert "is not proven" in said["cells"][0]["error"]
+    saw(here, image, ok=True)
+    saw(here, image, ok=False, when="2026-11-21T11:00:00+00:00")
+    code, said = run(capsys, "publish", *where)
+    assert code == 1
+    assert "was not good" in said["cells"][0]["error"]
+    assert not [item for item in proxy.asked if item[0] != "GET"], "an image that is not proven touched the registry"
+
+    saw(here, image, ok=True, when="2026-11-21T12:00:00+00:00")
+    code, said = run(capsys, "publish", *where, "--dry-run")
+    assert (code, said["cells"][0]["status"]) == (0, "would be published")
+    assert not [item for item in proxy.asked if item[0] != "GET"]
+    code, said = run(capsys, "publish", *where)
+    tag = said["cells"][0]["tag"]
+    assert (code, said["cells"][0]["status"], tag[: len(TAG)]) == (0, "published", TAG)
+    assert said["aliases"]["default"]["moved"]
+    assert registry.digest(tag) == registry.digest("default") == image.digest
+    puts = [path for method, path in proxy.asked if method == "PUT" and "/manifests/" in path]
+    assert puts[-2:] == [f"/v2/team/cells/manifests/{tag}", "/v2/team/cells/manifests/default"]
+
+    proxy.asked.clear()
+    start = time.monotonic()
+    code, said = run(capsys, "publish", *where)
+    assert (code, said["cells"][0]["status"]) == (0, "unchanged")
+    assert time.monotonic() - start < 10
+    assert not [item for item in proxy.asked if "/blobs/" in item[1]], "an unchanged publish touched a layer"
+
+    code, said = run(capsys, "publish", "--verify", f"{where[1]}:default", "--insecure")
+    assert (code, said["problems"], said["digest"]) == (0, [], image.digest)
+    assert sorted(item["type"] for item in said["attached"]) == sorted(
+        [attachments.SBOM, attachments.PROVENANCE, attachments.EVIDENCE]
+    )
+
+    with contextlib.closing(second.client()) as client:
+        assert client.images.list() == []
+        name = f"{proxy.server.address}/team/cells"
+        client.images.pull(name, tag="default")
+        assert client.images.get(f"{name}:default").id == image.digest
+        answer = client.containers.run(
+            f"{name}@{image.digest}",
+            ["python3", "-c", "print(open('/made').read())"],
+            network_mode="none",
+            remove=True,
+        )
+        assert answer.decode().strip() == CELL
+
+    # The same lock with another Dockerfile is another image: the tag stays, a revision is a tag of its own.
+    (here.templates / "Dockerfile.j2").write_text(DOCKERFILE.replace("LABEL", "ENV OTHER=1\nLABEL"))
+    again = make(here, engine)
+    assert again.digest != image.digest
+    saw(here, again, ok=True)
+    code, said = run(capsys, "publish", *where)
+    assert code == 1
+    assert "never overwritten" in said["cells"][0]["error"]
+    assert registry.digest(tag) == registry.digest("default") == image.digest
+    code, said = run(capsys, "publish", *where, "--revision", "2")
+    assert (code, said["cells"][0]["tag"]) == (0, f"{tag}-r2")
+    assert registry.digest(f"{tag}-r2") == registry.digest("default") == again.digest
+
+
+@pytest.fixture(scope="module")
+def scratch(engine, tmp_path_factory):
+    """An image of two layers, one of 24 MB that nothing compresses, as a release."""
+    context = tmp_path_factory.mktemp("scratch")
+    (context / "large").write_bytes(os.urandom(24_000_000))
+    (context / "small").write_bytes(os.urandom(1000))
+    labels = {"io.knowngood.cell": "tiny"}
+    (context / "Dockerfile").write_text('FROM scratch\nCOPY small /\nCOPY large /\nLABEL io.knowngood.cell="tiny"\n')
+    plan = build.Plan(
+        tag="knowngood-test:publish",
+        dockerfile=context / "Dockerfile",
+        context=context,
+        contexts={},
+        inputs=context.name,
+    )
+    image = build.build(plan, engine, log=context / "log", say=print)
+    document = Attachment(media=attachments.SBOM, name="sbom.cdx.json", data=b"{}")
+    yield publish.Release(
+        cell="tiny", image=image.tag, digest=image.digest, tag="tiny-1", labels=labels, attachments=(document,)
+    )
+    with contextlib.closing(engine.client()) as client:
+        client.images.remove(image.tag, force=True)
+
+
+def times(count, match, act):
+    """A rule that does `act` for the first `count` requests that match (method, part of the path)."""
+    left = [count]
+
+    def rule(request):
+        if left[0] and request.command == match[0] and match[1] in request.path:
+            left[0] -= 1
+            act(request)
+            return True
+        return False
+
+    return rule
+
+
+def large(request):
+    """Whether the request carries the large layer."""
+    return int(request.headers.get("Content-Length") or 0) > 20_000_000
+
+
+FAULTS = {
+    "500": [times(2, ("POST", "/blobs/uploads/"), lambda r: r.answer(500))],
+    "503 at the end of a blob": [times(1, ("PUT", "/blobs/uploads/"), lambda r: r.answer(503))],
+    "429": [times(1, ("PUT", "/manifests/"), lambda r: r.answer(429, {"Retry-After": "2"}))],
+    "a truncated blob": [times(1, ("PATCH", "/blobs/uploads/"), lambda r: r.forward(keep=100))],
+    "a blob cut off when it is read back": [times(1, ("GET", "/blobs/sha256"), lambda r: r.forward(lose=50))],
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_what_passes_is_tried_again(name, scratch, proxy, engine):
+    proxy.rules = FAULTS[name]
+    registry = Registry(Repository.parse(f"{proxy.address}/tiny/{name.replace(' ', '-')}"), insecure=True)
+    start = time.monotonic()
+    result = publish.publish(scratch, registry, engine, print)
+    assert result.status is publish.Status.PUBLISHED
+    assert registry.digest(scratch.tag) == scratch.digest
+    if name == "429":
+        assert time.monotonic() - start >= 2
+
+
+def test_an_engine_whose_store_cannot_be_read_streams_the_blobs(scratch, proxy, engine, monkeypatch):
+    monkeypatch.setattr(imagestore, "_folder", lambda *_: None)
+    registry = Registry(Repository.parse(f"{proxy.address}/tiny/streamed"), insecure=True)
+    assert publish.publish(scratch, registry, engine, print).pushed > 24_000_000
+    assert registry.digest(scratch.tag) == scratch.digest
+
+
+def test_other_bytes_for_a_digest_are_never_promoted(scratch, proxy, engine):
+    registry = Registry(Repository.parse(f"{proxy.address}/tiny/lies"), insecure=True)
+    config = ["GET", "/blobs/sha256"]
+    for spoilt in ("blob", "manifest"):
+        part = config if spoilt == "blob" else ["GET", f"/manifests/{scratch.digest}"]
+        lies = times(10, part, lambda r: r.forward(change=lambda body: body[:-1] + b"!" if body else body))
+        proxy.rules = [lambda r, lies=lies: r.command == "GET" and lies(r)]
+        with pytest.raises(KnowngoodError, match="serves other bytes"):
+            publish.publish(scratch, registry, engine, print)
+        proxy.rules = []
+        assert registry.digest(scratch.tag) is None
+    assert publish.publish(scratch, registry, engine, print).pushed == 0, "what had arrived was sent again"
+    assert registry.digest(scratch.tag) == scratch.digest
+
+
+def test_a_registry_killed_in_mid_push(scratch, server, proxy, engine):
+    registry = Registry(Repository.parse(f"{proxy.address}/tiny/killed"), insecure=True, attempts=2)
+    killed = []
+
+    def kill(request):
+        if request.command == "PATCH" and large(request):
+            killed.append(True)
+            request.forward(keep=8_000_000, then=server.kill)
+            return True
+        return False
+
+    proxy.rules = [kill]
+    try:
+        with pytest.raises(MissingError, match="run it again"):
+            publish.publish(scratch, registry, engine, print)
+        assert killed
+    finally:
+        proxy.rules = []
+        server.start()
+    assert registry.digest(scratch.tag) is None
+    assert registry.digest(scratch.digest) is None, "a manifest was put before its layers were there"
+    result = publish.publish(scratch, registry, engine, print)
+    assert result.status is publish.Status.PUBLISHED
+    publish.read_back(registry, scratch.digest, scratch.labels, print)
+    assert publish.publish(scratch, registry, engine, print).status is publish.Status.UNCHANGED
+
+
+def test_labels_that_differ_are_not_promoted(scratch, proxy, engine):
+    registry = Registry(Repository.parse(f"{proxy.address}/tiny/labels"), insecure=True)
+    with pytest.raises(KnowngoodError, match="its label"):
+        publish.publish(replace(scratch, labels={"io.knowngood.cell": "another"}), registry, engine, print)
+    assert registry.digest(scratch.tag) is None

@@ -1,0 +1,159 @@
+"""The site in a real browser, opened as files: its flows by keyboard only, no error, nothing asked of anybody."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import chromium
+import pytest
+from conftest import ROOT
+
+from knowngood import project
+from knowngood.commands.diagnose import read
+from knowngood.site import folder, make
+
+pytestmark = pytest.mark.integration
+
+PAGES = ("index", "matrix", "diagnose", "compatibility", "sizes", "incidents/index", "incidents/cuda-no-kernel-image")
+LOG = """[rank1]: AttributeError: 'Qwen2FlashAttention2' object has no attribute '_flash_attention_forward'
+transformers==4.44.2 xtuner==0.1.23
+/opt/xtuner/model/modules/dispatch/qwen2.py
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    here = project.Project(ROOT)
+    place = tmp_path_factory.mktemp("site") / "public"
+    folder.write(place, make.make(here, here.evidence, read(), None).files)
+    return place
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    from playwright.sync_api import sync_playwright
+
+    program = chromium.unpack(tmp_path_factory.mktemp("chromium"))
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield launched
+        launched.close()
+
+
+@pytest.fixture
+def page(browser):
+    """A page that fails its test on any error, and on any request but for the site's files."""
+    context = browser.new_context(viewport={"width": 390, "height": 844}, reduced_motion="reduce")
+    made = context.new_page()
+    wrong: list[str] = []
+    made.on("console", lambda said: wrong.append(said.text) if said.type in ("error", "warning") else None)
+    made.on("pageerror", lambda error: wrong.append(str(error)))
+    made.on("request", lambda asked: None if asked.url.startswith(("file:", "data:")) else wrong.append(asked.url))
+    yield made
+    context.close()
+    assert wrong == []
+
+
+def open_(page, site: Path, name: str) -> None:
+    page.goto((site / f"{name}.html").as_uri())
+
+
+def reach(page, selector: str) -> None:
+    """Press Tab until the element has the focus."""
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        if page.evaluate("(it) => document.activeElement?.matches(it)", selector):
+            return
+    raise AssertionError(f"no way to {selector} by Tab")
+
+
+def test_my_image_is_found_by_keyboard(page, site):
+    open_(page, site, "index")
+    reach(page, "#gpu")
+    page.keyboard.type("H100")
+    page.wait_for_selector("#answer pre", state="attached")
+    assert "sm90-cu130" in page.inner_text("#answer h2")
+    reach(page, "#attention")
+    page.keyboard.type("fa2")
+    page.wait_for_function("document.querySelector('#answer h2')?.textContent.includes('-fa2.')")
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.type("525.60.13")
+    page.wait_for_function("document.querySelector('#answer').textContent.includes('drivers from 525.60.13')")
+    assert "-cu130-" not in page.inner_text("#answer")
+
+
+def test_what_collides_is_said_with_the_nearest_that_works(page, site):
+    open_(page, site, "index")
+    page.fill("#gpu", "V100")
+    page.select_option("#attention", "fa2")
+    page.wait_for_function("document.querySelector('#answer').textContent.includes('collide')")
+    said = page.inner_text("#answer")
+    assert "attn=fa2" in said
+    assert "The nearest that works: attn sdpa" in said
+
+
+def test_an_answer_takes_no_time(page, site):
+    begin = time.monotonic()
+    open_(page, site, "index")
+    assert page.evaluate("document.readyState") == "complete"
+    assert time.monotonic() - begin < 1
+    page.fill("#gpu", "H100")
+    page.wait_for_selector("#answer h2")
+    taken = page.evaluate(
+        """async () => {
+          const field = document.getElementById("attention");
+          const begin = performance.now();
+          field.value = "fa4";
+          field.dispatchEvent(new Event("input", { bubbles: true }));
+          while (!document.querySelector("#answer h2").textContent.includes("-fa4.")) await Promise.resolve();
+          document.body.getBoundingClientRect();
+          return performance.now() - begin;
+        }"""
+    )
+    assert taken < 100
+
+
+def test_a_log_is_diagnosed_in_the_page(page, site):
+    open_(page, site, "diagnose")
+    reach(page, "#log")
+    page.keyboard.insert_text(LOG + "<script>document.title = 'hostile'</script>]]>")
+    page.wait_for_selector("#answer h2")
+    assert page.get_attribute("#answer h2 a", "href") == "incidents/xtuner-qwen2-flash-attention-forward.html"
+    assert "hostile" not in page.title()
+    reach(page, "#answer h2 a")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/incidents/xtuner-qwen2-flash-attention-forward.html")
+
+
+def test_a_square_leads_to_its_evidence(page, site):
+    catalog = json.loads((site / "catalog.json").read_text())
+    seen = next(cell for cell in catalog["cells"] if cell["attention"])
+    open_(page, site, "matrix")
+    setting = next(iter(seen["attention"]))
+    page.focus(f'a.square[href="cells/{seen["id"]}.html#{setting}"]')
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"**/cells/{seen['id']}.html*")
+    assert seen["evidence"] in page.inner_text("main")
+
+
+@pytest.mark.parametrize(("scheme", "names"), [("light", PAGES), ("dark", ("index", "diagnose"))])
+def test_pages_are_accessible_and_fit_a_phone(page, site, scheme, names):
+    from axe_playwright_python.sync_playwright import Axe
+
+    page.emulate_media(color_scheme=scheme)
+    found = []
+    cell = next((site / "cells").glob("sm90*fa4*.html")).stem
+    for name in (*names, f"cells/{cell}"):
+        open_(page, site, name)
+        if name == "index":
+            page.fill("#gpu", "H100")
+            page.wait_for_selector("#answer h2")
+        wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        found += [f"{name}: wider than the screen by {wide}"] if wide > 0 else []
+        found += [
+            f"{name}: {item['id']}: {item['nodes'][0]['html'][:150]}"
+            for item in Axe().run(page, options={"preload": False}).response["violations"]
+        ]
+    assert found == []

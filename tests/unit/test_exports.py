@@ -1,0 +1,149 @@
+"""A lock in other tools' forms, read by those tools or their libraries where there are any."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import subprocess
+import tomllib
+
+import pytest
+import yaml
+from packaging.pylock import Pylock
+from samples import FA0, FA2, FA4
+from uv import find_uv_bin
+
+from knowngood import cli, exports
+from knowngood.packages_lock import Package, PackagesLock
+
+BASE = PackagesLock(
+    suite="bookworm",
+    epoch=1,
+    requested=("python3", "gcc", "+security"),
+    tools=(),
+    packages=(Package(name="python3", version="3.11.2-1", arch="amd64", sha256="2" * 64),),
+)
+
+
+def pins(text):
+    return dict(re.findall(r"^(?:  - )?([a-z0-9-]+==\S+) --hash=sha256:([0-9a-f]{64})$", text, re.MULTILINE))
+
+
+def wanted(locked):
+    return {f"{item.name}=={item.version}": item.sha256 for item in locked.distributions}
+
+
+@pytest.mark.parametrize("cell", [FA0, FA2, FA4])
+def test_every_form_has_every_pin_with_its_hash(lock_of, cell):
+    locked = lock_of(cell)
+    assert pins(exports.requirements(locked)) == wanted(locked)
+    document = yaml.safe_load(exports.conda(locked))
+    python, pip, inner = document["dependencies"]
+    assert (python, pip) == ("python=3.11", "pip")
+    assert pins("".join(f"  - {line}\n" for line in inner["pip"])) == wanted(locked)
+    assert pins(exports.apptainer(locked, BASE, None)) == wanted(locked)
+
+
+def test_what_is_on_no_index_is_named(lock_of):
+    locked = lock_of(FA2)
+    (wheel,) = exports.local(locked)
+    assert wheel.name == "flash-attn"
+    assert exports.local(lock_of(FA0)) == []
+    for text in (exports.requirements(locked), exports.conda(locked), exports.apptainer(locked, BASE, None)):
+        assert wheel.file in text
+        assert "--find-links" in text
+    assert "--find-links" not in exports.requirements(lock_of(FA0))
+
+
+def test_pylock_is_valid_and_selects_every_wheel(lock_of):
+    locked = lock_of(FA2)
+    urls = {
+        item.sha256: f"https://index.example/{item.file}" for item in locked.distributions if "+" not in item.version
+    }
+    read = Pylock.from_dict(tomllib.loads(exports.pylock(locked, urls)))
+    chosen = {package.name: wheel for package, wheel in read.select(environment={"python_full_version": "3.11.2"})}
+    assert {name: wheel.hashes["sha256"] for name, wheel in chosen.items()} == {
+        item.name: item.sha256 for item in locked.distributions
+    }
+    assert chosen["flash-attn"].path == exports.local(locked)[0].file
+    assert chosen["torch"].url == urls[chosen["torch"].hashes["sha256"]]
+
+
+def test_uv_reads_the_pylock_and_the_requirements(lock_of, tmp_path):
+    """No network: what uv would install is a wheel beside the lock."""
+    import hashlib
+    import zipfile
+
+    locked = lock_of(FA0)
+    wheel = tmp_path / "tiny-1.0+local-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as file:
+        file.writestr("tiny-1.0+local.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0+local\n")
+        file.writestr(
+            "tiny-1.0+local.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\nRoot-Is-Purelib: true\n"
+        )
+        file.writestr("tiny-1.0+local.dist-info/RECORD", "")
+    item = dataclasses.replace(
+        locked.distributions[0],
+        name="tiny",
+        version="1.0+local",
+        file=wheel.name,
+        sha256=hashlib.sha256(wheel.read_bytes()).hexdigest(),
+        size=wheel.stat().st_size,
+    )
+    one = dataclasses.replace(locked, layers=(dataclasses.replace(locked.layers[0], distributions=(item,)),))
+    (tmp_path / "pylock.toml").write_text(exports.pylock(one, {}))
+    (tmp_path / "requirements.txt").write_text(exports.requirements(one))
+    environment = ["--target", str(tmp_path / "into"), "--offline", "--no-config", "--python-version", "3.11"]
+    for words in (
+        ["sync", "pylock.toml", *environment],
+        [
+            "install",
+            "--no-deps",
+            "--require-hashes",
+            "--find-links",
+            ".",
+            "--no-index",
+            "-r",
+            "requirements.txt",
+            *environment,
+        ],
+    ):
+        done = subprocess.run(
+            [find_uv_bin(), "pip", *words, "--dry-run"], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert "+ tiny==1.0+local" in done.stderr
+
+
+def test_an_apptainer_definition_of_a_published_image_builds_nothing(lock_of):
+    text = exports.apptainer(lock_of(FA4), BASE, "registry.example/team/cells@sha256:" + "1" * 64)
+    assert text.startswith("Bootstrap: docker\nFrom: registry.example/team/cells@sha256:")
+    assert "%post" not in text
+    assert "%files" not in text
+
+
+def test_the_command_writes_files_and_refuses_what_makes_no_sense(lock_of, tmp_path, capsys):
+    lock_of(FA4)
+    out = tmp_path / "devcontainer.json"
+    image = "registry.example/team/cells:default"
+    assert cli.main(["export", FA4, "--format", "devcontainer", "--image", image, "-o", str(out)]) == 0
+    assert json.loads(out.read_text())["image"] == image
+    capsys.readouterr()
+    assert cli.main(["export", FA4, "--format", "requirements", "--image", image]) == 2
+    assert cli.main(["export", "sm90-*", "--format", "requirements"]) == 2
+    assert cli.main(["export", FA4, "--format", "devcontainer", "--image", "cells"]) == 2
+    assert "has no tag" in capsys.readouterr().err
+    assert cli.main(["export", FA0, "--format", "requirements"]) == 1
+    assert "has no lock" in capsys.readouterr().err
+
+
+def test_a_source_archive_of_a_lock_is_one_in_the_pylock(lock_of):
+    locked = lock_of(FA0)
+    sdist = dataclasses.replace(locked.distributions[0], name="old", version="1.0", file="old-1.0.tar.gz")
+    layer = dataclasses.replace(locked.layers[0], distributions=(sdist,))
+    read = tomllib.loads(
+        exports.pylock(dataclasses.replace(locked, layers=(layer,)), {sdist.sha256: "https://i.example/o"})
+    )
+    assert read["packages"][0]["sdist"]["url"] == "https://i.example/o"
+    assert "wheels" not in read["packages"][0]

@@ -1,0 +1,297 @@
+"""The site: what it says is what the program says; nothing hostile acts; nothing half is left behind."""
+
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from knowngood import evidence, knowledge, resources
+from knowngood.cli import main
+from knowngood.errors import UsageError
+from knowngood.picking import pick
+from knowngood.query import Request
+from knowngood.site import catalog, folder, kept, observed, pages, script, verdicts
+
+ROOT = resources.root()
+CELL = "sm90-cu130-torch2.11.0-tf5.17.0-fa4.0.0b33-triton3.6.0-py311"
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>]]>\u2028'\"`{{ 7*7 }}"
+SUITE = "ab" * 32
+
+
+def run_file(**changes):
+    check = {
+        "id": "sdpa/bf16",
+        "topic": "training",
+        "setting": "sdpa",
+        "outcome": "pass",
+        "reason": "",
+        "message": None,
+    }
+    report = {
+        "suite_hash": SUITE,
+        "verdict": {"ok": True, "domain": "none", "text": "1 pass"},
+        "checks": [check],
+        "environment": {"gpu": "NVIDIA H200", "distributions": {}},
+    }
+    stored = {
+        "schema": evidence.SCHEMA,
+        "cell": CELL,
+        "where": "container-gpu",
+        "image": "sha256:" + "0" * 64,
+        "node": {},
+        "when": "2026-11-20T01:02:03+00:00",
+        "command": [],
+        "report": report,
+    }
+    return stored | changes
+
+
+def put(place, stored, name=f"20261120T010203Z-{SUITE[:12]}.json"):
+    path = place / CELL / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(stored if isinstance(stored, str) else json.dumps(stored))
+    return path
+
+
+def made(cells, **changes):
+    whole = {
+        "schema": catalog.SCHEMA,
+        "cells": cells,
+        "layers": [],
+        "incidents": [],
+        "compatibility": [],
+        "left_out": [],
+    }
+    return catalog.read(json.dumps(whole | changes), "catalog.json")
+
+
+def cell(**changes):
+    run = {
+        "file": "x.json",
+        "when": "2026-11-20T01:02:03+00:00",
+        "where": "container-gpu",
+        "image": None,
+        "suite": SUITE,
+    }
+    run |= {"gpu": "H200", "ok": True, "quick": False, "verdict": "fine", "outcomes": {"sdpa": "pass"}}
+    whole = {"id": CELL, "axes": {"gpu": "sm_90"}, "aliases": ["default"], "in_matrix": True, "tier": "trains-on-gpu"}
+    whole |= {"driver_minimum": "580", "reference": f"knowngood:{CELL}", "image": None, "evidence": "x.json"}
+    return whole | {"attention": {"sdpa": {"outcome": "pass"}}, "runs": [run]} | changes
+
+
+def test_a_good_run_is_read(tmp_path):
+    put(tmp_path, run_file())
+    seen = observed.observe(tmp_path, CELL, locked=True)
+    assert (seen.tier, seen.attention, len(seen.runs), seen.left_out) == ("trains-on-gpu", {"sdpa": "pass"}, 1, ())
+
+
+def test_what_was_read_is_kept_until_a_file_changes(tmp_path, monkeypatch):
+    monkeypatch.setenv("KNOWNGOOD_CACHE", str(tmp_path / "cache"))
+    path = put(tmp_path, run_file())
+    first = kept.seen(tmp_path, CELL, locked=True)
+    assert first == observed.observe(tmp_path, CELL, locked=True)
+    monkeypatch.setattr(kept, "observe", lambda *_, **__: pytest.fail("read again"))
+    assert kept.seen(tmp_path, CELL, locked=True) == first
+    monkeypatch.undo()
+    monkeypatch.setenv("KNOWNGOOD_CACHE", str(tmp_path / "cache"))
+    path.write_text("{")
+    assert kept.seen(tmp_path, CELL, locked=True).runs == ()
+
+
+@pytest.mark.parametrize(
+    ("stored", "said"),
+    [
+        (json.dumps(run_file())[:-40], "not readable"),
+        ("[" * 100_000, "not readable"),
+        ("null", "not readable"),
+        (run_file(schema="knowngood/evidence/9"), "this program reads knowngood/evidence/1"),
+        (run_file(when="yesterday"), "not readable"),
+        (run_file(when="2026-11-21T01:02:03+00:00"), "its name states"),
+        (run_file(report=run_file()["report"] | {"suite_hash": "cd" * 32}), "its name states"),
+        (run_file(report=run_file()["report"] | {"environment": None}), "not readable"),
+        (run_file(image="<script>"), "is no digest"),
+        (run_file(cell="another"), "not of its folder's cell"),
+    ],
+)
+def test_what_cannot_be_trusted_is_told_and_left_out(tmp_path, stored, said):
+    put(tmp_path, stored)
+    seen = observed.observe(tmp_path, CELL, locked=False)
+    assert not seen.runs
+    assert len(seen.left_out) == 1
+    assert said in seen.left_out[0]
+    assert str(tmp_path) not in seen.left_out[0]
+
+
+def test_the_real_evidence_is_all_taken():
+    for place in (ROOT / "evidence").glob("sm*"):
+        assert observed.observe(ROOT / "evidence", place.name, locked=True).left_out == ()
+
+
+class Elements(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.scripts, self.handlers = [], []
+
+    def handle_starttag(self, tag, attrs):
+        if tag == "script":
+            self.scripts.append(dict(attrs).get("src"))
+        self.handlers += [name for name, _ in attrs if name.startswith("on")]
+
+
+def test_hostile_strings_are_inert_on_every_page():
+    attention = {"sdpa": {"outcome": "fail", "reason": HOSTILE}}
+    run = cell()["runs"][0] | {"verdict": HOSTILE, "gpu": HOSTILE, "file": HOSTILE, "suite": HOSTILE}
+    incident = {"id": "bad", "title": HOSTILE, "kind": HOSTILE, "severity": "failure", "component": HOSTILE}
+    incident |= {
+        "signatures": [HOSTILE],
+        "affected": [],
+        "because": HOSTILE,
+        "fix": [],
+        "source": [],
+        "confidence": "x",
+    }
+    table = {"title": HOSTILE, "text": HOSTILE, "head": [HOSTILE], "rows": [[HOSTILE]]}
+    found = made(
+        [cell(aliases=[HOSTILE], attention=attention, runs=[run], axes={"gpu": HOSTILE}, evidence=HOSTILE)],
+        incidents=[incident],
+        compatibility=[table],
+        left_out=[HOSTILE],
+        layers=[{"name": HOSTILE, "digest": HOSTILE, "size": 5, "cells": [CELL]}],
+    )
+    files = pages.files(found, ROOT / "templates" / "site", {"bad": "text"})
+    shown = 0
+    for name, text in files.items():
+        if name.endswith(".html"):
+            elements = Elements()
+            elements.feed(text)
+            assert all(elements.scripts), name  # only scripts of our own, none inline
+            assert not elements.handlers, name
+            assert "<img" not in text, name
+            shown += "&lt;img" in text
+    assert shown >= 5
+
+
+def test_a_hostile_string_in_a_script_ends_nothing():
+    text = script.data("x", {"it": [HOSTILE]})
+    assert not re.search("[<>&\u2028\u2029]", text)
+    if shutil.which("node"):
+        ask = f"{text} console.log(JSON.stringify(globalThis.knowngood.x));"
+        said = subprocess.run(["node", "-e", ask], capture_output=True, text=True, check=True).stdout
+        assert json.loads(said) == {"it": [HOSTILE]}
+
+
+def test_the_templates_escape_by_themselves():
+    text = (ROOT / "src/knowngood/site/pages.py").read_text()
+    assert "autoescape=True" in text
+    templates = (ROOT / "templates/site").glob("*.j2")
+    assert not [path.name for path in templates if re.search(r"\|\s*safe|autoescape false", path.read_text())]
+
+
+def test_the_history_says_what_changed():
+    first, second = (cell()["runs"][0] | {"when": f"2026-11-2{day}T00:00:00+00:00"} for day in (0, 1))
+    second |= {"ok": False, "image": "sha256:" + "1" * 64}
+    found = pages.history(made([cell(runs=[first, second])]).cells[0])
+    assert [item["changed"] for item in found] == [["turned red", "another image"], []]
+
+
+def test_only_what_changed_is_written_and_strays_go(tmp_path):
+    site = tmp_path / "site"
+    assert folder.write(site, {"catalog.json": "1", "a/b.html": "x", "old.html": ""}) != []
+    before = (site / "a/b.html").stat()
+    assert folder.write(site, {"catalog.json": "2", "a/b.html": "x"}) == ["catalog.json"]
+    after = (site / "a/b.html").stat()
+    assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
+    assert not (site / "old.html").exists()
+    assert folder.write(site, {"catalog.json": "2", "a/b.html": "x"}) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["site"]
+
+
+def test_a_failure_leaves_the_old_site(tmp_path, monkeypatch):
+    site = tmp_path / "site"
+    folder.write(site, {"catalog.json": "1"})
+    monkeypatch.setattr(Path, "write_bytes", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(OSError, match="No space"):
+        folder.write(site, {"catalog.json": "2"})
+    assert (site / "catalog.json").read_text() == "1"
+    assert [path.name for path in tmp_path.iterdir()] == ["site"]
+
+
+def test_a_run_killed_between_the_renames_is_mended(tmp_path):
+    site = tmp_path / "site"
+    folder.write(site, {"catalog.json": "1", "same.html": "s"})
+    site.rename(tmp_path / ".site.old")
+    assert folder.write(site, {"catalog.json": "2", "same.html": "s"}) == ["catalog.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["site"]
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path):
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(UsageError, match="something else"):
+        folder.write(tmp_path, {"catalog.json": "1"})
+    assert (tmp_path / "thesis.tex").read_text() == "mine"
+
+
+@pytest.fixture(scope="module")
+def known():
+    return knowledge.read()
+
+
+@pytest.mark.parametrize("gpu", ["sm_70", "sm_90"])
+def test_the_verdicts_are_those_of_pick(known, gpu):
+    """Every driver that is told apart, some settings and releases, against asking `pick` itself."""
+    universe, published = known.universe, known.published
+    tiers = {str(item): str(published.tier(str(item))) for item in published.cells}
+    narrowed = verdicts.Narrowed(cells=published.cells, gpu=gpu, tiers=tiers)
+    table = verdicts.Table(universe=universe, published=narrowed)
+    settings, releases, pins = ["sdpa", "fa2", "fa4"], ["5.17", "4.57", "4.44"], verdicts.frameworks(published)[:3]
+    told = table.document(settings, releases, pins)
+    for pin in pins:
+        for setting in ["", *settings]:
+            for place, release in enumerate(["", *told["transformers"][pin]]):
+                ladder = told["ladders"][told["rows"][pin][setting][place]]
+                for driver in ["", *verdicts.drivers(universe)]:
+                    steps = [number for least, number in ladder if not driver or float(driver[:3]) >= float(least[:3])]
+                    found = pick(universe, verdicts.request(gpu, setting, release, pin, driver), published)
+                    if not steps:
+                        continue
+                    answer = told["answers"][steps[0]]
+                    ids = [item["id"] for item in answer.get("cells", [])]
+                    assert ids == [str(choice.cell) for choice in found.choices], (setting, release, pin, driver)
+                    assert bool(answer.get("conflict")) == bool(found.conflict)
+
+
+def test_the_page_can_ask_about_every_setting(known):
+    assert set(verdicts.drivers(known.universe)) >= {"580"}
+    assert verdicts.minors(known.universe)[0].startswith("5.")
+    assert verdicts.request("sm_90", "", "", "") == Request(gpu="sm_90")
+
+
+def test_the_committed_schema_is_the_programs():
+    assert (ROOT / "docs" / "catalog.schema.json").read_text() == catalog.schema()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "no JSON"),
+        ("[]", "schema None"),
+        ('{"schema": "knowngood/catalog/2"}', "this program reads knowngood/catalog/1"),
+        ('{"schema": "knowngood/catalog/1"}', "no sound catalog: cells: Field required"),
+    ],
+)
+def test_another_catalog_is_refused(tmp_path, capsys, text, said):
+    path = tmp_path / "catalog.json"
+    path.write_text(text)
+    assert main(["cells", "--catalog", str(path)]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_cells_reads_a_catalog(tmp_path, capsys):
+    (tmp_path / "catalog.json").write_text(made([cell(), cell(id=CELL.replace("5.17", "5.16"), aliases=[])]).text())
+    assert main(["cells", "--json", "--catalog", str(tmp_path), "default"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["cells"]
+    assert (found["id"], found["tier"], found["attention"]) == (CELL, "trains-on-gpu", {"sdpa": "pass"})
