@@ -7,7 +7,10 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-DATA = ("matrix.yaml", "facts", "rules", "incidents", "evidence", "templates", "docker/cells", "docker/layers")
+DATA = (
+    *("matrix.yaml", "facts", "rules", "incidents", "contracts", "reproductions", "evidence", "templates"),
+    *("docker/cells", "docker/layers"),
+)
 
 
 class DataHook(BuildHookInterface[Any]):

@@ -48,13 +48,15 @@ def integration(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Ruff, mypy --strict, the import rules, and that what is rendered is current."""
+    """Ruff, mypy --strict, the import rules, that what is rendered is current, and no cell too large."""
     install(session)
     session.run("ruff", "check")
     session.run("ruff", "format", "--check")
     session.run("mypy")
     session.run("lint-imports", "--no-cache")
     session.run("knowngood", "render", "--check")
+    session.run("knowngood", "harvest", "--contracts", "--check")
+    session.run("knowngood", "size", "--check")
 
 
 @nox.session

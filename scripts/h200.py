@@ -1,11 +1,12 @@
 """Evidence from a machine with a GPU and no network: the smoke suite in bare environments, one a cell.
 
-    PYTHONPATH=src python3 scripts/h200.py OUT PREDICTIONS SECONDS CELL=PYTHONPATH [CELL=PYTHONPATH ...]
+    PYTHONPATH=src python3 scripts/h200.py OUT PREDICTIONS SECONDS [quick:]CELL=PYTHONPATH [...]
 
 Each environment is the machine's Python with a few folders before it (another transformers, flash-attn). PREDICTIONS
 is a file of `{cell: {check glob: {"outcome": ..., "because": ...}}}`, as `scripts/predictions.py` writes it where
 knowngood is installed; this script needs the standard library and `packaging`. A cell that would begin after SECONDS
-is left out. Writes OUT/<cell>/<time>-<suite>.json. On a machine of several GPUs run one a GPU (CUDA_VISIBLE_DEVICES).
+is left out; `quick:` before a cell runs the suite's quick part only. Writes OUT/<cell>/<time>-<suite>.json. On a
+machine of several GPUs run one a GPU (CUDA_VISIBLE_DEVICES).
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ def main(out: str, predictions: str, seconds: str, *environments: str) -> None:
     start = time.monotonic()
     predicted = json.loads(Path(predictions).read_text())
     for item in environments:
-        name, _, folders = item.partition("=")
+        name, _, folders = item.removeprefix("quick:").partition("=")
         if time.monotonic() - start > float(seconds):
             print(f"{name}: left out, the time is used up", flush=True)
             continue
         os.environ["PYTHONPATH"] = folders
         log = Path("/tmp") / f"{name}.log"  # noqa: S108
         try:
-            options = smoke.Options(gpus=True, seconds=560)
+            options = smoke.Options(gpus=True, quick=item.startswith("quick:"), seconds=560)
             run = smoke.here(
                 parse(name),
                 SUITE,

@@ -1,0 +1,116 @@
+"""What the site costs with 500 cells and 5,000 runs: seconds to make it, bytes of its first page.
+
+    python benchmarks/site.py [--cells N] [--runs N] [--json FILE]
+
+The runs are this project's own, each for another cell and day (their whole reports, some 300 KB a file), so it takes
+2 GB of room for temporary files. Three times are taken: with nothing kept from before, with one run added (as after a
+night), and with nothing changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import re
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from subprocess import run
+
+from knowngood import cell as cells
+
+ROOT = Path(__file__).resolve().parents[1]
+LIMITS = {"all anew, seconds": 10, "one run more, seconds": 10, "nothing new, seconds": 10, "first page, bytes": 300e3}
+GPUS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120", "sm_75", "sm_70")
+
+
+def project(folder: Path, count: int) -> list[str]:
+    """A project with so many cells."""
+    releases = list(json.loads((ROOT / "facts/transformers.json").read_bytes())["releases"])
+    torches = ("2.11.0", "2.10.0", "2.6.0")
+    chosen = list(itertools.islice(itertools.product(torches, GPUS, releases), count))
+    text = (ROOT / "matrix.yaml").read_text(encoding="utf-8")
+    begin = text.index("\ncells:\n")
+    entries = [
+        f"  - {{gpu: {gpu}, torch: {torch}, transformers: {release}, base: debian12}}" for torch, gpu, release in chosen
+    ]
+    (folder / "matrix.yaml").write_text("\n".join([text[:begin], "cells:", *entries, ""]), encoding="utf-8")
+    (folder / "templates").symlink_to(ROOT / "templates")
+    cuda = {"2.11.0": ("13.0", "3.6.0"), "2.10.0": ("12.8", "3.6.0"), "2.6.0": ("12.4", "3.2.0")}
+    return [
+        str(
+            cells.Cell(
+                gpu=gpu, cuda=cuda[torch][0], torch=torch, triton=cuda[torch][1], transformers=release, python="3.11"
+            )
+        )
+        for torch, gpu, release in chosen
+    ]
+
+
+def evidence(folder: Path, names: list[str], count: int) -> int:
+    """So many runs, of the real ones' reports; returns their bytes."""
+    real = [json.loads(path.read_bytes()) for path in sorted((ROOT / "evidence").glob("sm*/*.json"))]
+    reports = [json.dumps(stored["report"], indent=1) for stored in real]
+    written = 0
+    for number in range(count):
+        stored = {key: value for key, value in real[number % len(real)].items() if key != "report"}
+        suite = real[number % len(real)]["report"]["suite_hash"]
+        when = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(days=number // len(names), seconds=number)
+        stored |= {"cell": names[number % len(names)], "when": when.isoformat(), "where": "container-gpu"}
+        stored["image"] = f"sha256:{number // 3000:064x}"
+        name = f"{when.strftime('%Y%m%dT%H%M%SZ')}-{suite[:12]}.json"
+        path = folder / "evidence" / stored["cell"] / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = f'{json.dumps(stored)[:-1]}, "report": {reports[number % len(real)]}}}\n'
+        written += path.write_bytes(text.encode())
+    return written
+
+
+def make(folder: Path) -> float:
+    """Seconds that `knowngood site` takes there."""
+    kept = {**os.environ, "KNOWNGOOD_CACHE": str(folder / "cache")}
+    begin = time.monotonic()
+    program = [sys.executable, "-m", "knowngood", "site", "-o", "public"]
+    said = run(program, cwd=folder, env=kept, check=True, capture_output=True, text=True).stdout
+    print("  " + said.splitlines()[0], file=sys.stderr)
+    return time.monotonic() - begin
+
+
+def first_page(site: Path) -> int:
+    """What a browser loads to answer a question: the page, what it names, one GPU's answers (the largest)."""
+    text = (site / "index.html").read_text(encoding="utf-8")
+    named = re.findall(r'(?:src|rel="stylesheet" href)="([^"]+)"', text)
+    tables = [path.stat().st_size for path in (site / "data").glob("sm_*.js")]
+    return len(text.encode()) + sum((site / name).stat().st_size for name in named) + max(tables)
+
+
+def main() -> int:
+    """Measure; 1 when a limit is missed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cells", type=int, default=500)
+    parser.add_argument("--runs", type=int, default=5000)
+    parser.add_argument("--json", metavar="FILE")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="knowngood-site-") as place:
+        folder = Path(place)
+        names = project(folder, arguments.cells)
+        size = evidence(folder, names, arguments.runs)
+        print(f"  {arguments.runs} runs, {size / 1e6:,.0f} MB", file=sys.stderr)
+        found = {"all anew, seconds": make(folder)}
+        evidence(folder, names[-1:], 1)
+        found["one run more, seconds"] = make(folder)
+        found["nothing new, seconds"] = make(folder)
+        found["first page, bytes"] = first_page(folder / "public")
+    for name, value in found.items():
+        print(f"{name}: {value:,.1f} (at most {LIMITS[name]:,.0f})")
+    if arguments.json:
+        Path(arguments.json).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    return int(any(value > LIMITS[name] for name, value in found.items()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
