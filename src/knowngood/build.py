@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from knowngood import build_failure, classic, host, paths, sdk
-from knowngood.errors import KnowngoodError, redacted
+from knowngood.errors import CollectedError, KnowngoodError, redacted
 from knowngood.paths import cache_dir
 from knowngood.render import LABEL
 from knowngood.shape import Shape, text_digest
@@ -176,16 +176,24 @@ def existing(plan: Plan, engine: Engine) -> Image | None:
 def build(plan: Plan, engine: Engine, *, log: Path, say: Callable[[str], None]) -> Image:
     """Build the plan's image; the whole output goes to `log`, each step that begins to `say`.
 
-    Two runs that want the same image build it once: the later one waits and takes it.
+    Two runs that want the same image build it once: the later one waits and takes it. Blobs that the engine collects
+    meanwhile are made again.
     Raises `KnowngoodError` with the sentence that explains the output's last error.
     """
+    import stamina
+
     with paths.locked(log.parent):
         if plan.cached and (found := existing(plan, engine)):
             return found
         if not engine.containerd_store:
             contexts = {name: classic.context(engine, place) for name, place in plan.contexts.items()}
             plan = replace(plan, contexts=contexts)
-        return _build(plan, engine, log=log, say=say)
+        for attempt in stamina.retry_context(on=CollectedError, attempts=3, wait_initial=1, wait_max=5):
+            with attempt:
+                if attempt.num > 1:
+                    say(f"the engine collected a blob in the middle of it: attempt {attempt.num}")
+                return _build(plan, engine, log=log, say=say)
+        raise AssertionError("stamina yields at least one attempt")
 
 
 def _build(plan: Plan, engine: Engine, *, log: Path, say: Callable[[str], None]) -> Image:

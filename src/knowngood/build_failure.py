@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from knowngood.errors import KnowngoodError, MissingError, NetworkError
+from knowngood.errors import CollectedError, KnowngoodError, MissingError, NetworkError
 
 # The first that matches wins.
 _FAILURES: tuple[tuple[str, type[KnowngoodError], str], ...] = (
@@ -25,6 +25,12 @@ _FAILURES: tuple[tuple[str, type[KnowngoodError], str], ...] = (
         r"invalid peer certificate|certificate signed by unknown authority|certificate verify failed",
         MissingError,
         "a server's certificate is not trusted; name your CA file in SSL_CERT_FILE",
+    ),
+    # buildkit#2631 and #3809: an image is removed, and its blobs are collected while a build is being exported.
+    (
+        r"(content digest|blob|lease|snapshot|ref) \S+: (not found|does not exist)",
+        CollectedError,
+        "the engine's garbage collector took a blob that the build needed",
     ),
     (r"404 not found", KnowngoodError, "a locked wheel is gone from the index; `knowngood lock --upgrade` locks anew"),
     (

@@ -48,6 +48,10 @@ class NetworkError(MissingError):
     """A server did not answer, or not to the end: what may go better in a moment (exit 4)."""
 
 
+class CollectedError(KnowngoodError):
+    """The engine's garbage collector took what a build was about to use: the next attempt makes it again."""
+
+
 def from_os(error: OSError) -> KnowngoodError | None:
     """The sentence for what the operating system refused; `None` when it did not say what."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):

@@ -106,10 +106,12 @@ def objects(sources):
 
 def start(argv, sources, count):
     """The command in a process of its own, until so many objects are finished."""
-    process = subprocess.Popen([sys.executable, "-m", "knowngood", *argv, "--jobs", "1"], stdout=subprocess.DEVNULL)
+    said = sources / "said"
+    with said.open("w") as out:
+        process = subprocess.Popen([sys.executable, "-m", "knowngood", *argv, "--jobs", "1"], stdout=out)
     deadline = time.monotonic() + 600
     while len(found := objects(sources)) < count:
-        assert process.poll() is None
+        assert process.poll() is None, said.read_text()
         assert time.monotonic() < deadline
         time.sleep(0.1)
     return process, found

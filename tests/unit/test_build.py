@@ -260,6 +260,26 @@ def test_a_second_run_waits_while_one_builds(engine, tmp_path):
     assert held == [True, True]
 
 
+def test_what_the_engine_collects_meanwhile_is_made_again(engine, tmp_path):
+    """The first attempt ends as BuildKit does when a blob is gone, the second one well."""
+    mark, said = tmp_path / "tried", []
+    text = f"""
+if not os.path.exists({str(mark)!r}):
+    open({str(mark)!r}, "w").close()
+    print("ERROR: failed to solve: content digest sha256:2ab09b: not found")
+    sys.exit(1)
+{GOOD}
+"""
+
+    def say(step):
+        said.append(step)
+        if mark.exists():
+            IMAGES.known["knowngood:x"] = image()
+
+    assert build.build(plan(), engine(text), log=tmp_path / "build.log", say=say).built
+    assert said[0] == "the engine collected a blob in the middle of it: attempt 2"
+
+
 def test_credentials_reach_neither_log_nor_message(engine, tmp_path):
     text = f'print("#7 1.2 error: Failed to fetch: `https://me:{SECRET}@index.example/simple/x/`"); sys.exit(1)'
     log = tmp_path / "build.log"
@@ -332,6 +352,11 @@ SOLVE = 'ERROR: failed to solve: process "/recipe/install-layer x /out" did not 
             f"#9 3.1 error: No virtual environment found\n{SOLVE}",
             1,
             "the build failed: error: No virtual environment found",
+        ),
+        (
+            "#24 ERROR: content digest sha256:2a: not found\nERROR: failed to solve: content digest sha2: not found",
+            1,
+            "the engine's garbage collector took a blob",
         ),
         (SOLVE, 1, f"the build failed: {SOLVE}"),
         ("one\ntwo\n", 1, "the build failed: two"),
