@@ -167,6 +167,13 @@ def test_published_pulled_into_an_empty_engine_and_run(tiny, proxy, second, caps
     assert time.monotonic() - start < 10
     assert not [item for item in proxy.asked if "/blobs/" in item[1]], "an unchanged publish touched a layer"
 
+    proxy.asked.clear()
+    code, said = run(capsys, "build-matrix", "--all", "--locked", "--published", where[1], "--insecure")
+    (row,) = said["cells"]
+    assert (code, row["status"], row["image"]) == (0, "unchanged", None)
+    assert tag in row["note"]
+    assert not [item for item in proxy.asked if "/blobs/" in item[1]], "what is published was pulled"
+
     code, said = run(capsys, "publish", "--verify", f"{where[1]}:default", "--insecure")
     assert (code, said["problems"], said["digest"]) == (0, [], image.digest)
     assert sorted(item["type"] for item in said["attached"]) == sorted(

@@ -40,6 +40,12 @@ def configure(parser: argparse.ArgumentParser, *, quick: bool = True) -> None:
     parser.add_argument(
         "--compile", action="store_true", help="compile the flash-attn 2 wheels that the wheelhouse lacks"
     )
+    parser.add_argument(
+        "--published",
+        metavar="REPOSITORY",
+        help="leave a cell whose image, as it is committed, stands there and was seen green; nothing of it is pulled",
+    )
+    parser.add_argument("--insecure", action="store_true", help="plain HTTP, to a registry on this machine only")
     parser.add_argument("--dry-run", action="store_true", help="print the exact commands and do nothing")
 
 
@@ -58,14 +64,43 @@ def run(arguments: argparse.Namespace, *, smoke: bool = True, words: list[str] |
         commands = _compile_commands(arguments, here, cells, line.engine) if arguments.compile else []
         commands += [command for cell in cells for command in dryrun.commands(line, cell)]
         return Answer(0, {"commands": commands}, "\n".join(dict.fromkeys(commands)))
-    with progress.reporter("engine") as say:
-        found = engine.ensure(say=say)
-        say(f"docker {found.version} at {found.host}")
-    lacking = _compile(arguments, here, cells, found) if arguments.compile else []
-    results = list(_results(arguments, here, cells, found, smoke=smoke))
+    standing = _standing(arguments.published, here, cells, insecure=arguments.insecure) if arguments.published else {}
+    results, lacking = list(standing.values()), []
+    if cells := [cell for cell in cells if str(cell) not in standing]:
+        with progress.reporter("engine") as say:
+            found = engine.ensure(say=say)
+            say(f"docker {found.version} at {found.host}")
+        lacking = _compile(arguments, here, cells, found) if arguments.compile else []
+        results += _results(arguments, here, cells, found, smoke=smoke)
     failed = [*(result.error for result in results if result.error), *lacking]
     code = next((error.exit_code for error in failed), 0)
     return Answer(code, {"cells": [result.document(here.root) for result in results]}, summary(results, here))
+
+
+def _standing(repository: str, here: project.Project, cells: Sequence[Cell], *, insecure: bool) -> dict[str, Result]:
+    """The cells for which there is nothing to do: the registry has their image, and a good run of it is committed."""
+    import time
+
+    from knowngood import evidence, release
+    from knowngood.reference import Repository
+    from knowngood.registry import Registry
+    from knowngood.results import Result, Status
+
+    start = time.monotonic()
+    registry = Registry(Repository.parse(repository), insecure=insecure)
+    found: dict[str, Result] = {}
+    for name, digest in release.unchanged(here, registry, cells).items():
+        cell = next(cell for cell in cells if str(cell) == name)
+        with contextlib.suppress(KnowngoodError):  # no good run of it is known here: it is built and run
+            run, _ = release.green(here, cell, digest)
+            found[name] = Result(
+                cell=name,
+                status=Status.UNCHANGED,
+                seconds=time.monotonic() - start,
+                tier=evidence.tier([run], locked=True),
+                note=f"{registry.repository}:{release.tag(here, cell)} is {digest[:19]}",
+            )
+    return found
 
 
 def _results(
