@@ -51,9 +51,12 @@ class Knowledge:
         return known
 
 
-def read() -> Knowledge:
-    """Read all of it; a facts file that is missing or damaged is left out, and said."""
-    root = resources.root()
+def read(root: Path | None = None) -> Knowledge:
+    """Read all of it; a facts file that is missing or damaged is left out, and said.
+
+    `root` is a folder with other facts, rules and incidents than this program's own.
+    """
+    root = root or resources.root()
     book = factbook.read(root / "facts")
     if not book.packages:
         raise MissingError(f"there are no facts in {root / 'facts'}; `knowngood harvest` reads them")

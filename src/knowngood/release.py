@@ -137,12 +137,12 @@ def unchanged(project: Project, registry: Registry, cells: Iterable[Cell], *, re
     """
     folders = survey.digests(project)
     chosen = list(cells)
-    known = {str(cell): digest for cell in chosen if (digest := _recorded(project, cell, folders))}
+    known = {str(cell): digest for cell in chosen if (digest := recorded(project, cell, folders))}
     served = published(project, registry, [cell for cell in chosen if str(cell) in known], revision=revision)
     return {name: digest for name, digest in known.items() if served[name] == digest}
 
 
-def _recorded(project: Project, cell: Cell, folders: Mapping[str, str]) -> str | None:
+def recorded(project: Project, cell: Cell, folders: Mapping[str, str]) -> str | None:
     """The digest of the image of what is committed now; `None` where no record, or no sound lock, tells it."""
     try:
         locked = project.tree.load(cell)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from typing import TYPE_CHECKING
 
@@ -48,6 +49,17 @@ def add_smoke(parser: argparse.ArgumentParser, *, quick: bool) -> None:
     parser.add_argument("--again", action="store_true", help="run the suite though this image has good evidence")
     parser.add_argument("--timeout", type=_seconds, default=1200, metavar="SECONDS", help="for the suite (1200)")
     parser.add_argument("--memory", type=_memory, default="12g", metavar="SIZE", help="for the container (12g)")
+
+
+def add_tracker(parser: argparse.ArgumentParser) -> None:
+    """Where Debian's vulnerability data come from."""
+    parser.add_argument(
+        "--tracker",
+        metavar="URL",
+        default=os.environ.get("KNOWNGOOD_DEBIAN_TRACKER"),
+        help="Debian's vulnerability data (default: KNOWNGOOD_DEBIAN_TRACKER, else Debian's own server); "
+        "PIP_AUDIT_OSV_URL does the same for OSV",
+    )
 
 
 def suite_options(arguments: argparse.Namespace) -> SuiteOptions:
