@@ -72,6 +72,27 @@ def test_the_image_says_what_it_is(engine, default):
     assert "/cache" in config["Volumes"]
 
 
+def test_no_large_file_is_there_twice(engine, default):
+    script = """
+import collections, filecmp, os
+found = collections.defaultdict(dict)
+for folder, _, names in os.walk("/opt"):
+    for name in names:
+        path = os.path.join(folder, name)
+        seen = os.lstat(path)
+        if seen.st_size > 1_000_000 and not os.path.islink(path):
+            found[seen.st_size].setdefault(seen.st_ino, path)
+for paths in (list(item.values()) for item in found.values()):
+    for number, path in enumerate(paths):
+        for other in paths[:number]:
+            if filecmp.cmp(path, other, shallow=False):
+                print(path, other)
+print(len(found) > 100)
+"""
+    # Torch's protoc and Triton's libcupti.so come more than once in their wheels.
+    assert run(engine, default[0], "python", "-c", script).split("\n") == ["True", ""]
+
+
 @pytest.mark.parametrize("user", [None, "4321:4321"])
 def test_any_user_can_write_where_a_run_writes(engine, default, user):
     script = (
