@@ -74,6 +74,13 @@ def smoke(session: nox.Session) -> None:
     session.run("knowngood", "smoke", *session.posargs)
 
 
+@nox.session
+def nightly(session: nox.Session) -> None:
+    """Is what is known good still good; `-- SELECT --budget MINUTES` for less."""
+    install(session)
+    session.run("knowngood", "nightly", *session.posargs)
+
+
 @nox.session(name="lock-tools", venv_backend="none")
 def lock_tools(session: nox.Session) -> None:
     """Write requirements.lock from pyproject.toml: this project's own tools, hash-pinned, for Python 3.11 and newer."""

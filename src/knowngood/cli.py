@@ -41,6 +41,8 @@ COMMANDS = {
     "audit": "known vulnerabilities of what cells lock, by OSV and Debian's tracker",
     "sbom": "a cell's bill of materials (CycloneDX), from its committed lock",
     "export": "a cell's lock as requirements, pylock, apptainer, devcontainer or conda",
+    "nightly": "is what is known good still good: files, upstream, vulnerabilities, rebuilds, suites",
+    "bisect": "which package of a lock turns good into bad, in as few environments as can be",
     "site": "static pages where people find their image, and catalog.json for programs",
     "harvest": "read facts out of the registry's artefacts, into facts/",
 }

@@ -47,7 +47,7 @@ def add_smoke(parser: argparse.ArgumentParser, *, quick: bool) -> None:
     )
     parser.add_argument("--gpus", action="store_true", help="give the container the host's GPUs, and demand one")
     parser.add_argument("--again", action="store_true", help="run the suite though this image has good evidence")
-    parser.add_argument("--timeout", type=_seconds, default=1200, metavar="SECONDS", help="for the suite (1200)")
+    parser.add_argument("--timeout", type=seconds, default=1200, metavar="SECONDS", help="for the suite (1200)")
     parser.add_argument("--memory", type=_memory, default="12g", metavar="SIZE", help="for the container (12g)")
 
 
@@ -69,7 +69,8 @@ def suite_options(arguments: argparse.Namespace) -> SuiteOptions:
     return Options(quick=arguments.quick, gpus=arguments.gpus, seconds=arguments.timeout, memory=arguments.memory)
 
 
-def _seconds(text: str) -> int:
+def seconds(text: str) -> int:
+    """A number of seconds from the command line."""
     if not text.isdecimal() or not 1 <= int(text) <= 86_400:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 1 to 86400")
     return int(text)

@@ -1,0 +1,267 @@
+"""What a night starts from: the cells as they are, the earlier reports, who does which check. Edge."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from knowngood import audit, evidence, paths, pipeline, release, select, smoke, survey, wheelhouse
+from knowngood import cell as cells
+from knowngood import engine as engines
+from knowngood.errors import KnowngoodError, UsageError
+from knowngood.nightly import pairwise, plan, since, state
+from knowngood.nightly.culprit import Culprits
+from knowngood.nightly.images import Images
+from knowngood.nightly.model import Check, Finding, Report, Result, Severity, exit_code
+from knowngood.nightly.night import Crew, Night, Reporter, Say
+from knowngood.nightly.releases import Upstream
+from knowngood.nightly.services import Audit, Files
+
+if TYPE_CHECKING:
+    from knowngood.cell import Cell
+    from knowngood.planning import Wanted
+    from knowngood.project import Project
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What the command line says."""
+
+    words: tuple[str, ...]
+    folder: Path
+    checks: frozenset[str]
+    share: int
+    budget: int | None
+    """Minutes."""
+    expires: int
+    pairwise: bool
+    elsewhere: str | None
+    bisect: bool
+    tracker: str | None
+    wheelhouse: str | None
+    suite: smoke.Options
+
+    def settings(self) -> plan.Settings:
+        """For the plan."""
+        return plan.Settings(
+            checks=frozenset(map(Check, self.checks)),
+            share=self.share,
+            budget=None if self.budget is None else self.budget * 60.0,
+            expires=self.expires,
+        )
+
+    def document(self) -> dict[str, Any]:
+        """For the report."""
+        return {
+            "checks": [str(check) for check in Check if check in self.checks],
+            "share": self.share,
+            "budget_minutes": self.budget,
+            "expires_days": self.expires,
+            "pairwise": self.pairwise,
+            "elsewhere": self.elsewhere,
+            "quick": self.suite.quick,
+            "gpus": self.suite.gpus,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A night that can begin."""
+
+    here: Project
+    asked: Asked
+    now: datetime
+    cells: Sequence[Cell]
+    tasks: Sequence[plan.Task]
+    left: Sequence[Result]
+    settings: plan.Settings
+    crew: Crew
+    node: Mapping[str, Any]
+    last: Report | None
+    notes: Sequence[str]
+
+    @property
+    def date(self) -> str:
+        """Of the report, UTC."""
+        return self.now.date().isoformat()
+
+    def commands(self) -> list[str]:
+        """What each task is, as a command of its own."""
+        chosen = shlex.join(self.asked.words)
+        alone = {
+            Check.FILES: f"knowngood nightly --only files {chosen}",
+            Check.UPSTREAM: "knowngood harvest && knowngood harvest --contracts",
+            Check.AUDIT: f"knowngood audit {chosen}",
+        }
+        verbs = {Check.REBUILD: "verify", Check.SUITE: "smoke"}
+        return [
+            alone[task.check].strip() if task.cell is None else f"knowngood {verbs[task.check]} '{task.cell.id}'"
+            for task in self.tasks
+        ]
+
+    def run(self, reporter: Reporter) -> Report:
+        """Everything that is not finished yet of this date; another run of the same folder is waited for."""
+        with paths.locked(self.asked.folder):
+            progress = state.Progress(self.asked.folder, self.date)
+            begun = progress.started or self.now.isoformat(timespec="seconds")
+            night = Night(
+                tasks=self.tasks,
+                left=self.left,
+                settings=self.settings,
+                crew=self.crew,
+                keep=lambda result: progress.keep(result, begun),
+                done=progress.done,
+            )
+            results = [since.dated(result, self.last, self.date) for result in night.run(reporter)]
+        return Report(
+            schema="knowngood/nightly/1",
+            date=self.date,
+            started=begun,
+            finished=datetime.now(UTC).isoformat(timespec="seconds"),
+            node=dict(self.node),
+            revision=_revision(self.here),
+            cells=tuple(map(str, self.cells)),
+            settings=self.asked.document(),
+            results=tuple(results),
+            exit=exit_code(finding for result in results for finding in result.findings),
+            notes=tuple(self.notes),
+        )
+
+
+def prepare(here: Project, asked: Asked, say: Say) -> Prepared:
+    """Look at cells, evidence, reports and the engine, and plan."""
+    chosen = select.select(here.matrix.cells, here.matrix.aliases, asked.words)
+    now = datetime.now(UTC)
+    reports, notes = state.load(asked.folder)
+    earlier = [report for report in reports if report.date < now.date().isoformat()]
+    house = wheelhouse.folder(asked.wheelhouse)
+    images = _images(here, asked, house, say)
+    node = smoke.node(images.line.engine) if images.line else smoke.fingerprint(platform.node(), {})
+    wanted = survey.asked(here, chosen, house)
+    known, refused = [], list[Result]()
+    for item in wanted:
+        notes += [f"{item.cell}: {item.note}"] if item.note else []
+        if item.shape is None:
+            refused.append(_refused(item))
+            continue
+        runs, unreadable = evidence.load_all(here.evidence, item.cell)
+        notes += unreadable
+        known.append(_planned(here, cells.parse(item.cell), item.shape.inputs, runs, earlier, node, asked))
+    locked = [cell for cell in chosen if _sound(here, cell)]
+    settings = asked.settings()
+    if asked.pairwise:
+        covering = pairwise.covering({cells.parse(one.id): _settings(one.id, here) for one in known})
+        said = (
+            f"pairwise: {len(covering.rows)} of {covering.combinations} combinations of cell and setting, in "
+            f"{len(covering.cells)} of {len(known)} cells, have all {covering.pairs} pairs of values"
+        )
+        say(said)
+        notes.append(said)
+        settings = replace(settings, among=covering.cells)
+    tasks, left = plan.plan(known, settings, now, _whole(known, asked))
+    last = since.before(reports, now.date().isoformat())
+    crew = Crew(
+        wide={
+            Check.FILES: Files(here=here, cells=locked, wheelhouse=house),
+            Check.UPSTREAM: Upstream(here=here, cells=chosen),
+            Check.AUDIT: Audit(
+                here=here, cells=locked, tracker=asked.tracker or audit.TRACKER, earlier=_vulnerable(last)
+            ),
+        },
+        rebuild=images.rebuild,
+        suite=images.suite,
+        explain=Culprits(here=here, gpus=asked.suite.gpus, house=house, bisect=asked.bisect),
+        elsewhere=asked.elsewhere is not None,
+    )
+    return Prepared(
+        here=here,
+        asked=asked,
+        now=now,
+        cells=chosen,
+        tasks=tasks,
+        left=[*left, *refused],
+        settings=settings,
+        crew=crew,
+        node=node,
+        last=last,
+        notes=notes,
+    )
+
+
+def _sound(here: Project, cell: Cell) -> bool:
+    """Whether it has a lock that is whole; that it has not is told as what it was refused for."""
+    try:
+        return here.tree.load(cell) is not None
+    except UsageError:
+        return False
+
+
+def _images(here: Project, asked: Asked, house: Path, say: Say) -> Images:
+    """The engine, where a check needs one; what is wrong with it is told by those checks."""
+    if not asked.checks & {Check.REBUILD, Check.SUITE}:
+        return Images(line=None)
+    try:
+        found = engines.ensure(say=say)
+    except KnowngoodError as error:
+        return Images(line=None, lacking=error)
+    options = pipeline.Options(wheelhouse=house, locked=True, suite=asked.suite)
+    return Images(line=pipeline.Pipeline(here, options, found), elsewhere=asked.elsewhere)
+
+
+def _planned(  # noqa: PLR0913, PLR0917
+    here: Project,
+    cell: Cell,
+    inputs: str,
+    runs: Sequence[evidence.Evidence],
+    earlier: Sequence[Report],
+    node: Mapping[str, Any],
+    asked: Asked,
+) -> plan.Cell:
+    image = release.recorded(here, cell, survey.digests(here))
+    return plan.Cell(
+        id=str(cell),
+        inputs=inputs,
+        recorded=here.tree.record_path(cell).exists(),
+        proven=plan.proof(runs, image, node, gpus=asked.suite.gpus, quick=asked.suite.quick),
+        rebuilt=plan.rebuilt(earlier, str(cell), inputs),
+        seconds=plan.took(earlier, str(cell)),
+    )
+
+
+def _refused(item: Wanted) -> Result:
+    """A cell that cannot be built as it is committed."""
+    severity = Severity.MISSING if item.lacks else Severity.ERROR
+    said = f"{item.cell}: {item.lacks or item.unlocked}"
+    finding = Finding(
+        check=Check.REBUILD, kind="not-locked", severity=severity, subject=item.cell, text=said, cells=(item.cell,)
+    )
+    return Result(check=Check.REBUILD, subject=item.cell, outcome="not built", note=said, findings=(finding,))
+
+
+def _settings(cell: str, here: Project) -> list[str]:
+    """The attention settings that runs of a cell have looked at; those of any cell where it has no runs."""
+    runs, _ = evidence.load_all(here.evidence, cell)
+    found = [name for name, outcome in evidence.attention(runs).items() if outcome != "not-run"]
+    return found or ["eager", "sdpa"]
+
+
+def _whole(known: Sequence[plan.Cell], asked: Asked) -> str:
+    """What the checks of no one cell follow from."""
+    words = sorted(f"{item.id} {item.inputs}" for item in known)
+    return hashlib.sha256("\n".join([*words, asked.tracker or ""]).encode()).hexdigest()
+
+
+def _vulnerable(last: Report | None) -> dict[str, str]:
+    found = last.findings if last else []
+    return {item.subject: item.since for item in found if item.kind == "vulnerability"}
+
+
+def _revision(here: Project) -> str | None:
+    found = release.source(here.root)
+    return found.commit if found else None
