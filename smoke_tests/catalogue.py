@@ -99,8 +99,9 @@ def frameworks() -> Iterator[Check]:
     layouts = {
         "xtuner": ("as-installed", "padded", "packed", "packed-varlen"),
         "openrlhf": ("left-padded", "right-padded", "packed"),
+        "transformer-engine": ("context-parallel-call", "attention"),
     }
-    quick = ("as-installed", "padded", "right-padded")
+    quick = ("as-installed", "padded", "right-padded", "context-parallel-call", "attention")
     for name, its in layouts.items():
         for layout in its:
             yield Check("framework", layout=layout, detail=name, quick=layout in quick, timeout=IMPORTING)

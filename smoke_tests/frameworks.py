@@ -23,6 +23,7 @@ from smoke_tests.outcomes import Elsewhere, Failed, NotRun
 MODULES = {
     "xtuner": "smoke_tests.framework_xtuner",
     "openrlhf": "smoke_tests.framework_openrlhf",
+    "transformer-engine": "smoke_tests.framework_transformer_engine",
 }
 
 
