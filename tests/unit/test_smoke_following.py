@@ -95,7 +95,7 @@ def test_calls_that_fit_are_counted_on_both_sides_of_what_nothing_decides(engine
 @pytest.mark.parametrize(
     ("flag", "version", "said"),
     [
-        ("False", "2.6.3", "TypeError: _flash_attn_varlen_backward() missing 1 required positional argument: 'softcap'"),
+        ("False", "2.6.3", "_flash_attn_varlen_backward() missing 1 required positional argument: 'softcap'"),
         ("Utils.v2_6_0_plus", "2.5.8", "missing 1 required positional argument: 'softcap'"),
         ("Utils.v2_6_0_plus", "2.3.0", "missing 2 required positional arguments: 'alibi' and 'softcap'"),
     ],
