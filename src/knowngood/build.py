@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import tempfile
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +24,7 @@ from knowngood.shape import Shape, text_digest
 
 if TYPE_CHECKING:
     from knowngood.engine import Engine
+    from knowngood.lock import Distribution
 
 EPOCH = 315532800
 """1980-01-01, the time of every file and of the image: zip knows none older."""
@@ -122,9 +123,10 @@ def uv_version() -> str:
     return version("uv")
 
 
-def wheelhouse(wheel: Path, sha256: str) -> Path:
-    """A folder with that wheel alone, since a build context is sent whole."""
-    return _staged([wheel], f"wheel-{sha256[:16]}")
+def wheelhouse(house: Path, wheels: Sequence[Distribution]) -> Path:
+    """A folder with those wheels alone, since a build context is sent whole."""
+    name = "-".join(["wheel", *(item.sha256[:16] for item in wheels)])
+    return _staged([house / item.file for item in wheels], name)
 
 
 def _staged(files: list[Path], name: str) -> Path:

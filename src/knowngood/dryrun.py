@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from knowngood import base, bases, build, embedded, host, locking, render, resolve, smoke, wheelhouse
+from knowngood import base, bases, build, embedded, host, locking, render, resolve, smoke
 from knowngood import engine as engines
 from knowngood.cell import Cell
 from knowngood.engine import Engine
@@ -41,16 +41,14 @@ def commands(line: Pipeline, cell: Cell) -> list[str]:
     """The commands for one cell, comments between them."""
     project, matrix = line.project, line.project.matrix
     out = [] if line.engine.version else ["knowngood engine up"]
-    if cell.flash_attn_package == "flash-attn":
-        wheel, refused = wheelhouse.find(cell, line.options.wheelhouse, cxx11abi=cxx11abi(cell.torch))
-        if wheel is None:
-            out.append(f"# {locking.no_wheel(cell, refused)}")
-            cell = cell.without_flash_attn()
-            if str(cell) not in matrix.entries:
-                return out
+    if lacks := locking.lacking(cell, matrix, line.options.wheelhouse, cxx11abi=cxx11abi):
+        out.append(f"# {lacks.said}")
+        cell = cell.without_flash_attn()
+        if lacks.package != "flash-attn" or str(cell) not in matrix.entries:
+            return out
     locked = project.tree.load(cell)
     entry = matrix.entry(cell)
-    house = line.options.wheelhouse if cell.flash_attn_package == "flash-attn" else None
+    house = line.options.wheelhouse if matrix.compiled(cell) else None
     if locked is None or locked.inputs != locking.inputs(entry, matrix):
         out += [
             f"# {cell}: the lock is stale; its layers are not known before it is made",
@@ -68,8 +66,7 @@ def _build(line: Pipeline, cell: Cell) -> list[str]:
     context = _base_context(line, locked.base)
     text = render.dockerfile(locked, project.templates)
     contexts = {"base": context, "tools": str(build.tools()), "smoke": str(project.suite)}
-    wheel = next((item for item in locked.distributions if item.name == "flash-attn"), None)
-    if wheel:
+    if any(item.made_here for item in locked.distributions):
         contexts["wheelhouse"] = str(line.options.wheelhouse)
     settings = host.settings()
     secrets = dict(settings.files) | ({"env": _FOLDER / "env"} if settings.env else {})

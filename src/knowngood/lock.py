@@ -39,6 +39,11 @@ class Distribution:
     size: int
     """Bytes of the file."""
 
+    @property
+    def made_here(self) -> bool:
+        """A wheel that `knowngood compile` made: its local version says for what, and no index has it."""
+        return "+" in self.version
+
     def __str__(self) -> str:
         return f"{self.name}=={self.version} --hash=sha256:{self.sha256}  # {self.file} {self.size} bytes"
 

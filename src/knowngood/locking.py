@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,7 +29,15 @@ class Locked:
 
 
 class NoWheelError(MissingError):
-    """The wheelhouse has no flash-attn wheel for the cell (exit 4)."""
+    """The wheelhouse lacks a wheel that the cell needs (exit 4)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lacking:
+    """A wheel that the wheelhouse does not have."""
+
+    package: str
+    said: str
 
 
 def request(entry: Entry, matrix: Matrix) -> resolve.Request:
@@ -49,6 +57,7 @@ def request(entry: Entry, matrix: Matrix) -> resolve.Request:
             excludes |= set(amendment.exclude)
             sources |= set(amendment.source)
             overrides += amendment.override
+            requirements += ["==".join(pin) for pin in amendment.wheel]
     base = matrix.bases[entry.base]
     return resolve.Request(
         requirements=tuple(dict.fromkeys([*requirements, *entry.extras])),
@@ -98,8 +107,7 @@ def lock_cell(  # noqa: PLR0913
         state = "follows from an older matrix.yaml" if committed else "is missing"
         raise KnowngoodError(f"{cell}: its lock {state}; run `knowngood lock '{cell}'` and commit what it writes")
     say("resolving")
-    wheel = _flash_attn_wheel(cell, house, cxx11abi=cxx11abi)
-    wheels = wheel.path.parent if wheel else None
+    wheels = _wheels(cell, matrix, house, cxx11abi=cxx11abi)
     pinned = resolve.resolve(request(entry, matrix), wheels)
     below = plain(entry)
     of = set(resolve.resolve(request(below, matrix), wheels)) if below else set()
@@ -142,22 +150,32 @@ def _committed(tree: Tree, cell: Cell, *, locked_only: bool, say: Callable[[str]
         return None
 
 
-def _flash_attn_wheel(cell: Cell, house: Path, *, cxx11abi: Callable[[str], bool]) -> wheelhouse.Wheel | None:
-    if cell.flash_attn_package != "flash-attn":
-        return None
-    wheel, refused = wheelhouse.find(cell, house, cxx11abi=cxx11abi(cell.torch))
-    if wheel is None:
-        raise NoWheelError(no_wheel(cell, refused))
-    if damage := record.damage(wheel.path):
-        raise KnowngoodError(f"{damage}; `knowngood compile '{cell}'` takes it out and makes it again")
-    return wheel
+def lacking(cell: Cell, matrix: Matrix, house: Path, *, cxx11abi: Callable[[str], bool]) -> Lacking | None:
+    """The first wheel of the cell's that the wheelhouse does not have."""
+    for package, version in matrix.compiled(cell):
+        wheel, refused = wheelhouse.find(cell, house, cxx11abi=cxx11abi(cell.torch), package=package, version=version)
+        if wheel is None:
+            return Lacking(package=package, said=no_wheel(cell, package, version, refused))
+    return None
 
 
-def no_wheel(cell: Cell, refused: list[str]) -> str:
-    """The sentence for a cell whose flash-attn wheel is not in the wheelhouse."""
+def _wheels(cell: Cell, matrix: Matrix, house: Path, *, cxx11abi: Callable[[str], bool]) -> Path | None:
+    """The wheelhouse where it has what the cell needs of it, each as it was made; `None` for a cell that needs none."""
+    if found := lacking(cell, matrix, house, cxx11abi=cxx11abi):
+        raise NoWheelError(found.said)
+    wanted = matrix.compiled(cell)
+    for package, version in wanted:
+        wheel, _ = wheelhouse.find(cell, house, cxx11abi=cxx11abi(cell.torch), package=package, version=version)
+        if wheel and (damage := record.damage(wheel.path)):
+            raise KnowngoodError(f"{damage}; `knowngood compile '{cell}'` takes it out and makes it again")
+    return house if wanted else None
+
+
+def no_wheel(cell: Cell, package: str, version: str, refused: Sequence[str] = ()) -> str:
+    """The sentence for a cell whose wheel of a package is not in the wheelhouse."""
     others = f" ({'; '.join(refused)})" if refused else ""
     return (
-        f"{cell}: the wheelhouse has no flash-attn {cell.flash_attn} wheel for it{others}; "
+        f"{cell}: the wheelhouse has no {package} {version} wheel for it{others}; "
         f"`knowngood compile '{cell}'` makes one, --wheelhouse or KNOWNGOOD_WHEELHOUSE names a folder that has one"
     )
 

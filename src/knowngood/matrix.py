@@ -63,6 +63,8 @@ class Amendment:
     """Distributions that publish no wheel and need no compiler: built from their source as their layer is made."""
     override: tuple[str, ...]
     """Requirements that stand in for what anyone else asks of that distribution."""
+    wheel: tuple[tuple[str, str], ...]
+    """Distributions with their versions that publish no wheel and need CUDA's compiler: out of the wheelhouse."""
     because: str
 
 
@@ -88,6 +90,12 @@ class Matrix:
     def entry(self, cell: Cell) -> Entry:
         """What the matrix says of this cell."""
         return self.entries[str(cell)]
+
+    def compiled(self, cell: Cell) -> list[tuple[str, str]]:
+        """What the cell has of the wheelhouse, since no index has wheels of it, with versions: flash-attn 2 first."""
+        own = [("flash-attn", cell.flash_attn)] if cell.flash_attn_package == "flash-attn" else []
+        further = [pin for item in self.amendments if item.when.matches(cell) for pin in item.wheel]
+        return list(dict.fromkeys([*own, *further]))
 
 
 def floors(text: str, file: str) -> dict[str, str]:
@@ -189,6 +197,7 @@ def _amendment(
         exclude=exclude,
         source=from_source,
         override=item.override,
+        wheel=tuple((canonicalize_name(pin.partition("==")[0]), pin.partition("==")[2]) for pin in item.wheel),
         because=item.because,
     )
 

@@ -91,15 +91,14 @@ class Pipeline:
     def lock(self, cell: Cell, say: Say) -> tuple[CellLock, Cell, str]:
         """The cell's lock; its `fa0` twin's, with a note, where the wheelhouse lacks the flash-attn wheel."""
         matrix = self.project.matrix
-        if cell.flash_attn_package == "flash-attn":
-            wheel, refused = wheelhouse.find(cell, self.options.wheelhouse, cxx11abi=cxx11abi(cell.torch))
-            if wheel is None:
-                twin = cell.without_flash_attn()
-                why = locking.no_wheel(cell, refused)
-                if str(twin) not in matrix.entries:
-                    raise locking.NoWheelError(f"{why}; and matrix.yaml has no {twin}")
-                locked, _, _ = self.lock(twin, say)
-                return locked, twin, f"built in place of {cell}: the wheelhouse has no flash-attn wheel for it"
+        if lacks := locking.lacking(cell, matrix, self.options.wheelhouse, cxx11abi=cxx11abi):
+            if lacks.package != "flash-attn":
+                raise locking.NoWheelError(lacks.said)
+            twin = cell.without_flash_attn()
+            if str(twin) not in matrix.entries:
+                raise locking.NoWheelError(f"{lacks.said}; and matrix.yaml has no {twin}")
+            locked, _, _ = self.lock(twin, say)
+            return locked, twin, f"built in place of {cell}: the wheelhouse has no flash-attn wheel for it"
         found = locking.lock_cell(
             matrix.entry(cell),
             matrix,
@@ -122,13 +121,14 @@ class Pipeline:
         write_text(folder / "Dockerfile", text)
         base = bases.context(project, locked.base, locked=self.options.locked, say=say)
         contexts = {"base": base, "tools": str(build.tools()), "smoke": str(project.suite)}
-        wheel = next((item for item in locked.distributions if item.name == "flash-attn"), None)
-        if wheel:
-            path = self.options.wheelhouse / wheel.file
+        wheels = [item for item in locked.distributions if item.made_here]
+        for item in wheels:
+            path = self.options.wheelhouse / item.file
             if not path.is_file():
-                raise locking.NoWheelError(locking.no_wheel(cell, []))
-            wheelhouse.check_hash(wheelhouse.Wheel(path=path, version=wheel.version), wheel.sha256)
-            contexts["wheelhouse"] = str(build.wheelhouse(path, wheel.sha256))
+                raise locking.NoWheelError(locking.no_wheel(cell, item.name, item.version))
+            wheelhouse.check_hash(wheelhouse.Wheel(path=path, version=item.version), item.sha256)
+        if wheels:
+            contexts["wheelhouse"] = str(build.wheelhouse(self.options.wheelhouse, wheels))
         return build.Plan(
             tag=f"knowngood:{cell}",
             dockerfile=folder / "Dockerfile",

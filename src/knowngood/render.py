@@ -81,7 +81,7 @@ def _layer(layer: Layer) -> dict[str, object]:
         "name": _safe(layer.name),
         "stage": "layer-" + _safe(layer.group),
         "title": f"{_safe(title)}, {layer.size / 1e6:,.1f} MB of wheels",
-        "wheelhouse": any(item.name == "flash-attn" for item in layer.distributions),
+        "wheelhouse": any(item.made_here for item in layer.distributions),
     }
 
 

@@ -74,6 +74,17 @@ def _requirement(value: str) -> str:
     return value
 
 
+def _pin(value: str) -> str:
+    name, _, version = _requirement(value).partition("==")
+    if not version or not re.fullmatch(r"[A-Za-z0-9._-]+", name):
+        raise ValueError(f"{value!r} is not written like transformer-engine-torch==2.20.2")
+    try:
+        plain_version(version, name)
+    except UsageError as error:
+        raise ValueError(str(error)) from None
+    return value
+
+
 def _day(value: str) -> str:
     try:
         date.fromisoformat(value)
@@ -92,6 +103,7 @@ Name = Annotated[str, _matching(r"[a-z0-9]+([.-][a-z0-9]+)*", "a name such as de
 Package = Annotated[str, _matching(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", "a package name")]
 Pattern = Annotated[str, _matching(r"[a-z0-9*]([a-z0-9.*-]*[a-z0-9*])?", "a package name or a glob over them")]
 Requirements = Annotated[tuple[Annotated[str, AfterValidator(_requirement)], ...], BeforeValidator(listed)]
+Pins = Annotated[tuple[Annotated[str, AfterValidator(_pin)], ...], BeforeValidator(listed)]
 Day = Annotated[str, _matching(r"\d{4}-\d\d-\d\d", "2026-11-20"), AfterValidator(_day)]
 Text = Annotated[str, Field(min_length=1)]
 _T = TypeVar("_T")
@@ -137,6 +149,7 @@ class Amendment(_Section):
     exclude: Annotated[tuple[Package, ...], BeforeValidator(listed)] = ()
     source: Annotated[tuple[Package, ...], BeforeValidator(listed)] = ()
     override: Requirements = ()
+    wheel: Pins = ()
     because: Text
 
 

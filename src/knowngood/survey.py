@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from knowngood import base, bases, build, locking, planning, records, render, sdk, wheelhouse
+from knowngood import base, bases, build, locking, planning, records, render, sdk
 from knowngood.cell import Cell
 from knowngood.engine import Engine
 from knowngood.errors import KnowngoodError, UsageError
@@ -18,8 +18,11 @@ from knowngood.shape import Shape
 from knowngood.tree import CellLock
 
 
-def asked(project: Project, cells: Iterable[Cell], house: Path) -> dict[Wanted, Cell]:
-    """Each cell as planning needs it; the `fa0` twin of one whose flash-attn wheel the wheelhouse lacks, once."""
+def asked(project: Project, cells: Iterable[Cell], house: Path | None) -> dict[Wanted, Cell]:
+    """Each cell as planning needs it; the `fa0` twin of one whose flash-attn wheel the wheelhouse lacks, once.
+
+    Without a wheelhouse (`None`) the wheels are yet to be made, and no cell has a twin in its place.
+    """
     found: dict[str, tuple[Wanted, Cell]] = {}
     folders = digests(project)
     for cell in cells:
@@ -28,15 +31,13 @@ def asked(project: Project, cells: Iterable[Cell], house: Path) -> dict[Wanted, 
     return dict(found.values())
 
 
-def _wanted(project: Project, cell: Cell, house: Path, folders: Mapping[str, str]) -> Wanted:
+def _wanted(project: Project, cell: Cell, house: Path | None, folders: Mapping[str, str]) -> Wanted:
     note = ""
-    if cell.flash_attn_package == "flash-attn":
-        wheel, refused = wheelhouse.find(cell, house, cxx11abi=cxx11abi(cell.torch))
+    if house and (lacks := locking.lacking(cell, project.matrix, house, cxx11abi=cxx11abi)):
         twin = cell.without_flash_attn()
-        if wheel is None and str(twin) not in project.matrix.entries:
-            return Wanted(cell=str(cell), lacks=locking.no_wheel(cell, refused))
-        if wheel is None:
-            cell, note = twin, f"in place of {cell}: the wheelhouse has no flash-attn wheel for it"
+        if lacks.package != "flash-attn" or str(twin) not in project.matrix.entries:
+            return Wanted(cell=str(cell), lacks=lacks.said)
+        cell, note = twin, f"in place of {cell}: the wheelhouse has no flash-attn wheel for it"
     try:
         locked = project.tree.load(cell)
     except UsageError as error:
@@ -79,7 +80,7 @@ def holdings(project: Project, engine: Engine | None) -> Holdings:
     return Holdings(images=images, layers=frozenset(layers), bases=frozenset(present), records=tuple(known))
 
 
-def plan(project: Project, cells: Iterable[Cell], house: Path, engine: Engine | None) -> planning.Plan:
+def plan(project: Project, cells: Iterable[Cell], house: Path | None, engine: Engine | None) -> planning.Plan:
     """The plan for some cells of the project, beside the rest of its matrix."""
     mine = list(asked(project, cells, house))
     names = {item.cell for item in mine}

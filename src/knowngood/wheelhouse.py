@@ -1,4 +1,4 @@
-"""The wheelhouse: a folder of flash-attn wheels, each built for one CUDA, torch, C++ ABI, Python and architecture.
+"""The wheelhouse: a folder of wheels that no index has, each built for one CUDA, torch, C++ ABI, Python, architecture.
 
 A wheel is taken by its file name, whose local version says what it was built for
 (`flash_attn-2.8.3.post2+cu13torch2.11cxx11abitrue.sm90-cp311-cp311-linux_x86_64.whl`).

@@ -15,6 +15,7 @@ from docker.errors import APIError, NotFound
 from knowngood import build, build_failure, host, sdk
 from knowngood.engine import Engine
 from knowngood.errors import KnowngoodError, MissingError
+from knowngood.lock import Distribution
 
 SECRET = "s3cret-token"
 INPUTS = "ab" * 32
@@ -385,13 +386,19 @@ def test_a_step(line, step):
     assert build._step(line) == step
 
 
-def test_a_wheel_is_sent_alone(tmp_path):
-    (tmp_path / "a.whl").write_bytes(b"a")
-    (tmp_path / "b.whl").write_bytes(b"b")
-    folder = build.wheelhouse(tmp_path / "a.whl", "1" * 64)
+def test_the_wheels_are_sent_alone(tmp_path):
+    for name in "abc":
+        (tmp_path / f"{name}.whl").write_bytes(name.encode())
+    one, other = (
+        Distribution(name=name, version="1+cu13", file=f"{name}.whl", sha256=digit * 64, size=1)
+        for name, digit in (("a", "1"), ("b", "2"))
+    )
+    folder = build.wheelhouse(tmp_path, [one])
     assert [item.name for item in folder.iterdir()] == ["a.whl"]
-    assert build.wheelhouse(tmp_path / "a.whl", "1" * 64) == folder
-    assert [item.name for item in folder.parent.iterdir()] == [folder.name]
+    assert build.wheelhouse(tmp_path, [one]) == folder
+    both = build.wheelhouse(tmp_path, [one, other])
+    assert {item.name for item in both.iterdir()} == {"a.whl", "b.whl"}
+    assert {item.name for item in folder.parent.iterdir()} == {folder.name, both.name}
 
 
 def test_the_tools_are_uv():

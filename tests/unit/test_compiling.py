@@ -411,8 +411,17 @@ def test_a_wheel_is_compiled_in_a_cell_with_the_same_torch_and_nothing_compiled(
 
 
 def test_only_cells_with_flash_attn_2_order_a_wheel():
-    (only,) = orders([parse(FA4), parse(FA2), parse(FA0)])
+    (only,) = orders([parse(FA4), parse(FA2), parse(FA0)], parsed())
     assert (str(only.cell), only.package, only.version) == (FA2, "flash-attn", "2.8.3.post2")
+
+
+def test_a_cell_orders_what_matrix_yaml_says_its_framework_needs():
+    wheel = "  - {when: flash-attn=2.*, wheel: Some_Extension==1.0, because: sources only}\ncells:\n"
+    made = orders([parse(FA0), parse(FA2)], parsed(with_(("cells:\n", wheel))))
+    assert [(item.package, item.version) for item in made] == [
+        ("flash-attn", "2.8.3.post2"),
+        ("some-extension", "1.0"),
+    ]
 
 
 class Planning(Exception):  # noqa: N818  # no error: it says how far the run came
@@ -446,7 +455,7 @@ def house(folder, *, recorded):
 @pytest.mark.parametrize("recorded", [True, False])
 def test_a_wheel_that_is_there_is_not_made_again(compiler, tmp_path, recorded):
     wheel = house(tmp_path, recorded=recorded)
-    (order,) = orders([CELL])
+    (order,) = orders([CELL], parsed())
     result = compiler.run(order, print)
     assert (result.status, result.wheel, result.record is not None) == ("present", wheel, recorded)
     assert ("without a build record" in result.note) is not recorded
@@ -461,7 +470,7 @@ def test_a_damaged_wheel_is_taken_out_and_made_again(compiler, tmp_path):
     wheel.write_bytes(b"wheem")
     said = []
     with pytest.raises(Planning):
-        compiler.run(orders([CELL])[0], said.append)
+        compiler.run(orders([CELL], parsed())[0], said.append)
     assert not list(tmp_path.iterdir())
     assert "is damaged" in said[0]
 

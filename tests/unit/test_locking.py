@@ -193,6 +193,50 @@ def test_the_wheel_of_the_house_goes_to_the_resolver(home, index):
     assert "flash-attn" in {item.name for item in made.distributions}
 
 
+ENGINE = f"{FA2}-transformer-engine2.20.2"
+ENGINE_WHEEL = WHEEL.replace("flash_attn-2.8.3.post2", "transformer_engine_torch-2.20.2")
+WITH_ENGINE = with_(
+    (
+        "flash-attn: [2.8.3.post2, none]",
+        "flash-attn: [2.8.3.post2, none]\n    framework: [none, transformer-engine==2.20.2]",
+    ),
+    (
+        "cells:\n",
+        "  - {when: framework=transformer*, wheel: transformer-engine-torch==2.20.2, because: so}\ncells:\n",
+    ),
+)
+
+
+def test_a_framework_whose_wheel_is_not_in_the_house_cannot_be_locked(home, index):
+    (home.root / "matrix.yaml").write_text(WITH_ENGINE)
+    (home.root / "house").mkdir()
+    (home.root / "house" / WHEEL).write_bytes(b"")
+    (home.root / "house" / ENGINE_WHEEL.replace("sm90", "sm80")).write_bytes(b"")
+    with pytest.raises(locking.NoWheelError) as caught:
+        lock(home, ENGINE)
+    said = f"{ENGINE}: the wheelhouse has no transformer-engine-torch 2.20.2 wheel for it (transformer_engine_torch-"
+    assert str(caught.value).startswith(said)
+    assert "it is for sm_80, the cell is sm_90" in str(caught.value)
+    assert f"`knowngood compile '{ENGINE}'` makes one" in str(caught.value)
+    assert not index
+
+
+def test_the_wheels_of_a_framework_are_asked_for_and_seen_by_the_resolver(home, index):
+    (home.root / "matrix.yaml").write_text(WITH_ENGINE)
+    matrix = home.matrix
+    request = locking.request(matrix.entry(parse(ENGINE)), matrix)
+    assert "transformer-engine-torch==2.20.2" in request.requirements
+    assert matrix.compiled(parse(ENGINE)) == [("flash-attn", "2.8.3.post2"), ("transformer-engine-torch", "2.20.2")]
+    assert matrix.compiled(parse(f"{FA0}-transformer-engine2.20.2")) == [("transformer-engine-torch", "2.20.2")]
+    assert matrix.compiled(parse(FA0)) == []
+    (home.root / "house").mkdir()
+    for name in (WHEEL, ENGINE_WHEEL):
+        (home.root / "house" / name).write_bytes(b"")
+    with pytest.raises(KnowngoodError, match="the lock is not the cell: transformer-engine is absent"):
+        lock(home, ENGINE)
+    assert [wheels for _, wheels in index] == [home.root / "house"] * 2
+
+
 def test_no_other_cell_sees_the_house(home, index):
     (home.root / "house").mkdir()
     (home.root / "house" / WHEEL).write_bytes(b"")
@@ -260,4 +304,4 @@ def test_a_damaged_wheel_is_not_locked(tmp_path):
     )
     record.write(made, wheel)
     with pytest.raises(KnowngoodError, match=r"is damaged.*`knowngood compile"):
-        locking._flash_attn_wheel(parse(FA2), tmp_path, cxx11abi=lambda _: True)
+        locking._wheels(parse(FA2), parsed(), tmp_path, cxx11abi=lambda _: True)

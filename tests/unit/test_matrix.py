@@ -111,6 +111,16 @@ def test_a_framework_makes_another_cell():
             "flash-attn: 4.0.0b36\n    framework: xtuner==0.1.22",
             "26:16: xtuner 0.1.22 is not among the releases that facts/xtuner.json has",
         ),
+        (
+            "because: one",
+            "wheel: apex>=1\n    because: one",
+            "20:12: 'apex>=1' is not written like transformer-engine-torch==2.20.2",
+        ),
+        (
+            "because: one",
+            "wheel: apex==1.0+cu13\n    because: one",
+            "20:12: apex 1.0+cu13: an axis takes a public version",
+        ),
         ("base: debian12", "base: debian13", "26:11: 'debian13' is not in bases; the nearest there is debian12"),
         ("- gpu: sm_90", "- gpu: sm_91", "22:10: 'sm_91' is not in gpus; the nearest there is sm_90"),
         (

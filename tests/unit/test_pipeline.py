@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import hashlib
 import os
+from pathlib import Path
 
 import pytest
 import stamina
@@ -16,6 +18,7 @@ from knowngood.contents import Contents
 from knowngood.engine import Engine
 from knowngood.errors import KnowngoodError, MissingError, NetworkError
 from knowngood.evidence import Evidence, Tier, Where
+from knowngood.lock import Distribution, Layer
 from knowngood.pipeline import Options, Pipeline
 from knowngood.record import Blob, Manifest
 from knowngood.results import Status
@@ -218,6 +221,39 @@ def test_without_wheel_and_twin_it_fails(home, world):
     assert result.error.exit_code == 4
     assert str(result.error).endswith(f"and matrix.yaml has no {FA0}")
     assert world.done == []
+
+
+def test_a_framework_without_its_wheel_has_no_twin(home, world):
+    path = home.root / "matrix.yaml"
+    wheel = "  - {when: framework=xtuner*, wheel: some-extension==1.0, because: so}\ncells:\n"
+    text = path.read_text().replace("cells:\n", wheel)
+    path.write_text(text.replace("[2.8.3.post2, none]", "none\n    framework: xtuner==0.1.23"))
+    result = run(home, f"{FA0}-xtuner0.1.23")
+    assert result.error.exit_code == 4
+    assert "the wheelhouse has no some-extension 1.0 wheel for it; `knowngood compile '" in str(result.error)
+    assert world.done == []
+
+
+def test_every_wheel_of_the_house_goes_along(home, world, lock_of):
+    names = {"flash-attn": "2.8.3.post2", "some-extension": "1.0"}
+    locked = lock_of(FA0)
+    (home.root / "house").mkdir()
+    made = []
+    for name, version in names.items():
+        file = f"{name.replace('-', '_')}-{version}+cu13torch2.11cxx11abitrue.sm90-cp311-cp311-linux_x86_64.whl"
+        (home.root / "house" / file).write_bytes(name.encode())
+        sha256 = hashlib.sha256(name.encode()).hexdigest()
+        local = f"{version}+cu13torch2.11cxx11abitrue.sm90"
+        made.append(Distribution(name=name, version=local, file=file, sha256=sha256, size=1))
+    layers = tuple(Layer(group=item.name, distributions=(item,)) for item in made)
+    line = Pipeline(home, Options(wheelhouse=home.root / "house"), ENGINE)
+    plan = line.plan(dataclasses.replace(locked, layers=(*locked.layers, *layers)), lambda _: None)
+    assert plan.dockerfile.read_text().count("--mount=type=bind,from=wheelhouse") == 2
+    assert {item.name for item in Path(plan.contexts["wheelhouse"]).iterdir()} == {item.file for item in made}
+    assert world.done == []
+    (home.root / "house" / made[1].file).unlink()
+    with pytest.raises(MissingError, match=r"the wheelhouse has no some-extension 1\.0\+cu13"):
+        line.plan(dataclasses.replace(locked, layers=(*locked.layers, *layers)), lambda _: None)
 
 
 def test_a_wheel_of_other_bytes_is_not_built_in(home, world, lock_of):

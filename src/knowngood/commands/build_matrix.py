@@ -38,7 +38,7 @@ def configure(parser: argparse.ArgumentParser, *, quick: bool = True) -> None:
         "--record", action="store_true", help="write what came out beside the Dockerfile, as image.json"
     )
     parser.add_argument(
-        "--compile", action="store_true", help="compile the flash-attn 2 wheels that the wheelhouse lacks"
+        "--compile", action="store_true", help="compile the wheels that the wheelhouse lacks"
     )
     parser.add_argument(
         "--published",
@@ -145,7 +145,7 @@ def _compile(
     from knowngood.commands import compile as compiling
     from knowngood.compiling.order import orders
 
-    outcomes = compiling.supply(_compiler(arguments, here, found), orders(cells))
+    outcomes = compiling.supply(_compiler(arguments, here, found), orders(cells, here.matrix))
     errors = [outcome for _, outcome in outcomes if isinstance(outcome, KnowngoodError)]
     for error in errors:
         print(error, file=sys.stderr)
@@ -158,7 +158,7 @@ def _compile_commands(
     from knowngood.commands import compile as compiling
     from knowngood.compiling.order import orders
 
-    return compiling.dry(_compiler(arguments, here, found), orders(cells))
+    return compiling.dry(_compiler(arguments, here, found), orders(cells, here.matrix))
 
 
 def _compiler(arguments: argparse.Namespace, here: project.Project, found: Engine) -> Compiler:

@@ -1,4 +1,4 @@
-"""`knowngood compile [SELECT]`: the flash-attn 2 wheels that cells need, or those of another package."""
+"""`knowngood compile [SELECT]`: the wheels that cells need and nobody publishes, or those of another package."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from knowngood.compiling.order import Options, Order, Result
     from knowngood.compiling.run import Compiler
     from knowngood.engine import Engine
+    from knowngood.matrix import Matrix
 
 LIST = "wheels.txt"
 """The file of a project that lists published wheels."""
@@ -29,7 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     common.add_select(parser)
     common.add_wheelhouse(parser)
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--package", metavar="NAME==VERSION", help="compile this for the cells, and not flash-attn")
+    what.add_argument("--package", metavar="NAME==VERSION", help="compile this for the cells, and not what they need")
     what.add_argument("--sdist", metavar="FILE", help="compile this sdist for the cells; FILE#sha256=... pins it")
     parser.add_argument("--jobs", type=_jobs, metavar="N", help="compilers at once (default: cores, as memory allows)")
     parser.add_argument(
@@ -48,9 +49,9 @@ def run(arguments: argparse.Namespace) -> Answer:
 
     here = project.find()
     matrix = here.matrix
-    wanted = _orders(arguments, select.select(matrix.cells, matrix.aliases, arguments.select))
+    wanted = _orders(arguments, select.select(matrix.cells, matrix.aliases, arguments.select), matrix)
     if not wanted:
-        return Answer(0, {"wheels": []}, "nothing to compile: none of these cells has flash-attn 2")
+        return Answer(0, {"wheels": []}, "nothing to compile: none of these cells needs a wheel that nobody publishes")
     options = _options(arguments, here)
     if arguments.dry_run:
         from knowngood import dryrun
@@ -120,7 +121,7 @@ def _options(arguments: argparse.Namespace, here: project.Project) -> Options:
     )
 
 
-def _orders(arguments: argparse.Namespace, cells: list[Cell]) -> list[Order]:
+def _orders(arguments: argparse.Namespace, cells: list[Cell], matrix: Matrix) -> list[Order]:
     from knowngood.compiling import source
     from knowngood.compiling.order import Order, orders
 
@@ -130,7 +131,7 @@ def _orders(arguments: argparse.Namespace, cells: list[Cell]) -> list[Order]:
     if arguments.package:
         name, version = _pinned(arguments.package)
         return [Order(cell=cell, package=name, version=version) for cell in cells]
-    return orders(cells)
+    return orders(cells, matrix)
 
 
 def _pinned(text: str) -> tuple[str, str]:

@@ -11,6 +11,7 @@ from knowngood.cell import Cell
 from knowngood.compiling import recipe
 from knowngood.compiling.record import Record
 from knowngood.compiling.source import Sdist
+from knowngood.matrix import Matrix
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,12 +39,12 @@ class Order:
     """From a file; else the registry's."""
 
 
-def orders(cells: Sequence[Cell]) -> list[Order]:
-    """The flash-attn 2 wheels that these cells need. Pure."""
+def orders(cells: Sequence[Cell], matrix: Matrix) -> list[Order]:
+    """The wheels that these cells need and no index has. Pure."""
     return [
-        Order(cell=cell, package="flash-attn", version=cell.flash_attn)
+        Order(cell=cell, package=package, version=version)
         for cell in cells
-        if cell.flash_attn_package == "flash-attn"
+        for package, version in matrix.compiled(cell)
     ]
 
 
