@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from knowngood import audit, evidence, paths, pipeline, release, select, smoke, survey, wheelhouse
+from knowngood import audit, evidence, paths, pipeline, release, render, select, smoke, survey, wheelhouse
 from knowngood import cell as cells
 from knowngood import engine as engines
 from knowngood.errors import KnowngoodError, UsageError
@@ -25,7 +25,6 @@ from knowngood.nightly.services import Audit, Files
 
 if TYPE_CHECKING:
     from knowngood.cell import Cell
-    from knowngood.planning import Wanted
     from knowngood.project import Project
 
 
@@ -147,12 +146,13 @@ def prepare(here: Project, asked: Asked, say: Say) -> Prepared:
     known, refused = [], list[Result]()
     for item in wanted:
         notes += [f"{item.cell}: {item.note}"] if item.note else []
-        if item.shape is None:
-            refused.append(_refused(item))
+        if why := item.lacks or item.unlocked or _unrendered(here, item.cell):
+            refused.append(_refused(item.cell, why, missing=bool(item.lacks)))
             continue
         runs, unreadable = evidence.load_all(here.evidence, item.cell)
         notes += unreadable
-        known.append(_planned(here, cells.parse(item.cell), item.shape.inputs, runs, earlier, node, asked))
+        inputs = item.shape.inputs if item.shape else ""
+        known.append(_planned(here, cells.parse(item.cell), inputs, runs, earlier, node, asked))
     locked = [cell for cell in chosen if _sound(here, cell)]
     settings = asked.settings()
     if asked.pairwise:
@@ -234,14 +234,22 @@ def _planned(  # noqa: PLR0913, PLR0917
     )
 
 
-def _refused(item: Wanted) -> Result:
+def _unrendered(here: Project, cell: str) -> str:
+    """Why its Dockerfile is not what would be built; empty when it is."""
+    one = cells.parse(cell)
+    text = render.dockerfile(release.committed(here, one), here.templates)
+    stale = render.stale({here.tree.cell_folder(one) / "Dockerfile": text}, [])
+    return "its Dockerfile is stale; run `knowngood render` and commit it" if stale else ""
+
+
+def _refused(cell: str, why: str, *, missing: bool) -> Result:
     """A cell that cannot be built as it is committed."""
-    severity = Severity.MISSING if item.lacks else Severity.ERROR
-    said = f"{item.cell}: {item.lacks or item.unlocked}"
+    severity = Severity.MISSING if missing else Severity.ERROR
+    said = why if why.startswith(cell) else f"{cell}: {why}"
     finding = Finding(
-        check=Check.REBUILD, kind="not-locked", severity=severity, subject=item.cell, text=said, cells=(item.cell,)
+        check=Check.REBUILD, kind="not-current", severity=severity, subject=cell, text=said, cells=(cell,)
     )
-    return Result(check=Check.REBUILD, subject=item.cell, outcome="not built", note=said, findings=(finding,))
+    return Result(check=Check.REBUILD, subject=cell, outcome="not current", note=why, findings=(finding,))
 
 
 def _settings(cell: str, here: Project) -> list[str]:

@@ -116,8 +116,9 @@ class Night:
             findings.append(_finding(check, verdict.outcome, verdict.severity, cell, said))
         if "warning" in data:
             findings.append(_finding(check, outcome, Severity.WARNING, cell, f"{cell}: {data['warning']}"))
-        if check is Check.SUITE and verdict.domain is Domain.IMAGE and verdict.severity is Severity.ERROR:
-            findings += self._explained(cell, second or first, say)
+        red = second or first
+        if verdict.severity is Severity.ERROR and verdict.domain is Domain.IMAGE and (red.data or {}).get("evidence"):
+            findings += self._explained(cell, red, say)
         note = verdict.text if verdict.severity is None else verdict.text.partition(": ")[2]
         return Result(
             check=check, subject=cell, state=State.DONE, outcome=outcome, note=note, findings=tuple(findings), data=data

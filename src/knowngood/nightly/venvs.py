@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,6 +36,7 @@ class Venvs:
     """Let the command's output through."""
     said: list[str] = field(default_factory=list)
     """The last line of each bad run."""
+    number: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def outcome(self, versions: Versions) -> Outcome:
         """An exit code of 0 is good, 125 is "cannot tell", anything else is bad, and so is no end within the time."""
@@ -63,7 +65,7 @@ class Venvs:
         self._uv([uv, "venv", "--no-python-downloads", *options, str(self.python), str(venv)])
         argv = [uv, "pip", "install", "--no-deps", *options, str(venv / "bin/python")]
         argv += ["--find-links", str(self.wheelhouse)] if self.wheelhouse and self.wheelhouse.is_dir() else []
-        self.say(f"making an environment of {len(versions)} packages")
+        self.say(f"environment {next(self.number)}: {len(versions)} packages")
         try:
             self._uv([*argv, "--requirements", str(lock)])
         except MissingError:
