@@ -144,7 +144,7 @@ class Moody:
     def __init__(self):
         self.asked = 0
 
-    def outcome(self, versions):
+    def outcome(self, _versions):
         self.asked += 1
         return Outcome.BAD if self.asked == 1 else Outcome.GOOD
 

@@ -86,7 +86,8 @@ def met(universe: Universe, published: Published, release: Release, cells: Itera
         if pins.get(release.package, "none") == "none":
             continue
         left = {name: pin for name, pin in pins.items() if name not in _DERIVED.get(release.package, ())}
-        request = query.from_document({"gpu": cell.gpu, "packages": {**left, release.package: release.version}})
+        packages = {**left, release.package: release.version}
+        request = query.from_document({"gpu": cell.gpu, "python": cell.python, "packages": packages})
         result = check(universe, request, published, suggest=False)
         ids = [item.id for item in result.findings if item.severity != "info"]
         found.append(Met(cell=str(cell), verdict=result.verdict, ids=tuple(dict.fromkeys(ids))))
