@@ -89,6 +89,16 @@ class Compiled:
         return {}
 
     @cached_property
+    def firsts(self) -> dict[object, Point | None]:
+        """What searches for the best found, by what was open."""
+        return {}
+
+    @cached_property
+    def conflicts(self) -> dict[object, list[int]]:
+        """Kept by `knowngood.explain`: the rules that exclude some sets."""
+        return {}
+
+    @cached_property
     def _kinds(self) -> dict[tuple[str, int], list[int]]:
         return {}
 
@@ -114,6 +124,11 @@ class Compiled:
     def unknown(self) -> int:
         """The boxes that stand for something not known (of an error)."""
         return self.choose(lambda box: box.rule.severity == "error" and bool(box.unknown))
+
+    @cached_property
+    def advice(self) -> int:
+        """The boxes that are no errors, whatever the use."""
+        return self.choose(lambda box: box.rule.severity != "error" and not box.rule.given and not box.unknown)
 
     @cached_property
     def everything(self) -> int:

@@ -68,13 +68,14 @@ class Evidence:
     @cached_property
     def outcomes(self) -> dict[str, str]:
         """Attention setting to its outcome over all its checks: a `fail` not predicted decides, then a `pass`."""
-        order = ("fail", "pass", "refused", "not-run")
+        rank = {"fail": 0, "pass": 1, "refused": 2, "not-run": 3}
         found: dict[str, str] = {}
         for check in self.report["checks"]:
             setting = check["setting"]
             if not setting or (check["outcome"] == "fail" and check.get("agreement") == "agree"):
                 continue  # no check of a setting, or a known defect that is told elsewhere
-            found[setting] = min(found.get(setting, "not-run"), str(check["outcome"]), key=order.index)
+            if rank[check["outcome"]] <= rank[found.get(setting, "not-run")]:
+                found[setting] = check["outcome"]
         return found
 
     def document(self) -> dict[str, Any]:

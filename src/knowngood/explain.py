@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from knowngood.compiled import Compiled, Point, Sets
+from knowngood.compiled import KEPT, Compiled, Point, Sets
 from knowngood.domain import Domain, bits, nearest
 from knowngood.solve import Search
 
@@ -68,7 +68,17 @@ def minimal_conflict(problem: Problem) -> list[Demand]:
 
 def minimal_rules(problem: Problem, demands: Sequence[Demand]) -> list[int]:
     """Boxes (one for each rule that matters) that together exclude these demands; without any one rule they do not."""
-    boxes, sets = problem.compiled.boxes, sets_of(problem.compiled, demands, problem.base)
+    sets = sets_of(problem.compiled, demands, problem.base)
+    known, key = problem.compiled.conflicts, (problem.among, tuple(sorted(sets.items())))
+    if key not in known:
+        if len(known) > KEPT:
+            known.clear()
+        known[key] = _minimal_rules(problem, sets)
+    return known[key]
+
+
+def _minimal_rules(problem: Problem, sets: Sets) -> list[int]:
+    boxes = problem.compiled.boxes
     by_rule: dict[str, int] = {}
     for bit in bits(problem.among):
         by_rule[boxes[bit].rule.id] = by_rule.get(boxes[bit].rule.id, 0) | 1 << bit
@@ -93,8 +103,13 @@ def minimal_rules(problem: Problem, demands: Sequence[Demand]) -> list[int]:
     return [chosen[name] for name in kept if name in chosen]
 
 
-def relaxation(problem: Problem, demand: Demand, others: Sequence[Demand]) -> tuple[int, Point] | None:
-    """The nearest value of a demand's variable that goes with the other demands, and an assignment that has it."""
+def relaxation(
+    problem: Problem, demand: Demand, others: Sequence[Demand], within: int | None = None
+) -> tuple[int, Point] | None:
+    """The nearest value of a demand's variable that goes with the other demands, and an assignment that has it.
+
+    Only values at less than the distance `within` count.
+    """
     domain = problem.compiled.domains[demand.variable]
     if not problem.possible(others):
         return None
@@ -102,7 +117,7 @@ def relaxation(problem: Problem, demand: Demand, others: Sequence[Demand]) -> tu
     outside = problem.compiled.outside[demand.variable]
     tried: set[int] = set()
     for place in nearest(domain, allowed & ~demand.mask, demand.mask):
-        if outside[place] in tried:
+        if outside[place] in tried or (within is not None and distance(domain, place, demand.mask) >= within):
             continue
         tried.add(outside[place])
         one = [*others, Demand(text="", variable=demand.variable, mask=1 << place)]
@@ -238,7 +253,12 @@ def _ways(compiled: Compiled, name: str, allowed: int, anchor: int) -> list[tupl
 
 
 def distance(domain: Domain, place: int, anchor: int) -> int:
-    """How many releases lie between; giving a package up is further than any release of it."""
+    """How many releases lie between; giving a package up is further than any release of it.
+
+    Names without an order stand in the order in which they are fallen back on.
+    """
+    if domain.unordered:
+        return place
     if place >= len(domain.values):
         return len(domain.values) + 1
     places = list(bits(anchor & domain.some))

@@ -6,14 +6,16 @@ flash attention. When nothing fits: a minimal conflict, its rules, and for each 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from knowngood.cell import NO_FLASH_ATTN, Cell
 from knowngood.compiled import Point, newest_first
 from knowngood.domain import bits
-from knowngood.explain import Demand, Problem, minimal_conflict, minimal_rules, relaxation
+from knowngood.explain import Demand, Problem, distance, minimal_conflict, minimal_rules, relaxation
 from knowngood.findings import Finding, of_box, ordered, word
 from knowngood.picked import Choice, Clash, Picked
 from knowngood.placing import Placed, place
@@ -34,12 +36,13 @@ def pick(universe: Universe, request: Request, published: Published, *, count: i
         size = considered(universe)
         return Picked(choices=(), conflict=(), considered=size, findings=findings, unknown=True)
     problem = problem_of(placed, request, published)
-    choices = [*_published(placed, problem, published), *_newest(placed, problem)]
-    whole: dict[str, Choice] = {}
-    for choice in choices:
-        whole.setdefault(str(choice.cell), choice)
+    choices: dict[str, Choice] = {}
+    for choice in itertools.chain(_published(placed, problem, published), _newest(placed, problem)):
+        choices.setdefault(str(choice.cell), choice)
+        if len(choices) == count:
+            break
     return Picked(
-        choices=tuple(whole.values())[:count],
+        choices=tuple(choices.values()),
         conflict=() if choices else tuple(clashes(placed, problem)),
         considered=considered(universe),
         findings=findings,
@@ -63,21 +66,12 @@ def problem_of(placed: Placed, request: Request, published: Published) -> Proble
     compiled = universe.compiled
     asked = {demand.variable for demand in placed.demands}
     base = dict(universe_allowed(universe))
-    order: dict[str, Sequence[int]] = {"python": _pythons(universe, published)}
     for name in ("torch", "transformers", "triton"):
         base[name] &= compiled.domains[name].some
     for demand in placed.demands:
         # A pre-release or a withdrawn release is taken when it is asked for.
         if demand.variable in base and demand.mask & base[demand.variable] == 0:
             base[demand.variable] |= demand.mask
-    for name in universe.packages:
-        if name not in CELL_PACKAGES and name not in asked:
-            domain = compiled.domains[name]
-            order[name] = [*bits(domain.absent), *newest_first(domain, domain.some)]
-    gpus = [cell.gpu for cell in published.ranked]
-    known = compiled.domains["gpu"]
-    first = [known.index[name] for name in dict.fromkeys(gpus) if name in known.index]
-    order["gpu"] = [*first, *(place_ for place_ in newest_first(known, known.all) if place_ not in first)]
     return Problem(
         compiled=compiled,
         demands=(*placed.demands, *placed.bounded),
@@ -87,20 +81,34 @@ def problem_of(placed: Placed, request: Request, published: Published) -> Proble
         | compiled.unknown
         | given_boxes(universe, request.stated)
         | compiled.of_rule.get("one-flash-attention", 0),
-        order=order,
+        order=_order(universe, asked, published),
     )
 
 
-def _pythons(universe: Universe, published: Published) -> list[int]:
-    """Those that a base has first: only they can be built."""
-    domain = universe.compiled.domains["python"]
-    bases = [domain.index[cell.python] for cell in published.cells if cell.python in domain.index]
-    return list(dict.fromkeys([*bases, *newest_first(domain, domain.some)]))
+def _order(universe: Universe, asked: Container[str], published: Published) -> dict[str, Sequence[int]]:
+    """What is preferred, besides the newest: no package that was not asked for, and what published cells have."""
+    domains = universe.compiled.domains
+    newest: Mapping[str, Sequence[int]] = universe.once(
+        "newest", lambda: {name: tuple(newest_first(domain, domain.some)) for name, domain in domains.items()}
+    )
+    others: Mapping[str, Sequence[int]] = universe.once(
+        "others",
+        lambda: {
+            name: (*bits(domains[name].absent), *newest[name])
+            for name in universe.packages
+            if name not in CELL_PACKAGES
+        },
+    )
+    order = {name: places for name, places in others.items() if name not in asked}
+    # A Python that a base has comes first: only such a cell can be built.
+    for name, first in (("python", published.pythons), ("gpu", published.gpus)):
+        places = [domains[name].index[value] for value in first if value in domains[name].index]
+        order[name] = tuple(dict.fromkeys([*places, *newest[name]]))
+    return order
 
 
-def _published(placed: Placed, problem: Problem, published: Published) -> list[Choice]:
+def _published(placed: Placed, problem: Problem, published: Published) -> Iterator[Choice]:
     domains = problem.compiled.domains
-    found = []
     asked = {demand.variable for demand in placed.demands}
     for cell in published.ranked:
         if cell.framework_pin and cell.framework_pin[0] not in asked:
@@ -117,18 +125,15 @@ def _published(placed: Placed, problem: Problem, published: Published) -> list[C
         whole = replace(problem, base=sets).solve(problem.demands)
         if whole is not None:
             tier = str(published.tier(str(cell)))
-            found.append(Choice(cell=cell, tier=tier, published=True, extras={}, findings=_warnings(placed, whole)))
-    return found
+            yield Choice(cell=cell, tier=tier, published=True, extras={}, findings=_warnings(placed, whole))
 
 
-def _newest(placed: Placed, problem: Problem) -> list[Choice]:
+def _newest(placed: Placed, problem: Problem) -> Iterator[Choice]:
     """The newest cell with flash-attn 2, with 4, and with neither: whichever fit."""
-    found = []
     for family in (*FAMILIES, None):
         whole = replace(problem, base=_only(problem, family)).solve(problem.demands)
         if whole is not None:
-            found.append(_choice(placed, whole))
-    return found
+            yield _choice(placed, whole)
 
 
 def _only(problem: Problem, family: str | None) -> dict[str, int]:
@@ -158,7 +163,7 @@ def cell_of(universe: Universe, whole: Mapping[str, int]) -> Cell:
     values = {name: domains[name].text(whole[name]) for name in (*CELL_PACKAGES, "gpu", "python")}
     flash = next((values[name] for name in FAMILIES if values[name] != "none"), NO_FLASH_ATTN)
     torch = values["torch"].partition("+")[0]
-    return Cell(
+    return _cell(
         gpu=values["gpu"],
         cuda=str(universe.world.book.fact("torch", values["torch"], "cuda")),
         torch=torch,
@@ -169,11 +174,14 @@ def cell_of(universe: Universe, whole: Mapping[str, int]) -> Cell:
     )
 
 
+_cell = lru_cache(maxsize=10_000)(Cell)
+"""A cell's values are verified when it is made: the same one is made once."""
+
+
 def _warnings(placed: Placed, whole: Point) -> tuple[Finding, ...]:
     compiled = placed.universe.compiled
     point = {name: whole[name] for name in (*CELL_PACKAGES, "gpu", "python")} | placed.point
-    wanted = compiled.choose(lambda box: box.rule.severity != "error" and not box.rule.given and not box.unknown)
-    boxes = (compiled.boxes[bit] for bit in bits(compiled.broken(point, wanted)))
+    boxes = (compiled.boxes[bit] for bit in bits(compiled.broken(point, compiled.advice)))
     return tuple(ordered([of_box(compiled, box, point, placed.shown, {}) for box in boxes]))
 
 
@@ -204,17 +212,15 @@ def _relax(placed: Placed, problem: Problem, demand: Demand) -> dict[str, Any] |
     others = [item for item in problem.demands if item is not demand]
     best: tuple[int, dict[str, Any]] | None = None
     for family in (*FAMILIES, None):
-        found = relaxation(replace(problem, base=_only(problem, family)), demand, others)
+        # Another family counts when its value is nearer.
+        found = relaxation(replace(problem, base=_only(problem, family)), demand, others, best and best[0])
         if found is None:
             continue
         place_, whole = found
         domain = problem.compiled.domains[demand.variable]
-        anchor = list(bits(demand.mask))
-        away = min((abs(place_ - one) for one in anchor), default=0)
         told = {
             "change": {demand.variable: domain.text(place_)},
             "cell": str(cell_of(placed.universe, whole)),
         }
-        if best is None or away < best[0]:
-            best = away, told
+        best = distance(domain, place_, demand.mask), told
     return None if best is None else best[1]

@@ -61,6 +61,16 @@ class Published:
         order = list(evidence.Tier)
         return sorted(self.cells, key=lambda cell: -order.index(self.tier(str(cell))))
 
+    @cached_property
+    def pythons(self) -> tuple[str, ...]:
+        """Those of the cells, in the matrix's order."""
+        return tuple(dict.fromkeys(cell.python for cell in self.cells))
+
+    @cached_property
+    def gpus(self) -> tuple[str, ...]:
+        """Those of the cells, the best proven first."""
+        return tuple(dict.fromkeys(cell.gpu for cell in self.ranked))
+
 
 def cells_of(matrix: Mapping[str, Any], book: Factbook) -> tuple[Cell, ...]:
     """The cells of matrix.yaml's plain data; entries that do not make sense are left to `knowngood.matrix`."""

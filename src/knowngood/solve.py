@@ -25,19 +25,45 @@ class Search:
         """The first assignment, in the order of the variables and of `order`, that breaks no rule; or `None`.
 
         One variable after the other gets the first value with which the others can still be completed, so nothing is
-        ever taken back.
+        ever taken back. What is open decides, and it is the same for many values of what is fixed.
         """
-        chosen = dict(sets)
-        if not self.exists(chosen):
+        compiled = self.compiled
+        fixed, live = compiled.fixed(sets, self.among)
+        left = {name: sets.get(name, domain.all) for name, domain in compiled.domains.items() if name not in fixed}
+        order = tuple((name, tuple(self.order[name])) for name in left if name in self.order)
+        key = (live, tuple(left.items()), order, done := frozenset(fixed))
+        if key not in compiled.firsts:
+            if len(compiled.firsts) > KEPT:
+                compiled.firsts.clear()
+            compiled.firsts[key] = None if self._hit(fixed, live) else self._first(left, live, done)
+        found = compiled.firsts[key]
+        return None if found is None else {name: {**fixed, **found}[name] for name in compiled.domains}
+
+    def _first(self, left: dict[str, int], live: int, done: frozenset[str]) -> Point | None:
+        """As `first`, for the variables that are left."""
+        if not self.completes(left, live, done):
             return None
         point: Point = {}
-        for name, domain in self.compiled.domains.items():
-            for place in self._preference(name, chosen.get(name, domain.all)):
-                chosen[name] = 1 << place
-                if self.exists(chosen):
-                    point[name] = place
+        for name, allowed in list(left.items()):
+            del left[name]
+            done |= {name}
+            places, outside = self._preference(name, allowed), self.compiled.outside[name]
+            about = live & self.compiled.mentions[name]
+            for place in places:
+                # There is a completion: with a value that settles every rule about the variable, and with the last one
+                # when there is none with the others.
+                settled = not about & ~outside[place]
+                if settled or place == places[-1] or self.completes(left, live & ~outside[place], done):
+                    point[name], live = place, live & ~outside[place]
                     break
         return point
+
+    def completes(self, left: Sets, live: int, done: frozenset[str]) -> bool:
+        """Whether what is left can be completed; `live` are the boxes that the values of those done are inside of."""
+        if live & self.compiled.within(done):
+            return False
+        open_, live = self.compiled.open(left, done, live)
+        return self.decide(open_, live, done)
 
     def _preference(self, name: str, allowed: int) -> Sequence[int]:
         """The values worth a try: of each kind the first."""
@@ -67,12 +93,8 @@ class Search:
 
     def exists(self, sets: Sets) -> bool:
         """Whether there is an assignment: variables that no open rule speaks of are left out, but for empty sets."""
-        compiled = self.compiled
-        point, live = compiled.fixed(sets, self.among)
-        if self._hit(point, live):
-            return False
-        open_, live = compiled.open(sets, point, live)
-        return self.decide(open_, live, frozenset(point))
+        point, live = self.compiled.fixed(sets, self.among)
+        return self.completes(sets, live, frozenset(point))
 
     def decide(self, open_: list[tuple[str, int]], live: int, done: frozenset[str]) -> bool:
         """Whether the open variables can be completed; `live` are the boxes that those done are inside of."""

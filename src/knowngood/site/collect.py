@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from knowngood import cell as cells
 from knowngood import compatibility, sizes
 from knowngood.errors import UsageError
-from knowngood.site import catalog, kept
+from knowngood.site import catalog, kept, workers
 from knowngood.site.observed import Seen
 
 if TYPE_CHECKING:
@@ -91,7 +89,7 @@ def _observed(here: Project, folder: Path, chosen: Mapping[str, Cell]) -> dict[s
     look = partial(_observe, here, folder)
     if sum(1 for _ in folder.glob("*/*.json")) < MANY:
         return dict(zip(chosen, map(look, chosen.values()), strict=True))
-    with ProcessPoolExecutor(mp_context=get_context("forkserver")) as pool:
+    with workers.pool() as pool:
         return dict(zip(chosen, pool.map(look, chosen.values(), chunksize=8), strict=True))
 
 

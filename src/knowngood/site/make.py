@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, partial
-from multiprocessing import get_context
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from knowngood import knowledge, resources
 from knowngood.atomic import write_text
 from knowngood.paths import cache_dir
-from knowngood.site import collect, markdown, pages, script, signatures, verdicts
+from knowngood.site import asking, collect, markdown, pages, script, signatures, verdicts, workers
 from knowngood.universe import ATTENTION
 
 if TYPE_CHECKING:
@@ -36,15 +34,17 @@ class Made:
 
 def make(here: Project, evidence: Path, incidents: Sequence[Incident], repository: str | None) -> Made:
     """All files of the site."""
-    known = knowledge.read()
+    known = _known()
     catalog = collect.collect(here, evidence, incidents, known.universe.world.book, repository)
     templates = here.templates / "site" if (here.templates / "site").is_dir() else resources.root() / "templates/site"
-    files = pages.files(catalog, templates, markdown.incidents(incidents))
-    files["data/signatures.js"] = script.data("signatures", signatures.document(incidents))
-    files["data/find.js"] = script.data("find", _find(known, catalog))
     tiers = {cell.id: str(cell.tier) for cell in catalog.cells if cell.in_matrix}
-    for gpu, table in tables(known, tiers).items():
-        files[f"data/{gpu}.js"] = script.data(gpu, table)
+    with tables(known, tiers) as answers:
+        # The pages are made while the others answer the questions.
+        files = pages.files(catalog, templates, markdown.incidents(incidents))
+        files["data/signatures.js"] = script.data("signatures", signatures.document(incidents))
+        files["data/find.js"] = script.data("find", _find(known, catalog))
+        for gpu, table in answers():
+            files[f"data/{gpu}.js"] = script.data(gpu, table)
     return Made(files=files, catalog=catalog)
 
 
@@ -68,32 +68,41 @@ def _find(known: knowledge.Knowledge, catalog: Catalog) -> dict[str, Any]:
     }
 
 
-def tables(known: knowledge.Knowledge, tiers: Mapping[str, str]) -> dict[str, Any]:
-    """The verdicts for each GPU, from the cache where nothing that decides them has changed."""
+@contextmanager
+def tables(
+    known: knowledge.Knowledge, tiers: Mapping[str, str]
+) -> Iterator[Callable[[], Iterator[tuple[str, dict[str, Any]]]]]:
+    """Begins with the verdicts for each GPU, which are there when called for; kept ones, where nothing that decides
+    them has changed.
+    """
     names = known.universe.gpus.names
     common = _key(known)
     keys = {name: _key_of(common, name, known.published.cells, tiers) for name in names}
     found = {name: kept for name in names if (kept := _kept(keys[name])) is not None}
     missing = [name for name in names if name not in found]
-    if missing:
-        workers = min(len(missing), os.cpu_count() or 1)
-        with ProcessPoolExecutor(max_workers=workers, mp_context=get_context("forkserver")) as pool:
-            for name, table in zip(missing, pool.map(partial(_table, tiers), missing), strict=True):
-                found[name] = table
-                write_text(_place(keys[name]), json.dumps(table))
-    return {name: found[name] for name in names}
+    with workers.pool(len(missing)) as pool:
+        begun = {name: pool.submit(_table, tiers, name) for name in missing}
+
+        def answers() -> Iterator[tuple[str, dict[str, Any]]]:
+            for name in names:
+                if name in begun:
+                    found[name] = begun[name].result()
+                    write_text(_place(keys[name]), json.dumps(found[name]))
+                yield name, found[name]
+
+        yield answers
 
 
 @cache
 def _known() -> knowledge.Knowledge:
-    """Once a process."""
+    """Once, before the workers begin, who then have it too."""
     return knowledge.read()
 
 
 def _table(tiers: Mapping[str, str], gpu: str) -> dict[str, Any]:
     known = _known()
     cells = known.published.cells
-    table = verdicts.Table(universe=known.universe, published=verdicts.Narrowed(cells=cells, gpu=gpu, tiers=tiers))
+    table = verdicts.Table(universe=known.universe, published=asking.Narrowed(cells=cells, gpu=gpu, tiers=tiers))
     return table.document(list(ATTENTION), verdicts.minors(known.universe), verdicts.frameworks(known.published))
 
 

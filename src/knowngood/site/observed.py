@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pydantic_core import from_json
-
 from knowngood import evidence
+from knowngood.site import sparing
 
 _NAME = re.compile(r"(?P<when>\d{8}T\d{6}Z)-(?P<suite>[0-9a-f]{12})(-\d+)?", re.ASCII)
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
@@ -85,7 +84,7 @@ def load(path: Path) -> evidence.Evidence | str:
     """A run's file, or why it is left out; what its name states of time and suite must be what is in it."""
     label = f"{path.parent.name}/{path.name}"
     try:
-        found = evidence.load(path, from_json)
+        found = evidence.load(path, sparing.parse)
     except (RecursionError, AttributeError, MemoryError) as error:
         return f"{label}: not readable as evidence ({type(error).__name__})"
     if isinstance(found, str):
@@ -131,9 +130,10 @@ def _reasons(run: evidence.Evidence) -> dict[str, str]:
     found: dict[str, str] = {}
     for check in run.report["checks"]:
         setting = check["setting"]
-        if setting and check["outcome"] == run.outcomes.get(setting) and check["outcome"] != "pass":
-            said = check.get("message") or check.get("reason") or ""
-            found.setdefault(setting, " ".join(str(said).split())[:240])
+        if setting in found or check["outcome"] == "pass" or check["outcome"] != run.outcomes.get(setting):
+            continue
+        said = check.get("message") or check.get("reason") or ""
+        found[setting] = " ".join(str(said).split())[:240]
     return found
 
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from knowngood import diagnose_log, diagnose_signature, diagnose_versions
+from knowngood import diagnose_frames, diagnose_log, diagnose_signature, diagnose_versions
 from knowngood.diagnose_signature import Signature
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def segment(pattern: bytes) -> str:
 
 def document(known: Sequence[Incident]) -> dict[str, Any]:
     """What `static/diagnose.js` needs."""
-    compiled = [item for incident in known for item in (*incident.signatures, *incident.context)]
+    compiled = [item for incident in known for item in incident.marks]
     versions = diagnose_versions
     patterns = {
         name.lstrip("_").lower(): javascript(value.pattern)
@@ -95,6 +95,7 @@ def document(known: Sequence[Incident]) -> dict[str, Any]:
         "patterns": patterns,
         "signatures": [_signature(item) for item in compiled],
         "incidents": list(_incidents(known)),
+        "frames": [mark.decode() for mark in diagnose_frames.FRAME_MARKS],
     }
 
 
@@ -119,6 +120,8 @@ def _incidents(known: Iterable[Incident]) -> Iterator[dict[str, Any]]:
             "confidence": incident.confidence,
             "signatures": [number, number + shown],
             "context": [number + shown, number + shown + context],
+            "beside": [len(item.beside) for item in incident.signatures],
+            "frames": [number + len(incident.marks) - len(incident.frames), number + len(incident.marks)],
             "affected": [
                 {name: [str(clause) for clause in specifier] for name, specifier in item.items()}
                 for item in incident.affected
@@ -126,4 +129,4 @@ def _incidents(known: Iterable[Incident]) -> Iterator[dict[str, Any]]:
             "fix": [fix.document() for fix in incident.fix],
             "particular": context * 40 + max((len(item.text) for item in incident.signatures), default=0),
         }
-        number += shown + context
+        number += len(incident.marks)

@@ -7,49 +7,18 @@ the oldest drivers there is one answer whatever the transformers; the page says 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from knowngood.cell import Cell
-from knowngood.domain import bits
-from knowngood.evidence import Tier
-from knowngood.picking import pick
 from knowngood.published import Published
-from knowngood.query import Request, Wanted
+from knowngood.site.asking import Asked, Narrowed, Question, is_of
 from knowngood.universe import Universe
 
 if TYPE_CHECKING:
     from knowngood.picked import Picked
 
 NO_FRAMEWORK = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Narrowed(Published):
-    """Published cells of which only some can answer, those that have what is asked for, with their tiers at hand."""
-
-    gpu: str
-    tiers: Mapping[str, str]
-    release: str = ""
-    """A minor release of transformers, when one is asked for."""
-
-    def tier(self, cell: str) -> Tier:
-        """As the catalog has it."""
-        return Tier(self.tiers.get(cell, Tier.NONE))
-
-    @cached_property
-    def ranked(self) -> list[Cell]:
-        """Best proven first, then in the matrix's order."""
-        order = list(Tier)
-        here = [cell for cell in self.cells if cell.gpu == self.gpu and _is_of(cell.transformers, self.release)]
-        return sorted(here, key=lambda cell: -order.index(self.tier(str(cell))))
-
-
-def _is_of(version: str, release: str) -> bool:
-    """Whether 4.57.6 is of 4.57; every version is of none."""
-    return not release or f"{version}.".startswith(f"{release}.")
 
 
 def minors(universe: Universe) -> list[str]:
@@ -78,7 +47,7 @@ class Table:
 
     def __post_init__(self) -> None:
         self.gpu = self.published.gpu
-        self._by_release: dict[str, Published] = {}
+        self.asked = Asked(universe=self.universe, published=self.published)
         self._answers: dict[str, int] = {}
         self._ladders: dict[tuple[tuple[str, int], ...], int] = {}
         self._texts: dict[str, int] = {}
@@ -105,30 +74,21 @@ class Table:
             return releases
         name, _, version = pin.partition("==")
         found = {cell.transformers for cell in self.published.cells if cell.framework_pin == (name, version)}
-        return [release for release in releases if any(_is_of(text, release) for text in found)]
+        return [release for release in releases if any(is_of(text, release) for text in found)]
 
     def _row(self, setting: str, releases: Iterable[str], pin: str) -> list[int]:
         every = drivers(self.universe)
         # Below the last but one driver (CUDA 11's) one release of transformers is hardly ever what matters.
-        return [
-            self._ladder(
-                request(self.gpu, setting, release, pin), self._narrowed(release), every[:-1] if release else every
-            )
-            for release in releases
-        ]
+        return [self._ladder(Question(setting, release, pin), every[:-1] if release else every) for release in releases]
 
-    def _narrowed(self, release: str) -> Published:
-        if release not in self._by_release:
-            self._by_release[release] = replace(self.published, release=release)
-        return self._by_release[release]
-
-    def _ladder(self, asked: Request, published: Published, known: Iterable[str]) -> int:
+    def _ladder(self, question: Question, known: Iterable[str]) -> int:
         """Downwards: where an answer's cells run with the next older driver too, so does the answer hold."""
         steps: list[tuple[str, int]] = []
-        picked = pick(self.universe, asked, published)
+        picked = self.asked.answer(question)
         for driver in known if picked.choices else drivers(self.universe)[-1:]:
-            if picked.choices and not all(_runs(self.universe, choice.cell, driver) for choice in picked.choices):
-                picked = pick(self.universe, replace(asked, axes={"driver": driver}), published)
+            older = question._replace(driver=driver)
+            if picked.choices and not self.asked.holds(picked, older):
+                picked = self.asked.answer(older)
             number = self._answer(picked)
             if steps and steps[-1][1] == number:
                 steps[-1] = (driver, number)
@@ -165,25 +125,3 @@ class Table:
 
     def _text(self, said: str) -> int:
         return self._texts.setdefault(said, len(self._texts))
-
-
-def request(gpu: str, setting: str, release: str, pin: str, driver: str = "") -> Request:
-    """The question as `pick` takes it; empty parts are not asked."""
-    packages = []
-    if release:
-        packages.append(Wanted(name="transformers", specifier=f"=={release}.*"))
-    if pin:
-        name, _, version = pin.partition("==")
-        packages.append(Wanted(name=name, specifier=f"=={version}"))
-    axes = {"driver": driver} if driver else {}
-    return Request(gpu=gpu, attn=setting or None, axes=axes, packages=tuple(packages))
-
-
-def _runs(universe: Universe, cell: Cell, driver: str) -> bool:
-    """Whether no rule forbids this driver for a cell."""
-    compiled = universe.compiled
-    domains = compiled.domains
-    values = {"gpu": cell.gpu, "torch": cell.torch, "transformers": cell.transformers, "triton": cell.triton}
-    point = {name: domains[name].index[value] for name, value in values.items() if value in domains[name].index}
-    point["driver"] = domains["driver"].index[driver]
-    return not any("driver" in compiled.boxes[bit].masks for bit in bits(compiled.broken(point, compiled.hard)))
