@@ -114,7 +114,7 @@ def night(here, *words, env=None):
     return code, {item["check"]: item for item in report["results"]}, said
 
 
-def test_a_killed_night_is_gone_on_with_and_a_bad_pin_is_found(here):
+def test_a_killed_night_is_gone_on_with_and_a_bad_pin_is_found(here, engine):
     cell = str(here.matrix.cells[0])
     code, _, said = done(here, "build", cell, "--record")
     assert code == 0, said
@@ -139,12 +139,13 @@ def test_a_killed_night_is_gone_on_with_and_a_bad_pin_is_found(here):
 
     # One of the pins goes back by three releases: the image is red, twice, and the package is named.
     locked(here, "packaging==24.1")
-    code, results, said = night(here, "--only", "rebuild", "--only", "suite", "--folder", "other")
+    both = ("--only", "rebuild", "--only", "suite")
+    code, results, said = night(here, *both, "--folder", "other", "--elsewhere", engine.host)
     assert code == 1
     assert results["suite"]["outcome"] == "image"
-    assert "once more" in said
+    assert "once more elsewhere" in said
     found = {item["kind"]: item["text"] for item in results["suite"]["findings"]}
-    assert "twice (here)" in found["image"]
+    assert f"twice ({engine.host})" in found["image"]
     assert "packaging 24.2 -> 24.1: it alone does it" in found["culprit"]
     assert "--only packaging -- python -m pytest" in found["culprit"]
     # What it was recorded from is another lock.

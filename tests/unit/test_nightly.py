@@ -10,11 +10,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from samples import FA0, FA2, FA4, distribution
 
-from knowngood.errors import KnowngoodError, NetworkError, UnknownError
+from knowngood.errors import KnowngoodError, MissingError, NetworkError, UnknownError
 from knowngood.evidence import Evidence, Where
 from knowngood.nightly import blame, files, markdown, plan, since, state
 from knowngood.nightly.blame import Attempt, Domain
 from knowngood.nightly.files import Listed
+from knowngood.nightly.images import Images
 from knowngood.nightly.model import Check, Finding, Report, Result, Severity, State, exit_code
 from knowngood.nightly.night import Crew, Night, failed
 from knowngood.nightly.services import vulnerabilities
@@ -107,6 +108,11 @@ class TestBlame:
     def test_what_is_not_there_is_the_hosts_fault(self):
         assert failed(NetworkError("x")).domain is Domain.HOST
         assert failed(KnowngoodError("x")).domain is Domain.IMAGE
+
+    def test_without_an_engine_nothing_is_the_images_fault(self):
+        found = Images(line=None, lacking=MissingError("no engine answers"))
+        for attempt in (found.rebuild, found.suite):
+            assert attempt(FA4, print, elsewhere=False) == Attempt(domain=Domain.HOST, text="no engine answers")
 
     def test_the_last_green_is_of_an_image_on_this_kind_of_machine(self):
         old, new = run(), run(when="2026-11-20T23:00:00-05:00")

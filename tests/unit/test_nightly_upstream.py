@@ -70,6 +70,7 @@ def test_a_finding_says_all_of_it(contracts, severity):
     ]
     found = upstream.finding(release, seen, {"sm_90": "new-cell", "sm_70": "none: too old"}, contracts)
     assert found.severity == severity
-    assert "fits 1 of 3 cells; breaks 1 (rule-x)" in found.text
-    assert found.text.endswith("pick makes new-cell")
+    assert "fits 1 of 3 cells" in found.text
+    assert found.text.endswith("pick makes new-cell; breaks 1 (rule-x)")
+    assert found.cells == ("a",)
     assert all(name in found.text for name in contracts)

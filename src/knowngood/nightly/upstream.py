@@ -57,7 +57,7 @@ class Met:
     cell: str
     verdict: Verdict
     ids: tuple[str, ...]
-    """The rules and incidents that speak of it, with errors or warnings."""
+    """The rules and incidents that forbid it."""
 
 
 def packages(cells: Iterable[Cell]) -> list[str]:
@@ -89,7 +89,7 @@ def met(universe: Universe, published: Published, release: Release, cells: Itera
         packages = {**left, release.package: release.version}
         request = query.from_document({"gpu": cell.gpu, "python": cell.python, "packages": packages})
         result = check(universe, request, published, suggest=False)
-        ids = [item.id for item in result.findings if item.severity != "info"]
+        ids = [item.id for item in result.findings if item.severity == "error"]
         found.append(Met(cell=str(cell), verdict=result.verdict, ids=tuple(dict.fromkeys(ids))))
     return found
 
@@ -114,19 +114,18 @@ def finding(release: Release, met_: Sequence[Met], made: Mapping[str, str], cont
     """What there is to say of one new release; `contracts` are those that it breaks, with the words."""
     fits = [item for item in met_ if item.verdict in (Verdict.COMPATIBLE, Verdict.VERIFIED)]
     said = [f"{release}: fits {len(fits)} of {len(met_)} cells" if met_ else f"{release}: no cell has it"]
-    broken = [item for item in met_ if item.verdict is Verdict.BROKEN]
-    if broken:
+    said += ["contract " + name + ": " + text for name, text in contracts.items()]
+    cells = list(dict.fromkeys(cell for cell in made.values() if not cell.startswith("none: ")))
+    more = f" and {len(cells) - 1} for other GPUs" if len(cells) > 1 else ""
+    said.append(f"pick makes {cells[0]}{more}" if cells else f"pick makes {next(iter(made.values()), 'none')}")
+    if broken := [item for item in met_ if item.verdict is Verdict.BROKEN]:
         ids = dict.fromkeys(name for item in broken for name in item.ids)
         said.append(f"breaks {len(broken)} ({', '.join(ids)})")
-    if contracts:
-        said.append("contracts: " + "; ".join(f"{name}: {text}" for name, text in contracts.items()))
-    cells = dict.fromkeys(cell for cell in made.values() if not cell.startswith("none: "))
-    said.append(f"pick makes {', '.join(cells)}" if cells else next(iter(made.values()), "no GPU asked for"))
     return Finding(
         check=Check.UPSTREAM,
         kind="release",
         severity=Severity.WARNING if contracts else Severity.INFO,
         subject=str(release),
         text="; ".join(said),
-        cells=tuple(item.cell for item in met_),
+        cells=tuple(item.cell for item in fits),
     )
