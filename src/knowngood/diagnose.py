@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from knowngood.diagnose_frames import Frames, LineEvidence, Tables, evidence
-from knowngood.diagnose_log import Scan, Source, first_lines
+from knowngood.diagnose_frames import Frames, LineEvidence, Tables, Tracebacks, evidence
+from knowngood.diagnose_log import Scan, Source
 from knowngood.diagnose_versions import Versions
 from knowngood.incident import Fix, Incident, Severity
 from knowngood.remedy import Remedy
@@ -84,9 +84,9 @@ def diagnose(
     source: Source, known: Sequence[Incident], gpus: Gpus | None = None, tables: Tables = lambda _: {}
 ) -> Diagnosis:
     """Read a log and say which incidents stand in it; `tables` have where the functions of releases stand."""
-    scan = Scan(signatures=[item for incident in known for item in (*incident.signatures, *incident.context)])
-    versions, frames = Versions(), Frames()
-    scan.read(source, versions, frames)
+    scan = Scan(signatures=[item for incident in known for item in incident.marks])
+    versions, frames, tracebacks = Versions(), Frames(), Tracebacks()
+    scan.read(source, versions, frames, tracebacks)
     seen = dict(versions.found)
     traceback = evidence(list(frames.found), tables, seen)
     seen |= {name: list(told.releases) for name, told in traceback.items() if name not in seen and told.exact}
@@ -99,11 +99,10 @@ def diagnose(
             possible[name] = [*seen[name], *told.releases]
     matches, excluded, number = [], [], 0
     for incident in known:
-        shown = range(number, number + len(incident.signatures))
-        context = range(shown.stop, shown.stop + len(incident.context))
-        number = context.stop
-        line = first_lines(scan.found, shown)
-        if line is None or (context and first_lines(scan.found, context) is None):
+        marks = range(number, number + len(incident.marks))
+        number = marks.stop
+        line = incident.line([scan.found.get(mark) for mark in marks], traceback=tracebacks.seen)
+        if line is None:
             continue
         fitting = _fitting(incident, possible)
         if fitting is None:

@@ -15,6 +15,8 @@ from knowngood.diagnose_versions import HEAD
 
 MOST = 200
 """Frames kept of a log."""
+FRAME_MARKS = (b'.py", line ', b'.py\\", line ')
+"""Of a frame as Python writes it, and in JSON."""
 
 Table = Mapping[str, Mapping[str, Mapping[str, Sequence[Sequence[int]]]]]
 """Release -> file -> function -> first and last line of each of that name."""
@@ -82,6 +84,26 @@ class Frames:
             self.found.setdefault(frame)
             if count > 20 * MOST or len(self.found) >= MOST:
                 break
+
+
+@dataclass(kw_only=True)
+class Tracebacks:
+    """Reads along, and knows whether there is a frame of any traceback."""
+
+    seen: bool = False
+
+    @property
+    def hints(self) -> frozenset[bytes]:
+        """Every frame has it."""
+        return frozenset((b"line",))
+
+    def feed(self, block: bytes, present: frozenset[bytes]) -> None:
+        """Read a block."""
+        if not self.seen and b"line" in present:
+            self.seen = any(mark in block for mark in FRAME_MARKS)
+
+    def finish(self) -> None:
+        """There is no more."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ whatever it is written in, however it is cut, there is nothing to decode and not
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -161,8 +161,3 @@ def _blocks(source: Source) -> Iterator[tuple[bytes, int]]:
         keep = min(OVERLAP, len(block))
         yield block, len(block) - keep
         tail = block[-keep:] if keep else b""
-
-
-def first_lines(found: Mapping[int, int], numbers: Sequence[int]) -> int | None:
-    """The first line at which one of these signatures stands."""
-    return min((found[number] for number in numbers if number in found), default=None)

@@ -100,10 +100,11 @@ def page(incident: Incident, around: Around) -> str:
 
 def _concerned(incident: Incident, around: Around) -> list[str]:
     parts = [_affected(incident.affected, around.releases)]
-    uses = [f"`{key}` is {_spoken(value)}" for key, value in incident.when.items()]
-    uses += [f"`{key}` is not {_spoken(value)}" for key, value in incident.unless.items()]
-    if uses:
-        parts.append(f"And only when {' and '.join(uses)} (in the words of [check](../check.md#conditions-of-use)).")
+    only, spared = _conditions(incident.when, " and "), _conditions(incident.unless, ", nor when ")
+    said = [*([f"only when {only}"] if only else []), *([f"not when {spared}"] if spared else [])]
+    if said:
+        words = "in the words of [check](../check.md#conditions-of-use)"
+        parts.append(f"And {', and '.join(said)} ({words}).")
     asked = question(incident, around.releases)
     if asked:
         parts.append(f"For example:\n\n```sh\n{asked}\n```")
@@ -119,6 +120,10 @@ def _concerned(incident: Incident, around: Around) -> list[str]:
     elif incident.range_from is not None and incident.affected:
         parts.append(_RANGES[incident.range_from])
     return parts
+
+
+def _conditions(uses: Mapping[str, str], between: str) -> str:
+    return between.join(f"`{key}` is {_spoken(value)}" for key, value in uses.items())
 
 
 def _spoken(condition: str) -> str:
@@ -160,7 +165,13 @@ def _named(specifier: SpecifierSet) -> str:
 def _appears(incident: Incident) -> str:
     if not incident.signatures:
         return "In no log: nothing is said. `knowngood check` tells it from the versions and from how they are used."
-    return "```text\n" + "\n".join(_shown(signature.text) for signature in incident.signatures) + "\n```"
+    lines = [_shown(signature.text) for signature in incident.signatures if not signature.beside]
+    parts = ["```text\n" + "\n".join(lines) + "\n```"] if lines else []
+    for signature in incident.signatures:
+        if signature.beside:
+            where = " or ".join(f"`{_shown(item.text)}`" for item in signature.beside)
+            parts.append(f"Or, where {where} stands in the log too:\n\n```text\n{_shown(signature.text)}\n```")
+    return "\n\n".join(parts)
 
 
 def _shown(signature: str) -> str:

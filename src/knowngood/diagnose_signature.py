@@ -53,6 +53,8 @@ class Signature:
     """The longest part without wildcards as it appears in a log that wraps nothing; what is looked for first."""
     segments: tuple[bytes, ...]
     """Regular expressions of what stands between the wildcards: literals and bounded placeholders."""
+    beside: tuple[Signature, ...] = ()
+    """When there are any, one of these must stand in the log too: what is said could be of something else."""
 
     def search(self, text: bytes) -> bool:
         """Whether it stands in `text`, as `plain` left it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -88,6 +88,7 @@ class Incident:
     component: str
     signatures: tuple[Signature, ...] = ()
     context: tuple[Signature, ...] = ()
+    frames: tuple[Signature, ...] = ()
     affected: tuple[Mapping[str, SpecifierSet], ...] = ()
     when: Mapping[str, str] = field(default_factory=dict)
     unless: Mapping[str, str] = field(default_factory=dict)
@@ -100,3 +101,25 @@ class Incident:
     rule: str = ""
     range_from: RangeFrom | None = None
     reproduction: str = ""
+
+    @property
+    def marks(self) -> tuple[Signature, ...]:
+        """All that is looked for in a log, in the order in which `line` takes what was found."""
+        beside = (mark for item in self.signatures for mark in item.beside)
+        return (*self.signatures, *self.context, *beside, *self.frames)
+
+    def line(self, found: Sequence[int | None], *, traceback: bool) -> int | None:
+        """The line of the log at which this incident shows, from the lines of its marks; `None` where it does not.
+
+        `traceback` says that frames stand in the log, so that those of this incident would.
+        """
+        context = found[len(self.signatures) : len(self.signatures) + len(self.context)]
+        frames = found[len(found) - len(self.frames) :]
+        if (context and not any(context)) or (traceback and frames and not any(frames)):
+            return None
+        shown, at = [], len(self.signatures) + len(self.context)
+        for line, item in zip(found, self.signatures, strict=False):
+            if line and (not item.beside or any(found[at : at + len(item.beside)])):
+                shown.append(line)
+            at += len(item.beside)
+        return min(shown, default=None)

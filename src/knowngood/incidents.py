@@ -7,10 +7,13 @@
     severity: failure                 # silent: wrong and says nothing; harmless: a warning that needs nothing
     component: xtuner                 # at fault, often not the one that the log names
     signatures:                       # one of them stands in the log (knowngood.diagnose_signature); a silent fault
-                                      # that shows in no log has none, but `affected` and `when`
+                                      # that shows in no log has none, but `affected` of two, or with `when`
       - "AttributeError: '{name}FlashAttention2' object has no attribute '_flash_attention_forward'"
+      - {text: "__init__() got an unexpected keyword argument 'x'", beside: thing/part.py}  # one of these too
     context:                          # when given, one of these must stand somewhere in the log too
       - "xtuner/model/modules/dispatch/"
+    frames:                           # when the log has a traceback, one of these must stand in it: the caller's files
+      - "xtuner/model/"
     affected:                         # any of these; within one, all of it
       - {xtuner: "<0.2", transformers: ">=4.43"}
     when: {xtuner.use_varlen_attn: "false"}  # how it is used, in the words of `check --with`
@@ -35,7 +38,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -62,6 +65,7 @@ _KEYS = {
     "component": True,
     "signatures": False,
     "context": False,
+    "frames": False,
     "affected": False,
     "when": False,
     "unless": False,
@@ -132,6 +136,7 @@ class _Reading:
             "component": self._text("component"),
             "signatures": self._signatures("signatures"),
             "context": self._signatures("context"),
+            "frames": self._signatures("frames"),
             "affected": self._affected(),
             "when": self._use("when"),
             "unless": self._use("unless"),
@@ -155,8 +160,10 @@ class _Reading:
             return
         if self.data.get("severity") != str(Severity.SILENT):
             self._defect("the key 'signatures' is missing or empty; only a silent fault may show in no log")
-        elif not self.data.get("affected") or not self.data.get("when"):
-            self._defect("a fault that shows in no log needs `affected` and `when`, by which `check` tells it")
+        elif not self.data.get("when") and not any(len(item) > 1 for item in self._affected()):
+            self._defect("a fault that shows in no log needs `affected` of two, or `when`, by which `check` tells it")
+        elif not self.data.get("affected"):
+            self._defect("a fault that shows in no log needs `affected`, by which `check` tells it")
 
     def _range_from(self) -> RangeFrom | None:
         if "range_from" not in self.data:
@@ -215,13 +222,27 @@ class _Reading:
         return str(value)
 
     def _signatures(self, key: str) -> tuple[Signature, ...]:
-        found = []
-        for place, text in enumerate(self._texts(key)):
-            try:
-                found.append(compile_signature(text))
-            except SignatureError as error:
-                self._defect(str(error), key, place)
-        return tuple(found)
+        value = self.data.get(key, [])
+        items = [value] if isinstance(value, str | Mapping) else value
+        if not isinstance(items, Sequence):
+            self._defect(f"{key} must be a list of texts", key)
+            return ()
+        return tuple(made for place, item in enumerate(items) if (made := self._signature(item, key, place)))
+
+    def _signature(self, item: Any, key: str, place: int) -> Signature | None:
+        parts: list[Any] = [item]
+        if isinstance(item, Mapping) and item.keys() == {"text", "beside"}:
+            parts = [item["text"], *([item["beside"]] if isinstance(item["beside"], str) else item["beside"])]
+        if not all(isinstance(part, str) and part for part in parts):
+            said = f"{key} must be a list of texts, or of {{text: ..., beside: what must stand in the log too}}"
+            self._defect(said, key, place)
+            return None
+        try:
+            made, *marks = [compile_signature(part) for part in parts]
+        except SignatureError as error:
+            self._defect(str(error), key, place)
+            return None
+        return replace(made, beside=tuple(marks))
 
     def _affected(self) -> tuple[Mapping[str, SpecifierSet], ...]:
         items = self.data.get("affected", [])

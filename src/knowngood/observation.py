@@ -91,9 +91,13 @@ def matched(seen: Observation, signatures: Sequence[Signature]) -> str | None:
     for text in places:
         squeezed = plain(text.encode())
         for signature in signatures:
-            if signature.search(squeezed):
+            if signature.search(squeezed) and _beside(signature, seen.output):
                 return signature.text
     return None
+
+
+def _beside(signature: Signature, output: str) -> bool:
+    return not signature.beside or any(item.search(plain(output.encode())) for item in signature.beside)
 
 
 def falling(losses: Any) -> bool:

@@ -47,6 +47,11 @@ class Job:
         return self.case.definition.excluded(self.side)
 
     @property
+    def base_without(self) -> tuple[str, ...]:
+        """The Debian packages that its base must not have."""
+        return self.case.definition.sides[self.side].base_without
+
+    @property
     def command(self) -> tuple[str, ...]:
         """What runs, after the interpreter, in the folder of the files."""
         return ("observe.py", "report.json", "program.py", *self.case.definition.sides[self.side].arguments)
@@ -155,6 +160,7 @@ def _document(case: Case, seen: Seen, incidents: Mapping[str, Incident]) -> dict
         "excludes": list(case.definition.excluded(seen.side)),
         "sources": list(case.definition.unpacked(seen.side)),
         "stand_ins": list(case.definition.standing_in(seen.side)),
+        "base_without": list(side.base_without),
         "arguments": list(side.arguments),
         "environment": dict(side.environment),
     }

@@ -13,7 +13,7 @@ import json
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -93,7 +93,7 @@ class Images:
 
 
 def _key(job: Job) -> str:
-    shape = [sorted(job.requirements), sorted(job.excludes), job.case.definition.python]
+    shape = [sorted(job.requirements), sorted(job.excludes), job.case.definition.python, sorted(job.base_without)]
     return f"{job.case.name[:60]}-{hashlib.sha256(json.dumps(shape).encode()).hexdigest()[:12]}"
 
 
@@ -107,6 +107,8 @@ def _scratch(project: Project, job: Job) -> Iterator[Project]:
         (root / MATRIX).write_text(matrix(document.plain(text, MATRIX), job), encoding="utf-8")
         for folder in ("templates", "smoke_tests", "docker/recipe", "docker/bases"):
             shutil.copytree(project.root / folder, root / folder)
+        if job.base_without:  # another base than the one that the locks are of
+            shutil.rmtree(root / "docker/bases")
         yield Project(root)
 
 
@@ -139,10 +141,23 @@ def matrix(data: Mapping[str, Any], job: Job) -> str:
         "with": [f"{name}=={version}" for name, version in pins.items()],
     }
     made = {**data, "cells": [cell], "aliases": {}, "stack": []}
+    if job.base_without:
+        made["bases"] = {base: _without(data["bases"][base], job.base_without)}
     if job.excludes:
         excluded = {"when": f"torch={cell['torch']}", "exclude": list(job.excludes)}
         made["amendments"] = [*data.get("amendments", []), {**excluded, "because": "the reproduction leaves them out"}]
     return str(yaml.safe_dump(made, sort_keys=False))
+
+
+def _without(base: Mapping[str, Any], packages: Collection[str]) -> dict[str, Any]:
+    """A base of matrix.yaml, made without these Debian packages."""
+    listed = base.get("bootstrap", {}).get("packages", [])
+    if absent := sorted(set(packages) - set(listed)):
+        raise KnowngoodError(
+            f"base-without: the base does not ask for {', '.join(absent)}, but for {', '.join(listed)}"
+        )
+    kept = [name for name in listed if name not in packages]
+    return {**base, "bootstrap": {**base["bootstrap"], "packages": kept}}
 
 
 def _run(container: Container, job: Job, image: str) -> Observation:

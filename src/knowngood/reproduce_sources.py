@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+from knowngood.contents import installed_path
 from knowngood.reproduce import CannotTryError
 
 if TYPE_CHECKING:
@@ -31,11 +32,12 @@ def unpack(pin: str, globs: Sequence[str], python: str) -> Mapping[str, bytes]:
             raise CannotTryError(f"the registry has no {pin}")
         artefact = open_artefact(_fitting(files, python) or files[0], index)
         try:
-            wanted = [name for name in artefact.members if any(fnmatch.fnmatch(name, glob) for glob in globs)]
+            members = {installed_path(name): name for name in artefact.members}
+            wanted = [name for name in members if any(fnmatch.fnmatch(name, glob) for glob in globs)]
             if not wanted:
                 raise CannotTryError(f"{artefact.file.name} has no file {' or '.join(globs)}")
-            about = [name for name in artefact.members if any(fnmatch.fnmatch(name, glob) for glob in _METADATA)]
-            return {name: artefact.read(name) for name in [*wanted, *about]}
+            about = [name for name in members if any(fnmatch.fnmatch(name, glob) for glob in _METADATA)]
+            return {name: artefact.read(members[name]) for name in [*wanted, *about]}
         finally:
             artefact.close()
     except Unreadable as error:

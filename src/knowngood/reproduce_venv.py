@@ -42,6 +42,8 @@ class Venv:
 
     def observe(self, job: Job, say: Say) -> Observation:
         """The program's run, in an environment of the job's pins."""
+        if job.base_without:
+            raise CannotTryError(f"it wants a system without {', '.join(job.base_without)}; --in image")
         python = find_python(job.case.definition.python)
         with self._environment(python, job, say) as environment, tempfile.TemporaryDirectory() as name:
             say("running the program")

@@ -12,6 +12,8 @@
     sides:
       failing:
         requirements: [transformers==4.44.2]
+      without a compiler:
+        base-without: [gcc, g++]               # Debian packages that the base is made without; images only
       transformers below 4.43:
         expect: trains
         said: transformers below 4.43          # the cure as it was said, when somebody said it
@@ -85,6 +87,7 @@ class Side(_Section):
     excludes: Packages = ()
     sources: Sources = {}
     stand_ins: StandIns = {}
+    base_without: Annotated[tuple[str, ...], BeforeValidator(schema.listed), Field(alias="base-without")] = ()
     arguments: Annotated[tuple[str, ...], BeforeValidator(schema.listed)] = ()
     environment: dict[str, str] = {}
     gpus: Annotated[int, Field(ge=0)] = 0

@@ -160,6 +160,8 @@ def summary(name: str, evidence: Path | None = None) -> Summary:
 
 def _cells(side: Mapping[str, Any]) -> list[str]:
     pins = ", ".join(pin.partition(";")[0] for pin in [*side["requirements"], *side["sources"]] if _applies(pin, side))
+    if side.get("base_without"):
+        pins += f"; a base without {', '.join(side['base_without'])}"
     name = side["side"]
     if side["said_cure"] and "exit" in side:
         name += f" (said cure: *{side['said_cure']}*: {'no' if side['exit'] else 'yes'})"

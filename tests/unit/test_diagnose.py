@@ -7,8 +7,10 @@ import json
 import random
 import re
 import time
+from pathlib import Path
 
 import pytest
+import yaml
 
 from knowngood import gpus
 from knowngood.cli import main
@@ -42,7 +44,7 @@ def sample(text):
 
 def log_of(incident, *, line=None):
     text = line or sample(incident.signatures[0].text)
-    context = sample(incident.context[0].text) if incident.context else ""
+    context = " ".join(sample(item.text) for item in (*incident.context[:1], *incident.signatures[0].beside[:1]))
     return f"Traceback (most recent call last):\n  {context}\n{text}\n"
 
 
@@ -101,6 +103,45 @@ def test_a_remedy_that_is_there_already_is_not_offered():
     log = "ERROR: ld: cannot find -lcuda\n"
     assert {"triton"} in [set(remedy.fix.change) for remedy in found(log).matches[0].fix]
     assert {"triton"} not in [set(remedy.fix.change) for remedy in found("triton==3.1.0\n" + log).matches[0].fix]
+
+
+THREADS = yaml.safe_load((Path(__file__).parent / "logs" / "threads.yaml").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("case", THREADS, ids=lambda case: case["thread"])
+def test_a_log_of_a_public_thread_gets_its_answer(case):
+    assert (ids(case["log"]) or ["none"])[0] == case["first"]
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "said", "frame"),
+    [
+        (
+            "xtuner-qwen2-rotary-seq-len",
+            "Qwen2RotaryEmbedding.forward",
+            "seq_len",
+            'File "/lib/site-packages/xtuner/model/modules/dispatch/qwen2.py", line 74, in qwen2_attn_forward',
+        ),
+        (
+            "llama-rotary-seq-len",
+            "LlamaRotaryEmbedding.forward",
+            "seq_len",
+            'File "/lib/site-packages/transformers/models/llama/modeling_llama.py", line 734, in forward',
+        ),
+        ("sft-trainer-tokenizer-argument", "SFTTrainer.__init__", "tokenizer", "    trainer = SFTTrainer("),
+        ("trainer-processing-class-argument", "Trainer.__init__", "processing_class", "    trainer = Trainer("),
+    ],
+)
+def test_the_wording_of_python_before_3_10_is_known_and_needs_the_place(name, function, said, frame):
+    """It leaves the class out, so that the same words may be of anything."""
+    newer = f"TypeError: {function}() got an unexpected keyword argument '{said}'\n"
+    older = newer.replace(function, function.rpartition(".")[2])
+    assert ids(newer) == [name]
+    assert ids(f"  {frame}\n{older}") == [name]
+    assert ids(older) == []
+    assert ids(f"  {frame}\n" + older.replace(said, "other")) == []
+    other = newer.replace(function, "Other" + function)
+    assert ids(f"  File other.py, line 7\n{other}") == []
 
 
 @pytest.mark.parametrize(

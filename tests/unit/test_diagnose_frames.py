@@ -138,7 +138,8 @@ def test_the_frames_of_real_runs_fit_the_releases_that_ran():
 
 def log_of(claimed, line):
     frame = f'  File "/x/site-packages/transformers/models/qwen2/modeling_qwen2.py", line {line}, in __init__\n'
-    return f"xtuner==0.1.23\ntransformers=={claimed}\n{frame}{XTUNER}"
+    caller = '  File "/x/site-packages/xtuner/model/modules/dispatch/qwen2.py", line 160, in qwen2_attn_forward\n'
+    return f"xtuner==0.1.23\ntransformers=={claimed}\n{frame}{caller}{XTUNER}"
 
 
 def place(version, function):

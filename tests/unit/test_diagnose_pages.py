@@ -70,7 +70,7 @@ def test_a_page_says_when_and_how_it_is_known():
     )
     made = page(incident, around)
     for wanted in (
-        "only when `context-parallel` is `>1` and `attn` is `fa2` or `fa3` and `model` is not other than `qwen2`",
+        "only when `context-parallel` is `>1` and `attn` is `fa2` or `fa3`, and not when `model` is other than `qwen2`",
         "knowngood check thing==2.1 other==3.0 --with context-parallel=2 --attn fa2",
         "| thing-other | works |",
         "(../contract-tables.md#thing-other)",

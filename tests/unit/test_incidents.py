@@ -34,6 +34,26 @@ def test_a_good_file():
     assert str(made.affected[0]["thing"]) == ">=2"
 
 
+def test_a_signature_may_count_beside_something_only():
+    more = "  - {text: \"TypeError: __init__() got 'thing'\", beside: [package/module.py, other/module.py]}\n"
+    made = incidents.parse(GOOD.replace("affected:", more + "affected:"), "incidents/thing.yaml")
+    first, second = made.signatures
+    assert not first.beside
+    assert [item.text for item in second.beside] == ["package/module.py", "other/module.py"]
+    assert made.marks == (first, second, *second.beside)
+    assert made.line([7, None, None, None], traceback=True) == 7
+    assert made.line([None, 9, None, None], traceback=True) is None
+    assert made.line([None, 9, None, 2], traceback=True) == 9
+    assert made.line([12, 9, None, 2], traceback=True) == 9
+
+
+def test_frames_must_stand_in_a_traceback_where_there_is_one():
+    made = incidents.parse(GOOD.replace("affected:", "frames: [package/module.py]\naffected:"), "incidents/thing.yaml")
+    assert made.line([7, None], traceback=False) == 7
+    assert made.line([7, None], traceback=True) is None
+    assert made.line([7, 3], traceback=True) == 7
+
+
 @pytest.mark.parametrize(
     ("old", "new", "said", "line"),
     [
@@ -55,6 +75,7 @@ def test_a_good_file():
             "characters of",
             6,
         ),
+        ("from 'package.module'\"", "from 'package.module'\"\n  - {text: a failure's words}", "or of {text: ...", 7),
         ("signatures:\n", "signatures: &all\n", "anchors and aliases", 5),
         ("source: owner/name#1", "source: {a: b}", "source must be a list of texts", 12),
     ],
@@ -110,8 +131,12 @@ SIGNATURES = GOOD[GOOD.index("signatures:") : GOOD.index("affected:")]
 def test_a_silent_fault_may_show_in_no_log():
     text = GOOD.replace(SIGNATURES, "severity: silent\nwhen: {packing: 'true'}\n")
     assert incidents.parse(text, "incidents/thing.yaml").signatures == ()
-    with pytest.raises(InputError, match="needs `affected` and `when`"):
-        incidents.parse(GOOD.replace(SIGNATURES, "severity: silent\n"), "incidents/thing.yaml")
+    of_two = GOOD.replace(SIGNATURES, "severity: silent\n")
+    assert incidents.parse(of_two, "incidents/thing.yaml").signatures == ()
+    with pytest.raises(InputError, match="needs `affected` of two, or `when`"):
+        incidents.parse(of_two.replace(', other: "*"', ""), "incidents/thing.yaml")
+    with pytest.raises(InputError, match="needs `affected`, by which"):
+        incidents.parse(text.replace('affected:\n  - {thing: ">=2", other: "*"}\n', ""), "incidents/thing.yaml")
     with pytest.raises(InputError, match="only a silent fault may show in no log"):
         incidents.parse(GOOD.replace(SIGNATURES, ""), "incidents/thing.yaml")
 

@@ -6,16 +6,23 @@ import argparse
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import NamedTuple
 
 import pytest
+import yaml
+from packaging.version import Version
 
 from knowngood import incidents, reproduce_sources, reproductions, resources
 from knowngood.commands import reproduce as command
 from knowngood.errors import InputError, KnowngoodError, MissingError, UnknownError
+from knowngood.harvest import index
+from knowngood.harvest import run as run_of_harvest
 from knowngood.observation import Observation
 from knowngood.reproduce import CannotTryError, exit_code, reproduce
 from knowngood.reproduce_image import matrix
 from knowngood.reproduce_run import observed, variables
+from knowngood.reproduce_venv import Venv
 
 INCIDENT = """
 title: A method is gone
@@ -211,6 +218,32 @@ def test_the_image_is_that_of_a_cell(place):
     assert variables(job, "/run")["PYTHONPATH"] == "/run:/run/sources"
 
 
+WITHOUT = DEFINITION.replace(
+    "failing: {requirements: transformers==4.44.2}",
+    "failing: {requirements: transformers==4.44.2, base-without: [gcc, g++]}",
+)
+
+
+def test_a_side_may_want_a_base_without_packages(place, tmp_path):
+    (place / "gone/reproduction.yaml").write_text(WITHOUT)
+    where = Fake(failing=broken(), fixed=did(said={"losses": [4.0, 3.5]}))
+    found = run(place, where)
+    asked = {"python": "3.9", "bootstrap": {"suite": "bullseye", "packages": ["python3", "gcc", "g++"]}}
+    data = {"bases": {"debian11": asked, "debian12": {"python": "3.11"}}, "cells": []}
+    job, other = where.jobs
+    assert yaml.safe_load(matrix(data, job))["bases"] == {
+        "debian11": {"python": "3.9", "bootstrap": {"suite": "bullseye", "packages": ["python3"]}}
+    }
+    assert set(yaml.safe_load(matrix(data, other))["bases"]) == {"debian11", "debian12"}
+    reproductions.store(found, tmp_path)
+    assert "; a base without gcc, g++ |" in "\n".join(reproductions.summary("gone", tmp_path).lines())
+    asked["bootstrap"]["packages"].remove("gcc")
+    with pytest.raises(KnowngoodError, match="the base does not ask for gcc, but for python3, g"):
+        matrix(data, job)
+    with pytest.raises(CannotTryError, match=r"a system without gcc, g\+\+; --in image"):
+        Venv(locked_at="2026-11-20", keep=False).observe(job, print)
+
+
 def test_the_observer_writes_what_a_program_did(tmp_path):
     observer = resources.root() / "reproductions" / reproductions.OBSERVER
     (tmp_path / "program.py").write_text("import sys\nprint(sys.argv[1])\ndef f():\n    raise KeyError('gone')\nf()\n")
@@ -250,6 +283,34 @@ def test_the_list_tells_the_last_evidence():
     assert answer.code == 0
     assert {item["incident"] for item in answer.document} == set(reproductions.names())
     assert "evidence/incidents/" in answer.text
+
+
+def test_sources_lie_where_an_installer_would_put_them(monkeypatch):
+    class Wheel:
+        file = SimpleNamespace(name="x-1.0-py3-none-any.whl")
+        members = ("x-1.0.data/purelib/x/a.py", "x-1.0.data/purelib/x/b.txt", "x-1.0.dist-info/METADATA")
+
+        def read(self, member):
+            return member.encode()
+
+        def close(self):
+            pass
+
+    class File(NamedTuple):
+        name: str
+        version: Version
+        is_wheel: bool
+
+    files = [File("x-1.0-py3-none-any.whl", Version("1.0"), is_wheel=True)]
+    monkeypatch.setattr(index, "SimpleIndex", lambda: SimpleNamespace(files=lambda _: files))
+    monkeypatch.setattr(run_of_harvest, "open_artefact", lambda *_: Wheel())
+    found = reproduce_sources.unpack("x==1.0", ["x/*.py"], "3.11")
+    assert found == {
+        "x/a.py": b"x-1.0.data/purelib/x/a.py",
+        "x-1.0.dist-info/METADATA": b"x-1.0.dist-info/METADATA",
+    }
+    with pytest.raises(CannotTryError, match=r"has no file y/\*\.py"):
+        reproduce_sources.unpack("x==1.0", ["y/*.py"], "3.11")
 
 
 def test_a_program_without_an_incident_is_an_error(place):

@@ -40,7 +40,7 @@ def corpus():
     chance = random.Random(7)  # noqa: S311 - the same corpus every time
     for incident in KNOWN:
         for signature in incident.signatures:
-            context = sample(incident.context[0].text) if incident.context else ""
+            context = " ".join(sample(item.text) for item in (*incident.context[:1], *signature.beside[:1]))
             line = sample(signature.text)
             head = chance.choice(VERSIONS)
             yield f"{head}Traceback (most recent call last):\n  {context}\n{line}\n"

@@ -348,10 +348,12 @@
     const set = prepare(data);
     const scan = new Scan(set);
     const versions = new Versions(set);
+    let traceback = false;
     for (const [block, fresh] of blocks(set, bytes(text))) {
       const present = new Set(block.match(/[A-Za-z0-9_]+/g) || []);
       scan.block(block, present);
       versions.feed(block, present);
+      traceback ||= data.frames.some((mark) => block.includes(mark));
       scan.lines += lineBreaks(block.slice(0, fresh));
     }
     versions.finish();
@@ -367,8 +369,20 @@
       }
       return line;
     };
+    const shown = (incident) => {
+      let at = incident.context[1];
+      return incident.beside.reduce((line, marks, place) => {
+        const start = at;
+        at += marks;
+        const found = scan.found.get(incident.signatures[0] + place);
+        if (found === undefined || (marks && first([start, at]) === null)) return line;
+        return line === null || found < line ? found : line;
+      }, null);
+    };
+    const elsewhere = ({ frames }) => traceback && frames[0] < frames[1] && first(frames) === null;
     for (const incident of data.incidents) {
-      const line = first(incident.signatures);
+      if (elsewhere(incident)) continue;
+      const line = shown(incident);
       if (line === null || (incident.context[0] < incident.context[1] && first(incident.context) === null)) continue;
       const fits = fitting(incident, seen);
       if (fits === null) {
