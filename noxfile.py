@@ -6,6 +6,7 @@ Every session gets the locked environment of `requirements.lock`, so two machine
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import nox
 
@@ -48,7 +49,7 @@ def integration(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Ruff, mypy --strict, the import rules, that what is rendered is current, and no cell too large."""
+    """Ruff, mypy --strict, the import rules, that what is rendered is current, no cell too large, sound workflows."""
     install(session)
     session.run("ruff", "check")
     session.run("ruff", "format", "--check")
@@ -57,6 +58,9 @@ def lint(session: nox.Session) -> None:
     session.run("knowngood", "render", "--check")
     session.run("knowngood", "harvest", "--contracts", "--check")
     session.run("knowngood", "size", "--check")
+    session.run("zizmor", "--offline", "--quiet", ".github")
+    workflows = [str(path) for path in sorted(Path(".github/workflows").glob("*.yml"))]
+    session.run("check-jsonschema", "--builtin-schema", "vendor.github-workflows", *workflows)
 
 
 @nox.session
@@ -65,6 +69,13 @@ def render(session: nox.Session) -> None:
     install(session)
     session.run("knowngood", "lock", *session.posargs)
     session.run("knowngood", "render")
+
+
+@nox.session
+def site(session: nox.Session) -> None:
+    """The pages where people find their image, into public/."""
+    install(session)
+    session.run("knowngood", "site", "-o", "public", *session.posargs)
 
 
 @nox.session

@@ -1,4 +1,4 @@
-"""`knowngood plan [SELECT]`: what a build would do, fetch and reuse, in which order, before anything is done."""
+"""`knowngood plan [SELECT]`: what a build would do, in which order, before anything is done; for CI systems too."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING
 from knowngood import project
 from knowngood.cli import Answer
 from knowngood.commands import common
+from knowngood.errors import UsageError
 
 if TYPE_CHECKING:
+    from knowngood.cell import Cell
     from knowngood.engine import Engine
     from knowngood.planning import CellPlan, LayerPlan, Plan
+
+FORMATS = ("github", "gitlab", "buildkite", "bake", "json")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -19,6 +23,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     common.add_select(parser)
     common.add_wheelhouse(parser)
     parser.add_argument("--offline", action="store_true", help="ask no engine: nothing counts as built")
+    parser.add_argument(
+        "--changed-since", metavar="REF", help="only cells whose lock, Dockerfile, base, recipe or suite changed (git)"
+    )
+    ci = parser.add_argument_group("the plan for a CI system (docs/ci.md)")
+    ci.add_argument("--format", choices=FORMATS, help="as a matrix, a pipeline, a bake file, or all of it as JSON")
+    ci.add_argument("--stage", choices=("wheels", "images"), help="for github: whose matrix (default: images)")
+    ci.add_argument("--gpus", metavar="ARCH,...", default="", help="architectures that have runners, sm_90,sm_80")
+    ci.add_argument("--runner", metavar="LABEL,...", help="of the jobs that need no GPU (default: by the system)")
 
 
 def run(arguments: argparse.Namespace) -> Answer:
@@ -27,10 +39,78 @@ def run(arguments: argparse.Namespace) -> Answer:
 
     here = project.find()
     cells = select.select(here.matrix.cells, here.matrix.aliases, arguments.select)
+    if arguments.changed_since is not None:
+        cells = _changed(here, cells, arguments.changed_since)
+    if arguments.format:
+        return _for_ci(arguments, here, cells)
+    if arguments.stage or arguments.gpus or arguments.runner:
+        raise UsageError("--stage, --gpus and --runner belong to --format: `knowngood plan --format github`")
     engine = None if arguments.offline else _engine()
     made = survey.plan(here, cells, wheelhouse.folder(arguments.wheelhouse), engine)
     seen = f"the engine at {engine.host}" if engine else None
     return Answer(0, {"engine": engine.host if engine else None, **made.document()}, text(made, seen))
+
+
+def _changed(here: project.Project, cells: list[Cell], ref: str) -> list[Cell]:
+    """Those of the cells that changed since a commit; one that has no lock, when matrix.yaml did."""
+    from knowngood.ci import changed, diff
+
+    paths = diff.files(here.root, ref)
+    locked = {cell: here.tree.load(cell) for cell in cells}
+    found = set(changed.concerned(filter(None, locked.values()), paths, uv=diff.uv(here.root, ref)))
+    new = project.MATRIX in paths
+    return [cell for cell, lock in locked.items() if str(cell) in found or (new and lock is None)]
+
+
+def _for_ci(arguments: argparse.Namespace, here: project.Project, cells: list[Cell]) -> Answer:
+    import json
+
+    import yaml
+
+    from knowngood import planning, survey
+    from knowngood.ci import bake, buildkite, github, gitlab
+    from knowngood.ci.jobs import Stage, architectures, jobs, labels
+
+    kind = arguments.format
+    if arguments.stage and kind != "github":
+        raise UsageError(f"--stage is for --format github; {kind} has all stages in one document")
+    ordered = planning.order(list(survey.asked(here, cells, None)), planning.Holdings())
+    if kind == "bake":
+        commands = _commands(arguments, here, [item.cell for item in ordered])
+        document = bake.document(commands)
+        return Answer(0, document, json.dumps(document, indent=2))
+    limits = {"github": github.LIMIT, "gitlab": gitlab.LIMIT, "buildkite": buildkite.LIMIT, "json": len(cells) * 2 + 2}
+    compiled = {str(cell): here.matrix.compiled(cell) for cell in cells}
+    made = jobs(ordered, compiled, gpus=architectures(arguments.gpus), limit=limits[kind])
+    runner = {"runner": labels(arguments.runner)} if arguments.runner else {}
+    if kind == "github":
+        document = github.matrix(made, Stage(arguments.stage or Stage.IMAGES), **runner)
+        return Answer(0, document, github.text(document))
+    if kind == "json":
+        plan = survey.plan(here, cells, None, None)
+        document = {**plan.document(), "jobs": [job.document() for job in made]}
+        return Answer(0, document, json.dumps(document, indent=1))
+    document = (gitlab if kind == "gitlab" else buildkite).document(made, **runner)
+    return Answer(0, document, yaml.safe_dump(document, sort_keys=False, width=10**6).rstrip())
+
+
+def _commands(arguments: argparse.Namespace, here: project.Project, cells: list[str]) -> dict[str, list[str]]:
+    """What builds each cell on this machine, as `knowngood build --dry-run` has it."""
+    import shlex
+
+    from knowngood import cell, dryrun, pipeline, wheelhouse
+    from knowngood.errors import KnowngoodError
+
+    options = pipeline.Options(wheelhouse=wheelhouse.folder(arguments.wheelhouse), prove=False)
+    line = pipeline.Pipeline(here, options, dryrun.engine())
+    found: dict[str, list[str]] = {}
+    for name in cells:
+        lines = dryrun.commands(line, cell.parse(name))
+        build = next((argv for text in lines if "buildx" in (argv := shlex.split(text, comments=True))), None)
+        if build is None:
+            raise KnowngoodError(f"{name} cannot be built from here: {'; '.join(lines)}")
+        found[name] = build
+    return found
 
 
 def _engine() -> Engine | None:

@@ -1,4 +1,4 @@
-"""`knowngood render`: writes the Dockerfiles of all locked cells and the tables from facts, or checks them."""
+"""`knowngood render`: writes Dockerfiles of locked cells, tables from facts and CI workflows, or checks them."""
 
 from __future__ import annotations
 
@@ -21,16 +21,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> Answer:
-    """Render every cell that has a lock, and the tables."""
-    from knowngood import attention_pages, compatibility, locking, readme, render
+    """Render every cell that has a lock, the tables and the workflows."""
+    from knowngood import locking, render
     from knowngood.atomic import write_text
-    from knowngood.commands.diagnose import read
-    from knowngood.diagnose_pages import around_here, pages
 
     here = project.find()
     wanted = {}
     unlocked = []
-    strays: list[Path] = []
     for cell in here.matrix.cells:
         locked = here.tree.load(cell)
         if locked is None:
@@ -38,21 +35,8 @@ def run(arguments: argparse.Namespace) -> Answer:
             continue
         path = here.tree.cell_folder(cell) / "Dockerfile"
         wanted[path] = render.dockerfile(locked, here.templates)
-    if (here.root / "facts").is_dir():
-        wanted[here.root / "docs/compatibility.md"] = compatibility.page()
-        front = (here.root / "README.md").read_text(encoding="utf-8")
-        front = readme.replaced(front, "compatibility", compatibility.readme())
-        wanted[here.root / "README.md"] = readme.replaced(front, "cells", readme.cells(_rows(here)))
-    if (here.root / "facts" / "contracts").is_dir():
-        from knowngood.contract_files import rendered
-
-        wanted[here.root / "docs/contract-tables.md"] = rendered(here.root)
-    if (here.root / "incidents").is_dir():
-        folder = here.root / "docs/incidents"
-        wanted |= {folder / name: text for name, text in pages(read(names=True), around_here()).items()}
-        strays = [path for path in sorted(folder.glob("*.md")) if path not in wanted]
-    if here.evidence.is_dir():
-        wanted |= {here.root / "docs" / name: text for name, text in attention_pages.files(_runs(here)).items()}
+    pages, strays = _pages(here)
+    wanted |= pages
     notes = [f"{name} is not locked; run `knowngood lock '{name}'`" for name in unlocked]
     if arguments.check:
         older = stale_records(here)
@@ -71,6 +55,37 @@ def run(arguments: argparse.Namespace) -> Answer:
         removed = [str(path.relative_to(here.root)) for path in gone]
     text = "\n".join([*notes, f"{len(changed)} of {len(wanted)} files changed", *changed])
     return Answer(0, {"changed": changed, "removed": removed, "unlocked": unlocked}, text)
+
+
+def _pages(here: project.Project) -> tuple[dict[Path, str], list[Path]]:
+    """What follows from facts, incidents, evidence and templates, and the pages that nothing is behind any more."""
+    from knowngood import attention_pages, compatibility, diagnose_pages, readme
+    from knowngood.ci import workflows
+    from knowngood.commands.diagnose import read
+
+    wanted: dict[Path, str] = {}
+    strays: list[Path] = []
+    if (here.root / "facts").is_dir():
+        wanted[here.root / "docs/compatibility.md"] = compatibility.page()
+        front = (here.root / "README.md").read_text(encoding="utf-8")
+        front = readme.replaced(front, "compatibility", compatibility.readme())
+        wanted[here.root / "README.md"] = readme.replaced(front, "cells", readme.cells(_rows(here)))
+    if (here.root / "facts" / "contracts").is_dir():
+        from knowngood.contract_files import rendered
+
+        wanted[here.root / "docs/contract-tables.md"] = rendered(here.root)
+    if (here.root / "incidents").is_dir():
+        folder = here.root / "docs/incidents"
+        wanted |= {
+            folder / name: text
+            for name, text in diagnose_pages.pages(read(names=True), diagnose_pages.around_here()).items()
+        }
+        strays = [path for path in sorted(folder.glob("*.md")) if path not in wanted]
+    if here.evidence.is_dir():
+        wanted |= {here.root / "docs" / name: text for name, text in attention_pages.files(_runs(here)).items()}
+    if (here.root / workflows.FOLDER).is_dir():
+        wanted |= {here.root / workflows.FOLDER / name: text for name, text in workflows.files(here.templates).items()}
+    return wanted, strays
 
 
 def _rows(here: project.Project) -> list[Row]:

@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+
+import pytest
+import samples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from knowngood.cell import parse
+from knowngood.ci import bake, buildkite, github, gitlab
+from knowngood.ci.jobs import Job, Stage, jobs
+from knowngood.errors import UsageError
+from knowngood.lock import split
+from knowngood.planning import Wanted
+
+BASE = parse(samples.FA2)
+
+
+def cells(number: int, *, flash_attn: bool = True) -> list[Wanted]:
+    """Cells that differ in torch, GPU and transformers; every fifth torch has a wheel of its own."""
+    made = []
+    for index in range(number):
+        gpu = ("sm_80", "sm_90", "sm_100")[index % 3]
+        cell = dataclasses.replace(
+            BASE,
+            gpu=gpu,
+            torch=f"2.{index // 60}.0",
+            transformers=f"4.{index % 60}.0",
+            flash_attn="2.8.3" if flash_attn and index % 5 == 0 else "0",
+        )
+        made.append(Wanted(cell=str(cell)))
+    return made
+
+
+def pins(wanted: list[Wanted]) -> dict[str, list[tuple[str, str]]]:
+    """What each cell has that no index has: flash-attn, and every tenth torch another package besides."""
+    found = {}
+    for item in wanted:
+        cell = parse(item.cell)
+        own = [("flash-attn", cell.flash_attn)] if cell.flash_attn != "0" else []
+        further = [("engine", "1.0")] if own and cell.transformers.endswith("0.0") else []
+        found[item.cell] = [*own, *further]
+    return found
+
+
+def planned(wanted, *, gpus=(), limit=256):
+    return jobs(wanted, pins(wanted), gpus=gpus, limit=limit)
+
+
+def of(made, stage):
+    return [job for job in made if job.stage is stage]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    number=st.integers(0, 400), gpus=st.sets(st.sampled_from(["sm_80", "sm_90", "sm_120"])), limit=st.integers(20, 256)
+)
+def test_every_cell_is_in_one_job_on_its_runner_within_the_limit(number, gpus, limit):
+    wanted = cells(number)
+    made = planned(wanted, gpus=gpus, limit=limit)
+    assert len(made) <= limit
+    images = of(made, Stage.IMAGES)
+    assert sorted(name for job in images for name in job.cells) == sorted(item.cell for item in wanted)
+    assert len({job.name for job in made}) == len(made)
+    wheels = {job.name: job for job in of(made, Stage.WHEELS)}
+    for job in images:
+        kinds = {parse(name).gpu if parse(name).gpu in gpus else None for name in job.cells}
+        assert kinds == {job.gpu}
+        compiled = [name for name in job.cells if parse(name).flash_attn != "0"]
+        assert all(any(name in wheels[need].cells for need in job.needs) for name in compiled)
+        assert bool(compiled) == bool(job.needs)
+
+
+def test_jobs_are_in_the_order_of_the_plan_while_there_are_enough():
+    wanted = cells(30, flash_attn=False)[::-1]
+    made = of(planned(wanted), Stage.IMAGES)
+    assert [job.cells for job in made] == [(item.cell,) for item in wanted]
+
+
+def test_cells_that_share_a_job_share_a_torch():
+    made = of(planned(cells(600, flash_attn=False), limit=100), Stage.IMAGES)
+    mixed = [job for job in made if len({parse(name).torch for name in job.cells}) > 1]
+    assert len(made) < 100
+    assert len(mixed) <= 10  # where one torch ends and the next begins
+
+
+def test_a_wheel_is_compiled_once_for_all_cells_that_need_it():
+    old, new = (dataclasses.replace(BASE, transformers=version) for version in ("4.57.6", "5.17.0"))
+    other = dataclasses.replace(BASE, gpu="sm_80")
+    made = planned([Wanted(cell=str(cell)) for cell in (old, new, other)])
+    assert [job.cells for job in of(made, Stage.WHEELS)] == [(str(old), str(new)), (str(other),)]
+
+
+def test_wheels_that_a_cell_has_together_are_one_job_and_no_wheel_is_in_two():
+    made = [dataclasses.replace(BASE, transformers=f"4.{n}.0", flash_attn=v) for n, v in enumerate(("2.7.4", "2.8.3"))]
+    wanted = [Wanted(cell=str(cell)) for cell in (*made, dataclasses.replace(BASE, gpu="sm_80"))]
+    first, second, third = (item.cell for item in wanted)
+    apart = {first: [("a", "1")], second: [("b", "1")], third: [("a", "1")]}
+    assert [job.cells for job in jobs(wanted, apart, gpus=(), limit=9)][:3] == [(first,), (second,), (third,)]
+    joined = {**apart, third: []}
+    joined[second] = [("b", "1"), ("a", "1")]
+    wheels = of(jobs(wanted, joined, gpus=(), limit=9), Stage.WHEELS)
+    assert [job.cells for job in wheels] == [(first, second)]
+
+
+def test_the_key_of_a_wheel_follows_what_the_lock_says():
+    def key(version):
+        layers = split([samples.distribution("flash-attn", version)], {"python": "*"})
+        return planned([Wanted(cell=samples.FA2, layers=layers)])[0].key
+
+    assert key("2.8.3.post2+a") == key("2.8.3.post2+a") != key("2.8.3.post2+b")
+
+
+def test_no_cells_are_no_jobs():
+    assert planned([]) == ()
+    assert github.matrix((), Stage.IMAGES) == {"include": []}
+
+
+def test_a_limit_that_cannot_be_held_is_said():
+    with pytest.raises(UsageError, match="select fewer cells"):
+        planned(cells(9), gpus={"sm_80", "sm_90"}, limit=2)
+
+
+def test_ten_thousand_cells_are_planned_in_seconds_and_their_matrix_refused_with_a_reason():
+    begun = time.monotonic()
+    made = planned(cells(10_000), gpus={"sm_90"}, limit=github.LIMIT)
+    assert time.monotonic() - begun < 30
+    assert len(made) <= github.LIMIT
+    with pytest.raises(UsageError, match="select fewer cells"):
+        github.text(github.matrix(made, Stage.IMAGES))
+    thousand = planned(cells(1_000), gpus={"sm_90"}, limit=github.LIMIT)
+    assert len(json.loads(github.text(github.matrix(thousand, Stage.IMAGES)))["include"]) > 100
+
+
+def test_a_gitlab_job_names_no_more_needs_than_gitlab_takes():
+    image = Job(stage=Stage.IMAGES, name=samples.FA2, cells=(samples.FA2,))
+    wheels = [Job(stage=Stage.WHEELS, name=f"wheel-{n}", cells=(samples.FA2,)) for n in range(60)]
+    few = dataclasses.replace(image, needs=tuple(job.name for job in wheels[: gitlab.NEEDS]))
+    many = dataclasses.replace(image, needs=tuple(job.name for job in wheels[: gitlab.NEEDS + 1]))
+    name = f"images: {samples.FA2}"
+    assert len(gitlab.document([*wheels, few])[name]["needs"]) == gitlab.NEEDS
+    assert "needs" not in gitlab.document([*wheels, many])[name]
+
+
+def test_keys_and_targets_of_different_cells_differ():
+    names = [item.cell for item in cells(500)]
+    assert len({bake.name(name) for name in names}) == 500
+    steps = buildkite.document(planned(cells(300), limit=buildkite.LIMIT))["steps"]
+    assert len({step["key"] for step in steps}) == len(steps)
+    known = set()
+    for step in steps:
+        assert set(step.get("depends_on", ())) <= known
+        known.add(step["key"])
+
+
+def test_a_bake_target_is_the_command():
+    argv = ["docker", "--host", "unix:///x", "buildx", "build", "--progress", "plain", "--no-cache", "--file", "D"]
+    argv += [
+        "--network",
+        "host",
+        "--build-context",
+        "base=oci-layout:///b@sha256:1",
+        "--secret",
+        "id=env,src=$KNOWNGOOD_TMP/env",
+    ]
+    argv += ["--build-arg", "A=b=c", "--label", "l=1", "--provenance", "false", "--sbom", "false"]
+    argv += ["--metadata-file", "m", "--load", "--tag", "knowngood:a.b", "ctx"]
+    found = bake.document({"a.b": argv})
+    assert found == {
+        "variable": {"KNOWNGOOD_TMP": {"default": "."}},
+        "group": {"default": {"targets": ["a_b"]}},
+        "target": {
+            "a_b": {
+                "context": "ctx",
+                "dockerfile": "D",
+                "contexts": {"base": "oci-layout:///b@sha256:1"},
+                "args": {"A": "b=c"},
+                "labels": {"l": "1"},
+                "network": "host",
+                "attest": ["type=provenance,disabled=true", "type=sbom,disabled=true"],
+                "output": ["type=docker"],
+                "secret": ["id=env,src=${KNOWNGOOD_TMP}/env"],
+                "tags": ["knowngood:a.b"],
+                "no-cache": True,
+            }
+        },
+    }
+
+
+def test_an_option_that_bake_would_lose_is_an_error():
+    with pytest.raises(ValueError, match="--ssh"):
+        bake.target(["docker", "buildx", "build", "--ssh", "default", "."])
