@@ -43,10 +43,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> Answer:
     """Make the night's checks, or finish those of a run that was killed; the worst finding decides the exit code."""
     from knowngood import progress
-    from knowngood.nightly import evening, state
+    from knowngood.nightly import evening, state, tonight
 
     here = project.find()
-    asked = evening.Asked(
+    asked = tonight.Asked(
         words=tuple(arguments.select),
         folder=(arguments.folder or here.root / "nightly").resolve(),
         checks=frozenset(arguments.only or CHECKS),

@@ -24,10 +24,3 @@ def _dated(finding: Finding, since: str, date: str) -> Finding:
     if finding.kind == "vulnerability" and since < date:
         updated["severity"] = Severity.WARNING  # it was told with an exit code on its first night
     return finding.model_copy(update=updated)
-
-
-def gone(last: Report | None, now: Iterable[Finding]) -> list[str]:
-    """The vulnerabilities of the last report that are no more."""
-    there = {finding.subject for finding in now}
-    found = last.findings if last else []
-    return [item.subject for item in found if item.kind == "vulnerability" and item.subject not in there]
