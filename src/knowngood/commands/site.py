@@ -19,6 +19,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--evidence", metavar="FOLDER", help="of these runs (default: the project's evidence/)")
     parser.add_argument("--repository", metavar="NAME", help="where the images are published, as `publish --to` has it")
+    parser.add_argument(
+        "--evidence-url", metavar="URL", help="where that folder can be read: the files of runs become links"
+    )
 
 
 def run(arguments: argparse.Namespace) -> Answer:
@@ -32,7 +35,10 @@ def run(arguments: argparse.Namespace) -> Answer:
     evidence = Path(arguments.evidence) if arguments.evidence else here.evidence
     if arguments.evidence and not evidence.is_dir():
         raise UsageError(f"there is no folder {evidence}")
-    made = make.make(here, evidence, read(), arguments.repository)
+    runs_at = arguments.evidence_url
+    if runs_at and not runs_at.startswith(("https://", "http://")):
+        raise UsageError(f"--evidence-url {runs_at}: give the address of the folder, as https://HOST/PATH/evidence")
+    made = make.make(here, evidence, read(), arguments.repository, runs_at and runs_at.rstrip("/"))
     changed = folder.write(Path(arguments.output), made.files)
     document = {
         "folder": arguments.output,

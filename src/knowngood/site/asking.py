@@ -13,8 +13,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from knowngood.cell import Cell
-from knowngood.domain import NONE
+from knowngood.domain import NONE, bits
 from knowngood.evidence import Tier
+from knowngood.findings import word
 from knowngood.picking import pick, problem_of
 from knowngood.placing import place
 from knowngood.published import Published, packages_of
@@ -123,7 +124,7 @@ class Asked:
     def _fits(self, choice: Choice, question: Question) -> bool:
         """Whether no rule forbids the cell with the setting and the driver that are asked for."""
         compiled = self.universe.compiled
-        point, live = self._without_rules(choice)
+        point, live = self._inside(choice.cell, choice.extras)
         live &= self._counting[question.setting]
         sets = {"glibc": compiled.domains["glibc"].all, "nvcc": compiled.domains["nvcc"].all}
         for name, value in (("attn", question.setting), ("driver", question.driver)):
@@ -134,16 +135,36 @@ class Asked:
                 sets[name] = compiled.domains[name].all
         return Search(compiled=compiled, among=live).completes(sets, live, point)
 
-    def _without_rules(self, choice: Choice) -> tuple[frozenset[str], int]:
+    def knows(self, cell: Cell) -> bool:
+        """Whether there are facts about all that a cell has."""
+        domains = self.universe.compiled.domains
+        values = {**packages_of(cell), "gpu": cell.gpu, "python": cell.python}
+        return all(
+            value == NONE or (name in domains and value in domains[name].index) for name, value in values.items()
+        )
+
+    def against(self, cell: Cell, axis: str, value: str) -> list[str]:
+        """The rules that forbid a published cell with an attention setting (`attn`) or with a `driver`."""
+        compiled = self.universe.compiled
+        place_ = compiled.domains[axis].index[value]
+        variables, live = self._inside(cell, {})
+        live &= self._counting[value if axis == "attn" else ""] & compiled.mentions[axis]
+        broken = live & ~compiled.outside[axis][place_] & compiled.within(variables | {axis})
+        point = {axis: place_, "gpu": compiled.domains["gpu"].index[cell.gpu]}
+        boxes = (compiled.boxes[bit] for bit in bits(broken))
+        return list(dict.fromkeys(word(compiled.world, box.rule.because, box, point, {}) for box in boxes))
+
+    def _inside(self, cell: Cell, extras: Mapping[str, str]) -> tuple[frozenset[str], int]:
         """A cell's variables, and the boxes that its values are inside of."""
-        if (key := str(choice.cell)) not in self._places:
+        if (key := str(cell)) not in self._places:
             compiled = self.universe.compiled
-            values = {**packages_of(choice.cell), **choice.extras, "gpu": choice.cell.gpu, "python": choice.cell.python}
+            values = {**packages_of(cell), **extras, "gpu": cell.gpu, "python": cell.python}
+            variables = frozenset((*self.universe.packages, "gpu", "python"))
             live = compiled.everything
-            for name in (*self.universe.packages, "gpu", "python"):
+            for name in variables:
                 domain, value = compiled.domains[name], values.get(name, NONE)
                 live &= ~compiled.outside[name][-1 if value == NONE else domain.index[value]]
-            self._places[key] = frozenset((*self.universe.packages, "gpu", "python")), live
+            self._places[key] = variables, live
         return self._places[key]
 
     @cached_property

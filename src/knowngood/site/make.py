@@ -32,7 +32,13 @@ class Made:
     catalog: Catalog
 
 
-def make(here: Project, evidence: Path, incidents: Sequence[Incident], repository: str | None) -> Made:
+def make(
+    here: Project,
+    evidence: Path,
+    incidents: Sequence[Incident],
+    repository: str | None,
+    runs_at: str | None = None,
+) -> Made:
     """All files of the site."""
     known = _known()
     catalog = collect.collect(here, evidence, incidents, known.universe.world.book, repository)
@@ -40,7 +46,7 @@ def make(here: Project, evidence: Path, incidents: Sequence[Incident], repositor
     tiers = {cell.id: str(cell.tier) for cell in catalog.cells if cell.in_matrix}
     with tables(known, tiers) as answers:
         # The pages are made while the others answer the questions.
-        files = pages.files(catalog, templates, markdown.incidents(incidents))
+        files = pages.files(catalog, templates, markdown.incidents(incidents), runs_at)
         files["data/signatures.js"] = script.data("signatures", signatures.document(incidents))
         files["data/find.js"] = script.data("find", _find(known, catalog))
         for gpu, table in answers():
@@ -56,11 +62,14 @@ def _find(known: knowledge.Knowledge, catalog: Catalog) -> dict[str, Any]:
         "attention": list(ATTENTION),
         "frameworks": verdicts.frameworks(known.published),
         "drivers": verdicts.drivers(known.universe),
+        "minimum": verdicts.minimum(known.universe),
         "cells": {
             cell.id: {
                 "tier": cell.tier,
                 "reference": cell.reference,
                 "driver": cell.driver_minimum,
+                "transformers": cell.axes["transformers"],
+                "framework": cell.axes.get("framework", ""),
             }
             for cell in catalog.cells
             if cell.in_matrix

@@ -34,10 +34,14 @@ ON_THE_FIRST_PAGE = 40
 """Cells up to which the first page shows the matrix itself."""
 
 
-def files(catalog: Catalog, templates: Path, incidents: Mapping[str, str]) -> dict[str, str]:
-    """Every page; `incidents` are their pages, as HTML."""
+def files(
+    catalog: Catalog, templates: Path, incidents: Mapping[str, str], runs_at: str | None = None
+) -> dict[str, str]:
+    """Every page; `incidents` are their pages, as HTML; `runs_at` is where the folder of evidence can be read."""
     environment = _environment(templates)
-    environment.globals.update(glyphs=GLYPHS, meanings=MEANINGS, tiers=TIERS, settings=list(ATTENTION))
+    environment.globals.update(
+        glyphs=GLYPHS, meanings=MEANINGS, tiers=TIERS, settings=list(ATTENTION), greatest=greatest, runs_at=runs_at
+    )
     made: dict[str, tuple[str, dict[str, Any]]] = {
         "index.html": ("index.html.j2", {"small": len(catalog.cells) <= ON_THE_FIRST_PAGE}),
         "matrix.html": ("matrix.html.j2", {"figures": _scale(catalog)}),
@@ -87,6 +91,16 @@ def _scale(catalog: Catalog) -> dict[str, float]:
     return {
         "ms": max((item.step_ms or 0 for item in every), default=1),
         "bytes": max((item.peak_bytes or 0 for item in every), default=1),
+    }
+
+
+def greatest(cell: Cell) -> dict[str, float]:
+    """The greatest figures of a cell, the whole length of a bar in its squares, and how many settings have some."""
+    every = [item for item in cell.attention.values() if item.step_ms]
+    return {
+        "ms": max((item.step_ms or 0 for item in every), default=1),
+        "bytes": max((item.peak_bytes or 0 for item in every), default=1),
+        "rows": len(every),
     }
 
 

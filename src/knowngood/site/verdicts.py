@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from knowngood.cell import Cell
+from knowngood.factbook import DRIVERS
 from knowngood.published import Published
 from knowngood.site.asking import Asked, Narrowed, Question, is_of
 from knowngood.universe import Universe
@@ -36,6 +38,13 @@ def frameworks(published: Published) -> list[str]:
 def drivers(universe: Universe) -> list[str]:
     """The drivers that facts and rules tell apart, newest first; a driver counts as the greatest at or below it."""
     return [value for value in reversed(universe.compiled.domains["driver"].values) if value != "0"]
+
+
+def minimum(universe: Universe) -> dict[str, str]:
+    """CUDA as cells write it (`130`) to its least driver."""
+    book = universe.world.book
+    found = {version: book.fact(DRIVERS, version, "minimum") for version in book.versions(DRIVERS)}
+    return {version.replace(".", ""): str(driver) for version, driver in found.items() if driver}
 
 
 @dataclass(kw_only=True)
@@ -65,8 +74,17 @@ class Table:
             "rows": rows,
             "ladders": [[list(step) for step in ladder] for ladder in self._ladders],
             "answers": self._told,
+            "others": [self._other(cell, settings) for cell in self.published.ranked if self.asked.knows(cell)],
             "texts": list(self._texts),
         }
+
+    def _other(self, cell: Cell, settings: Sequence[str]) -> dict[str, Any]:
+        """What forbids a published cell, for where it is not among the answers."""
+        told: dict[str, Any] = {"id": str(cell)}
+        for axis, values in (("attn", settings), ("driver", drivers(self.universe))):
+            against = {value: self.asked.against(cell, axis, value) for value in values}
+            told[axis] = {value: [self._text(text) for text in texts] for value, texts in against.items() if texts}
+        return told
 
     def _releases(self, pin: str, releases: Sequence[str]) -> Sequence[str]:
         """With a framework, those of the cells that have it."""

@@ -58,7 +58,7 @@
     const built = told && told.tier !== "none" && told.tier !== "resolved";
     part.append(element(first ? "h2" : "h3", found.id));
     const state = told ? `in the matrix: ${told.tier}` : "valid by facts and rules, nobody built it";
-    const line = element("p", `${state}. `);
+    const line = element("p", `${state}; ${needs(found.id)}. `);
     if (told) line.append(element("a", "What was seen", { href: `cells/${found.id}.html` }));
     part.append(line);
     if (built && told.reference) {
@@ -74,6 +74,13 @@
     if (extras.length) part.append(element("p", `With ${extras.join(", ")}.`));
     for (const text of found.findings) part.append(element("p", `Note: ${table.texts[text]}`));
     return part;
+  }
+
+  /* A CUDA release's least driver, as facts have it. */
+  function needs(id) {
+    const least = known.minimum[(id.match(/-cu(\d+)-/) || [])[1]];
+    if (!least) return "its least driver is not known";
+    return `driver ${least} or newer` + (driver() && older(driver(), least) ? `, newer than yours (${driver()})` : "");
   }
 
   function asked() {
@@ -93,10 +100,38 @@
     for (const text of found.rules) reasons.append(element("li", table.texts[text]));
     if (found.relax) {
       const change = Object.entries(found.relax.change).map(([name, version]) => `${name} ${version}`).join(", ");
-      reasons.append(element("li", `The nearest that works: ${change} (${found.relax.cell})`));
+      reasons.append(element("li", `The nearest that works: ${change} (${found.relax.cell}; ${needs(found.relax.cell)})`));
     }
     item.append(reasons);
     return item;
+  }
+
+  /* Why a cell of the matrix is not among the answers. */
+  function against(other, table) {
+    const told = known.cells[other.id];
+    const [release, pin, setting] = ["transformers", "framework", "attention"].map((id) => field(id).value);
+    const reasons = [];
+    if (release && !`${told.transformers}.`.startsWith(`${release}.`)) reasons.push(`it has transformers ${told.transformers}`);
+    if (told.framework !== pin.replace("==", "")) reasons.push(told.framework ? `it is made for ${told.framework}` : `it has no ${pin}`);
+    for (const text of other.attn[setting] || []) reasons.push(table.texts[text]);
+    const counts = driver() && known.drivers.find((one) => !older(driver(), one));
+    for (const text of other.driver[counts] || []) reasons.push(table.texts[text]);
+    return reasons.length ? reasons : ["it fits too; those above are better proven, or stand first in the matrix"];
+  }
+
+  function others(found, table) {
+    const shown = new Set((found.cells || []).map((one) => one.id));
+    const left = table.others.filter((other) => !shown.has(other.id));
+    if (!left.length) return [];
+    const part = element("details");
+    const list = element("ul");
+    for (const other of left) {
+      const item = element("li");
+      item.append(element("a", other.id, { href: `cells/${other.id}.html` }), `: ${against(other, table).join("; ")}`);
+      list.append(item);
+    }
+    part.append(element("summary", `Why not the other ${left.length} of this GPU in the matrix`), list);
+    return [part];
   }
 
   function show(table) {
@@ -123,6 +158,7 @@
       }
       if (driver() && !found.conflict) parts.push(element("p", `Holds for drivers from ${step[0]}.`));
       if (found.cells && found.cells.length > 1) parts.push(element("p", "Best first; the others fit too."));
+      parts.push(...others(found, table));
     }
     answer.replaceChildren(...parts);
   }
