@@ -54,9 +54,9 @@ def of(made, stage):
     return [job for job in made if job.stage is stage]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
-    number=st.integers(0, 400), gpus=st.sets(st.sampled_from(["sm_80", "sm_90", "sm_120"])), limit=st.integers(20, 256)
+    number=st.integers(0, 200), gpus=st.sets(st.sampled_from(["sm_80", "sm_90", "sm_120"])), limit=st.integers(20, 150)
 )
 def test_every_cell_is_in_one_job_on_its_runner_within_the_limit(number, gpus, limit):
     wanted = cells(number)
@@ -125,9 +125,9 @@ def test_a_limit_that_cannot_be_held_is_said():
 
 
 def test_ten_thousand_cells_are_planned_in_seconds_and_their_matrix_refused_with_a_reason():
-    begun = time.monotonic()
+    begun = time.process_time()
     made = planned(cells(10_000), gpus={"sm_90"}, limit=github.LIMIT)
-    assert time.monotonic() - begun < 30
+    assert time.process_time() - begun < 20
     assert len(made) <= github.LIMIT
     with pytest.raises(UsageError, match="select fewer cells"):
         github.text(github.matrix(made, Stage.IMAGES))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import shlex
@@ -114,6 +115,16 @@ def test_every_session_is_one():
 def test_scripts_are_shell(script):
     done = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_worked_example_of_the_documents_is_what_comes_out(capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    text = (ROOT / "docs/ci.md").read_text()
+    examples = re.findall(r"```sh\n(knowngood plan [^\n]+)\n```\n\n```json\n(.+?)\n```", text, re.DOTALL)
+    assert examples
+    for command, shown in examples:
+        assert cli.main(shlex.split(command)[1:]) == 0
+        assert json.loads(capsys.readouterr().out) == json.loads(shown)
 
 
 LINTERS = {

@@ -129,13 +129,3 @@ def test_what_makes_no_sense_is_said(words, said, capsys):
 
 def test_the_plan_for_people_is_as_before(capsys):
     assert "layers to build" in plan(capsys, "--offline")
-
-
-def test_the_worked_example_of_the_documents_is_what_comes_out(capsys, monkeypatch):
-    monkeypatch.chdir(ROOT)
-    text = (ROOT / "docs/ci.md").read_text()
-    examples = re.findall(r"```sh\n(knowngood plan [^\n]+)\n```\n\n```json\n(.+?)\n```", text, re.DOTALL)
-    assert examples
-    for command, shown in examples:
-        found = json.loads(plan(capsys, *shlex.split(command)[2:]))
-        assert found == json.loads(shown)

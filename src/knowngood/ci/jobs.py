@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 import shlex
 from collections.abc import Collection, Mapping, Sequence
@@ -88,7 +89,7 @@ def jobs(
     """
     of_plan = [cells.parse(item.cell) for item in ordered]
     groups = _groups(ordered, compiled)
-    size = 1
+    size = max(1, math.ceil(len(of_plan) / limit))
     while True:
         wheels = [_wheels(groups[start : start + size], compiled) for start in range(0, len(groups), size)]
         images = _images(of_plan, {name for job in wheels for name in job.cells}, gpus, size)

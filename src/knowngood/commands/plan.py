@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from knowngood import project
@@ -95,10 +96,10 @@ def _for_ci(arguments: argparse.Namespace, here: project.Project, cells: list[Ce
 
 
 def _commands(arguments: argparse.Namespace, here: project.Project, cells: list[str]) -> dict[str, list[str]]:
-    """What builds each cell on this machine, as `knowngood build --dry-run` has it."""
+    """What builds each cell here, as `knowngood build --dry-run` has it, by the Dockerfile that is there."""
     import shlex
 
-    from knowngood import cell, dryrun, pipeline, wheelhouse
+    from knowngood import cell, dryrun, pipeline, render, wheelhouse
     from knowngood.errors import KnowngoodError
 
     options = pipeline.Options(wheelhouse=wheelhouse.folder(arguments.wheelhouse), prove=False)
@@ -109,7 +110,11 @@ def _commands(arguments: argparse.Namespace, here: project.Project, cells: list[
         build = next((argv for text in lines if "buildx" in (argv := shlex.split(text, comments=True))), None)
         if build is None:
             raise KnowngoodError(f"{name} cannot be built from here: {'; '.join(lines)}")
-        found[name] = build
+        file = Path(build[build.index("--file") + 1])
+        locked = here.tree.load(cell.parse(file.parent.name))  # the `fa0` twin's where a wheel is not at hand
+        if locked is None or render.stale({file: render.dockerfile(locked, here.templates)}, []):
+            raise KnowngoodError(f"{file} is stale; run `knowngood render`")
+        found[file.parent.name] = build
     return found
 
 
