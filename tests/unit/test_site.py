@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -14,7 +15,7 @@ from knowngood.cli import main
 from knowngood.errors import UsageError
 from knowngood.picking import pick
 from knowngood.query import Request
-from knowngood.site import asking, catalog, folder, kept, observed, pages, script, sparing, verdicts
+from knowngood.site import asking, catalog, folder, kept, observed, pages, picture, script, sparing, verdicts
 
 ROOT = resources.root()
 CELL = "sm90-cu130-torch2.11.0-tf5.17.0-fa4.0.0b33-triton3.6.0-py311"
@@ -199,6 +200,47 @@ def test_the_templates_escape_by_themselves():
     assert "autoescape=True" in text
     templates = (ROOT / "templates/site").glob("*.j2")
     assert not [path.name for path in templates if re.search(r"\|\s*safe|autoescape false", path.read_text())]
+
+
+def test_the_picture_is_sound_and_inert():
+    axes = {"gpu": HOSTILE, "torch": "2.11.0", "transformers": "5.17.0", "framework": HOSTILE}
+    seen = {"sdpa": {"outcome": "pass", "step_ms": 20.0, "peak_bytes": 10}, "fa2": {"outcome": "refused"}}
+    shown = made([cell(axes=axes, attention=seen), cell(in_matrix=False, attention=seen, axes=cell_axes())]).cells
+    text = picture.svg(shown, ROOT / "templates" / "site")
+    found = [item.tag.rpartition("}")[2] for item in ET.fromstring(text).iter()]  # noqa: S314 - made here
+    assert set(found) == {"svg", "title", "desc", "style", "rect", "text", "path"}
+    assert text.count('class="pass" x=') == 1 + 2 * 3  # the legend; of each row its tier, its square and its mark
+    assert "prefers-color-scheme: dark" in text
+
+
+def cell_axes():
+    return {"gpu": "sm_90", "torch": "2.11.0", "transformers": "5.17.0", "flash-attn": "4.0.0b33"}
+
+
+def test_a_row_of_the_picture_says_what_is_looked_for():
+    (one,) = made([cell(axes=cell_axes())]).cells
+    assert picture.label(one) == "sm_90, torch 2.11.0, tf 5.17.0, fa 4.0.0b33"
+
+
+@pytest.mark.parametrize(("url", "linked"), [(None, False), ("https://forge.example/e", True)])
+def test_files_of_runs_are_links_where_their_folder_is_known(url, linked):
+    files = pages.files(made([cell()]), ROOT / "templates" / "site", {}, url)
+    assert ('href="https://forge.example/e/x.json"' in files[f"cells/{CELL}.html"]) is linked
+
+
+def test_no_script_is_an_address(tmp_path, capsys):
+    assert main(["site", "-o", str(tmp_path / "site"), "--evidence-url", "javascript:alert(1)"]) == 2
+    assert "give the address of the folder" in capsys.readouterr().err
+
+
+def test_a_cell_that_is_no_answer_has_its_rules(known):
+    published = asking.Narrowed(cells=known.published.cells, gpu="sm_90", tiers={})
+    table = verdicts.Table(universe=known.universe, published=published).document(["sdpa", "fa4"], ["5.17"], [""])
+    other = next(item for item in table["others"] if "-fa2." in item["id"] and "-cu130-" in item["id"])
+    assert [table["texts"][number] for number in other["attn"]["fa4"]]
+    assert "sdpa" not in other["attn"]
+    assert any("580" in table["texts"][number] for number in other["driver"]["525.60.13"])
+    assert "580" not in other["driver"]
 
 
 def test_the_history_says_what_changed():

@@ -83,6 +83,8 @@ def _pages(here: project.Project) -> tuple[dict[Path, str], list[Path]]:
         strays = [path for path in sorted(folder.glob("*.md")) if path not in wanted]
     if here.evidence.is_dir():
         wanted |= {here.root / "docs" / name: text for name, text in attention_pages.files(_runs(here)).items()}
+        if (here.root / "facts").is_dir() and (here.templates / "site").is_dir():
+            wanted[here.root / "docs/matrix.svg"] = _picture(here)
     if (here.root / workflows.FOLDER).is_dir():
         wanted |= {here.root / workflows.FOLDER / name: text for name, text in workflows.files(here.templates).items()}
     return wanted, strays
@@ -106,6 +108,14 @@ def _rows(here: project.Project) -> list[Row]:
             )
         )
     return rows
+
+
+def _picture(here: project.Project) -> str:
+    from knowngood import factbook
+    from knowngood.site import collect, picture
+
+    book = factbook.read(here.root / "facts")
+    return picture.svg(collect.seen(here, here.evidence, book)[0], here.templates / "site")
 
 
 def _runs(here: project.Project) -> list[Evidence]:

@@ -27,30 +27,13 @@ def collect(
     here: Project, folder: Path, known: Iterable[Incident], book: Factbook, repository: str | None
 ) -> catalog.Catalog:
     """The catalog of a project, with the evidence in `folder`; images are those of `repository`, else local ones."""
-    matrix = here.matrix
-    wanted = {str(cell): cell for cell in matrix.cells}
-    strays, left_out = _strays(folder, wanted)
-    seen = _observed(here, folder, wanted | strays)
-    records = [record for cell in matrix.cells if (record := here.tree.load_record(cell))]
+    records = [record for cell in here.matrix.cells if (record := here.tree.load_record(cell))]
     weighed = sizes.measure(records)
     images = {
         record.cell: catalog.Image(digest=record.manifest.digest, size=size.size, own=size.own)
         for record, size in zip(records, weighed.cells, strict=True)
     }
-    made = []
-    for name, cell in (wanted | strays).items():
-        left_out += seen[name].left_out
-        made.append(
-            _cell(
-                cell,
-                seen[name],
-                aliases=[alias for alias, target in matrix.aliases.items() if target == name],
-                in_matrix=name in wanted,
-                driver=book.fact("torch", cell.torch, "driver_minimum"),
-                reference=_reference(here, cell, repository) if name in wanted else None,
-                image=images.get(name),
-            )
-        )
+    made, left_out = seen(here, folder, book, repository, images)
     return catalog.Catalog(
         schema=catalog.SCHEMA,
         cells=made,
@@ -70,6 +53,35 @@ def collect(
         ],
         left_out=left_out,
     )
+
+
+def seen(
+    here: Project,
+    folder: Path,
+    book: Factbook,
+    repository: str | None = None,
+    images: Mapping[str, catalog.Image] | None = None,
+) -> tuple[list[catalog.Cell], list[str]]:
+    """The cells of the matrix and those that only evidence knows, with their runs; and what was left out, and why."""
+    matrix = here.matrix
+    wanted = {str(cell): cell for cell in matrix.cells}
+    strays, left_out = _strays(folder, wanted)
+    found = _observed(here, folder, wanted | strays)
+    made = []
+    for name, cell in (wanted | strays).items():
+        left_out += found[name].left_out
+        made.append(
+            _cell(
+                cell,
+                found[name],
+                aliases=[alias for alias, target in matrix.aliases.items() if target == name],
+                in_matrix=name in wanted,
+                driver=book.fact("torch", cell.torch, "driver_minimum"),
+                reference=_reference(here, cell, repository) if name in wanted else None,
+                image=(images or {}).get(name),
+            )
+        )
+    return made, left_out
 
 
 def _strays(folder: Path, wanted: Mapping[str, Cell]) -> tuple[dict[str, Cell], list[str]]:

@@ -38,8 +38,8 @@ def files(
     catalog: Catalog, templates: Path, incidents: Mapping[str, str], runs_at: str | None = None
 ) -> dict[str, str]:
     """Every page; `incidents` are their pages, as HTML; `runs_at` is where the folder of evidence can be read."""
-    environment = _environment(templates)
-    environment.globals.update(
+    reader = environment(templates)
+    reader.globals.update(
         glyphs=GLYPHS, meanings=MEANINGS, tiers=TIERS, settings=list(ATTENTION), greatest=greatest, runs_at=runs_at
     )
     made: dict[str, tuple[str, dict[str, Any]]] = {
@@ -50,15 +50,15 @@ def files(
         "diagnose.html": ("diagnose.html.j2", {}),
         "incidents/index.html": ("incidents.html.j2", {"kinds": _kinds(catalog)}),
     }
-    found = {name: _render(environment, name, template, catalog, more) for name, (template, more) in made.items()}
+    found = {name: _render(reader, name, template, catalog, more) for name, (template, more) in made.items()}
     for cell in catalog.cells:
         name = f"cells/{cell.id}.html"
         more = {"cell": cell, "history": history(cell), "layers": [it for it in catalog.layers if cell.id in it.cells]}
-        found[name] = _render(environment, name, "cell.html.j2", catalog, more)
+        found[name] = _render(reader, name, "cell.html.j2", catalog, more)
     titles = {incident.id: incident.title for incident in catalog.incidents}
     for incident, html in incidents.items():
         name = f"incidents/{incident}.html"
-        found[name] = _render(environment, name, "incident.html.j2", catalog, {"title": titles[incident], "html": html})
+        found[name] = _render(reader, name, "incident.html.j2", catalog, {"title": titles[incident], "html": html})
     static = sorted(path for pattern in ("*.css", "*.js") for path in (templates / "static").glob(pattern))
     found |= {f"static/{path.name}": path.read_text(encoding="utf-8") for path in static}
     return found | {"catalog.json": catalog.text(), "catalog.schema.json": catalogs.schema()}
@@ -70,7 +70,8 @@ def _render(environment: Environment, name: str, template: str, catalog: Catalog
 
 
 @cache
-def _environment(templates: Path) -> Environment:
+def environment(templates: Path) -> Environment:
+    """Of the templates in a folder; all that is filled in is escaped."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     made = Environment(
