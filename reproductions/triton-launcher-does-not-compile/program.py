@@ -1,12 +1,11 @@
 """flash-attn's rotary kernel is compiled for a GPU, V100's sm_70 unless told otherwise, as its first call would.
 
-program.py [--sm NUMBER] [--libcuda]: with a libcuda.so that the linker finds, standing in for the driver's. It only has
-the names that Triton's launcher asks for; the launcher is compiled and loaded, and nothing is launched.
+program.py [--sm NUMBER] [--libcuda]: with a libcuda.so that the linker finds, standing in for the driver's. The
+launcher is compiled and loaded, and nothing is launched.
 """
 
 import argparse
 import json
-import subprocess
 
 arguments = argparse.ArgumentParser()
 arguments.add_argument("--sm", type=int, default=70)
@@ -14,8 +13,9 @@ arguments.add_argument("--libcuda", action="store_true")
 asked = arguments.parse_args()
 
 if asked.libcuda:  # LIBRARY_PATH and LD_LIBRARY_PATH name this folder
-    names = "int cuLaunchKernel, cuGetErrorString, cuPointerGetAttribute, cuFuncSetAttribute;"
-    subprocess.run(["gcc", "-shared", "-o", "libcuda.so", "-x", "c", "-"], input=names.encode(), check=True)
+    import libcuda
+
+    libcuda.build("libcuda.so")
 
 import triton
 from flash_attn.ops.triton.rotary import rotary_kernel
