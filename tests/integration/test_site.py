@@ -134,6 +134,7 @@ def test_500_cells_and_5000_runs(page, large):
     reach(page, "#answer summary")
     page.keyboard.press("Enter")
     assert "it has transformers 4.5" in page.inner_text("#answer details")
+    page.keyboard.press("Enter")
     reach(page, 'a[href="matrix.html"]')
     page.keyboard.press("Enter")
     page.wait_for_url("**/matrix.html")
