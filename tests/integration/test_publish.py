@@ -161,19 +161,11 @@ def test_published_pulled_into_an_empty_engine_and_run(tiny, proxy, second, caps
     assert puts[-2:] == [f"/v2/team/cells/manifests/{tag}", "/v2/team/cells/manifests/default"]
 
     proxy.asked.clear()
-    start = time.monotonic()
     code, said = run(capsys, "publish", *where)
     assert (code, said["cells"][0]["status"]) == (0, "unchanged")
-    assert time.monotonic() - start < 10
     assert not [item for item in proxy.asked if "/blobs/" in item[1]], "an unchanged publish touched a layer"
 
-    proxy.asked.clear()
-    code, said = run(capsys, "build-matrix", "--all", "--locked", "--published", where[1], "--insecure")
-    (row,) = said["cells"]
-    assert (code, row["status"], row["image"]) == (0, "unchanged", None)
-    assert tag in row["note"]
-    assert not [item for item in proxy.asked if "/blobs/" in item[1]], "what is published was pulled"
-
+    nothing_to_do(capsys, proxy, where, tag)
     code, said = run(capsys, "publish", "--verify", f"{where[1]}:default", "--insecure")
     assert (code, said["problems"], said["digest"]) == (0, [], image.digest)
     assert sorted(item["type"] for item in said["attached"]) == sorted(
@@ -205,6 +197,16 @@ def test_published_pulled_into_an_empty_engine_and_run(tiny, proxy, second, caps
     code, said = run(capsys, "publish", *where, "--revision", "2")
     assert (code, said["cells"][0]["tag"]) == (0, f"{tag}-r2")
     assert registry.digest(f"{tag}-r2") == registry.digest("default") == again.digest
+
+
+def nothing_to_do(capsys, proxy, where, tag):
+    """A run of the matrix that finds everything published builds and pulls nothing."""
+    proxy.asked.clear()
+    code, said = run(capsys, "build-matrix", "--all", "--locked", "--published", where[1], "--insecure")
+    (row,) = said["cells"]
+    assert (code, row["status"], row["image"]) == (0, "unchanged", None)
+    assert tag in row["note"]
+    assert not [item for item in proxy.asked if "/blobs/" in item[1]], "what is published was pulled"
 
 
 @pytest.fixture(scope="module")

@@ -37,9 +37,7 @@ def configure(parser: argparse.ArgumentParser, *, quick: bool = True) -> None:
     parser.add_argument(
         "--record", action="store_true", help="write what came out beside the Dockerfile, as image.json"
     )
-    parser.add_argument(
-        "--compile", action="store_true", help="compile the wheels that the wheelhouse lacks"
-    )
+    parser.add_argument("--compile", action="store_true", help="compile the wheels that the wheelhouse lacks")
     parser.add_argument(
         "--published",
         metavar="REPOSITORY",
