@@ -23,6 +23,7 @@ _LINE = re.compile(
     r"(?P<name>[a-z0-9][a-z0-9-]*)==(?P<version>[a-z0-9.+!]+) --hash=sha256:(?P<sha256>[0-9a-f]{64})"
     r"  # (?P<file>[^\s/]+\.(whl|tar\.gz)) (?P<size>[0-9]+) bytes"
 )
+_BUILD_TAG = re.compile(r"-\d+cu\d{2,3}torch[\d.]+cxx11abi(true|false)[^-]*-")
 _GROUP = re.compile(r"[a-z0-9]+([.-][a-z0-9]+)*")
 _CUDA_SUFFIX = re.compile(r"-cu(\d{2})$")
 
@@ -41,8 +42,8 @@ class Distribution:
 
     @property
     def made_here(self) -> bool:
-        """A wheel that `knowngood compile` made: its local version says for what, and no index has it."""
-        return "+" in self.version
+        """A wheel that `knowngood compile` made: its local version or build tag says for what, and no index has it."""
+        return "+" in self.version or _BUILD_TAG.search(self.file) is not None
 
     def __str__(self) -> str:
         return f"{self.name}=={self.version} --hash=sha256:{self.sha256}  # {self.file} {self.size} bytes"

@@ -1,7 +1,8 @@
 """The wheelhouse: a folder of wheels that no index has, each built for one CUDA, torch, C++ ABI, Python, architecture.
 
 A wheel is taken by its file name, whose local version says what it was built for
-(`flash_attn-2.8.3.post2+cu13torch2.11cxx11abitrue.sm90-cp311-cp311-linux_x86_64.whl`).
+(`flash_attn-2.8.3.post2+cu13torch2.11cxx11abitrue.sm90-cp311-cp311-linux_x86_64.whl`), or its build tag, where the
+package bears no local version (`transformer_engine_torch-2.20.2-1cu13torch2.11cxx11abitrue.sm90-cp311-...`).
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def mismatches(  # noqa: PLR0913
     """
     wanted, pinned = package or cell.flash_attn_package or "", version or cell.flash_attn
     try:
-        name, found, _, tags = parse_wheel_filename(file)
+        name, found, build, tags = parse_wheel_filename(file)
     except InvalidWheelFilename as error:
         return [str(error)]
     wrong = []
@@ -68,7 +69,7 @@ def mismatches(  # noqa: PLR0913
     python = "cp" + cell.python.replace(".", "")
     if not any(tag.interpreter == python and tag.platform.endswith("x86_64") for tag in tags):
         wrong.append(f"its tags are {'.'.join(sorted(map(str, tags)))}, the cell wants {python} on x86_64")
-    local = _LOCAL.fullmatch(found.local or "")
+    local = _LOCAL.fullmatch(found.local or (build[1] if build else ""))
     if local is None:
         wrong.append(
             "its local version does not say CUDA, torch, ABI and architecture (+cu13torch2.11cxx11abitrue.sm90)"

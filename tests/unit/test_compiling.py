@@ -13,6 +13,8 @@ import zipfile
 import pytest
 import stamina
 from harvest_registry import fatbin, serve
+from packaging.utils import parse_wheel_filename
+from packaging.version import Version
 from samples import FA0, FA2, FA4, parsed, with_
 
 from knowngood import apt, wheelhouse
@@ -33,6 +35,7 @@ from knowngood.compiling import (
 from knowngood.compiling.order import Options, orders
 from knowngood.engine import Engine
 from knowngood.errors import InputError, KnowngoodError, MissingError, UsageError
+from knowngood.lock import Distribution
 
 CELL = parse(FA2)
 LOCAL = "cu13torch2.11cxx11abitrue.sm90"
@@ -132,6 +135,19 @@ def test_the_same_files_are_the_same_wheel_and_an_installer_takes_it(tmp_path):
     pip += ["--python-version", "3.11", "--python-platform", "x86_64-manylinux_2_36"]
     subprocess.run([*pip, "--target", str(target), str(first)], check=True)
     assert (target / "kgprobe/_C.so").read_bytes() == b"\x7fELF"
+
+
+def test_a_package_that_compares_its_version_keeps_it(tmp_path):
+    """As transformer-engine-torch, which asserts that its version is that of its core."""
+    wheel = pack.pack(tmp_path / "a", found_wheel(tmp_path / "a"), LOCAL, tmp_path, plain=True)
+    assert wheel.name == f"kgprobe-1.0-1{LOCAL}-cp311-cp311-linux_x86_64.whl"
+    assert parse_wheel_filename(wheel.name)[1:3] == (Version("1.0"), (1, LOCAL))
+    with zipfile.ZipFile(wheel) as archive:
+        assert "\nVersion: 1.0\n" in archive.read("kgprobe-1.0.dist-info/METADATA").decode()
+    made = Distribution(name="kgprobe", version="1.0", file=wheel.name, sha256="0" * 64, size=1)
+    assert made.made_here
+    assert not dataclasses.replace(made, file="kgprobe-1.0-1-cp311-cp311-linux_x86_64.whl").made_here
+    assert recipe.recipe("transformer-engine-torch").plain
 
 
 def written(tmp_path, data=b"wheel"):

@@ -33,6 +33,15 @@ def test_other_spellings_of_a_wheel_that_fits(file):
     assert wheelhouse.mismatches(file, CELL, cxx11abi=True) == []
 
 
+def test_a_package_that_bears_no_local_version_says_it_in_the_build_tag():
+    file = "transformer_engine_torch-2.20.2-1cu13torch2.11cxx11abitrue.sm90-cp311-cp311-linux_x86_64.whl"
+    ask = {"cxx11abi": True, "package": "transformer-engine-torch", "version": "2.20.2"}
+    assert wheelhouse.mismatches(file, CELL, **ask) == []
+    assert wheelhouse.mismatches(file.replace("sm90", "sm80"), CELL, **ask) == ["it is for sm_80, the cell is sm_90"]
+    (said,) = wheelhouse.mismatches(file.replace("-1cu13torch2.11cxx11abitrue.sm90", "-1"), CELL, **ask)
+    assert said.startswith("its local version does not say CUDA")
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

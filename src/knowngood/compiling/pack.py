@@ -17,34 +17,34 @@ _TIME = (1980, 1, 1, 0, 0, 0)
 _FILE, _PROGRAM = 0o100644 << 16, 0o100755 << 16
 
 
-def name(built: str, local: str) -> str:
-    """The file name of the wheel `built` (`flash_attn-2.8.3-cp311-...whl`) with a local version. Pure."""
+def name(built: str, local: str, *, plain: bool = False) -> str:
+    """The file name of the wheel `built` (`flash_attn-2.8.3-cp311-...whl`) with a local version. Pure.
+
+    With `plain` the version stays as published, and what the wheel is for stands in the build tag.
+    """
     try:
         parse_wheel_filename(built)
     except InvalidWheelFilename as error:
         raise KnowngoodError(f"the setup made a file that is no wheel: {error}") from None
     project, version, rest = built.split("-", 2)
-    return f"{project}-{version.partition('+')[0]}+{local}-{rest}"
+    return f"{project}-{version.partition('+')[0]}{'-1' if plain else '+'}{local}-{rest}"
 
 
-def pack(folder: Path, built: str, local: str, house: Path) -> Path:
-    """Write the wheel that was unpacked to `folder` into `house`, with the local version `local`; whole or not at all.
+def pack(folder: Path, built: str, local: str, house: Path, *, plain: bool = False) -> Path:
+    """Write the wheel that was unpacked to `folder` into `house`, named by `name`; whole or not at all.
 
     Files are in order, of one time, and stored: what deflate makes depends on the zlib at hand.
     """
-    wheel = house / name(built, local)
+    wheel = house / name(built, local, plain=plain)
     project, version, _ = wheel.name.split("-", 2)
-    stem = f"{project}-{version.partition('+')[0]}"
     infos = [path for path in folder.glob("*.dist-info") if path.is_dir()]
     if len(infos) != 1:
         raise KnowngoodError(f"{built} has {len(infos)} .dist-info folders, a wheel has one")
+    info = f"{project}-{version}.dist-info"
     files: dict[str, Path | bytes] = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file():
-            files[path.relative_to(folder).as_posix().replace(f"{infos[0].name}/", f"{stem}+{local}.dist-info/", 1)] = (
-                path
-            )
-    info = f"{stem}+{local}.dist-info"
+            files[path.relative_to(folder).as_posix().replace(f"{infos[0].name}/", f"{info}/", 1)] = path
     files[f"{info}/METADATA"] = _versioned((infos[0] / "METADATA").read_text(encoding="utf-8"), version).encode()
     record = f"{info}/RECORD"
     files.pop(record, None)

@@ -75,6 +75,8 @@ def plan(order: Order, line: Pipeline, options: Options, say: Say) -> Planned:
     }
     folder = record.key(inputs)
     inputs |= {"local": local, "script": record.sha256(Path(inside.__file__))}
+    if needed.plain:
+        inputs["plain"] = True
     job = container.Job(
         name=f"knowngood-compile-{folder[:16]}",
         image=image.tag,

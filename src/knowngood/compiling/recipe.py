@@ -25,6 +25,8 @@ class Recipe:
     """The environment variable by which its setup takes architectures, `90;100`; torch's own where it has none."""
     requires: tuple[str, ...] = ()
     """What its setup needs beside `TOOLS`."""
+    plain: bool = False
+    """Its wheel keeps the version as published, since the package compares it; the build tag says what it is for."""
 
 
 RECIPES: Mapping[str, Recipe] = {
@@ -37,6 +39,7 @@ RECIPES: Mapping[str, Recipe] = {
         env={"NVTE_FRAMEWORK": "pytorch", "NVTE_PYTORCH_FORCE_BUILD": "TRUE"},
         switch="NVTE_CUDA_ARCHS",
         requires=("pybind11",),
+        plain=True,  # transformer_engine/common asserts that its version is, to the letter, its core's
     ),
 }
 

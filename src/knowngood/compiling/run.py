@@ -10,7 +10,7 @@ from pathlib import Path
 
 from knowngood import paths, wheelhouse
 from knowngood.cell import Cell
-from knowngood.compiling import container, inside, pack, plan, published, record
+from knowngood.compiling import container, inside, pack, plan, published, recipe, record
 from knowngood.compiling.order import Options, Order, Result, Status
 from knowngood.compiling.record import Record
 from knowngood.errors import KnowngoodError
@@ -115,7 +115,8 @@ class Compiler:
                 f"{order.package} {order.version} was told to compile for {told} and has code for {found} (log: {log})"
             )
         built = str(ended.result["wheel"])
-        wheel = pack.pack(unpacked, built, planned.local, self.options.wheelhouse)
+        plain = recipe.recipe(order.package).plain
+        wheel = pack.pack(unpacked, built, planned.local, self.options.wheelhouse, plain=plain)
         attempts = [record.attempt(path) for path in sorted(job.work.glob("attempt-*.json"), key=_number)]
         seen = {key: value for key, value in ended.result.items() if key not in ("ok", "wheel")}
         made = Record(

@@ -35,8 +35,8 @@ def wanted(locks: Locks) -> dict[Distribution, tuple[str, ...]]:
 
 
 def is_ours(item: Distribution) -> bool:
-    """A wheel that `knowngood compile` made: its local version says for what, and no index has it."""
-    return "+" in item.version
+    """A wheel that `knowngood compile` made: no index has it."""
+    return item.made_here
 
 
 def findings(locks: Locks, listings: Mapping[str, Listing | str]) -> list[Finding]:
