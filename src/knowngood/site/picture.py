@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from knowngood.site.catalog import Cell
 
-LETTER, TIER, SQUARE, ROW, TOP = 6.6, 132, 64, 24, 64
+LETTER, TIER, SQUARE, ROW, TOP = 5.7, 126, 54, 23, 64
 """Pixels: the width of a letter of a cell's name, of a tier, of a square; the height of a row and of what is above."""
 
 
