@@ -2,11 +2,13 @@
 
 Out of the release's attention.py: what it imports from flash-attn, which of its version flags hold, how the ring
 (AttnFuncWithCPAndKVP2P) collects the keyword arguments, and the call. Out of flash-attn: the functions' arguments, with
-empty bodies. The statements are run; nothing else of either package is, and no GPU is needed.
+empty bodies. The statements are run; nothing else of either package is, and no GPU is needed. With the argument
+`two-gpus` it is the installed packages on two GPUs instead (two_gpus.py).
 """
 
 import ast
 import json
+import sys
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
@@ -79,6 +81,12 @@ def call(method, functions, names):
     if not found:
         raise SystemExit(f"no call of {' or '.join(functions)}")
 
+
+if sys.argv[1:] == ["two-gpus"]:
+    import two_gpus
+
+    two_gpus.main()
+    raise SystemExit
 
 tree = ast.parse(Path(ATTENTION).read_text())
 installed = Version(version("flash-attn"))

@@ -67,7 +67,7 @@ class Place(Protocol):
 
     @property
     def where(self) -> str:
-        """Its name: `venv` or `image`."""
+        """Its name: `venv`, `image` or `here`."""
         ...
 
     def node(self) -> Mapping[str, Any]:

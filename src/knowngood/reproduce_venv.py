@@ -120,16 +120,23 @@ def _uv(argv: Sequence[str]) -> None:
 
 def run(venv: Path, folder: Path, job: Job) -> Observation:
     """Run the job's program with the environment's Python, in a folder with its files."""
+    environment = {"PATH": f"{venv / 'bin'}:/usr/local/bin:/usr/bin:/bin", **variables(job, str(folder))}
+    return execute(venv / "bin/python", folder, job, environment, {str(venv): "venv", sys.base_prefix: "python"})
+
+
+def execute(
+    python: Path, folder: Path, job: Job, environment: Mapping[str, str], places: Mapping[str, str]
+) -> Observation:
+    """Run the job's program in a folder, with its files laid there; `places` are folders and what they are called."""
     for name, content in job.files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
         path.chmod(mode(content))
     (folder / "tmp").mkdir()
-    environment = {"PATH": f"{venv / 'bin'}:/usr/local/bin:/usr/bin:/bin", **variables(job, str(folder))}
     try:
         done = subprocess.run(
-            [venv / "bin/python", *job.command],
+            [python, *job.command],
             cwd=folder,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -145,5 +152,5 @@ def run(venv: Path, folder: Path, job: Job) -> Observation:
         done.returncode,
         done.stdout.decode(errors="replace"),
         json.loads(report.read_text()) if report.exists() else {},
-        places={str(venv): "venv", str(folder.resolve()): ".", str(folder): ".", sys.base_prefix: "python"},
+        places={**places, str(folder.resolve()): ".", str(folder): "."},
     )

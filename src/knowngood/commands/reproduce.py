@@ -21,9 +21,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--in",
         dest="place",
-        choices=("image", "venv"),
+        choices=("image", "venv", "here"),
         default="image",
-        help="images, built as those of cells are, or virtual environments on this machine (default: %(default)s)",
+        help="images, built as those of cells are; virtual environments on this machine; or the environment that "
+        "knowngood runs in, as it is (default: %(default)s)",
     )
     parser.add_argument(
         "--side", metavar="SIDE", help="only `failing`, `fixed` or one side by its name; leaves no evidence"
@@ -57,6 +58,10 @@ def run(arguments: argparse.Namespace) -> Answer:
 def _place(name: str, *, keep: bool, say: Say) -> Place:
     from knowngood import project
 
+    if name == "here":
+        from knowngood.reproduce_here import Here
+
+        return Here()
     if name == "venv":
         from knowngood.reproduce_venv import Venv
 
