@@ -37,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
     common.add_tracker(parser)
     common.add_wheelhouse(parser)
-    common.add_smoke(parser, quick=False)
+    common.add_smoke(parser, quick=True)
 
 
 def run(arguments: argparse.Namespace) -> Answer:
