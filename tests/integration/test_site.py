@@ -212,7 +212,7 @@ def test_a_square_leads_to_its_evidence(page, site):
     assert seen["evidence"] in page.inner_text("main")
 
 
-@pytest.mark.parametrize(("scheme", "names"), [("light", PAGES), ("dark", ("index", "diagnose"))])
+@pytest.mark.parametrize(("scheme", "names"), [("light", PAGES), ("dark", ("index", "matrix", "diagnose"))])
 def test_pages_are_accessible_and_fit_a_phone(page, site, scheme, names):
     from axe_playwright_python.sync_playwright import Axe
 
