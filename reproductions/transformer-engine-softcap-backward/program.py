@@ -82,10 +82,10 @@ def call(method, functions, names):
         raise SystemExit(f"no call of {' or '.join(functions)}")
 
 
-if sys.argv[1:] == ["two-gpus"]:
+if sys.argv[1:2] == ["two-gpus"]:
     import two_gpus
 
-    two_gpus.main()
+    two_gpus.main(sys.argv[2])
     raise SystemExit
 
 tree = ast.parse(Path(ATTENTION).read_text())

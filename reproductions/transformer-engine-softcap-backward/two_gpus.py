@@ -15,8 +15,9 @@ import tempfile
 import time
 from pathlib import Path
 
-os.environ |= {"NVTE_FLASH_ATTN": "1", "NVTE_FUSED_ATTN": "0", "NVTE_UNFUSED_ATTN": "0"}
 GPUS = 2
+SWITCHES = {"flash-attn": "NVTE_FLASH_ATTN", "cudnn": "NVTE_FUSED_ATTN", "unfused": "NVTE_UNFUSED_ATTN"}
+KERNELS = {"flash-attn": ("flash::flash_fwd", "flash::flash_bwd"), "cudnn": ("flash_fprop", "flash_bprop")}
 WAYS = [(way, layout) for way in ("p2p", "all_gather", "a2a") for layout in ("bshd", "thd")]
 DEMANDED = "p2p"  # the ring: the calls that the incident is about
 LENGTHS = {"bshd": [2048, 2048], "thd": [1024, 512, 2048, 256]}  # each a multiple of twice the GPUs
@@ -110,8 +111,8 @@ def watched(work):
         torch.cuda.synchronize()
     kernels = {}
     for item in seen.key_averages():
-        if any(part in item.key for part in ("flash_fwd", "flash_bwd", "fmha", "sdpa", "ncclDevKernel")):
-            name = item.key.partition("<")[0].partition("(")[0]
+        if any(part in item.key for part in ("flash_", "fmha", "sdpa", "ncclDevKernel")):
+            name = item.key.partition("<")[0].partition("(")[0][:70]
             kernels[name] = kernels.get(name, 0) + item.count
     return found, {name: count for name, count in CALLS.items() if count}, kernels
 
@@ -176,7 +177,7 @@ def both(folder):
     return [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(GPUS)]
 
 
-def judged(seen):
+def judged(seen, attention):
     """What both saw of one way and layout, in a sentence; and what is wrong with it."""
     error, alone = (max(item[key] for item in seen) for key in ("error", "alone"))
     calls = [f"{name} {count}" for name, count in seen[0]["calls"].items()]
@@ -184,14 +185,16 @@ def judged(seen):
     wrong = [] if error <= ALLOWED else [f"the error is above {ALLOWED}"]
     for item in seen:
         kernels = " ".join(item["kernels"])
-        lacking = [part for part in ("flash::flash_fwd", "flash::flash_bwd", "ncclDevKernel") if part not in kernels]
+        lacking = [part for part in (*KERNELS[attention], "ncclDevKernel") if part not in kernels]
         wrong += [f"no kernel {part}" for part in lacking]
-        wrong += [] if any("backward" in name for name in item["calls"]) else ["no call of a backward of flash-attn's"]
+        if any("backward" in name for name in item["calls"]) != (attention == "flash-attn"):
+            wrong.append(f"calls of flash-attn's backward: {item['calls']}")
     return told, wrong
 
 
-def main():
-    """Start both, and judge what they found."""
+def main(attention):
+    """Start both, with this one of TransformerEngine's attentions, and judge what they found."""
+    os.environ |= {switch: str(int(name == attention)) for name, switch in SWITCHES.items()}
     with tempfile.TemporaryDirectory() as folder:
         found = both(folder)
     wrong, said = [], {"GPUs": " and ".join(item["gpu"] for item in found)}
@@ -203,8 +206,11 @@ def main():
         if refusals:
             said[name] = refusals[0]
             continue
-        said[name], faults = judged(seen)
-        wrong += [f"{name}: {fault}" for fault in faults if way == DEMANDED]
+        said[name], faults = judged(seen, attention)
+        if way == DEMANDED:
+            wrong += [f"{name}: {fault}" for fault in faults]
+        elif faults:
+            said[name] += f" (wrong: {faults[0]})"
     print(json.dumps(said), flush=True)
     if wrong:
         raise SystemExit("; ".join(wrong))

@@ -149,7 +149,7 @@ class Summary:
         return made[:-1]
 
 
-_PLACES = {"venv": "a virtual environment", "image": "images"}
+_PLACES = {"venv": "a virtual environment", "image": "images", "here": "an environment as it was"}
 
 
 def summary(name: str, evidence: Path | None = None) -> Summary:
