@@ -49,7 +49,8 @@ class Images:
         }
         if verdict.outcome is Outcome.DIFFERENT:
             names = ", ".join(item.name for item in verdict.differences)
-            said = f"built again it is {verdict.rebuilt}, recorded is {verdict.recorded}; {names} differ"
+            digests = f"{(verdict.rebuilt or '')[:19]} is not {(verdict.recorded or '')[:19]}"
+            said = f"not as recorded: {names} differ ({digests})"
             return Attempt(domain=Domain.IMAGE, text=said, where=where, data=data)
         if verdict.outcome is not Outcome.SAME:
             said = verdict.note or "it has no image.json"
