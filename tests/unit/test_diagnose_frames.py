@@ -117,7 +117,7 @@ def observed():
     """Frames that real runs ended in, with the releases that were installed."""
     for path in sorted((root() / "evidence" / "incidents").glob("*/*.json")):
         for side in json.loads(path.read_text(encoding="utf-8"))["sides"]:
-            for said in (side["exception"] or {}).get("where", []):
+            for said in (side.get("exception") or {}).get("where", []):
                 found = re.fullmatch(r"(?:.*-packages/)?((\w+)/[\w/]+\.py):(\d+) (\w+)", said)
                 if found and found[2].encode() in PACKAGES:
                     yield Frame(PACKAGES[found[2].encode()], found[1], int(found[3]), found[4]), side

@@ -148,6 +148,8 @@ def test_the_rules_that_ship_are_alive():
     about_wheels = {made.id for made in universe.wheel_rules}
     # True of everything harvested so far, and stated for what may come.
     idle = {"ptxas-13-without-volta", "sdpa-efficient-gpu", "transformer-engine-flash-attn-below-maximum"}
+    # Of accelerate there are no facts; `diagnose` holds these against the versions that a log shows.
+    idle |= {"accelerator-dispatch-batches", "adamw-without-train"}
     assert {made.id for made in universe.written} - alive - about_wheels <= idle
     assert all(made.source and made.because for made in universe.rules)
 
