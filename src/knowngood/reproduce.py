@@ -52,6 +52,11 @@ class Job:
         return self.case.definition.sides[self.side].base_without
 
     @property
+    def base_with(self) -> tuple[str, ...]:
+        """The Debian packages that its base must have beside the others."""
+        return self.case.definition.sides[self.side].base_with
+
+    @property
     def command(self) -> tuple[str, ...]:
         """What runs, after the interpreter, in the folder of the files."""
         return ("observe.py", "report.json", "program.py", *self.case.definition.sides[self.side].arguments)
@@ -161,6 +166,7 @@ def _document(case: Case, seen: Seen, incidents: Mapping[str, Incident]) -> dict
         "sources": list(case.definition.unpacked(seen.side)),
         "stand_ins": list(case.definition.standing_in(seen.side)),
         "base_without": list(side.base_without),
+        "base_with": list(side.base_with),
         "arguments": list(side.arguments),
         "environment": dict(side.environment),
     }

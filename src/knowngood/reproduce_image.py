@@ -93,7 +93,8 @@ class Images:
 
 
 def _key(job: Job) -> str:
-    shape = [sorted(job.requirements), sorted(job.excludes), job.case.definition.python, sorted(job.base_without)]
+    shape = [sorted(job.requirements), sorted(job.excludes), job.case.definition.python]
+    shape += [sorted(job.base_without), sorted(job.base_with)]
     return f"{job.case.name[:60]}-{hashlib.sha256(json.dumps(shape).encode()).hexdigest()[:12]}"
 
 
@@ -142,22 +143,22 @@ def matrix(data: Mapping[str, Any], job: Job) -> str:
     }
     made = {**data, "cells": [cell], "aliases": {}, "stack": []}
     if job.base_without:
-        made["bases"] = {base: _without(data["bases"][base], job.base_without)}
+        made["bases"] = {base: _changed(data["bases"][base], job.base_without, job.base_with)}
     if job.excludes:
         excluded = {"when": f"torch={cell['torch']}", "exclude": list(job.excludes)}
         made["amendments"] = [*data.get("amendments", []), {**excluded, "because": "the reproduction leaves them out"}]
     return str(yaml.safe_dump(made, sort_keys=False))
 
 
-def _without(base: Mapping[str, Any], packages: Collection[str]) -> dict[str, Any]:
-    """A base of matrix.yaml, made without these Debian packages."""
+def _changed(base: Mapping[str, Any], without: Collection[str], more: Collection[str]) -> dict[str, Any]:
+    """A base of matrix.yaml, made without some Debian packages, and with what then nothing else brings."""
     listed = base.get("bootstrap", {}).get("packages", [])
-    if absent := sorted(set(packages) - set(listed)):
+    if absent := sorted(set(without) - set(listed)):
         raise KnowngoodError(
             f"base-without: the base does not ask for {', '.join(absent)}, but for {', '.join(listed)}"
         )
-    kept = [name for name in listed if name not in packages]
-    return {**base, "bootstrap": {**base["bootstrap"], "packages": kept}}
+    kept = [name for name in listed if name not in without]
+    return {**base, "bootstrap": {**base["bootstrap"], "packages": [*kept, *more]}}
 
 
 def _run(container: Container, job: Job, image: str) -> Observation:

@@ -14,6 +14,7 @@
         requirements: [transformers==4.44.2]
       without a compiler:
         base-without: [gcc, g++]               # Debian packages that the base is made without; images only
+        base-with: libstdc++6                  # and those that then nothing else brings
       transformers below 4.43:
         expect: trains
         said: transformers below 4.43          # the cure as it was said, when somebody said it
@@ -88,6 +89,7 @@ class Side(_Section):
     sources: Sources = {}
     stand_ins: StandIns = {}
     base_without: Annotated[tuple[str, ...], BeforeValidator(schema.listed), Field(alias="base-without")] = ()
+    base_with: Annotated[tuple[str, ...], BeforeValidator(schema.listed), Field(alias="base-with")] = ()
     arguments: Annotated[tuple[str, ...], BeforeValidator(schema.listed)] = ()
     environment: dict[str, str] = {}
     gpus: Annotated[int, Field(ge=0)] = 0

@@ -162,6 +162,7 @@ def _cells(side: Mapping[str, Any]) -> list[str]:
     pins = ", ".join(pin.partition(";")[0] for pin in [*side["requirements"], *side["sources"]] if _applies(pin, side))
     if side.get("base_without"):
         pins += f"; a base without {', '.join(side['base_without'])}"
+        pins += f", with {', '.join(side['base_with'])}" if side.get("base_with") else ""
     name = side["side"]
     if side["said_cure"] and "exit" in side:
         name += f" (said cure: *{side['said_cure']}*: {'no' if side['exit'] else 'yes'})"

@@ -220,7 +220,7 @@ def test_the_image_is_that_of_a_cell(place):
 
 WITHOUT = DEFINITION.replace(
     "failing: {requirements: transformers==4.44.2}",
-    "failing: {requirements: transformers==4.44.2, base-without: [gcc, g++]}",
+    "failing: {requirements: transformers==4.44.2, base-without: [gcc, g++], base-with: libstdc++6}",
 )
 
 
@@ -232,11 +232,11 @@ def test_a_side_may_want_a_base_without_packages(place, tmp_path):
     data = {"bases": {"debian11": asked, "debian12": {"python": "3.11"}}, "cells": []}
     job, other = where.jobs
     assert yaml.safe_load(matrix(data, job))["bases"] == {
-        "debian11": {"python": "3.9", "bootstrap": {"suite": "bullseye", "packages": ["python3"]}}
+        "debian11": {"python": "3.9", "bootstrap": {"suite": "bullseye", "packages": ["python3", "libstdc++6"]}}
     }
     assert set(yaml.safe_load(matrix(data, other))["bases"]) == {"debian11", "debian12"}
     reproductions.store(found, tmp_path)
-    assert "; a base without gcc, g++ |" in "\n".join(reproductions.summary("gone", tmp_path).lines())
+    assert "; a base without gcc, g++, with libstdc++6 |" in "\n".join(reproductions.summary("gone", tmp_path).lines())
     asked["bootstrap"]["packages"].remove("gcc")
     with pytest.raises(KnowngoodError, match="the base does not ask for gcc, but for python3, g"):
         matrix(data, job)
