@@ -24,6 +24,7 @@ from subprocess import run
 from typing import Any
 
 from knowngood import cell as cells
+from knowngood import sealed
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMITS = {"all anew, seconds": 10, "one run more, seconds": 10, "nothing new, seconds": 10, "first page, bytes": 300e3}
@@ -67,11 +68,12 @@ def evidence(folder: Path, names: list[str], count: int, *, whole: bool = True) 
         when = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(days=number // len(names), seconds=number)
         stored |= {"cell": names[number % len(names)], "when": when.isoformat(), "where": "container-gpu"}
         stored["image"] = f"sha256:{number // 3000:064x}"
-        name = f"{when.strftime('%Y%m%dT%H%M%SZ')}-{suite[:12]}.json"
-        path = folder / "evidence" / stored["cell"] / name
+        data = f'{json.dumps(stored)[:-1]}, "report": {reports[number % len(real)]}}}\n'.encode()
+        path = (
+            folder / "evidence" / stored["cell"] / sealed.name(f"{when.strftime('%Y%m%dT%H%M%SZ')}-{suite[:12]}", data)
+        )
         path.parent.mkdir(parents=True, exist_ok=True)
-        text = f'{json.dumps(stored)[:-1]}, "report": {reports[number % len(real)]}}}\n'
-        written += path.write_bytes(text.encode())
+        written += path.write_bytes(data)
     return written
 
 

@@ -8,17 +8,18 @@ them. Nothing else of a file is touched; one that does not load as evidence is r
 
 from __future__ import annotations
 
+import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from knowngood import evidence, project
-from knowngood.atomic import write_text
 
 folder, prefix = sys.argv[1:]
 for path in sorted(Path(folder).glob("*/*.json")):
     found = evidence.load(path)
     if isinstance(found, str):
         sys.exit(found)
-    target = project.find().evidence / found.cell / path.name
-    write_text(target, path.read_text(encoding="utf-8").replace(prefix, ""))
+    report = json.loads(json.dumps(found.report, ensure_ascii=False).replace(prefix, ""))
+    target = evidence.store(replace(found, report=report), project.find().evidence)
     print(target.relative_to(project.find().root))

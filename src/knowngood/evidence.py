@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from knowngood.atomic import write_text
+from knowngood import sealed
 
 SCHEMA = "knowngood/evidence/1"
 
@@ -93,22 +92,17 @@ class Evidence:
 
 
 def store(evidence: Evidence, folder: Path) -> Path:
-    """Write the run's file, `<cell>/<time>-<suite hash>.json`; returns its path."""
+    """Write the run's file, `<cell>/<time>-<suite hash>-<digest>.json`; returns its path. The same run is one file."""
     stamp = datetime.fromisoformat(evidence.when).astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
-    name = f"{stamp}-{evidence.suite[:12]}"
-    path = folder / evidence.cell / f"{name}.json"
-    for number in itertools.count(2):  # another run of the same second keeps its file
-        if not path.exists():
-            break
-        path = path.with_name(f"{name}-{number}.json")
-    write_text(path, json.dumps(evidence.document(), indent=1, ensure_ascii=False) + "\n")
-    return path
+    text = json.dumps(evidence.document(), indent=1, ensure_ascii=False) + "\n"
+    return sealed.write(folder / evidence.cell, f"{stamp}-{evidence.suite[:12]}", text)
 
 
 def load(path: Path, parse: Callable[[bytes], Any] = json.loads) -> Evidence | str:
     """A run's file, or the sentence that says why it is left out; whoever reads thousands has a faster `parse`."""
     try:
-        stored = parse(path.read_bytes())
+        data = path.read_bytes()
+        stored = parse(data)
         if stored["schema"] != SCHEMA:
             return f"{path}: schema {stored['schema']!r}, this program reads {SCHEMA}"
         found = Evidence(
@@ -123,7 +117,10 @@ def load(path: Path, parse: Callable[[bytes], Any] = json.loads) -> Evidence | s
         _ = (found.ok, found.suite, found.outcomes)
     except (OSError, ValueError, KeyError, TypeError) as error:
         return f"{path}: not readable as evidence ({error!r})"
-    return found if found.cell == path.parent.name else f"{path}: it is of {found.cell}, not of its folder's cell"
+    if found.cell != path.parent.name:
+        return f"{path}: it is of {found.cell}, not of its folder's cell"
+    defect = sealed.defect(path, data)
+    return f"{path}: {defect}" if defect else found
 
 
 def load_all(folder: Path, cell: str) -> tuple[list[Evidence], list[str]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import re
 from collections.abc import Mapping
@@ -14,8 +13,7 @@ from typing import Any
 
 from packaging.requirements import Requirement
 
-from knowngood import project, reproduction, resources
-from knowngood.atomic import write_text
+from knowngood import project, reproduction, resources, sealed
 from knowngood.errors import InputError, Problem, UnknownError
 from knowngood.observation import Outcome
 from knowngood.reproduction import Reproduction
@@ -94,26 +92,21 @@ def load(incident: str, place: Path | None = None) -> Case:
 
 
 def store(run: Mapping[str, Any], evidence: Path | None = None) -> Path:
-    """Write a run's document, `incidents/<name>/<time>-<digest>.json`; returns its path."""
+    """Write a run's document, `incidents/<name>/<time>-<program>-<digest>.json`; returns its path."""
     stamp = datetime.fromisoformat(run["when"]).astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
-    stem = f"{stamp}-{run['digest'][:12]}"
     place = (evidence or project.find().evidence) / "incidents" / str(run["reproduction"])
-    path = place / f"{stem}.json"
-    for number in itertools.count(2):
-        if not path.exists():
-            break
-        path = place / f"{stem}-{number}.json"
-    write_text(path, json.dumps(run, indent=1, ensure_ascii=False) + "\n")
-    return path
+    text = json.dumps(run, indent=1, ensure_ascii=False) + "\n"
+    return sealed.write(place, f"{stamp}-{run['digest'][:12]}", text)
 
 
 def runs(name: str, evidence: Path | None = None) -> list[dict[str, Any]]:
-    """Every run of a reproduction, oldest first, each with its `file`; what does not read as one is left out."""
+    """Every run of a reproduction, oldest first, each with its `file`; what is not as one was stored is left out."""
     found = []
     for path in sorted(((evidence or project.find().evidence) / "incidents" / name).glob("*.json")):
         try:
-            run = json.loads(path.read_text(encoding="utf-8"))
-            if run["schema"] == SCHEMA and run["reproduction"] == name:
+            data = path.read_bytes()
+            run = json.loads(data)
+            if run["schema"] == SCHEMA and run["reproduction"] == name and sealed.defect(path, data) is None:
                 found.append({**run, "file": f"evidence/incidents/{name}/{path.name}"})
         except (OSError, ValueError, KeyError, TypeError):
             continue

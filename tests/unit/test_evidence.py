@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+import hashlib
 import json
+import multiprocessing
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from samples import FA4
 
-from knowngood import evidence
+from knowngood import evidence, sealed
 from knowngood.evidence import Evidence, Tier, Where
 
 SUITE = "5" * 64
@@ -33,7 +35,8 @@ def run(
 
 def test_a_run_is_stored_and_loaded(tmp_path):
     path = evidence.store(run(), tmp_path)
-    assert path == tmp_path / FA4 / f"20261121T100000Z-{SUITE[:12]}.json"
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    assert path == tmp_path / FA4 / f"20261121T100000Z-{SUITE[:12]}-{digest[:32]}.json"
     assert evidence.load(path) == run()
     assert evidence.load_all(tmp_path, FA4) == ([run()], [])
 
@@ -42,15 +45,49 @@ def test_the_time_in_the_name_is_utc(tmp_path):
     assert evidence.store(run(when="2026-11-21T10:00:00+02:00"), tmp_path).name.startswith("20261121T080000Z-")
 
 
-def test_a_stored_run_is_never_overwritten(tmp_path):
+def test_a_stored_run_is_never_overwritten_and_told_twice_is_one(tmp_path):
     runs = [run(ok=ok) for ok in (True, False, True)]
     paths = [evidence.store(item, tmp_path) for item in runs]
-    assert [path.name.removeprefix("20261121T100000Z-" + SUITE[:12]) for path in paths] == [
-        ".json",
-        "-2.json",
-        "-3.json",
-    ]
+    assert paths[0] == paths[2] != paths[1]
     assert [evidence.load(path) for path in paths] == runs
+
+
+def test_a_run_that_was_changed_is_told_and_left_out(tmp_path):
+    good, bad = (evidence.store(run(ok=ok), tmp_path) for ok in (True, False))
+    bad.write_text(bad.read_text().replace('"ok": false', '"ok": true'))
+    runs, (why,) = evidence.load_all(tmp_path, FA4)
+    assert runs == [evidence.load(good)]
+    assert why.startswith(f"{bad}: forged or damaged: its SHA-256 is ")
+
+
+def test_of_old_names_only_what_is_listed_counts(tmp_path):
+    path = evidence.store(run(), tmp_path)
+    old = path.rename(path.with_name(f"20261121T100000Z-{SUITE[:12]}.json"))
+    assert "nor does SHA256SUMS list it" in evidence.load(old)
+    line = f"{hashlib.sha256(old.read_bytes()).hexdigest()}  {FA4}/{old.name}\n"
+    (tmp_path / sealed.LEDGER).write_text(line)
+    assert evidence.load(old) == run()
+    old.write_text(old.read_text().replace("all well", "all good"))
+    assert "by SHA256SUMS it was stored as" in evidence.load(old)
+
+
+def _write(place, writer, count):
+    for number in range(count):
+        evidence.store(run(when="2026-11-21T10:00:00+00:00", node={"name": f"{writer}-{number}"}), place)
+
+
+def test_a_hundred_writers_at_once_lose_nothing(tmp_path):
+    context = multiprocessing.get_context("fork")
+    writers = [context.Process(target=_write, args=(tmp_path, writer, 10)) for writer in range(100)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(60)
+    assert [writer.exitcode for writer in writers] == [0] * 100
+    runs, left_out = evidence.load_all(tmp_path, FA4)
+    assert {item.node["name"] for item in runs} == {f"{a}-{b}" for a in range(100) for b in range(10)}
+    assert (len(runs), left_out) == (1000, [])
+    assert all(path.suffix == ".json" for path in (tmp_path / FA4).iterdir())
 
 
 @pytest.mark.parametrize(
@@ -73,7 +110,7 @@ def test_a_stored_run_is_never_overwritten(tmp_path):
 )
 def test_what_is_no_evidence_is_left_out_with_its_reason(tmp_path, damage, message):
     good = evidence.store(run(), tmp_path)
-    bad = evidence.store(run(), tmp_path)
+    bad = evidence.store(run(node={}), tmp_path)
     bad.write_bytes(damage(bad.read_text()).encode("latin-1"))
     runs, (why,) = evidence.load_all(tmp_path, FA4)
     assert runs == [evidence.load(good)]

@@ -127,8 +127,7 @@ def test_a_failure_and_its_cure_are_evidence(place, tmp_path):
     assert set(where.jobs[1].files) == {*where.jobs[0].files, "more.py", "sources/thing/__init__.py"}
 
     path = reproductions.store(found, tmp_path)
-    again = reproductions.store(found, tmp_path)
-    assert path != again
+    assert reproductions.store(found, tmp_path) == path
     assert path.parent == tmp_path / "incidents/gone"
     summary = reproductions.summary("gone", tmp_path)
     assert summary.outcome == "reproduced"

@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from knowngood import evidence, knowledge, resources
+from knowngood import evidence, knowledge, resources, sealed
 from knowngood.cli import main
 from knowngood.errors import UsageError
 from knowngood.picking import pick
@@ -51,11 +51,9 @@ def run_file(**changes):
     return stored | changes
 
 
-def put(place, stored, name=f"20261120T010203Z-{SUITE[:12]}.json"):
-    path = place / CELL / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(stored if isinstance(stored, str) else json.dumps(stored))
-    return path
+def put(place, stored):
+    text = stored if isinstance(stored, str) else json.dumps(stored)
+    return sealed.write(place / CELL, f"20261120T010203Z-{SUITE[:12]}", text)
 
 
 def made(cells, **changes):

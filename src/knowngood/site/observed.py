@@ -11,7 +11,7 @@ from pathlib import Path
 from knowngood import evidence
 from knowngood.site import sparing
 
-_NAME = re.compile(r"(?P<when>\d{8}T\d{6}Z)-(?P<suite>[0-9a-f]{12})(-\d+)?", re.ASCII)
+_NAME = re.compile(r"(?P<when>\d{8}T\d{6}Z)-(?P<suite>[0-9a-f]{12})(-[0-9a-f]+)?", re.ASCII)
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
 
 
