@@ -31,7 +31,7 @@ def fetch(incident: str, sources: str) -> None:
 
 def run(incident: str, sources: str, out: str) -> None:
     """Every side, in this environment."""
-    from knowngood.commands.diagnose import read
+    from knowngood.incident_files import read
     from knowngood.reproduce_here import Here
 
     def unpacked(pin: str, _globs: Sequence[str], _python: str) -> dict[str, bytes]:

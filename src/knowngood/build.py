@@ -14,9 +14,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from knowngood import build_failure, classic, host, paths, sdk
+from knowngood import build_failure, classic, host, paths, retrying, sdk
 from knowngood.errors import CollectedError, KnowngoodError, redacted
 from knowngood.paths import cache_dir
 from knowngood.render import LABEL
@@ -26,10 +26,12 @@ if TYPE_CHECKING:
     from knowngood.engine import Engine
     from knowngood.lock import Distribution
 
+Done = TypeVar("Done")
 EPOCH = 315532800
 """1980-01-01, the time of every file and of the image: zip knows none older."""
 
-_COMPRESSION = "compression=zstd,compression-level=3,force-compression=true,oci-mediatypes=true"
+COMPRESSION = "compression=zstd,compression-level=3,force-compression=true,oci-mediatypes=true"
+"""How BuildKit compresses layers, wherever it does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,21 +64,26 @@ class Image:
 
 
 def command(plan: Plan, engine: Engine, metadata: Path) -> list[str]:
-    """The argv that builds the plan. Pure."""
-    argv = [*engine.docker, "buildx", "build", "--progress", "plain"]
+    """The argv that builds the plan on an engine. Pure."""
+    argv = [*engine.docker, "buildx", "build", *arguments(plan, engine.network, metadata)]
+    if engine.containerd_store:
+        argv += ["--output", f"type=image,name={plan.tag},{COMPRESSION}"]
+    else:
+        argv += ["--load", "--tag", plan.tag]
+    return [*argv, str(plan.context)]
+
+
+def arguments(plan: Plan, network: str, metadata: Path) -> list[str]:
+    """What `buildx build` is told of a plan, wherever it is built; the output and the context come after it. Pure."""
+    argv = ["--progress", "plain"]
     argv += [] if plan.cached else ["--no-cache"]
-    argv += ["--file", str(plan.dockerfile), "--network", engine.network]
+    argv += ["--file", str(plan.dockerfile), "--network", network]
     for name, place in plan.contexts.items():
         argv += ["--build-context", f"{name}={place}"]
     for name, path in plan.secrets.items():
         argv += ["--secret", f"id={name},src={path}"]
     argv += ["--build-arg", f"SOURCE_DATE_EPOCH={EPOCH}", "--label", f"{LABEL}inputs=sha256:{plan.inputs}"]
-    argv += ["--provenance", "false", "--sbom", "false", "--metadata-file", str(metadata)]
-    if engine.containerd_store:
-        argv += ["--output", f"type=image,name={plan.tag},{_COMPRESSION}"]
-    else:
-        argv += ["--load", "--tag", plan.tag]
-    return [*argv, str(plan.context)]
+    return [*argv, "--provenance", "false", "--sbom", "false", "--metadata-file", str(metadata)]
 
 
 def shape(dockerfile: str, *, lock: str, base: str, recipe: str, suite: str) -> Shape:
@@ -88,7 +95,7 @@ def shape(dockerfile: str, *, lock: str, base: str, recipe: str, suite: str) -> 
         recipe=recipe,
         suite=suite,
         uv=uv_version(),
-        export=f"{_COMPRESSION},epoch={EPOCH}",
+        export=f"{COMPRESSION},epoch={EPOCH}",
     )
 
 
@@ -182,57 +189,68 @@ def build(plan: Plan, engine: Engine, *, log: Path, say: Callable[[str], None]) 
     meanwhile are made again.
     Raises `KnowngoodError` with the sentence that explains the output's last error.
     """
-    import stamina
-
     with paths.locked(log.parent):
         if plan.cached and (found := existing(plan, engine)):
             return found
         if not engine.containerd_store:
             contexts = {name: classic.context(engine, place) for name, place in plan.contexts.items()}
             plan = replace(plan, contexts=contexts)
-        for attempt in stamina.retry_context(on=CollectedError, attempts=3, wait_initial=1, wait_max=5):
-            with attempt:
-                if attempt.num > 1:
-                    say(f"the engine collected a blob in the middle of it: attempt {attempt.num}")
-                return _build(plan, engine, log=log, say=say)
-        raise AssertionError("stamina yields at least one attempt")
+        return _attempted(lambda: _build(plan, engine, log=log, say=say), say)
+
+
+def execute(argv: Sequence[str], env: Mapping[str, str], *, log: Path, say: Callable[[str], None]) -> None:
+    """Run a `buildx build` as `build` does, on whatever builder its words name; again when a blob was collected."""
+    with paths.locked(log.parent):
+        _attempted(lambda: _run(argv, env, log=log, say=say), say)
+
+
+def _attempted(work: Callable[[], Done], say: Callable[[str], None]) -> Done:
+    for attempt in retrying.attempts(on=CollectedError, attempts=3, wait_initial=1, wait_max=5):
+        with attempt:
+            if attempt.num > 1:
+                say(f"the engine collected a blob in the middle of it: attempt {attempt.num}")
+            return work()
+    raise AssertionError("stamina yields at least one attempt")
 
 
 def _build(plan: Plan, engine: Engine, *, log: Path, say: Callable[[str], None]) -> Image:
     with paths.scratch() as folder:
-        metadata = folder / "metadata.json"
-        tail: deque[str] = deque(maxlen=60)
-        begun: set[str] = set()
-        with (
-            log.open("w") as out,
-            subprocess.Popen(
-                command(plan, engine, metadata),
-                env=engine.environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-            ) as process,
-        ):
-            try:
-                assert process.stdout is not None  # noqa: S101
-                for line in map(redacted, process.stdout):
-                    out.write(line)
-                    tail.append(line)
-                    # BuildKit names a step again whenever its output goes on.
-                    if (step := _step(line)) and step not in begun:
-                        begun.add(step)
-                        say(step)
-            except BaseException:
-                process.terminate()
-                raise
-        if process.returncode:
-            raise build_failure.read("".join(tail), log)
+        _run(command(plan, engine, folder / "metadata.json"), engine.environment(), log=log, say=say)
     found = existing(plan, engine)
     if found is None:
         raise KnowngoodError(f"{plan.tag} was built, but the engine does not show it; see {log}")
     return Image(tag=found.tag, digest=found.digest, size=found.size, built=True)
+
+
+def _run(argv: Sequence[str], env: Mapping[str, str], *, log: Path, say: Callable[[str], None]) -> None:
+    tail: deque[str] = deque(maxlen=60)
+    begun: set[str] = set()
+    with (
+        log.open("w") as out,
+        subprocess.Popen(
+            argv,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        ) as process,
+    ):
+        try:
+            assert process.stdout is not None  # noqa: S101
+            for line in map(redacted, process.stdout):
+                out.write(line)
+                tail.append(line)
+                # BuildKit names a step again whenever its output goes on.
+                if (step := _step(line)) and step not in begun:
+                    begun.add(step)
+                    say(step)
+        except BaseException:
+            process.terminate()
+            raise
+    if process.returncode:
+        raise build_failure.read("".join(tail), log)
 
 
 def _step(line: str) -> str | None:

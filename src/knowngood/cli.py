@@ -10,7 +10,6 @@ import argparse
 import importlib
 import io
 import json
-import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -57,12 +56,14 @@ class Answer:
     text: str = ""
 
 
-def parser(command: str | None = None) -> argparse.ArgumentParser:
-    """The argument parser, with the whole of one command or only the list of all."""
+def parser(command: str | None = None, *, alone: bool = False) -> argparse.ArgumentParser:
+    """The argument parser, with the whole of one command, and the list of all unless it is wanted `alone`."""
     top = _Parser(prog="knowngood", description="Known-good container images for training transformer models.")
     top.add_argument("--version", action="version", version=f"knowngood {__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, summary in COMMANDS.items():
+        if alone and name != command:
+            continue
         text = summary[0].upper() + summary[1:] + "."
         one = commands.add_parser(name, help=summary, description=text, allow_abbrev=False)
         one.add_argument("--json", action="store_true", help="one JSON document on stdout")
@@ -77,9 +78,6 @@ def _module(command: str) -> Any:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code (0 yes/done, 1 no/failed, 2 usage, 3 unknown, 4 something is missing)."""
-    logging.getLogger("stamina").addHandler(
-        logging.NullHandler()
-    )  # what is tried again and fails is told as a sentence
     words = list(sys.argv[1:] if argv is None else argv)
     command = next((word for word in words if word in COMMANDS), None)
     as_json = "--json" in words
@@ -87,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
-        arguments = parser(command).parse_args(words)
+        arguments = parser(command, alone=words[:1] == [command]).parse_args(words)
         answer: Answer = _module(arguments.command).run(arguments)
         if as_json and answer.document is not None:  # a command that answers line by line has no one document
             print(json.dumps(answer.document, indent=1))

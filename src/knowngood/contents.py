@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 from zipfile import BadZipFile, ZipFile
 
-from knowngood import host
+from knowngood import host, retrying
 from knowngood.atomic import write_text
 from knowngood.errors import KnowngoodError, MissingError
 from knowngood.paths import cache_dir
@@ -106,11 +106,10 @@ def read(url: str, sha256: str) -> Contents:
 
 def _read_remote(url: str) -> Contents:
     import requests
-    import stamina
     from remotezip import RemoteIOError, RemoteZip
 
     try:
-        for attempt in stamina.retry_context(on=(RemoteIOError, requests.RequestException), attempts=4):
+        for attempt in retrying.attempts(on=(RemoteIOError, requests.RequestException), attempts=4):
             with attempt, _session(url) as session:
                 head = session.head(url, timeout=60, allow_redirects=True, headers={"Accept-Encoding": "identity"})
                 head.raise_for_status()

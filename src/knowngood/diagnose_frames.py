@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from knowngood.diagnose_log import Block
 from knowngood.diagnose_versions import HEAD
 
 MOST = 200
@@ -52,25 +53,25 @@ class Frames:
 
     found: dict[Frame, None] = field(default_factory=dict)
     _read: int = 0
-    _recent: list[bytes] = field(default_factory=list)
+    _recent: list[Block] = field(default_factory=list)
 
     @property
     def hints(self) -> frozenset[bytes]:
         """Without it there is no path of an installed package."""
         return frozenset((b"packages",))
 
-    def feed(self, block: bytes, present: frozenset[bytes]) -> None:
+    def feed(self, block: Block, present: frozenset[bytes]) -> None:
         """Read a block."""
         if self._read < HEAD and b"packages" in present:
-            self._look(block)
+            self._look(block.text)
         elif self._read >= HEAD:
             self._recent = [*self._recent[-1:], block]
-        self._read += len(block)
+        self._read += len(block.raw)
 
     def finish(self) -> None:
         """Read the end; what stands there counts more than what stands at the head."""
         for block in self._recent:
-            self._look(block[-HEAD // 4 :])
+            self._look(block.text[-HEAD // 4 :])
         self._recent = []
 
     def _look(self, block: bytes) -> None:
@@ -97,10 +98,10 @@ class Tracebacks:
         """Every frame has it."""
         return frozenset((b"line",))
 
-    def feed(self, block: bytes, present: frozenset[bytes]) -> None:
+    def feed(self, block: Block, present: frozenset[bytes]) -> None:
         """Read a block."""
         if not self.seen and b"line" in present:
-            self.seen = any(mark in block for mark in FRAME_MARKS)
+            self.seen = any(mark in block.text for mark in FRAME_MARKS)
 
     def finish(self) -> None:
         """There is no more."""

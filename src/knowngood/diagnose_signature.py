@@ -123,7 +123,7 @@ def _words(spans: list[str]) -> tuple[bytes, ...]:
             before, after = data[match.start() - 1 : match.start()], data[match.end() : match.end() + 1]
             if not (cut_before or cut_after or b"\0" in (before, after)):
                 found.add(match.group())
-    rare = [word for word in found if len(word) >= 5 and word not in COMMON]
+    rare = [word for word in found if len(word) >= 5 and word not in COMMON and not word.isdigit()]
     return tuple(sorted(rare, key=lambda word: (-len(word), word))[:3])
 
 

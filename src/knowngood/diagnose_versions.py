@@ -10,8 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
+from knowngood.diagnose_log import Block
+
 HEAD = 1 << 20
 """So far into the log, versions are looked for in running text too, which takes longer."""
+ALIKE = 50
+"""Lines looked at of those that differ in numbers only."""
 MOST = 3_000
 """Places of one kind looked at in one block."""
 
@@ -121,42 +125,47 @@ class Versions:
     cards: list[str] = field(default_factory=list)
     capabilities: list[str] = field(default_factory=list)
     _read: int = 0
-    _recent: list[bytes] = field(default_factory=list)
+    _recent: list[Block] = field(default_factory=list)
 
     @property
     def hints(self) -> frozenset[bytes]:
         """Words without which a block has nothing to read but `==`."""
         return frozenset((b"info", b"whl", b"installed", b"Name", *_SAID, *_PYTHONS, *_REPORTED))
 
-    def feed(self, block: bytes, present: frozenset[bytes]) -> None:
-        """Read a block, of which `present` are the hints that stand in it."""
-        self._equal(block)
-        for word in present & _PYTHONS.keys():
-            python = _PYTHONS[word].search(block)
-            if python is not None:
-                self._note("python", b"3." + python[1])
-        for word in present & _REPORTED.keys():
-            kind, pattern = _REPORTED[word]
-            for match in _some(pattern, block):
-                self._note(kind, match[1])
-        if b"info" in present:
-            self._before(_DIST_INFO, block)
-        if b"whl" in present:
-            self._before(_WHEEL, block)
-        self._installed(block, present)
+    def feed(self, block: Block, present: frozenset[bytes]) -> None:
+        """Read a block, of which `present` are the hints that may stand in it."""
+        if b"==" in block.raw:
+            self._equal(block.text)
+        if present:
+            self._hinted(block.text, present)
         if self._read < HEAD:
-            self._head(block)
+            self._head(block.text)
         else:
             self._recent = [*self._recent[-1:], block]
             if present & _SAID:
-                self._said(block)
-        self._read += len(block)
+                self._said(block.text)
+        self._read += len(block.raw)
 
     def finish(self) -> None:
         """Read the end of the log, where the failure mostly is, as closely as its head."""
         for block in self._recent:
-            self._head(block[-HEAD // 4 :])
+            self._head(block.text[-HEAD // 4 :])
         self._recent = []
+
+    def _hinted(self, text: bytes, present: frozenset[bytes]) -> None:
+        for word in present & _PYTHONS.keys():
+            python = _PYTHONS[word].search(text)
+            if python is not None:
+                self._note("python", b"3." + python[1])
+        for word in present & _REPORTED.keys():
+            kind, pattern = _REPORTED[word]
+            for match in _some(pattern, text):
+                self._note(kind, match[1])
+        if b"info" in present:
+            self._before(_DIST_INFO, text)
+        if b"whl" in present:
+            self._before(_WHEEL, text)
+        self._installed(text, present)
 
     def _said(self, block: bytes) -> None:
         """What stands around the word "version"."""
@@ -175,7 +184,8 @@ class Versions:
             for match in _some(_PIP_SHOW, block):
                 self._add(match[1], match[2])
 
-    def _head(self, block: bytes) -> None:
+    def _head(self, text: bytes) -> None:
+        block = _varied(text)
         padded = b"\n" + block
         for pattern in (_LINE, _TEXT):
             for count, match in enumerate(pattern.finditer(padded)):
@@ -224,6 +234,18 @@ class Versions:
         cuda = _LOCAL_CUDA.search(text)
         if kind == "torch" and cuda is not None:
             self._note("cuda", f"{cuda[1]}.{cuda[2]}".encode())
+
+
+def _varied(text: bytes) -> bytes:
+    """The lines of a text, of those that differ in numbers only the first few: most logs repeat themselves."""
+    counted: dict[bytes, int] = {}
+    kept = []
+    for line in text.split(b"\n"):
+        like = line.translate(None, b"0123456789")
+        counted[like] = number = counted.get(like, 0) + 1
+        if number <= ALIKE:
+            kept.append(line)
+    return b"\n".join(kept)
 
 
 def _some(pattern: re.Pattern[bytes], block: bytes) -> list[re.Match[bytes]]:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
-
-import yaml
+from typing import TYPE_CHECKING, Any
 
 from knowngood.errors import InputError, Problem
+
+if TYPE_CHECKING:
+    import yaml
 
 Path = tuple[str | int, ...]
 
@@ -61,6 +62,8 @@ def read(text: str, file: str) -> Document:
     if len(text) > MAX_LENGTH:
         said = f"the file is longer than {MAX_LENGTH:,} characters; is it the right one?"
         raise InputError([_at(file, None, said)])
+    import yaml
+
     document = Document(file=file, data=None, marks={}, key_marks={})
     try:
         if refused := _refused(text, file):
@@ -85,6 +88,8 @@ def _at(file: str, mark: Any, text: str) -> Problem:
 
 def _refused(text: str, file: str) -> list[Problem]:
     """What YAML has and matrix.yaml does not; stops at the first nesting too deep, before it is followed."""
+    import yaml
+
     problems = []
     depth = 0
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
@@ -111,6 +116,8 @@ def _explain(error: yaml.MarkedYAMLError) -> str:
 
 
 def _convert(node: yaml.Node, path: Path, document: Document) -> Any:
+    import yaml
+
     document.marks[path] = node.start_mark
     if isinstance(node, yaml.SequenceNode):
         return [_convert(item, (*path, index), document) for index, item in enumerate(node.value)]
@@ -134,6 +141,8 @@ def _convert(node: yaml.Node, path: Path, document: Document) -> Any:
 
 def plain(text: str, file: str) -> Any:
     """The data of a file alone, read much faster than with its marks; raises `InputError` as `parse` does."""
+    import yaml
+
     loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
     try:
         return yaml.load(text, Loader=loader)  # noqa: S506 - the base loader makes text, lists and mappings only

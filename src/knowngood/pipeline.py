@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from knowngood import bases, build, evidence, locking, ownership, records, render, smoke, wheelhouse
+from knowngood import bases, build, evidence, locking, ownership, records, render, retrying, smoke, wheelhouse
 from knowngood.atomic import write_text
 from knowngood.cell import Cell
 from knowngood.engine import Engine
@@ -149,13 +149,9 @@ class Pipeline:
 
     def image(self, plan: build.Plan, locked: CellLock, say: Say) -> build.Image:
         """The plan's image, built unless it is there; tried again when a server did not answer."""
-        import stamina
-
         image = build.existing(plan, self.engine)
         if image is None:
-            for attempt in stamina.retry_context(
-                on=NetworkError, attempts=3, wait_initial=2, wait_max=30, timeout=None
-            ):
+            for attempt in retrying.attempts(on=NetworkError, attempts=3, wait_initial=2, wait_max=30, timeout=None):
                 with attempt, build.host_secrets() as secrets:
                     if attempt.num > 1:
                         say(f"the network failed: attempt {attempt.num}")

@@ -19,7 +19,7 @@ from http import HTTPStatus
 from typing import IO, TYPE_CHECKING, TypeVar
 from urllib.parse import urljoin, urlsplit
 
-from knowngood import host
+from knowngood import host, retrying
 from knowngood.errors import KnowngoodError, MissingError, UsageError
 from knowngood.manifests import INDEX, MANIFEST, Descriptor, Manifest, SpoiltError
 from knowngood.reference import DIGEST, Repository
@@ -192,10 +192,9 @@ class Registry:
 
     def _retried(self, attempt: Callable[[], Found], place: str) -> Found:
         import requests
-        import stamina
 
         try:
-            for one in stamina.retry_context(on=_again, attempts=self.attempts, timeout=600):
+            for one in retrying.attempts(on=_again, attempts=self.attempts, timeout=600):
                 with one:
                     return attempt()
         except (_Again, requests.RequestException) as error:

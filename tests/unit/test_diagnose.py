@@ -14,10 +14,10 @@ import yaml
 
 from knowngood import gpus
 from knowngood.cli import main
-from knowngood.commands.diagnose import read
 from knowngood.diagnose import diagnose
-from knowngood.diagnose_log import BLOCK
+from knowngood.diagnose_log import BLOCK, key
 from knowngood.diagnose_signature import SignatureError, compile_signature, plain
+from knowngood.incident_files import read
 
 KNOWN = {incident.id: incident for incident in read() if incident.signatures}
 GPUS = gpus.from_sections(
@@ -334,3 +334,28 @@ def test_a_folder_of_ones_own_incidents(tmp_path, capsys):
     (folder / "bad.yaml").write_text('signatures: ["(x+x+)+y in a long line"]\n')
     assert main(["diagnose", str(log), "--incidents", str(folder)]) == 2
     assert "bad.yaml:1:" in capsys.readouterr().err
+
+
+def test_every_signature_has_a_word_beside_numbers():
+    marks = [mark for incident in read() for mark in incident.marks]
+    assert all(key(word) for mark in marks for word in mark.words)
+    with pytest.raises(SignatureError, match="whole word"):
+        compile_signature("1234567 12345678 123456789")
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r"])
+def test_a_failure_among_lines_that_differ_in_numbers_only_is_found(end):
+    noise = end.join(b"%d%% loss 0.%d" % (number % 100, number) for number in range(200_000))
+    log = (
+        noise + b"\nAttributeError: 'Qwen2FlashAttention2' object has no attribute '_flash_attention_forward'\n" + noise
+    )
+    found = diagnose(
+        io.BytesIO(b"xtuner==0.1.23\ntransformers==4.44.2\nxtuner/model/modules/dispatch/x.py\n" + log), read()
+    )
+    assert [match.incident.id for match in found.matches] == ["xtuner-qwen2-flash-attention-forward"]
+    assert found.matches[0].line == 4 + noise.count(b"\n") + 1
+
+
+def test_versions_in_many_lines_alike_are_all_read():
+    log = b"".join(b"rank %d: transformers 4.4%d.0\n" % (number, number % 3) for number in range(30))
+    assert diagnose(io.BytesIO(log), []).versions["transformers"] == ["4.40.0", "4.41.0", "4.42.0"]

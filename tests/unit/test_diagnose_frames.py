@@ -10,10 +10,12 @@ import re
 import pytest
 
 from knowngood.cli import main
-from knowngood.commands.diagnose import _table, read
+from knowngood.commands.diagnose import _table
 from knowngood.diagnose import diagnose
 from knowngood.diagnose_frames import PACKAGES, Frame, Frames, evidence
+from knowngood.diagnose_log import Block
 from knowngood.harvest.lines import FILES, ranges
+from knowngood.incident_files import read
 from knowngood.query import requirement
 from knowngood.resources import root
 
@@ -79,7 +81,7 @@ def test_a_function_that_the_table_does_not_have_says_nothing():
 )
 def test_frames_are_read_however_they_are_written(line):
     frames = Frames()
-    frames.feed(line.encode(), frames.hints)
+    frames.feed(Block(raw=line.encode()), frames.hints)
     assert list(frames.found) == [Frame("transformers", "transformers/trainer.py", 2052, "train")]
 
 
@@ -93,7 +95,7 @@ def test_frames_are_read_however_they_are_written(line):
 )
 def test_what_is_no_installed_file_with_a_line_is_left_alone(line):
     frames = Frames()
-    frames.feed(line.encode(), frames.hints)
+    frames.feed(Block(raw=line.encode()), frames.hints)
     assert not frames.found
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from knowngood import incidents
 from knowngood.cli import main
-from knowngood.commands.diagnose import read
 from knowngood.diagnose_pages import Around, around_here, known_releases, page, pages
+from knowngood.incident_files import read
 from knowngood.resources import root
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "incidents"

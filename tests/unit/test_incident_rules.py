@@ -12,9 +12,9 @@ import pytest
 
 from knowngood import incident_rules, knowledge
 from knowngood.check import check
-from knowngood.commands.diagnose import read
 from knowngood.diagnose_pages import known_releases, question
 from knowngood.errors import InputError
+from knowngood.incident_files import read
 from knowngood.query import Request, attention, requirement
 from knowngood.resources import root
 from knowngood.verdict import Result

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from knowngood import incidents
-from knowngood.commands.diagnose import read
 from knowngood.diagnose_pages import known_releases
 from knowngood.errors import InputError
+from knowngood.incident_files import read
 
 GOOD = """
 title: A thing that was taken away

@@ -12,8 +12,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from knowngood import resources
-from knowngood.commands.diagnose import read
 from knowngood.diagnose import diagnose
+from knowngood.incident_files import read
 from knowngood.site import script, signatures
 
 KNOWN = read()

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from knowngood.cli import Answer
-from knowngood.errors import InputError, KnowngoodError, MissingError, Problem, UsageError, from_os
+from knowngood.errors import KnowngoodError, UsageError, from_os
 
 if TYPE_CHECKING:
     from knowngood.diagnose import Diagnosis, Match
-    from knowngood.gpus import Gpus
-    from knowngood.incident import Incident
-    from knowngood.incidents import Names
+    from knowngood.diagnose_known import Known
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -26,21 +24,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Diagnose one log."""
+    from knowngood import diagnose_known
     from knowngood.diagnose import diagnose
 
     name = arguments.log or "-"
     if name == "-" and arguments.log is None and sys.stdin.isatty():
         raise UsageError("no log; name a file, or pipe it in: `my-training 2>&1 | knowngood diagnose`")
-    known = read(Path(arguments.incidents) if arguments.incidents else None)
+    known = diagnose_known.read(Path(arguments.incidents) if arguments.incidents else None)
     if name == "-":
-        found = diagnose(sys.stdin.buffer, known, _gpus(), _table)
+        found = diagnose(sys.stdin.buffer, known.incidents, known.cards, _table)
     else:
         path = Path(name)
         if path.is_dir():
             raise UsageError(f"{name} is a folder; name the log file in it")
         try:
             with path.open("rb") as log:
-                found = diagnose(log, known, _gpus(), _table)
+                found = diagnose(log, known.incidents, known.cards, _table)
         except FileNotFoundError:
             raise UsageError(f"there is no file {name}") from None
         except OSError as error:
@@ -49,56 +48,16 @@ def run(arguments: argparse.Namespace) -> Answer:
     return Answer(0 if found.matches else 3, found.document(), _text(found))
 
 
-def _tried(found: Diagnosis, known: Sequence[Incident]) -> Diagnosis:
+def _tried(found: Diagnosis, known: Known) -> Diagnosis:
     """With the remedies tried against the facts, where there is anything to try."""
     from knowngood import diagnose_remedies as remedies
     from knowngood import incident_rules, knowledge
 
     packages = remedies.concerned(found)
-    if not packages:
+    if not packages or known.cards is None:
         return found
-    rules = [made for incident in known if (made := incident_rules.of(incident)) is not None]
-    return remedies.judged(found, knowledge.universe_of(packages, rules))
-
-
-def read(folder: Path | None = None, *, names: bool = False) -> list[Incident]:
-    """The incidents of a folder, knowngood's own without one; `InputError` with every defect.
-
-    With `names` what they refer to must be there, which takes longer.
-    """
-    from knowngood import incidents, resources
-
-    place = folder or resources.root() / "incidents"
-    paths = sorted(place.glob("*.yaml"))
-    if not paths:
-        raise (
-            MissingError(f"there are no incidents in {place}")
-            if folder is None
-            else UsageError(f"{folder} has no incidents (*.yaml)")
-        )
-    texts, problems = {}, []
-    for path in paths:
-        label = f"{folder or 'incidents'}/{path.name}"
-        try:
-            texts[label] = path.read_text(encoding="utf-8")
-        except UnicodeDecodeError as error:
-            problems.append(Problem(file=label, line=1, column=1, text=f"not UTF-8: {error.reason}; save it as UTF-8"))
-    if problems:
-        raise InputError(problems)
-    return incidents.parse_all(texts, _names() if names else None)
-
-
-def _names() -> Names:
-    """The rules, contracts and reproductions that there are."""
-    from knowngood import knowledge, resources
-    from knowngood.incidents import Names
-
-    root = resources.root()
-    return Names(
-        rules=frozenset(rule.id for rule in knowledge.read_rules(root / "rules")),
-        contracts=frozenset(path.stem for path in (root / "contracts").glob("*.yaml")),
-        reproductions=frozenset(path.name for path in (root / "reproductions").glob("*/")),
-    )
+    told = (made for incident in known.incidents if (made := incident_rules.of(incident)) is not None)
+    return remedies.judged(found, knowledge.universe_of(packages, [*known.rules, *told], known.cards))
 
 
 def _table(package: str) -> Mapping[str, Any]:
@@ -112,20 +71,6 @@ def _table(package: str) -> Mapping[str, Any]:
         return {version: entry["facts"] for version, entry in releases.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
-
-
-def _gpus() -> Gpus | None:
-    """The cards of matrix.yaml, to tell what a name in the log stands for."""
-    import yaml
-
-    from knowngood import gpus, resources
-
-    try:
-        text = (resources.root() / "matrix.yaml").read_text(encoding="utf-8")
-        sections = yaml.load(text, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))["gpus"]  # noqa: S506 - text only
-        return gpus.from_sections(sections)
-    except (OSError, yaml.YAMLError, KeyError, TypeError, AttributeError):
-        return None
 
 
 def _text(found: Diagnosis) -> str:

@@ -61,7 +61,7 @@ def _pages(here: project.Project) -> tuple[dict[Path, str], list[Path]]:
     """What follows from facts, incidents, evidence and templates, and the pages that nothing is behind any more."""
     from knowngood import attention_pages, compatibility, diagnose_pages, readme
     from knowngood.ci import workflows
-    from knowngood.commands.diagnose import read
+    from knowngood.incident_files import read
 
     wanted: dict[Path, str] = {}
     strays: list[Path] = []

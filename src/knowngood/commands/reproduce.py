@@ -73,7 +73,7 @@ def _place(name: str, *, keep: bool, say: Say) -> Place:
 
 
 def _incidents() -> Mapping[str, Any]:
-    from knowngood.commands.diagnose import read
+    from knowngood.incident_files import read
 
     return {incident.id: incident for incident in read()}
 

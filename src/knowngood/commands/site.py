@@ -27,8 +27,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> Answer:
     """Make the site."""
     from knowngood import project
-    from knowngood.commands.diagnose import read
     from knowngood.errors import UsageError
+    from knowngood.incident_files import read
     from knowngood.site import folder, make
 
     here = project.find()

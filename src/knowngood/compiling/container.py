@@ -199,7 +199,7 @@ def failure(ended: Ended, log: Path, each: int) -> KnowngoodError:
 def _known(log: Path) -> str:
     """What `diagnose` knows of the log, as further lines."""
     from knowngood import diagnose
-    from knowngood.commands.diagnose import read
+    from knowngood.incident_files import read
 
     with log.open("rb") as opened:
         matches = diagnose.diagnose(opened, read()).matches

@@ -140,7 +140,7 @@ def check(seen: Seen, about: Context, gpus: tuple[str, ...]) -> Result | None:
 def diagnose(log: str) -> tuple[str, ...]:
     """The incidents that stand in a log, best first."""
     from knowngood import diagnose as diagnosing
-    from knowngood.commands.diagnose import read
+    from knowngood.incident_files import read
 
     found = diagnosing.diagnose(io.BytesIO(log.encode()), read())
     return tuple(match.incident.id for match in found.matches)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import requests
-import stamina
 from packaging.utils import (
     InvalidSdistFilename,
     InvalidWheelFilename,
@@ -28,6 +27,8 @@ from pypi_simple import (
     UnsupportedRepoVersionError,
 )
 from requests.adapters import HTTPAdapter
+
+from knowngood import retrying
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -197,7 +198,7 @@ def http_session() -> requests.Session:
 
 def retried(call: Callable[[], T]) -> T:
     """`call()`, again after a pause when the connection failed or the server answered 429 or 5xx."""
-    for attempt in stamina.retry_context(on=_is_transient, attempts=_ATTEMPTS, wait_initial=0.5, wait_max=8.0):
+    for attempt in retrying.attempts(on=_is_transient, attempts=_ATTEMPTS, wait_initial=0.5, wait_max=8.0):
         with attempt:
             return call()
     raise AssertionError("stamina yields at least one attempt")
