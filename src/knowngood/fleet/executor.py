@@ -40,6 +40,9 @@ class Executor(Protocol):
         That is `QUEUED` or `REFUSED`; for a job that the engine already has it is whatever `poll` says.
         """
 
+    def rehearse(self, jobs: Sequence[Job]) -> Sequence[str]:
+        """What `submit` would do, for `--dry-run`: the exact commands, scripts or manifests; the engine is not asked."""
+
     def poll(self, keys: Iterable[str]) -> Mapping[str, Status]:
         """How the jobs stand, in one question to the engine however many they are; what it does not know is `LOST`."""
 
