@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from knowngood import sealed
 
@@ -135,7 +135,34 @@ def load_all(folder: Path, cell: str) -> tuple[list[Evidence], list[str]]:
     return runs, left_out
 
 
-def best(runs: Iterable[Evidence]) -> Evidence | None:
+class Told(Protocol):
+    """Of a run, what follows for its cell from it."""
+
+    @property
+    def where(self) -> Where:
+        """The kind of place."""
+
+    @property
+    def quick(self) -> bool:
+        """Whether only the suite's quick part ran."""
+
+    @property
+    def when(self) -> str:
+        """ISO 8601, UTC."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the suite's verdict was good."""
+
+    @property
+    def outcomes(self) -> Mapping[str, str]:
+        """Attention setting to its outcome."""
+
+
+_T = TypeVar("_T", bound=Told)
+
+
+def best(runs: Iterable[_T]) -> _T | None:
     """The run that says most: a GPU before a CPU, whole before quick, the newest."""
     order = (Where.BARE, Where.CONTAINER_CPU, Where.CONTAINER_GPU)
     return max(runs, key=lambda run: (order.index(run.where), not run.quick, run.when), default=None)
@@ -147,7 +174,7 @@ def attention(runs: Iterable[Evidence]) -> dict[str, str]:
     return said.outcomes if said else {}
 
 
-def tier(runs: Iterable[Evidence], *, locked: bool) -> Tier:
+def tier(runs: Iterable[Told], *, locked: bool) -> Tier:
     """How far the runs prove the cell. An image counts, a bare environment does not: no digest was seen."""
     reached = Tier.RESOLVED if locked else Tier.NONE
     order = list(Tier)

@@ -10,12 +10,13 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from knowngood import evidence, knowledge, resources, sealed
+from knowngood import evidence, knowledge, project, resources, sealed
 from knowngood.cli import main
 from knowngood.errors import UsageError
 from knowngood.picking import pick
 from knowngood.query import Request
-from knowngood.site import asking, catalog, folder, kept, observed, pages, picture, script, sparing, verdicts
+from knowngood.runs import observed
+from knowngood.site import asking, catalog, collect, folder, pages, picture, script, verdicts
 
 ROOT = resources.root()
 CELL = "sm90-cu130-torch2.11.0-tf5.17.0-fa4.0.0b33-triton3.6.0-py311"
@@ -82,25 +83,6 @@ def cell(**changes):
     return whole | {"attention": {"sdpa": {"outcome": "pass"}}, "runs": [run]} | changes
 
 
-def test_a_good_run_is_read(tmp_path):
-    put(tmp_path, run_file())
-    seen = observed.observe(tmp_path, CELL, locked=True)
-    assert (seen.tier, seen.attention, len(seen.runs), seen.left_out) == ("trains-on-gpu", {"sdpa": "pass"}, 1, ())
-
-
-def test_what_was_read_is_kept_until_a_file_changes(tmp_path, monkeypatch):
-    monkeypatch.setenv("KNOWNGOOD_CACHE", str(tmp_path / "cache"))
-    path = put(tmp_path, run_file())
-    first = kept.seen(tmp_path, CELL, locked=True)
-    assert first == observed.observe(tmp_path, CELL, locked=True)
-    monkeypatch.setattr(kept, "observe", lambda *_, **__: pytest.fail("read again"))
-    assert kept.seen(tmp_path, CELL, locked=True) == first
-    monkeypatch.undo()
-    monkeypatch.setenv("KNOWNGOOD_CACHE", str(tmp_path / "cache"))
-    path.write_text("{")
-    assert kept.seen(tmp_path, CELL, locked=True).runs == ()
-
-
 @pytest.mark.parametrize(
     ("stored", "said"),
     [
@@ -117,27 +99,26 @@ def test_what_was_read_is_kept_until_a_file_changes(tmp_path, monkeypatch):
     ],
 )
 def test_what_cannot_be_trusted_is_told_and_left_out(tmp_path, stored, said):
-    put(tmp_path, stored)
-    seen = observed.observe(tmp_path, CELL, locked=False)
-    assert not seen.runs
-    assert len(seen.left_out) == 1
-    assert said in seen.left_out[0]
-    assert str(tmp_path) not in seen.left_out[0]
+    why = observed.load(put(tmp_path, stored))
+    assert said in why
+    assert str(tmp_path) not in why
 
 
-def test_the_real_evidence_is_all_taken():
-    for place in (ROOT / "evidence").glob("sm*"):
-        assert observed.observe(ROOT / "evidence", place.name, locked=True).left_out == ()
-
-
-def test_what_is_stepped_over_changes_nothing(monkeypatch):
-    def every():
-        cells = sorted((ROOT / "evidence").glob("sm*"))
-        return [observed.observe(ROOT / "evidence", place.name, locked=True) for place in cells]
-
-    sparing_of = every()
-    monkeypatch.setattr(sparing, "parse", json.loads)
-    assert sparing_of == every()
+def test_what_was_forged_is_told_and_shown_nowhere(tmp_path, known):
+    good, bad = (put(tmp_path, run_file(node={"n": number})) for number in range(2))
+    bad.write_text(bad.read_text().replace("1 pass", "2 pass"))
+    incident = sealed.write(tmp_path / "incidents" / "gone", "20261120T010203Z-abababababab", "{}")
+    incident.write_text("{ }")
+    (tmp_path / "no cell").mkdir()
+    shown, left_out = collect.seen(project.Project(ROOT), tmp_path, known.universe.world.book)
+    assert [run.file for one in shown for run in one.runs] == [f"{CELL}/{good.name}"]
+    assert [why.partition(":")[0] for why in left_out] == [
+        "no cell/",
+        f"incidents/gone/{incident.name}",
+        f"{CELL}/{bad.name}",
+    ]
+    assert "forged or damaged" in left_out[1]
+    assert "forged or damaged" in left_out[2]
 
 
 class Elements(HTMLParser):

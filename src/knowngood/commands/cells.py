@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from functools import partial
 
 from knowngood import project
 from knowngood.cli import Answer
@@ -19,18 +21,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Answer:
     """List the selected cells."""
-    from knowngood import evidence, select, table
+    from knowngood import select, table
+    from knowngood.runs.index import Index, ask
+    from knowngood.runs.standing import Standing
 
     if arguments.catalog:
         return _of_catalog(arguments.catalog, arguments.select)
     here = project.find()
     matrix = here.matrix
-    rows, document, notes = [], [], []
+    standings = ask(here.evidence, Index.standings, partial(print, file=sys.stderr))
+    rows, document, notes = [], [], list[str]()
     for cell in select.select(matrix.cells, matrix.aliases, arguments.select):
-        runs, left_out = evidence.load_all(here.evidence, str(cell))
-        notes += left_out
-        tier = evidence.tier(runs, locked=(here.tree.cell_folder(cell) / "cell.json").exists())
-        attention = evidence.attention(runs)
+        found = standings.get(str(cell), Standing())
+        notes += found.left_out
+        tier = found.tier(locked=(here.tree.cell_folder(cell) / "cell.json").exists())
+        attention = dict(found.attention)
         aliases = [alias for alias, target in matrix.aliases.items() if target == str(cell)]
         document.append(
             {

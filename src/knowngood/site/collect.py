@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from knowngood import cell as cells
-from knowngood import compatibility, sizes
+from knowngood import compatibility, sealed, sizes
 from knowngood.errors import UsageError
-from knowngood.site import catalog, kept, workers
-from knowngood.site.observed import Seen
+from knowngood.runs import index
+from knowngood.runs.observed import Run, printable
+from knowngood.runs.standing import Standing
+from knowngood.site import catalog
 
 if TYPE_CHECKING:
     from knowngood.cell import Cell
     from knowngood.factbook import Factbook
     from knowngood.incident import Incident
     from knowngood.project import Project
-
-MANY = 200
-"""Files of evidence from which on a second process is worth its start."""
 
 
 def collect(
@@ -65,15 +63,19 @@ def seen(
     """The cells of the matrix and those that only evidence knows, with their runs; and what was left out, and why."""
     matrix = here.matrix
     wanted = {str(cell): cell for cell in matrix.cells}
-    strays, left_out = _strays(folder, wanted)
-    found = _observed(here, folder, wanted | strays)
+    found = index.ask(folder, lambda it: {name: (how, it.runs(name)) for name, how in it.standings().items()})
+    strays, left_out = _strays(found, wanted)
+    left_out += _changed(folder)
     made = []
     for name, cell in (wanted | strays).items():
-        left_out += found[name].left_out
+        how, runs = found.get(name, (Standing(), []))
+        left_out += how.left_out
         made.append(
             _cell(
                 cell,
-                found[name],
+                how,
+                runs,
+                locked=(here.tree.cell_folder(cell) / "cell.json").exists(),
                 aliases=[alias for alias, target in matrix.aliases.items() if target == name],
                 in_matrix=name in wanted,
                 driver=book.fact("torch", cell.torch, "driver_minimum"),
@@ -84,29 +86,23 @@ def seen(
     return made, left_out
 
 
-def _strays(folder: Path, wanted: Mapping[str, Cell]) -> tuple[dict[str, Cell], list[str]]:
+def _strays(found: Iterable[str], wanted: Mapping[str, Cell]) -> tuple[dict[str, Cell], list[str]]:
     """The cells that only evidence knows, and the folders that are of no cell."""
-    found, left_out = {}, []
-    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if path.name in wanted or path.name == "incidents" or not path.is_dir():
-            continue
-        try:
-            found[path.name] = cells.parse(path.name)
-        except UsageError as error:
-            left_out.append(f"{path.name}/: {error}")
-    return found, left_out
+    strays, left_out = {}, []
+    for name in found:
+        if name not in wanted:
+            try:
+                strays[name] = cells.parse(name)
+            except UsageError as error:
+                left_out.append(printable(f"{name}/: {error}"))
+    return strays, left_out
 
 
-def _observed(here: Project, folder: Path, chosen: Mapping[str, Cell]) -> dict[str, Seen]:
-    look = partial(_observe, here, folder)
-    if sum(1 for _ in folder.glob("*/*.json")) < MANY:
-        return dict(zip(chosen, map(look, chosen.values()), strict=True))
-    with workers.pool() as pool:
-        return dict(zip(chosen, pool.map(look, chosen.values(), chunksize=8), strict=True))
-
-
-def _observe(here: Project, folder: Path, cell: Cell) -> Seen:
-    return kept.seen(folder, str(cell), locked=(here.tree.cell_folder(cell) / "cell.json").exists())
+def _changed(folder: Path) -> Iterator[str]:
+    """The reproductions' runs that are not what was stored; their pages are without them."""
+    for path in sorted(folder.glob("incidents/*/*.json")):
+        if defect := sealed.defect(path, path.read_bytes()):
+            yield printable(f"{path.relative_to(folder)}: {defect}")
 
 
 def _reference(here: Project, cell: Cell, repository: str | None) -> str | None:
@@ -121,8 +117,10 @@ def _reference(here: Project, cell: Cell, repository: str | None) -> str | None:
 
 def _cell(  # noqa: PLR0913 - one keyword an attribute of the catalog
     cell: Cell,
-    seen: Seen,
+    how: Standing,
+    runs: Iterable[Run],
     *,
+    locked: bool,
     aliases: list[str],
     in_matrix: bool,
     driver: str | None,
@@ -130,11 +128,11 @@ def _cell(  # noqa: PLR0913 - one keyword an attribute of the catalog
     image: catalog.Image | None,
 ) -> catalog.Cell:
     attention = {}
-    for setting, outcome in seen.attention.items():
-        figures = seen.figures.get(setting)
+    for setting, outcome in how.attention.items():
+        figures = how.figures.get(setting)
         attention[setting] = {
             "outcome": outcome,
-            "reason": seen.reasons.get(setting, ""),
+            "reason": how.reasons.get(setting, ""),
             **(
                 {"step_ms": figures.step_ms, "peak_bytes": figures.peak_bytes, "length": figures.length}
                 if figures
@@ -147,13 +145,13 @@ def _cell(  # noqa: PLR0913 - one keyword an attribute of the catalog
             "axes": {str(axis): value for axis, value in cell.axes().items()},
             "aliases": aliases,
             "in_matrix": in_matrix,
-            "tier": str(seen.tier),
+            "tier": str(how.tier(locked=locked)),
             "driver_minimum": driver,
             "reference": reference,
             "image": image,
             "attention": attention,
-            "evidence": seen.best,
-            "runs": [vars(run) for run in seen.runs],
+            "evidence": how.best,
+            "runs": [vars(run) for run in runs],
         }
     )
 

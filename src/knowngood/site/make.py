@@ -11,10 +11,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from knowngood import knowledge, resources
+from knowngood import knowledge, resources, workers
 from knowngood.atomic import write_text
 from knowngood.paths import cache_dir
-from knowngood.site import asking, collect, markdown, pages, script, signatures, verdicts, workers
+from knowngood.site import asking, collect, markdown, pages, script, signatures, verdicts
 from knowngood.universe import ATTENTION
 
 if TYPE_CHECKING:

@@ -1,15 +1,15 @@
-"""What runs saw of a cell, boiled down to what pages show; files that cannot be trusted are told and left out."""
+"""What a run saw, boiled down to what lists and pages show; a file that cannot be trusted is told and left out."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from knowngood import evidence
-from knowngood.site import sparing
+from knowngood.runs import sparing
 
 _NAME = re.compile(r"(?P<when>\d{8}T\d{6}Z)-(?P<suite>[0-9a-f]{12})(-[0-9a-f]+)?", re.ASCII)
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
@@ -22,7 +22,7 @@ class Run:
     file: str
     """Below the folder of evidence."""
     when: str
-    where: str
+    where: evidence.Where
     image: str | None
     suite: str
     gpu: str | None
@@ -43,68 +43,42 @@ class Figures:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
-    """All of a cell's runs, oldest first."""
+class Observed:
+    """A run, and what is shown of it where it is the one of its cell that says most."""
 
-    tier: evidence.Tier
-    runs: tuple[Run, ...] = ()
-    best: str | None = None
-    """The file of the run that says most, of which `attention`, `reasons` and `figures` are."""
-    attention: Mapping[str, str] = field(default_factory=dict)
-    reasons: Mapping[str, str] = field(default_factory=dict)
+    run: Run
+    reasons: Mapping[str, str]
     """Setting to what the first of its checks that decided the outcome says."""
-    figures: Mapping[str, Figures] = field(default_factory=dict)
-    left_out: tuple[str, ...] = ()
+    figures: Mapping[str, Figures]
 
 
-def observe(folder: Path, cell: str, *, locked: bool) -> Seen:
-    """Read a cell's evidence."""
-    files: dict[str, evidence.Evidence] = {}
-    left_out = []
-    for path in sorted((folder / cell).glob("*.json")):
-        found = load(path)
-        if isinstance(found, str):
-            left_out.append(found)
-        else:
-            files[f"{cell}/{path.name}"] = found
-    runs = sorted((_run(file, run) for file, run in files.items()), key=lambda run: (run.when, run.file))
-    best = evidence.best(files.values())
-    return Seen(
-        tier=evidence.tier(files.values(), locked=locked),
-        runs=tuple(runs),
-        best=next((file for file, run in files.items() if run is best), None),
-        attention=best.outcomes if best else {},
-        reasons=_reasons(best) if best else {},
-        figures=_figures(best) if best else {},
-        left_out=tuple(left_out),
-    )
-
-
-def load(path: Path) -> evidence.Evidence | str:
+def load(path: Path) -> Observed | str:
     """A run's file, or why it is left out; what its name states of time and suite must be what is in it."""
-    label = f"{path.parent.name}/{path.name}"
+    label = printable(f"{path.parent.name}/{path.name}")
     try:
         found = evidence.load(path, sparing.parse)
-    except (RecursionError, AttributeError, MemoryError) as error:
-        return f"{label}: not readable as evidence ({type(error).__name__})"
-    if isinstance(found, str):
-        return found.replace(str(path), label)
-    try:
+        if isinstance(found, str):
+            return printable(found.replace(str(path), label))
         defect = _defect(path, found)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        defect = f"not readable as evidence ({error!r})"
-    return f"{label}: {defect}" if defect else found
+        made = Observed(run=_run(label, found), reasons=_reasons(found), figures=_figures(found))
+    except (RecursionError, AttributeError, MemoryError, ValueError, TypeError, KeyError) as error:
+        return f"{label}: not readable as evidence ({type(error).__name__})"
+    return f"{label}: {defect}" if defect else made
+
+
+def printable(name: str) -> str:
+    """A file's name as UTF-8 can have it: some are bytes that are no text."""
+    return name.encode("utf-8", "backslashreplace").decode()
 
 
 def _defect(path: Path, found: evidence.Evidence) -> str | None:
     """What is not as `knowngood smoke` writes it."""
     when = datetime.fromisoformat(found.when).astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
-    _run(path.name, found), _figures(found), _reasons(found)
     if found.image is not None and not _DIGEST.fullmatch(found.image):
         return f"its image {found.image!r} is no digest"
     name = _NAME.fullmatch(path.stem)
     if name is None:
-        return "its name is not TIME-SUITE.json"
+        return "its name is not TIME-SUITE-DIGEST.json"
     if name["suite"] != found.suite[:12] or name["when"] != when:
         return f"its name states {name['when']} and suite {name['suite']}, its content {when}, {found.suite[:12]!r}"
     return None
@@ -115,7 +89,7 @@ def _run(file: str, run: evidence.Evidence) -> Run:
     return Run(
         file=file,
         when=run.when,
-        where=str(run.where),
+        where=run.where,
         image=run.image,
         suite=run.suite,
         gpu=None if gpu is None else str(gpu),
