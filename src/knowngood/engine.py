@@ -114,6 +114,11 @@ def find_system() -> Engine | Unsuitable:
     if host == f"unix://{embedded.places().socket}":
         # `knowngood engine env` was evaluated in this shell: it is ours, and builds with the host's network.
         return find_embedded() or Unsuitable(reason="the embedded engine does not answer", answers=False)
+    return at(host, context)
+
+
+def at(host: str, context: str = "") -> Engine | Unsuitable:
+    """The engine at an address, which a Docker context may have given, if it answers and is new enough."""
     info = _info(host)
     if info is None:
         return Unsuitable(reason=f"no engine answers at {host}", answers=False)

@@ -27,9 +27,9 @@ def left(engine: Engine) -> Room:
     return Room(memory=_memory(), disk=shutil.disk_usage(_data(engine)).free)
 
 
-def jobs() -> int:
-    """How many cells at once suit the number of processors: a build's export keeps several of them busy."""
-    return max(1, min(4, (os.cpu_count() or 1) // 4))
+def jobs(processors: int | None = None) -> int:
+    """How many cells at once suit the number of processors (this machine's): a build's export keeps several busy."""
+    return max(1, min(4, (processors or os.cpu_count() or 1) // 4))
 
 
 def _memory() -> int:

@@ -149,27 +149,38 @@ class Pipeline:
 
     def image(self, plan: build.Plan, locked: CellLock, say: Say) -> build.Image:
         """The plan's image, built unless it is there; tried again when a server did not answer."""
-        image = build.existing(plan, self.engine)
+        image = self.existing(plan)
         if image is None:
             for attempt in retrying.attempts(on=NetworkError, attempts=3, wait_initial=2, wait_max=30, timeout=None):
                 with attempt, build.host_secrets() as secrets:
                     if attempt.num > 1:
                         say(f"the network failed: attempt {attempt.num}")
-                    whole = replace(plan, secrets=secrets)
-                    image = build.build(whole, self.engine, log=log(locked.cell, "build"), say=say)
+                    image = self.make(replace(plan, secrets=secrets), locked, say)
         assert image is not None  # noqa: S101  # the last attempt raises
         if self.engine.containerd_store:
             self.record(image, locked, plan)
         return image
 
+    def existing(self, plan: build.Plan) -> build.Image | None:
+        """The plan's image, if it was made from the very same inputs."""
+        return build.existing(plan, self.engine)
+
+    def make(self, plan: build.Plan, locked: CellLock, say: Say) -> build.Image:
+        """The plan's image, built."""
+        return build.build(plan, self.engine, log=log(locked.cell, "build"), say=say)
+
     def record(self, image: build.Image, locked: CellLock, plan: build.Plan) -> Record:
         """The record of the plan's image, which stays in the cache; `KnowngoodError` where the engine gives none."""
         made = records.kept(plan.inputs)
         if made is None or made.manifest.digest != image.digest:
-            shape = self.shape(plan.dockerfile.read_text(encoding="utf-8"), locked, plan.contexts["base"])
-            made = records.take(self.engine, image, locked, shape)
+            made = self.taken(image, locked, plan)
             records.keep(made)
         return made
+
+    def taken(self, image: build.Image, locked: CellLock, plan: build.Plan) -> Record:
+        """A new record of the plan's image."""
+        shape = self.shape(plan.dockerfile.read_text(encoding="utf-8"), locked, plan.contexts["base"])
+        return records.take(self.engine, image, locked, shape)
 
     def compare(self, image: build.Image, locked: CellLock, plan: build.Plan) -> str:
         """A note when the image is not what the committed record says; a new record where that is asked for."""

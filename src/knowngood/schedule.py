@@ -15,7 +15,7 @@ DISK_PER_BYTE = 7
 """Bytes on disk for each byte of a wheel while its layer is made: unpacked three times over, and compressed."""
 DISK_AT_LEAST = 3
 """The same for what has to be there in the end; a build that was stopped may have the rest already."""
-_LARGE = 50 * 10**6
+LARGE = 50 * 10**6
 """Bytes of wheels from which a layer is worth waiting for."""
 
 
@@ -29,12 +29,14 @@ class Room:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """A cell to be worked on."""
+    """A cell, or layers, to be worked on."""
 
     cell: str
     need: Room
     makes: frozenset[Key] = frozenset()
     """The large layers that it builds."""
+    after: frozenset[Key] = frozenset()
+    """Layers that others build for it: it begins when they are there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,19 +64,30 @@ def task(item: Wanted, held: Holdings, *, prove: bool) -> Task:
             memory=max(memory, MEMORY_TO_PROVE if prove else 0),
             disk=DISK_PER_BYTE * sum(size for _, size in missing),
         ),
-        makes=frozenset(key for key, size in missing if size >= _LARGE),
+        makes=frozenset(key for key, size in missing if size >= LARGE),
     )
 
 
-def choose(waiting: Sequence[Task], running: Collection[Task], free: Room, *, jobs: int) -> Task | Refusal | Wait:
-    """The task to start now. `free` is what the machine has left; running tasks may not have taken theirs yet."""
+def choose(
+    waiting: Sequence[Task],
+    running: Collection[Task],
+    free: Room,
+    *,
+    jobs: int,
+    others: Collection[Task] = (),
+) -> Task | Refusal | Wait:
+    """The task to start now. `free` is what the machine has left; running tasks may not have taken theirs yet.
+
+    `others` are at work, or wait, elsewhere: what they make is not made here.
+    """
     if len(running) >= jobs:
         return Wait(reason=f"{jobs} at once")
     reasons = []
     for item in waiting:
-        makers = [other.cell for other in running if other.makes & item.makes]
-        if makers:
-            reasons.append(f"{item.cell} waits for layers that {makers[0]} builds")
+        makers = [other.cell for other in (*running, *others) if other.makes & item.makes]
+        first = [other.cell for other in (*waiting, *running, *others) if other.makes & item.after]
+        if makers or first:
+            reasons.append(f"{item.cell} waits for layers that {(makers or first)[0]} builds")
         elif not running:
             if item.need.disk * DISK_AT_LEAST > free.disk * DISK_PER_BYTE:
                 return Refusal(task=item, reason=_too_little(item, free))
