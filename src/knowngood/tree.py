@@ -65,6 +65,10 @@ class Tree:
         """Where the cell's Dockerfile and `cell.json` lie."""
         return self.folder / "cells" / str(cell)
 
+    def locked(self) -> frozenset[str]:
+        """The ids of the cells that have a lock, sound or not."""
+        return frozenset(path.parent.name for path in (self.folder / "cells").glob("*/cell.json"))
+
     def load(self, cell: Cell) -> CellLock | None:
         """The committed lock of a cell, `None` when it was never locked; `UsageError` when it is damaged."""
         path = self.cell_folder(cell) / "cell.json"

@@ -30,24 +30,26 @@ def run(arguments: argparse.Namespace) -> Answer:
     here = project.find()
     matrix = here.matrix
     standings = ask(here.evidence, Index.standings, partial(print, file=sys.stderr))
+    locked = here.tree.locked()
     rows, document, notes = [], [], list[str]()
     for cell in select.select(matrix.cells, matrix.aliases, arguments.select):
-        found = standings.get(str(cell), Standing())
+        name = str(cell)
+        found = standings.get(name, Standing())
         notes += found.left_out
-        tier = found.tier(locked=(here.tree.cell_folder(cell) / "cell.json").exists())
+        tier = found.tier(locked=name in locked)
         attention = dict(found.attention)
-        aliases = [alias for alias, target in matrix.aliases.items() if target == str(cell)]
+        aliases = [alias for alias, target in matrix.aliases.items() if target == name]
         document.append(
             {
-                "id": str(cell),
+                "id": name,
                 "axes": {str(axis): value for axis, value in cell.axes().items()},
                 "aliases": aliases,
                 "tier": str(tier),
                 "attention": attention,
             }
         )
-        passed = ", ".join(name for name, outcome in attention.items() if outcome == "pass")
-        rows.append([str(cell), str(tier), ", ".join(aliases), passed or "-"])
+        passed = ", ".join(setting for setting, outcome in attention.items() if outcome == "pass")
+        rows.append([name, str(tier), ", ".join(aliases), passed or "-"])
     text = table.text(["cell", "tier", "aliases", "trains with"], rows)
     return Answer(0, {"cells": document, "left_out": notes}, "\n".join([text, *notes]))
 

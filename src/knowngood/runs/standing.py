@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING
 
 from knowngood import evidence
 from knowngood.evidence import Tier, Where
 from knowngood.runs.observed import Figures, Observed, Run
+
+if TYPE_CHECKING:
+    import msgspec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,10 +42,7 @@ class Standing:
 
 def parse(text: str) -> Standing:
     """What `text` made."""
-    kept = json.loads(text)
-    figures = {setting: Figures(**item) for setting, item in kept["figures"].items()}
-    proven, left_out = Tier(kept["proven"]), tuple(kept["left_out"])
-    return Standing(**kept | {"proven": proven, "figures": figures, "left_out": left_out})
+    return _decoder().decode(text)
 
 
 def of(
@@ -67,11 +69,18 @@ def of(
 
 def said(run: Run) -> str:
     """What a run said, without when and in which file: the same from night to night, so it is kept once."""
-    kept = {name: value for name, value in vars(run).items() if name not in ("file", "when")}
-    return json.dumps(kept, sort_keys=True)
+    return json.dumps({name: value for name, value in vars(run).items() if name not in ("file", "when")})
 
 
 def heard(text: str, file: str, when: str) -> Run:
     """The run again."""
     kept = json.loads(text)
     return Run(file=file, when=when, **kept | {"where": Where(kept["where"])})
+
+
+@cache
+def _decoder() -> msgspec.json.Decoder[Standing]:
+    """Of ten thousand standings, several times as fast as `json` and constructors."""
+    import msgspec
+
+    return msgspec.json.Decoder(Standing)

@@ -66,6 +66,7 @@ def seen(
     found = index.ask(folder, lambda it: {name: (how, it.runs(name)) for name, how in it.standings().items()})
     strays, left_out = _strays(found, wanted)
     left_out += _changed(folder)
+    locked = here.tree.locked()
     made = []
     for name, cell in (wanted | strays).items():
         how, runs = found.get(name, (Standing(), []))
@@ -75,7 +76,7 @@ def seen(
                 cell,
                 how,
                 runs,
-                locked=(here.tree.cell_folder(cell) / "cell.json").exists(),
+                locked=name in locked,
                 aliases=[alias for alias, target in matrix.aliases.items() if target == name],
                 in_matrix=name in wanted,
                 driver=book.fact("torch", cell.torch, "driver_minimum"),
