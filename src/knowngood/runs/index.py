@@ -31,7 +31,7 @@ _AT_ONCE = 100
 """Cells that are written down together; a run that is killed goes on after them."""
 _TABLES = {
     "made": "(by TEXT)",
-    "cells": "(id INTEGER PRIMARY KEY, name BLOB UNIQUE, changed INTEGER, standing TEXT)",
+    "cells": "(id INTEGER PRIMARY KEY, name BLOB UNIQUE, changed INTEGER, files INTEGER, standing TEXT)",
     "said": "(id BLOB PRIMARY KEY, text TEXT) WITHOUT ROWID",
     "runs": "(cell INTEGER, file BLOB, size INTEGER, changed INTEGER, time TEXT, said BLOB, left_out TEXT,"
     " PRIMARY KEY(cell, file)) WITHOUT ROWID",
@@ -100,7 +100,8 @@ class Index:
             if len(pending) == _AT_ONCE:
                 self._take(pending)
                 pending.clear()
-        self._take(pending, gone)
+        if pending or gone:
+            self._take(pending, gone)
 
     def _is_of(self, made: str) -> bool:
         names = self._database.execute("SELECT 1 FROM sqlite_master WHERE name = 'made'").fetchall()
@@ -115,7 +116,7 @@ class Index:
     def _looks(self) -> tuple[list[Look], list[bytes]]:
         """The cells that may have changed, and those that are gone."""
         known = dict(self._database.execute("SELECT name, changed FROM cells").fetchall())
-        (count,) = self._database.execute("SELECT count(*) FROM runs").fetchone()
+        (count,) = self._database.execute("SELECT coalesce(sum(files), 0) FROM cells").fetchone()
         found, looks = set(), []
         for name in folders.cells(self.folder):
             found.add(name)
@@ -144,7 +145,7 @@ class Index:
 
     def _take_one(self, look: Look, files: Mapping[bytes, Observed | str]) -> None:
         write = self._database.execute
-        write("INSERT OR IGNORE INTO cells(name, changed) VALUES (?, 0)", (look.name,))
+        write("INSERT OR IGNORE INTO cells(name, changed, files) VALUES (?, 0, 0)", (look.name,))
         number, kept = write("SELECT id, standing FROM cells WHERE name = ?", (look.name,)).fetchone()
         for file in look.gone:
             write("DELETE FROM runs WHERE cell = ? AND file = ?", (number, file))
@@ -165,7 +166,8 @@ class Index:
             before = Standing()
         runs, left_out = self._runs(number, cell)
         made = standing.of(runs, left_out, before, lambda file: fresh.get(file) or observed.load(self.folder / file))
-        write("UPDATE cells SET changed = ?, standing = ? WHERE id = ?", (look.changed, made.text(), number))
+        kept = (look.changed, len(runs) + len(left_out), made.text(), number)
+        write("UPDATE cells SET changed = ?, files = ?, standing = ? WHERE id = ?", kept)
 
     def _runs(self, number: int, cell: str) -> tuple[list[Run], list[str]]:
         rows = self._database.execute(
