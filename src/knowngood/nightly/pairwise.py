@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,8 +10,6 @@ from knowngood.cell import NO_FRAMEWORK, Axis, Cell
 
 AXES = (Axis.GPU, Axis.TORCH, Axis.TRANSFORMERS, Axis.FLASH_ATTN, Axis.PYTHON, Axis.FRAMEWORK)
 """CUDA and triton follow from torch."""
-
-_SETTING = "setting"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,10 +35,7 @@ def covering(settings: Mapping[Cell, Sequence[str]]) -> Covering:
     `settings` are those that are looked at in each cell.
     """
     rows = {(*_values(cell), name): str(cell) for cell, names in settings.items() for name in names}
-    names = [*map(str, AXES), _SETTING]
-    factors = {name: list(dict.fromkeys(row[place] for row in rows)) for place, name in enumerate(names)}
-    varied = [name for name in names if len(factors[name]) > 1]
-    chosen = list(rows) if len(varied) < 2 else _made(settings, factors, varied)
+    chosen = _chosen(list(rows))
     return Covering(
         rows=tuple(sorted((rows[row], row[-1]) for row in chosen)),
         combinations=len(rows),
@@ -47,22 +43,25 @@ def covering(settings: Mapping[Cell, Sequence[str]]) -> Covering:
     )
 
 
-def _made(
-    settings: Mapping[Cell, Sequence[str]], factors: Mapping[str, list[str]], varied: Sequence[str]
-) -> list[tuple[str, ...]]:
-    from covertable import make
+def _chosen(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Greedily: the row with the most pairs that no chosen one has, until there are none; the first of equal ones.
 
-    existing = []
-    for cell, names in settings.items():
-        values = zip(map(str, AXES), _values(cell), strict=True)
-        same = [{"operator": "eq", "left": name, "value": value} for name, value in values if name in varied]
-        among = [{"operator": "in", "left": _SETTING, "values": list(names)}] if _SETTING in varied else []
-        existing.append({"operator": "and", "conditions": [*same, *among]})
-    single = {name: values[0] for name, values in factors.items()}
-    made = make(
-        {name: factors[name] for name in varied}, strength=2, constraints=[{"operator": "or", "conditions": existing}]
-    )
-    return [tuple(({**single, **row})[name] for name in factors) for row in made]
+    What a row adds only falls, so that one whose count was right and is still the greatest need not be compared again.
+    """
+    of = [frozenset(pairs([row])) for row in rows]
+    left = set().union(*of)
+    heap = [(-len(found), place) for place, found in enumerate(of)]
+    heapq.heapify(heap)
+    chosen = []
+    while left:
+        _, place = heapq.heappop(heap)
+        adds = len(of[place] & left)
+        if heap and -adds > heap[0][0]:
+            heapq.heappush(heap, (-adds, place))
+        else:
+            chosen.append(rows[place])
+            left -= of[place]
+    return chosen
 
 
 def pairs(rows: Sequence[Sequence[str]]) -> set[tuple[int, str, int, str]]:
