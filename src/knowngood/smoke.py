@@ -49,15 +49,20 @@ class Options:
     pids: int = 1024
 
 
-def arguments(options: Options, folder: str, *, cell_gpu: str) -> list[str]:
-    """The suite's own arguments, for a report in `folder`. Pure."""
+def asked(options: Options, *, cell_gpu: str) -> list[str]:
+    """What the suite is asked for, wherever it reports. Pure."""
     argv = ["-q", "-p", "no:cacheprovider"]
-    argv += ["--report", f"{folder}/report.json", "--predictions", f"{folder}/predictions.json"]
     if options.quick:
         argv.append("--quick")
     if options.gpus:
         argv += ["--demand-gpu", "--cell-gpu", cell_gpu]
     return argv
+
+
+def arguments(options: Options, folder: str, *, cell_gpu: str) -> list[str]:
+    """The suite's own arguments, for a report in `folder`. Pure."""
+    report = ["--report", f"{folder}/report.json", "--predictions", f"{folder}/predictions.json"]
+    return [*asked(options, cell_gpu=cell_gpu), *report]
 
 
 def command(cell: Cell, options: Options) -> list[str]:
