@@ -1,0 +1,476 @@
+"""The whole conversation of the Kubernetes executor, through the official client, with a fake API server."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from kubernetes import client
+from kubernetes_server import Cluster, serving
+
+from knowngood.errors import KnowngoodError, MissingError
+from knowngood.fleet import kubernetes_pod
+from knowngood.fleet.job import Cause, Job, Needs, State, Subject
+from knowngood.fleet.kubernetes import Kubernetes
+from knowngood.fleet.kubernetes_api import Api
+from knowngood.fleet.kubernetes_manifest import Settings
+from knowngood.fleet.kubernetes_report import BEGIN, END
+
+H100 = Needs(gpu="sm_90", gpus=1, driver="580.65.06", seconds=600)
+SETTINGS = Settings(name="lab", namespace="lab")
+QUEUED, RUNNING, ENDED, FAILED, REFUSED = State.QUEUED, State.RUNNING, State.ENDED, State.FAILED, State.REFUSED
+
+
+def job(cell="sm90-a", *, image="a", needs=H100, **more):
+    digest = f"sha256:{image * 64}"
+    subject = Subject(image=f"registry.test/knowngood@{digest}", content=digest)
+    return Job(cell=cell, subject=subject, suite="5" * 64, command=("-q",), predictions={}, needs=needs, **more)
+
+
+def report(ok=True):
+    return {"suite_hash": "5" * 64, "finished": "2026-11-21T00:00:00+00:00", "verdict": {"ok": ok, "text": "é" * 9000}}
+
+
+def printed(key, document):
+    """What the pod's program prints and says, by that program."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        digest = kubernetes_pod.deliver(json.dumps(document).encode(), key, BEGIN, END)
+    node = {"kernel": "6.1", "cpus": 8}
+    return out.getvalue(), json.dumps({"key": key, "sha256": digest, "exit": 0, "node": node})
+
+
+@pytest.fixture
+def cluster():
+    made = Cluster(clock=datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1))
+    made.gpu_node("n1", gpus=1)
+    made.gpu_node("n2", gpus=1)
+    return made
+
+
+@pytest.fixture
+def address(cluster):
+    with serving(cluster) as found:
+        yield found
+
+
+@pytest.fixture
+def connect(address):
+    def made(settings=SETTINGS):
+        configuration = client.Configuration()
+        configuration.host = address
+        configuration.retries = False
+        return Kubernetes(settings, Api(settings, client.ApiClient(configuration)))
+
+    return made
+
+
+@pytest.fixture
+def lab(connect):
+    return connect()
+
+
+def complete(cluster, key, document=None, extra=""):
+    cluster.start(key)
+    cluster.pass_time(90)
+    log, message = printed(key, document or report())
+    cluster.finish(key, log=f"3 passed\n{log}{extra}", message=message)
+
+
+def test_from_submission_to_report_by_the_clusters_clock(cluster, lab):
+    one = job()
+    assert lab.submit([one])[one.key].state is QUEUED
+    cluster.pass_time(30)
+    cluster.start(one.key, log="collecting\n")
+    cluster.pass_time(20)
+    running = lab.poll([one.key])[one.key]
+    assert (running.state, running.node, running.queued, running.ran) == (RUNNING, "n1", 30, 20)
+    assert lab.logs(one.key) == "collecting"
+    log, message = printed(one.key, report())
+    cluster.pass_time(70)
+    cluster.finish(one.key, log=f"3 passed in 90 s\n{log}", message=message)
+    ended = lab.poll([one.key])[one.key]
+    assert (ended.state, ended.queued, ended.ran, ended.exit_code) == (ENDED, 30, 90, 0)
+    assert lab.logs(one.key) == "3 passed in 90 s"
+    outcome = lab.result(one.key)
+    assert outcome.report == report()
+    assert outcome.gpu
+    assert outcome.node["kernel"] == "6.1"
+    assert "n1" not in json.dumps(outcome.node)
+    assert datetime.fromisoformat(outcome.when) == cluster.clock
+
+
+def test_a_killed_program_finds_its_jobs_and_submits_none_twice(cluster, connect):
+    jobs = [job(image=image) for image in "abc"]
+    connect().submit(jobs[:2])
+    complete(cluster, jobs[0].key)
+    again = connect()
+    states = again.submit(jobs)
+    assert [states[one.key].state for one in jobs] == [ENDED, QUEUED, QUEUED]
+    assert len(cluster.jobs) == 3
+    assert again.result(jobs[0].key).report == report()
+
+
+def test_two_programs_that_submit_the_same_at_once_make_one_job(cluster, lab, monkeypatch):
+    one = job()
+    lab.submit([one])
+    monkeypatch.setattr(lab._api, "jobs", lambda: ([], cluster.clock))  # as the other saw it, a moment before
+    assert lab.submit([one])[one.key].state is QUEUED
+    assert len(cluster.jobs) == 1
+
+
+def test_jobs_of_one_image_share_a_job_and_each_has_its_own_end(cluster, lab):
+    jobs = [job(cell) for cell in ("sm90-a", "sm90-b")]
+    lab.submit(jobs)
+    assert [made["spec"]["completions"] for made in cluster.jobs.values()] == [2]
+    complete(cluster, jobs[0].key)
+    cluster.start(jobs[1].key)
+    cluster.finish(jobs[1].key, 3, message="ImportError: libcuda.so.1\n")
+    polled = lab.poll(one.key for one in jobs)
+    assert polled[jobs[0].key].state is ENDED
+    assert (polled[jobs[1].key].state, polled[jobs[1].key].cause) == (FAILED, Cause.CRASH)
+    assert "libcuda.so.1" in polled[jobs[1].key].text
+
+
+@pytest.mark.parametrize(
+    ("how", "cause", "words"),
+    [
+        ({"code": 137, "reason": "OOMKilled"}, Cause.MEMORY, "memory"),
+        ({"code": 124}, Cause.TIME_LIMIT, "within its time"),
+        ({"code": 137, "pod_reason": "DeadlineExceeded"}, Cause.TIME_LIMIT, "within its time"),
+        ({"code": 3}, Cause.CRASH, "left no report"),
+        ({"code": 139}, Cause.CRASH, "signal 11"),
+        ({"code": 128, "reason": "StartError", "message": "nvidia-container-cli: no device"}, Cause.NODE, "no device"),
+        ({"code": 128, "reason": "StartError", "message": 'exec: "python"'}, Cause.CRASH, "python"),
+        ({"code": 137, "reason": "ContainerStatusUnknown"}, Cause.NODE, "n1"),
+        ({"code": 137, "pod_reason": "Evicted", "message": 'EmptyDir "shm" exceeds its limit'}, Cause.MEMORY, "shm"),
+    ],
+)
+def test_why_a_suite_did_not_end(cluster, lab, how, cause, words):
+    one = job()
+    lab.submit([one])
+    cluster.start(one.key)
+    cluster.finish(one.key, **how)
+    status = lab.poll([one.key])[one.key]
+    assert (status.state, status.cause, status.node) == (FAILED, cause, "n1")
+    assert words in status.text
+
+
+def test_a_node_that_goes_away_is_not_the_images_fault_and_another_takes_over(cluster, lab):
+    one = job()
+    lab.submit([one])
+    cluster.start(one.key)
+    del cluster.nodes["n1"]
+    cluster.finish(one.key, 137, condition="DisruptionTarget", pod_reason="NodeLost")
+    assert lab.poll([one.key])[one.key].state is QUEUED
+    complete(cluster, one.key)
+    ended = lab.poll([one.key])[one.key]
+    assert (ended.state, ended.node) == (ENDED, "n2")
+
+
+def test_a_pod_that_no_node_admits_is_tried_twice_more_and_then_it_is_the_nodes(cluster, lab):
+    one = job()
+    lab.submit([one])
+    for _ in range(2):
+        cluster.finish(one.key, None, pod_reason="UnexpectedAdmissionError", message="no healthy devices present")
+        assert lab.poll([one.key])[one.key].state is QUEUED
+    cluster.finish(one.key, None, pod_reason="UnexpectedAdmissionError", message="no healthy devices present")
+    status = lab.poll([one.key])[one.key]
+    assert (status.state, status.cause) == (FAILED, Cause.NODE)
+    assert "no healthy devices" in status.text
+
+
+def test_a_node_that_does_not_answer_is_given_up_by_the_clusters_clock(cluster, lab):
+    one = job()
+    lab.submit([one])
+    cluster.start(one.key)
+    cluster.pod(one.key)["metadata"]["deletionTimestamp"] = cluster.time()
+    cluster.pass_time(200)
+    assert lab.poll([one.key])[one.key].state is RUNNING
+    cluster.pass_time(200)
+    status = lab.poll([one.key])[one.key]
+    assert (status.state, status.cause, status.node) == (FAILED, Cause.NODE, "n1")
+
+
+def test_without_a_node_that_fits_it_is_refused_after_patience_and_the_job_is_ended(cluster, connect):
+    lab, none, busy = connect(), job(needs=replace(H100, gpu="sm_100")), [job(image=image) for image in "bcd"]
+    lab.submit([none, *busy])
+    cluster.pass_time(299)
+    assert lab.poll([none.key])[none.key].state is QUEUED
+    cluster.pass_time(2)
+    polled = lab.poll([none.key, *(one.key for one in busy)])
+    assert (polled[none.key].state, polled[none.key].cause) == (REFUSED, Cause.NO_NODE)
+    assert "2 node(s) didn't match" in polled[none.key].text
+    assert {polled[one.key].state for one in busy} == {QUEUED}  # the third waits for a GPU, and may
+    cluster.pass_time(1)
+    ended = next(
+        made for made in cluster.jobs.values() if none.key in made["metadata"]["annotations"]["io.knowngood/keys"]
+    )
+    assert ended["status"]["conditions"][0]["type"] == "Failed"
+    assert connect().poll([none.key])[none.key] == polled[none.key]
+
+
+def test_what_was_refused_is_tried_again_by_the_next_run(cluster, connect):
+    one = job(needs=replace(H100, gpu="sm_100"))
+    connect().submit([one])
+    cluster.pass_time(301)
+    assert connect().poll([one.key])[one.key].state is REFUSED
+    cluster.gpu_node("b200", sm="100")
+    assert connect().submit([one])[one.key].state is QUEUED
+    complete(cluster, one.key)
+    assert connect().poll([one.key])[one.key].state is ENDED
+
+
+def test_a_job_that_waited_its_whole_time_for_a_busy_node_is_refused(cluster, connect):
+    lab = connect(replace(SETTINGS, wait=1000))
+    jobs = [job(image=image) for image in "abc"]
+    lab.submit(jobs)
+    cluster.pass_time(1000 + 600 + 600 + 120)
+    states = lab.poll([one.key for one in jobs])
+    assert {(item.state, item.cause) for item in states.values()} == {(REFUSED, Cause.NO_NODE)}
+
+
+def test_an_image_that_cannot_be_pulled(cluster, lab):
+    one = job()
+    lab.submit([one])
+    waiting = {"reason": "ImagePullBackOff", "message": "401 Unauthorized"}
+    cluster.container(one.key, waiting=waiting)
+    cluster.pass_time(10)
+    assert lab.poll([one.key])[one.key].state is QUEUED
+    cluster.pass_time(300)
+    status = lab.poll([one.key])[one.key]
+    assert (status.state, status.cause) == (FAILED, Cause.IMAGE_PULL)
+    assert "401 Unauthorized" in status.text
+    cluster.pass_time(1)
+    assert not cluster.pods
+    assert lab.poll([one.key])[one.key] == replace(status, queued=None, ran=None)
+
+
+def test_an_image_name_that_is_none_is_not_waited_for(cluster, lab):
+    one = job()
+    lab.submit([one])
+    cluster.container(one.key, waiting={"reason": "InvalidImageName"})
+    assert lab.poll([one.key])[one.key].cause is Cause.IMAGE_PULL
+
+
+@pytest.mark.parametrize(
+    ("words", "cause"),
+    [
+        ('pods "x" is forbidden: exceeded quota: gpus, requested: requests.nvidia.com/gpu=1', Cause.QUOTA),
+        ('pods "x" is forbidden: violates PodSecurity "restricted:latest"', Cause.ENGINE),
+    ],
+)
+def test_a_quota_that_allows_no_pod(cluster, lab, words, cause):
+    one = job()
+    cluster.no_pods = words
+    assert lab.submit([one])[one.key].state is QUEUED
+    assert words in lab.poll([one.key])[one.key].text
+    cluster.pass_time(301)
+    status = lab.poll([one.key])[one.key]
+    assert (status.state, status.cause) == (REFUSED, cause)
+    assert words in status.text
+
+
+@pytest.mark.parametrize(
+    ("answer", "cause"),
+    [
+        ((403, "Forbidden", 'jobs.batch "x" is forbidden: exceeded quota: jobs'), Cause.QUOTA),
+        ((403, "Forbidden", 'jobs.batch is forbidden: User "ci" cannot create resource "jobs"'), Cause.ENGINE),
+        ((404, "NotFound", 'namespaces "lab" not found'), Cause.ENGINE),
+        ((422, "Invalid", 'Job.batch "x" is invalid: spec.template'), Cause.ENGINE),
+    ],
+)
+def test_what_the_cluster_refuses_is_refused_for_these_jobs_in_its_words(cluster, lab, answer, cause):
+    cluster.refuse["POST", "/jobs"] = answer
+    one = job()
+    status = lab.submit([one])[one.key]
+    assert (status.state, status.cause) == (REFUSED, cause)
+    assert answer[2] in status.text
+
+
+def test_the_rest_is_submitted_where_one_is_refused(lab):
+    folder = Job(
+        cell="sm90-e",
+        subject=Subject(environment="/envs/e", content="sha256:e"),
+        suite="5" * 64,
+        command=(),
+        predictions={},
+        needs=H100,
+    )
+    states = lab.submit([folder, one := job()])
+    assert (states[folder.key].state, states[folder.key].cause) == (REFUSED, Cause.ENGINE)
+    assert states[one.key].state is QUEUED
+
+
+def test_a_cluster_that_does_not_answer_or_shows_nothing(cluster, lab):
+    cluster.refuse["GET", "/jobs"] = (403, "Forbidden", 'User "ci" cannot list resource "jobs"')
+    with pytest.raises(MissingError, match=r"namespace 'lab'.*cannot list.*docs/kubernetes.md"):
+        lab.poll(["0"])
+    cluster.refuse["GET", "/jobs"] = (503, "ServiceUnavailable", "etcd is away")
+    with pytest.raises(MissingError, match="etcd is away"):
+        lab.poll(["0"])
+    configuration = client.Configuration()
+    configuration.host = "http://127.0.0.1:9"
+    configuration.retries = False
+    nobody = Kubernetes(SETTINGS, Api(SETTINGS, client.ApiClient(configuration)))
+    with pytest.raises(MissingError, match="does not answer"):
+        nobody.submit([job()])
+
+
+def test_cancelled_jobs_end_and_what_has_ended_stays(cluster, connect):
+    lab = connect()
+    jobs = [job(cell) for cell in ("sm90-a", "sm90-b")]
+    lab.submit(jobs)
+    complete(cluster, jobs[0].key)
+    cluster.start(jobs[1].key)
+    lab.cancel([one.key for one in jobs])
+    assert [connect().poll([one.key])[one.key].state for one in jobs] == [ENDED, State.CANCELLED]
+    cluster.pass_time(1)
+    assert [pod["status"]["phase"] for pod in cluster.pods.values()] == ["Succeeded"]
+    assert connect().submit(jobs[1:])[jobs[1].key].state is QUEUED  # asked for again, it runs again
+
+
+def test_one_of_a_job_is_cancelled_and_the_other_goes_on(cluster, lab):
+    jobs = [job(cell) for cell in ("sm90-a", "sm90-b")]
+    lab.submit(jobs)
+    for one in jobs:
+        cluster.start(one.key)
+    lab.cancel([jobs[0].key])
+    polled = lab.poll(one.key for one in jobs)
+    assert (polled[jobs[0].key].state, polled[jobs[1].key].state) == (State.CANCELLED, RUNNING)
+    assert cluster.pod(jobs[0].key)["status"]["phase"] == "Failed"
+    complete(cluster, jobs[1].key)
+    assert lab.poll([jobs[1].key])[jobs[1].key].state is ENDED
+
+
+def test_a_report_that_is_half_written_of_another_or_missing_is_no_result(cluster, lab):
+    one = job()
+    lab.submit([one])
+    log, message = printed(one.key, report())
+    cluster.start(one.key)
+    cluster.finish(one.key, log=log, message=message)
+    name = cluster.pod(one.key)["metadata"]["name"]
+    for text, said in (
+        (log[: len(log) // 2], "cut off"),
+        (log.replace(log.splitlines()[2][:9], "A" * 9), "damaged"),
+        (printed("0" * 24, report())[0], "of job 000000"),
+        (printed(one.key, report(ok=False))[0], "damaged"),
+        ("", "left no report"),
+    ):
+        cluster.logs[name] = text.encode()
+        with pytest.raises(KnowngoodError, match=said):
+            lab.result(one.key)
+    cluster.logs[name] = log.encode()
+    assert lab.result(one.key).report == report()
+
+
+def test_the_same_result_delivered_twice_is_one(cluster, lab):
+    one = job()
+    lab.submit([one])
+    again, _ = printed(one.key, report())
+    complete(cluster, one.key, extra=again)
+    late = json.loads(json.dumps(cluster.pod(one.key)))  # a node that was thought lost came back
+    late["metadata"]["name"] += "-late"
+    late["metadata"]["creationTimestamp"] = cluster.time()
+    cluster.pods["late"] = late
+    assert lab.poll([one.key])[one.key].state is ENDED
+    assert lab.result(one.key).report == report()
+
+
+def test_what_is_gone_is_lost(cluster, connect):
+    lab = connect()
+    one = job()
+    assert lab.poll(["0" * 24])["0" * 24].state is State.LOST
+    lab.submit([one])
+    complete(cluster, one.key)
+    cluster.pods.clear()
+    assert "pod is gone" in lab.poll([one.key])[one.key].text
+    cluster.jobs.clear()
+    assert lab.poll([one.key])[one.key].state is State.LOST
+    with pytest.raises(KnowngoodError, match="does not know it"):
+        connect().result(one.key)
+    with pytest.raises(KnowngoodError, match="does not know it"):
+        connect().logs(one.key)
+
+
+def test_logs_before_there_are_any(lab):
+    one = job()
+    lab.submit([one])
+    assert lab.logs(one.key) == ""
+
+
+def test_polling_asks_twice_however_many_jobs_there_are(cluster, lab):
+    jobs = [job(avoid=frozenset([f"x{number}"])) for number in range(200)]
+    cluster.strict = False  # the schema takes its time
+    lab.submit(jobs)
+    assert len(cluster.jobs) == 200
+    cluster.requests.clear()
+    assert len(lab.poll(one.key for one in jobs)) == 200
+    assert [path.rsplit("/", 1)[1] for _, path in cluster.requests] == ["jobs", "pods"]
+
+
+def test_pages_of_a_long_list_are_put_together(lab, monkeypatch):
+    monkeypatch.setattr("knowngood.fleet.kubernetes_api.PAGE", 2)
+    jobs = [job(image=image) for image in "abcde"]
+    lab.submit(jobs)
+    assert {status.state for status in lab.poll(one.key for one in jobs).values()} == {QUEUED}
+
+
+@pytest.mark.parametrize(
+    ("driver", "fits"),
+    [
+        ("580.65.06", True),
+        ("580.65.07", True),
+        ("580.82", True),
+        ("590.10.01", True),
+        ("1000.0.0", True),
+        ("580.65.05", False),
+        ("580.64.99", False),
+        ("580.65", False),
+        ("575.99.99", False),
+    ],
+)
+@pytest.mark.parametrize("old", [True, False])
+def test_drivers_by_the_labels_of_either_time(driver, fits, old):
+    cluster = Cluster()
+    cluster.gpu_node("n", driver=driver, old=old)
+    assert scheduled(cluster, H100) is fits
+
+
+@pytest.mark.parametrize(
+    ("least", "driver", "fits"),
+    [("580", "580.1", True), ("580", "579.99.9", False), ("580.00", "580.0", True), ("580.65.00", "580.65", True)],
+)
+def test_drivers_said_shortly(least, driver, fits):
+    cluster = Cluster()
+    cluster.gpu_node("n", driver=driver)
+    assert scheduled(cluster, replace(H100, driver=least)) is fits
+
+
+def test_nodes_by_architecture_count_of_gpus_and_what_is_avoided():
+    cluster = Cluster()
+    cluster.gpu_node("a100", sm="80", gpus=8)
+    cluster.gpu_node("b200", sm="100", gpus=8)
+    cluster.node("plain")
+    assert not scheduled(cluster, H100)
+    assert scheduled(cluster, replace(H100, gpu="sm_80"))
+    assert scheduled(cluster, replace(H100, gpu="sm_100", gpus=8))
+    assert not scheduled(cluster, replace(H100, gpu="sm_100", gpus=9))
+    assert not scheduled(cluster, replace(H100, gpu="sm_100"), avoid=frozenset(["b200", "a100"]))
+    assert scheduled(cluster, Needs(), avoid=frozenset(["b200", "a100"]))
+    assert not scheduled(cluster, Needs(), avoid=frozenset(["b200", "a100", "plain"]))
+
+
+def scheduled(cluster, needs, **more):
+    from knowngood.fleet.kubernetes import program
+    from knowngood.fleet.kubernetes_manifest import manifest
+
+    wanted = manifest([job(needs=needs, **more)], replace(SETTINGS, namespace="lab"), program())
+    cluster.jobs.clear()
+    cluster.pods.clear()
+    cluster.create("lab", wanted)
+    return bool(next(iter(cluster.pods.values()))["spec"].get("nodeName"))
