@@ -45,6 +45,11 @@ class Distribution:
         """A wheel that `knowngood compile` made: its local version or build tag says for what, and no index has it."""
         return "+" in self.version or _BUILD_TAG.search(self.file) is not None
 
+    @property
+    def source(self) -> bool:
+        """A source archive."""
+        return not self.file.endswith(".whl")
+
     def __str__(self) -> str:
         return f"{self.name}=={self.version} --hash=sha256:{self.sha256}  # {self.file} {self.size} bytes"
 

@@ -82,6 +82,7 @@ def _layer(layer: Layer) -> dict[str, object]:
         "stage": "layer-" + _safe(layer.group),
         "title": f"{_safe(title)}, {layer.size / 1e6:,.1f} MB of wheels",
         "wheelhouse": any(item.made_here for item in layer.distributions),
+        "sources": any(item.source for item in layer.distributions),
     }
 
 

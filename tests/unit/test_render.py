@@ -52,6 +52,17 @@ def test_the_dockerfile_has_its_instructions_and_no_more(identity):
     assert 'NVIDIA_REQUIRE_CUDA="cuda>=13.0"' in text
 
 
+def test_a_layer_made_of_source_archives_does_not_follow_the_order_of_sets():
+    made = locked()
+    whole, last = made.layers[:-1], made.layers[-1]
+    archive = dataclasses.replace(last.distributions[0], file="deepspeed-0.16.2.tar.gz")
+    sources = dataclasses.replace(last, distributions=(archive, *last.distributions[1:]))
+    text = render.dockerfile(dataclasses.replace(made, layers=(*whole, sources)), TEMPLATES)
+    assert text.count("\nENV PYTHONHASHSEED=0\nRUN ") == 1
+    assert text.index("PYTHONHASHSEED") > text.index(f"AS layer-{last.group}")
+    assert "PYTHONHASHSEED" not in render.dockerfile(made, TEMPLATES)
+
+
 def test_rendering_is_a_function():
     assert render.dockerfile(locked(), TEMPLATES) == render.dockerfile(locked(), TEMPLATES)
 
