@@ -1,0 +1,145 @@
+"""What runs in the pod, for real: as a process, with a suite that is small."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from knowngood.errors import KnowngoodError
+from knowngood.fleet import kubernetes_pod
+from knowngood.fleet.job import Job, Needs, Subject
+from knowngood.fleet.kubernetes import program
+from knowngood.fleet.kubernetes_failure import NO_REPORT, TIMED_OUT
+from knowngood.fleet.kubernetes_manifest import PAYLOAD, Settings, manifest
+from knowngood.fleet.kubernetes_report import read, said, without
+
+SUITE = """
+import json, pathlib, signal, time
+
+def pytest_addoption(parser):
+    parser.addoption("--report")
+    parser.addoption("--predictions")
+    parser.addoption("--how", default="")
+
+def pytest_configure():
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+def pytest_sessionfinish(session):
+    option = session.config.getoption
+    if option("--how") != "silent":
+        seen = json.loads(pathlib.Path(option("--predictions")).read_text())
+        pathlib.Path(option("--report")).write_text(json.dumps({"seen": seen, "how": option("--how")}))
+"""
+TEST = """
+import os, signal, time
+
+def test(pytestconfig):
+    how = pytestconfig.getoption("--how")
+    if how == "slow":
+        print("begun", flush=True)
+        time.sleep(60)
+    if how == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    assert how != "red"
+"""
+
+
+def job(*command, seconds=60):
+    return Job(
+        cell="sm90-a",
+        subject=Subject(image="registry.test/a@sha256:" + "a" * 64, content="sha256:" + "a" * 64),
+        suite="5" * 64,
+        command=("-q", "-s", "-p", "no:cacheprovider", *command),
+        predictions={"eager/*": {"outcome": "pass", "because": f"of {command}"}},
+        needs=Needs(seconds=seconds),
+    )
+
+
+@pytest.fixture
+def pod(tmp_path):
+    """The command line of the manifest, with the pod's three places in a folder."""
+    (tmp_path / "suite").mkdir()
+    (tmp_path / "suite" / "conftest.py").write_text(SUITE)
+    (tmp_path / "suite" / "test_it.py").write_text(TEST)
+
+    def start(*jobs, index=0):
+        made = program()
+        template = manifest(jobs, Settings(), type(made)(script=made.script, suite=str(tmp_path / "suite")))["spec"][
+            "template"
+        ]
+        (tmp_path / "jobs.json").write_text(template["metadata"]["annotations"][PAYLOAD])
+        python, option, script = template["spec"]["containers"][0]["command"]
+        assert (python, option) == ("python", "-c")
+        places = f"JOBS, FOLDER, TERMINATION = {[str(tmp_path / name) for name in ('jobs.json', 'out', 'said')]}"
+        script = script.replace("\n\ndef main", f"\n{places}\n\n\ndef main")
+        return subprocess.Popen(
+            [sys.executable, option, script],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "JOB_COMPLETION_INDEX": str(index), "PYTHONUNBUFFERED": "1"},
+        )
+
+    return start
+
+
+def message(tmp_path):
+    path = tmp_path / "said"
+    return said(path.read_text() if path.exists() else None)
+
+
+@pytest.mark.parametrize("how", ["green", "red"])
+def test_the_report_leaves_whatever_it_says(pod, tmp_path, how):
+    jobs = [job("--how=other"), job(f"--how={how}")]
+    with pod(*jobs, index=1) as process:
+        log, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, log
+    told = message(tmp_path)
+    assert (told.key, told.exit) == (jobs[1].key, int(how == "red"))
+    assert told.node["cpus"] == os.cpu_count()
+    assert read(log, jobs[1].key, told.sha256) == {"seen": jobs[1].predictions, "how": how}
+    assert "1 passed" in without(log) or "1 failed" in without(log)
+    assert "knowngood" not in without(log).splitlines()[-1]
+
+
+@pytest.mark.parametrize(("how", "code"), [("silent", NO_REPORT), ("killed", 137)])
+def test_without_a_report_it_fails(pod, tmp_path, how, code):
+    one = job(f"--how={how}")
+    with pod(one) as process:
+        log, _ = process.communicate(timeout=60)
+    assert process.returncode == code, log
+    assert message(tmp_path) is None
+    with pytest.raises(KnowngoodError, match="left no report"):
+        read(log, one.key, None)
+
+
+def test_after_its_time_the_suite_is_stopped_and_what_it_leaves_is_no_result(pod, tmp_path):
+    with pod(job("--how=slow", seconds=2)) as process:
+        log, _ = process.communicate(timeout=60)
+    assert process.returncode == TIMED_OUT, log
+    assert (tmp_path / "out" / "report.json").exists()  # it was told, and wrote what it had
+    assert message(tmp_path) is None
+
+
+def test_a_pod_that_is_told_to_end_gives_no_verdict(pod, tmp_path):
+    with pod(job("--how=slow")) as process:
+        for line in process.stdout:
+            if line.startswith("begun"):
+                break
+        began = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        log = process.communicate(timeout=30)[0]
+    assert time.monotonic() - began < 20
+    assert process.returncode == kubernetes_pod.TOLD_TO_END, log
+    assert message(tmp_path) is None
+
+
+@pytest.mark.parametrize("text", [None, "", "the log's last lines\n", "[]", json.dumps({"key": "0"})])
+def test_messages_that_are_not_ours(text):
+    assert said(text) is None
