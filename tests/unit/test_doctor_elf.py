@@ -11,7 +11,7 @@ import sys
 import elf_samples
 import pytest
 
-from knowngood.doctor import elf
+from knowngood.doctor import dlopen, elf
 from knowngood.doctor.library import Library, newest
 from knowngood.doctor.linking import Linker
 from knowngood.doctor.shelf import Files
@@ -194,6 +194,45 @@ def test_the_linker_agrees_with_ld_so(place, tmp_path):
         )
         assert (done.returncode == 0) == bool(linked), done.stderr
         assert all(f"undefined symbol: {name}" in done.stderr for name in linked.undefined)
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")
+@pytest.mark.parametrize(
+    ("source", "options", "later"),
+    [
+        ("void nowhere(void); void run(void) { nowhere(); }", ["-z,lazy"], ("nowhere",)),
+        ("void nowhere(void); void run(void) { nowhere(); }", ["-z,now"], ()),
+        ("void nowhere(void); void *run(void) { nowhere(); return nowhere; }", ["-z,lazy"], ()),
+        ("extern int nowhere; int run(void) { return nowhere; }", ["-z,lazy"], ()),
+    ],
+)
+def test_a_function_that_is_only_called_may_be_missed_later(tmp_path, source, options, later):
+    """As ld.so has it, with RTLD_LAZY."""
+    path = tmp_path / "it.so"
+    (tmp_path / "it.c").write_text(source)
+    linking = [f"-Wl,{option}" for option in options]
+    subprocess.run(["gcc", "-shared", "-fPIC", *linking, "-o", path, tmp_path / "it.c"], check=True)
+    library = Files().library(str(path))
+    assert library is not None
+    assert "nowhere" in Linker(shelf=Files()).link(library).undefined
+    linked = Linker(shelf=Files()).link(library, lazily=True)
+    assert linked.later == later
+    program = f"import ctypes, os; ctypes.CDLL({str(path)!r}, mode=os.RTLD_LAZY)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert (done.returncode == 0) == ("nowhere" not in linked.undefined)
+
+
+def test_what_a_package_asks_of_the_linker_is_read_from_its_source(tmp_path):
+    (tmp_path / "common").mkdir()
+    (tmp_path / "__init__.py").write_text(
+        "import ctypes\n# RTLD_LAZY would be nice\nctypes.CDLL('a.so', mode=ctypes.RTLD_GLOBAL)\n"
+    )
+    assert dlopen.of(tmp_path) == dlopen.Loads(everywhere=True)
+    text = "import ctypes, os\nctypes.CDLL('core.so', mode=ctypes.RTLD_GLOBAL | os.RTLD_LAZY)\n"
+    (tmp_path / "common" / "__init__.py").write_text(text)
+    assert dlopen.of(tmp_path) == dlopen.Loads(everywhere=True, lazily=True)
+    (tmp_path / "common" / "__init__.py").write_text("CDLL(")
+    assert dlopen.of(tmp_path / "common") == dlopen.of(tmp_path / "absent") == dlopen.Loads()
 
 
 def test_damaged_files_are_noted_by_the_shelf(tmp_path):

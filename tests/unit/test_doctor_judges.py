@@ -287,12 +287,23 @@ def test_versions_of_symbols_that_the_system_lacks():
 
 
 def test_a_library_of_another_release_is_named():
-    """As transformer-engine 2.20.2 beside torch 2.11.0, by ld.so's own words."""
+    """As transformer-engine 2.16.0 beside torch 2.11.0, by ld.so's own words."""
     missing = "cublasLtGroupedMatrixLayoutInit_internal, version libcublasLt.so.13"
     engine = replace(FLASH, distribution="transformer-engine-cu13 2.20.2", used=False, torch=False)
     line = one(binaries(replace(engine, linked=Linked(undefined=(missing,)))), "binary:transformer-engine-cu13")
     assert line.verdict == "bad"
     assert "not in the libcublasLt.so.13 that is here (1): cublasLtGroupedMatrixLayoutInit_internal" in line.because
+
+
+def test_what_is_missed_only_when_it_is_called_is_a_warning():
+    """As transformer-engine 2.20.2 beside torch 2.11.0, which loads its core lazily."""
+    missing = "cublasLtGroupedMatrixLayoutInit_internal, version libcublasLt.so.13"
+    engine = replace(FLASH, distribution="transformer-engine-cu13 2.20.2", linked=Linked(later=(missing,)))
+    line = one(binaries(engine), "binary:transformer-engine-cu13")
+    assert line.verdict == "warn"
+    assert f"fails when it calls what no library here has (1): {missing}" in line.because
+    without = Linked(missing=(("libcuda.so.1", "/s/it.so"),), later=("cuInit",))
+    assert one(binaries(replace(engine, linked=without)), "binary:transformer-engine-cu13").verdict == "ok"
 
 
 def test_whole_binaries_of_no_interest_are_one_line():

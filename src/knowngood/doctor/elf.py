@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from elftools.elf.sections import Section
 
 _SYMBOL = struct.Struct("<IBBHQQ")
+_RELOCATION = struct.Struct("<QIIq")
+_DF_BIND_NOW, _DF_1_NOW = 8, 1
 _WEAK = 2
 _BEHIND_TORCH = "libtorch_python.so"
 _FATBINS = (".nv_fatbin", "__nv_relfatbin")
@@ -34,6 +36,7 @@ _TYPES = (
     "SHT_SYMTAB",
     "SHT_DYNSYM",
     "SHT_DYNAMIC",
+    "SHT_RELA",
     "SHT_GNU_verneed",
     "SHT_GNU_verdef",
     "SHT_GNU_versym",
@@ -100,11 +103,13 @@ def _described(sections: Mapping[str, Section], file: BinaryIO, path: Path) -> L
     from elftools.elf.gnuversions import GNUVerDefSection, GNUVerNeedSection
 
     tags: dict[str, list[str]] = {}
+    at_once = False
     if dynamic := sections.get(".dynamic"):
         for tag in dynamic.iter_tags():  # type: ignore[attr-defined]
             for name in ("needed", "soname", "rpath", "runpath"):
                 if tag.entry.d_tag == f"DT_{name.upper()}":
                     tags.setdefault(name, []).append(getattr(tag, name))
+            at_once = at_once or _at_once(str(tag.entry.d_tag), int(tag.entry.d_val))
     demands: dict[str, tuple[str, ...]] = {}
     versions: set[str] = set()
     numbered: dict[int, str] = {}
@@ -118,6 +123,7 @@ def _described(sections: Mapping[str, Section], file: BinaryIO, path: Path) -> L
             versions = {next(items).name for _, items in section.iter_versions()}
     table = [sections.get(name) for name in (".dynsym", ".dynstr", ".gnu.version")]
     defined, undefined = _symbols(file, table, numbered)
+    called = frozenset[bytes]() if at_once else _called(file, sections) & undefined.keys()
     importable = any(symbol.startswith(b"PyInit_") for symbol in defined)
     return Library(
         path=str(path),
@@ -127,12 +133,34 @@ def _described(sections: Mapping[str, Section], file: BinaryIO, path: Path) -> L
         runpath=_folders(tags.get("runpath", [])),
         defined=defined,
         undefined=undefined,
+        called=called,
         demands=demands,
         versions=frozenset(versions),
         importable=importable,
         numpy_1=(importable or path.name == _BEHIND_TORCH) and _numpy_1(file, sections.get(".rodata")),
         code=_code(file, [sections[name] for name in _FATBINS if name in sections]),
     )
+
+
+def _at_once(tag: str, value: int) -> bool:
+    """Whether an entry of the dynamic section asks for all symbols as it is loaded."""
+    flags = {"DT_BIND_NOW": 0, "DT_FLAGS": _DF_BIND_NOW, "DT_FLAGS_1": _DF_1_NOW}
+    return tag == "DT_BIND_NOW" or bool(value & flags.get(tag, 0))
+
+
+def _called(file: BinaryIO, sections: Mapping[str, Section]) -> frozenset[bytes]:
+    """The symbols of its table of calls that no other relocation is about."""
+    parts = [sections.get(name) for name in (".dynsym", ".dynstr", ".rela.plt", ".rela.dyn")]
+    table, names, calls, others = (_bytes(file, section) if section else b"" for section in parts)
+
+    def numbers(relocations: bytes) -> set[int]:
+        return {number for _, _, number, _ in _RELOCATION.iter_unpack(relocations)}
+
+    found = set()
+    for number in numbers(calls) - numbers(others):
+        at = _SYMBOL.unpack_from(table, number * _SYMBOL.size)[0]
+        found.add(names[at : names.find(b"\0", at)])
+    return frozenset(found)
 
 
 def _folders(texts: Iterable[str]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from knowngood.doctor.line import Line, Verdict
 from knowngood.doctor.seen import Binary, Seen
-from knowngood.doctor.unloadable import DRIVERS, Diagnose, loads, undefined, why
+from knowngood.doctor.unloadable import DRIVERS, Diagnose, later, loads, undefined, why
 from knowngood.fatbin import Code, in_order
 from knowngood.relations import runs, sm
 
@@ -72,7 +72,7 @@ class _Group:
 
     def line(self) -> Line:
         """The gravest of what is wrong, or that nothing is."""
-        for judge in (self._damaged, self._python, self._unloadable, self._abi, self._numpy, self._gpu):
+        for judge in (self._damaged, self._python, self._unloadable, self._abi, self._numpy, self._gpu, self._later):
             if line := judge():
                 return line
         return self._line(Verdict.OK)
@@ -165,6 +165,16 @@ class _Group:
         worst = max(own, key=lambda item: (sum(item.code.values()), len(undefined(item, self.seen))))
         cause = why(worst, self.package, self.seen, self.diagnose)
         return self._line(Verdict.BAD, cause.because, *cause.fix, seen=worst.path, incidents=cause.incidents)
+
+    def _later(self) -> Line | None:
+        """What is missed only when it is called, in the library with the most GPU code."""
+        late = [(item, names) for item in self.binaries if (names := later(item))]
+        if not late:
+            return None
+        worst, names = max(late, key=lambda pair: sum(pair[0].code.values()))
+        shown = "; ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if names[_SHOWN:] else "")
+        because = f"it is loaded lazily, and fails when it calls what no library here has ({len(names)}): {shown}"
+        return self._line(Verdict.WARN, because, seen=worst.path)
 
     def _grave(self, failing: Sequence[Binary], whole: Sequence[Binary]) -> bool:
         """Not only modules that a package tries and does without: numba's for TBB, mpi4py's for each MPI."""

@@ -23,6 +23,8 @@ class Library:
     defined: frozenset[bytes] = frozenset()
     undefined: Mapping[bytes, str] = field(default_factory=dict)
     """Names in the order of its table, with their versions (or none); weak ones, which may stay so, are left out."""
+    called: frozenset[bytes] = frozenset()
+    """Those undefined that are only called, and so could be bound then; none where it asks for all at once."""
     demands: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Library -> versions of its symbols that this one was linked with: `libc.so.6` -> `GLIBC_2.34`."""
     versions: frozenset[str] = frozenset()

@@ -46,6 +46,8 @@ class Linked:
     missing: tuple[tuple[str, str], ...] = ()
     undefined: tuple[str, ...] = ()
     """As ld.so words it: the name, and `, version libnvJitLink.so.12` where it has one."""
+    later: tuple[str, ...] = ()
+    """Undefined too, and missed only when they are called."""
     versions: tuple[tuple[str, str], ...] = ()
     """(version of symbols that is demanded, path of the library that lacks it)"""
 
@@ -116,8 +118,11 @@ class Linker:
                 return found
         return None
 
-    def link(self, library: Library, beside: Sequence[Library] = ()) -> Linked:
-        """Whether a library could be loaded; `beside` are those that are loaded before it and need it."""
+    def link(self, library: Library, beside: Sequence[Library] = (), *, lazily: bool = False) -> Linked:
+        """Whether a library could be loaded; `beside` are loaded before it, for it to see.
+
+        `lazily`: functions are bound when they are called.
+        """
         closure = self.closure(library)
         scope = {item.path: item for item in (*self.everywhere, *closure.libraries)}
         for other in beside:
@@ -127,6 +132,7 @@ class Linker:
         undefined = {
             name: version for name, version in library.undefined.items() if not any(name in table for table in tables)
         }
+        later = library.called if lazily else frozenset()
         by_name = {item.soname or item.name: item for item in closure.libraries}
         lacking = [
             (version, by_name[name].path)
@@ -137,12 +143,17 @@ class Linker:
         ]
         return Linked(
             missing=tuple((name, by) for name, by in closure.missing if name not in there),
-            undefined=tuple(
-                name.decode(errors="replace") + (f", version {version}" if version else "")
-                for name, version in undefined.items()
-            ),
+            undefined=_worded({name: text for name, text in undefined.items() if name not in later}),
+            later=_worded({name: text for name, text in undefined.items() if name in later}),
             versions=tuple(lacking),
         )
+
+
+def _worded(undefined: Mapping[bytes, str]) -> tuple[str, ...]:
+    return tuple(
+        name.decode(errors="replace") + (f", version {version}" if version else "")
+        for name, version in undefined.items()
+    )
 
 
 def _origin(library: Library, folders: Sequence[str]) -> list[str]:

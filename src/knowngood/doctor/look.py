@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from knowngood.doctor import elf, environment, machine, nvml
+from knowngood.doctor import dlopen, elf, environment, machine, nvml
 from knowngood.doctor.library import Library
 from knowngood.doctor.linking import Linked, Linker
 from knowngood.doctor.seen import Binary, Python, Seen, Shadow, Torch
@@ -106,6 +106,7 @@ class Shelves:
     """Path of an extension that torch compiled -> its folder."""
     _libraries: dict[str, Library] = field(default_factory=dict)
     _linkers: tuple[Linker, Linker] | None = None
+    _packages: dict[str, tuple[dlopen.Loads, list[Library]]] = field(default_factory=dict)
 
     def binaries(self, paths: Iterable[str]) -> Iterator[Binary]:
         """All of them, damaged and missing ones too."""
@@ -187,8 +188,12 @@ class Shelves:
     def _binary(self, library: Library, beside: Mapping[str, list[Library]]) -> Binary:
         tag = _TAG.search(library.path)
         other = tag[1] if tag and self.python.tag and tag[1] != self.python.tag else ""
+        loads, own = self._loads(self._package(library.path))
         others = beside.get(library.path, self._preloaded)
-        linked = Linked() if other else self._linker(library).link(library, others)
+        if loads.everywhere and library.importable:
+            others = [*others, *own]
+        lazily = loads.lazily and not library.importable
+        linked = Linked() if other else self._linker(library).link(library, others, lazily=lazily)
         return Binary(
             path=self._short(library.path),
             distribution=self._owner(library.path),
@@ -205,6 +210,22 @@ class Shelves:
             glibc=library.demanded("GLIBC_"),
             glibcxx=library.demanded("GLIBCXX_"),
         )
+
+    def _package(self, path: str) -> str:
+        """The folder of the import package that a library lies in; empty for one that lies in none."""
+        folder = next((item for item in self.python.folders if path.startswith(f"{item}/")), None)
+        name, inside, _ = path.removeprefix(f"{folder}/").partition("/") if folder else ("", "", "")
+        return f"{folder}/{name}" if inside and name != "torch" else ""
+
+    def _loads(self, package: str) -> tuple[dlopen.Loads, list[Library]]:
+        """How a package loads what it brings, and what that is."""
+        if not package:
+            return dlopen.Loads(), []
+        if package not in self._packages:
+            libraries = self._libraries.items()
+            own = [item for path, item in libraries if path.startswith(f"{package}/") and not item.importable]
+            self._packages[package] = (dlopen.of(Path(package)) if own else dlopen.Loads(), own)
+        return self._packages[package]
 
     def _owner(self, path: str) -> str | None:
         if folder := self.compiled.get(path):

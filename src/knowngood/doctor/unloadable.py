@@ -53,6 +53,12 @@ def undefined(binary: Binary, seen: Seen) -> list[str]:
     return [text for text in binary.linked.undefined if _SYMBOL.match(text)] if seen.torch else []
 
 
+def later(binary: Binary) -> list[str]:
+    """Symbols that are missed when they are called, but for the driver's where it is not there."""
+    without = bool(binary.linked.missing)
+    return [text for text in binary.linked.later if not (without and _OF_DRIVER.match(text))]
+
+
 def loads(binary: Binary, seen: Seen) -> bool:
     """Whether it could be loaded, with the driver there."""
     spoilt = binary.damaged or binary.other_python
