@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
+import yaml
 from kubernetes import client
 from kubernetes_server import Cluster, serving
 
@@ -418,6 +421,30 @@ def test_pages_of_a_long_list_are_put_together(lab, monkeypatch):
     jobs = [job(image=image) for image in "abcde"]
     lab.submit(jobs)
     assert {status.state for status in lab.poll(one.key for one in jobs).values()} == {QUEUED}
+
+
+def test_the_role_of_the_document_is_what_is_asked_for(cluster, lab):
+    document = Path(__file__).resolve().parents[2] / "docs/kubernetes.md"
+    role = yaml.safe_load(re.findall(r"^```yaml\n(.*?)^```", document.read_text(), re.MULTILINE | re.DOTALL)[0])
+    granted = {(resource, verb) for rule in role["rules"] for resource in rule["resources"] for verb in rule["verbs"]}
+    cluster.no_pods = "exceeded quota"
+    lab.submit([quota := job(image="b")])
+    lab.poll([quota.key])
+    cluster.no_pods = ""
+    jobs = [job(cell) for cell in ("sm90-a", "sm90-b")]
+    lab.submit(jobs)
+    for one in jobs:
+        cluster.start(one.key)
+    lab.logs(jobs[0].key)
+    lab.cancel([jobs[0].key])
+    lab.cancel([jobs[1].key])
+    verbs = {"POST": "create", "GET": "list", "PATCH": "patch"}
+    asked = set()
+    for method, path in cluster.requests:
+        log = path.endswith("/log")
+        kind = re.search(r"/namespaces/lab/(\w+)", path)[1]
+        asked.add(("pods/log", "get") if log else (kind, verbs[method]))
+    assert asked == granted
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from knowngood.fleet import config
 from knowngood.fleet.job import Job, Needs, Subject
 from knowngood.fleet.kubernetes import of, program
 from knowngood.fleet.kubernetes_manifest import (
+    MANAGED,
     MOST_BYTES,
     MOST_INDEXES,
     PAYLOAD,
@@ -35,21 +37,9 @@ from knowngood.fleet.kubernetes_nodes import affinity
 GOLDEN = Path(__file__).parent / "golden"
 RELEASES = ("1.29", "1.31", "1.33", "1.35", "1.37")
 PROGRAM = Program(script="import sys\n\nsys.exit()\n", suite="/opt/knowngood/smoke_tests")
-FLEET = """
-schema: "1"
-executors:
-  b200:
-    engine: kubernetes
-    images: registry.example/team/knowngood
-    context: prod
-    namespace: smoke
-    pull-secrets: registry
-    tolerations: [{key: team, operator: Equal, value: models, effect: NoSchedule}]
-    labels: {kueue.x-k8s.io/queue-name: smoke}
-    select: {pool: gpu}
-    runtime-class: nvidia
-    priority-class: night
-"""
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs/kubernetes.md"
+EXAMPLES = re.findall(r"^```yaml\n(.*?)^```", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
+FLEET = EXAMPLES[2]
 
 
 def job(cell="sm90-a", *, image="a", needs=None, **more):
@@ -100,11 +90,7 @@ def test_the_schema_of_the_api_takes_them(case, release):
 def test_nothing_is_lost_in_the_clients_own_model(case):
     jobs, settings = CASES[case]
     made = manifest(jobs, settings, program())
-
-    class Answer:
-        data = json.dumps(made)
-
-    read = ApiClient().deserialize(Answer.data, "V1Job", "application/json")
+    read = ApiClient().deserialize(json.dumps(made), "V1Job", "application/json")
     assert isinstance(read, V1Job)
     assert ApiClient().sanitize_for_serialization(read) == made
 
@@ -148,3 +134,10 @@ def test_the_name_is_of_the_work():
 def test_needs_that_cannot_be_read(needs):
     with pytest.raises(UsageError, match="one is written like"):
         affinity(needs, ())
+
+
+def test_the_manifests_of_the_document_are_such():
+    role, policy = map(yaml.safe_load, EXAMPLES[:2])
+    schema("1.33", "role-rbac-v1").validate(role)
+    schema("1.33", "networkpolicy-networking-v1").validate(policy)
+    assert policy["spec"]["podSelector"]["matchLabels"].items() <= MANAGED.items()
