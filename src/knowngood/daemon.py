@@ -103,6 +103,11 @@ def start(argv: Sequence[str], *, init: Path, env: Mapping[str, str], log: Path,
             env=env,
             start_new_session=True,
         )
+    return note(child, record)
+
+
+def note(child: subprocess.Popen[bytes], record: Path) -> Process:
+    """Record a process that may outlive this one, so that `load` finds it."""
     process = Process(pid=child.pid, started=_started(child.pid) or 0)
     record.write_text(json.dumps({"pid": process.pid, "started": process.started}))
     child.returncode = 0  # it is meant to outlive this process: no warning that it still runs

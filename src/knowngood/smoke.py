@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -61,14 +61,22 @@ def asked(options: Options, *, cell_gpu: str) -> list[str]:
 
 def arguments(options: Options, folder: str, *, cell_gpu: str) -> list[str]:
     """The suite's own arguments, for a report in `folder`. Pure."""
-    report = ["--report", f"{folder}/report.json", "--predictions", f"{folder}/predictions.json"]
-    return [*asked(options, cell_gpu=cell_gpu), *report]
+    return [*asked(options, cell_gpu=cell_gpu), *_reporting(folder)]
+
+
+def _reporting(folder: str) -> list[str]:
+    return ["--report", f"{folder}/report.json", "--predictions", f"{folder}/predictions.json"]
 
 
 def command(cell: Cell, options: Options) -> list[str]:
     """What runs in the container, under a timeout of its own. Pure."""
-    suite = arguments(options, _FOLDER, cell_gpu=cell.gpu)
-    return ["timeout", "--kill-after=10", str(options.seconds), "python", "-m", "pytest", SUITE_IN_IMAGE, *suite]
+    return inside(asked(options, cell_gpu=cell.gpu), options.seconds)
+
+
+def inside(asked: Sequence[str], seconds: int) -> list[str]:
+    """The container's command, for what the suite is asked. Pure."""
+    limit = ["timeout", "--kill-after=10", str(seconds)]
+    return [*limit, "python", "-m", "pytest", SUITE_IN_IMAGE, *asked, *_reporting(_FOLDER)]
 
 
 def run_options(options: Options) -> list[str]:
@@ -94,13 +102,13 @@ def in_container(  # noqa: PLR0913
     Raises `MissingError` when the engine has no NVIDIA runtime and one was asked for, `KnowngoodError` when the suite
     left no report. The container is removed whatever happens.
     """
-    inside = command(cell, options)
+    words = command(cell, options)
     with sdk.client(engine) as client:
         _clear(client, cell)
-        container = _create(client, image, inside, options, cell)
+        container = create(client, image, words, options, labels={_LABEL: _label(cell)})
         try:
-            container.put_archive("/tmp", _archive({"predictions.json": json.dumps(predictions)}))  # noqa: S108
-            _start(container, engine)
+            give(container, predictions)
+            start(container, engine)
             _follow(container, options, log, say)
             report = _report(container, log)
         finally:
@@ -111,7 +119,7 @@ def in_container(  # noqa: PLR0913
         image=digest,
         when=_now(),
         node=node(engine),
-        command=tuple(inside),
+        command=tuple(words),
         report=report,
     )
 
@@ -170,10 +178,20 @@ def _clear(client: DockerClient, cell: Cell) -> None:
         left.remove(force=True, v=True)
 
 
-def _create(client: DockerClient, image: str, command: list[str], options: Options, cell: Cell) -> Container:
+def create(  # noqa: PLR0913
+    client: DockerClient,
+    image: str,
+    command: list[str],
+    options: Options,
+    *,
+    labels: Mapping[str, str],
+    device: str | None = None,
+) -> Container:
+    """A container for the suite: no network, limits on memory and processes, all GPUs or one `device`."""
     from docker.types import DeviceRequest
 
-    requests = [DeviceRequest(count=-1, capabilities=[["gpu"]])] if options.gpus else None
+    which = {"device_ids": [device]} if device is not None else {"count": -1}
+    requests = [DeviceRequest(**which, capabilities=[["gpu"]])] if options.gpus else None
     return client.containers.create(
         image,
         command,
@@ -184,11 +202,17 @@ def _create(client: DockerClient, image: str, command: list[str], options: Optio
         pids_limit=options.pids,
         shm_size=_SHM,
         init=True,
-        labels={_LABEL: _label(cell)},
+        labels=dict(labels),
     )
 
 
-def _start(container: Container, engine: Engine) -> None:
+def give(container: Container, predictions: Mapping[str, Any]) -> None:
+    """The folder that the suite reports to, with what it is expected to say."""
+    container.put_archive("/tmp", _archive({"predictions.json": json.dumps(predictions)}))  # noqa: S108
+
+
+def start(container: Container, engine: Engine) -> None:
+    """Start it; `MissingError` when the engine has no GPU to give."""
     from docker.errors import APIError
 
     try:
@@ -225,16 +249,24 @@ def _follow(container: Container, options: Options, log: Path, say: Callable[[st
 
 
 def _report(container: Container, log: Path) -> dict[str, Any]:
+    data = report_of(container)
+    if data is None:
+        raise KnowngoodError(f"the suite left no report; {_last_line(log)} (log: {log})")
+    return _read(data, log)
+
+
+def report_of(container: Container) -> bytes | None:
+    """The report in a container, which may have ended; `None` where there is none."""
     from docker.errors import NotFound
 
     try:
         chunks, _ = container.get_archive(f"{_FOLDER}/report.json")
     except NotFound:
-        raise KnowngoodError(f"the suite left no report; {_last_line(log)} (log: {log})") from None
+        return None
     with tarfile.open(fileobj=io.BytesIO(b"".join(chunks))) as archive:
         member = archive.extractfile("report.json")
         assert member is not None  # noqa: S101
-        return _read(member.read(), log)
+        return member.read()
 
 
 def _read(data: bytes, log: Path) -> dict[str, Any]:

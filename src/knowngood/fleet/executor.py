@@ -41,7 +41,7 @@ class Executor(Protocol):
         """
 
     def rehearse(self, jobs: Sequence[Job]) -> Sequence[str]:
-        """What `submit` would do, for `--dry-run`: the exact commands, scripts or manifests; the engine is not asked."""
+        """What `submit` would do, for `--dry-run`: exact commands, scripts or manifests; the engine is not asked."""
 
     def poll(self, keys: Iterable[str]) -> Mapping[str, Status]:
         """How the jobs stand, in one question to the engine however many they are; what it does not know is `LOST`."""

@@ -17,6 +17,8 @@ from knowngood.fleet.job import Cause, Job
 
 SCHEMA = "knowngood/outcome/1"
 OUTCOME, END, BEGAN, SCRIPT, PREDICTIONS = "outcome.json", "end", "began", "run.sh", "predictions.json"
+BARE = "environment"
+"""The name of the way that has no container."""
 MOUNT = "/mnt"
 """Where a container sees the scratch folder: any image of Debian has that folder, so nothing is made in it."""
 

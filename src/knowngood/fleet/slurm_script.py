@@ -12,7 +12,7 @@ from itertools import groupby
 
 from knowngood.fleet.config import Slurm
 from knowngood.fleet.job import GRACE, Job
-from knowngood.fleet.shell import MOUNT, Way
+from knowngood.fleet.shell import BARE, MOUNT, Way
 
 MOST = 1000
 """Jobs of an array: `MaxArraySize` is 1001 where a site has not changed it."""
@@ -106,7 +106,7 @@ def way(job: Job, settings: Slurm, *, suite_in_image: str, suite: str) -> Way:
     if settings.run == "environment":
         environment = job.subject.environment or ""
         return Way(
-            name="environment",
+            name=BARE,
             prepare=[*settings.prepare, 'export HOME="$work" XDG_CACHE_HOME="$work/cache"'],
             python=f"{environment}/bin/python",
             suite=suite,
@@ -139,8 +139,8 @@ def _apptainer(job: Job, settings: Slurm) -> tuple[str, str]:
 
 def _pyxis(job: Job, _: Slurm) -> tuple[str, str]:
     """The image is brought by srun itself; a step that does nothing tells its failure from the suite's."""
-    repository, _, digest = str(job.subject.image).partition("@")
-    registry, _, path = repository.partition("/")
+    repository, digest = str(job.subject.image).split("@")
+    registry, path = repository.split("/", 1)
     name = f"--container-name=knowngood-{job.key}"
     image = shlex.quote(f"--container-image={registry}#{path}:{digest}")
     mounts = f'--container-mounts="$work:{MOUNT}" --container-workdir={MOUNT} --no-container-mount-home'
