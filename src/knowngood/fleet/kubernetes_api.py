@@ -83,9 +83,10 @@ class Api:
             try:
                 answer = self._ask(method, self.settings.namespace, limit=PAGE, **selectors, **more)
             except RefusedError as error:
+                way = "; docs/kubernetes.md has the role that is needed" if error.status in (401, 403) else ""
                 raise MissingError(
                     f"{self.settings.name}: cannot see namespace {self.settings.namespace!r} "
-                    f"({error.status} {error.reason}: {error.said}); docs/kubernetes.md has the role that is needed"
+                    f"({error.status} {error.reason}: {error.said}){way}"
                 ) from None
             page = json.loads(answer.data)
             items += page.get("items") or []

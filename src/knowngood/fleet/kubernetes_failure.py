@@ -106,7 +106,7 @@ def waiting(pod: Object, now: datetime, patience: timedelta) -> tuple[Status, bo
 
 def busy(words: str) -> bool:
     """Whether the scheduler speaks of nodes that would fit, had they room, or of none yet to be judged."""
-    return "Insufficient" in words or "available:" not in words
+    return any(word in words for word in ("Insufficient", "Too many pods")) or "available:" not in words
 
 
 def _condition(pod: Object, kind: str) -> Object | None:
