@@ -17,11 +17,14 @@ from kubernetes_server import Cluster, serving
 
 from knowngood.errors import KnowngoodError, MissingError
 from knowngood.fleet import kubernetes_pod
+from knowngood.fleet.course import End
 from knowngood.fleet.job import Cause, Job, Needs, State, Subject
 from knowngood.fleet.kubernetes import Kubernetes
 from knowngood.fleet.kubernetes_api import Api
 from knowngood.fleet.kubernetes_manifest import Settings
 from knowngood.fleet.kubernetes_report import BEGIN, END
+from knowngood.fleet.run import Run
+from knowngood.fleet.state import State as Tracks
 
 H100 = Needs(gpu="sm_90", gpus=1, driver="580.65.06", seconds=600)
 SETTINGS = Settings(name="lab", namespace="lab")
@@ -35,7 +38,8 @@ def job(cell="sm90-a", *, image="a", needs=H100, **more):
 
 
 def report(ok=True):
-    return {"suite_hash": "5" * 64, "finished": "2026-11-21T00:00:00+00:00", "verdict": {"ok": ok, "text": "é" * 9000}}
+    verdict = {"ok": ok, "text": "é" * 9000, "domain": "none" if ok else "image"}
+    return {"suite_hash": "5" * 64, "finished": "2026-11-21T00:00:00+00:00", "verdict": verdict, "checks": []}
 
 
 def printed(key, document):
@@ -229,7 +233,7 @@ def test_what_was_refused_is_tried_again_by_the_next_run(cluster, connect):
 
 
 def test_a_job_that_waited_its_whole_time_for_a_busy_node_is_refused(cluster, connect):
-    lab = connect(replace(SETTINGS, wait=1000))
+    lab = connect(replace(SETTINGS, queue=1000))
     jobs = [job(image=image) for image in "abc"]
     lab.submit(jobs)
     cluster.pass_time(1000 + 600 + 600 + 120)
@@ -501,3 +505,45 @@ def scheduled(cluster, needs, **more):
     cluster.pods.clear()
     cluster.create("lab", wanted)
     return bool(next(iter(cluster.pods.values()))["spec"].get("nodeName"))
+
+
+def test_a_whole_run_over_nodes_one_of_which_is_bad(cluster, connect, tmp_path):
+    """The run of `smoke --on`: four images, and a node that fails them; it stops waiting half way, and goes on."""
+    jobs = [job(f"sm90-{image}", image=image) for image in "abcd"]
+    kept, began = [], cluster.clock
+
+    def clock():
+        return (cluster.clock - began).total_seconds()
+
+    def kubelet(_seconds):
+        cluster.pass_time(60)
+        for pod in [pod for pod in cluster.pods.values() if pod["spec"].get("nodeName")]:
+            key = cluster.key(pod)
+            if pod["status"]["phase"] == "Running":
+                ok = pod["spec"]["nodeName"] != "n1"
+                log, message = printed(key, report(ok=ok))
+                cluster.finish(key, log=log, message=message)
+            elif pod["status"]["phase"] == "Pending":
+                cluster.start(key)
+
+    def run(jobs, wait):
+        made = Run(
+            executor=connect(),
+            kept=Tracks(tmp_path),
+            store=lambda found: kept.append(found) or found.cell,
+            say=print,
+            wait=wait,
+            clock=clock,
+            sleep=kubelet,
+        )
+        return made.run(jobs)
+
+    half = run(jobs, 100)
+    done = [line for line in half if line.verdict.end is not End.WAITING]
+    lines = [*done, *run([line.job for line in half if line not in done], 10_000)]
+    assert len(done) < len(jobs)
+    assert {line.verdict.end for line in lines} == {End.GOOD}
+    elsewhere = [line for line in lines if len(line.tries) > 1]
+    assert elsewhere
+    assert all([one.node for one in line.tries] == ["n1", "n2"] for line in elsewhere)
+    assert len(cluster.jobs) == len(kept) == len(jobs) + len(elsewhere)  # each try was made once and kept once

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,9 @@ from kubernetes.client import ApiClient, V1Job
 from kubernetes_server import schema
 
 from knowngood.errors import UsageError
-from knowngood.fleet import config
+from knowngood.fleet import config, engines
 from knowngood.fleet.job import Job, Needs, Subject
-from knowngood.fleet.kubernetes import of, program
+from knowngood.fleet.kubernetes import program
 from knowngood.fleet.kubernetes_manifest import (
     MANAGED,
     MOST_BYTES,
@@ -33,13 +34,23 @@ from knowngood.fleet.kubernetes_manifest import (
     written,
 )
 from knowngood.fleet.kubernetes_nodes import affinity
+from knowngood.project import Project
 
 GOLDEN = Path(__file__).parent / "golden"
 RELEASES = ("1.29", "1.31", "1.33", "1.35", "1.37")
 PROGRAM = Program(script="import sys\n\nsys.exit()\n", suite="/opt/knowngood/smoke_tests")
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs/kubernetes.md"
 EXAMPLES = re.findall(r"^```yaml\n(.*?)^```", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
-FLEET = EXAMPLES[2]
+
+
+def executor(name):
+    """As the document's fleet.yaml has it."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / config.FILE).write_text(EXAMPLES[2])
+        return engines.find(name, Project(Path(folder)), print).executor
+
+
+B200 = executor("b200")
 
 
 def job(cell="sm90-a", *, image="a", needs=None, **more):
@@ -60,7 +71,7 @@ CASES = {
     "cpu": ([job()], Settings()),
     "gpu": (
         [job(needs=HOPPER, avoid=frozenset(["n7", "n2"])), job("sm90-b", needs=HOPPER, avoid=frozenset(["n2", "n7"]))],
-        of(config.parse(FLEET, "fleet.yaml")["b200"], "b200").settings,
+        B200.settings,
     ),
 }
 
@@ -97,7 +108,7 @@ def test_nothing_is_lost_in_the_clients_own_model(case):
 
 def test_what_is_printed_is_the_same_manifest():
     jobs, settings = CASES["gpu"]
-    (text,) = of(config.parse(FLEET, "fleet.yaml")["b200"], "b200").rehearse(jobs)
+    (text,) = B200.rehearse(jobs)
     assert yaml.safe_load(text) == manifest(jobs, settings, program())
     assert "&id" not in text
     assert '- |\n          """What runs in the pod' in text

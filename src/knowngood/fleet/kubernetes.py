@@ -8,7 +8,7 @@ from typing import Any
 
 from knowngood import smoke
 from knowngood.errors import KnowngoodError, MissingError
-from knowngood.fleet import config, kubernetes_pod, kubernetes_report
+from knowngood.fleet import kubernetes_pod, kubernetes_report
 from knowngood.fleet.executor import Outcome
 from knowngood.fleet.job import Cause, Job, State, Status
 from knowngood.fleet.kubernetes_api import Api, RefusedError
@@ -22,23 +22,6 @@ _ENDED_FOR = (State.CANCELLED, State.REFUSED)
 def program() -> Program:
     """What runs in the pods."""
     return Program(script=inspect.getsource(kubernetes_pod), suite=smoke.SUITE_IN_IMAGE)
-
-
-def of(section: config.Kubernetes, name: str) -> Kubernetes:
-    """The executor that a section of fleet.yaml describes."""
-    return Kubernetes(
-        Settings(
-            name=name,
-            context=section.context,
-            namespace=section.namespace,
-            pull_secrets=section.pull_secrets,
-            tolerations=section.tolerations,
-            labels=section.labels,
-            select=section.select,
-            runtime_class=section.runtime_class,
-            priority_class=section.priority_class,
-        )
-    )
 
 
 class Kubernetes:

@@ -65,7 +65,7 @@ class Settings:
     """Seconds that a pod may be without any node that fits, an image that can be pulled, or a quota that allows it."""
     pull: int = 600
     """Seconds that a node may take to pull an image."""
-    wait: int = 86400
+    queue: int = 86400
     """Seconds that a job may wait for a node that fits and is busy."""
     keep: int = 21600
     """Seconds that a Job which ended stays, with its log: so long a killed run can be taken up."""
@@ -123,7 +123,7 @@ def manifest(batch: Sequence[Job], settings: Settings, program: Program, generat
             "completions": len(batch),
             "parallelism": len(batch),
             "backoffLimitPerIndex": RETRIES,
-            "activeDeadlineSeconds": settings.wait + settings.pull + needs.seconds + GRACE,
+            "activeDeadlineSeconds": settings.queue + settings.pull + needs.seconds + GRACE,
             "ttlSecondsAfterFinished": settings.keep,
             "podFailurePolicy": {
                 "rules": [

@@ -190,7 +190,7 @@ def _over(failure: Object, settings: Settings) -> Status:
     """The Job is over, and there is no pod to say why."""
     words = f"{failure.get('reason')}: {failure.get('message', '')}".rstrip(": ")
     if failure.get("reason") == "DeadlineExceeded":
-        text = f"no node had room for it within {settings.wait} s ({words})"
+        text = f"no node had room for it within {settings.queue} s ({words})"
         return Status(state=State.REFUSED, cause=Cause.NO_NODE, text=text)
     return Status(state=State.FAILED, cause=Cause.ENGINE, text=f"the Job failed and its pod is gone ({words})")
 
