@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import re
+import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -547,3 +548,47 @@ def test_a_whole_run_over_nodes_one_of_which_is_bad(cluster, connect, tmp_path):
     assert elsewhere
     assert all([one.node for one in line.tries] == ["n1", "n2"] for line in elsewhere)
     assert len(cluster.jobs) == len(kept) == len(jobs) + len(elsewhere)  # each try was made once and kept once
+
+
+@pytest.fixture
+def kubeconfig(address, tmp_path, monkeypatch):
+    path = tmp_path / "kubeconfig"
+    clusters = {"lab": address, "away": "http://127.0.0.1:9"}
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "away",
+        "clusters": [{"name": name, "cluster": {"server": server}} for name, server in clusters.items()],
+        "users": [{"name": "me", "user": {"token": "secret"}}],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": "me"}} for name in clusters],
+    }
+    path.write_text(yaml.safe_dump(document))
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(path))
+    return path
+
+
+def test_the_cluster_of_the_context_is_asked(cluster, kubeconfig):  # noqa: ARG001
+    one = job()
+    assert Kubernetes(replace(SETTINGS, context="lab")).submit([one])[one.key].state is QUEUED
+    assert cluster.jobs
+    with pytest.raises(MissingError, match="does not answer"):
+        Kubernetes(SETTINGS).submit([one])
+    with pytest.raises(MissingError, match=r"no way to the cluster.*context"):
+        Kubernetes(replace(SETTINGS, context="nowhere")).submit([one])
+
+
+def test_without_a_kubeconfig_or_in_a_pod_without_an_account(kubeconfig, monkeypatch):
+    kubeconfig.unlink()
+    with pytest.raises(MissingError, match="set KUBECONFIG"):
+        Kubernetes(SETTINGS).poll(["0"])
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "9")
+    with pytest.raises(MissingError, match="no way to the cluster"):
+        Kubernetes(SETTINGS).poll(["0"])
+
+
+def test_without_the_client_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "kubernetes", None)
+    with pytest.raises(MissingError, match=r"knowngood\[kubernetes\]"):
+        Kubernetes(SETTINGS).poll(["0"])
