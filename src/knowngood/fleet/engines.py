@@ -67,10 +67,11 @@ def _local(name: str, here: Project, say: Callable[[str], None]) -> Executor:
 
         return Processes(here.suite, folder)
 
-    return Local(name, folder, _machine, images, environments)
+    return Local(name, folder, machine, images, environments)
 
 
-def _machine() -> Machine:
+def machine() -> Machine:
+    """The one at hand, its GPUs by NVML."""
     from knowngood.doctor import nvml
 
     return Machine(
