@@ -23,6 +23,8 @@ class Action(StrEnum):
     REUSE = "reuse"
     LOCK = "lock"
     """Its lock has to be made first; what is built then is not known before."""
+    LEAVE = "leave"
+    """Its image stands in a registry and was seen green: nothing is built, and nothing pulled."""
     LACKS = "lacks"
     """Something is missing on this machine that no run can make."""
 
@@ -38,6 +40,8 @@ class Wanted:
     """Why it has to be locked first."""
     lacks: str = ""
     """What this machine lacks for it."""
+    stands: str = ""
+    """Where its image stands in a registry, proven."""
     note: str = ""
 
 
@@ -144,7 +148,7 @@ def plan(wanted: Sequence[Wanted], held: Holdings, matrix: Iterable[Wanted] = ()
             CellPlan(
                 cell=item.cell,
                 action=action,
-                note=item.lacks or item.unlocked or item.note,
+                note=item.lacks or item.unlocked or item.stands or item.note,
                 layers=tuple(name for name, _ in _keys(item)),
                 download=sum(layer.download for layer in built),
                 adds=None if unknown or item.shape is None else adds,
@@ -170,13 +174,13 @@ def order(wanted: Sequence[Wanted], held: Holdings) -> list[Wanted]:
     def shared(item: Wanted) -> int:
         return sum(size * (users[key] - 1) for key, size in to_build(item, held))
 
-    ranks = {Action.LOCK: 0, Action.BUILD: 1, Action.REUSE: 2, Action.LACKS: 3}
+    ranks = {Action.LOCK: 0, Action.BUILD: 1, Action.REUSE: 2, Action.LEAVE: 3, Action.LACKS: 4}
     return sorted(wanted, key=lambda item: (ranks[_action(item, held)], -shared(item)))
 
 
 def to_build(item: Wanted, held: Holdings) -> list[tuple[Key, int]]:
     """The layers of a cell's lock that are not at hand, with the bytes of their wheels."""
-    if item.shape is None or item.shape.inputs in held.images:
+    if item.shape is None or item.stands or item.shape.inputs in held.images:
         return []
     keys = [((layer.name, item.shape.making), layer.size) for layer in item.layers]
     return [(key, size) for key, size in keys if key not in held.layers]
@@ -191,6 +195,8 @@ def known(sizes: Iterable[int | None]) -> tuple[int, int]:
 def _action(item: Wanted, held: Holdings) -> Action:
     if item.lacks:
         return Action.LACKS
+    if item.stands:
+        return Action.LEAVE
     if item.shape is None:
         return Action.LOCK
     return Action.REUSE if item.shape.inputs in held.images else Action.BUILD
@@ -207,7 +213,7 @@ def _layers(wanted: Sequence[Wanted], held: Holdings) -> dict[Key, LayerPlan]:
     sizes = _sizes(held.records)
     layers: dict[Key, LayerPlan] = {}
     for item in wanted:
-        if item.shape is None or item.lacks:
+        if item.shape is None or item.lacks or item.stands:
             continue
         wheels = {layer.name: layer.size for layer in item.layers}
         for key in _keys(item):

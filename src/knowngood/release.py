@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
@@ -140,6 +141,19 @@ def unchanged(project: Project, registry: Registry, cells: Iterable[Cell], *, re
     known = {str(cell): digest for cell in chosen if (digest := recorded(project, cell, folders))}
     served = published(project, registry, [cell for cell in chosen if str(cell) in known], revision=revision)
     return {name: digest for name, digest in known.items() if served[name] == digest}
+
+
+def standing(project: Project, registry: Registry, cells: Iterable[Cell]) -> dict[str, tuple[str, Evidence]]:
+    """The cells, by id, for which there is nothing to do, with the digest of their image and the run that proved it.
+
+    The registry has the image that is committed now, and the newest run of it that is known here was good.
+    """
+    found = {}
+    chosen = {str(cell): cell for cell in cells}
+    for name, digest in unchanged(project, registry, chosen.values()).items():
+        with contextlib.suppress(KnowngoodError):  # no good run of it is known here: it is built and run
+            found[name] = digest, green(project, chosen[name], digest)[0]
+    return found
 
 
 def recorded(project: Project, cell: Cell, folders: Mapping[str, str]) -> str | None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 from knowngood import base, bases, build, locking, planning, records, render, sdk
 from knowngood.cell import Cell
@@ -80,9 +82,15 @@ def holdings(project: Project, engine: Engine | None) -> Holdings:
     return Holdings(images=images, layers=frozenset(layers), bases=frozenset(present), records=tuple(known))
 
 
-def plan(project: Project, cells: Iterable[Cell], house: Path | None, engine: Engine | None) -> planning.Plan:
-    """The plan for some cells of the project, beside the rest of its matrix."""
-    mine = list(asked(project, cells, house))
+def plan(
+    project: Project,
+    cells: Iterable[Cell],
+    house: Path | None,
+    engine: Engine | None,
+    standing: Mapping[str, str] = MappingProxyType({}),
+) -> planning.Plan:
+    """The plan for some cells of the project, beside the rest of its matrix; `standing`: those in a registry, where."""
+    mine = [replace(item, stands=standing.get(item.cell, "")) for item in asked(project, cells, house)]
     names = {item.cell for item in mine}
     others = [cell for cell in project.matrix.cells if str(cell) not in names]
     return planning.plan(mine, holdings(project, engine), list(asked(project, others, house)))

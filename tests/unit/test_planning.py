@@ -126,3 +126,16 @@ def test_a_shape_says_what_changed():
     before = shape("a")
     assert dataclasses.replace(before, suite="x", base="y").changes(before) == ("the base", "the smoke suite")
     assert dataclasses.replace(before, suite="x").making == before.making
+
+
+def test_a_cell_that_stands_in_a_registry_is_left_and_comes_last():
+    stands = dataclasses.replace(A, stands="it stands as r/kg@sha256:1")
+    made = planning.plan([stands, B], Holdings())
+    assert [(cell.cell, cell.action, cell.note) for cell in made.cells] == [
+        ("b", Action.BUILD, ""),
+        ("a", Action.LEAVE, "it stands as r/kg@sha256:1"),
+    ]
+    assert made.download == 500 + 30 + 25
+    assert OLD.name not in layers_of(made)
+    assert planning.plan([stands], Holdings()).size == (0, 0)
+    assert planning.plan([dataclasses.replace(stands, lacks="a wheel")], Holdings()).cells[0].action is Action.LACKS

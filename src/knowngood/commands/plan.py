@@ -25,6 +25,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     common.add_wheelhouse(parser)
     parser.add_argument("--offline", action="store_true", help="ask no engine: nothing counts as built")
     parser.add_argument(
+        "--published", metavar="REPOSITORY", help="leave a cell whose image stands there, seen green, as `build` does"
+    )
+    parser.add_argument("--insecure", action="store_true", help="plain HTTP, to a registry on this machine only")
+    parser.add_argument(
         "--changed-since", metavar="REF", help="only cells whose lock, Dockerfile, base, recipe or suite changed (git)"
     )
     ci = parser.add_argument_group("the plan for a CI system (docs/ci.md)")
@@ -43,13 +47,29 @@ def run(arguments: argparse.Namespace) -> Answer:
     if arguments.changed_since is not None:
         cells = _changed(here, cells, arguments.changed_since)
     if arguments.format:
+        if arguments.published:
+            raise UsageError(
+                "--published and --format do not go together: a CI system's jobs ask the registry themselves"
+            )
         return _for_ci(arguments, here, cells)
     if arguments.stage or arguments.gpus or arguments.runner:
         raise UsageError("--stage, --gpus and --runner belong to --format: `knowngood plan --format github`")
     engine = None if arguments.offline else _engine()
-    made = survey.plan(here, cells, wheelhouse.folder(arguments.wheelhouse), engine)
+    standing = _standing(here, cells, arguments.published, insecure=arguments.insecure) if arguments.published else {}
+    made = survey.plan(here, cells, wheelhouse.folder(arguments.wheelhouse), engine, standing)
     seen = f"the engine at {engine.host}" if engine else None
     return Answer(0, {"engine": engine.host if engine else None, **made.document()}, text(made, seen))
+
+
+def _standing(here: project.Project, cells: list[Cell], repository: str, *, insecure: bool) -> dict[str, str]:
+    """Where the cells stand, for which there is nothing to do."""
+    from knowngood import release
+    from knowngood.reference import Repository
+    from knowngood.registry import Registry
+
+    registry = Registry(Repository.parse(repository), insecure=insecure)
+    found = release.standing(here, registry, cells)
+    return {name: f"it stands as {registry.repository}@{digest}" for name, (digest, _) in found.items()}
 
 
 def _changed(here: project.Project, cells: list[Cell], ref: str) -> list[Cell]:
