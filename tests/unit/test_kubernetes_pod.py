@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import signal
@@ -143,3 +144,8 @@ def test_a_pod_that_is_told_to_end_gives_no_verdict(pod, tmp_path):
 @pytest.mark.parametrize("text", [None, "", "the log's last lines\n", "[]", json.dumps({"key": "0"})])
 def test_messages_that_are_not_ours(text):
     assert said(text) is None
+
+
+def test_the_oldest_python_of_a_cell_can_read_the_program():
+    ast.parse(program().script, feature_version=(3, 9))
+    assert "from knowngood" not in program().script
