@@ -222,6 +222,17 @@ def test_without_a_node_that_fits_it_is_refused_after_patience_and_the_job_is_en
     assert connect().poll([none.key])[none.key] == polled[none.key]
 
 
+def test_without_the_right_to_end_jobs_the_verdict_is_told_and_a_cancel_says_why(cluster, lab):
+    one, other = job(needs=replace(H100, gpu="sm_100")), job(image="b")
+    lab.submit([one, other])
+    for name in cluster.jobs:
+        cluster.refuse["PATCH", f"/jobs/{name}"] = (403, "Forbidden", 'User "ci" cannot patch resource "jobs"')
+    cluster.pass_time(301)
+    assert lab.poll([one.key])[one.key].cause is Cause.NO_NODE
+    with pytest.raises(KnowngoodError, match="cannot patch"):
+        lab.cancel([other.key])
+
+
 def test_what_was_refused_is_tried_again_by_the_next_run(cluster, connect):
     one = job(needs=replace(H100, gpu="sm_100"))
     connect().submit([one])

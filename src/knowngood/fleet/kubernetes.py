@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -88,7 +89,8 @@ class Kubernetes:
         wanted = set(keys)
         cluster = self._look()
         hopeless = {key: item for key, item in self._seen.items() if item.given_up and key in wanted}
-        self._end({key: item.status for key, item in hopeless.items()}, cluster)
+        with contextlib.suppress(RefusedError):  # the jobs' verdict stands, whether or not we may end them
+            self._end({key: item.status for key, item in hopeless.items()}, cluster)
         lost = Status(state=State.LOST, text=f"{self.name} does not know it")
         return {key: self._seen[key].status if key in self._seen else lost for key in wanted}
 
