@@ -4,13 +4,11 @@ Most of a file are losses and kernels, check by check. What is not as expected i
 complaint says where.
 """
 
-from __future__ import annotations
-
+import json
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any, TypedDict
 
-if TYPE_CHECKING:
-    import msgspec
+import msgspec
 
 
 class _Check(TypedDict, total=False):
@@ -20,7 +18,8 @@ class _Check(TypedDict, total=False):
     agreement: Any
     message: Any
     reason: Any
-    figures: Any
+    figures: msgspec.Raw
+    """Most of them are not shown."""
 
 
 class _Environment(TypedDict, total=False):
@@ -47,8 +46,6 @@ class _Run(TypedDict, total=False):
 
 def parse(data: bytes) -> Any:
     """A run's file without what is not shown; raises `ValueError` when it is no JSON."""
-    import msgspec
-
     try:
         return _decoder().decode(data)
     except (msgspec.MsgspecError, RecursionError):
@@ -57,8 +54,11 @@ def parse(data: bytes) -> Any:
         return from_json(data)
 
 
+def whole(value: Any) -> Any:
+    """What was left as it stands in the file."""
+    return json.loads(bytes(value)) if isinstance(value, msgspec.Raw) else value
+
+
 @cache
 def _decoder() -> msgspec.json.Decoder[_Run]:
-    import msgspec
-
     return msgspec.json.Decoder(_Run)

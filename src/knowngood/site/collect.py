@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,17 +21,33 @@ if TYPE_CHECKING:
     from knowngood.project import Project
 
 
-def collect(
-    here: Project, folder: Path, known: Iterable[Incident], book: Factbook, repository: str | None
+Found = Mapping[str, tuple[Standing, Sequence[Run]]]
+"""Cell to how it stands, and its runs."""
+
+
+def read(folder: Path) -> Found:
+    """What a folder of evidence says."""
+    return index.ask(folder, lambda it: {name: (how, it.runs(name)) for name, how in it.standings().items()})
+
+
+def tiers(here: Project, found: Found) -> dict[str, str]:
+    """How far the cells of the matrix are proven."""
+    locked, nothing = here.tree.locked(), Standing()
+    names = map(str, here.matrix.cells)
+    return {name: str(found.get(name, (nothing,))[0].tier(locked=name in locked)) for name in names}
+
+
+def collect(  # noqa: PLR0913, PLR0917
+    here: Project, folder: Path, found: Found, known: Iterable[Incident], book: Factbook, repository: str | None
 ) -> catalog.Catalog:
-    """The catalog of a project, with the evidence in `folder`; images are those of `repository`, else local ones."""
+    """The catalog of a project, with what the evidence in `folder` says; images are of `repository`, else local."""
     records = [record for cell in here.matrix.cells if (record := here.tree.load_record(cell))]
     weighed = sizes.measure(records)
     images = {
         record.cell: catalog.Image(digest=record.manifest.digest, size=size.size, own=size.own)
         for record, size in zip(records, weighed.cells, strict=True)
     }
-    made, left_out = seen(here, folder, book, repository, images)
+    made, left_out = seen(here, folder, book, repository, images, found)
     return catalog.Catalog(
         schema=catalog.SCHEMA,
         cells=made,
@@ -53,17 +69,18 @@ def collect(
     )
 
 
-def seen(
+def seen(  # noqa: PLR0913, PLR0917
     here: Project,
     folder: Path,
     book: Factbook,
     repository: str | None = None,
     images: Mapping[str, catalog.Image] | None = None,
+    found: Found | None = None,
 ) -> tuple[list[catalog.Cell], list[str]]:
     """The cells of the matrix and those that only evidence knows, with their runs; and what was left out, and why."""
     matrix = here.matrix
     wanted = {str(cell): cell for cell in matrix.cells}
-    found = index.ask(folder, lambda it: {name: (how, it.runs(name)) for name, how in it.standings().items()})
+    found = read(folder) if found is None else found
     strays, left_out = _strays(found, wanted)
     left_out += _changed(folder)
     locked = here.tree.locked()

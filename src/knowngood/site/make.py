@@ -41,11 +41,11 @@ def make(
 ) -> Made:
     """All files of the site."""
     known = _known()
-    catalog = collect.collect(here, evidence, incidents, known.universe.world.book, repository)
+    found = collect.read(evidence)
     templates = here.templates / "site" if (here.templates / "site").is_dir() else resources.root() / "templates/site"
-    tiers = {cell.id: str(cell.tier) for cell in catalog.cells if cell.in_matrix}
-    with tables(known, tiers) as answers:
+    with tables(known, collect.tiers(here, found)) as answers:
         # The pages are made while the others answer the questions.
+        catalog = collect.collect(here, evidence, found, incidents, known.universe.world.book, repository)
         files = pages.files(catalog, templates, markdown.incidents(incidents), runs_at)
         files["data/signatures.js"] = script.data("signatures", signatures.document(incidents))
         files["data/find.js"] = script.data("find", _find(known, catalog))
