@@ -192,6 +192,15 @@ def test_a_pod_that_no_node_admits_is_tried_twice_more_and_then_it_is_the_nodes(
     assert "no healthy devices" in status.text
 
 
+def test_a_pod_past_its_deadline_while_its_image_was_on_the_way_is_tried_again(cluster, lab):
+    one = job()
+    lab.submit([one])
+    for _ in range(3):
+        assert lab.poll([one.key])[one.key].state is QUEUED
+        cluster.finish(one.key, None, pod_reason="DeadlineExceeded", message="Pod was active on the node longer")
+    assert lab.poll([one.key])[one.key].cause is Cause.TIME_LIMIT
+
+
 def test_a_node_that_does_not_answer_is_given_up_by_the_clusters_clock(cluster, lab):
     one = job()
     lab.submit([one])

@@ -51,7 +51,7 @@ def failed(pod: Object) -> tuple[Status, bool]:  # noqa: PLR0911 - one a kind of
         return Status(state=State.FAILED, cause=cause, text=f"{text} ({words})" if words else text)
 
     if reason == "DeadlineExceeded":
-        return made(Cause.TIME_LIMIT, "it did not end within its time"), False
+        return made(Cause.TIME_LIMIT, "it did not end within its time"), code is None  # its image was still on the way
     disrupted = _true(pod, "DisruptionTarget")
     if disrupted:
         words = ": ".join(filter(None, [disrupted.get("reason"), disrupted.get("message")]))
