@@ -13,7 +13,8 @@ from knowngood.errors import KnowngoodError, MissingError
 from knowngood.pipeline import Pipeline, log
 from knowngood.project import cxx11abi
 
-_FOLDER = Path("$KNOWNGOOD_TMP")
+FOLDER = Path("$KNOWNGOOD_TMP")
+"""Stands for the folder of a run."""
 
 
 def engine() -> Engine:
@@ -52,7 +53,7 @@ def commands(line: Pipeline, cell: Cell) -> list[str]:
     if locked is None or locked.inputs != locking.inputs(entry, matrix):
         out += [
             f"# {cell}: the lock is stale; its layers are not known before it is made",
-            shlex.join(resolve.command(locking.request(entry, matrix), _FOLDER, house)),
+            shlex.join(resolve.command(locking.request(entry, matrix), FOLDER, house)),
             f"knowngood lock {cell}",
         ]
         return out
@@ -60,6 +61,11 @@ def commands(line: Pipeline, cell: Cell) -> list[str]:
 
 
 def _build(line: Pipeline, cell: Cell) -> list[str]:
+    return [shlex.join(build.command(plan(line, cell), line.engine, log(cell, "build").with_suffix(".json")))]
+
+
+def plan(line: Pipeline, cell: Cell) -> build.Plan:
+    """What makes the image of a cell that is locked; nothing is fetched or written for it."""
     project = line.project
     locked = project.tree.load(cell)
     assert locked is not None  # noqa: S101
@@ -69,8 +75,8 @@ def _build(line: Pipeline, cell: Cell) -> list[str]:
     if any(item.made_here for item in locked.distributions):
         contexts["wheelhouse"] = str(line.options.wheelhouse)
     settings = host.settings()
-    secrets = dict(settings.files) | ({"env": _FOLDER / "env"} if settings.env else {})
-    plan = build.Plan(
+    secrets = dict(settings.files) | ({"env": FOLDER / "env"} if settings.env else {})
+    return build.Plan(
         tag=f"knowngood:{cell}",
         dockerfile=project.tree.cell_folder(cell) / "Dockerfile",
         context=project.tree.folder,
@@ -78,7 +84,6 @@ def _build(line: Pipeline, cell: Cell) -> list[str]:
         inputs=line.shape(text, locked, context).inputs,
         secrets=secrets,
     )
-    return [shlex.join(build.command(plan, line.engine, log(cell, "build").with_suffix(".json")))]
 
 
 def _base_context(line: Pipeline, name: str) -> str:

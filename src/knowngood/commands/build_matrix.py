@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import itertools
 import sys
 from typing import TYPE_CHECKING
 
 from knowngood import project
 from knowngood.cli import Answer
-from knowngood.commands import common
+from knowngood.commands import common, on_builders
 from knowngood.errors import KnowngoodError
 
 if TYPE_CHECKING:
@@ -45,34 +46,49 @@ def configure(parser: argparse.ArgumentParser, *, quick: bool = True) -> None:
     )
     parser.add_argument("--insecure", action="store_true", help="plain HTTP, to a registry on this machine only")
     parser.add_argument("--dry-run", action="store_true", help="print the exact commands and do nothing")
+    on_builders.configure(parser)
 
 
 def run(arguments: argparse.Namespace, *, smoke: bool = True, words: list[str] | None = None) -> Answer:
     """Build and prove the selected cells; the first cell that fails decides the exit code."""
     from knowngood import engine, progress, select
 
+    far = on_builders.wanted(arguments)
     here = project.find()
     matrix = here.matrix
     words = words or arguments.select or ([] if arguments.all else ["default"])
     cells = select.select(matrix.cells, matrix.aliases, words)
     if arguments.dry_run:
-        from knowngood import dryrun, pipeline
-
-        line = pipeline.Pipeline(here, options(arguments, smoke=smoke), dryrun.engine())
-        commands = _compile_commands(arguments, here, cells, line.engine) if arguments.compile else []
-        commands += [command for cell in cells for command in dryrun.commands(line, cell)]
+        commands = _commands(arguments, here, cells, smoke=smoke)
         return Answer(0, {"commands": commands}, "\n".join(dict.fromkeys(commands)))
     standing = _standing(arguments.published, here, cells, insecure=arguments.insecure) if arguments.published else {}
     results, lacking = list(standing.values()), []
     if cells := [cell for cell in cells if str(cell) not in standing]:
-        with progress.reporter("engine") as say:
-            found = engine.ensure(say=say)
-            say(f"docker {found.version} at {found.host}")
-        lacking = _compile(arguments, here, cells, found) if arguments.compile else []
-        results += _results(arguments, here, cells, found, smoke=smoke)
+        found = None
+        if not far or smoke or arguments.compile:
+            with progress.reporter("engine") as say:
+                found = engine.ensure(say=say)
+                say(f"docker {found.version} at {found.host}")
+        lacking = _compile(arguments, here, cells, found) if found and arguments.compile else []
+        if far:
+            fleet = on_builders.prepared(arguments, here, options(arguments, smoke=smoke), found if smoke else None)
+            results += on_builders.results(arguments, fleet, cells, functools.partial(_again, arguments, smoke=smoke))
+        elif found:
+            results += _results(arguments, here, cells, found, smoke=smoke)
     failed = [*(result.error for result in results if result.error), *lacking]
     code = next((error.exit_code for error in failed), 0)
     return Answer(code, {"cells": [result.document(here.root) for result in results]}, summary(results, here))
+
+
+def _commands(arguments: argparse.Namespace, here: project.Project, cells: Sequence[Cell], *, smoke: bool) -> list[str]:
+    """What `--dry-run` prints."""
+    if on_builders.wanted(arguments):
+        return on_builders.prepared(arguments, here, options(arguments, smoke=smoke), None).commands(cells)
+    from knowngood import dryrun, pipeline
+
+    line = pipeline.Pipeline(here, options(arguments, smoke=smoke), dryrun.engine())
+    commands = _compile_commands(arguments, here, cells, line.engine) if arguments.compile else []
+    return commands + [command for cell in cells for command in dryrun.commands(line, cell)]
 
 
 def _standing(repository: str, here: project.Project, cells: Sequence[Cell], *, insecure: bool) -> dict[str, Result]:

@@ -1,0 +1,150 @@
+"""The pipeline of one builder of a fleet: its images go to the registry, and come from there."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from knowngood import build, ownership, paths, pipeline, record, sdk
+from knowngood import engine as engines
+from knowngood.building import derive, find, jobs, tags
+from knowngood.building.builder import Builder
+from knowngood.building.command import Order
+from knowngood.building.depot import Depot
+from knowngood.cell import Cell
+from knowngood.engine import Engine
+from knowngood.errors import KnowngoodError, MissingError
+from knowngood.evidence import Evidence
+from knowngood.pipeline import Pipeline, Say
+from knowngood.planning import Key, Wanted
+from knowngood.record import Record
+from knowngood.tree import CellLock
+
+
+class LostError(MissingError):
+    """The builder stopped answering (exit 4)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """Where a cell is built, and where what comes out goes."""
+
+    builder: Builder
+    depot: Depot
+    network: str
+    """Of the build steps: one for the whole fleet, since it is part of what BuildKit knows a step by."""
+    prover: Engine | None = None
+    """The engine that runs the suite."""
+
+
+@dataclass(frozen=True)
+class FarPipeline(Pipeline):
+    """The steps, on a builder; `engine` is the builder, as what asks an engine sees it."""
+
+    site: Site
+
+    def existing(self, plan: build.Plan) -> build.Image | None:
+        """The plan's image in the registry, whichever builder made it."""
+        return self.site.depot.image(plan.inputs)
+
+    def make(self, plan: build.Plan, locked: CellLock, say: Say) -> build.Image:
+        """The plan's image, built and pushed; what no other cell had made of it can be had by others afterwards."""
+        depot, keys = self.site.depot, self._keys(plan, locked)
+        there = depot.caches(keys)
+        own = [key for key in keys if tags.layer(key) not in there]
+        with paths.scratch() as folder:
+            order = self.order(depot.sources(keys), folder)
+            argv = order.cell(plan, tags.image(plan.inputs), tags.layer(own[0]) if own else None)
+            self._execute(argv, pipeline.log(locked.cell, f"build-{self.site.builder.file}"), say)
+            said = json.loads(order.metadata.read_text(encoding="utf-8"))
+        image = depot.pushed(plan.inputs, str(said["containerimage.digest"]))
+        depot.share(own)
+        self._load(image, locked.cell, say)
+        return image
+
+    def layers(self, cell: Cell, names: Sequence[str], say: Say) -> None:
+        """Some layers of a cell, built into the registry's cache."""
+        depot = self.site.depot
+        locked, cell, _ = self.lock(cell, say)
+        plan = self.plan(locked, say)
+        known = {key[0]: key for key in self._keys(plan, locked)}
+        if unknown := [name for name in names if name not in known]:
+            raise KnowngoodError(f"{cell} has no layer {', '.join(unknown)}; its lock has changed: run it again")
+        keys = [known[name] for name in names]
+        with ownership.held(tags.layer(keys[0]), wait=True, say=say):
+            if len(depot.caches(keys)) == len(keys):  # another run was first
+                return
+            with paths.scratch() as folder, build.host_secrets() as secrets:
+                derived = replace(plan, dockerfile=folder / "Dockerfile", secrets=secrets)
+                stages = {layer.name: derive.stage(layer) for layer in locked.layers}
+                text = derive.layers(
+                    plan.dockerfile.read_text(encoding="utf-8"),
+                    [stages.get(name, name.partition("-")[0]) for name in names],
+                )
+                derived.dockerfile.write_text(text, encoding="utf-8")
+                order = self.order(depot.sources(known.values()), folder)
+                argv = order.layers(derived, tags.layer(keys[0]), ground=derive.VENV in names)
+                log = paths.cache_dir() / "logs" / f"layer-{names[0]}" / f"build-{self.site.builder.file}.log"
+                self._execute(argv, log, say)
+            depot.share(keys)
+
+    def taken(self, image: build.Image, locked: CellLock, plan: build.Plan) -> Record:
+        """The record of an image of the registry."""
+        shape = self.shape(plan.dockerfile.read_text(encoding="utf-8"), locked, plan.contexts["base"])
+        builder = self.site.builder
+        tools = {"uv": shape.uv, "buildkit": builder.buildkit, "engine": builder.version or builder.driver}
+        names = tuple(layer.name for layer in locked.layers)
+        return record.of(str(locked.cell), shape, names, self.site.depot.described(image.digest), tools)
+
+    def prove(self, cell: Cell, image: build.Image, say: Say) -> tuple[Path | None, Evidence]:
+        """The suite, in the image that an engine pulls."""
+        prover = self.site.prover
+        if prover is None:
+            raise MissingError(f"{cell}: there is no engine to run its image on; `knowngood engine up` starts one")
+        repository = str(self.site.depot.registry.repository)
+        with sdk.client(prover) as client:
+            say(f"pulling {repository}@{image.digest[:19]}")
+            client.images.pull(repository, tag=image.digest).tag("knowngood", str(cell))
+        proven = replace(image, tag=f"knowngood:{cell}")
+        return Pipeline.prove(replace(self, engine=prover), cell, proven, say)
+
+    def order(self, caches: Sequence[str], folder: Path) -> Order:
+        """What the builder is told, with these caches to read from; what came out is noted in the folder."""
+        site = self.site
+        return Order(
+            builder=site.builder,
+            repository=site.depot.registry.repository,
+            network=site.network,
+            caches=caches,
+            metadata=folder / "metadata.json",
+        )
+
+    def _execute(self, argv: Sequence[str], log: Path, say: Say) -> None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            build.execute(argv, {**os.environ, **self.site.builder.env}, log=log, say=say)
+        except KnowngoodError as error:
+            if find.answers(self.site.builder):
+                raise
+            raise LostError(f"builder {self.site.builder.name} stopped answering in mid-build: {error}") from None
+
+    def _load(self, image: build.Image, cell: Cell, say: Say) -> None:
+        """An image that this machine's engine built gets the name under which builds here leave it."""
+        here = engines.find_system()
+        running = here if isinstance(here, Engine) else engines.find_embedded()
+        if running is None or running.host != self.site.builder.host:
+            return
+        with contextlib.suppress(KnowngoodError), sdk.client(running) as client:
+            client.images.get(image.tag).tag("knowngood", str(cell))
+            say(f"loaded as knowngood:{cell}")
+
+    def _keys(self, plan: build.Plan, locked: CellLock) -> tuple[Key, ...]:
+        text = plan.dockerfile.read_text(encoding="utf-8")
+        if not derive.has(text, (derive.VENV, derive.SUITE)):
+            return ()  # a template of the project's own, whose layers have no names
+        shape = self.shape(text, locked, plan.contexts["base"])
+        return jobs.keys(Wanted(cell=str(locked.cell), layers=locked.layers, shape=shape))

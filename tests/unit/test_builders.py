@@ -1,0 +1,351 @@
+"""Builders: what they say of themselves, what is built first, what each is told, and what happens when one dies."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from test_planning import NUMBERS, OLD, TORCH, layer, wanted
+
+from knowngood import build
+from knowngood.building import builder as builders
+from knowngood.building import derive, fleet, jobs, run, tags
+from knowngood.building.builder import Builder
+from knowngood.building.command import Order
+from knowngood.building.fleet import Fleet, Hands
+from knowngood.errors import KnowngoodError, MissingError, UsageError
+from knowngood.planning import Holdings
+from knowngood.reference import Repository
+from knowngood.results import Result, Status
+from knowngood.schedule import Room, Task
+
+GB = 10**9
+PLENTY = Room(memory=1000 * GB, disk=10_000 * GB)
+REPOSITORY = Repository.parse("registry.example/team/builds")
+KUBERNETES = """\
+Name:          far
+Driver:        kubernetes
+Last Activity: 2026-11-21 12:00:00 +0000 UTC
+
+Nodes:
+Name:                  far0
+Endpoint:              kubernetes:///far?deployment=far0
+Status:                inactive
+Platforms:
+
+Name:                  far1
+Endpoint:              kubernetes:///far?deployment=far1
+Status:                running
+BuildKit version:      v0.15.1
+"""
+SILENT = """\
+Name:          gone
+Driver:        remote
+
+Nodes:
+Name:     gone0
+Endpoint: tcp://192.0.2.9:1234
+Status:   inactive
+Error:    failed to list workers: connection refused
+"""
+DOCKERFILE = """\
+FROM base AS venv
+FROM venv AS layer-torch
+FROM venv AS layer-numbers
+FROM base AS suite
+FROM base
+"""
+
+
+def one(name: str, **changes) -> Builder:
+    fields = {"buildx": ("docker", "buildx"), "driver": "docker", "buildkit": "0.13", "machine": name}
+    return Builder(name=name, **{**fields, **changes})
+
+
+def test_an_instance_says_its_driver_and_whether_a_node_of_it_runs():
+    found = builders.inspected(KUBERNETES)
+    assert (found.driver, found.running, found.buildkit, found.error) == ("kubernetes", True, "0.15.1", "")
+    found = builders.inspected(SILENT)
+    assert (found.driver, found.running) == ("remote", False)
+    assert found.error == "failed to list workers: connection refused"
+    assert builders.inspected("").running is False
+
+
+def test_builders_are_named_once_each_and_not_by_nothing():
+    assert builders.names("a, b,a,tcp://b:2375") == ("a", "b", "tcp://b:2375")
+    with pytest.raises(UsageError, match="between commas"):
+        builders.names("a,,b")
+    assert one("unix:///run/e.sock").file == "unix-run-e.sock"
+
+
+def test_a_tag_is_short_enough_and_told_apart_by_what_shaped_the_bytes():
+    key = ("torch-2.11.0-" + "a" * 200, "1" * 64)
+    assert len(tags.layer(key)) == 128
+    assert tags.layer(key).endswith("-" + "1" * 12)
+    assert tags.layer(("torch", "1" * 64)) != tags.layer(("torch", "2" * 64))
+    assert len(tags.image("a" * 64)) <= 128
+
+
+def test_a_derived_dockerfile_joins_layers_as_the_cell_does():
+    text = derive.layers(DOCKERFILE, ["layer-torch", "suite"])
+    assert text.startswith(DOCKERFILE)
+    assert text.endswith(
+        "FROM scratch AS knowngood-layers\nCOPY --link --from=layer-torch /out/ /\nCOPY --link --from=suite /out/ /\n"
+    )
+    assert derive.has(DOCKERFILE, {"venv", "suite", "layer-torch"})
+    assert not derive.has("FROM base\nRUN true\n", {"venv"})
+
+
+def test_the_template_of_cells_has_the_stages_that_are_derived_from():
+    from samples import ROOT
+
+    template = (ROOT / "templates/Dockerfile.j2").read_text()
+    assert derive.has(template, {derive.VENV, derive.SUITE})
+    for name in ("venv", "suite", "{{ layer.stage }}"):
+        assert f"\nCOPY --link --from={name} /out/ /\n" in template
+    assert '"stage": "layer-" + ' in (ROOT / "src/knowngood/render.py").read_text()
+
+
+HUGE = layer("huge", 60 * 10**6)
+X, Y, Z = wanted("x", HUGE, NUMBERS, OLD), wanted("y", HUGE, NUMBERS), wanted("z", TORCH, NUMBERS)
+
+
+def test_what_several_cells_want_is_a_job_the_ground_first_a_large_layer_by_itself():
+    found = jobs.shared([X, Y, Z], Holdings(), lambda _: True)
+    assert [job.names for job in found] == [("venv", f"suite-{'s' * 12}"), (HUGE.name,), (NUMBERS.name,)]
+    ground, huge, numbers = found
+    assert ground.after == frozenset()
+    assert huge.after == numbers.after == frozenset(ground.keys)
+    assert {job.cell for job in found} == {"x"}
+    made = frozenset(key for job in found for key in job.keys)
+    task = jobs.cell_task(X, Holdings(), made, prove=False)
+    assert task.after == made
+    assert not task.makes & made
+
+
+def test_what_the_registry_has_is_nobodys_job():
+    making = X.shape.making
+    held = Holdings(layers=frozenset({(HUGE.name, making), *jobs.ground(X)}))
+    assert [job.names for job in jobs.shared([X, Y, Z], held, lambda _: True)] == [(NUMBERS.name,)]
+    built = Holdings(images=frozenset({X.shape.inputs, Y.shape.inputs}))
+    assert jobs.shared([X, Y, Z], built, lambda _: True) == []
+
+
+def test_a_dockerfile_of_ones_own_is_built_whole():
+    assert jobs.shared([X, Y], Holdings(), lambda _: False) == []
+    assert jobs.shared([X], Holdings(), lambda _: True) == []
+
+
+def test_cells_of_different_makings_share_nothing():
+    other = wanted("o", HUGE, NUMBERS, recipe="another")
+    assert jobs.shared([X, other], Holdings(), lambda _: True) == []
+
+
+def order(builder: Builder, *caches: str) -> Order:
+    return Order(
+        builder=builder, repository=REPOSITORY, network="default", caches=caches, metadata=Path("/tmp/metadata.json")
+    )
+
+
+PLAN = build.Plan(
+    tag="knowngood:x", dockerfile=Path("/p/Dockerfile"), context=Path("/p"), contexts={"base": "b"}, inputs="i" * 64
+)
+
+
+def after(argv: list[str], word: str) -> list[str]:
+    return [argv[index + 1] for index, found in enumerate(argv) if found == word]
+
+
+def test_an_instance_pushes_by_digest_and_an_engine_under_the_tag_of_the_inputs():
+    instance = one("far", driver="remote", options=("--builder", "far"))
+    argv = order(instance, "layer-a", "layer-b").cell(PLAN, tags.image(PLAN.inputs), "layer-c")
+    assert after(argv, "--builder") == ["far"]
+    (output,) = after(argv, "--output")
+    assert output.startswith(f"type=image,name={REPOSITORY},push=true,push-by-digest=true,")
+    assert output.endswith(build.COMPRESSION)
+    assert after(argv, "--cache-from") == [f"type=registry,ref={REPOSITORY}:layer-{name}" for name in "ab"]
+    assert after(argv, "--cache-to")[0].startswith(f"type=registry,ref={REPOSITORY}:layer-c,mode=min,")
+    (output,) = after(order(one("here")).cell(PLAN, tags.image(PLAN.inputs), None), "--output")
+    assert output.startswith(f"type=image,name={REPOSITORY}:inputs-{PLAN.inputs},push=true,compression=zstd")
+
+
+def test_layers_go_to_the_cache_alone_and_the_ground_with_its_steps():
+    for ground, mode in ((False, "min"), (True, "max")):
+        argv = order(one("here")).layers(PLAN, "layer-a", ground=ground)
+        assert after(argv, "--output") == ["type=cacheonly"]
+        assert after(argv, "--target") == [derive.TARGET]
+        assert f"mode={mode}," in after(argv, "--cache-to")[0]
+
+
+class World:
+    """Builders that answer or not, and work that ends when it has been asked a few times."""
+
+    def __init__(self):
+        self.dead: set[str] = set()
+        self.fails: dict[tuple[str, str], KnowngoodError] = {}
+        self.kills: dict[str, str] = {}
+        """A task, and the builder that dies of it, the first time."""
+        self.began: list[tuple[str, str]] = []
+        self.stopped: list[str] = []
+        self.said: list[str] = []
+        self.at_once: Counter[str] = Counter()
+        self.most = Counter()
+
+    def start(self, task, builder):
+        world, name = self, builder.name
+        self.began.append((task.cell, name))
+        self.at_once[name] += 1
+        self.most[name] = max(self.most[name], self.at_once[name])
+
+        class Job:
+            asked = 0
+
+            def done(self):
+                self.asked += 1
+                return self.asked > 2
+
+            def result(self):
+                world.at_once[name] -= 1
+                if world.kills.get(task.cell) == name:
+                    world.dead.add(name)
+                error = world.fails.get((task.cell, name))
+                if name in world.dead:
+                    error = MissingError("the engine stopped answering during the build")
+                status = Status.FAILED if error else Status.BUILT
+                image = None if error else build.Image(tag="t", digest="sha256:0", size=1, built=True)
+                return Result(cell=task.cell, status=status, seconds=1, image=image, error=error)
+
+            def stop(self):
+                world.stopped.append(task.cell)
+
+        return Job()
+
+    def run(self, tasks, layers, *names, at_once=1, room=PLENTY, machine=None):
+        rooms = room if isinstance(room, dict) else dict.fromkeys(names, room)
+        hands = Hands(
+            start=self.start,
+            room=lambda one: rooms[one.name],
+            answers=lambda one: one.name not in self.dead,
+            say=self.said.append,
+        )
+        many = [(one(name, machine=machine or name), at_once) for name in names]
+        return {result.cell: result for result in Fleet([*layers, *tasks], layers, many, hands).results()}
+
+
+@pytest.fixture
+def world(monkeypatch):
+    monkeypatch.setattr(fleet, "_PAUSE", 0)
+    monkeypatch.setattr(fleet, "_LOOK", 0.01)
+    return World()
+
+
+def task(name, *, makes=(), after=(), memory=2):
+    keys = {"makes": frozenset((key, "m") for key in makes), "after": frozenset((key, "m") for key in after)}
+    return Task(cell=name, need=Room(memory=memory * GB, disk=0), **keys)
+
+
+def test_layers_come_before_the_cells_that_need_them_and_each_once(world):
+    layers = [task("ground", makes=["venv"]), task("torch", makes=["torch"], after=["venv"])]
+    cells = [task(f"c{number}", after=["torch", "venv"]) for number in range(4)]
+    found = world.run(cells, layers, "a", "b")
+    assert {result.status for result in found.values()} == {Status.BUILT}
+    assert found.keys() == {item.cell for item in cells}
+    names = [name for name, _ in world.began]
+    assert names[:2] == ["ground", "torch"]
+    assert sorted(names[2:]) == ["c0", "c1", "c2", "c3"]
+    assert {name for _, name in world.began[2:]} == {"a", "b"}
+    assert "built by" in found["c0"].note
+
+
+def test_each_takes_as_many_as_it_was_told_and_memory_of_one_machine_is_shared(world):
+    cells = [task(f"c{number}") for number in range(6)]
+    world.run(cells, [], "a", "b", at_once=2)
+    assert world.most == {"a": 2, "b": 2}
+    tight = World()
+    tight.run(cells, [], "a", "b", room=Room(memory=3 * GB, disk=0), machine="one")
+    assert sum(tight.most.values()) == 1, "two builds in memory for one"
+
+
+def test_a_heavy_task_goes_where_the_memory_is(world):
+    rooms = {"small": Room(memory=3 * GB, disk=0), "big": Room(memory=100 * GB, disk=0)}
+    world.run([task("heavy", memory=50), task("heavier", memory=60), task("light")], [], "small", "big", room=rooms)
+    assert world.began == [("heavy", "big"), ("light", "small"), ("heavier", "big")]
+
+
+def test_a_builder_that_dies_is_told_and_its_cells_go_to_the_others(world):
+    world.kills = {"c0": "a"}
+    found = world.run([task("c0"), task("c1"), task("c2")], [], "a", "b")
+    assert {result.status for result in found.values()} == {Status.BUILT}
+    assert ("c0", "b") in world.began
+    assert found["c0"].note == "begun by a, which stopped answering; built by b"
+    assert any(line.startswith("builder a stopped answering") and "goes to b" in line for line in world.said)
+    assert not [name for name, by in world.began[3:] if by == "a"]
+
+
+def test_all_that_a_dead_builder_was_at_is_done_once_by_others(world):
+    world.kills = {"c0": "a"}
+    found = world.run([task(f"c{number}") for number in range(5)], [], "a", "b", at_once=3)
+    assert {result.status for result in found.values()} == {Status.BUILT}
+    assert [by for name, by in world.began if name == "c0"] == ["a", "b"]
+    assert max(Counter(name for name, by in world.began if by == "b").values()) == 1
+
+
+def test_one_that_is_silent_for_long_is_given_up_and_what_it_was_at_is_ended(world, monkeypatch):
+    start = world.start
+
+    def hang(item, builder):
+        work = start(item, builder)
+        if builder.name == "a":
+            world.dead.add("a")
+            monkeypatch.setattr(work, "done", lambda: False)
+        return work
+
+    monkeypatch.setattr(world, "start", hang)
+    found = world.run([task("c0"), task("c1")], [], "a", "b")
+    assert {result.status for result in found.values()} == {Status.BUILT}
+    assert world.stopped == ["c0"]
+
+
+def test_when_all_are_dead_each_cell_says_so(world):
+    world.kills = {"c0": "a"}
+    found = world.run([task("c0"), task("c1")], [], "a")
+    assert {result.error.exit_code for result in found.values()} == {4}
+    assert "no builder is left" in str(found["c1"].error)
+
+
+def test_what_a_place_lacks_another_may_have_and_what_is_wrong_is_wrong_everywhere(world):
+    world.fails = {
+        ("full", "a"): MissingError("the disk is full"),
+        ("full", "b"): MissingError("the disk is full"),
+        ("half", "a"): MissingError("the disk is full"),
+        ("half", "b"): MissingError("the disk is full"),
+        ("bad", "a"): KnowngoodError("hash mismatch"),
+        ("bad", "b"): KnowngoodError("hash mismatch"),
+    }
+    found = world.run([task("full"), task("half"), task("bad")], [], "a", "b", "c")
+    assert (found["half"].status, found["full"].status) == (Status.BUILT, Status.BUILT)
+    world.fails |= {("full", "c"): MissingError("the disk is full")}
+    world.began.clear()
+    found = world.run([task("full"), task("bad")], [], "a", "b", "c")
+    assert found["full"].error.exit_code == 4
+    assert sorted(by for name, by in world.began if name == "full") == ["a", "b", "c"]
+    assert len([by for name, by in world.began if name == "bad"]) == 1
+
+
+def test_a_layer_that_fails_fails_the_cells_that_need_it_and_no_others(world):
+    world.fails = {("torch", name): KnowngoodError("hash mismatch") for name in "ab"}
+    layers = [task("torch", makes=["torch"])]
+    found = world.run([task("c0", after=["torch"]), task("c1")], layers, "a", "b")
+    assert found["c1"].status is Status.BUILT
+    assert str(found["c0"].error) == "its torch was not built: hash mismatch"
+
+
+def test_the_host_s_network_where_one_builder_has_no_other():
+    assert run.network([one("a"), one("b")]) == "default"
+    assert run.network([one("a"), one("b", bridge=False)]) == "host"
+
+
+def test_memory_is_what_a_builder_says_or_unknown():
+    assert run.room(one("a", memory=100 * GB)).memory == 90 * GB
+    assert run.room(one("a")).memory == run.PLENTY
