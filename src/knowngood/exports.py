@@ -108,9 +108,8 @@ def devcontainer(locked: CellLock, image: str) -> str:
 
 def apptainer(locked: CellLock, base: PackagesLock | str, image: str | None) -> str:
     """An Apptainer definition: from a published image, else from the base's packages and the lock."""
-    settings = {"PYTHONPYCACHEPREFIX": "/tmp/pycache", "XDG_CACHE_HOME": "${XDG_CACHE_HOME:-$HOME/.cache}"}  # noqa: S108
     if image:
-        return _definition(locked, ["Bootstrap: docker", f"From: {image}"], [], settings)
+        return _definition(locked, ["Bootstrap: docker", f"From: {image}"], [], _CACHES)
     if isinstance(base, PackagesLock):
         head = ["Bootstrap: docker", f"From: debian:{base.suite}"]
         names = sorted({*(word for word in base.requested if not word.startswith("+")), "python3-venv"})
@@ -120,15 +119,27 @@ def apptainer(locked: CellLock, base: PackagesLock | str, image: str | None) -> 
     post += ["python3 -m venv /opt/venv", "cat > /opt/requirements.txt <<'END'", *_pins(locked), "END"]
     links = " --find-links /opt/wheels" if local(locked) else ""
     post += [f"/opt/venv/bin/pip install --no-cache-dir --no-deps --require-hashes{links} -r /opt/requirements.txt"]
-    return _definition(locked, head, post, {"PATH": "/opt/venv/bin:$PATH", **settings})
+    return _definition(locked, head, post, ["export PATH=/opt/venv/bin:$PATH PYTHONPYCACHEPREFIX=/tmp/pycache"])
 
 
-def _definition(locked: CellLock, head: list[str], post: list[str], settings: Mapping[str, str]) -> str:
+_CACHES = [
+    "# The image keeps downloads and compiled code in /cache, which is read-only here unless a folder is bound to it:",
+    "# then each program has its cache where it has it by itself, or where the host's variable says.",
+    "if [ ! -w /cache ]; then",
+    "    for name in XDG_CACHE_HOME HF_HOME TRITON_CACHE_DIR TORCHINDUCTOR_CACHE_DIR PYTHONPYCACHEPREFIX; do",
+    '        case "$(printenv $name)" in /cache*) unset $name ;; esac',
+    "    done",
+    '    export PYTHONPYCACHEPREFIX="${PYTHONPYCACHEPREFIX:-/tmp/pycache}"',
+    "fi",
+]
+
+
+def _definition(locked: CellLock, head: list[str], post: list[str], environment: list[str]) -> str:
     here = local(locked) if post else []
     sections = {
         "files": [f"{item.file} /opt/wheels/{item.file}" for item in here],
         "post": post,
-        "environment": [f'export {key}="{value}"' for key, value in settings.items()],
+        "environment": environment,
         "labels": [f"io.knowngood.cell {locked.cell}", f"io.knowngood.lock sha256:{locked.digest}"],
         "runscript": ['exec python "$@"'],
         "help": [f"{locked.cell}. Run it with `apptainer run --nv`."],

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 import subprocess
+import textwrap
 import tomllib
+from pathlib import Path
 
 import pytest
 import yaml
 from packaging.pylock import Pylock
-from samples import FA0, FA2, FA4
+from samples import FA0, FA2, FA4, ROOT
 from uv import find_uv_bin
 
-from knowngood import cli, exports
+from knowngood import cli, exports, render
 from knowngood.packages_lock import Package, PackagesLock
 
 BASE = PackagesLock(
@@ -121,6 +124,25 @@ def test_an_apptainer_definition_of_a_published_image_builds_nothing(lock_of):
     assert text.startswith("Bootstrap: docker\nFrom: registry.example/team/cells@sha256:")
     assert "%post" not in text
     assert "%files" not in text
+
+
+def test_an_apptainer_definition_moves_every_cache_out_of_an_image_that_is_read_only(lock_of):
+    """Seen with Apptainer 1.4.5: what is compiled went to /cache, which is a folder of the image there."""
+    locked = lock_of(FA4)
+    text = exports.apptainer(locked, BASE, "registry.example/team/cells:default")
+    script = textwrap.dedent(text.partition("%environment\n")[2].partition("\n%")[0])
+    dockerfile = render.dockerfile(locked, ROOT / "templates")
+    image = dict(re.findall(r"(?:ENV|^)\s+(\w+)=(/cache\S*)", dockerfile, re.MULTILINE))
+    assert {"XDG_CACHE_HOME", "TRITON_CACHE_DIR"} <= image.keys()
+
+    def inside(**host: str) -> dict[str, str]:
+        made = {**image, **host, "PATH": os.environ["PATH"]}
+        done = subprocess.run(["sh", "-euc", f"{script}\nenv"], env=made, capture_output=True, text=True, check=True)
+        return dict(line.partition("=")[::2] for line in done.stdout.splitlines())
+
+    assert not Path("/cache").exists()
+    assert not [name for name, value in inside().items() if value.startswith("/cache")]
+    assert inside(XDG_CACHE_HOME="/scratch/me")["XDG_CACHE_HOME"] == "/scratch/me"
 
 
 def test_the_command_writes_files_and_refuses_what_makes_no_sense(lock_of, tmp_path, capsys):

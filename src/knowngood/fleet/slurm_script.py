@@ -115,7 +115,13 @@ def way(job: Job, settings: Slurm, *, suite_in_image: str, suite: str) -> Way:
     build = _apptainer if settings.run == "apptainer" else _pyxis
     fetch, start = build(job, settings)
     return Way(
-        name=settings.run, prepare=settings.prepare, fetch=fetch, start=start, python="python", suite=suite_in_image
+        name=settings.run,
+        # The image keeps what it compiles in /cache, which is read-only there unless something is mounted.
+        prepare=[*settings.prepare, 'mkdir "$work/cache"'],
+        fetch=fetch,
+        start=start,
+        python="python",
+        suite=suite_in_image,
     )
 
 
@@ -131,8 +137,8 @@ def _apptainer(job: Job, settings: Slurm) -> tuple[str, str]:
     )
     nvidia = "--nv " if job.needs.gpu else ""
     start = (
-        f'apptainer exec {nvidia}--cleanenv --contain --workdir "$work" --bind "$work:{MOUNT}" --pwd {MOUNT} '
-        f"--env HF_HUB_OFFLINE=1,PYTHONDONTWRITEBYTECODE=1 {image}"
+        f'apptainer exec {nvidia}--cleanenv --contain --workdir "$work" --bind "$work:{MOUNT},$work/cache:/cache" '
+        f"--pwd {MOUNT} --env HF_HUB_OFFLINE=1,PYTHONDONTWRITEBYTECODE=1 {image}"
     )
     return fetch, start
 
@@ -143,5 +149,7 @@ def _pyxis(job: Job, _: Slurm) -> tuple[str, str]:
     registry, path = repository.split("/", 1)
     name = f"--container-name=knowngood-{job.key}"
     image = shlex.quote(f"--container-image={registry}#{path}:{digest}")
-    mounts = f'--container-mounts="$work:{MOUNT}" --container-workdir={MOUNT} --no-container-mount-home'
-    return f"srun {image} {name} true", f"srun {name} {mounts}"
+    mounts = (
+        f'--container-mounts="$work:{MOUNT},$work/cache:/cache" --container-workdir={MOUNT} --no-container-mount-home'
+    )
+    return f"srun {image} {name} true", f"srun {name} {mounts} --no-container-mount-home"
