@@ -16,7 +16,7 @@ from knowngood.errors import UsageError
 from knowngood.picking import pick
 from knowngood.query import Request
 from knowngood.runs import observed
-from knowngood.site import asking, catalog, collect, folder, pages, picture, script, verdicts
+from knowngood.site import asking, catalog, collect, folder, pages, picture, script, sheets, verdicts
 
 ROOT = resources.root()
 CELL = "sm90-cu130-torch2.11.0-tf5.17.0-fa4.0.0b33-triton3.6.0-py311"
@@ -121,6 +121,18 @@ def test_what_was_forged_is_told_and_shown_nowhere(tmp_path, known):
     assert "forged or damaged" in left_out[2]
 
 
+def test_of_many_runs_the_newest_are_listed_and_all_are_counted(tmp_path, known):
+    for number in range(30):
+        run = run_file(when=f"2026-11-20T01:02:{number:02}+00:00")
+        sealed.write(tmp_path / CELL, f"20261120T0102{number:02}Z-{SUITE[:12]}", json.dumps(run))
+    shown, left_out = collect.seen(project.Project(ROOT), tmp_path, known.universe.world.book)
+    (one,) = [item for item in shown if item.id == CELL]
+    assert ([run.when[17:19] for run in one.runs], one.runs_seen) == ([str(it) for it in range(10, 30)], 30)
+    assert left_out == []
+    text = pages.files(made([one.model_dump()]), ROOT / "templates" / "site", {})[f"cells/{CELL}.html"]
+    assert "the newest 20 of 30 runs" in text
+
+
 class Elements(HTMLParser):
     def __init__(self):
         super().__init__()
@@ -163,6 +175,46 @@ def test_hostile_strings_are_inert_on_every_page():
             assert "<img" not in text, name
             shown += "&lt;img" in text
     assert shown >= 5
+
+
+def many(gpus, torches, each):
+    """Cells of so many GPUs and torches."""
+    return [
+        cell(id=f"{gpu}-{torch}-{number}", axes={"gpu": f"sm_{gpu}", "torch": f"2.{torch}.0"}, runs=[], aliases=[])
+        for gpu in range(gpus)
+        for torch in range(torches)
+        for number in range(each)
+    ]
+
+
+def test_a_matrix_that_is_too_large_for_a_page_is_in_parts():
+    assert sheets.sheets(made(many(4, 1, 50)).cells) == []
+    parts = sheets.sheets(made([*many(4, 1, 51), *many(1, 3, 250)]).cells)
+    assert [(part.name, len(part.cells)) for part in parts] == [
+        ("sm_0-torch2.0.0-1", 200),
+        ("sm_0-torch2.0.0-2", 101),
+        ("sm_0-torch2.1.0-1", 200),
+        ("sm_0-torch2.1.0-2", 50),
+        ("sm_0-torch2.2.0-1", 200),
+        ("sm_0-torch2.2.0-2", 50),
+        ("sm_1", 51),
+        ("sm_2", 51),
+        ("sm_3", 51),
+    ]
+
+
+def test_every_cell_is_on_one_part_and_every_part_is_linked():
+    found = made(many(8, 1, 30), left_out=["a/b.json: forged"])
+    files = pages.files(found, ROOT / "templates" / "site", {})
+    parts = [text for name, text in files.items() if name.startswith("matrix/")]
+    assert len(parts) == 8
+    for one in found.cells:
+        assert sum(f'"../cells/{one.id}.html"' in text for text in parts) == 1
+    links = re.findall(r'class="part" href="([^"]+)"', files["matrix.html"])
+    assert sorted(links) == sorted(name for name in files if name.startswith("matrix/"))
+    assert "30 of 30" in files["matrix.html"]
+    assert "forged" in files["matrix.html"]
+    assert "forged" not in parts[0]
 
 
 def test_a_hostile_string_in_a_script_ends_nothing():

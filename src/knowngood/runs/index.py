@@ -83,10 +83,15 @@ class Index:
         rows = self._database.execute("SELECT name, standing FROM cells ORDER BY name")
         return {os.fsdecode(name): standing.parse(text) for name, text in rows}
 
-    def runs(self, cell: str) -> list[Run]:
-        """All runs of a cell, oldest first."""
-        found = self._database.execute("SELECT id FROM cells WHERE name = ?", (os.fsencode(cell),)).fetchone()
-        return sorted(self._runs(found[0], cell)[0], key=lambda run: (run.when, run.file)) if found else []
+    def runs(self, cell: str, newest: int = -1) -> list[Run]:
+        """All runs of a cell, or so many by the time in their names; oldest first."""
+        rows = self._database.execute(
+            "SELECT file, time, text FROM runs JOIN said ON said = id"
+            " WHERE cell = (SELECT id FROM cells WHERE name = ?) ORDER BY file DESC LIMIT ?",
+            (os.fsencode(cell), newest),
+        )
+        found = [standing.heard(text, printable(f"{cell}/{os.fsdecode(file)}"), when) for file, when, text in rows]
+        return sorted(found, key=lambda run: (run.when, run.file))
 
     def refresh(self, say: Callable[[str], None]) -> None:
         """Read what is new."""

@@ -66,7 +66,8 @@ class Cell(_Model):
     image: Image | None
     attention: dict[str, Attention]
     evidence: str | None = Field(description="the run that `attention` is from")
-    runs: list[Run]
+    runs: list[Run] = Field(description="the newest, oldest of them first")
+    runs_seen: int | None = Field(None, description="how many runs there are, those that are not listed too")
 
 
 class Layer(_Model):

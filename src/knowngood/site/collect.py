@@ -21,13 +21,15 @@ if TYPE_CHECKING:
     from knowngood.project import Project
 
 
+NEWEST = 20
+"""Runs of a cell that its page and the catalog have; the others are counted."""
 Found = Mapping[str, tuple[Standing, Sequence[Run]]]
-"""Cell to how it stands, and its runs."""
+"""Cell to how it stands, and its newest runs."""
 
 
 def read(folder: Path) -> Found:
     """What a folder of evidence says."""
-    return index.ask(folder, lambda it: {name: (how, it.runs(name)) for name, how in it.standings().items()})
+    return index.ask(folder, lambda it: {name: (how, it.runs(name, NEWEST)) for name, how in it.standings().items()})
 
 
 def tiers(here: Project, found: Found) -> dict[str, str]:
@@ -170,6 +172,7 @@ def _cell(  # noqa: PLR0913 - one keyword an attribute of the catalog
             "attention": attention,
             "evidence": how.best,
             "runs": [vars(run) for run in runs],
+            "runs_seen": how.count,
         }
     )
 

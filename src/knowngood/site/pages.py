@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from knowngood.evidence import Tier
 from knowngood.site import catalog as catalogs
+from knowngood.site import sheets
 from knowngood.universe import ATTENTION
 
 if TYPE_CHECKING:
@@ -42,14 +43,18 @@ def files(
     reader.globals.update(
         glyphs=GLYPHS, meanings=MEANINGS, tiers=TIERS, settings=list(ATTENTION), greatest=greatest, runs_at=runs_at
     )
+    parts = sheets.sheets(catalog.cells)
+    shown = {"figures": _scale(catalog), "sheet": None, "sheets": [], "left": [], "cells": catalog.cells}
     made: dict[str, tuple[str, dict[str, Any]]] = {
         "index.html": ("index.html.j2", {"small": len(catalog.cells) <= ON_THE_FIRST_PAGE}),
-        "matrix.html": ("matrix.html.j2", {"figures": _scale(catalog)}),
+        "matrix.html": ("matrix.html.j2", shown | {"sheets": parts, "left": catalog.left_out}),
         "compatibility.html": ("compatibility.html.j2", {}),
         "sizes.html": ("sizes.html.j2", {}),
         "diagnose.html": ("diagnose.html.j2", {}),
         "incidents/index.html": ("incidents.html.j2", {"kinds": _kinds(catalog)}),
     }
+    for sheet in parts:
+        made[f"matrix/{sheet.name}.html"] = "matrix.html.j2", shown | {"sheet": sheet, "cells": sheet.cells}
     found = {name: _render(reader, name, template, catalog, more) for name, (template, more) in made.items()}
     for cell in catalog.cells:
         name = f"cells/{cell.id}.html"
