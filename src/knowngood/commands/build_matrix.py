@@ -102,19 +102,17 @@ def _standing(repository: str, here: project.Project, cells: Sequence[Cell], *, 
 
     start = time.monotonic()
     registry = Registry(Repository.parse(repository), insecure=insecure)
-    found: dict[str, Result] = {}
-    for name, digest in release.unchanged(here, registry, cells).items():
-        cell = next(cell for cell in cells if str(cell) == name)
-        with contextlib.suppress(KnowngoodError):  # no good run of it is known here: it is built and run
-            run, _ = release.green(here, cell, digest)
-            found[name] = Result(
-                cell=name,
-                status=Status.UNCHANGED,
-                seconds=time.monotonic() - start,
-                tier=evidence.tier([run], locked=True),
-                note=f"{registry.repository}:{release.tag(here, cell)} is {digest[:19]}",
-            )
-    return found
+    of = {str(cell): cell for cell in cells}
+    return {
+        name: Result(
+            cell=name,
+            status=Status.UNCHANGED,
+            seconds=time.monotonic() - start,
+            tier=evidence.tier([run], locked=True),
+            note=f"{registry.repository}:{release.tag(here, of[name])} is {digest[:19]}",
+        )
+        for name, (digest, run) in release.standing(here, registry, cells).items()
+    }
 
 
 def _results(
