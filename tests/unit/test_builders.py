@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from samples import FA0, FA4
 from test_planning import NUMBERS, OLD, TORCH, layer, wanted
 
-from knowngood import build
+from knowngood import build, cli, dryrun, survey
 from knowngood.building import builder as builders
-from knowngood.building import derive, fleet, jobs, run, tags
+from knowngood.building import derive, find, fleet, jobs, run, tags
 from knowngood.building.builder import Builder
 from knowngood.building.command import Order
 from knowngood.building.fleet import Fleet, Hands
@@ -349,3 +352,87 @@ def test_the_host_s_network_where_one_builder_has_no_other():
 def test_memory_is_what_a_builder_says_or_unknown():
     assert run.room(one("a", memory=100 * GB)).memory == 90 * GB
     assert run.room(one("a")).memory == run.PLENTY
+
+
+DOCKER = """\
+words = sys.argv[1:]
+if words == ["buildx", "version"]:
+    sys.exit(0)
+if words[:2] != ["buildx", "inspect"]:
+    sys.exit("nothing else was expected: " + " ".join(words))
+if words[2] not in ("far", "gone"):
+    sys.exit(f'ERROR: no builder "{words[2]}" found')
+print(FAR if words[2] == "far" else GONE)
+"""
+
+
+@pytest.fixture
+def docker(tmp_path, monkeypatch):
+    """A docker command that knows two instances of buildx, of which one runs."""
+    program = tmp_path / "bin/docker"
+    program.parent.mkdir()
+    program.write_text(f"#!{sys.executable}\nimport sys\nFAR = {KUBERNETES!r}\nGONE = {SILENT!r}\n{DOCKER}")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent))
+    return program
+
+
+def test_instances_that_run_are_found_and_the_others_told(docker):
+    found, silent = find.find(["far", "gone", "nobody"], print)
+    (far,) = found
+    assert (far.name, far.driver, far.options) == ("far", "kubernetes", ("--builder", "far"))
+    assert find.answers(far)
+    assert not far.engine
+    gone, nobody = silent
+    assert gone == (
+        "builder gone is left out: it does not answer (failed to list workers: connection refused); "
+        "`docker buildx inspect --bootstrap gone` starts it"
+    )
+    assert nobody == 'builder nobody is left out: no builder "nobody" found'
+    docker.write_text("#!/bin/sh\nexit 1\n")
+    assert not find.answers(far)
+
+
+@pytest.mark.usefixtures("docker")
+def test_without_a_builder_the_run_ends_with_all_the_reasons(tmp_path):
+    nowhere = f"unix://{tmp_path}/nothing.sock"
+    with pytest.raises(MissingError, match="no builder is left") as failed:
+        find.find(["gone", nowhere], print)
+    assert f"builder {nowhere} is left out: no engine answers at {nowhere}" in str(failed.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--to", "registry.example/builds"], "--to goes with --builder"),
+        (["--network", "host"], "--network goes with --builder"),
+        (["--builder", "far"], "share layers and give images away through a registry"),
+        (["--builder", "far", "--to", "builds"], "does not begin with a registry"),
+        (["--builder", "far,", "--to", "registry.example/builds"], "between commas"),
+    ],
+)
+@pytest.mark.usefixtures("home", "docker")
+def test_words_that_make_no_sense(words, why, capsys, monkeypatch):
+    monkeypatch.delenv("KNOWNGOOD_BUILDS", raising=False)
+    assert cli.main(["build", *words]) == 2
+    assert why in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("docker")
+def test_the_dry_run_has_layers_first_and_no_secret(lock_of, capsys, monkeypatch):
+    monkeypatch.setenv("UV_INDEX_SOMEWHERE_PASSWORD", "s3cret")
+    monkeypatch.setattr(dryrun, "_base_context", lambda *_: "oci-layout:///b@sha256:" + "b" * 64)
+    monkeypatch.setattr(survey, "base_digest", lambda *_: "sha256:" + "b" * 64)
+    for identity in (FA4, FA0):
+        lock_of(identity)
+    words = ["--builder", "far", "--to", "registry.example/builds", "--dry-run"]
+    assert cli.main(["build", FA4, FA0, *words]) == 0
+    said = capsys.readouterr().out
+    commands = [shlex.split(line) for line in said.splitlines() if not line.startswith("#")]
+    ground, *_, last = commands
+    assert "mode=max" in " ".join(after(ground, "--cache-to"))
+    assert after(ground, "--output") == ["type=cacheonly"]
+    assert "push-by-digest=true" in after(last, "--output")[0]
+    assert {command[0] for command in commands} == {ground[0]}
+    assert sum("push=true" in " ".join(command) for command in commands) == 2
+    assert "s3cret" not in said

@@ -130,7 +130,7 @@ class FarPipeline(Pipeline):
         except KnowngoodError as error:
             if find.answers(self.site.builder):
                 raise
-            raise LostError(f"builder {self.site.builder.name} stopped answering in mid-build: {error}") from None
+            raise LostError(f"builder {self.site.builder.name} is gone in mid-build: {error}") from None
 
     def _load(self, image: build.Image, cell: Cell, say: Say) -> None:
         """An image that this machine's engine built gets the name under which builds here leave it."""
