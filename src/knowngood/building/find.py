@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from knowngood import debian, embedded, sdk
 from knowngood import engine as engines
 from knowngood.building.builder import DOCKER, Builder, inspected
 from knowngood.engine import Engine
 from knowngood.errors import KnowngoodError, MissingError, redacted
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 HERE = "default"
 """The name of this machine's engine, as docker has it too."""
@@ -35,7 +31,7 @@ def find(names: Sequence[str], say: Say) -> tuple[tuple[Builder, ...], tuple[str
     found: list[Builder] = []
     silent: list[str] = []
     with ThreadPoolExecutor(min(8, len(names))) as pool:
-        for name, answer in zip(names, pool.map(lambda name: _try(name, client), names), strict=True):
+        for name, answer in zip(names, pool.map(lambda name: _try(name, client, say), names), strict=True):
             if isinstance(answer, Builder):
                 found.append(answer)
             else:
@@ -51,7 +47,7 @@ def answers(builder: Builder) -> bool:
         if builder.engine:
             with sdk.client(as_engine(builder)) as client:
                 return bool(client.ping())
-        return inspected(_inspect(builder.buildx, builder.env, builder.name)).running
+        return inspected(_inspect(builder.buildx, builder.name)).running
     except KnowngoodError:
         return False
 
@@ -75,33 +71,27 @@ class _Quick(Engine):
         return super().client(timeout=min(timeout, ANSWER_SECONDS))
 
 
-def _try(name: str, client: tuple[tuple[str, ...], Mapping[str, str]]) -> Builder | str:
+def _try(name: str, client: Sequence[str], say: Say) -> Builder | str:
     try:
-        return _find(name, client)
+        return _find(name, client, say)
     except KnowngoodError as error:
         return redacted(str(error))
 
 
-def _find(name: str, client: tuple[tuple[str, ...], Mapping[str, str]]) -> Builder:
+def _find(name: str, client: Sequence[str], say: Say) -> Builder:
     if name == HERE:
-        system = engines.find_system()
-        running = system if isinstance(system, Engine) else engines.find_embedded()
-        if running is None:
-            raise MissingError(f"{getattr(system, 'reason', '')}, and the embedded engine does not run")
-        return _engine(name, running)
+        return _engine(name, engines.ensure(say=say))
     if "://" in name:
         return _engine(name, engines.at(name))
-    buildx, env = client
-    seen = inspected(_inspect(buildx, env, name))
+    seen = inspected(_inspect(client, name))
     if seen.driver == DOCKER:
         return _engine(name, engines.at(_host(name), name))
     if not seen.running:
         raise MissingError(f"it does not answer ({seen.error}); `docker buildx inspect --bootstrap {name}` starts it")
     return Builder(
         name=name,
-        buildx=buildx,
+        buildx=tuple(client),
         options=("--builder", name),
-        env=env,
         driver=seen.driver,
         buildkit=seen.buildkit,
         machine=name,
@@ -138,17 +128,17 @@ def _engine(name: str, found: Engine | engines.Unsuitable) -> Builder:
     )
 
 
-def _client(say: Say) -> tuple[tuple[str, ...], Mapping[str, str]]:
+def _client(say: Say) -> tuple[str, ...]:
     """A command that has buildx, and the user's own settings of it: no engine of this machine is needed."""
     docker = shutil.which("docker")
-    if docker and _run([docker, "buildx", "version"], {}).returncode == 0:
-        return (docker, "buildx"), {}
+    if docker and _run([docker, "buildx", "version"]).returncode == 0:
+        return docker, "buildx"
     at = embedded.places()
     if not at.tools.exists() and debian.this_host():
         embedded.unpack(at, say)
     if not at.tools.exists():
         raise MissingError("there is no docker command with buildx here; install docker and its buildx plugin")
-    return (str(at.buildx),), {}
+    return (str(at.buildx),)
 
 
 def _host(context: str) -> str:
@@ -165,15 +155,15 @@ def _host(context: str) -> str:
     return str(found.Host)
 
 
-def _inspect(buildx: Sequence[str], env: Mapping[str, str], name: str) -> str:
-    done = _run([*buildx, "inspect", name], env)
+def _inspect(buildx: Sequence[str], name: str) -> str:
+    done = _run([*buildx, "inspect", name])
     if done.returncode:
         said = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
         raise MissingError(f"{said.removeprefix('ERROR: ')}")
     return done.stdout
 
 
-def _run(argv: Sequence[str], env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+def _run(argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(
             argv,
@@ -181,7 +171,6 @@ def _run(argv: Sequence[str], env: Mapping[str, str]) -> subprocess.CompletedPro
             capture_output=True,
             text=True,
             timeout=ANSWER_SECONDS,
-            env={**os.environ, **env},
             stdin=subprocess.DEVNULL,
         )
     except subprocess.TimeoutExpired:
