@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from knowngood.fleet.config import Slurm as Settings
 from knowngood.fleet.executor import Outcome
 from knowngood.fleet.job import Cause, Job, State, Status
 from knowngood.fleet.slurm_commands import Done, Run
+from knowngood.fleet.slurm_pace import Pace
 from knowngood.fleet.slurm_states import Place, Said
 from knowngood.fleet.slurm_storage import Storage, read
 
@@ -28,7 +30,14 @@ _SURE = (Cause.TIME_LIMIT, Cause.MEMORY, Cause.NODE)
 class Slurm:
     """See `executor.Executor`."""
 
-    def __init__(self, name: str, settings: Settings, suite: Path, run: Run = slurm_commands.run) -> None:
+    def __init__(
+        self,
+        name: str,
+        settings: Settings,
+        suite: Path,
+        run: Run = slurm_commands.run,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.name = name
         self.settings = settings
         self._files = Storage(settings)
@@ -36,6 +45,7 @@ class Slurm:
         self._places: dict[str, Place] = {}
         self._final: dict[str, Status] = {}
         self._late: dict[str, int] = {}
+        self._pace = Pace(clock=clock)
         self._accounts = True
 
     def submit(self, jobs: Sequence[Job]) -> Mapping[str, Status]:
@@ -64,18 +74,28 @@ class Slurm:
         return found
 
     def poll(self, keys: Iterable[str]) -> Mapping[str, Status]:
-        """One squeue for all that is not final; sacct only for what squeue has forgotten."""
+        """One squeue for all that is not final, now and then; between, what they have left is looked at."""
         wanted = list(keys)
         open_ = [key for key in wanted if key not in self._final]
         found = {key: self._final[key] for key in wanted if key in self._final}
         with self._storage():
             places = {key: place for key in open_ if (place := self._place(key))}
-            said = self._said(set(places.values()))
+            fresh, silent = False, None
+            if places and self._pace.due(set(places.values())):
+                try:
+                    self._pace.heard(self._ask({self._places[key] for key in self._places.keys() - self._final.keys()}))
+                    fresh = True
+                except MissingError as error:  # what jobs leave is to be seen all the same
+                    silent = error
             for key in open_:
-                status = self._status(key, said.get(places[key])) if key in places else Status(state=State.LOST)
+                status = Status(state=State.LOST)
+                if key in places:
+                    status = self._status(key, places[key], fresh=fresh)
                 if status.state.final and status.state is not State.LOST:
                     self._final[key] = status
                 found[key] = status
+        if silent and not any(found[key].state.final for key in open_):
+            raise silent
         return found
 
     def cancel(self, keys: Iterable[str]) -> None:
@@ -86,6 +106,7 @@ class Slurm:
             done = self._run(["scancel", *(f"{array}_{index}" for array, index in places)])
             if done.code and slurm_states.unanswered(done.err):
                 raise self._unanswered(done)
+            self._pace.soon()
 
     def logs(self, key: str) -> str:
         """What the job has printed."""
@@ -120,32 +141,34 @@ class Slurm:
         self._places |= {job.key: (array, index) for index, job in enumerate(batch)}
         return {job.key: Status(state=State.QUEUED, text=f"array {array} of Slurm") for job in batch}
 
-    def _status(self, key: str, said: Said | None) -> Status:
-        """How a job stands: what it left in its folder comes before what Slurm says."""
-        folder = self._files.job(key)
-        status = slurm_states.status(said) if said else self._forgotten(key)
+    def _status(self, key: str, place: Place, *, fresh: bool) -> Status:
+        """How a job stands: what it left in its folder comes before what Slurm says, or said a while ago."""
+        folder, said = self._files.job(key), self._pace.said.get(place)
+        status = slurm_states.status(said) if said else self._unknown(key, fresh=fresh)
         status = replace(status, node=status.node or read(folder / shell.BEGAN).strip() or None)
         if (folder / shell.OUTCOME).exists():
             return replace(status, state=State.ENDED, cause=None, text="")
-        if status.state is State.QUEUED or status.cause in _SURE:
+        if (said and status.state is State.QUEUED) or status.cause in _SURE:
             return status
         if end := shell.end(read(folder / shell.END)):
             text = f"{end.text}; {self._files.last_words(key)}"
             return replace(status, state=State.FAILED, cause=end.cause, text=text)
         if status.state is State.ENDED:
-            return self._ended(key, status)
+            return self._ended(key, status, fresh=fresh)
         if status.cause is Cause.CRASH:
             return replace(status, text=f"{status.text}; {self._files.last_words(key)}")
         return status
 
-    def _forgotten(self, key: str) -> Status:
+    def _unknown(self, key: str, *, fresh: bool) -> Status:
+        if not fresh:
+            return Status(state=State.QUEUED, text="handed in")
         node = read(self._files.job(key) / shell.BEGAN).strip()
         began = f"; it began on {node} and left nothing" if node else ""
         return Status(state=State.LOST, text=f"the cluster does not know it any more{began}")
 
-    def _ended(self, key: str, status: Status) -> Status:
+    def _ended(self, key: str, status: Status, *, fresh: bool) -> Status:
         """Slurm says it is over, and there is no result: for a while that may be the file system."""
-        self._late[key] = self._late.get(key, 0) + 1
+        self._late[key] = self._late.get(key, 0) + fresh
         if self._late[key] <= _LATE:
             return replace(status, state=State.RUNNING, text="it is over, and its result is not to be seen here yet")
         text = f"it is over, and there is no result in {self._files.job(key)}; {self._files.last_words(key)}"
@@ -167,10 +190,8 @@ class Slurm:
                 self._places[key] = array, index
         return self._places.get(key)
 
-    def _said(self, places: set[Place]) -> dict[Place, Said]:
+    def _ask(self, places: set[Place]) -> dict[Place, Said]:
         """What squeue says, and sacct of what squeue has forgotten."""
-        if not places:
-            return {}
         done = self._run([*slurm_states.SQUEUE, _arrays(places)])
         if done.code and "Invalid job id" not in done.err:
             raise self._unanswered(done)

@@ -51,10 +51,12 @@ _CAUSES = {
 }
 # Why a job is pending that will never run, unless someone changes it or the site.
 _NEVER = (
-    (re.compile(r"BadConstraints|PartitionNodeLimit|PartitionConfig|Requested node configuration"), Cause.NO_NODE),
+    (re.compile(r"BadConstraints|Requested node configuration"), Cause.NO_NODE),
     (re.compile(r"(QOS|Assoc)Max\w*(PerJob|PerNode)\w*|QOS(Min\w*|\w*WallDuration\w*|TimeLimit)"), Cause.QUOTA),
     (
-        re.compile(r"PartitionTimeLimit|InvalidAccount|InvalidQOS|\w*NotAllowed|JobLaunchFailure|BadPartition"),
+        re.compile(
+            r"Partition(Config|TimeLimit|NodeLimit)|InvalidAccount|InvalidQOS|\w*NotAllowed|JobLaunchFailure|BadPartition"
+        ),
         Cause.ENGINE,
     ),
 )

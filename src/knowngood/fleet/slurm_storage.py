@@ -48,20 +48,26 @@ class Storage:
         return shell.script(job, str(self.job(job.key)), way)
 
     def give(self, batch: Sequence[Job], there: frozenset[str]) -> Path:
-        """Write all that an array needs; returns its script. `there`: the nodes of the cluster."""
+        """Write all that an array needs; returns its script. `there`: the nodes of the cluster.
+
+        Nobody reads it before sbatch is called, and what a killed program left half written is written again: so these
+        are plain writes, since hundreds of files that are each forced to a shared disk take long.
+        """
         name = slurm_script.name(batch)
         folder = self.batch(name)
         shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
         for index, job in enumerate(batch):
             place = self.job(job.key)
+            place.mkdir(parents=True, exist_ok=True)
             for old in (shell.OUTCOME, shell.END, shell.BEGAN):
                 (place / old).unlink(missing_ok=True)
-            write_text(place / shell.PREDICTIONS, json.dumps(job.predictions))
-            write_text(place / shell.SCRIPT, self.script(job))
-            write_text(place / _BATCH, f"{name} {index}\n")
-        write_text(folder / "keys", "".join(f"{job.key}\n" for job in batch))
+            (place / shell.PREDICTIONS).write_text(json.dumps(job.predictions), encoding="utf-8")
+            (place / shell.SCRIPT).write_text(self.script(job), encoding="utf-8")
+            (place / _BATCH).write_text(f"{name} {index}\n", encoding="utf-8")
+        (folder / "keys").write_text("".join(f"{job.key}\n" for job in batch), encoding="utf-8")
         path = folder / "script.sh"
-        write_text(path, slurm_script.script(batch, self.settings, batch[0].avoid & there))
+        path.write_text(slurm_script.script(batch, self.settings, batch[0].avoid & there), encoding="utf-8")
         return path
 
     def keep_array(self, name: str, array: str) -> None:
