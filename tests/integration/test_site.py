@@ -147,6 +147,20 @@ def test_500_cells_and_5000_runs(page, large):
     assert page.locator("ol.strip li").count() == 10
 
 
+def test_a_matrix_of_500_cells_is_accessible(page, large):
+    """The page with its parts, and one of them: all are made alike, and each takes its time."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    site, _ = large
+    part = min((site / "matrix").iterdir())
+    for name in ("matrix", f"matrix/{part.stem}"):
+        open_(page, site, name)
+        assert page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0
+        found = Axe().run(page, options={"preload": False, "resultTypes": ["violations"]}).response["violations"]
+        assert [(item["id"], item["nodes"][0]["html"][:150]) for item in found] == []
+    assert page.locator("table.matrix tbody tr").count() == 125
+
+
 def soonest(page, site: Path) -> float:
     """Seconds until the first page takes what is typed: the best of a few, since others use this machine too."""
     taken = []

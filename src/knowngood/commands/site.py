@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 from pathlib import Path
 
 from knowngood.cli import Answer
@@ -31,6 +32,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     from knowngood.incident_files import read
     from knowngood.site import folder, make
 
+    gc.disable()  # as in its workers: what is made here is kept to the end
     here = project.find()
     evidence = Path(arguments.evidence) if arguments.evidence else here.evidence
     if arguments.evidence and not evidence.is_dir():
