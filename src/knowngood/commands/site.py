@@ -32,7 +32,6 @@ def run(arguments: argparse.Namespace) -> Answer:
     from knowngood.incident_files import read
     from knowngood.site import folder, make
 
-    gc.disable()  # as in its workers: what is made here is kept to the end
     here = project.find()
     evidence = Path(arguments.evidence) if arguments.evidence else here.evidence
     if arguments.evidence and not evidence.is_dir():
@@ -40,7 +39,11 @@ def run(arguments: argparse.Namespace) -> Answer:
     runs_at = arguments.evidence_url
     if runs_at and not runs_at.startswith(("https://", "http://")):
         raise UsageError(f"--evidence-url {runs_at}: give the address of the folder, as https://HOST/PATH/evidence")
-    made = make.make(here, evidence, read(), arguments.repository, runs_at and runs_at.rstrip("/"))
+    gc.disable()  # as in its workers: what is made here is kept to the end
+    try:
+        made = make.make(here, evidence, read(), arguments.repository, runs_at and runs_at.rstrip("/"))
+    finally:
+        gc.enable()
     changed = folder.write(Path(arguments.output), made.files)
     document = {
         "folder": arguments.output,
