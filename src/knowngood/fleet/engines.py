@@ -43,11 +43,11 @@ def find(name: str, here: Project, say: Callable[[str], None]) -> Named:
             raise InputError([Problem(file=path.name, line=1, column=1, text="the file is not UTF-8")]) from None
     section = config.choose(sections, name, path.name)
     if isinstance(section, config.Local):
-        return Named(executor=_local(name, here, say), section=section, longest=1)
+        return Named(executor=_local(name, here, say), section=section, longest=0.5)
     if isinstance(section, config.Slurm):
         from knowngood.fleet.slurm import Slurm
 
-        return Named(executor=Slurm(name, section, here.suite), section=section, longest=1)
+        return Named(executor=Slurm(name, section, here.suite), section=section, longest=0.5)
     return Named(executor=_kubernetes(name, section), section=section, longest=5)
 
 

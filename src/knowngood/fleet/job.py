@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 
@@ -58,7 +59,7 @@ class Job:
     """Nodes, by the engine's names for them, that must not run it: they failed what others passed."""
     attempt: int = 1
 
-    @property
+    @cached_property
     def key(self) -> str:
         """What identifies the job to any engine (24 hexadecimal digits): the same work has the same key."""
         shaped = {

@@ -36,7 +36,7 @@ class Run:
     say: Callable[[str], None]
     wait: float
     """Seconds until the rest is left to the engine."""
-    longest: float = 1.0
+    longest: float = 0.5
     """Seconds between two polls at most."""
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
