@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,8 +18,10 @@ from knowngood.building import builder as builders
 from knowngood.building import derive, find, fleet, jobs, run, tags
 from knowngood.building.builder import Builder
 from knowngood.building.command import Order
+from knowngood.building.depot import Depot
 from knowngood.building.fleet import Fleet, Hands
 from knowngood.errors import KnowngoodError, MissingError, UsageError
+from knowngood.manifests import MANIFEST, Manifest
 from knowngood.planning import Holdings
 from knowngood.reference import Repository
 from knowngood.results import Result, Status
@@ -436,3 +440,55 @@ def test_the_dry_run_has_layers_first_and_no_secret(lock_of, capsys, monkeypatch
     assert {command[0] for command in commands} == {ground[0]}
     assert sum("push=true" in " ".join(command) for command in commands) == 2
     assert "s3cret" not in said
+
+
+class Shelf:
+    """A registry's manifests, by tag and digest."""
+
+    repository = REPOSITORY
+
+    def __init__(self):
+        self.found: dict[str, Manifest] = {}
+
+    def manifest(self, reference):
+        return self.found.get(reference)
+
+    def digest(self, reference):
+        return self.found[reference].descriptor.digest if reference in self.found else None
+
+    def put_manifest(self, manifest, reference):
+        self.found[reference] = self.found[manifest.descriptor.digest] = manifest
+
+
+def manifest(name: str, *sizes: int) -> Manifest:
+    blobs = [{"mediaType": "x", "digest": f"sha256:{size:064d}", "size": size} for size in sizes]
+    return Manifest(data=json.dumps({"name": name, "config": blobs[0], "layers": blobs[1:]}).encode(), media=MANIFEST)
+
+
+def test_the_registry_is_the_state_of_a_fleet():
+    shelf = Shelf()
+    depot = Depot(shelf)
+    first, second, third = jobs.keys(X)[-3:]
+    shelf.put_manifest(manifest("cache", 1), tags.layer(first))
+    depot.share([first, second])
+    shelf.put_manifest(manifest("another", 1), tags.layer(third))
+    assert depot.holdings([X, Y], Holdings()).layers == {first, second, third} & {*jobs.keys(X), *jobs.keys(Y)}
+    assert len(depot.sources(jobs.keys(X))) == 2, "one cache that has two layers is read once"
+    assert depot.image(X.shape.inputs) is None
+    image = manifest("image", 5, 7, 11)
+    shelf.put_manifest(image, "pushed by its digest alone")
+    made = depot.pushed(X.shape.inputs, image.descriptor.digest)
+    assert (made.digest, made.built) == (image.descriptor.digest, True)
+    assert made.size == 5 + 7 + 11 + len(image.data)
+    assert depot.image(X.shape.inputs) == replace(made, built=False)
+    assert depot.holdings([X, Y], Holdings()).images == {X.shape.inputs}
+    assert [layer.size for layer in depot.described(made.digest).layers] == [7, 11]
+
+
+def test_what_the_registry_lost_is_said():
+    depot = Depot(Shelf())
+    with pytest.raises(KnowngoodError, match="lost layer-"):
+        depot.share(jobs.keys(X)[:1])
+    with pytest.raises(KnowngoodError, match="lost sha256:"):
+        depot.pushed(X.shape.inputs, "sha256:" + "0" * 64)
+    depot.share([])

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from knowngood import build, ownership, paths, pipeline, record, sdk
+from knowngood import build, ownership, paths, pipeline, record, retrying, sdk
 from knowngood import engine as engines
 from knowngood.building import derive, find, jobs, tags
 from knowngood.building.builder import Builder
@@ -17,7 +17,7 @@ from knowngood.building.command import Order
 from knowngood.building.depot import Depot
 from knowngood.cell import Cell
 from knowngood.engine import Engine
-from knowngood.errors import KnowngoodError, MissingError
+from knowngood.errors import KnowngoodError, MissingError, NetworkError
 from knowngood.evidence import Evidence
 from knowngood.pipeline import Pipeline, Say
 from knowngood.planning import Key, Wanted
@@ -78,19 +78,25 @@ class FarPipeline(Pipeline):
         with ownership.held(tags.layer(keys[0]), wait=True, say=say):
             if len(depot.caches(keys)) == len(keys):  # another run was first
                 return
-            with paths.scratch() as folder, build.host_secrets() as secrets:
-                derived = replace(plan, dockerfile=folder / "Dockerfile", secrets=secrets)
-                stages = {layer.name: derive.stage(layer) for layer in locked.layers}
-                text = derive.layers(
-                    plan.dockerfile.read_text(encoding="utf-8"),
-                    [stages.get(name, name.partition("-")[0]) for name in names],
-                )
-                derived.dockerfile.write_text(text, encoding="utf-8")
-                order = self.order(depot.sources(known.values()), folder)
-                argv = order.layers(derived, tags.layer(keys[0]), ground=derive.VENV in names)
-                log = paths.cache_dir() / "logs" / f"layer-{names[0]}" / f"build-{self.site.builder.file}.log"
-                self._execute(argv, log, say)
+            for attempt in retrying.attempts(on=NetworkError, attempts=3, wait_initial=2, wait_max=30, timeout=None):
+                with attempt, build.host_secrets() as secrets:
+                    if attempt.num > 1:
+                        say(f"the network failed: attempt {attempt.num}")
+                    self._make_layers(replace(plan, secrets=secrets), locked, keys, say)
             depot.share(keys)
+
+    def _make_layers(self, plan: build.Plan, locked: CellLock, keys: Sequence[Key], say: Say) -> None:
+        names = [name for name, _ in keys]
+        stages = {layer.name: derive.stage(layer) for layer in locked.layers}
+        wanted = [stages.get(name, name.partition("-")[0]) for name in names]
+        text = derive.layers(plan.dockerfile.read_text(encoding="utf-8"), wanted)
+        with paths.scratch() as folder:
+            derived = replace(plan, dockerfile=folder / "Dockerfile")
+            derived.dockerfile.write_text(text, encoding="utf-8")
+            order = self.order(self.site.depot.sources(self._keys(plan, locked)), folder)
+            argv = order.layers(derived, tags.layer(keys[0]), ground=derive.VENV in names)
+            log = paths.cache_dir() / "logs" / f"layer-{names[0]}" / f"build-{self.site.builder.file}.log"
+            self._execute(argv, log, say)
 
     def taken(self, image: build.Image, locked: CellLock, plan: build.Plan) -> Record:
         """The record of an image of the registry."""

@@ -62,14 +62,17 @@ class Run:
         wanted = planning.order(list(asked), held)
         first = jobs.shared(wanted, held, self._has_stages)
         made = frozenset(key for job in first for key in job.keys)
-        of_cell = {jobs.cell_task(item, held, made, prove=self.options.prove): asked[item] for item in wanted}
+        of_cell = {jobs.cell_task(item, held, made, prove=self.options.prove): item for item in wanted}
         of_layers = {job.task: job for job in first}
         of_id = {item.cell: cell for item, cell in asked.items()}
 
         def start(task: Task, builder: Builder) -> crew.Work:
-            job = of_layers.get(task)
-            words = child(builder, of_id[job.cell], job.names) if job else child(builder, of_cell[task], ())
-            return crew.Child(task.cell, words, self.project.root)
+            if job := of_layers.get(task):
+                return crew.Child(task.cell, child(builder, of_id[job.cell], job.names), self.project.root)
+            item = of_cell[task]
+            if item.shape and item.shape.inputs in held.images and not self.options.prove:  # nothing to wait for
+                return crew.Done(self.line(builder).run(asked[item], say))
+            return crew.Child(task.cell, child(builder, asked[item], ()), self.project.root)
 
         hands = Hands(start=start, room=room, answers=find.answers, say=say)
         many = [(one, at_once or machine.jobs(one.processors or 1)) for one in self.builders]
