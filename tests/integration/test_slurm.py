@@ -68,7 +68,8 @@ def late(cluster, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         for name, value in cluster.environment.items():
             patch.setenv(name, value)
-        site = Site(cluster, tmp_path_factory.mktemp("late"), cluster.folder)
+        folder = tmp_path_factory.mktemp("late")
+        site = Site(cluster, folder, folder)
         job = site.job("late", "--sleep", "300", seconds=300)
         site.executor(**APART, options=["--time=1"]).submit([job])
     return job
