@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Protocol
 
 from knowngood import smoke
+from knowngood.atomic import write_text
 from knowngood.errors import KnowngoodError
 from knowngood.fleet import local_room, shell
 from knowngood.fleet.executor import Outcome
 from knowngood.fleet.job import Cause, Job, Needs, State, Status
 from knowngood.fleet.local_room import Begin, Machine
+
+_KIND = "kind"
 
 
 class Work(Protocol):
@@ -70,13 +73,15 @@ class Local:
 
     def poll(self, keys: Iterable[str]) -> Mapping[str, Status]:
         """How they stand; what there is room for begins."""
+        wanted = list(keys)
+        self._recall(wanted)
         self._advance()
-        return {key: self._status(key) for key in keys}
+        return {key: self._status(key) for key in wanted}
 
     def cancel(self, keys: Iterable[str]) -> None:
         """Take them out of the queue, or end them."""
-        for key in keys:
-            if self._status(key).state.final:
+        for key, status in self.poll(keys).items():
+            if status.state.final:
                 continue
             self._queue.pop(key, None)
             for work in self._all():
@@ -109,8 +114,14 @@ class Local:
             self._known = self._machine()
         return self._known
 
-    def _work(self, job: Job) -> Work:
-        kind = "environment" if job.subject.environment else "image"
+    def _recall(self, keys: Iterable[str]) -> None:
+        """Find out by whom jobs are carried out that another run of this program began."""
+        for key in keys:
+            path = self._folder / key / _KIND
+            if key not in self._final and path.exists():
+                self._worker(path.read_text(encoding="utf-8"))
+
+    def _worker(self, kind: str) -> Work:
         if kind not in self._works:
             self._works[kind] = self._makers[kind]()
         return self._works[kind]
@@ -120,13 +131,14 @@ class Local:
 
     def _advance(self) -> None:
         for job in self._queue.values():
-            self._work(job)
+            self._worker(_kind(job))
         running = {key: item for work in self._all() for key, item in work.running().items()}
         for key in running.keys() & self._queue.keys():  # by a program that was killed: it goes on
             del self._queue[key]
         queued = list(self._queue.values())
         for begin in local_room.choose(queued, running.values(), self._here) if queued else []:
-            refused = self._work(begin.job).begin(begin)
+            write_text(self._folder / begin.job.key / _KIND, _kind(begin.job))
+            refused = self._worker(_kind(begin.job)).begin(begin)
             if refused:
                 self._final[begin.job.key] = refused
             else:
@@ -147,6 +159,10 @@ class Local:
         if (folder / shell.END).exists() and (end := shell.end((folder / shell.END).read_text(encoding="utf-8"))):
             return Status(state=State.FAILED, cause=end.cause, text=end.text, node=node)
         return Status(state=State.LOST, text="this machine does not know it")
+
+
+def _kind(job: Job) -> str:
+    return "environment" if job.subject.environment else "image"
 
 
 def _command(job: Job) -> str:
