@@ -15,6 +15,7 @@ import sys
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 import slurm_cluster
@@ -96,7 +97,7 @@ class Site:
     def executor(self, **settings):
         given = {"engine": "slurm", "folder": str(self.cluster.shared), "run": "environment"}
         given |= {"environments": f"{self.cluster.folder}/environment/{{cell}}"}
-        return Slurm("lab", config.Slurm(**given, **settings), self.suite, self._command)
+        return Slurm("lab", config.Slurm(**given | settings), self.suite, self._command)
 
     def _command(self, words):
         self.asked[words[0]] += 1
@@ -181,6 +182,21 @@ def test_what_the_site_does_not_have_is_refused_in_its_words(site):
     assert line.tries[-1].cause is Cause.ENGINE
     assert "Slurm will not start it: Partition" in line.verdict.text
     assert site.cluster.command("squeue", "--noheader", "--states=PENDING") == ""
+
+
+def test_an_image_that_cannot_be_pulled_is_not_the_suites_fault(site, monkeypatch):
+    """The site's Apptainer is a stand-in that a registry has refused."""
+    apptainer = site.folder / "bin/apptainer"
+    apptainer.parent.mkdir()
+    apptainer.write_text('#!/bin/sh\necho "FATAL: no $1 of $3: unauthorized" >&2\nexit 255\n')
+    apptainer.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{apptainer.parent}:{os.environ['PATH']}")
+    job = replace(site.job("pull"), subject=Subject(image="r.example/team/k@sha256:12", content="sha256:12"))
+    images = {"run": "apptainer", "environments": None, "images": "r.example/team/k"}
+    line = site.run([job], site.executor(**images))["pull"]
+    assert line.verdict.end is End.FAILED
+    assert [one.cause for one in line.tries] == [Cause.IMAGE_PULL, Cause.IMAGE_PULL]
+    assert "FATAL: no pull of docker://r.example/team/k@sha256:12: unauthorized" in line.verdict.text
 
 
 def test_200_jobs_are_one_submission_and_few_questions(site):
@@ -302,7 +318,7 @@ def test_the_real_suite_in_the_cells_image_and_a_program_that_is_killed(site, pr
     python.parent.mkdir(parents=True)
     docker = " ".join(f"{name}='{value}'" for name, value in engine.env.items()) + " " + shlex.join(engine.docker)
     mounts = f'--volume "$HOME:$HOME" --volume {site.cluster.shared}:{site.cluster.shared}:ro'
-    limits = "--network none --shm-size 1g --env HOME --env HF_HUB_OFFLINE"
+    limits = "--user 0 --network none --shm-size 1g --env HOME --env HF_HUB_OFFLINE"
     python.write_text(f'#!/bin/sh\n{docker} run --rm --init {limits} {mounts} knowngood:{cell} python "$@"\n')
     python.chmod(0o755)
     (project.root / "fleet.yaml").write_text(
