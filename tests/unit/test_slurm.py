@@ -115,6 +115,8 @@ def test_apptainer_and_pyxis_get_the_image_by_its_digest():
         f"{file} timeout --kill-after=10 1200 python -m pytest /opt/suite -q --quick --report /mnt/report.json" in text
     )
     assert text.index("module load apptainer") < text.index("apptainer pull")
+    assert '--bind "$work:/mnt,$work/cache:/cache"' in text  # the image compiles into /cache
+    assert text.index('mkdir "$work/cache"') < text.index("apptainer exec")
     assert "--nv" not in made(job(needs=Needs()), settings())
     text = made(job(), settings(run="pyxis"))
     assert f"--container-image=registry.example#team/knowngood:{DIGEST}" in text

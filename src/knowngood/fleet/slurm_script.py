@@ -152,4 +152,4 @@ def _pyxis(job: Job, _: Slurm) -> tuple[str, str]:
     mounts = (
         f'--container-mounts="$work:{MOUNT},$work/cache:/cache" --container-workdir={MOUNT} --no-container-mount-home'
     )
-    return f"srun {image} {name} true", f"srun {name} {mounts} --no-container-mount-home"
+    return f"srun {image} {name} true", f"srun {name} {mounts}"
