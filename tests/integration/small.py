@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from knowngood import locking
@@ -13,31 +14,36 @@ from knowngood.lock import split
 from knowngood.project import Project
 from knowngood.tree import CellLock
 
-WHEELS = ("iniconfig", "pluggy", "packaging")
-
-
 TRANSFORMERS = ("4.55.4", "4.56.1")
 """Of cells that the real matrix does not have: their images are of these tests alone."""
 
 
-def project(root: Path, *transformers: str) -> Project:
-    """The project under `root`, a copy of this one, with a cell for each release of transformers and no other."""
+def project(
+    root: Path, *transformers: str, own: Sequence[str] = (), shared: Mapping[str, Sequence[str]] | None = None
+) -> Project:
+    """The project under `root`, a copy of this one, with a cell for each release of transformers and no other.
+
+    `shared` are their layers, by name; `own` gives each of them, in their order, a wheel that no other has.
+    """
     matrix = root / "matrix.yaml"
     real = Project(root)
     locked = real.tree.load(next(cell for cell in real.matrix.cells if str(cell) == real.matrix.aliases["default"]))
-    wheels = [item for item in locked.distributions if item.name in WHEELS]
+    known = {item.name: item for item in locked.distributions}
     shutil.rmtree(real.tree.folder / "cells")
     head = matrix.read_text().partition("\ncells:\n")[0]
     item = "gpu: sm_90, torch: 2.11.0, flash-attn: none, base: debian12"
     matrix.write_text(f"{head}\ncells:\n  - {{{item}, transformers: [{', '.join(transformers)}]}}\n")
     here = Project(root)
+    common = shared or {"tools": ["iniconfig", "pluggy"], "python": ["packaging"]}
     for cell in here.matrix.cells:
+        mine = {"own": [own[transformers.index(cell.transformers)]]} if own else {}
+        layers = {**mine, **common}
         here.tree.save(
             CellLock(
                 cell=cell,
                 base="debian12",
                 inputs=locking.inputs(here.matrix.entry(cell), here.matrix),
-                layers=split(wheels, {"tools": ["iniconfig", "pluggy"], "python": ["*"]}),
+                layers=split([known[name] for names in layers.values() for name in names], layers),
             )
         )
     return here

@@ -1,0 +1,237 @@
+"""Machines of a fleet: engines in network namespaces of their own, and what they can reach: a registry and a proxy.
+
+Each namespace has one cable, to this machine. Nothing is forwarded: beyond it the engines reach a registry with a
+certificate of its own, and whatever the proxy passes on (the index).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import signal
+import socket
+import socketserver
+import ssl
+import subprocess
+import threading
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+import registry_server
+
+from knowngood import daemon, embedded
+
+ADDRESS = "198.18.77.1"
+"""Of this machine, for the others: from the block for tests of networks (RFC 2544)."""
+
+
+def run(*argv: str) -> None:
+    subprocess.run(argv, check=True, capture_output=True)
+
+
+class Server(registry_server.Server):
+    """A registry that speaks TLS, on an address that the namespaces reach."""
+
+    def __init__(self, program: Path, folder: Path, bundle: Path) -> None:
+        super().__init__(program, folder)
+        self.folder, self.bundle = folder, bundle
+        self.address = f"{ADDRESS}:{self.address.rpartition(':')[2]}"
+        key, own = folder / "key.pem", folder / "cert.pem"
+        words = ["req", "-x509", "-nodes", "-days", "2", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
+        names = ["-subj", "/CN=registry", "-addext", f"subjectAltName=IP:{ADDRESS}"]
+        run("openssl", *words, *names, "-keyout", str(key), "-out", str(own))
+        known = Path(os.environ.get("SSL_CERT_FILE", "/etc/ssl/certs/ca-certificates.crt"))
+        bundle.write_text(known.read_text() + own.read_text())
+        self._config.write_text(
+            f"version: 0.1\nhttp: {{addr: {self.address}, tls: {{certificate: {own}, key: {key}}}}}\n"
+            f"storage: {{filesystem: {{rootdirectory: {folder}/blobs}}}}\n"
+        )
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(
+            [self._program, "serve", self._config], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+        )
+        trusted = ssl.create_default_context(cafile=str(self.bundle))
+        handlers = urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trusted)
+        opener = urllib.request.build_opener(*handlers)
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            with contextlib.suppress(OSError), opener.open(f"https://{self.address}/v2/", timeout=1):
+                return
+            time.sleep(0.05)
+        raise AssertionError("the registry did not come up")
+
+
+class Proxy(socketserver.ThreadingTCPServer):
+    """Passes connections on, as CONNECT asks for them; each machine gets `rate` bytes a second of what is answered."""
+
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(self, rate: float | None = None) -> None:
+        super().__init__((ADDRESS, 0), _Connect)
+        self.rate = rate
+        self._free: dict[str, float] = {}
+        """When the line to a machine is free again."""
+        self._lock = threading.Lock()
+        self.url = f"http://{ADDRESS}:{self.server_address[1]}"
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    def wait(self, machine: str, size: int) -> None:
+        """Until so many bytes have gone over the line to a machine."""
+        if self.rate is None:
+            return
+        with self._lock:
+            begin = max(time.monotonic(), self._free.get(machine, 0))
+            self._free[machine] = begin + size / self.rate
+        time.sleep(max(0, self._free[machine] - time.monotonic()))
+
+    def handle_error(self, request, client_address) -> None:
+        """A builder that is killed breaks its connections off."""
+
+
+class _Connect(socketserver.StreamRequestHandler):
+    def handle(self) -> None:
+        method, target, _ = self.rfile.readline().decode().split()
+        assert method == "CONNECT"
+        while self.rfile.readline().strip():
+            pass
+        host, _, port = target.rpartition(":")
+        with socket.create_connection((host, int(port)), timeout=30) as there:
+            self.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n")
+            relay(self.connection, there, lambda size: self.server.wait(self.client_address[0], size))
+
+
+def relay(one: socket.socket, other: socket.socket, passed=lambda _size: None) -> None:
+    """Both ways, until one side ends; `passed` is told of what comes from the other."""
+    with contextlib.suppress(OSError):
+        while True:
+            for side in select.select([one, other], [], [])[0]:
+                data = side.recv(1 << 16)
+                if not data:
+                    return
+                if side is other:
+                    passed(len(data))
+                (other if side is one else one).sendall(data)
+
+
+class Plug(socketserver.ThreadingUnixStreamServer):
+    """BuildKit of an engine as it is by itself: a socket that speaks its protocol and no engine's."""
+
+    daemon_threads = True
+
+    def __init__(self, path: Path, buildx: Path, address: str) -> None:
+        super().__init__(str(path), _Dialled)
+        self.argv, self.env = [str(buildx), "dial-stdio"], {**os.environ, "DOCKER_HOST": address}
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+
+class _Dialled(socketserver.BaseRequestHandler):
+    def handle(self) -> None:
+        mine, theirs = socket.socketpair()
+        with mine, subprocess.Popen(self.server.argv, stdin=theirs, stdout=theirs, env=self.server.env) as process:
+            theirs.close()
+            relay(self.request, mine)
+            process.kill()
+
+
+class Host:
+    """An engine in a network namespace, with a cache folder, a data root and a socket of its own."""
+
+    def __init__(self, number: int, folder: Path, bundle: Path) -> None:
+        self._namespace = folder.with_suffix(".net")
+        self._cable = f"kg{os.getpid() % 100000}{number}"
+        self._net = f"198.18.77.{number * 4 + 4}"
+        self._folder, self._bundle = folder, bundle
+        self.engine = embedded.places(folder)
+        self.address = f"unix://{self.engine.socket}"
+
+    def up(self) -> None:
+        base, _, last = self._net.rpartition(".")
+        mine, theirs = f"{base}.{int(last) + 1}", f"{base}.{int(last) + 2}"
+        inside = ("nsenter", f"--net={self._namespace}", "ip")
+        self._namespace.touch()
+        run("unshare", f"--net={self._namespace}", "true")
+        run("ip", "link", "add", self._cable, "type", "veth", "peer", "name", "cable", "netns", str(self._namespace))
+        run("ip", "address", "add", f"{mine}/30", "dev", self._cable)
+        run("ip", "link", "set", self._cable, "up")
+        run(*inside, "address", "add", f"{theirs}/30", "dev", "cable")
+        for link in ("lo", "cable"):
+            run(*inside, "link", "set", link, "up")
+        run(*inside, "route", "add", "default", "via", mine)
+        self.start()
+
+    def start(self) -> None:
+        tools = embedded.places().tools
+        started = daemon.start
+
+        def there(argv, **more):
+            return started(["nsenter", f"--net={self._namespace}", "--", *argv], **more)
+
+        with self._own_cache() as patch:
+            if tools.exists() and not self.engine.tools.exists():
+                self.engine.home.mkdir(parents=True)
+                self.engine.tools.symlink_to(tools)
+            for name in embedded.PASSED_ON:
+                for word in (name, name.upper()):
+                    patch.delenv(word, raising=False)
+            patch.setenv("SSL_CERT_FILE", str(self._bundle))
+            patch.setattr(daemon, "start", there)
+            embedded.up(print)
+
+    def kill(self) -> None:
+        """As kill -9 of the daemon does it; all that runs below it goes too."""
+        process = daemon.load(self.engine.record)
+        assert process is not None
+        for init in process.children():
+            init.send(signal.SIGKILL)
+        assert process.wait(10)
+
+    def down(self) -> None:
+        with self._own_cache():
+            embedded.down(print)
+        subprocess.run(["ip", "link", "del", self._cable], check=False, capture_output=True)
+        subprocess.run(["umount", self._namespace], check=False, capture_output=True)
+
+    @contextlib.contextmanager
+    def _own_cache(self):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("KNOWNGOOD_CACHE", str(self._folder))
+            yield patch
+
+
+def ran(text: str) -> list[str]:
+    """The steps that BuildKit ran in a build, by their stages, from its own progress.
+
+    Not those that it says are cached, nor those whose result it fetched: such a step shows blobs and no more.
+    """
+    steps = dict(re.findall(r"^#(\d+) \[(\S+) +\d+/\d+\] RUN ", text, re.MULTILINE))
+    taken = set(re.findall(r"^#(\d+) (?:CACHED$|sha256:|extracting sha256:)", text, re.MULTILINE))
+    return [stage for number, stage in steps.items() if number not in taken]
+
+
+@contextlib.contextmanager
+def fleet(program: Path, folder: Path, count: int, *, rate: float | None = None):
+    """That many engines, a registry between them, and a proxy."""
+    with contextlib.ExitStack() as stack:
+        run("ip", "address", "replace", f"{ADDRESS}/32", "dev", "lo")
+        stack.callback(run, "ip", "address", "del", f"{ADDRESS}/32", "dev", "lo")
+        bundle = folder / "bundle.pem"
+        (folder / "registry").mkdir()
+        server = Server(program, folder / "registry", bundle)
+        server.start()
+        stack.callback(server.kill)
+        proxy = Proxy(rate)
+        stack.callback(proxy.server_close)
+        stack.callback(proxy.shutdown)
+        hosts = []
+        for number in range(count):
+            host = Host(number, folder / f"host{number}", bundle)
+            stack.callback(host.down)
+            host.up()
+            hosts.append(host)
+        yield hosts, server, proxy
