@@ -1,7 +1,7 @@
 """The Slurm executor on a real Slurm: a controller, two nodes, GPUs that are files (`slurm_cluster`).
 
-The suite of these jobs is a stand-in that says what it is told, so that engines' faults can be had at will; the last
-test runs the real one.
+The suite of these jobs is a stand-in that says what it is told, so that engines' faults can be had at will; one test
+runs the real one.
 """
 
 from __future__ import annotations
@@ -299,15 +299,6 @@ def test_a_red_suite_is_confirmed_elsewhere_and_a_node_that_fails_what_others_pa
     assert "not confirmed on another node: sbatch refused it" in lines["e"].verdict.text
 
 
-def test_slurms_own_time_limit_is_told(site, late):
-    """The script's own limit comes first, unless Slurm's was made shorter: it took a minute, beside the tests above."""
-    executor = site.executor(**APART)
-    until("it is ended", lambda: executor.poll([late.key])[late.key].state.final, seconds=150)
-    status = executor.poll([late.key])[late.key]
-    assert (status.state, status.cause) == (State.FAILED, Cause.TIME_LIMIT)
-    assert "TIMEOUT" in status.text
-
-
 def test_the_real_suite_in_the_cells_image_and_a_program_that_is_killed(site, project, engine):
     """The environment's Python is the image's, in a container on the node: torch, transformers and the real suite."""
     (cell,) = project.matrix.aliases["default"].split()
@@ -350,3 +341,12 @@ def test_the_real_suite_in_the_cells_image_and_a_program_that_is_killed(site, pr
     assert again.returncode == 0, again.stderr
     assert [one["outcome"] for one in json.loads(again.stdout)["cells"]] == ["proven"]
     assert len(arrays() - before) == 1
+
+
+def test_slurms_own_time_limit_is_told(site, late):
+    """The script's own limit comes first, unless Slurm's was made shorter: it took a minute, beside the tests above."""
+    executor = site.executor(**APART)
+    until("it is ended", lambda: executor.poll([late.key])[late.key].state.final, seconds=150)
+    status = executor.poll([late.key])[late.key]
+    assert (status.state, status.cause) == (State.FAILED, Cause.TIME_LIMIT)
+    assert "TIMEOUT" in status.text
