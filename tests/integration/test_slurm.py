@@ -1,4 +1,4 @@
-"""The Slurm executor on a real Slurm: a controller, two nodes, GPUs that are files (`slurm_cluster`).
+"""The Slurm executor on a real Slurm: a controller, three nodes, GPUs that are files (`slurm_cluster`).
 
 The suite of these jobs is a stand-in that says what it is told, so that engines' faults can be had at will; one test
 runs the real one.
