@@ -219,7 +219,8 @@ def fleet(program: Path, folder: Path, count: int, *, rate: float | None = None)
     """That many engines, a registry between them, and a proxy."""
     with contextlib.ExitStack() as stack:
         run("ip", "address", "replace", f"{ADDRESS}/32", "dev", "lo")
-        stack.callback(run, "ip", "address", "del", f"{ADDRESS}/32", "dev", "lo")
+        removal = ["ip", "address", "del", f"{ADDRESS}/32", "dev", "lo"]
+        stack.callback(subprocess.run, removal, check=False, capture_output=True)
         bundle = folder / "bundle.pem"
         (folder / "registry").mkdir()
         server = Server(program, folder / "registry", bundle)
