@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from knowngood.engine import Engine
     from knowngood.pipeline import Pipeline
     from knowngood.project import Project
+    from knowngood.record import Record
     from knowngood.registry import Registry
     from knowngood.tree import CellLock
 
@@ -158,6 +159,12 @@ def standing(project: Project, registry: Registry, cells: Iterable[Cell]) -> dic
 
 def recorded(project: Project, cell: Cell, folders: Mapping[str, str]) -> str | None:
     """The digest of the image of what is committed now; `None` where no record, or no sound lock, tells it."""
+    found = record(project, cell, folders)
+    return found.manifest.digest if found else None
+
+
+def record(project: Project, cell: Cell, folders: Mapping[str, str]) -> Record | None:
+    """The record of the image of what is committed now; `None` where there is none, or no sound lock."""
     try:
         locked = project.tree.load(cell)
         digest = survey.base_digest(project, locked.base) if locked else None
@@ -167,8 +174,7 @@ def recorded(project: Project, cell: Cell, folders: Mapping[str, str]) -> str | 
         noted = project.tree.load_record(cell)
     except UsageError:
         return None  # `prepare` says what is wrong with it
-    found = noted if noted and noted.shape.inputs == inputs else records.kept(inputs)
-    return found.manifest.digest if found else None
+    return noted if noted and noted.shape.inputs == inputs else records.kept(inputs)
 
 
 def green(project: Project, cell: Cell, digest: str) -> tuple[Evidence, str]:

@@ -32,6 +32,8 @@ SUITE_IN_IMAGE = "/opt/knowngood/smoke_tests"
 _FOLDER = "/tmp/knowngood"  # noqa: S108  # in the container, which is ours alone
 _SHM = "1g"
 _LABEL = "io.knowngood.smoke"
+_CDI = "nvidia.com/gpu="
+_CDI_BY_DEFAULT = 28
 TIMED_OUT = (124, 137)
 """Exit codes of `timeout` in the container: it has stopped the suite, or had to kill it."""
 
@@ -190,12 +192,11 @@ def create(  # noqa: PLR0913
     """A container for the suite: no network, limits on memory and processes, all GPUs or one `device`."""
     from docker.types import DeviceRequest
 
-    which = {"device_ids": [device]} if device is not None else {"count": -1}
-    requests = [DeviceRequest(**which, capabilities=[["gpu"]])] if options.gpus else None
+    wanted = [DeviceRequest(**gpu_request(client.info(), device))] if options.gpus else None
     return client.containers.create(
         image,
         command,
-        device_requests=requests,
+        device_requests=wanted,
         environment={"HF_HUB_OFFLINE": "1"},
         network_mode="none",
         mem_limit=options.memory,
@@ -204,6 +205,22 @@ def create(  # noqa: PLR0913
         init=True,
         labels=dict(labels),
     )
+
+
+def gpu_request(info: Mapping[str, Any], device: str | None) -> dict[str, Any]:
+    """How an engine (`info`, as it answers for itself) is asked for all GPUs, or for one. Pure.
+
+    By NVIDIA's runtime where the engine lists it, else by CDI (a description of devices, which `nvidia-ctk cdi
+    generate` writes) where it knows NVIDIA's. Docker 28.2 and newer list what they discovered; 25 to 28.1 read CDI
+    where `features.cdi` asks for it, and name the folders only.
+    """
+    found = [str(item.get("ID")) for item in info.get("DiscoveredDevices") or ()]
+    newer = int(str(info.get("ServerVersion", "0")).partition(".")[0] or 0) >= _CDI_BY_DEFAULT
+    cdi = any(name.startswith(_CDI) for name in found) or bool(info.get("CDISpecDirs") and not newer)
+    if cdi and "nvidia" not in (info.get("Runtimes") or {}):
+        return {"driver": "cdi", "device_ids": [f"{_CDI}{'all' if device is None else device}"]}
+    which = {"count": -1} if device is None else {"device_ids": [device]}
+    return {**which, "capabilities": [["gpu"]]}
 
 
 def give(container: Container, predictions: Mapping[str, Any]) -> None:

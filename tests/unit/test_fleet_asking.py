@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,6 +17,14 @@ from knowngood.project import Project
 
 ROOT = Path(__file__).resolve().parents[2]
 BARE = config.Local(engine="local", environments="/e/{cell}")
+
+
+def recorded(digest):
+    """A record, as far as a job needs one."""
+    return SimpleNamespace(manifest=SimpleNamespace(digest=digest), config=SimpleNamespace(digest="sha256:cf"))
+
+
+RECORD = recorded("sha256:12")
 IMAGES = config.Slurm(engine="slurm", folder="/s", run="apptainer", images="r.example/team/k", cpus=4)
 
 
@@ -54,10 +63,11 @@ def run_of(here, cell, **changes):
 
 
 def test_a_job_of_an_image_names_it_by_digest_and_asks_for_a_gpu(here, cell, monkeypatch):
-    monkeypatch.setattr(asking.release, "recorded", lambda *_: "sha256:12")
+    monkeypatch.setattr(asking.release, "record", lambda *_: RECORD)
     options = smoke.Options(gpus=True, quick=True, memory="9g", seconds=60)
     (job,) = ask(here, [cell], IMAGES, options, again=False).jobs
     assert job.subject.image == "r.example/team/k@sha256:12"
+    assert (job.subject.content, job.subject.config) == ("sha256:12", "sha256:cf")
     assert job.command == ("-q", "-p", "no:cacheprovider", "--quick", "--demand-gpu", "--cell-gpu", cell.gpu)
     assert (job.needs.gpu, job.needs.gpus, job.needs.cpus) == (cell.gpu, 1, 4)
     assert (job.needs.memory, job.needs.seconds) == (9 << 30, 60)
@@ -67,7 +77,7 @@ def test_a_job_of_an_image_names_it_by_digest_and_asks_for_a_gpu(here, cell, mon
 
 def test_a_cell_without_an_image_is_refused_and_the_others_are_not(here, cell, monkeypatch):
     others = [one for one in here.matrix.cells if one != cell][:1]
-    monkeypatch.setattr(asking.release, "recorded", lambda _, one, __: None if one == cell else "sha256:12")
+    monkeypatch.setattr(asking.release, "record", lambda _, one, __: None if one == cell else RECORD)
     asked = ask(here, [cell, *others], IMAGES, smoke.Options(), again=False)
     assert [job.cell for job in asked.jobs] == [str(others[0])]
     assert isinstance(asked.refused[str(cell)], MissingError)
@@ -97,11 +107,11 @@ def test_what_is_proven_is_not_run_again(here, cell):
 
 
 def test_an_image_is_proven_by_its_digest(here, cell, monkeypatch):
-    monkeypatch.setattr(asking.release, "recorded", lambda *_: "sha256:12")
+    monkeypatch.setattr(asking.release, "record", lambda *_: RECORD)
     run = run_of(here, cell, where=Where.CONTAINER_GPU, image="sha256:12")
     evidence.store(run, here.evidence)
     assert ask(here, [cell], IMAGES, smoke.Options(gpus=True), again=False).proven
-    monkeypatch.setattr(asking.release, "recorded", lambda *_: "sha256:34")
+    monkeypatch.setattr(asking.release, "record", lambda *_: recorded("sha256:34"))
     assert not ask(here, [cell], IMAGES, smoke.Options(gpus=True), again=False).proven
 
 

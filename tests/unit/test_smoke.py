@@ -170,6 +170,30 @@ def test_gpus_are_a_device_request(tmp_path):
     assert evidence.where is Where.CONTAINER_GPU
 
 
+@pytest.mark.parametrize(
+    "info",
+    [
+        {"ServerVersion": "26.1.5", "CDISpecDirs": ["/etc/cdi"], "Runtimes": {"runc": {}}},
+        {"ServerVersion": "29.0.0", "DiscoveredDevices": [{"Source": "cdi", "ID": "nvidia.com/gpu=all"}]},
+    ],
+)
+def test_gpus_are_asked_for_by_cdi_where_the_engine_has_no_nvidia_runtime(info):
+    assert smoke.gpu_request(info, None) == {"driver": "cdi", "device_ids": ["nvidia.com/gpu=all"]}
+    assert smoke.gpu_request(info, "1") == {"driver": "cdi", "device_ids": ["nvidia.com/gpu=1"]}
+
+
+@pytest.mark.parametrize(
+    "info",
+    [
+        {"ServerVersion": "26.1.5"},
+        {"ServerVersion": "29.0.0", "CDISpecDirs": ["/etc/cdi"], "DiscoveredDevices": [{"ID": "vendor.com/net=0"}]},
+        {"ServerVersion": "26.1.5", "CDISpecDirs": ["/etc/cdi"], "Runtimes": {"nvidia": {}, "runc": {}}},
+    ],
+)
+def test_gpus_are_asked_of_nvidias_runtime_otherwise(info):
+    assert smoke.gpu_request(info, "1") == {"device_ids": ["1"], "capabilities": [["gpu"]]}
+
+
 def test_a_good_run(tmp_path, container):
     evidence = run(tmp_path)
     assert evidence.report == REPORT

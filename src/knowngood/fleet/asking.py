@@ -74,13 +74,15 @@ def _subject(
     if section.environments:
         folder = section.environments.replace(CELL, str(cell))
         return Subject(environment=folder, content=f"sha256:{locked.digest}"), locked.distributions
-    digest = release.recorded(here, cell, folders)
-    if digest is None:
+    record = release.record(here, cell, folders)
+    if record is None:
         raise MissingError(
             f"{cell}: no image of what is committed is known here; run `knowngood build --record '{cell}'`, "
             "and `knowngood publish` where the engine is another machine"
         )
-    return Subject(image=f"{section.images or LOCAL_IMAGES}@{digest}", content=digest), locked.distributions
+    digest = record.manifest.digest
+    image = f"{section.images or LOCAL_IMAGES}@{digest}"
+    return Subject(image=image, content=digest, config=record.config.digest), locked.distributions
 
 
 def _needs(cell: Cell, section: Common, options: smoke.Options) -> Needs:

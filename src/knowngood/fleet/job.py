@@ -41,6 +41,9 @@ class Subject:
     """A folder that every node sees, with a locked environment (`bin/python`) in it; for sites without containers."""
     content: str
     """What the evidence is about: the image's digest, or the lock's digest for an environment."""
+    config: str | None = None
+    """The digest of the image's configuration, which names each layer's bytes: the image's id in an engine whose store
+    keeps no manifests."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -112,7 +112,7 @@ def _image(client: DockerClient, job: Job) -> str:
     from docker.errors import APIError, NotFound
 
     reference = str(job.subject.image)
-    for name in (job.subject.content, reference):
+    for name in filter(None, (job.subject.content, job.subject.config, reference)):
         with contextlib.suppress(NotFound):
             return str(client.images.get(name).id)
     if "/" not in reference:
