@@ -31,6 +31,7 @@ class Engine:
 
     host: str
     docker: tuple[str, ...]
+    """The docker command; empty for an engine that builds nothing."""
     env: Mapping[str, str] = field(default_factory=dict)
     version: str
     buildkit: str
@@ -68,9 +69,12 @@ class Client:
     env: Mapping[str, str]
 
 
-def ensure(*, say: Callable[[str], None]) -> Engine:
-    """The system's engine if it is suitable, else the embedded one, brought up if it is not running."""
-    system = find_system()
+def ensure(*, say: Callable[[str], None], builds: bool = True) -> Engine:
+    """The system's engine if it is suitable, else the embedded one, brought up if it is not running.
+
+    One that only runs what is there (`builds` is false) needs no docker command, and may be older.
+    """
+    system = find_system(builds=builds)
     if isinstance(system, Unsuitable) and system.lacks_client and debian.this_host():
         say(f"{system.reason}: fetching one")
         embedded.unpack(embedded.places(), say)
@@ -108,27 +112,27 @@ def find_embedded() -> Engine | None:
     )
 
 
-def find_system() -> Engine | Unsuitable:
+def find_system(*, builds: bool = True) -> Engine | Unsuitable:
     """The engine that DOCKER_HOST or the Docker context names, if it answers and is new enough."""
     host, context = _endpoint()
     if host == f"unix://{embedded.places().socket}":
         # `knowngood engine env` was evaluated in this shell: it is ours, and builds with the host's network.
         return find_embedded() or Unsuitable(reason="the embedded engine does not answer", answers=False)
-    return at(host, context)
+    return at(host, context, builds=builds)
 
 
-def at(host: str, context: str = "") -> Engine | Unsuitable:
+def at(host: str, context: str = "", *, builds: bool = True) -> Engine | Unsuitable:
     """The engine at an address, which a Docker context may have given, if it answers and is new enough."""
     info = _info(host)
     if info is None:
         return Unsuitable(reason=f"no engine answers at {host}", answers=False)
-    client = _client(host, context)
+    client = _client(host, context) if builds else Client(argv=(), env={})
     if client is None:
         reason = f"the engine at {host} answers, but there is no docker command with buildx"
         return Unsuitable(reason=reason, answers=True, lacks_client=True)
-    inspected = _ask([*client.argv, "buildx", "inspect"], env=client.env)
+    inspected = _ask([*client.argv, "buildx", "inspect"], env=client.env) if builds else ""
     buildkit = buildkit_version(inspected, info.version)
-    if objected := objection(host, info, buildkit):
+    if objected := objection(host, info, buildkit if builds else None):
         return Unsuitable(reason=objected, answers=True)
     return Engine(
         host=host,

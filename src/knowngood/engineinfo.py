@@ -21,11 +21,11 @@ class Info:
     containerd_store: bool
 
 
-def objection(host: str, info: Info, buildkit: str) -> str | None:
-    """Why an engine that answers cannot build our images, as a sentence; None if it can."""
+def objection(host: str, info: Info, buildkit: str | None) -> str | None:
+    """Why an engine that answers cannot build our images (without a `buildkit`: run them); None if it can."""
     if (info.os, info.arch) != ("linux", "x86_64"):
         return f"the engine at {host} is for {info.os} on {info.arch}, not for Linux on x86_64"
-    if release(buildkit) < OLDEST_BUILDKIT:
+    if buildkit is not None and release(buildkit) < OLDEST_BUILDKIT:
         return f"the engine at {host} builds with BuildKit {buildkit}, older than 0.13 (Docker 26)"
     return None
 

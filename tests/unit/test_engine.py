@@ -54,6 +54,16 @@ def test_an_engine_that_can_build_has_no_objection():
     assert engineinfo.objection("unix:///x", GOOD, "0.13.0") is None
 
 
+def test_an_engine_that_only_runs_images_may_be_old_and_needs_no_docker_command(monkeypatch):
+    monkeypatch.setattr(engine, "_info", lambda _: Info(version="20.10", os="linux", arch="x86_64"))
+    monkeypatch.setattr(engine, "_client", lambda *_: None)
+    assert engine.at("unix:///x").lacks_client
+    found = engine.at("unix:///x", builds=False)
+    assert (found.host, found.docker, found.containerd_store) == ("unix:///x", (), False)
+    monkeypatch.setattr(engine, "_info", lambda _: Info(version="28", os="linux", arch="aarch64"))
+    assert "on aarch64" in engine.at("unix:///x", builds=False).reason
+
+
 @pytest.mark.parametrize(
     ("info", "buildkit", "told"),
     [

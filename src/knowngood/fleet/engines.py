@@ -60,7 +60,7 @@ def _local(name: str, here: Project, say: Callable[[str], None]) -> Executor:
         from knowngood import engine
         from knowngood.fleet.local_containers import Containers
 
-        return Containers(engine.ensure(say=say), folder)
+        return Containers(engine.ensure(say=say, builds=False), folder)
 
     def environments() -> Work:
         from knowngood.fleet.local_processes import Processes

@@ -1,0 +1,110 @@
+"""The suite in images, on a machine with GPUs that has neither an engine nor a network, as root.
+
+    python3 scripts/gpu_images.py up FOLDER         an engine of FOLDER/bin, with the GPUs by CDI
+    python3 scripts/gpu_images.py run OUT CELL...   `knowngood smoke --on local --gpus`; the runs are copied to OUT
+
+Between the two, `carry_image.py load` brings the images. The engine keeps no manifests (the classic store), so an
+image's id is the digest of its configuration. The description of the GPUs is what `nvidia-ctk cdi generate` writes
+where NVIDIA's toolkit is: device nodes, the driver's libraries, and a hook that runs ldconfig in the container.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+HOST = "unix:///run/knowngood-gpu.sock"
+LIBRARIES = Path("/usr/local/nvidia/lib64")
+WANTED = ("libcuda.so", "libnvidia-ml.so", "libnvidia-ptxjitcompiler.so", "libnvidia-nvvm.so", "libnvidia-gpucomp.so")
+IN_CONTAINER = "/usr/lib/x86_64-linux-gnu"
+HOOK = """\
+#!/usr/bin/env python3
+import json, pathlib, subprocess, sys
+bundle = pathlib.Path(json.load(sys.stdin)["bundle"])
+root = bundle / json.loads((bundle / "config.json").read_text())["root"]["path"]
+subprocess.run(["ldconfig", "-r", str(root)], check=True)
+"""
+
+
+def description(hook: Path) -> dict[str, object]:
+    """The GPUs of this machine, for CDI."""
+    gpus = sorted(path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*"))
+    files = [path for name in WANTED for path in LIBRARIES.glob(f"{name}.[0-9]*.[0-9]*") if not path.is_symlink()]
+    options = ["ro", "nosuid", "nodev", "bind"]
+    mounts = [
+        {"hostPath": str(path), "containerPath": f"{IN_CONTAINER}/{path.name}", "options": options} for path in files
+    ]
+    common = [{"path": path} for path in ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")]
+
+    def device(name: str, numbers: list[str]) -> dict[str, object]:
+        return {"name": name, "containerEdits": {"deviceNodes": [{"path": f"/dev/nvidia{one}"} for one in numbers]}}
+
+    return {
+        "cdiVersion": "0.5.0",
+        "kind": "nvidia.com/gpu",
+        "devices": [*(device(gpu, [gpu]) for gpu in gpus), device("all", gpus)],
+        "containerEdits": {
+            "deviceNodes": common,
+            "mounts": mounts,
+            "hooks": [{"hookName": "createContainer", "path": str(hook), "args": [hook.name]}],
+            "env": ["NVIDIA_VISIBLE_DEVICES=void"],
+        },
+    }
+
+
+def up(folder: str) -> None:
+    """Write the description, start the engine, wait until it answers."""
+    hook = Path("/usr/local/bin/knowngood-ldconfig")
+    hook.write_text(HOOK)
+    hook.chmod(0o755)
+    specs = Path("/etc/cdi")
+    specs.mkdir(parents=True, exist_ok=True)
+    (specs / "nvidia.json").write_text(json.dumps(description(hook), indent=1))
+    place = Path(folder).resolve()
+    config = {
+        "hosts": [HOST],
+        "features": {"cdi": True},
+        "data-root": "/var/lib/knowngood-gpu",
+        "exec-opts": ["native.cgroupdriver=cgroupfs"],
+        "bridge": "none",
+        "iptables": False,
+        "ip6tables": False,
+        "ip-forward": False,
+        "userland-proxy": False,
+        "storage-driver": "overlay2",
+    }
+    (place / "daemon.json").write_text(json.dumps(config))
+    environment = os.environ | {"PATH": f"{place}/bin:{os.environ['PATH']}"}
+    with (place / "log").open("wb") as log:
+        subprocess.Popen(
+            [str(place / "bin/dockerd"), "--config-file", str(place / "daemon.json")],
+            env=environment,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    for _ in range(100):
+        if Path(HOST.removeprefix("unix://")).exists():
+            return
+        time.sleep(0.2)
+    sys.exit((place / "log").read_text()[-3000:])
+
+
+def run(out: str, *cells: str) -> None:
+    """The whole suite in each."""
+    os.environ |= {"DOCKER_HOST": HOST}
+    before = set(Path("evidence").glob("*/*.json"))
+    argv = [sys.executable, "-m", "knowngood", "smoke", "--on", "local", "--gpus", *cells]
+    code = subprocess.run(argv, check=False).returncode
+    for path in sorted(set(Path("evidence").glob("*/*.json")) - before):
+        shutil.copy(path, Path(out) / f"{path.parent.name}.{path.name}")
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    {"up": up, "run": run}[sys.argv[1]](*sys.argv[2:])
