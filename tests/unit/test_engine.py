@@ -55,12 +55,16 @@ def test_an_engine_that_can_build_has_no_objection():
 
 
 def test_an_engine_that_only_runs_images_may_be_old_and_needs_no_docker_command(monkeypatch):
-    monkeypatch.setattr(engine, "_info", lambda _: Info(version="20.10", os="linux", arch="x86_64"))
+    monkeypatch.setattr(
+        engine, "_info", lambda _: Info(version="20.10", os="linux", arch="x86_64", containerd_store=False)
+    )
     monkeypatch.setattr(engine, "_client", lambda *_: None)
     assert engine.at("unix:///x").lacks_client
     found = engine.at("unix:///x", builds=False)
     assert (found.host, found.docker, found.containerd_store) == ("unix:///x", (), False)
-    monkeypatch.setattr(engine, "_info", lambda _: Info(version="28", os="linux", arch="aarch64"))
+    monkeypatch.setattr(
+        engine, "_info", lambda _: Info(version="28", os="linux", arch="aarch64", containerd_store=True)
+    )
     assert "on aarch64" in engine.at("unix:///x", builds=False).reason
 
 
@@ -104,21 +108,21 @@ def test_shell_lines_survive_a_shell():
 
 def test_a_suitable_system_engine_is_taken(monkeypatch):
     system = make(embedded=False)
-    monkeypatch.setattr(engine, "find_system", lambda: system)
+    monkeypatch.setattr(engine, "find_system", lambda **_: system)
     monkeypatch.setattr(embedded, "up", pytest.fail)
     assert engine.ensure(say=pytest.fail) is system
 
 
 def test_a_running_embedded_engine_is_taken_silently(monkeypatch):
     own = make()
-    monkeypatch.setattr(engine, "find_system", lambda: UNSUITABLE)
+    monkeypatch.setattr(engine, "find_system", lambda **_: UNSUITABLE)
     monkeypatch.setattr(engine, "find_embedded", lambda: own)
     monkeypatch.setattr(embedded, "up", pytest.fail)
     assert engine.ensure(say=pytest.fail) is own
 
 
 def test_no_engine_possible_is_one_sentence_with_both_reasons(monkeypatch):
-    monkeypatch.setattr(engine, "find_system", lambda: UNSUITABLE)
+    monkeypatch.setattr(engine, "find_system", lambda **_: UNSUITABLE)
     monkeypatch.setattr(engine, "find_embedded", lambda: None)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(MissingError) as caught:
