@@ -179,13 +179,14 @@ def record(project: Project, cell: Cell, folders: Mapping[str, str]) -> Record |
 
 def green(project: Project, cell: Cell, digest: str) -> tuple[Evidence, str]:
     """The newest good run of this very image, and its file's name; raises `KnowngoodError` when there is none."""
-    runs, _ = evidence.load_all(project.evidence, str(cell))
+    runs, left_out = evidence.load_all(project.evidence, str(cell))
     of_image = [run for run in runs if run.image == digest and run.where is not Where.BARE]
     good = [run for run in of_image if run.ok]
     if not good:
         seen = f"the last of its {len(of_image)} runs was not good" if of_image else "no run of it is in evidence/"
+        aside = f" (left out: {'; '.join(left_out)})" if left_out else ""
         raise KnowngoodError(
-            f"{cell}: {digest} is not proven: {seen}; run `knowngood smoke '{cell}'` and read what fails"
+            f"{cell}: {digest} is not proven: {seen}{aside}; run `knowngood smoke '{cell}'` and read what fails"
         )
     if of_image[-1] is not good[-1]:
         raise KnowngoodError(

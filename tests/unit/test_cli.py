@@ -218,6 +218,17 @@ def test_render_check_shows_the_difference(call, home, lock_of):
     assert "USER root" in path.read_text()
 
 
+def test_render_check_fails_when_evidence_is_left_out(call, home, lock_of):
+    for identity in (FA4, FA2, FA0):
+        lock_of(identity)
+    (home.evidence / FA4).mkdir(parents=True)
+    (home.evidence / FA4 / "20261121T100000Z-cut.json").write_text('{"schema"')
+    assert "evidence left out: " in call("render")[1]
+    code, out, _ = call("render", "--check", "--json")
+    assert code == 1
+    assert "20261121T100000Z-cut.json: not readable as evidence" in out["left_out"][0]
+
+
 def test_render_check_finds_orphans_and_render_removes_them(call, home, lock_of):
     for identity in (FA4, FA2, FA0):
         lock_of(identity)

@@ -335,6 +335,9 @@ class TestGate:
         self.run(home, image="sha256:" + "0" * 64)
         with pytest.raises(KnowngoodError, match="no run of it"):
             release.green(home, wanted, DIGEST)
+        (home.evidence / FA0 / "cut.json").write_text('{"schema"')
+        with pytest.raises(KnowngoodError, match=r"left out: .*cut\.json: not readable"):
+            release.green(home, wanted, DIGEST)
         self.run(home, hour=11)
         assert release.green(home, wanted, DIGEST)[0].when.startswith("2026-11-21T11")
         self.run(home, ok=False, hour=12)

@@ -9,6 +9,7 @@ from knowngood import project
 from knowngood.cli import Answer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from knowngood.evidence import Evidence
@@ -35,15 +36,17 @@ def run(arguments: argparse.Namespace) -> Answer:
             continue
         path = here.tree.cell_folder(cell) / "Dockerfile"
         wanted[path] = render.dockerfile(locked, here.templates)
-    pages, strays = _pages(here)
+    runs, left_out = _evidence(here)
+    pages, strays = _pages(here, runs)
     wanted |= pages
     notes = [f"{name} is not locked; run `knowngood lock '{name}'`" for name in unlocked]
+    notes += [f"evidence left out: {said}" for said in left_out]
     if arguments.check:
         older = stale_records(here)
         diff = render.stale(wanted, [*here.tree.orphans(here.matrix.cells), *strays])
         if diff or notes:
             text = "\n".join([*notes, diff + ("stale; run `knowngood render`" if diff else "")])
-            document = {"current": False, "diff": diff, "unlocked": unlocked, "records": older}
+            document = {"current": False, "diff": diff, "unlocked": unlocked, "left_out": left_out, "records": older}
             return Answer(1, document, "\n".join([*_told(older), text]))
         document = {"current": True, "files": len(wanted), "records": older}
         return Answer(0, document, "\n".join([*_told(older), f"{len(wanted)} files are current"]))
@@ -54,10 +57,10 @@ def run(arguments: argparse.Namespace) -> Answer:
         gone = [*here.tree.prune(here.matrix.cells), *strays]
         removed = [str(path.relative_to(here.root)) for path in gone]
     text = "\n".join([*notes, f"{len(changed)} of {len(wanted)} files changed", *changed])
-    return Answer(0, {"changed": changed, "removed": removed, "unlocked": unlocked}, text)
+    return Answer(0, {"changed": changed, "removed": removed, "unlocked": unlocked, "left_out": left_out}, text)
 
 
-def _pages(here: project.Project) -> tuple[dict[Path, str], list[Path]]:
+def _pages(here: project.Project, runs: Sequence[Evidence]) -> tuple[dict[Path, str], list[Path]]:
     """What follows from facts, incidents, evidence and templates, and the pages that nothing is behind any more."""
     from knowngood import attention_pages, compatibility, diagnose_pages, readme
     from knowngood.ci import workflows
@@ -69,7 +72,7 @@ def _pages(here: project.Project) -> tuple[dict[Path, str], list[Path]]:
         wanted[here.root / "docs/compatibility.md"] = compatibility.page()
         front = (here.root / "README.md").read_text(encoding="utf-8")
         front = readme.replaced(front, "compatibility", compatibility.readme())
-        wanted[here.root / "README.md"] = readme.replaced(front, "cells", readme.cells(_rows(here)))
+        wanted[here.root / "README.md"] = readme.replaced(front, "cells", readme.cells(_rows(here, runs)))
     if (here.root / "facts" / "contracts").is_dir():
         from knowngood.contract_files import rendered
 
@@ -82,7 +85,7 @@ def _pages(here: project.Project) -> tuple[dict[Path, str], list[Path]]:
         }
         strays = [path for path in sorted(folder.glob("*.md")) if path not in wanted]
     if here.evidence.is_dir():
-        wanted |= {here.root / "docs" / name: text for name, text in attention_pages.files(_runs(here)).items()}
+        wanted |= {here.root / "docs" / name: text for name, text in attention_pages.files(runs).items()}
         if (here.root / "facts").is_dir() and (here.templates / "site").is_dir():
             wanted[here.root / "docs/matrix.svg"] = _picture(here)
     if (here.root / workflows.FOLDER).is_dir():
@@ -90,13 +93,13 @@ def _pages(here: project.Project) -> tuple[dict[Path, str], list[Path]]:
     return wanted, strays
 
 
-def _rows(here: project.Project) -> list[Row]:
+def _rows(here: project.Project, every: Sequence[Evidence]) -> list[Row]:
     """The cells as the README shows them, from what is committed beside them."""
     from knowngood import evidence, readme
 
     rows = []
     for cell in here.matrix.cells:
-        runs, _ = evidence.load_all(here.evidence, str(cell))
+        runs = [run for run in every if run.cell == str(cell)]
         record = here.tree.load_record(cell)
         rows.append(
             readme.Row(
@@ -118,11 +121,18 @@ def _picture(here: project.Project) -> str:
     return picture.svg(collect.seen(here, here.evidence, book)[0], here.templates / "site")
 
 
-def _runs(here: project.Project) -> list[Evidence]:
+def _evidence(here: project.Project) -> tuple[list[Evidence], list[str]]:
+    """Every run, a cell's oldest first, and why others are left out."""
     from knowngood import evidence
 
-    loaded = map(evidence.load, sorted(here.evidence.glob("*/*.json")))
-    return [run for run in loaded if isinstance(run, evidence.Evidence)]
+    runs, left_out = [], []
+    for path in sorted(here.evidence.glob("*/*.json")):
+        found = evidence.load(path)
+        if isinstance(found, evidence.Evidence):
+            runs.append(found)
+        else:
+            left_out.append(found)
+    return runs, left_out
 
 
 def stale_records(here: project.Project) -> dict[str, list[str]]:
