@@ -30,6 +30,9 @@ Done = TypeVar("Done")
 EPOCH = 315532800
 """1980-01-01, the time of every file and of the image: zip knows none older."""
 
+STOP_SECONDS = 20.0
+"""For the client to give up a build that was stopped."""
+
 COMPRESSION = "compression=zstd,compression-level=3,force-compression=true,oci-mediatypes=true"
 """How BuildKit compresses layers, wherever it does."""
 
@@ -247,10 +250,20 @@ def _run(argv: Sequence[str], env: Mapping[str, str], *, log: Path, say: Callabl
                     begun.add(step)
                     say(step)
         except BaseException:
-            process.terminate()
+            _stop(process)
             raise
     if process.returncode:
         raise build_failure.read("".join(tail), log)
+
+
+def _stop(process: subprocess.Popen[str]) -> None:
+    """End the client, and see it end: until then the engine has not let go of what the next build may want."""
+    process.terminate()
+    try:
+        process.communicate(timeout=STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
 
 
 def _step(line: str) -> str | None:

@@ -28,7 +28,7 @@ _FAILURES: tuple[tuple[str, type[KnowngoodError], str], ...] = (
     ),
     # buildkit#2631 and #3809: an image is removed, and its blobs are collected while a build is being exported.
     (
-        r"(content digest|blob|lease|snapshot|ref) \S+: (not found|does not exist)",
+        r"(content digest|blob|lease|snapshot|ref) \S+?:? (not found|does not exist)\b",
         CollectedError,
         "the engine's garbage collector took a blob that the build needed",
     ),

@@ -300,7 +300,8 @@ def test_ctrl_c_stops_the_build_and_the_next_run_goes_on(project):
     left = subprocess.run(["pgrep", "-f", str(project.root)], capture_output=True, text=True, check=False)
     assert left.stdout == ""
     assert not [path for path in (project.root / "docker").rglob(".*") if path.is_file()]
-    assert subprocess.run(argv, cwd=project.root, check=False, capture_output=True).returncode == 0
+    again = subprocess.run(argv, cwd=project.root, check=False, capture_output=True, text=True)
+    assert again.returncode == 0, again.stderr
 
 
 def test_a_dry_run_prints_the_commands_and_does_nothing(project):

@@ -291,8 +291,13 @@ def test_credentials_reach_neither_log_nor_message(engine, tmp_path):
     assert "https://***@index.example/simple/x/" in log.read_text()
 
 
-def test_an_interrupted_build_leaves_no_process(engine, tmp_path):
-    text = f'open({str(tmp_path / "pid")!r}, "w").write(str(os.getpid())); {GOOD}; sys.stdout.flush(); time.sleep(60)'
+@pytest.mark.parametrize("on_term", ["signal.SIG_DFL", "lambda *_: (time.sleep(0.7), os._exit(1))", "signal.SIG_IGN"])
+def test_an_interrupted_build_leaves_no_process(engine, tmp_path, monkeypatch, on_term):
+    monkeypatch.setattr(build, "STOP_SECONDS", 2)
+    text = (
+        f'import signal; signal.signal(signal.SIGTERM, {on_term}); open({str(tmp_path / "pid")!r}, "w")'
+        f".write(str(os.getpid())); {GOOD}; sys.stdout.flush(); time.sleep(60)"
+    )
 
     def interrupt(_):
         raise KeyboardInterrupt
@@ -358,6 +363,16 @@ SOLVE = 'ERROR: failed to solve: process "/recipe/install-layer x /out" did not 
             "#24 ERROR: content digest sha256:2a: not found\nERROR: failed to solve: content digest sha2: not found",
             1,
             "the engine's garbage collector took a blob",
+        ),
+        (
+            "ERROR: failed to prepare extraction snapshot: parent snapshot sha256:2a does not exist: not found",
+            1,
+            "the engine's garbage collector took a blob",
+        ),
+        (
+            'ERROR: failed to calculate checksum of ref moby::x: "/recipe": not found',
+            1,
+            "the build failed: ERROR: failed to calculate checksum",
         ),
         (SOLVE, 1, f"the build failed: {SOLVE}"),
         ("one\ntwo\n", 1, "the build failed: two"),
