@@ -7,6 +7,7 @@ when it is called. Every command takes `--json`: one document on stdout, everyth
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import io
 import json
@@ -88,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = parser(command, alone=words[:1] == [command]).parse_args(words)
         answer: Answer = _module(arguments.command).run(arguments)
         if as_json and answer.document is not None:  # a command that answers line by line has no one document
-            print(json.dumps(answer.document, indent=1))
+            print(_json(answer.document))
         elif answer.text:
             print(answer.text)
         sys.stdout.flush()
@@ -104,6 +105,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _complain(KnowngoodError("stopped; what was finished is kept, run it again to go on"), as_json=as_json)
     return answer.code
+
+
+def _json(document: Any) -> str:
+    """Indented: by pydantic's encoder where it is loaded anyway, since json's own is plain Python when it indents."""
+    if core := sys.modules.get("pydantic_core"):
+        with contextlib.suppress(ValueError):
+            text: str = core.to_json(document, indent=1, inf_nan_mode="constants").decode()
+            if text.isascii():
+                return text
+    return json.dumps(document, indent=1)
 
 
 class _Parser(argparse.ArgumentParser):

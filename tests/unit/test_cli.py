@@ -218,6 +218,23 @@ def test_render_check_shows_the_difference(call, home, lock_of):
     assert "USER root" in path.read_text()
 
 
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"a": [], "b": {}, "c": [1, [2, {}]], "d": 1.5, "e": None, "f": True, "g": 10**30, "h": 1e22, "i": 'x\n"\\'},
+        {"nan": float("inf")},
+        {"name": "Jürgen", "half": "\ud800"},
+    ],
+)
+def test_a_document_is_printed_the_same_whatever_is_loaded(document, monkeypatch):
+    import pydantic_core
+
+    monkeypatch.setitem(sys.modules, "pydantic_core", pydantic_core)
+    quick = cli._json(document)
+    monkeypatch.delitem(sys.modules, "pydantic_core")
+    assert cli._json(document) == quick == json.dumps(document, indent=1)
+
+
 def test_render_check_fails_when_evidence_is_left_out(call, home, lock_of):
     for identity in (FA4, FA2, FA0):
         lock_of(identity)
