@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 
 from packaging.version import InvalidVersion, Version
 
@@ -149,6 +150,7 @@ def parse(text: str) -> Cell:
     return cell
 
 
+@lru_cache(maxsize=4096)  # ten thousand cells have a few hundred versions
 def plain_version(text: str, what: str) -> str:
     """`text` itself, when it is a normalized PEP 440 version that an id can carry; `UsageError` otherwise."""
     try:
