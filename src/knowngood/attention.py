@@ -60,13 +60,14 @@ Matrix = dict[tuple[str, str, str], Seen]
 
 
 def matrix(runs: Iterable[Evidence]) -> Matrix:
-    """Fold the last whole run of each cell on a GPU (a quick one where there is no other) into one matrix.
+    """Fold the last whole run of each cell on a GPU into one matrix; quick ones where there are no others at all.
 
     A setting that ran in one environment of a transformers is `not-run` in another only because its package is not
     there: the two flash-attn families share files. That says nothing, and is left out.
     """
     on_gpu = [run for run in runs if run.report["environment"].get("sm")]
-    last = {run.cell: run for run in sorted(on_gpu, key=lambda run: (not run.quick, run.when))}
+    counted = [run for run in on_gpu if not run.quick] or on_gpu
+    last = {run.cell: run for run in sorted(counted, key=lambda run: run.when)}
     seen = [
         Seen(cell=parse(cell), run=run, check=check) for cell, run in last.items() for check in run.report["checks"]
     ]
@@ -104,7 +105,7 @@ def page(runs: Sequence[Evidence], charts: Mapping[str, str]) -> str:
             BANNER,
             "# Attention settings, as seen",
             "",
-            _INTRODUCTION.format(gpus=", ".join(hosts)),
+            _INTRODUCTION.format(gpus=" or ".join(hosts)),
             "",
             "| `✓` | `✗` | `⊘` | `·` | `-` |",
             "|---|---|---|---|---|",

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from knowngood import sdk
 from knowngood.cell import Cell
+from knowngood.engineinfo import release
 from knowngood.errors import KnowngoodError, MissingError
 from knowngood.evidence import Evidence, Where
 
@@ -33,7 +34,8 @@ _FOLDER = "/tmp/knowngood"  # noqa: S108  # in the container, which is ours alon
 _SHM = "1g"
 _LABEL = "io.knowngood.smoke"
 _CDI = "nvidia.com/gpu="
-_CDI_BY_DEFAULT = 28
+_CDI_BY_DEFAULT = (28, 2)
+"""Docker releases from then on read CDI unasked and say what they found (moby/moby#49963, #49980)."""
 TIMED_OUT = (124, 137)
 """Exit codes of `timeout` in the container: it has stopped the suite, or had to kill it."""
 
@@ -214,9 +216,9 @@ def gpu_request(info: Mapping[str, Any], device: str | None) -> dict[str, Any]:
     generate` writes) where it knows NVIDIA's. Docker 28.2 and newer list what they discovered; 25 to 28.1 read CDI
     where `features.cdi` asks for it, and name the folders only.
     """
-    found = [str(item.get("ID")) for item in info.get("DiscoveredDevices") or ()]
-    newer = int(str(info.get("ServerVersion", "0")).partition(".")[0] or 0) >= _CDI_BY_DEFAULT
-    cdi = any(name.startswith(_CDI) for name in found) or bool(info.get("CDISpecDirs") and not newer)
+    told = (str(value) for item in info.get("DiscoveredDevices") or () for value in item.values())
+    opted_in = bool(info.get("CDISpecDirs")) and release(str(info.get("ServerVersion"))) < _CDI_BY_DEFAULT
+    cdi = opted_in or any(value.startswith(_CDI) for value in told)
     if cdi and "nvidia" not in (info.get("Runtimes") or {}):
         return {"driver": "cdi", "device_ids": [f"{_CDI}{'all' if device is None else device}"]}
     which = {"count": -1} if device is None else {"device_ids": [device]}

@@ -174,6 +174,7 @@ def test_gpus_are_a_device_request(tmp_path):
     "info",
     [
         {"ServerVersion": "26.1.5", "CDISpecDirs": ["/etc/cdi"], "Runtimes": {"runc": {}}},
+        {"ServerVersion": "28.1.1", "CDISpecDirs": ["/etc/cdi"]},
         {"ServerVersion": "29.0.0", "DiscoveredDevices": [{"Source": "cdi", "ID": "nvidia.com/gpu=all"}]},
     ],
 )
