@@ -45,10 +45,10 @@ def has(records: Path) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
     return by_hash, by_place
 
 
-def digest(path: Path) -> str:
+def digest(file: IO[bytes]) -> str:
     """As a RECORD writes it."""
-    with path.open("rb") as file:
-        return "sha256=" + base64.urlsafe_b64encode(hashlib.file_digest(file, "sha256").digest()).rstrip(b"=").decode()
+    found = hashlib.file_digest(file, "sha256").digest()  # type: ignore[arg-type]
+    return "sha256=" + base64.urlsafe_b64encode(found).rstrip(b"=").decode()
 
 
 class Packer:
@@ -85,8 +85,7 @@ class Packer:
         (self.out / f"{name}.json").write_text(json.dumps(recipe))
 
     def _same(self, file: IO[bytes], member: tarfile.TarInfo) -> list[Any] | None:
-        found = hashlib.file_digest(file, "sha256").digest()  # type: ignore[arg-type]
-        said = "sha256=" + base64.urlsafe_b64encode(found).rstrip(b"=").decode()
+        said = digest(file)
         if said in self.by_hash:
             return ["file", self.by_hash[said], member.size]
         place = member.name.partition(PLACE)[2]
@@ -94,8 +93,11 @@ class Packer:
             return None
         path, wanted = self.by_place[place]
         old = self.wheels / place
-        if not old.exists() or digest(old) != wanted:
+        if not old.exists():
             return None
+        with old.open("rb") as same:
+            if digest(same) != wanted:
+                return None
         patch = self.out / f"{said[7:27].replace('-', '_')}.patch"
         with tempfile.NamedTemporaryFile(dir=self.out) as new:
             file.seek(0)

@@ -42,7 +42,10 @@ def there(tmp_path):
         folder.mkdir(parents=True)
         for name in names:
             (folder / name).write_bytes(large if name == "big.so" else b"s" * 9000)
-    lines = [f"d\t{path}\t{carry_image.digest(path)}\t{path.stat().st_size}" for path in sorted(place.iterdir())]
+    lines = [
+        f"d\t{path}\t{carry_image.digest(io.BytesIO(path.read_bytes()))}\t{path.stat().st_size}"
+        for path in sorted(place.iterdir())
+    ]
     (tmp_path / "records.gz").write_bytes(gzip.compress(("\n".join(lines) + "\n").encode()))
     return tmp_path, large
 
