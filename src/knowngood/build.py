@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from knowngood.lock import Distribution
 
 Done = TypeVar("Done")
+Told = Callable[[str], str | None]
 EPOCH = 315532800
 """1980-01-01, the time of every file and of the image: zip knows none older."""
 
@@ -201,10 +202,15 @@ def build(plan: Plan, engine: Engine, *, log: Path, say: Callable[[str], None]) 
         return _attempted(lambda: _build(plan, engine, log=log, say=say), say)
 
 
-def execute(argv: Sequence[str], env: Mapping[str, str], *, log: Path, say: Callable[[str], None]) -> None:
-    """Run a `buildx build` as `build` does, on whatever builder its words name; again when a blob was collected."""
+def execute(
+    argv: Sequence[str], env: Mapping[str, str], *, log: Path, say: Callable[[str], None], told: Told | None = None
+) -> None:
+    """Run a `buildx build` as `build` does, on whatever builder its words name; again when a blob was collected.
+
+    `told` makes of a line of BuildKit's output what is said of it, once.
+    """
     with paths.locked(log.parent):
-        _attempted(lambda: _run(argv, env, log=log, say=say), say)
+        _attempted(lambda: _run(argv, env, log=log, say=say, told=told or step), say)
 
 
 def _attempted(work: Callable[[], Done], say: Callable[[str], None]) -> Done:
@@ -218,14 +224,14 @@ def _attempted(work: Callable[[], Done], say: Callable[[str], None]) -> Done:
 
 def _build(plan: Plan, engine: Engine, *, log: Path, say: Callable[[str], None]) -> Image:
     with paths.scratch() as folder:
-        _run(command(plan, engine, folder / "metadata.json"), engine.environment(), log=log, say=say)
+        _run(command(plan, engine, folder / "metadata.json"), engine.environment(), log=log, say=say, told=step)
     found = existing(plan, engine)
     if found is None:
         raise KnowngoodError(f"{plan.tag} was built, but the engine does not show it; see {log}")
     return Image(tag=found.tag, digest=found.digest, size=found.size, built=True)
 
 
-def _run(argv: Sequence[str], env: Mapping[str, str], *, log: Path, say: Callable[[str], None]) -> None:
+def _run(argv: Sequence[str], env: Mapping[str, str], *, log: Path, say: Callable[[str], None], told: Told) -> None:
     tail: deque[str] = deque(maxlen=60)
     begun: set[str] = set()
     with (
@@ -246,9 +252,9 @@ def _run(argv: Sequence[str], env: Mapping[str, str], *, log: Path, say: Callabl
                 out.write(line)
                 tail.append(line)
                 # BuildKit names a step again whenever its output goes on.
-                if (step := _step(line)) and step not in begun:
-                    begun.add(step)
-                    say(step)
+                if (text := told(line)) and text not in begun:
+                    begun.add(text)
+                    say(text)
         except BaseException:
             _stop(process)
             raise
@@ -266,7 +272,7 @@ def _stop(process: subprocess.Popen[str]) -> None:
         process.communicate()
 
 
-def _step(line: str) -> str | None:
+def step(line: str) -> str | None:
     """What a line of BuildKit's plain progress says has begun."""
     match = re.match(r"#\d+ \[(?:(?P<stage>\S+)\s+)?\d+/\d+\] (?P<what>RUN|COPY|FROM)", line)
     if match:

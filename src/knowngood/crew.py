@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from knowngood import schedule
 from knowngood.errors import KnowngoodError, MissingError
@@ -83,14 +83,18 @@ class Child:
             out.seek(0)
             text = out.read()
         try:
-            (stored,) = json.loads(text)["cells"]
-            return Result.read(stored, self._root)
+            return self._read(json.loads(text))
         except (ValueError, KeyError, TypeError):
             code = self._process.returncode
             said = f"killed by signal {-code}" if code < 0 else f"exit {code}"
             error = KnowngoodError(f"its process ended without a result ({said}); run it again")
             seconds = time.monotonic() - self._began
             return Result(cell=self._cell, status=Status.FAILED, seconds=seconds, error=error)
+
+    def _read(self, document: Any) -> Result:
+        """The result in what it wrote; any of the errors of a wrong document for one that has none."""
+        (stored,) = document["cells"]
+        return Result.read(stored, self._root)
 
     def stop(self) -> None:
         """End it as Ctrl-C does."""

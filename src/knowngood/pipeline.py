@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 from knowngood import bases, build, evidence, locking, ownership, records, render, retrying, smoke, wheelhouse
 from knowngood.atomic import write_text
@@ -25,6 +26,7 @@ from knowngood.shape import Shape
 from knowngood.tree import CellLock
 
 Say = Callable[[str], None]
+Done = TypeVar("Done")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,14 +151,7 @@ class Pipeline:
 
     def image(self, plan: build.Plan, locked: CellLock, say: Say) -> build.Image:
         """The plan's image, built unless it is there; tried again when a server did not answer."""
-        image = self.existing(plan)
-        if image is None:
-            for attempt in retrying.attempts(on=NetworkError, attempts=3, wait_initial=2, wait_max=30, timeout=None):
-                with attempt, build.host_secrets() as secrets:
-                    if attempt.num > 1:
-                        say(f"the network failed: attempt {attempt.num}")
-                    image = self.make(replace(plan, secrets=secrets), locked, say)
-        assert image is not None  # noqa: S101  # the last attempt raises
+        image = self.existing(plan) or lent(plan, lambda lent_plan: self.make(lent_plan, locked, say), say)
         if self.engine.containerd_store:
             self.record(image, locked, plan)
         return image
@@ -221,6 +216,16 @@ class Pipeline:
             and (self.options.suite.quick or not run.quick)
         ]
         return good[-1] if good else None
+
+
+def lent(plan: build.Plan, work: Callable[[build.Plan], Done], say: Say) -> Done:
+    """What `work` makes of the plan with the host's secrets in it; again when a server did not answer."""
+    for attempt in retrying.attempts(on=NetworkError, attempts=3, wait_initial=2, wait_max=30, timeout=None):
+        with attempt, build.host_secrets() as secrets:
+            if attempt.num > 1:
+                say(f"the network failed: attempt {attempt.num}")
+            return work(replace(plan, secrets=secrets))
+    raise AssertionError("the last attempt raises")
 
 
 def _said(made: Record, committed: Record | None) -> str:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
+import tarfile
 import time
 from collections import Counter
 
@@ -168,6 +171,108 @@ def test_an_instance_of_buildx_gives_the_same_bytes(world, instance, tmp_path):
         said.append(digests(made))
         assert made["cells"][0]["image"]["built"]
     assert said[0] == said[1]
+
+
+SETUP = """\
+import pathlib, subprocess
+from setuptools import Distribution, setup
+names = ["one", "two", "three"]
+objects = " ".join(f"{name}.o" for name in names)
+rules = "rule c\\n  command = sleep 4; gcc -fPIC -O1 -c $in -o $out\\nrule so\\n  command = gcc -shared $in -o $out\\n"
+steps = "".join(f"build {name}.o: c {name}.c\\n" for name in names)
+pathlib.Path("build.ninja").write_text(f"{rules}{steps}build kgslow/_c.so: so {objects}\\n")
+subprocess.run(["ninja", "-v", "-j", "1"], check=True)
+class Own(Distribution):
+    def has_ext_modules(self):
+        return True
+setup(name="kgslow", version="1.0", packages=["kgslow"], package_data={"kgslow": ["*.so"]}, distclass=Own)
+"""
+
+
+@pytest.fixture
+def sdist(tmp_path):
+    """Sources that ninja compiles, three files of four seconds each."""
+    folder = tmp_path / "kgslow-1.0"
+    (folder / "kgslow").mkdir(parents=True)
+    (folder / "kgslow/__init__.py").touch()
+    (folder / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: kgslow\nVersion: 1.0\n")
+    (folder / "setup.py").write_text(f"{SETUP}# {tmp_path}\n")
+    for name in ("one", "two", "three"):
+        (folder / f"{name}.c").write_text(f"int {name}(void) {{ return 1; }}\n")
+    path = tmp_path / "kgslow-1.0.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        archive.add(folder, "kgslow-1.0")
+    return path
+
+
+def with_pip(root):
+    """A project whose one cell has what makes a wheel."""
+    return small.project(copied(root), RELEASES[0], shared={"tools": ["pluggy"], "python": ["packaging", "pip"]})
+
+
+def compiling(here, sdist, house, *words):
+    """`knowngood compile` for the one cell."""
+    house.mkdir(exist_ok=True)
+    argv = ("compile", str(here.matrix.cells[0]), "--sdist", str(sdist), "--wheelhouse", str(house), "--json", *words)
+    return small.command(here, *argv, "--memory-per-job", "100M")
+
+
+def until(process, pattern):
+    """What the process says until a line matches."""
+    lines = []
+    for line in process.stderr:
+        lines.append(line)
+        if match := re.search(pattern, line):
+            return match, lines
+    raise AssertionError("".join(lines))
+
+
+def test_a_compile_on_a_builder_goes_on_where_it_was_killed_and_gives_the_same_bytes(world, sdist, tmp_path, engine):
+    machines, server, _ = world
+    here = with_pip(tmp_path / "project")
+    there = ("--builder", machines[0].address, "--to", f"{server.address}/team/compiled")
+    process = compiling(here, sdist, tmp_path / "far", *there)
+    until(process, r"\[2/4\] two\.c")
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+    code, made, said = finished(compiling(here, sdist, tmp_path / "far", *there))
+    assert code == 0, said
+    (wheel,) = made["wheels"]
+    found = wheel["record"]["made"]
+    assert wheel["status"] == "compiled"
+    assert found["place"].startswith("builder (docker driver)")
+    assert len(found["attempts"]) == 2, "the first attempt is known on the builder"
+    assert found["attempts"][1]["objects_found"] >= 1
+    assert "one.c" not in said.replace("kgslow", ""), "what was compiled is not compiled again"
+
+    try:
+        code, alone, said = finished(compiling(here, sdist, tmp_path / "near"))
+        assert code == 0, said
+        assert alone["wheels"][0]["record"]["made"]["place"].startswith("container")
+        assert alone["wheels"][0]["record"]["sha256"] == wheel["record"]["sha256"]
+    finally:
+        removed(engine, here.matrix.cells)
+
+
+def test_a_compile_whose_builder_dies_is_done_by_another(world, sdist, tmp_path):
+    machines, server, _ = world
+    here = with_pip(tmp_path / "project")
+    addresses = {host.address: host for host in machines}
+    there = ("--builder", ",".join(addresses), "--to", f"{server.address}/team/placed")
+    process = compiling(here, sdist, tmp_path / "house", *there)
+    match, lines = until(process, r"goes to (\S+)$")
+    dying = addresses[match[1]]
+    _, more = until(process, r"\[2/4\] two\.c")
+    dying.kill()
+    out, rest = process.communicate(timeout=300)
+    said = "".join([*lines, *more, rest])
+    dying.start()
+    assert process.returncode == 0, said
+    (wheel,) = json.loads(out)["wheels"]
+    assert (wheel["status"], wheel["note"]) == ("compiled", f"begun by {dying.address}, which stopped answering")
+    assert f"builder {dying.address} stopped answering" in said
+    assert [path.name for path in (tmp_path / "house").glob("*.whl")] == [wheel["record"]["wheel"]]
 
 
 # The last one here: one machine less is left.

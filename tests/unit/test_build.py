@@ -398,7 +398,7 @@ def test_what_went_wrong(output, code, message):
     ],
 )
 def test_a_step(line, step):
-    assert build._step(line) == step
+    assert build.step(line) == step
 
 
 def test_the_wheels_are_sent_alone(tmp_path):

@@ -8,9 +8,10 @@ import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from samples import FA0, FA4
+from samples import FA0, FA2, FA4
 from test_planning import NUMBERS, OLD, TORCH, layer, wanted
 
 from knowngood import build, cli, dryrun, survey
@@ -20,6 +21,10 @@ from knowngood.building.builder import Builder
 from knowngood.building.command import Order
 from knowngood.building.depot import Depot
 from knowngood.building.fleet import Fleet, Hands
+from knowngood.cell import parse
+from knowngood.compiling import order as compile_orders
+from knowngood.compiling import placed
+from knowngood.compiling.place import Power
 from knowngood.errors import KnowngoodError, MissingError, UsageError
 from knowngood.manifests import MANIFEST, Manifest
 from knowngood.planning import Holdings
@@ -77,6 +82,24 @@ def test_an_instance_says_its_driver_and_whether_a_node_of_it_runs():
     assert (found.driver, found.running) == ("remote", False)
     assert found.error == "failed to list workers: connection refused"
     assert builders.inspected("").running is False
+
+
+@pytest.mark.parametrize(
+    ("options", "memory", "processors"),
+    [
+        ('limits.cpu="4" limits.memory="8Gi" namespace="x"', 8 << 30, 4),
+        ('limits.cpu="1500m" limits.memory="8G"', 8 * GB, 1),
+        ('cpu-quota="200000" memory="8g" cpu-period="100000"', 8 << 30, 2),
+        ('image="moby/buildkit" memory-swap="1g"', None, None),
+        ("", None, None),
+    ],
+)
+def test_an_instance_has_what_it_was_limited_to(options, memory, processors):
+    text = KUBERNETES.replace(
+        "BuildKit version:      v0.15.1", f"Driver Options:        {options}\nBuildKit version:      v0.15.1"
+    )
+    found = builders.inspected(text)
+    assert (found.memory, found.processors) == (memory, processors)
 
 
 def test_builders_are_named_once_each_and_not_by_nothing():
@@ -183,6 +206,15 @@ def test_layers_go_to_the_cache_alone_and_the_ground_with_its_steps():
         assert after(argv, "--output") == ["type=cacheonly"]
         assert after(argv, "--target") == [derive.TARGET]
         assert f"mode={mode}," in after(argv, "--cache-to")[0]
+
+
+def test_files_of_a_stage_come_to_this_machine_and_its_step_is_another_each_time():
+    argv = order(one("here"), "layer-a").files(PLAN, "wheel", "r1", Path("/o"))
+    assert after(argv, "--output") == ["type=local,dest=/o"]
+    assert after(argv, "--target") == ["wheel"]
+    assert "KNOWNGOOD_RUN=r1" in after(argv, "--build-arg")
+    assert after(argv, "--cache-from") == [f"type=registry,ref={REPOSITORY}:layer-a"]
+    assert not after(argv, "--cache-to")
 
 
 class World:
@@ -492,3 +524,92 @@ def test_what_the_registry_lost_is_said():
     with pytest.raises(KnowngoodError, match="lost sha256:"):
         depot.pushed(X.shape.inputs, "sha256:" + "0" * 64)
     depot.share([])
+
+
+class Asked:
+    """What `placed.supply` needs of a run on builders."""
+
+    project = SimpleNamespace(root=Path(), matrix=SimpleNamespace(entry=lambda _: SimpleNamespace(base="debian12")))
+
+    def __init__(self, **gigabytes):
+        self.builders = tuple(one(name) for name in gigabytes)
+        self.gigabytes = gigabytes
+
+    def line(self, builder):
+        return builder
+
+
+@pytest.fixture
+def compiles(world, monkeypatch):
+    """Compiles that end as the world says, on builders that say what they have."""
+
+    def power(self, _cell, _say):
+        if not (has := fleet.gigabytes[self.line.name]):
+            raise MissingError("it does not answer")
+        return Power(processors=4, memory=has * GB)
+
+    class Making:
+        def __init__(self, name, argv, _root, made):
+            self.name, self.made = name, made
+            self.work = world.start(task(name), one(argv[0]))
+
+        def done(self):
+            return self.work.done()
+
+        def result(self):
+            result = self.work.result()
+            if not result.error:
+                self.made[self.name] = {"cell": FA2, "status": "compiled", "seconds": 5.0, "note": "", "wheel": "w"}
+            return result
+
+        def stop(self):
+            self.work.stop()
+
+    monkeypatch.setattr(placed.OnBuilder, "power", power)
+    monkeypatch.setattr(placed, "_Making", Making)
+    monkeypatch.setattr(placed.find, "answers", lambda one: one.name not in world.dead)
+    fleet = Asked()
+
+    def supply(wanted, **gigabytes):
+        fleet.__init__(**gigabytes)
+        return placed.supply(fleet, wanted, lambda builder, _: [builder.name], 7 * GB, world.said.append)
+
+    return supply
+
+
+def ordered(*packages):
+    return [compile_orders.Order(cell=parse(FA2), package=name, version="1") for name in packages]
+
+
+def test_wheels_go_to_the_builders_with_the_memory_the_strongest_first(world, compiles):
+    found = compiles(ordered("a", "b", "c"), small=6, middling=15, silent=0, big=64)
+    assert [item["status"] for item in found] == ["compiled"] * 3
+    assert [by for _, by in world.began[:2]] == ["big", "middling"]
+    assert {by for _, by in world.began} == {"big", "middling"}
+    assert world.most == {"big": 1, "middling": 1}
+    assert "builder silent is left out: it does not answer" in world.said
+    assert "builder big has 64.0 GB free, 4 processors" in world.said
+
+
+def test_cells_that_share_a_wheel_have_it_compiled_once(world, compiles):
+    (wheel,) = ordered("a")
+    found = compiles([wheel, replace(wheel, cell=replace(wheel.cell, transformers="4.40.0"))], big=64, other=64)
+    assert [item["status"] for item in found] == ["compiled", "present"]
+    assert len(world.began) == 1
+
+
+def test_a_compile_that_wants_memory_goes_elsewhere_and_one_that_is_wrong_does_not(world, compiles):
+    name = f"{{}} 1 for {FA2}"
+    world.fails = {
+        (name.format("a"), "big"): MissingError("the compile was killed for want of memory"),
+        (name.format("b"), "other"): KnowngoodError("the compile failed"),
+    }
+    found = compiles(ordered("a", "b"), big=64, other=32)
+    assert (found[0]["status"], "error" in found[0]) == ("compiled", False)
+    assert (found[1]["status"], found[1]["error"], found[1]["exit"]) == ("failed", "the compile failed", 1)
+    assert [by for task_name, by in world.began if task_name == name.format("a")] == ["big", "other"]
+
+
+def test_no_builder_that_says_what_it_has_is_a_sentence(compiles):
+    with pytest.raises(MissingError, match="no builder says what memory it has: it does not answer"):
+        compiles(ordered("a"), silent=0)

@@ -15,21 +15,26 @@ import stamina
 from harvest_registry import fatbin, serve
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
-from samples import FA0, FA2, FA4, parsed, with_
+from samples import FA0, FA2, FA4, ROOT, parsed, with_
 
 from knowngood import apt, wheelhouse
+from knowngood.building import derive
 from knowngood.cell import parse
 from knowngood.compiling import (
     container,
     debian_nvcc,
     environment,
+    failure,
     inside,
+    on_builder,
     pack,
+    place,
     published,
     recipe,
     record,
     run,
     source,
+    stage,
     toolkit,
 )
 from knowngood.compiling.order import Options, orders
@@ -314,19 +319,19 @@ def job(tmp_path):
         work=tmp_path,
         toolkit=tmp_path / "cuda",
         tools=tmp_path / "tools",
-        env=container.environment("nvidia/cu13", 2, {"FLASH_ATTN_CUDA_ARCHS": "90"}),
+        env=place.environment("nvidia/cu13", 2, {"FLASH_ATTN_CUDA_ARCHS": "90"}),
         memory=11 << 30,
         user="1000:1000",
     )
 
 
 def test_the_container_has_no_network_bounded_memory_and_nothing_to_write_but_its_folder(tmp_path):
-    argv = job(tmp_path).argv(("docker",), 3)
+    argv = job(tmp_path).argv(("docker",))
     assert argv[argv.index("--network") + 1] == "none"
     assert argv[argv.index("--memory") + 1] == str(11 << 30)
     assert [word for word in argv if word.endswith(":rw")] == [f"{tmp_path}:/build:rw"]
     assert "MAX_JOBS=2" in argv
-    assert argv[-1] == "3"
+    assert argv[-1] == "/build/inside.py"
 
 
 def test_an_engine_elsewhere_is_refused(tmp_path):
@@ -350,7 +355,8 @@ def test_a_failed_compile_shows_its_last_errors_and_what_is_known_of_them(tmp_pa
         "RuntimeError: \nThe detected CUDA version (12.4) mismatches the version that was used to compile\n"
         "PyTorch (13.0). Please make sure to use the same CUDA versions.\n"
     )
-    said = str(container.failure(container.Ended(code=1, out_of_memory=False, result={"ok": False}), log, 5 << 30))
+    ended = place.Ended(folder=tmp_path, code=1, out_of_memory=False, result={"ok": False})
+    said = str(failure.failure(ended, 5 << 30))
     assert 'identifier "x" is undefined' in said
     assert str(log) in said
     assert "known: " in said
@@ -365,8 +371,10 @@ def test_a_failed_compile_shows_its_last_errors_and_what_is_known_of_them(tmp_pa
     ],
 )
 def test_a_compile_that_was_killed_says_why_and_what_to_do(tmp_path, code, engine, result, message):
-    ended = container.Ended(code=code, out_of_memory=engine, result=result)
-    assert message in str(container.failure(ended, tmp_path / "log", 5 << 30))
+    ended = place.Ended(folder=tmp_path, code=code, out_of_memory=engine, result=result)
+    found = failure.failure(ended, 5 << 30)
+    assert message in str(found)
+    assert found.exit_code == 4, "another place may have what this one lacks"
 
 
 def test_the_key_is_of_every_input_and_of_no_order():
@@ -454,7 +462,7 @@ def compiler(monkeypatch, tmp_path):
     monkeypatch.setattr(run.plan, "plan", planned)
     monkeypatch.setattr(run.published, "find", lambda *_, **__: None)
     monkeypatch.setattr(run, "cxx11abi", lambda _: True)
-    return run.Compiler(line=None, options=Options(wheelhouse=tmp_path))
+    return run.Compiler(line=None, options=Options(wheelhouse=tmp_path), place=None)
 
 
 def house(folder, *, recorded):
@@ -511,6 +519,58 @@ def test_what_ninja_has_noted_is_finished_and_nothing_else(monkeypatch, tmp_path
 def test_the_kernel_s_own_word_on_memory(monkeypatch, said, killed):
     monkeypatch.setattr(inside, "group", lambda *_: said)
     assert inside.killed_for_memory() is killed
+
+
+def test_what_ninja_begins_is_told_and_what_a_builder_says_of_it():
+    log = "[1/3] gcc -MMD -c one.cpp -o one.o\n  [2/3] nvcc -c -c /build/src/two.cu -o two.o\nnote: [3/3] is text\n"
+    assert inside.steps(log) == ["[1/3] one.cpp", "[2/3] two.cu"]
+    assert on_builder.told("#14 12.3 [2/3] two.cu\n") == "[2/3] two.cu"
+    assert on_builder.told("#14 [knowngood-compile 3/3] RUN --network=none\n") == "run knowngood-compile"
+    assert on_builder.told("#14 12.3 other words\n") is None
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_what_a_builder_compiled_is_left_where_it_is_fetched_from(monkeypatch, tmp_path, works):
+    source, out, build = (tmp_path / name for name in ("order", "result", "build"))
+    for folder in (source, out, build):
+        folder.mkdir()
+    (source / "setup.py").write_text("setup()")
+    (build / "result.json").write_text("of the attempt before")
+
+    def compiled():
+        assert (build / "src/setup.py").read_text() == "setup()"
+        (build / "log").write_text("[1/1] gcc -c one.c\n")
+        (build / "attempt-2.json").write_text("{}")
+        if not works:
+            raise ValueError("no wheel")
+        (build / "unpacked").mkdir()
+        (build / "result.json").write_text("{}")
+
+    monkeypatch.setattr(inside, "BUILD", build)
+    monkeypatch.setattr(inside, "SOURCE", build / "src")
+    monkeypatch.setattr(inside, "main", compiled)
+    assert inside.on_builder(source, out) == 0, "a step that fails brings nothing back"
+    left = {path.name for path in out.iterdir()}
+    assert left == {"log", "attempt-2.json", *(["result.json", "unpacked"] if works else [])}
+    assert (build / "src/setup.py").exists()
+
+
+def test_the_stage_that_compiles_has_no_network_and_keeps_its_objects_under_their_key():
+    text = stage.text("knowngood-compile-1", place.environment("cuda", 3, {"ARCHS": "90"}))
+    assert text.startswith("FROM assembled AS knowngood-compile\n")
+    assert "RUN --network=none --mount=type=cache,id=knowngood-compile-1,target=/build,sharing=locked " in text
+    assert 'ARCHS="90"' in text
+    assert 'MAX_JOBS="3"' in text
+    assert text.endswith("COPY --from=knowngood-compile /result/ /\n")
+    template = (ROOT / "templates/Dockerfile.j2").read_text()
+    assert derive.has(template, {stage.HOST})
+
+
+def test_what_a_builder_says_that_it_has():
+    meminfo = "MemTotal:       131911712 kB\nMemAvailable:   100000000 kB\n"
+    assert on_builder.room(meminfo, "16\n") == place.Power(processors=16, memory=102_400_000_000)
+    with pytest.raises(MissingError, match="does not say how much memory"):
+        on_builder.room("MemTotal: 1 kB\n", "16\n")
 
 
 def test_a_published_wheel_comes_with_the_architectures_of_its_code_in_its_name(tmp_path):

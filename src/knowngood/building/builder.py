@@ -57,6 +57,12 @@ class Inspected:
     buildkit: str
     error: str
     """Why it does not run."""
+    memory: int | None = None
+    """Bytes, and processors, to which it was limited when it was made; a node says no more of itself."""
+    processors: int | None = None
+
+
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
 def inspected(text: str) -> Inspected:
@@ -72,12 +78,38 @@ def inspected(text: str) -> Inspected:
     error = next(filter(None, (value("Error", node) for node in [*states, head])), "")
     version = value("BuildKit(?: version)?", running or head)
     status = value("Status", states[0]) or "inactive"
+    memory, processors = _limits(value("Driver Options", running or head))
     return Inspected(
         driver=value("Driver", head),
         running=running is not None,
         buildkit=version.removeprefix("v"),
         error=error or ("" if running else f"it is {status}"),
+        memory=memory,
+        processors=processors,
     )
+
+
+def _limits(text: str) -> tuple[int | None, int | None]:
+    """Memory and processors that driver options allow, as kubernetes (`limits.cpu="4"`) or docker takes them."""
+    options = dict(re.findall(r'(\S+?)="([^"]*)"', text))
+    quota, period = options.get("cpu-quota"), options.get("cpu-period", "100000")
+    share = int(quota) / int(period) if quota and quota.isdecimal() and period.isdecimal() else None
+    processors = share or _number(options.get("limits.cpu", ""), thousand=1000)
+    memory = _number(options.get("memory", ""), thousand=1024) or _number(
+        options.get("limits.memory", ""), thousand=1000
+    )
+    return (int(memory) if memory else None), (max(1, int(processors)) if processors else None)
+
+
+def _number(text: str, *, thousand: int) -> float | None:
+    """`8g` and `8Gi` are of 1024, `8G` is of what `thousand` says, `500m` processors are half of one."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kKmMgGtT]?)(i?)[bB]?", text)
+    if match is None:
+        return None
+    if match[2] == "m" and thousand == 1000:  # Kubernetes' thousandths
+        return float(match[1]) / 1000
+    power: int = (1024 if match[3] else thousand) ** _POWERS[match[2].lower()]
+    return float(match[1]) * power
 
 
 def names(text: str) -> tuple[str, ...]:

@@ -11,6 +11,9 @@ from knowngood.building import derive
 from knowngood.building.builder import Builder
 from knowngood.reference import Reference, Repository
 
+RUN = "KNOWNGOOD_RUN"
+"""The build argument by which a step is another one each time."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
@@ -38,6 +41,15 @@ class Order:
         """Build the layers of a derived Dockerfile into the cache `keep`; of the ground also what its steps left."""
         words = [*self._words(plan), "--target", derive.TARGET, "--output", "type=cacheonly"]
         return [*words, *self._kept(keep, "max" if ground else "min"), str(plan.context)]
+
+    def files(self, plan: build.Plan, target: str, run: str, out: Path) -> list[str]:
+        """Build a stage whose files come to the folder `out` of this machine.
+
+        A step that takes the argument `RUN` is run again for another `run`. Told not to use its cache for a stage,
+        BuildKit gives the stage new cache mounts as well (seen with 0.13).
+        """
+        words = [*self._words(plan), "--target", target, "--build-arg", f"{RUN}={run}"]
+        return [*words, "--output", f"type=local,dest={out}", str(plan.context)]
 
     def _words(self, plan: build.Plan) -> list[str]:
         builder = self.builder

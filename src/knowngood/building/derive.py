@@ -16,6 +16,11 @@ VENV, SUITE = "venv", "suite"
 """The layers that are not of the lock, by the names of their stages."""
 
 
+def is_ground(layer: str) -> bool:
+    """Whether every other layer stands on this one."""
+    return layer.partition("-")[0] in (VENV, SUITE)
+
+
 def stages(dockerfile: str) -> frozenset[str]:
     """The names of its stages."""
     return frozenset(re.findall(r"^FROM \S+ AS (\S+)$", dockerfile, re.MULTILINE))

@@ -95,6 +95,8 @@ def _find(name: str, client: Sequence[str], say: Say) -> Builder:
         driver=seen.driver,
         buildkit=seen.buildkit,
         machine=name,
+        memory=seen.memory,
+        processors=seen.processors,
     )
 
 

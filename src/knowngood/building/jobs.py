@@ -45,7 +45,7 @@ def ground(item: Wanted) -> tuple[Key, ...]:
     if item.shape is None:
         return ()
     names = item.shape.layers(())
-    return tuple((name, item.shape.making) for name in names if name.partition("-")[0] in (derive.VENV, derive.SUITE))
+    return tuple((name, item.shape.making) for name in names if derive.is_ground(name))
 
 
 def keys(item: Wanted) -> tuple[Key, ...]:

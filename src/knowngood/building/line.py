@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Sequence
+import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from knowngood import build, ownership, paths, pipeline, record, retrying, sdk
+from knowngood import build, ownership, paths, pipeline, record, sdk
 from knowngood import engine as engines
 from knowngood.building import derive, find, jobs, tags
 from knowngood.building.builder import Builder
@@ -17,7 +18,7 @@ from knowngood.building.command import Order
 from knowngood.building.depot import Depot
 from knowngood.cell import Cell
 from knowngood.engine import Engine
-from knowngood.errors import KnowngoodError, MissingError, NetworkError
+from knowngood.errors import KnowngoodError, MissingError
 from knowngood.evidence import Evidence
 from knowngood.pipeline import Pipeline, Say
 from knowngood.planning import Key, Wanted
@@ -41,6 +42,32 @@ class Site:
     """The engine that runs the suite."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Stages:
+    """What stands after the stages of a cell's Dockerfile."""
+
+    text: str
+    target: str
+    contexts: Mapping[str, str]
+    """What it needs beside the cell's."""
+
+    def derived(self, plan: build.Plan, folder: Path) -> build.Plan:
+        """The cell's plan with these stages, its Dockerfile in `folder`."""
+        path = folder / "Dockerfile"
+        path.write_text(f"{plan.dockerfile.read_text(encoding='utf-8')}\n{self.text}", encoding="utf-8")
+        return replace(plan, dockerfile=path, contexts={**plan.contexts, **self.contexts})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """Where the files of a stage go, and who is told how it goes."""
+
+    out: Path
+    log: Path
+    say: Say
+    told: build.Told
+
+
 @dataclass(frozen=True)
 class FarPipeline(Pipeline):
     """The steps, on a builder; `engine` is the builder, as what asks an engine sees it."""
@@ -59,7 +86,7 @@ class FarPipeline(Pipeline):
         with paths.scratch() as folder:
             order = self.order(depot.sources(keys), folder)
             argv = order.cell(plan, tags.image(plan.inputs), tags.layer(own[0]) if own else None)
-            self._execute(argv, pipeline.log(locked.cell, f"build-{self.site.builder.file}"), say)
+            self.execute(argv, pipeline.log(locked.cell, f"build-{self.site.builder.file}"), say)
             said = json.loads(order.metadata.read_text(encoding="utf-8"))
         image = depot.pushed(plan.inputs, str(said["containerimage.digest"]))
         depot.share(own)
@@ -68,21 +95,40 @@ class FarPipeline(Pipeline):
 
     def layers(self, cell: Cell, names: Sequence[str], say: Say) -> None:
         """Some layers of a cell, built into the registry's cache."""
-        depot = self.site.depot
         locked, cell, _ = self.lock(cell, say)
         plan = self.plan(locked, say)
         known = {key[0]: key for key in self._keys(plan, locked)}
         if unknown := [name for name in names if name not in known]:
             raise KnowngoodError(f"{cell} has no layer {', '.join(unknown)}; its lock has changed: run it again")
-        keys = [known[name] for name in names]
+        self._share(plan, locked, [known[name] for name in names], say)
+
+    def share(self, plan: build.Plan, locked: CellLock, say: Say) -> None:
+        """All layers of a cell in the registry's cache: those that are not there are built, the ground first."""
+        keys = self._keys(plan, locked)
+        ground = [key for key in keys if derive.is_ground(key[0])]
+        for part in (ground, [key for key in keys if key not in ground]):
+            there = self.site.depot.caches(part)
+            self._share(plan, locked, [key for key in part if tags.layer(key) not in there], say)
+
+    def files(self, plan: build.Plan, locked: CellLock, more: Stages, run: Run) -> None:
+        """The files that come of a stage beyond those of a cell's Dockerfile."""
+
+        def work(lent: build.Plan) -> None:
+            with paths.scratch() as folder:
+                derived = more.derived(lent, folder)
+                order = self.order(self.site.depot.sources(self._keys(plan, locked)), folder)
+                self.execute(order.files(derived, more.target, uuid.uuid4().hex, run.out), run.log, run.say, run.told)
+
+        pipeline.lent(plan, work, run.say)
+
+    def _share(self, plan: build.Plan, locked: CellLock, keys: Sequence[Key], say: Say) -> None:
+        depot = self.site.depot
+        if not keys:
+            return
         with ownership.held(tags.layer(keys[0]), wait=True, say=say):
             if len(depot.caches(keys)) == len(keys):  # another run was first
                 return
-            for attempt in retrying.attempts(on=NetworkError, attempts=3, wait_initial=2, wait_max=30, timeout=None):
-                with attempt, build.host_secrets() as secrets:
-                    if attempt.num > 1:
-                        say(f"the network failed: attempt {attempt.num}")
-                    self._make_layers(replace(plan, secrets=secrets), locked, keys, say)
+            pipeline.lent(plan, lambda lent: self._make_layers(lent, locked, keys, say), say)
             depot.share(keys)
 
     def _make_layers(self, plan: build.Plan, locked: CellLock, keys: Sequence[Key], say: Say) -> None:
@@ -96,7 +142,7 @@ class FarPipeline(Pipeline):
             order = self.order(self.site.depot.sources(self._keys(plan, locked)), folder)
             argv = order.layers(derived, tags.layer(keys[0]), ground=derive.VENV in names)
             log = paths.cache_dir() / "logs" / f"layer-{names[0]}" / f"build-{self.site.builder.file}.log"
-            self._execute(argv, log, say)
+            self.execute(argv, log, say)
 
     def taken(self, image: build.Image, locked: CellLock, plan: build.Plan) -> Record:
         """The record of an image of the registry."""
@@ -129,10 +175,11 @@ class FarPipeline(Pipeline):
             metadata=folder / "metadata.json",
         )
 
-    def _execute(self, argv: Sequence[str], log: Path, say: Say) -> None:
+    def execute(self, argv: Sequence[str], log: Path, say: Say, told: build.Told = build.step) -> None:
+        """Run a build on the builder; `LostError` when it stops answering."""
         log.parent.mkdir(parents=True, exist_ok=True)
         try:
-            build.execute(argv, {**os.environ, **self.site.builder.env}, log=log, say=say)
+            build.execute(argv, {**os.environ, **self.site.builder.env}, log=log, say=say, told=told)
         except KnowngoodError as error:
             if find.answers(self.site.builder):
                 raise

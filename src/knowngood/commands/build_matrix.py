@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 from knowngood import project
 from knowngood.cli import Answer
 from knowngood.commands import common, on_builders
-from knowngood.errors import KnowngoodError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from knowngood.building.run import Run
     from knowngood.cell import Cell
-    from knowngood.compiling.run import Compiler
+    from knowngood.compiling.order import Options as CompileOptions
+    from knowngood.compiling.order import Order
     from knowngood.engine import Engine
     from knowngood.pipeline import Options
     from knowngood.results import Result
@@ -65,29 +66,32 @@ def run(arguments: argparse.Namespace, *, smoke: bool = True, words: list[str] |
     results, lacking = list(standing.values()), []
     if cells := [cell for cell in cells if str(cell) not in standing]:
         found = None
-        if not far or smoke or arguments.compile:
+        if not far or smoke:
             with progress.reporter("engine") as say:
                 found = engine.ensure(say=say)
                 say(f"docker {found.version} at {found.host}")
-        lacking = _compile(arguments, here, cells, found) if found and arguments.compile else []
-        if far:
-            fleet = on_builders.prepared(arguments, here, options(arguments, smoke=smoke), found if smoke else None)
+        prover = found if smoke else None
+        fleet = on_builders.prepared(arguments, here, options(arguments, smoke=smoke), prover) if far else None
+        lacking = _compile(arguments, here, cells, fleet) if arguments.compile else []
+        if fleet:
             results += on_builders.results(arguments, fleet, cells, functools.partial(_again, arguments, smoke=smoke))
         elif found:
             results += _results(arguments, here, cells, found, smoke=smoke)
-    failed = [*(result.error for result in results if result.error), *lacking]
-    code = next((error.exit_code for error in failed), 0)
+    code = next((code for code in (*(item.error.exit_code for item in results if item.error), *lacking)), 0)
     return Answer(code, {"cells": [result.document(here.root) for result in results]}, summary(results, here))
 
 
 def _commands(arguments: argparse.Namespace, here: project.Project, cells: Sequence[Cell], *, smoke: bool) -> list[str]:
     """What `--dry-run` prints."""
-    if on_builders.wanted(arguments):
-        return on_builders.prepared(arguments, here, options(arguments, smoke=smoke), None).commands(cells)
     from knowngood import dryrun, pipeline
+    from knowngood.commands import compile as compiling
 
+    far = on_builders.wanted(arguments)
+    fleet = on_builders.prepared(arguments, here, options(arguments, smoke=smoke), None) if far else None
+    commands = compiling.dry(here, fleet, *_to_compile(arguments, here, cells)) if arguments.compile else []
+    if fleet:
+        return commands + fleet.commands(cells)
     line = pipeline.Pipeline(here, options(arguments, smoke=smoke), dryrun.engine())
-    commands = _compile_commands(arguments, here, cells, line.engine) if arguments.compile else []
     return commands + [command for cell in cells for command in dryrun.commands(line, cell)]
 
 
@@ -151,35 +155,32 @@ def _silent(_: str) -> None:
 
 
 def _compile(
-    arguments: argparse.Namespace, here: project.Project, cells: Sequence[Cell], found: Engine
-) -> list[KnowngoodError]:
-    """Fill the wheelhouse; returns why a wheel is still lacking, and that cell's twin is built in its place."""
+    arguments: argparse.Namespace, here: project.Project, cells: Sequence[Cell], fleet: Run | None
+) -> list[int]:
+    """Fill the wheelhouse; where a wheel is still lacking, that is said, and that cell's twin built in its place.
+
+    Returns an exit code for each of those.
+    """
     from knowngood.commands import compile as compiling
-    from knowngood.compiling.order import orders
 
-    outcomes = compiling.supply(_compiler(arguments, here, found), orders(cells, here.matrix))
-    errors = [outcome for _, outcome in outcomes if isinstance(outcome, KnowngoodError)]
-    for error in errors:
-        print(error, file=sys.stderr)
-    return errors
-
-
-def _compile_commands(
-    arguments: argparse.Namespace, here: project.Project, cells: Sequence[Cell], found: Engine
-) -> list[str]:
-    from knowngood.commands import compile as compiling
-    from knowngood.compiling.order import orders
-
-    return compiling.dry(_compiler(arguments, here, found), orders(cells, here.matrix))
+    wanted, how = _to_compile(arguments, here, cells)
+    made = compiling.supply(here, fleet, wanted, how) if wanted else []
+    failed = [item for item in made if "error" in item]
+    for item in failed:
+        print(item["error"], file=sys.stderr)
+    return [item["exit"] for item in failed]
 
 
-def _compiler(arguments: argparse.Namespace, here: project.Project, found: Engine) -> Compiler:
+def _to_compile(
+    arguments: argparse.Namespace, here: project.Project, cells: Sequence[Cell]
+) -> tuple[Sequence[Order], CompileOptions]:
     from knowngood import wheelhouse
     from knowngood.commands import compile as compiling
     from knowngood.compiling.order import Options as CompileOptions
+    from knowngood.compiling.order import orders
 
     house, listed = wheelhouse.folder(arguments.wheelhouse), compiling.published_list(here)
-    return compiling.made_for(here, found, CompileOptions(wheelhouse=house, wheels=listed))
+    return orders(cells, here.matrix), CompileOptions(wheelhouse=house, wheels=listed)
 
 
 def _again(arguments: argparse.Namespace, cell: str, *, smoke: bool) -> list[str]:

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import argparse
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from knowngood import project
 from knowngood.cli import Answer
-from knowngood.commands import common
+from knowngood.commands import common, on_builders
 from knowngood.errors import KnowngoodError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from knowngood.building.builder import Builder
+    from knowngood.building.run import Run
     from knowngood.cell import Cell
-    from knowngood.compiling.order import Options, Order, Result
+    from knowngood.compiling.order import Options, Order
     from knowngood.compiling.run import Compiler
     from knowngood.engine import Engine
     from knowngood.matrix import Matrix
+    from knowngood.pipeline import Options as BuildOptions
 
 LIST = "wheels.txt"
 """The file of a project that lists published wheels."""
@@ -40,64 +43,114 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--renew", action="store_true", help="compile anew what was made from other inputs or has no build record"
     )
+    parser.add_argument("--insecure", action="store_true", help="plain HTTP, to a registry on this machine only")
     parser.add_argument("--dry-run", action="store_true", help="print the exact commands and do nothing")
+    on_builders.configure(parser, layers=False)
 
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Compile for the selected cells; a cell that fails does not stop the others."""
-    from knowngood import engine, progress, select, table
+    from knowngood import select, table
 
+    far = on_builders.wanted(arguments)
     here = project.find()
     matrix = here.matrix
     wanted = _orders(arguments, select.select(matrix.cells, matrix.aliases, arguments.select), matrix)
     if not wanted:
         return Answer(0, {"wheels": []}, "nothing to compile: none of these cells needs a wheel that nobody publishes")
     options = _options(arguments, here)
+    fleet = on_builders.prepared(arguments, here, _building(options), None) if far else None
     if arguments.dry_run:
-        from knowngood import dryrun
-
-        commands = dry(made_for(here, dryrun.engine(), options), wanted)
+        commands = dry(here, fleet, wanted, options)
         return Answer(0, {"commands": commands}, "\n".join(commands))
-    with progress.reporter("engine") as say:
-        found = engine.ensure(say=say)
-    outcomes = supply(made_for(here, found, options), wanted)
-    errors = [outcome for _, outcome in outcomes if isinstance(outcome, KnowngoodError)]
-    rows = [_row(order, outcome) for order, outcome in outcomes]
-    notes = [f"{made.cell}: {made.note}" for _, made in outcomes if not isinstance(made, KnowngoodError) and made.note]
-    said = [table.text(["cell", "package", "status", "time", "wheel"], rows), *notes, *map(str, errors)]
-    document = [_document(order, outcome) for order, outcome in outcomes]
-    return Answer(errors[0].exit_code if errors else 0, {"wheels": document}, "\n".join(said))
+    made = supply(here, fleet, wanted, options)
+    failed = [item for item in made if "error" in item]
+    rows = [_row(item) for item in made]
+    notes = [f"{item['cell']}: {item['note']}" for item in made if item.get("note")]
+    said = [table.text(["cell", "package", "status", "time", "wheel"], rows), *notes]
+    said += [item["error"] for item in failed]
+    return Answer(failed[0]["exit"] if failed else 0, {"wheels": made}, "\n".join(said))
 
 
-def made_for(here: project.Project, found: Engine, options: Options) -> Compiler:
-    """What compiles for the cells of a project."""
-    from knowngood import pipeline
+def supply(
+    here: project.Project, fleet: Run | None, wanted: Sequence[Order], options: Options
+) -> Sequence[Mapping[str, Any]]:
+    """What came of each order, as `--json` has it; one that fails does not stop the others.
+
+    Without builders it is this machine's engine that compiles.
+    """
+    from knowngood import engine, progress
+    from knowngood.compiling import placed
+    from knowngood.compiling.on_builder import OnBuilder
     from knowngood.compiling.run import Compiler
 
-    return Compiler(
-        line=pipeline.Pipeline(here, pipeline.Options(wheelhouse=options.wheelhouse), found), options=options
-    )
+    if fleet is None:
+        with progress.reporter("engine") as say:
+            found = engine.ensure(say=say)
+        return _one_by_one(_here(here, found, options), wanted)
+    if len(fleet.builders) == 1:
+        line = fleet.line(fleet.builders[0])
+        return _one_by_one(Compiler(line=line, options=options, place=OnBuilder(line=line)), wanted)
+    with progress.reporter("fleet") as say:
+        return placed.supply(fleet, wanted, lambda *of: _again(fleet, options, *of), options.memory_each, say)
 
 
-def supply(compiler: Compiler, wanted: Sequence[Order]) -> list[tuple[Order, Result | KnowngoodError]]:
-    """Each order's wheel, or why there is none; one that fails does not stop the others."""
+def _here(here: project.Project, found: Engine, options: Options) -> Compiler:
+    from knowngood import pipeline
+    from knowngood.compiling.container import Here
+    from knowngood.compiling.run import Compiler
+
+    return Compiler(line=pipeline.Pipeline(here, _building(options), found), options=options, place=Here(found))
+
+
+def _building(options: Options) -> BuildOptions:
+    from knowngood.pipeline import Options as BuildOptions
+
+    return BuildOptions(wheelhouse=options.wheelhouse)
+
+
+def _one_by_one(compiler: Compiler, wanted: Sequence[Order]) -> list[Mapping[str, Any]]:
     from knowngood import progress
+    from knowngood.compiling import order
 
-    outcomes: list[tuple[Order, Result | KnowngoodError]] = []
-    for order in wanted:
-        with progress.reporter(f"{order.package} {order.version} for {order.cell}") as say:
+    made: list[Mapping[str, Any]] = []
+    for one in wanted:
+        with progress.reporter(f"{one.package} {one.version} for {one.cell}") as say:
             try:
-                outcomes.append((order, compiler.run(order, say)))
+                made.append(compiler.run(one, say).document())
             except KnowngoodError as error:
-                outcomes.append((order, error))
-    return outcomes
+                made.append(order.failed(one, error))
+    return made
 
 
-def dry(compiler: Compiler, wanted: Sequence[Order]) -> list[str]:
+def _again(fleet: Run, options: Options, builder: Builder, one: Order) -> list[str]:
+    """The command line for one wheel on one builder."""
+    what = ["--package", f"{one.package}=={one.version}"]
+    if one.sdist:
+        what = ["--sdist", f"{one.sdist.path}#sha256={one.sdist.sha256}"]
+    registry = fleet.depot.registry
+    argv = ["compile", str(one.cell), *what, "--wheelhouse", str(options.wheelhouse)]
+    argv += ["--memory-per-job", f"{options.memory_each >> 20}M"]
+    argv += ["--jobs", str(options.jobs)] if options.jobs else []
+    argv += ["--wheels", str(options.wheels)] if options.wheels else []
+    argv += ["--renew"] if options.renew else []
+    argv += ["--builder", builder.name, "--to", str(registry.repository), "--network", fleet.network]
+    return [*argv, "--insecure"] if registry.insecure else argv
+
+
+def dry(here: project.Project, fleet: Run | None, wanted: Sequence[Order], options: Options) -> list[str]:
     """The exact commands."""
+    from knowngood import dryrun
     from knowngood.compiling import plan
+    from knowngood.compiling.on_builder import OnBuilder
+    from knowngood.compiling.run import Compiler
 
-    return [command for order in wanted for command in plan.commands(order, compiler.line, compiler.options)]
+    if fleet:
+        line = fleet.line(fleet.builders[0])
+        compiler = Compiler(line=line, options=options, place=OnBuilder(line=line, ask=False))
+    else:
+        compiler = _here(here, dryrun.engine(), options)
+    return [text for one in wanted for text in plan.commands(one, compiler.line, options, compiler.place)]
 
 
 def published_list(here: project.Project) -> Path | None:
@@ -160,22 +213,8 @@ def _bytes(text: str) -> int:
     return int(match[1]) << (30 if match[2] in "gG" else 20)
 
 
-def _row(order: Order, outcome: Result | KnowngoodError) -> list[str]:
-    what = f"{order.package} {order.version}"
-    if isinstance(outcome, KnowngoodError):
-        return [str(order.cell), what, "failed", "-", "-"]
-    return [outcome.cell, what, str(outcome.status), f"{outcome.seconds:.0f} s", str(outcome.wheel)]
-
-
-def _document(order: Order, outcome: Result | KnowngoodError) -> dict[str, object]:
-    what = {"cell": str(order.cell), "package": order.package, "version": order.version}
-    if isinstance(outcome, KnowngoodError):
-        return {**what, "status": "failed", "error": str(outcome)}
-    return {
-        **what,
-        "status": str(outcome.status),
-        "wheel": str(outcome.wheel),
-        "seconds": round(outcome.seconds, 1),
-        "note": outcome.note,
-        "record": outcome.record.document() if outcome.record else None,
-    }
+def _row(item: Mapping[str, Any]) -> list[str]:
+    what = f"{item['package']} {item['version']}"
+    if "error" in item:
+        return [item["cell"], what, item["status"], "-", "-"]
+    return [item["cell"], what, item["status"], f"{item['seconds']:.0f} s", item["wheel"]]

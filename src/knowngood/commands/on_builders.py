@@ -23,8 +23,8 @@ Words = Callable[[str], list[str]]
 """The command line again, for one cell."""
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """The arguments."""
+def configure(parser: argparse.ArgumentParser, *, layers: bool = True) -> None:
+    """The arguments; `layers` for a command that builds images."""
     group = parser.add_argument_group("on builders (docs/builders.md)")
     group.add_argument(
         "--builder",
@@ -41,14 +41,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
         choices=("default", "host"),
         help="of the build steps (host, where one of the builders has no other)",
     )
-    group.add_argument("--layers", metavar="NAME,...", help="only these layers of one cell, into the shared cache")
+    if layers:
+        group.add_argument("--layers", metavar="NAME,...", help="only these layers of one cell, into the shared cache")
 
 
 def wanted(arguments: argparse.Namespace) -> bool:
     """Whether the run is on builders; `UsageError` for words that are for such a run alone."""
     if arguments.builder is None:
         for name in ("to", "network", "layers"):
-            if getattr(arguments, name):
+            if getattr(arguments, name, None):
                 raise UsageError(f"--{name} goes with --builder NAME")
         return False
     return True

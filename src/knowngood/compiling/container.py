@@ -1,4 +1,4 @@
-"""The container that compiles: a cell's image, the toolkit beside it, the build folder of the cache to work in.
+"""A compile on this machine's engine: a container of a cell's image, and the build folder of the cache to work in.
 
 A compile outlives whoever started it: one that is still running is taken over, one that was killed left its objects.
 """
@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
+import os
+import shlex
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from knowngood import sdk
-from knowngood.errors import KnowngoodError, MissingError
+from knowngood import machine, sdk
+from knowngood.cell import Cell
+from knowngood.compiling import inside
+from knowngood.compiling.place import Ended, Planned, Power, Say
+from knowngood.errors import MissingError
 
 if TYPE_CHECKING:
     from docker.models.containers import Container
@@ -25,8 +30,6 @@ if TYPE_CHECKING:
 
 LABEL = "io.knowngood.compile"
 _POLL = 1.0  # seconds
-_KILLED = (137, 143)  # by SIGKILL, SIGTERM
-_STEP = re.compile(r"^\s*\[(\d+)/(\d+)\] .*? -c (?:-c )?(\S+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,9 +48,9 @@ class Job:
     """Bytes, for the whole container: what is free, since the jobs' peaks seldom coincide."""
     user: str
 
-    def command(self, attempt: int) -> list[str]:
+    def command(self) -> list[str]:
         """What runs in the container; it yields the processor to anything else."""
-        return ["nice", "-n", "19", "python", "/build/inside.py", str(attempt)]
+        return ["nice", "-n", "19", "python", "/build/inside.py"]
 
     def mounts(self) -> dict[str, tuple[str, str]]:
         """Folder of this machine to (folder inside, mode)."""
@@ -57,43 +60,60 @@ class Job:
             str(self.tools): ("/tools", "ro"),
         }
 
-    def argv(self, docker: tuple[str, ...], attempt: int) -> list[str]:
+    def argv(self, docker: tuple[str, ...]) -> list[str]:
         """The same as `docker run` says it. Pure."""
         argv = [*docker, "run", "--rm", "--name", self.name, "--network", "none", "--user", self.user]
         argv += ["--memory", str(self.memory), "--init"]
-        for folder, (inside, mode) in self.mounts().items():
-            argv += ["--volume", f"{folder}:{inside}:{mode}"]
+        for folder, (place, mode) in self.mounts().items():
+            argv += ["--volume", f"{folder}:{place}:{mode}"]
         for key, value in sorted(self.env.items()):
             argv += ["--env", f"{key}={value}"]
-        return [*argv, self.image, *self.command(attempt)]
+        return [*argv, self.image, *self.command()]
 
 
-def environment(home: str, jobs: int, extra: Mapping[str, str]) -> dict[str, str]:
-    """The environment of the build. Pure."""
-    cuda = f"/toolkit/{home}"
-    return {
-        "CUDA_HOME": cuda,
-        "PATH": f"{cuda}/bin:/tools/bin:/opt/venv/bin:/usr/local/bin:/usr/bin:/bin",
-        "PYTHONPATH": "/tools",
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "PYTHONHASHSEED": "0",
-        "SOURCE_DATE_EPOCH": "315532800",
-        "MAX_JOBS": str(jobs),
-        "HOME": "/tmp",  # noqa: S108  # in the container
-        "LC_ALL": "C.UTF-8",
-        **extra,
-    }
+@dataclass(frozen=True)
+class Here:
+    """The engine of this machine."""
+
+    engine: Engine
+
+    @property
+    def name(self) -> str:
+        """For the record."""
+        return f"container, engine {self.engine.version}"
+
+    def power(self, _cell: Cell, _say: Say) -> Power:
+        """The processors of this machine, and the memory that is free."""
+        return Power(processors=os.cpu_count() or 1, memory=machine.left(self.engine).memory)
+
+    def compile(self, planned: Planned, say: Say) -> Ended:
+        """In a container; one of the same key that is running is taken over.
+
+        Raises `MissingError` for an engine on another machine, or that goes away.
+        """
+        host = planned.host
+        image = host.line.image(host.plan, host.locked, say)
+        planned.sdist.unpack(planned.work / "src")
+        shutil.copyfile(inside.__file__, planned.work / "inside.py")
+        return run(_job(planned, image.tag), self.engine, log=planned.work / "log", say=say)
+
+    def command(self, planned: Planned) -> list[str]:
+        """The image, and the container."""
+        job = _job(planned, planned.host.plan.tag)
+        return [f"knowngood build {planned.host.locked.cell}", shlex.join(job.argv(self.engine.docker))]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ended:
-    """How the container ended."""
-
-    code: int
-    out_of_memory: bool
-    """As the engine saw it; `inside.py` sees it of the processes below it."""
-    result: Mapping[str, Any]
-    """What `inside.py` left, empty when it was killed."""
+def _job(planned: Planned, image: str) -> Job:
+    return Job(
+        name=planned.name,
+        image=image,
+        work=planned.work,
+        toolkit=planned.toolkit,
+        tools=planned.tools,
+        env=planned.env,
+        memory=planned.power.memory,
+        user=f"{os.getuid()}:{os.getgid()}",
+    )
 
 
 def run(job: Job, engine: Engine, *, log: Path, say: Callable[[str], None]) -> Ended:
@@ -109,10 +129,9 @@ def run(job: Job, engine: Engine, *, log: Path, say: Callable[[str], None]) -> E
     with sdk.client(engine) as client:
         container = _running(client, job)
         if container is None:
-            attempt = len(list(job.work.glob("attempt-*.json"))) + 1
             result.unlink(missing_ok=True)
             log.write_bytes(b"")
-            container = _create(client, job, attempt)
+            container = _create(client, job)
             container.start()
         else:
             say("an earlier run's container is still compiling: waiting for it")
@@ -123,7 +142,8 @@ def run(job: Job, engine: Engine, *, log: Path, say: Callable[[str], None]) -> E
             with contextlib.suppress(Exception):
                 container.remove(force=True, v=True)
     left = json.loads(result.read_text()) if result.exists() else {}
-    return Ended(code=int(state["ExitCode"]), out_of_memory=bool(state.get("OOMKilled")), result=left)
+    oom = bool(state.get("OOMKilled"))
+    return Ended(folder=job.work, code=int(state["ExitCode"]), out_of_memory=oom, result=left)
 
 
 def _running(client: DockerClient, job: Job) -> Container | None:
@@ -140,13 +160,13 @@ def _running(client: DockerClient, job: Job) -> Container | None:
     return None
 
 
-def _create(client: DockerClient, job: Job, attempt: int) -> Container:
+def _create(client: DockerClient, job: Job) -> Container:
     return client.containers.create(
         job.image,
-        job.command(attempt),
+        job.command(),
         name=job.name,
         environment=dict(job.env),
-        volumes=[f"{folder}:{inside}:{mode}" for folder, (inside, mode) in job.mounts().items()],
+        volumes=[f"{folder}:{place}:{mode}" for folder, (place, mode) in job.mounts().items()],
         network_mode="none",
         mem_limit=job.memory,
         user=job.user,
@@ -171,40 +191,7 @@ def _steps(container: Container, log: Path) -> Iterator[str]:
             text = opened.read()
         whole = text.rfind(b"\n") + 1
         at += whole
-        for step in _STEP.finditer(text[:whole].decode(errors="replace")):
-            yield f"[{step[1]}/{step[2]}] {Path(step[3]).name}"
+        yield from inside.steps(text[:whole].decode(errors="replace"))
         if ended:
             return
         time.sleep(_POLL)
-
-
-def failure(ended: Ended, log: Path, each: int) -> KnowngoodError:
-    """The sentence for a compile that ended without a wheel: memory, or its last errors and what is known of them."""
-    if ended.out_of_memory or ended.result.get("killed_for_memory"):
-        return KnowngoodError(
-            f"the compile was killed for want of memory ({each / 1e9:.1f} GB a job); run it again with fewer --jobs or "
-            f"more --memory-per-job, finished objects are kept (log: {log})"
-        )
-    if ended.code in _KILLED and not ended.result:
-        return KnowngoodError(
-            f"the compile was stopped from outside; run it again, finished objects are kept (log: {log})"
-        )
-    text = log.read_text(errors="replace") if log.exists() else ""
-    lines = [line.strip()[:300] for line in text.splitlines() if line.strip()]
-    errors = [line for line in lines if re.search(r"(?i)\b(error|fatal)\b\s*:|\berror\b.*:", line)]
-    last = "\n  ".join((errors or lines)[-6:]) or "it said nothing"
-    return KnowngoodError(f"the compile failed (log: {log}):\n  {last}{_known(log)}")
-
-
-def _known(log: Path) -> str:
-    """What `diagnose` knows of the log, as further lines."""
-    from knowngood import diagnose
-    from knowngood.incident_files import read
-
-    with log.open("rb") as opened:
-        matches = diagnose.diagnose(opened, read()).matches
-    lines = []
-    for match in matches[:3]:
-        fixes = "; ".join(str(fix["note"]) for fix in match.document()["fix"])
-        lines.append(f"\nknown: {match.incident.title} [{match.incident.id}]" + (f"; fix: {fixes}" if fixes else ""))
-    return "".join(lines)

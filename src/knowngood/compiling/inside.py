@@ -1,12 +1,15 @@
-"""Runs in the build container, with its Python and nothing else: compile /build/src, strip, leave /build/result.json.
+"""Runs in the image that compiles, with its Python and nothing else: compile /build/src, strip, leave a result.json.
 
-    inside.py ATTEMPT
+    inside.py [FROM TO]
 
 What is finished stays in /build, so that the next attempt goes on from there. Everything said goes to /build/log.
+On a builder of images nobody sees /build: the sources are brought from the folder FROM, what came out is left in the
+folder TO, each step is told on stdout, and a compile that failed is no failed build.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import pathlib
@@ -17,11 +20,18 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 import zipfile
 
 BUILD = pathlib.Path("/build")
 SOURCE = BUILD / "src"
 BEAT = 2.0  # seconds between two notes of how far this attempt is
+STEP = re.compile(r"^\s*\[(\d+)/(\d+)\] .*? -c (?:-c )?(\S+)", re.MULTILINE)
+
+
+def steps(log: str) -> list[str]:
+    """The files whose compile has begun, as ninja says it."""
+    return [f"[{step[1]}/{step[2]}] {pathlib.Path(step[3]).name}" for step in STEP.finditer(log)]
 
 
 def objects() -> dict[str, tuple[int, int]]:
@@ -129,23 +139,60 @@ def strip(wheel: pathlib.Path) -> tuple[int, int]:
 
 def versions() -> dict[str, str | bool]:
     """The compilers and the torch that shaped the objects."""
-    import torch  # type: ignore[import-not-found,unused-ignore]
-
     release = re.search(r"release ([\d.]+), V([\d.]+)", said("nvcc", "--version"))
-    return {
+    found: dict[str, str | bool] = {
         "nvcc": release[2] if release else "unknown",
         "gcc": said("gcc", "-dumpfullversion"),
         "ld": said("ld", "--version").splitlines()[0],
         "python": platform.python_version(),
-        "torch": torch.__version__,
-        "torch_cuda": torch.version.cuda,
-        "cxx11abi": bool(torch.compiled_with_cxx11_abi()),
     }
+    if importlib.util.find_spec("torch"):
+        import torch  # type: ignore[import-not-found,unused-ignore]
+
+        abi = bool(torch.compiled_with_cxx11_abi())
+        found |= {"torch": torch.__version__, "torch_cuda": torch.version.cuda, "cxx11abi": abi}
+    return found
 
 
-def main(number: int) -> int:
+def tell(out: int, stop: threading.Event) -> None:
+    """Say on `out` what begins, until the end: BuildKit cuts off what a step says beyond 2 MiB."""
+    with (BUILD / "log").open(errors="replace") as log:
+        rest, ended = "", False
+        while not ended:
+            ended = stop.wait(1)
+            text = rest + log.read()
+            whole = text.rfind("\n") + 1
+            rest = text[whole:]
+            for step in steps(text[:whole]):
+                os.write(out, f"{step}\n".encode())
+
+
+def on_builder(source: pathlib.Path, out: pathlib.Path) -> int:
+    """Compile what is in `source`, and leave in `out` all that came of it."""
+    shutil.copytree(source, SOURCE, dirs_exist_ok=True)  # with its times, so that what is compiled stays newer
+    (BUILD / "result.json").unlink(missing_ok=True)
+    (BUILD / "log").write_bytes(b"")
+    stop = threading.Event()
+    teller = threading.Thread(target=tell, args=(os.dup(1), stop), daemon=True)
+    teller.start()
+    try:
+        main()
+    except Exception:  # noqa: BLE001  # it is told in the log, which comes back
+        traceback.print_exc()
+    stop.set()
+    teller.join()
+    for path in [BUILD / "log", *BUILD.glob("result.json"), *BUILD.glob("attempt-*.json")]:
+        shutil.copyfile(path, out / path.name)
+    if (BUILD / "unpacked").exists():
+        shutil.move(BUILD / "unpacked", out / "unpacked")
+    shutil.rmtree(BUILD / "out", ignore_errors=True)
+    return 0
+
+
+def main() -> int:
     """Compile, strip, and note how it went."""
     began = time.monotonic()
+    number = len(list(BUILD.glob("attempt-*.json"))) + 1
     with (BUILD / "log").open("ab") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
@@ -181,4 +228,4 @@ def main(number: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1])))
+    sys.exit(on_builder(*map(pathlib.Path, sys.argv[1:])) if sys.argv[1:] else main())

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from knowngood.cell import Cell
 from knowngood.compiling import recipe
 from knowngood.compiling.record import Record
 from knowngood.compiling.source import Sdist
+from knowngood.errors import KnowngoodError
 from knowngood.matrix import Matrix
 
 
@@ -68,3 +70,28 @@ class Result:
     seconds: float
     record: Record | None
     note: str = ""
+
+    def document(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {
+            "cell": self.cell,
+            "package": self.package,
+            "version": self.version,
+            "status": str(self.status),
+            "wheel": str(self.wheel),
+            "seconds": round(self.seconds, 1),
+            "note": self.note,
+            "record": self.record.document() if self.record else None,
+        }
+
+
+def failed(order: Order, error: KnowngoodError) -> dict[str, Any]:
+    """The same of an order that no wheel came of."""
+    return {
+        "cell": str(order.cell),
+        "package": order.package,
+        "version": order.version,
+        "status": "failed",
+        "error": str(error),
+        "exit": error.exit_code,
+    }

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import shlex
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from knowngood import locking, wheelhouse
-from knowngood.compiling import container, environment, inside, recipe, record, source, toolkit
+from knowngood import dryrun, locking, wheelhouse
+from knowngood.compiling import environment, inside, place, recipe, record, source, toolkit
 from knowngood.compiling.order import Options, Order
-from knowngood.errors import MissingError
+from knowngood.compiling.place import Host, Place, Planned
 from knowngood.paths import cache_dir
 from knowngood.pipeline import Pipeline
 from knowngood.project import cxx11abi
@@ -23,31 +20,14 @@ _FORMAT = 1
 Say = Callable[[str], None]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Planned:
-    """All that is known before the compiler runs."""
-
-    job: container.Job
-    sdist: source.Sdist
-    inputs: Mapping[str, Any]
-    local: str
-    jobs: int
-    notes: tuple[str, ...]
-
-    @property
-    def key(self) -> str:
-        """The name of everything that shapes the wheel."""
-        return record.key(self.inputs)
-
-
-def plan(order: Order, line: Pipeline, options: Options, say: Say) -> Planned:
+def plan(order: Order, line: Pipeline, options: Options, where: Place, say: Say) -> Planned:
     """Sdist, environment, toolkit and tools at hand, and what follows from them."""
     cell, matrix = order.cell, line.project.matrix
     say("looking at the sdist")
     sdist = order.sdist or source.from_registry(order.package, order.version)
     target = recipe.target(order.package, order.version, sdist.setup(), cell.gpu)
-    free = _available()
-    jobs = recipe.jobs(os.cpu_count() or 1, free, options.memory_each, options.jobs)
+    power = where.power(cell, say)
+    jobs = recipe.jobs(power.processors, power.memory, options.memory_each, options.jobs)
     builder, locked = environment.locked(cell, line, say)
     request = locking.request(matrix.entry(cell), matrix)
     pins = [(item.name, item.version) for item in locked.distributions]
@@ -55,8 +35,7 @@ def plan(order: Order, line: Pipeline, options: Options, say: Say) -> Planned:
     toolkit.knows(cuda, target.codes)
     needed = recipe.recipe(order.package)
     tools = toolkit.builders([*recipe.TOOLS, *needed.requires], request, say)
-    image_plan = builder.plan(locked, say)
-    image = builder.image(image_plan, locked, say)
+    host = Host(line=builder, locked=locked, plan=builder.plan(locked, say))
     env = dict(needed.env) | dict(target.env)
     local = recipe.local_version(cell, target.codes, cxx11abi=cxx11abi(cell.torch))
     # What shapes the objects names their folder; what is done to the wheel afterwards only the wheel's key.
@@ -67,7 +46,7 @@ def plan(order: Order, line: Pipeline, options: Options, say: Say) -> Planned:
         "sdist": {"file": sdist.file, "sha256": sdist.sha256},
         "architectures": list(target.codes),
         "env": env,
-        "base": image_plan.contexts["base"].rpartition("@")[2],
+        "base": host.plan.contexts["base"].rpartition("@")[2],
         "python": cell.python,
         "torch": environment.headers(locked),
         "toolkit": list(cuda.contents),
@@ -77,21 +56,23 @@ def plan(order: Order, line: Pipeline, options: Options, say: Say) -> Planned:
     inputs |= {"local": local, "script": record.sha256(Path(inside.__file__))}
     if needed.plain:
         inputs["plain"] = True
-    job = container.Job(
+    return Planned(
         name=f"knowngood-compile-{folder[:16]}",
-        image=image.tag,
+        host=host,
+        sdist=sdist,
         work=cache_dir() / "compile" / folder[:32],
         toolkit=cuda.folder,
         tools=tools.folder,
-        env=container.environment(cuda.home, jobs, env),
-        memory=free,
-        user=f"{os.getuid()}:{os.getgid()}",
+        env=place.environment(cuda.home, jobs, env),
+        power=power,
+        jobs=jobs,
+        inputs=inputs,
+        local=local,
+        notes=tuple(filter(None, (target.note, cuda.note))),
     )
-    notes = tuple(filter(None, (target.note, cuda.note)))
-    return Planned(job=job, sdist=sdist, inputs=inputs, local=local, jobs=jobs, notes=notes)
 
 
-def commands(order: Order, line: Pipeline, options: Options) -> list[str]:
+def commands(order: Order, line: Pipeline, options: Options, where: Place) -> list[str]:
     """What `--dry-run` prints; the sdist is read, since it says what its setup takes."""
     cell = order.cell
     wheel, _ = wheelhouse.find(
@@ -101,28 +82,26 @@ def commands(order: Order, line: Pipeline, options: Options) -> list[str]:
         return [f"# {cell}: {order.package} {order.version} is there: {wheel.path}"]
     sdist = order.sdist or source.from_registry(order.package, order.version)
     target = recipe.target(order.package, order.version, sdist.setup(), cell.gpu)
-    free = _available()
-    jobs = recipe.jobs(os.cpu_count() or 1, free, options.memory_each, options.jobs)
+    power = where.power(cell, lambda _: None)
+    jobs = recipe.jobs(power.processors, power.memory, options.memory_each, options.jobs)
     env = dict(recipe.recipe(order.package).env) | dict(target.env)
     image = environment.nearest(cell, line.project.matrix)
-    job = container.Job(
+    said = [f"# {cell}: {order.package} {order.version}", *([f"# {target.note}"] if target.note else [])]
+    locked = line.project.tree.load(image)
+    if locked is None:
+        return [*said, f"# in the image of {image}, which is not locked: what is run is not known before it is"]
+    planned = Planned(
         name="knowngood-compile-$KEY",
-        image=f"knowngood:{image}",
+        host=Host(line=line, locked=locked, plan=dryrun.plan(line, image)),
+        sdist=sdist,
         work=Path("$KNOWNGOOD_CACHE/compile/$KEY"),
         toolkit=Path("$TOOLKIT"),
         tools=Path("$TOOLS"),
-        env=container.environment(f"nvidia/cu{cell.cuda.split('.')[0]}", jobs, env),
-        memory=free,
-        user=f"{os.getuid()}:{os.getgid()}",
+        env=place.environment(f"nvidia/cu{cell.cuda.split('.')[0]}", jobs, env),
+        power=power,
+        jobs=jobs,
+        inputs={},
+        local="",
+        notes=(),
     )
-    notes = [f"# {target.note}"] if target.note else []
-    made = [f"knowngood build {image}", shlex.join(job.argv(line.engine.docker, 1))]
-    return [f"# {cell}: {order.package} {order.version}", *notes, *made]
-
-
-def _available() -> int:
-    """Bytes of memory that are free for a compile."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    raise MissingError("this machine does not say how much memory is free")
+    return [*said, *where.command(planned)]

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from knowngood import paths, wheelhouse
 from knowngood.cell import Cell
-from knowngood.compiling import container, inside, pack, plan, published, recipe, record
+from knowngood.compiling import failure, pack, plan, published, recipe, record
 from knowngood.compiling.order import Options, Order, Result, Status
+from knowngood.compiling.place import Place, Planned
 from knowngood.compiling.record import Record
 from knowngood.errors import KnowngoodError
 from knowngood.pipeline import Pipeline
@@ -22,10 +23,11 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Compiler:
-    """Compiles for the cells of one project, on the engine of this host."""
+    """Compiles for the cells of one project, on this machine's engine or on a builder."""
 
     line: Pipeline
     options: Options
+    place: Place
 
     def run(self, order: Order, say: Say) -> Result:
         """The wheel in the wheelhouse, whatever that takes."""
@@ -35,10 +37,10 @@ class Compiler:
             return there
         if there is None and (fetched := self._published(order, say)):
             return replace(fetched, seconds=time.monotonic() - start)
-        planned = plan.plan(order, self.line, self.options, say)
+        planned = plan.plan(order, self.line, self.options, self.place, say)
         if there and there.record and there.record.key == planned.key:
             return there
-        with paths.locked(planned.job.work):
+        with paths.locked(planned.work):
             # Another run may have made it while this one waited.
             if (found := self._present(order, say)) and found.record and found.record.key == planned.key:
                 return found
@@ -98,26 +100,24 @@ class Compiler:
         """The C++ ABI of the cell's torch."""
         return cxx11abi(cell.torch)
 
-    def _compile(self, order: Order, planned: plan.Planned, say: Say) -> Result:
-        job, log = planned.job, planned.job.work / "log"
-        planned.sdist.unpack(job.work / "src")
-        shutil.copyfile(inside.__file__, job.work / "inside.py")
+    def _compile(self, order: Order, planned: Planned, say: Say) -> Result:
         for note in planned.notes:
             say(note)
         say(f"compiling {order.package} {order.version} for {planned.inputs['architectures']}, {planned.jobs} jobs")
-        ended = container.run(job, self.line.engine, log=log, say=say)
+        ended = self.place.compile(planned, say)
         if not ended.result.get("ok"):
-            raise container.failure(ended, log, self.options.memory_each)
-        unpacked = job.work / "unpacked"
+            raise failure.failure(ended, self.options.memory_each)
+        unpacked = ended.folder / "unpacked"
         found, told = published.architectures(unpacked), list(planned.inputs["architectures"])
         if found and set(found) != set(told):
             raise KnowngoodError(
-                f"{order.package} {order.version} was told to compile for {told} and has code for {found} (log: {log})"
+                f"{order.package} {order.version} was told to compile for {told} and has code for {found} "
+                f"(log: {ended.log})"
             )
         built = str(ended.result["wheel"])
         plain = recipe.recipe(order.package).plain
         wheel = pack.pack(unpacked, built, planned.local, self.options.wheelhouse, plain=plain)
-        attempts = [record.attempt(path) for path in sorted(job.work.glob("attempt-*.json"), key=_number)]
+        attempts = [record.attempt(path) for path in sorted(ended.folder.glob("attempt-*.json"), key=_number)]
         seen = {key: value for key, value in ended.result.items() if key not in ("ok", "wheel")}
         made = Record(
             wheel=wheel.name,
@@ -127,6 +127,7 @@ class Compiler:
             inputs=planned.inputs,
             made={
                 **seen,
+                "place": self.place.name,
                 "code": found,
                 "jobs": planned.jobs,
                 "attempts": attempts,
@@ -134,7 +135,7 @@ class Compiler:
             },
         )
         record.write(made, wheel)
-        for path in (unpacked, job.work / "out"):
+        for path in (unpacked, ended.folder / "out"):
             shutil.rmtree(path, ignore_errors=True)
         return Result(
             cell=str(order.cell),
