@@ -1,7 +1,8 @@
 """Machines of a fleet: engines in network namespaces of their own, and what they can reach: a registry and a proxy.
 
 Each namespace has one cable, to this machine. Nothing is forwarded: beyond it the engines reach a registry with a
-certificate of its own, and whatever the proxy passes on (the index).
+certificate of its own, and whatever the proxy passes on (the index). Where a machine cannot have namespaces, the
+engines share its network; and an engine may have processors of its own.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import subprocess
 import threading
 import time
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,8 @@ from knowngood import daemon, embedded
 
 ADDRESS = "198.18.77.1"
 """Of this machine, for the others: from the block for tests of networks (RFC 2544)."""
+LOOPBACK = "127.0.0.1"
+"""Of this machine, for engines that share its network."""
 
 
 def run(*argv: str) -> None:
@@ -34,15 +38,15 @@ def run(*argv: str) -> None:
 
 
 class Server(registry_server.Server):
-    """A registry that speaks TLS, on an address that the namespaces reach."""
+    """A registry that speaks TLS, on an address that the engines reach."""
 
-    def __init__(self, program: Path, folder: Path, bundle: Path) -> None:
+    def __init__(self, program: Path, folder: Path, bundle: Path, ip: str = ADDRESS) -> None:
         super().__init__(program, folder)
         self.folder, self.bundle = folder, bundle
-        self.address = f"{ADDRESS}:{self.address.rpartition(':')[2]}"
+        self.address = f"{ip}:{self.address.rpartition(':')[2]}"
         key, own = folder / "key.pem", folder / "cert.pem"
         words = ["req", "-x509", "-nodes", "-days", "2", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
-        names = ["-subj", "/CN=registry", "-addext", f"subjectAltName=IP:{ADDRESS}"]
+        names = ["-subj", "/CN=registry", "-addext", f"subjectAltName=IP:{ip}"]
         run("openssl", *words, *names, "-keyout", str(key), "-out", str(own))
         known = Path(os.environ.get("SSL_CERT_FILE", "/etc/ssl/certs/ca-certificates.crt"))
         bundle.write_text(known.read_text() + own.read_text())
@@ -72,13 +76,13 @@ class Proxy(socketserver.ThreadingTCPServer):
     daemon_threads = True
     allow_reuse_address = True
 
-    def __init__(self, rate: float | None = None) -> None:
-        super().__init__((ADDRESS, 0), _Connect)
+    def __init__(self, rate: float | None = None, ip: str = ADDRESS) -> None:
+        super().__init__((ip, 0), _Connect)
         self.rate = rate
         self._free: dict[str, float] = {}
         """When the line to a machine is free again."""
         self._lock = threading.Lock()
-        self.url = f"http://{ADDRESS}:{self.server_address[1]}"
+        self.url = f"http://{ip}:{self.server_address[1]}"
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     def wait(self, machine: str, size: int) -> None:
@@ -140,29 +144,16 @@ class _Dialled(socketserver.BaseRequestHandler):
 
 
 class Host:
-    """An engine in a network namespace, with a cache folder, a data root and a socket of its own."""
+    """An engine with a cache folder, a data root and a socket of its own; also processors, if any are given."""
 
-    def __init__(self, number: int, folder: Path, bundle: Path) -> None:
-        self._namespace = folder.with_suffix(".net")
-        self._cable = f"kg{os.getpid() % 100000}{number}"
-        self._net = f"198.18.77.{number * 4 + 4}"
+    def __init__(self, folder: Path, bundle: Path, processors: Sequence[int] = ()) -> None:
         self._folder, self._bundle = folder, bundle
+        self._before = ["taskset", "--cpu-list", ",".join(map(str, processors))] if processors else []
+        """The words before the daemon's."""
         self.engine = embedded.places(folder)
         self.address = f"unix://{self.engine.socket}"
 
     def up(self) -> None:
-        base, _, last = self._net.rpartition(".")
-        mine, theirs = f"{base}.{int(last) + 1}", f"{base}.{int(last) + 2}"
-        inside = ("nsenter", f"--net={self._namespace}", "ip")
-        self._namespace.touch()
-        run("unshare", f"--net={self._namespace}", "true")
-        run("ip", "link", "add", self._cable, "type", "veth", "peer", "name", "cable", "netns", str(self._namespace))
-        run("ip", "address", "add", f"{mine}/30", "dev", self._cable)
-        run("ip", "link", "set", self._cable, "up")
-        run(*inside, "address", "add", f"{theirs}/30", "dev", "cable")
-        for link in ("lo", "cable"):
-            run(*inside, "link", "set", link, "up")
-        run(*inside, "route", "add", "default", "via", mine)
         self.start()
 
     def start(self) -> None:
@@ -170,7 +161,7 @@ class Host:
         started = daemon.start
 
         def there(argv, **more):
-            return started(["nsenter", f"--net={self._namespace}", "--", *argv], **more)
+            return started([*self._before, *argv], **more)
 
         with self._own_cache() as patch:
             if tools.exists() and not self.engine.tools.exists():
@@ -194,14 +185,43 @@ class Host:
     def down(self) -> None:
         with self._own_cache():
             embedded.down(print)
-        subprocess.run(["ip", "link", "del", self._cable], check=False, capture_output=True)
-        subprocess.run(["umount", self._namespace], check=False, capture_output=True)
 
     @contextlib.contextmanager
     def _own_cache(self):
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("KNOWNGOOD_CACHE", str(self._folder))
             yield patch
+
+
+class Apart(Host):
+    """One in a network namespace."""
+
+    def __init__(self, number: int, folder: Path, bundle: Path, processors: Sequence[int] = ()) -> None:
+        super().__init__(folder, bundle, processors)
+        self._namespace = folder.with_suffix(".net")
+        self._cable = f"kg{os.getpid() % 100000}{number}"
+        self._net = f"198.18.77.{number * 4 + 4}"
+        self._before += ["nsenter", f"--net={self._namespace}", "--"]
+
+    def up(self) -> None:
+        base, _, last = self._net.rpartition(".")
+        mine, theirs = f"{base}.{int(last) + 1}", f"{base}.{int(last) + 2}"
+        inside = ("nsenter", f"--net={self._namespace}", "ip")
+        self._namespace.touch()
+        run("unshare", f"--net={self._namespace}", "true")
+        run("ip", "link", "add", self._cable, "type", "veth", "peer", "name", "cable", "netns", str(self._namespace))
+        run("ip", "address", "add", f"{mine}/30", "dev", self._cable)
+        run("ip", "link", "set", self._cable, "up")
+        run(*inside, "address", "add", f"{theirs}/30", "dev", "cable")
+        for link in ("lo", "cable"):
+            run(*inside, "link", "set", link, "up")
+        run(*inside, "route", "add", "default", "via", mine)
+        self.start()
+
+    def down(self) -> None:
+        super().down()
+        subprocess.run(["ip", "link", "del", self._cable], check=False, capture_output=True)
+        subprocess.run(["umount", self._namespace], check=False, capture_output=True)
 
 
 def ran(text: str) -> list[str]:
@@ -215,23 +235,37 @@ def ran(text: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def fleet(program: Path, folder: Path, count: int, *, rate: float | None = None):
-    """That many engines, a registry between them, and a proxy."""
+def fleet(
+    program: Path,
+    folder: Path,
+    count: int,
+    *,
+    rate: float | None = None,
+    apart: bool = True,
+    processors: Sequence[Sequence[int]] = (),
+):
+    """That many engines, a registry between them, and a proxy; not `apart`, they share this machine's network.
+
+    `processors` are each engine's own, those of the whole machine where none are given.
+    """
+    ip = ADDRESS if apart else LOOPBACK
     with contextlib.ExitStack() as stack:
-        run("ip", "address", "replace", f"{ADDRESS}/32", "dev", "lo")
-        removal = ["ip", "address", "del", f"{ADDRESS}/32", "dev", "lo"]
-        stack.callback(subprocess.run, removal, check=False, capture_output=True)
+        if apart:
+            run("ip", "address", "replace", f"{ip}/32", "dev", "lo")
+            removal = ["ip", "address", "del", f"{ip}/32", "dev", "lo"]
+            stack.callback(subprocess.run, removal, check=False, capture_output=True)
         bundle = folder / "bundle.pem"
         (folder / "registry").mkdir()
-        server = Server(program, folder / "registry", bundle)
+        server = Server(program, folder / "registry", bundle, ip)
         server.start()
         stack.callback(server.kill)
-        proxy = Proxy(rate)
+        proxy = Proxy(rate, ip)
         stack.callback(proxy.server_close)
         stack.callback(proxy.shutdown)
         hosts = []
         for number in range(count):
-            host = Host(number, folder / f"host{number}", bundle)
+            place, own = folder / f"host{number}", processors[number] if processors else ()
+            host = Apart(number, place, bundle, own) if apart else Host(place, bundle, own)
             stack.callback(host.down)
             host.up()
             hosts.append(host)

@@ -6,11 +6,11 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from knowngood import locking
-from knowngood.lock import split
+from knowngood.lock import Distribution, split
 from knowngood.project import Project
 from knowngood.tree import CellLock
 
@@ -19,16 +19,21 @@ TRANSFORMERS = ("4.55.4", "4.56.1")
 
 
 def project(
-    root: Path, *transformers: str, own: Sequence[str] = (), shared: Mapping[str, Sequence[str]] | None = None
+    root: Path,
+    *transformers: str,
+    own: Sequence[str] = (),
+    shared: Mapping[str, Sequence[str]] | None = None,
+    wheels: Iterable[Distribution] = (),
 ) -> Project:
     """The project under `root`, a copy of this one, with a cell for each release of transformers and no other.
 
-    `shared` are their layers, by name; `own` gives each of them, in their order, a wheel that no other has.
+    `shared` are their layers, by name; `own` gives each of them, in their order, a wheel that no other has. They are
+    those of the default cell's lock, unless `wheels` are given.
     """
     matrix = root / "matrix.yaml"
     real = Project(root)
     locked = real.tree.load(next(cell for cell in real.matrix.cells if str(cell) == real.matrix.aliases["default"]))
-    known = {item.name: item for item in locked.distributions}
+    known = {item.name: item for item in wheels or locked.distributions}
     shutil.rmtree(real.tree.folder / "cells")
     head = matrix.read_text().partition("\ncells:\n")[0]
     item = "gpu: sm_90, torch: 2.11.0, flash-attn: none, base: debian12"
