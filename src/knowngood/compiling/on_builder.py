@@ -7,7 +7,7 @@ import re
 import shlex
 import shutil
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from knowngood import bases, build, paths
@@ -64,7 +64,7 @@ class OnBuilder:
         Raises `LostError` when the builder goes away.
         """
         host, name = planned.host, self.line.site.builder.file
-        line = self._of(planned)
+        line = replace(self.line, project=host.line.project, options=host.line.options)
         if not derive.has(host.plan.dockerfile.read_text(encoding="utf-8"), {stage.HOST}):
             raise MissingError(
                 f"{host.plan.dockerfile} has no stage {stage.HOST}, in which a builder would compile; "
@@ -85,25 +85,12 @@ class OnBuilder:
     def command(self, planned: Planned) -> list[str]:
         """The build."""
         host, more = planned.host, _stages(planned)
-        derived = build.Plan(
-            tag=host.plan.tag,
-            dockerfile=FOLDER / "Dockerfile",
-            context=host.plan.context,
-            contexts={**host.plan.contexts, **more.contexts},
-            inputs=host.plan.inputs,
-            secrets=host.plan.secrets,
-        )
+        derived = replace(host.plan, dockerfile=FOLDER / "Dockerfile", contexts={**host.plan.contexts, **more.contexts})
         argv = self.line.order((), FOLDER).files(derived, more.target, "$RANDOM", FOLDER / "out")
         said = (
             f"# $KNOWNGOOD_TMP/Dockerfile: that of {host.locked.cell}, and a stage that compiles, {planned.jobs} jobs"
         )
         return [said, shlex.join(argv)]
-
-    @staticmethod
-    def _of(planned: Planned) -> FarPipeline:
-        line = planned.host.line
-        assert isinstance(line, FarPipeline)  # noqa: S101  # it planned for this place
-        return line
 
     def _look(self, cell: Cell, say: Say) -> Power:
         project, name = self.line.project, self.line.site.builder.file
