@@ -154,6 +154,16 @@ def test_what_several_cells_want_is_a_job_the_ground_first_a_large_layer_by_itse
     assert not task.makes & made
 
 
+def test_a_large_layer_that_one_cell_wants_is_for_those_with_nothing_to_do():
+    found = jobs.shared([X, Z], Holdings(), lambda _: True)
+    made = frozenset(key for job in found for key in job.keys)
+    (spare,) = jobs.spare([X, Z], Holdings(), made, lambda _: True)
+    assert (spare.names, spare.cell, spare.after) == ((HUGE.name,), "x", frozenset(jobs.ground(X)))
+    assert jobs.spare([X, Y], Holdings(), made | {(HUGE.name, X.shape.making)}, lambda _: True) == []
+    assert jobs.spare([X, Z], Holdings(), made, lambda _: False) == []
+    assert jobs.spare([X], Holdings(images=frozenset({X.shape.inputs})), frozenset(), lambda _: True) == []
+
+
 def test_what_the_registry_has_is_nobodys_job():
     making = X.shape.making
     held = Holdings(layers=frozenset({(HUGE.name, making), *jobs.ground(X)}))
@@ -260,7 +270,7 @@ class World:
 
         return Job()
 
-    def run(self, tasks, layers, *names, at_once=1, room=PLENTY, machine=None):
+    def run(self, tasks, layers, *names, at_once=1, room=PLENTY, machine=None, spare=()):
         rooms = room if isinstance(room, dict) else dict.fromkeys(names, room)
         hands = Hands(
             start=self.start,
@@ -269,7 +279,8 @@ class World:
             say=self.said.append,
         )
         many = [(one(name, machine=machine or name), at_once) for name in names]
-        return {result.cell: result for result in Fleet([*layers, *tasks], layers, many, hands).results()}
+        found = Fleet([*layers, *tasks], [*layers, *spare], many, hands, spare).results()
+        return {result.cell: result for result in found}
 
 
 @pytest.fixture
@@ -295,6 +306,31 @@ def test_layers_come_before_the_cells_that_need_them_and_each_once(world):
     assert sorted(names[2:]) == ["c0", "c1", "c2", "c3"]
     assert {name for _, name in world.began[2:]} == {"a", "b"}
     assert "built by" in found["c0"].note
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_who_has_nothing_to_do_makes_what_a_single_cell_wants(world, fails):
+    layers = [task("ground", makes=["venv"]), task("torch", makes=["torch"], after=["venv"])]
+    cells = [task(f"c{number}", makes=[f"own{number}"], after=["torch", "venv"]) for number in range(3)]
+    spare = [task(f"own{number}", makes=[f"own{number}"], after=["venv"]) for number in (2, 1, 0)]
+    world.fails = {("own2", name): KnowngoodError("hash mismatch") for name in ("a", "b")} if fails else {}
+    found = world.run(cells, layers, "a", "b", spare=spare)
+    assert {name: result.status for name, result in found.items()} == dict.fromkeys(("c0", "c1", "c2"), Status.BUILT)
+    assert [name for name, _ in world.began[:3]] == ["ground", "torch", "own2"]
+    assert world.began[1][1] != world.began[2][1]
+    assert sorted(name for name, _ in world.began[3:]) == ["c0", "c1", "c2"], "what a cell has begun is its own"
+    alone = World()
+    alone.run(cells, layers, "a", spare=spare)
+    assert [name for name, _ in alone.began] == ["ground", "torch", "c0", "c1", "c2"]
+
+
+def test_a_cell_waits_for_a_layer_of_its_own_that_is_being_made(world):
+    spare = task("own", makes=["own"])
+    shared = task("torch", makes=["torch"])
+    found = world.run([task("cell", makes=["own"], after=["torch"])], [shared], "a", "b", spare=[spare])
+    assert world.began[:2] == [("torch", "a"), ("own", "b")]
+    assert world.began[2][0] == "cell"
+    assert found["cell"].status is Status.BUILT
 
 
 def test_each_takes_as_many_as_it_was_told_and_memory_of_one_machine_is_shared(world):

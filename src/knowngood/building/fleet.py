@@ -44,10 +44,20 @@ class Fleet:
     """Tasks on their way through some builders."""
 
     def __init__(
-        self, tasks: Sequence[Task], layers: Collection[Task], builders: Sequence[tuple[Builder, int]], hands: Hands
+        self,
+        tasks: Sequence[Task],
+        layers: Collection[Task],
+        builders: Sequence[tuple[Builder, int]],
+        hands: Hands,
+        spare: Sequence[Task] = (),
     ) -> None:
-        """`layers` are those of the tasks that are no cells; beside each builder stands how many tasks it takes."""
+        """`layers` are those of the tasks that are no cells; beside each builder stands how many tasks it takes.
+
+        `spare` are layers of single cells: one that has nothing else to do makes them before their cell begins.
+        """
         self._waiting = list(tasks)
+        self._spare = list(spare)
+        self._spares = frozenset(spare)
         self._layers = frozenset(layers)
         self._members = [_Member(builder, jobs) for builder, jobs in builders]
         self._hands = hands
@@ -94,6 +104,8 @@ class Fleet:
 
     def _came_out(self, member: _Member, item: Task, result: Result) -> Iterator[Result]:
         name, error = member.builder.name, result.error
+        if item in self._spares:
+            return  # made or not: its cell sees what there is
         if error is None:
             if item not in self._layers:
                 told = [result.note, *self._story[item]]
@@ -117,7 +129,7 @@ class Fleet:
         for item, work in member.running.items():
             work.stop()
             self._story[item].append(f"begun by {member.builder.name}, which stopped answering")
-        self._waiting[:0] = member.running
+        self._waiting[:0] = [item for item in member.running if item not in self._spares]
         member.running.clear()
         left = ", ".join(one.builder.name for one in self._members)
         then = f"what it was at goes to {left}" if left else "no builder is left"
@@ -150,18 +162,34 @@ class Fleet:
 
     def _place(self, member: _Member) -> None:
         """Give a builder what it may do now, as long as there is something."""
-        here = member.builder
         while len(member.running) < member.jobs:
-            beside = [task for one in self._members if one.builder.machine == here.machine for task in one.running]
-            mine = [task for task in self._waiting if here.name not in self._failed[task] and self._fits(task, member)]
-            others = [task for one in self._members if one.builder.machine != here.machine for task in one.running]
-            others += [task for task in self._waiting if task not in mine]
-            match schedule.choose(mine, beside, self._hands.room(here), jobs=len(beside) + 1, others=others):
+            match self._choose(member, self._waiting, self._waiting):
                 case Task() as item:
                     self._waiting.remove(item)
-                    self._hands.say(f"{item.cell} goes to {here.name}")
-                    member.running[item] = self._hands.start(item, here)
+                    self._spare = [one for one in self._spare if not one.makes & item.makes]
+                    self._start(item, member)
                 case Refusal(task=item, reason=reason):
-                    self._failed[item][here.name] = MissingError(f"{here.name}: {reason}")
+                    here = member.builder.name
+                    self._failed[item][here] = MissingError(f"{here}: {reason}")
+                case Wait() if not member.running:
+                    layers = [task for task in self._waiting if task in self._layers]
+                    later = self._choose(member, self._spare, layers)
+                    if not isinstance(later, Task):
+                        return
+                    self._spare.remove(later)
+                    self._start(later, member)
                 case Wait():
                     return
+
+    def _choose(self, member: _Member, tasks: Sequence[Task], waiting: Sequence[Task]) -> Task | Refusal | Wait:
+        """One of these tasks; `waiting` are those for which it may have to wait."""
+        here = member.builder
+        beside = [task for one in self._members if one.builder.machine == here.machine for task in one.running]
+        mine = [task for task in tasks if here.name not in self._failed[task] and self._fits(task, member)]
+        others = [task for one in self._members if one.builder.machine != here.machine for task in one.running]
+        others += [task for task in waiting if task not in mine]
+        return schedule.choose(mine, beside, self._hands.room(here), jobs=len(beside) + 1, others=others)
+
+    def _start(self, item: Task, member: _Member) -> None:
+        self._hands.say(f"{item.cell} goes to {member.builder.name}")
+        member.running[item] = self._hands.start(item, member.builder)

@@ -89,6 +89,22 @@ def shared(wanted: Sequence[Wanted], held: Holdings, has: Callable[[Wanted], boo
     return sorted(jobs, key=lambda job: (bool(job.after), -job.size, job.names))
 
 
+def spare(
+    wanted: Sequence[Wanted], held: Holdings, made: frozenset[Key], has: Callable[[Wanted], bool]
+) -> list[LayerJob]:
+    """The large layers that one cell alone wants, for builders that have nothing else to do.
+
+    Those of the cells that begin last come first, so that nothing waits for them.
+    """
+    return [
+        LayerJob(cell=item.cell, keys=(key,), after=frozenset(ground(item)) & made, size=size)
+        for item in reversed(wanted)
+        if item.shape and item.shape.inputs not in held.images and has(item)
+        for key, size in planning.to_build(item, held)
+        if size >= LARGE and key not in made
+    ]
+
+
 def cell_task(item: Wanted, held: Holdings, made: frozenset[Key], *, prove: bool) -> Task:
     """A cell, which waits for what jobs make of it; what is left is its own, and keeps nobody waiting."""
     found = schedule.task(item, held, prove=prove)

@@ -63,7 +63,8 @@ class Run:
         first = jobs.shared(wanted, held, self._has_stages)
         made = frozenset(key for job in first for key in job.keys)
         of_cell = {jobs.cell_task(item, held, made, prove=self.options.prove): item for item in wanted}
-        of_layers = {job.task: job for job in first}
+        later = jobs.spare(wanted, held, made, self._has_stages)
+        of_layers = {job.task: job for job in (*first, *later)}
         of_id = {item.cell: cell for item, cell in asked.items()}
 
         def start(task: Task, builder: Builder) -> crew.Work:
@@ -78,7 +79,8 @@ class Run:
         many = [(one, at_once or machine.jobs(one.processors or 1)) for one in self.builders]
         if first:
             say(f"{_counted(first)} that several cells have, each built once, before them")
-        return Fleet([*of_layers, *of_cell], of_layers, many, hands).results()
+        tasks = [*(job.task for job in first), *of_cell]
+        return Fleet(tasks, of_layers, many, hands, [job.task for job in later]).results()
 
     def commands(self, cells: Sequence[Cell]) -> list[str]:
         """What the first builder would be told, with nothing built before; another is told the same."""
