@@ -92,17 +92,15 @@ def shared(wanted: Sequence[Wanted], held: Holdings, has: Callable[[Wanted], boo
 def spare(
     wanted: Sequence[Wanted], held: Holdings, made: frozenset[Key], has: Callable[[Wanted], bool]
 ) -> list[LayerJob]:
-    """The large layers that one cell alone wants, for builders that have nothing else to do.
-
-    Those of the cells that begin last come first, so that nothing waits for them.
-    """
-    return [
+    """The large layers that one cell alone wants, for builders that have nothing else to do: the largest first."""
+    found = [
         LayerJob(cell=item.cell, keys=(key,), after=frozenset(ground(item)) & made, size=size)
-        for item in reversed(wanted)
+        for item in wanted
         if item.shape and item.shape.inputs not in held.images and has(item)
         for key, size in planning.to_build(item, held)
         if size >= LARGE and key not in made
     ]
+    return sorted(found, key=lambda job: -job.size)
 
 
 def cell_task(item: Wanted, held: Holdings, made: frozenset[Key], *, prove: bool) -> Task:
