@@ -202,15 +202,13 @@ def build(plan: Plan, engine: Engine, *, log: Path, say: Callable[[str], None]) 
         return _attempted(lambda: _build(plan, engine, log=log, say=say), say)
 
 
-def execute(
-    argv: Sequence[str], env: Mapping[str, str], *, log: Path, say: Callable[[str], None], told: Told | None = None
-) -> None:
+def execute(argv: Sequence[str], env: Mapping[str, str], *, log: Path, say: Callable[[str], None], told: Told) -> None:
     """Run a `buildx build` as `build` does, on whatever builder its words name; again when a blob was collected.
 
     `told` makes of a line of BuildKit's output what is said of it, once.
     """
     with paths.locked(log.parent):
-        _attempted(lambda: _run(argv, env, log=log, say=say, told=told or step), say)
+        _attempted(lambda: _run(argv, env, log=log, say=say, told=told), say)
 
 
 def _attempted(work: Callable[[], Done], say: Callable[[str], None]) -> Done:

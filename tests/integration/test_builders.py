@@ -244,7 +244,7 @@ def test_a_compile_on_a_builder_goes_on_where_it_was_killed_and_gives_the_same_b
     assert found["place"].startswith("builder (docker driver)")
     assert len(found["attempts"]) == 2, "the first attempt is known on the builder"
     assert found["attempts"][1]["objects_found"] >= 1
-    assert "one.c" not in said.replace("kgslow", ""), "what was compiled is not compiled again"
+    assert "] one.c" not in said, "what was compiled is not compiled again"
 
     try:
         code, alone, said = finished(compiling(here, sdist, tmp_path / "near"))

@@ -155,7 +155,7 @@ def versions() -> dict[str, str | bool]:
 
 
 def tell(out: int, stop: threading.Event) -> None:
-    """Say on `out` what begins, until the end: BuildKit cuts off what a step says beyond 2 MiB."""
+    """Say on `out` what begins, until the end: BuildKit cuts off the output of a step that says a lot."""
     with (BUILD / "log").open(errors="replace") as log:
         rest, ended = "", False
         while not ended:

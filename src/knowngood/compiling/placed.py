@@ -13,7 +13,7 @@ from knowngood.building import find
 from knowngood.building.builder import Builder
 from knowngood.building.fleet import Fleet, Hands
 from knowngood.building.run import PLENTY, Run
-from knowngood.compiling import order
+from knowngood.compiling import order, recipe
 from knowngood.compiling.on_builder import OnBuilder
 from knowngood.compiling.order import Order
 from knowngood.compiling.place import Power, Say
@@ -67,7 +67,7 @@ def supply(fleet: Run, wanted: Sequence[Order], words: Words, each: int, say: Sa
         # A compile has all processors of its machine, whatever memory is left: a second one never fits beside it.
         return Room(memory=min(powers[builder.name].memory, 2 * each - 1), disk=PLENTY)
 
-    strongest = sorted(powers, key=lambda name: -_jobs(powers[name], each))
+    strongest = sorted(powers, key=lambda name: -recipe.fitting(powers[name].processors, powers[name].memory, each))
     builders = {one.name: one for one in fleet.builders}
     tasks = [Task(cell=name, need=Room(memory=each, disk=0)) for name in of_task]
     hands = Hands(start=start, room=room, answers=find.answers, say=say)
@@ -76,11 +76,6 @@ def supply(fleet: Run, wanted: Sequence[Order], words: Words, each: int, say: Sa
         for number, one in enumerate(of_task[result.cell]):
             found[one] = _document(one, result, made, leads=number == 0)
     return [found[one] for one in wanted]
-
-
-def _jobs(power: Power, each: int) -> int:
-    """How many compilers run there at once."""
-    return min(power.processors, power.memory // each)
 
 
 def _document(one: Order, result: Result, made: Mapping[str, Document], *, leads: bool) -> Document:

@@ -111,15 +111,20 @@ def local_version(cell: Cell, codes: tuple[str, ...], *, cxx11abi: bool) -> str:
     return f"cu{cell.cuda.split('.')[0]}torch{torch}cxx11abi{str(cxx11abi).lower()}{sms}"
 
 
+def fitting(cores: int, available: int, each: int) -> int:
+    """How many compilers a machine can run at once: one a core, as many as fit into memory."""
+    return min(cores, available // each)
+
+
 def jobs(cores: int, available: int, each: int, asked: int | None) -> int:
-    """How many compilers run at once: one a core, as many as fit into memory, and no more than asked for.
+    """How many compilers run at once: as many as fit, and no more than asked for.
 
     Raises `KnowngoodError` when not one fits.
     """
-    fitting = available // each
-    if fitting < 1:
+    most = fitting(cores, available, each)
+    if most < 1:
         raise KnowngoodError(
             f"one compile job wants {each / 1e9:.1f} GB of memory and {available / 1e9:.1f} GB are free; "
             "free some, or say with --memory-per-job that less will do"
         )
-    return max(1, min(cores, fitting, asked or cores))
+    return min(most, asked or most)
