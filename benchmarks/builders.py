@@ -1,6 +1,6 @@
 """Two builders against one: six cells that share layers of the size of torch, built cold, side by side in one run.
 
-    python benchmarks/builders.py [PART ...] [--rate BYTES] [--processors N] [--wheels FOLDER] [--json FILE]
+    python benchmarks/builders.py [PART ...] [--times N] [--rate BYTES] [--processors N] [--wheels FOLDER] [--json FILE]
 
 The parts:
 
@@ -10,7 +10,8 @@ The parts:
 
 The builders are the machines of tests/integration/hosts.py: engines in network namespaces of their own, a real registry
 between them. Each run begins with new engines and an empty repository. What BuildKit ran twice is counted in its own
-progress. The cells hold real wheels (torch, cuDNN and one of six other NVIDIA wheels), and are not for use.
+progress. The cells hold real wheels (torch, cuDNN and one of six other NVIDIA wheels), and are not for use. With
+`--times` all of it is done so often, one builder and two in turns, and what is said is the median.
 
 With `--processors N` each builder has N of this machine's processors to itself, as on a machine of its own; what is
 left of them is for everything else (the registry, the index, the client). "Busy" is then said of the builders' own.
@@ -29,6 +30,7 @@ import json
 import os
 import re
 import shutil
+import statistics
 import sys
 import tempfile
 import time
@@ -168,17 +170,25 @@ def measure(setup: Setup, count: int, rate: float | None) -> Found:
         }
 
 
-def part(setup: Setup, name: str, rate: float | None) -> Found:
-    """One builder, then two."""
-    found: Found = {}
-    runs = {}
-    for count, words in ((1, "one builder"), (2, "two builders")):
-        say(f"{name}: {words}")
-        runs[count] = measure(setup, count, rate)
-        found |= {f"{name}, {words}, {key}": value for key, value in runs[count].items() if key != "digests"}
-    if runs[1]["digests"] != runs[2]["digests"]:
+def part(setup: Setup, name: str, rate: float | None, times: int) -> Found:
+    """One builder, then two, so often."""
+    runs: dict[str, list[Found]] = {"one builder": [], "two builders": []}
+    for _ in range(times):
+        for count, (words, runs_so_far) in enumerate(runs.items(), start=1):
+            say(f"{name}: {words}")
+            runs_so_far.append(measure(setup, count, rate))
+    if len({run.pop("digests") for some in runs.values() for run in some}) > 1:
         raise SystemExit("two builders gave other bytes than one")
-    return found | {f"{name}, one / two, seconds": runs[1]["seconds"] / runs[2]["seconds"]}
+    found: Found = {}
+    for words, some in runs.items():
+        if times > 1:
+            each = enumerate((run["seconds"] for run in some), start=1)
+            found |= {f"{name}, {words}, seconds of run {number}": seconds for number, seconds in each}
+        for key in some[0]:
+            middle = max if key.endswith("twice") else statistics.median
+            found[f"{name}, {words}, {key}"] = middle([run[key] for run in some])
+    one, two = (found[f"{name}, {words}, seconds"] for words in runs)
+    return found | {f"{name}, one / two, seconds": one / two}
 
 
 def table(found: Found) -> str:
@@ -207,6 +217,7 @@ def main() -> None:
     """Measure the parts asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", nargs="*", metavar="PART", help="cores, line (default: both; with --wheels, cores)")
+    parser.add_argument("--times", type=int, default=1, metavar="N", help="how often each is measured (1)")
     parser.add_argument("--rate", type=float, default=20e6, metavar="BYTES", help="of each line, a second (20e6)")
     parser.add_argument("--processors", type=int, metavar="N", help="of each builder, its own (all, shared by both)")
     parser.add_argument("--wheels", type=Path, metavar="FOLDER", help="at least eight wheels to build the cells of")
@@ -242,7 +253,7 @@ def main() -> None:
             index = stack.enter_context(wheel_index.served(arguments.wheels, wheels))
             setup = replace(setup, shared=shared, own=own, wheels=wheels, index=index)
         for name in arguments.part or (("cores",) if wheels else ("cores", "line")):
-            found |= part(setup, name, arguments.rate if name == "line" else None)
+            found |= part(setup, name, arguments.rate if name == "line" else None, arguments.times)
     print(table(found))
     if arguments.json:
         arguments.json.write_text(json.dumps(found, indent=1) + "\n")

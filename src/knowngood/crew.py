@@ -6,6 +6,7 @@ A cell that fails, or whose process dies, does not stop the others.
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import tempfile
@@ -32,6 +33,9 @@ class Work(Protocol):
     def result(self) -> Result:
         """How it came out."""
 
+    def interrupt(self) -> None:
+        """Ask it to end, as Ctrl-C does; it says no more, and `done` tells when it has."""
+
     def stop(self) -> None:
         """End it now; what it was at is cleaned up."""
 
@@ -50,6 +54,9 @@ class Done:
         """How it came out."""
         return self._result
 
+    def interrupt(self) -> None:
+        """There is nothing to end."""
+
     def stop(self) -> None:
         """There is nothing to end."""
 
@@ -60,6 +67,7 @@ class Child:
     def __init__(self, cell: str, argv: Sequence[str], root: Path) -> None:
         self._cell, self._root = cell, root
         self._began = time.monotonic()
+        self._wanted = True
         self._out = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed with the result
         self._process = subprocess.Popen(
             [sys.executable, "-m", "knowngood", *argv, "--json"],
@@ -96,16 +104,22 @@ class Child:
         (stored,) = document["cells"]
         return Result.read(stored, self._root)
 
+    def interrupt(self) -> None:
+        """Ask it to end, as Ctrl-C does; it says no more."""
+        self._wanted = False
+        self._process.send_signal(signal.SIGINT)
+
     def stop(self) -> None:
         """End it as Ctrl-C does."""
         if self._process.poll() is None:
-            self._process.send_signal(2)
+            self._process.send_signal(signal.SIGINT)
             self._process.wait()
 
     def _say(self) -> None:
         assert self._process.stderr is not None  # noqa: S101
         for line in self._process.stderr:
-            print(line, end="", file=sys.stderr, flush=True)
+            if self._wanted:
+                print(line, end="", file=sys.stderr, flush=True)
 
 
 def work(

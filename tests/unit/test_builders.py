@@ -240,6 +240,9 @@ class World:
         self.said: list[str] = []
         self.at_once: Counter[str] = Counter()
         self.most = Counter()
+        self.lasts: dict[str, int] = {}
+        """How often a task's work is asked before it has ended, where it is not twice."""
+        self.now = 0.0
 
     def start(self, task, builder):
         world, name = self, builder.name
@@ -249,13 +252,18 @@ class World:
 
         class Job:
             asked = 0
+            interrupted = False
 
             def done(self):
                 self.asked += 1
-                return self.asked > 2
+                world.now += 1
+                return self.interrupted or self.asked > world.lasts.get(task.cell, 2)
 
             def result(self):
                 world.at_once[name] -= 1
+                if self.interrupted:
+                    error = KnowngoodError("its process ended without a result (exit 1); run it again")
+                    return Result(cell=task.cell, status=Status.FAILED, seconds=1, error=error)
                 if world.kills.get(task.cell) == name:
                     world.dead.add(name)
                 error = world.fails.get((task.cell, name))
@@ -264,6 +272,9 @@ class World:
                 status = Status.FAILED if error else Status.BUILT
                 image = None if error else build.Image(tag="t", digest="sha256:0", size=1, built=True)
                 return Result(cell=task.cell, status=status, seconds=1, image=image, error=error)
+
+            def interrupt(self):
+                self.interrupted = True
 
             def stop(self):
                 world.stopped.append(task.cell)
@@ -277,6 +288,7 @@ class World:
             room=lambda one: rooms[one.name],
             answers=lambda one: one.name not in self.dead,
             say=self.said.append,
+            clock=lambda: self.now,
         )
         many = [(one(name, machine=machine or name), at_once) for name in names]
         found = Fleet([*layers, *tasks], [*layers, *spare], many, hands, spare).results()
@@ -290,9 +302,9 @@ def world(monkeypatch):
     return World()
 
 
-def task(name, *, makes=(), after=(), memory=2):
+def task(name, *, makes=(), after=(), memory=2, disk=0):
     keys = {"makes": frozenset((key, "m") for key in makes), "after": frozenset((key, "m") for key in after)}
-    return Task(cell=name, need=Room(memory=memory * GB, disk=0), **keys)
+    return Task(cell=name, need=Room(memory=memory * GB, disk=disk), **keys)
 
 
 def test_layers_come_before_the_cells_that_need_them_and_each_once(world):
@@ -331,6 +343,21 @@ def test_a_cell_waits_for_a_layer_of_its_own_that_is_being_made(world):
     assert world.began[:2] == [("torch", "a"), ("own", "b")]
     assert world.began[2][0] == "cell"
     assert found["cell"].status is Status.BUILT
+
+
+@pytest.mark.parametrize(("torch", "left"), [(42, True), (46, False)])
+def test_what_was_just_begun_for_want_of_work_is_left_when_there_is_some(world, torch, left):
+    layers = [task("torch", makes=["torch"], disk=500), task("cudnn", makes=["cudnn"], disk=300)]
+    spare = [task(f"own{number}", makes=[f"own{number}"], disk=150) for number in (0, 1)]
+    cells = [task(f"c{number}", makes=[f"own{number}"], after=["torch", "cudnn"]) for number in (0, 1)]
+    cells += [task(f"c{number}", after=["torch", "cudnn"]) for number in (2, 3)]
+    world.lasts = {"torch": torch, "cudnn": 24, "own0": 12, "own1": 12}
+    found = world.run(cells, layers, "a", "b", spare=spare)
+    assert [name for name, _ in world.began[:4]] == ["torch", "cudnn", "own0", "own1"]
+    assert {name: result.status for name, result in found.items()} == {item.cell: Status.BUILT for item in cells}
+    assert ("b leaves own1 to its cell: there is other work now" in world.said) is left
+    order = [name for name, _ in world.began[4:]]
+    assert order == (["c0", "c1", "c2", "c3"] if left else ["c0", "c2", "c1", "c3"]), "c1 waits for a layer half made"
 
 
 def test_each_takes_as_many_as_it_was_told_and_memory_of_one_machine_is_shared(world):
@@ -597,6 +624,9 @@ def compiles(world, monkeypatch):
             if not result.error:
                 self.made[self.name] = {"cell": FA2, "status": "compiled", "seconds": 5.0, "note": "", "wheel": "w"}
             return result
+
+        def interrupt(self):
+            self.work.interrupt()
 
         def stop(self):
             self.work.stop()

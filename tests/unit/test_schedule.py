@@ -96,6 +96,9 @@ class Fake:
         error = None if self.ok else KnowngoodError("no")
         return Result(cell=self.cell, status=Status.BUILT if self.ok else Status.FAILED, seconds=1, error=error)
 
+    def interrupt(self) -> None:
+        """Never asked for here."""
+
     def stop(self) -> None:
         self.stopped = True
 
@@ -176,6 +179,24 @@ def test_a_process_that_dies_is_a_failed_cell(tmp_path, monkeypatch, code, why):
     found = child(tmp_path, monkeypatch, code)
     assert (found.cell, found.status) == (FA4, Status.FAILED)
     assert why in str(found.error)
+
+
+def test_a_process_that_is_asked_to_end_says_no_more(tmp_path, monkeypatch, capsys):
+    program = tmp_path / "python"
+    waits = "try: time.sleep(60)\nexcept KeyboardInterrupt: sys.exit('stopped')"
+    program.write_text(f"#!{sys.executable}\nimport sys, time\nprint('on', file=sys.stderr, flush=True)\n{waits}\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(crew.sys, "executable", str(program))
+    work = crew.Child(FA4, ["build", FA4], tmp_path)
+    deadline = time.monotonic() + 10
+    said = ""
+    while not said and time.monotonic() < deadline:
+        said += capsys.readouterr().err
+    work.interrupt()
+    while not work.done() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert work.result().status is Status.FAILED
+    assert (said, capsys.readouterr().err) == ("on\n", "")
 
 
 HOLD = """

@@ -20,6 +20,8 @@ _LOOK = 10.0
 """Seconds between two looks at whether a builder still answers."""
 _SILENT = 3
 """So often in a row, and it is given up."""
+_WORTH = 0.5
+"""Of a spare layer's time: once it has had so much, other work waits for it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +32,7 @@ class Hands:
     room: Callable[[Builder], Room]
     answers: Callable[[Builder], bool]
     say: Callable[[str], None]
+    clock: Callable[[], float] = time.monotonic
 
 
 @dataclass(eq=False)
@@ -53,7 +56,8 @@ class Fleet:
     ) -> None:
         """`layers` are those of the tasks that are no cells; beside each builder stands how many tasks it takes.
 
-        `spare` are layers of single cells: one that has nothing else to do makes them before their cell begins.
+        `spare` are layers of single cells: one that has nothing else to do makes them before their cell begins, and
+        leaves one that it has just begun when there is something else.
         """
         self._waiting = list(tasks)
         self._spare = list(spare)
@@ -64,6 +68,11 @@ class Fleet:
         self._failed: dict[Task, dict[str, KnowngoodError]] = defaultdict(dict)
         """Which builders could not do a task, and why."""
         self._story: dict[Task, list[str]] = defaultdict(list)
+        self._began: dict[Task, float] = {}
+        self._left: set[Task] = set()
+        """Of the spare ones, those that were asked to end."""
+        self._seconds, self._disk = 0.0, 0
+        """What layers took that have come out."""
 
     def results(self) -> Iterator[Result]:
         """Each cell's result as it comes; all work is ended with the caller."""
@@ -104,6 +113,9 @@ class Fleet:
 
     def _came_out(self, member: _Member, item: Task, result: Result) -> Iterator[Result]:
         name, error = member.builder.name, result.error
+        if item in self._layers and error is None:
+            self._seconds += self._hands.clock() - self._began[item]
+            self._disk += item.need.disk
         if item in self._spares:
             return  # made or not: its cell sees what there is
         if error is None:
@@ -162,6 +174,8 @@ class Fleet:
 
     def _place(self, member: _Member) -> None:
         """Give a builder what it may do now, as long as there is something."""
+        if len(member.running) == member.jobs:
+            self._give_way(member)
         while len(member.running) < member.jobs:
             match self._choose(member, self._waiting, self._waiting):
                 case Task() as item:
@@ -181,6 +195,17 @@ class Fleet:
                 case Wait():
                     return
 
+    def _give_way(self, member: _Member) -> None:
+        """What was begun for want of other work is left to its cell when there is some, unless much of it is done."""
+        for item in (self._spares - self._left) & member.running.keys():
+            so_far = self._hands.clock() - self._began[item]
+            expected = self._seconds * item.need.disk / self._disk if self._disk else float("inf")
+            other = self._choose(member, self._waiting, self._waiting)
+            if so_far < _WORTH * expected and isinstance(other, Task):
+                self._hands.say(f"{member.builder.name} leaves {item.cell} to its cell: there is other work now")
+                self._left.add(item)
+                member.running[item].interrupt()
+
     def _choose(self, member: _Member, tasks: Sequence[Task], waiting: Sequence[Task]) -> Task | Refusal | Wait:
         """One of these tasks; `waiting` are those for which it may have to wait."""
         here = member.builder
@@ -192,4 +217,5 @@ class Fleet:
 
     def _start(self, item: Task, member: _Member) -> None:
         self._hands.say(f"{item.cell} goes to {member.builder.name}")
+        self._began[item] = self._hands.clock()
         member.running[item] = self._hands.start(item, member.builder)
