@@ -226,6 +226,8 @@ def main() -> None:
     arguments = parser.parse_args()
     if unknown := set(arguments.part) - {"cores", "line"}:
         parser.error(f"no part is called {', '.join(unknown)}")
+    if arguments.times < 1:
+        parser.error(f"--times {arguments.times}: at least once")
     if arguments.wheels and "line" in arguments.part:
         parser.error("with --wheels there is no line to an index to measure")
     there, asked = len(os.sched_getaffinity(0)), arguments.processors
