@@ -213,8 +213,8 @@ def pinned(count: int) -> list[list[int]]:
     return [there[:count], there[count : 2 * count]]
 
 
-def main() -> None:
-    """Measure the parts asked for."""
+def arguments() -> argparse.Namespace:
+    """What is asked for, and can be done here."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", nargs="*", metavar="PART", help="cores, line (default: both; with --wheels, cores)")
     parser.add_argument("--times", type=int, default=1, metavar="N", help="how often each is measured (1)")
@@ -223,42 +223,55 @@ def main() -> None:
     parser.add_argument("--wheels", type=Path, metavar="FOLDER", help="at least eight wheels to build the cells of")
     parser.add_argument("--registry", type=Path, metavar="PROGRAM", help="the registry's (unpacked from a package)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there too")
-    arguments = parser.parse_args()
-    if unknown := set(arguments.part) - {"cores", "line"}:
+    found = parser.parse_args()
+    there, asked = len(os.sched_getaffinity(0)), found.processors
+    if unknown := set(found.part) - {"cores", "line"}:
         parser.error(f"no part is called {', '.join(unknown)}")
-    if arguments.times < 1:
-        parser.error(f"--times {arguments.times}: at least once")
-    if arguments.wheels and "line" in arguments.part:
+    if found.times < 1:
+        parser.error(f"--times {found.times}: at least once")
+    if found.wheels and "line" in found.part:
         parser.error("with --wheels there is no line to an index to measure")
-    there, asked = len(os.sched_getaffinity(0)), arguments.processors
     if asked is not None and not 1 <= asked <= there // 2:
         parser.error(f"{asked} processors for each of two builders: this machine has {there}")
-    wheels = wheel_index.read(arguments.wheels)[: len(SHARED) + len(OWN)] if arguments.wheels else ()
-    if arguments.wheels and len(wheels) < len(SHARED) + len(OWN):
-        parser.error(f"{arguments.wheels} has {len(wheels)} wheels, {len(SHARED) + len(OWN)} are needed")
+    return found
+
+
+def known(folder: Path | None) -> tuple[Distribution, ...]:
+    """The wheels to build of, none where those of the lock are; ends the program where they or the disk do not do."""
+    count = len(SHARED) + len(OWN)
+    wheels = wheel_index.read(folder)[:count] if folder else ()
+    if folder and len(wheels) < count:
+        raise SystemExit(f"{folder} has {len(wheels)} wheels, {count} are needed")
     room = min(ROOM, 16 * sum(item.size for item in wheels)) if wheels else ROOM
     free = shutil.disk_usage(tempfile.gettempdir()).free
     if free < room:
-        parser.error(f"{room / 1e9:.0f} GB of free disk are needed, {free / 1e9:.0f} GB are there")
+        raise SystemExit(f"{room / 1e9:.0f} GB of free disk are needed, {free / 1e9:.0f} GB are there")
+    for item in wheels:
+        say(f"{item.name} {item.version}, {item.size / 1e6:.1f} MB")
+    return wheels
+
+
+def main() -> None:
+    """Measure the parts asked for."""
+    told = arguments()
+    wheels, asked = known(told.wheels), told.processors
     found: Found = {"processors": os.cpu_count() or 1, "load before": os.getloadavg()[0]}
     found |= {"processors of each builder": asked} if asked else {}
     with tempfile.TemporaryDirectory(prefix="knowngood-registry-") as folder, contextlib.ExitStack() as stack:
         setup = Setup(
-            program=arguments.registry or registry_server.unpack(Path(folder)),
+            program=told.registry or registry_server.unpack(Path(folder)),
             processors=pinned(asked) if asked else (),
         )
         if wheels:
-            for item in wheels:
-                say(f"{item.name} {item.version}, {item.size / 1e6:.1f} MB")
             names = [item.name for item in wheels]
             shared, own = names[: len(SHARED)], names[len(SHARED) :]
-            index = stack.enter_context(wheel_index.served(arguments.wheels, wheels))
+            index = stack.enter_context(wheel_index.served(told.wheels, wheels))
             setup = replace(setup, shared=shared, own=own, wheels=wheels, index=index)
-        for name in arguments.part or (("cores",) if wheels else ("cores", "line")):
-            found |= part(setup, name, arguments.rate if name == "line" else None, arguments.times)
+        for name in told.part or (("cores",) if wheels else ("cores", "line")):
+            found |= part(setup, name, told.rate if name == "line" else None, told.times)
     print(table(found))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(found, indent=1) + "\n")
+    if told.json:
+        told.json.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":
