@@ -128,6 +128,12 @@ def _add_libraries(work: Path, suite: str) -> None:
 def _try_out(tools: Path) -> None:
     for program in PROGRAMS:
         apt.run([which(program, tools), "--version"], env=environment(tools))
+    # It runs itself again for each container, with an environment of its own: no library of the folder is found then.
+    bare = {name: value for name, value in environment(tools).items() if name != "LD_LIBRARY_PATH"}
+    try:
+        apt.run([which(RUNTIME, tools), "--version"], env=bare)
+    except KnowngoodError as error:
+        raise MissingError(f"{error}; {RUNTIME} needs that library in the system's own folders: install it") from None
 
 
 def environment(tools: Path) -> dict[str, str]:

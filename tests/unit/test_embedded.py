@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from knowngood import daemon, debian, embedded, paths, unpacked
-from knowngood.errors import KnowngoodError
+from knowngood.errors import KnowngoodError, MissingError
 
 
 @pytest.fixture
@@ -82,6 +82,20 @@ def test_nothing_there_is_a_status_and_down_is_no_error(cache):
 def test_a_program_that_the_packages_lack_is_named(tmp_path):
     with pytest.raises(KnowngoodError, match="have no dockerd"):
         unpacked.which("dockerd", tmp_path)
+
+
+def test_a_library_that_only_the_packages_have_is_not_enough_for_what_runs_containers(tmp_path):
+    (tmp_path / "usr/bin").mkdir(parents=True)
+    (tmp_path / "usr/lib/x86_64-linux-gnu").mkdir(parents=True)
+    for name in unpacked.PROGRAMS:
+        program = tmp_path / "usr/bin" / name
+        program.write_text("#!/bin/sh\n")
+        program.chmod(0o755)
+    unpacked._try_out(tmp_path)
+    lacking = "echo error while loading shared libraries: libseccomp.so.2 >&2; exit 127"
+    (tmp_path / "usr/bin/runc").write_text(f'#!/bin/sh\n[ "$LD_LIBRARY_PATH" ] || {{ {lacking}; }}\n')
+    with pytest.raises(MissingError, match=r"libseccomp\.so\.2; runc needs that library in the system's own folders"):
+        unpacked._try_out(tmp_path)
 
 
 def test_the_users_logins_are_linked_not_copied(tmp_path, monkeypatch):
