@@ -149,7 +149,7 @@ def measure(setup: Setup, count: int, rate: float | None) -> Found:
             began, start, before = time.time(), time.monotonic(), busy(mine)
             with settings(proxy, server, setup.index), small.command(here, "build", *words) as process:
                 for line in process.stderr:
-                    if re.search(r"goes to|built|stopped|waits|processors$", line):
+                    if re.search(r"goes to|built|stopped|waits|leaves|processors$", line):
                         say(line.rstrip())
                 out = process.stdout.read()
             seconds, after = time.monotonic() - start, busy(mine)

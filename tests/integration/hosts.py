@@ -225,13 +225,14 @@ class Apart(Host):
 
 
 def ran(text: str) -> list[str]:
-    """The steps that BuildKit ran in a build, by their stages, from its own progress.
+    """The steps that BuildKit ran to their end in a build, by their stages, from its own progress.
 
     Not those that it says are cached, nor those whose result it fetched: such a step shows blobs and no more.
     """
     steps = dict(re.findall(r"^#(\d+) \[(\S+) +\d+/\d+\] RUN ", text, re.MULTILINE))
+    done = set(re.findall(r"^#(\d+) DONE ", text, re.MULTILINE))
     taken = set(re.findall(r"^#(\d+) (?:CACHED$|sha256:|extracting sha256:)", text, re.MULTILINE))
-    return [stage for number, stage in steps.items() if number not in taken]
+    return [stage for number, stage in steps.items() if number in done - taken]
 
 
 @contextlib.contextmanager

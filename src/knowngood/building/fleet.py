@@ -40,6 +40,8 @@ class _Member:
     builder: Builder
     jobs: int
     running: dict[Task, Work] = field(default_factory=dict)
+    left: set[Task] = field(default_factory=set)
+    """Layers that it had begun when there was other work."""
     missed: int = 0
 
 
@@ -57,7 +59,7 @@ class Fleet:
         """`layers` are those of the tasks that are no cells; beside each builder stands how many tasks it takes.
 
         `spare` are layers of single cells: one that has nothing else to do makes them before their cell begins, and
-        leaves one that it has just begun when there is something else.
+        leaves one that it has just begun when there is something else, that cell first.
         """
         self._waiting = list(tasks)
         self._spare = list(spare)
@@ -69,8 +71,6 @@ class Fleet:
         """Which builders could not do a task, and why."""
         self._story: dict[Task, list[str]] = defaultdict(list)
         self._began: dict[Task, float] = {}
-        self._left: set[Task] = set()
-        """Of the spare ones, those that were asked to end."""
         self._seconds, self._disk = 0.0, 0
         """What layers took that have come out."""
 
@@ -197,13 +197,13 @@ class Fleet:
 
     def _give_way(self, member: _Member) -> None:
         """What was begun for want of other work is left to its cell when there is some, unless much of it is done."""
-        for item in (self._spares - self._left) & member.running.keys():
+        for item in (self._spares - member.left) & member.running.keys():
             so_far = self._hands.clock() - self._began[item]
             expected = self._seconds * item.need.disk / self._disk if self._disk else float("inf")
             other = self._choose(member, self._waiting, self._waiting)
             if so_far < _WORTH * expected and isinstance(other, Task):
                 self._hands.say(f"{member.builder.name} leaves {item.cell} to its cell: there is other work now")
-                self._left.add(item)
+                member.left.add(item)
                 member.running[item].interrupt()
 
     def _choose(self, member: _Member, tasks: Sequence[Task], waiting: Sequence[Task]) -> Task | Refusal | Wait:
@@ -213,6 +213,8 @@ class Fleet:
         mine = [task for task in tasks if here.name not in self._failed[task] and self._fits(task, member)]
         others = [task for one in self._members if one.builder.machine != here.machine for task in one.running]
         others += [task for task in waiting if task not in mine]
+        # What it has done of a layer that it left is in its cache alone: first the cell that goes on with it.
+        mine.sort(key=lambda task: not any(task.makes & left.makes for left in member.left))
         return schedule.choose(mine, beside, self._hands.room(here), jobs=len(beside) + 1, others=others)
 
     def _start(self, item: Task, member: _Member) -> None:
