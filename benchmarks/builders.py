@@ -49,7 +49,7 @@ import small  # noqa: E402
 import wheel_index  # noqa: E402
 
 from knowngood import paths  # noqa: E402
-from knowngood.lock import Distribution  # noqa: E402
+from knowngood.locks.lock import Distribution  # noqa: E402
 from knowngood.project import Project  # noqa: E402
 
 PARTS = ("docker", "facts", "rules", "smoke_tests", "templates")

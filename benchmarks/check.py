@@ -22,12 +22,12 @@ import tempfile
 import time
 from collections.abc import Callable
 
-from knowngood import knowledge, universe
-from knowngood.check import check
-from knowngood.factbook import DRIVERS, Factbook
-from knowngood.picking import considered, pick
-from knowngood.published import Published
-from knowngood.query import from_document
+from knowngood.solving import knowledge, universe
+from knowngood.solving.check import check
+from knowngood.solving.factbook import DRIVERS, Factbook
+from knowngood.solving.picking import considered, pick
+from knowngood.solving.published import Published
+from knowngood.solving.query import from_document
 
 COMMANDS = {
     "check, compatible": ["check", "torch==2.11.0", "transformers==5.17.0", "--gpu", "H100"],

@@ -32,10 +32,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from knowngood import build, embedded, engine, imagestore, locking, pipeline, resolve, sdk, survey, units, wheelhouse
+from knowngood import build, pipeline, survey, units
 from knowngood.cell import Cell
+from knowngood.engines import embedded, engine, imagestore, sdk
+from knowngood.locks import locking, resolve, wheelhouse
+from knowngood.locks.tree import CellLock
 from knowngood.project import Project, cxx11abi
-from knowngood.tree import CellLock
 
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = ("docker", "facts", "rules", "smoke_tests", "templates")

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from packaging.utils import parse_wheel_filename
 
-from knowngood.lock import Distribution
+from knowngood.locks.lock import Distribution
 
 LOOPBACK = "127.0.0.1"
 

@@ -127,7 +127,7 @@ def compress(path: Path) -> None:
 
 def pack(out: str, records: str, wheels: str, *images: str) -> None:
     """Everything that `load` needs."""
-    from knowngood import engine, imagestore, sdk
+    from knowngood.engines import engine, imagestore, sdk
 
     packer, here, found = Packer(Path(out), Path(records), Path(wheels)), engine.ensure(say=print), []
     for image in images:

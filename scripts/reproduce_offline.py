@@ -13,12 +13,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from knowngood import reproduce, reproductions
+from knowngood.reproducing import reproduce, reproductions
 
 
 def fetch(incident: str, sources: str) -> None:
     """Everything that any side unpacks."""
-    from knowngood.reproduce_sources import unpack
+    from knowngood.reproducing.sources import unpack
 
     definition = reproductions.load(incident).definition
     for side in definition.sides:
@@ -31,8 +31,8 @@ def fetch(incident: str, sources: str) -> None:
 
 def run(incident: str, sources: str, out: str) -> None:
     """Every side, in this environment."""
-    from knowngood.incident_files import read
-    from knowngood.reproduce_here import Here
+    from knowngood.incidents.files import read
+    from knowngood.reproducing.here import Here
 
     def unpacked(pin: str, _globs: Sequence[str], _python: str) -> dict[str, bytes]:
         root = Path(sources, pin)

@@ -16,15 +16,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from knowngood import build_failure, classic, host, paths, retrying, sdk
+from knowngood import build_failure, host, paths, retrying
+from knowngood.engines import classic, sdk
 from knowngood.errors import CollectedError, KnowngoodError, redacted
 from knowngood.paths import cache_dir
 from knowngood.render import LABEL
 from knowngood.shape import Shape, text_digest
 
 if TYPE_CHECKING:
-    from knowngood.engine import Engine
-    from knowngood.lock import Distribution
+    from knowngood.engines.engine import Engine
+    from knowngood.locks.lock import Distribution
 
 Done = TypeVar("Done")
 Told = Callable[[str], str | None]

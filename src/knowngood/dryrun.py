@@ -5,13 +5,16 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from knowngood import base, bases, build, embedded, host, locking, render, resolve, smoke
-from knowngood import engine as engines
+from knowngood import build, host, render, smoke
 from knowngood.cell import Cell
-from knowngood.engine import Engine
+from knowngood.engines import embedded
+from knowngood.engines import engine as engines
+from knowngood.engines.engine import Engine
 from knowngood.errors import KnowngoodError, MissingError
+from knowngood.locks import locking, resolve
 from knowngood.pipeline import Pipeline, log
 from knowngood.project import cxx11abi
+from knowngood.system import base, bases
 
 FOLDER = Path("$KNOWNGOOD_TMP")
 """Stands for the folder of a run."""

@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 from knowngood.errors import MissingError
-from knowngood.query import Wanted, pinned
+from knowngood.solving.query import Wanted, pinned
 
 _ASK = """
 import json, platform

@@ -9,11 +9,12 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from knowngood import embedded, paths
+from knowngood import paths
+from knowngood.engines import embedded
 from knowngood.schedule import Room
 
 if TYPE_CHECKING:
-    from knowngood.engine import Engine
+    from knowngood.engines.engine import Engine
 
 # Limit and use of the control group that this process is in: version 2, then version 1.
 _CGROUPS = (

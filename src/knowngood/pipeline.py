@@ -11,19 +11,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
-from knowngood import bases, build, evidence, locking, ownership, records, render, retrying, smoke, wheelhouse
+from knowngood import build, evidence, ownership, records, render, retrying, smoke
 from knowngood.atomic import write_text
 from knowngood.cell import Cell
-from knowngood.engine import Engine
+from knowngood.engines.engine import Engine
 from knowngood.errors import KnowngoodError, NetworkError, from_os
 from knowngood.evidence import Evidence, Tier
+from knowngood.locks import locking, wheelhouse
+from knowngood.locks.tree import CellLock
 from knowngood.paths import cache_dir
 from knowngood.predictions import predict
 from knowngood.project import Project, cxx11abi
 from knowngood.record import Record
 from knowngood.results import Result, Status
 from knowngood.shape import Shape
-from knowngood.tree import CellLock
+from knowngood.system import bases
 
 Say = Callable[[str], None]
 Done = TypeVar("Done")

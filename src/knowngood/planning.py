@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from knowngood.lock import Layer
+from knowngood.locks.lock import Layer
 from knowngood.record import Record
 from knowngood.shape import Shape
 

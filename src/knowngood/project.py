@@ -11,9 +11,9 @@ from knowngood import resources
 from knowngood.errors import InputError, Problem, UnknownError
 
 if TYPE_CHECKING:
+    from knowngood.locks.tree import Tree
     from knowngood.matrix import Knowledge, Matrix
     from knowngood.predictions import Prediction
-    from knowngood.tree import Tree
 
 MATRIX = "matrix.yaml"
 
@@ -34,7 +34,7 @@ class Project:
     @cached_property
     def tree(self) -> Tree:
         """The committed folder `docker/`."""
-        from knowngood.tree import Tree
+        from knowngood.locks.tree import Tree
 
         return Tree(self.root)
 

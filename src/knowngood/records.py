@@ -7,16 +7,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from knowngood import build, imagestore, record
+from knowngood import build, record
 from knowngood.atomic import write_text
+from knowngood.engines import imagestore
 from knowngood.errors import UsageError
 from knowngood.paths import cache_dir
 from knowngood.record import Record
 
 if TYPE_CHECKING:
-    from knowngood.engine import Engine
+    from knowngood.engines.engine import Engine
+    from knowngood.locks.tree import CellLock
     from knowngood.shape import Shape
-    from knowngood.tree import CellLock
 
 
 def take(engine: Engine, image: build.Image, locked: CellLock, shape: Shape) -> Record:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from knowngood.errors import UsageError
-from knowngood.lock import Layer
-from knowngood.tree import CellLock
+from knowngood.locks.lock import Layer
+from knowngood.locks.tree import CellLock
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -17,9 +17,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from knowngood import sdk
 from knowngood.cell import Cell
-from knowngood.engineinfo import release
+from knowngood.engines import sdk
+from knowngood.engines.info import release
 from knowngood.errors import KnowngoodError, MissingError
 from knowngood.evidence import Evidence, Where
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from docker.models.containers import Container
 
     from docker import DockerClient
-    from knowngood.engine import Engine
+    from knowngood.engines.engine import Engine
 
 SUITE_IN_IMAGE = "/opt/knowngood/smoke_tests"
 _FOLDER = "/tmp/knowngood"  # noqa: S108  # in the container, which is ours alone

@@ -8,16 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
-from knowngood import base, bases, build, locking, planning, records, render, sdk
+from knowngood import build, planning, records, render
 from knowngood.cell import Cell
-from knowngood.engine import Engine
+from knowngood.engines import sdk
+from knowngood.engines.engine import Engine
 from knowngood.errors import KnowngoodError, UsageError
+from knowngood.locks import locking
+from knowngood.locks.tree import CellLock
 from knowngood.planning import Holdings, Wanted
 from knowngood.project import Project, cxx11abi
 from knowngood.record import Record
 from knowngood.render import LABEL
 from knowngood.shape import Shape
-from knowngood.tree import CellLock
+from knowngood.system import base, bases
 
 
 def asked(project: Project, cells: Iterable[Cell], house: Path | None) -> dict[Wanted, Cell]:

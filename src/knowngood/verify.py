@@ -11,14 +11,15 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from knowngood import build, embedded, imagediff, imagestore, ownership, paths, records, sdk
-from knowngood import engine as engines
+from knowngood import build, imagediff, ownership, paths, records
+from knowngood.engines import embedded, imagestore, sdk
+from knowngood.engines import engine as engines
 from knowngood.errors import KnowngoodError, MissingError
 from knowngood.pipeline import Pipeline, log
 
 if TYPE_CHECKING:
     from knowngood.cell import Cell
-    from knowngood.engine import Engine
+    from knowngood.engines.engine import Engine
     from knowngood.record import Record
 
 Say = Callable[[str], None]

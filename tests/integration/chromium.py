@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from knowngood import apt, debian
+from knowngood.system import apt, debian
 
 
 def unpack(folder: Path) -> Path:

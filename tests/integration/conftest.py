@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 import registry_server
 
-from knowngood import build, pipeline, wheelhouse
-from knowngood import engine as engines
+from knowngood import build, pipeline
+from knowngood.engines import engine as engines
+from knowngood.locks import wheelhouse
+from knowngood.locks.tree import CellLock
 from knowngood.project import Project
-from knowngood.tree import CellLock
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = ("docker", "facts", "rules", "smoke_tests", "templates")

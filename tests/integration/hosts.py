@@ -25,7 +25,7 @@ from pathlib import Path
 import pytest
 import registry_server
 
-from knowngood import daemon, embedded
+from knowngood.engines import daemon, embedded
 
 ADDRESS = "198.18.77.1"
 """Of this machine, for the others: from the block for tests of networks (RFC 2544)."""

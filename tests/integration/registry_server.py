@@ -12,7 +12,7 @@ import time
 import urllib.request
 from pathlib import Path
 
-from knowngood import apt, debian
+from knowngood.system import apt, debian
 
 _PASSED = ("content-type", "accept", "content-range", "host")
 _BLOCK = 1 << 16

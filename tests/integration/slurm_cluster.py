@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Self
 
-from knowngood import apt, debian
+from knowngood.system import apt, debian
 
 PACKAGES = ["slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins", "munge"]
 COMMANDS = ["sbatch", "squeue", "scancel", "scontrol", "sinfo", "sacct"]

@@ -9,10 +9,10 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from knowngood import locking
-from knowngood.lock import Distribution, split
+from knowngood.locks import locking
+from knowngood.locks.lock import Distribution, split
+from knowngood.locks.tree import CellLock
 from knowngood.project import Project
-from knowngood.tree import CellLock
 
 TRANSFORMERS = ("4.55.4", "4.56.1")
 """Of cells that the real matrix does not have: their images are of these tests alone."""

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from knowngood import base, embedded, engine
-from knowngood.base import DebianBase, PackagesLock
+from knowngood.engines import embedded, engine
 from knowngood.errors import KnowngoodError
+from knowngood.system import base
+from knowngood.system.base import DebianBase, PackagesLock
 
 pytestmark = [
     pytest.mark.integration,

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from knowngood import resolve
+from knowngood.locks import resolve
 
 pytestmark = pytest.mark.integration
 

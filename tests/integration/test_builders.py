@@ -19,7 +19,8 @@ import small
 import zstandard
 from conftest import PARTS, ROOT
 
-from knowngood import embedded, paths
+from knowngood import paths
+from knowngood.engines import embedded
 
 LACKING = [name for name in ("ip", "nsenter", "unshare", "openssl") if shutil.which(name) is None]
 pytestmark = [

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, layer_file, rebuild, renew
 
-from knowngood import locking, pipeline, resolve, smoke
+from knowngood import pipeline, smoke
 from knowngood.cell import parse
 from knowngood.errors import KnowngoodError, MissingError
+from knowngood.locks import locking, resolve
 from knowngood.project import Project
 from knowngood.results import Status
 

@@ -15,10 +15,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import uv
 
-from knowngood import knowledge
-from knowngood.check import check
-from knowngood.query import from_document
-from knowngood.verdict import Result
+from knowngood.solving import knowledge
+from knowngood.solving.check import check
+from knowngood.solving.query import from_document
+from knowngood.solving.verdict import Result
 
 pytestmark = pytest.mark.integration
 

@@ -7,9 +7,11 @@ from dataclasses import replace
 import pytest
 from conftest import ROOT
 
-from knowngood import bases, build, embedded
-from knowngood import engine as engines
+from knowngood import build
+from knowngood.engines import embedded
+from knowngood.engines import engine as engines
 from knowngood.project import Project
+from knowngood.system import bases
 
 pytestmark = [
     pytest.mark.integration,

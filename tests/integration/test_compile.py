@@ -17,9 +17,11 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-from knowngood import cli, locking, sdk
+from knowngood import cli
 from knowngood.compiling import published, record, toolkit
+from knowngood.engines import sdk
 from knowngood.errors import KnowngoodError
+from knowngood.locks import locking
 from knowngood.paths import cache_dir
 from knowngood.project import Project
 from knowngood.select import select

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from knowngood import contract_table, matrix
-from knowngood.contract_table import Outcome
+from knowngood import matrix
+from knowngood.contracts import table as contract_table
+from knowngood.contracts.table import Outcome
 from knowngood.harvest.contracts import harvest_contracts
 from knowngood.harvest.index import SimpleIndex
 

@@ -13,12 +13,14 @@ import pytest
 import registry_server
 from uv import find_uv_bin
 
-from knowngood import facts, manifests, registry, resolve
+from knowngood import facts
 from knowngood.cell import parse
 from knowngood.cli import main
 from knowngood.doctor import look
 from knowngood.fatbin import in_order
-from knowngood.reference import Repository
+from knowngood.locks import resolve
+from knowngood.registries import manifests, registry
+from knowngood.registries.reference import Repository
 
 pytestmark = pytest.mark.integration
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from knowngood import daemon, embedded, engine, unpacked
+from knowngood.engines import daemon, embedded, engine, unpacked
 from knowngood.errors import KnowngoodError
 
 pytestmark = [
@@ -70,7 +70,7 @@ def places(tmp_path_factory):
         before = traces(at)
         (at.home / "tools.part/tools/usr/bin").mkdir(parents=True)
         (at.home / "tools.part/tools/usr/bin/docker").write_text("half of it")
-        code = "from knowngood import embedded; embedded.up(print)"
+        code = "from knowngood.engines import embedded; embedded.up(print)"
         both = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(2)]
         said = "".join(process.communicate(timeout=120)[0] for process in both)
         assert [process.returncode for process in both] == [0, 0]

@@ -12,10 +12,12 @@ import time
 import pytest
 from conftest import ROOT
 
-from knowngood import bases, build, daemon, embedded, paths
-from knowngood import engine as engines
+from knowngood import build, paths
+from knowngood.engines import daemon, embedded
+from knowngood.engines import engine as engines
 from knowngood.errors import MissingError
 from knowngood.project import Project
+from knowngood.system import bases
 
 pytestmark = [
     pytest.mark.integration,

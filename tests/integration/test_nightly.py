@@ -13,11 +13,12 @@ import sys
 import pytest
 import small
 
-from knowngood import locking, render, resolve
+from knowngood import render
 from knowngood.atomic import write_text
-from knowngood.lock import Distribution, split
+from knowngood.locks import locking, resolve
+from knowngood.locks.lock import Distribution, split
+from knowngood.locks.tree import CellLock
 from knowngood.project import Project
-from knowngood.tree import CellLock
 
 pytestmark = pytest.mark.integration
 

@@ -11,17 +11,21 @@ from dataclasses import replace
 import pytest
 import registry_server
 
-from knowngood import attachments, build, cli, embedded, evidence, imagestore, locking, pipeline, publish, wheelhouse
-from knowngood import engine as engines
-from knowngood.attachments import Attachment
+from knowngood import build, cli, evidence, pipeline
 from knowngood.cell import parse
+from knowngood.engines import embedded, imagestore
+from knowngood.engines import engine as engines
 from knowngood.errors import KnowngoodError, MissingError
 from knowngood.evidence import Evidence, Where
-from knowngood.lock import Distribution, split
+from knowngood.locks import locking, wheelhouse
+from knowngood.locks.lock import Distribution, split
+from knowngood.locks.tree import CellLock
 from knowngood.project import Project
-from knowngood.reference import Repository
-from knowngood.registry import Registry
-from knowngood.tree import CellLock
+from knowngood.publishing import publish
+from knowngood.registries import attachments
+from knowngood.registries.attachments import Attachment
+from knowngood.registries.reference import Repository
+from knowngood.registries.registry import Registry
 
 pytestmark = [
     pytest.mark.integration,

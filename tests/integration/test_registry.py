@@ -9,9 +9,11 @@ import pytest
 import registry_server
 from conftest import ROOT
 
-from knowngood import bases, build, embedded
+from knowngood import build
+from knowngood.engines import embedded
 from knowngood.errors import UsageError
 from knowngood.project import Project
+from knowngood.system import bases
 
 pytestmark = [
     pytest.mark.integration,

@@ -12,7 +12,7 @@ import pytest
 from conftest import ROOT
 
 from knowngood import project
-from knowngood.incident_files import read
+from knowngood.incidents.files import read
 from knowngood.site import folder, make
 
 pytestmark = pytest.mark.integration

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from knowngood import contract_table
-from knowngood.contract_table import Outcome
+from knowngood.contracts import table as contract_table
+from knowngood.contracts.table import Outcome
 from knowngood.harvest.index import SimpleIndex
 from knowngood.harvest.run import open_artefact
 

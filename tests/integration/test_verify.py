@@ -8,7 +8,8 @@ import os
 import pytest
 import small
 
-from knowngood import embedded, pipeline, verify
+from knowngood import pipeline, verify
+from knowngood.engines import embedded
 from knowngood.results import Status
 from knowngood.verify import Outcome
 

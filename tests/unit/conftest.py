@@ -5,11 +5,12 @@ import shutil
 import pytest
 import samples
 
-from knowngood import locking, project
+from knowngood import project
 from knowngood.cell import parse
-from knowngood.lock import split
+from knowngood.locks import locking
+from knowngood.locks.lock import split
+from knowngood.locks.tree import CellLock
 from knowngood.project import Project
-from knowngood.tree import CellLock
 
 
 @pytest.fixture(autouse=True)

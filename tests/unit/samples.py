@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 
 from knowngood import matrix
-from knowngood.lock import Distribution
+from knowngood.locks.lock import Distribution
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -10,9 +10,11 @@ from datetime import date
 import pytest
 from samples import FA0, FA4, ROOT
 
-from knowngood import allowlist, apt, audit, cli
+from knowngood import cli
 from knowngood.errors import InputError, UnknownError
-from knowngood.packages_lock import Package
+from knowngood.publishing import allowlist, audit
+from knowngood.system import apt
+from knowngood.system.packages_lock import Package
 
 TODAY = date(2026, 11, 21)
 OSV = {
@@ -98,7 +100,7 @@ def locked(home, lock_of, monkeypatch):
     folder = home.root / "docker/bases/debian12"
     folder.mkdir(parents=True)
     (folder / "packages.lock").write_text(PACKAGES_LOCK.format(hash="1" * 64))
-    monkeypatch.setattr("knowngood.debian.debian_archives", lambda *_: ())
+    monkeypatch.setattr("knowngood.system.debian.debian_archives", lambda *_: ())
     monkeypatch.setattr(apt.PrivateApt, "refresh", lambda _self: None)
     monkeypatch.setattr(apt.PrivateApt, "source_names", lambda *_: {"cpp-12": "gcc-12"})
     return home

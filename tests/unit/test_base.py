@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from knowngood import base, base_recipe, bootstrap, oci
-from knowngood.base import DebianBase, Package, PackagesLock
 from knowngood.errors import InputError, KnowngoodError, UsageError
+from knowngood.system import base, base_recipe, bootstrap, oci
+from knowngood.system.base import DebianBase, Package, PackagesLock
 
 EPOCH = 1_700_000_000
 TOOL = Package(name="mmdebstrap", version="1.3.5-7", arch="all", sha256="a" * 64)

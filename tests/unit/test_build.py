@@ -12,10 +12,11 @@ import pytest
 import requests
 from docker.errors import APIError, NotFound
 
-from knowngood import build, build_failure, host, sdk
-from knowngood.engine import Engine
+from knowngood import build, build_failure, host
+from knowngood.engines import sdk
+from knowngood.engines.engine import Engine
 from knowngood.errors import KnowngoodError, MissingError
-from knowngood.lock import Distribution
+from knowngood.locks.lock import Distribution
 
 SECRET = "s3cret-token"
 INPUTS = "ab" * 32

@@ -26,9 +26,9 @@ from knowngood.compiling import order as compile_orders
 from knowngood.compiling import placed
 from knowngood.compiling.place import Power
 from knowngood.errors import KnowngoodError, MissingError, UsageError
-from knowngood.manifests import MANIFEST, Manifest
 from knowngood.planning import Holdings
-from knowngood.reference import Repository
+from knowngood.registries.manifests import MANIFEST, Manifest
+from knowngood.registries.reference import Repository
 from knowngood.results import Result, Status
 from knowngood.schedule import Room, Task
 

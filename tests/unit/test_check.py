@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from knowngood import knowledge, relations
-from knowngood.check import check
 from knowngood.cli import main
 from knowngood.errors import UsageError
-from knowngood.factbook import read
-from knowngood.query import Request, attention, from_document, requirement
 from knowngood.resources import root
-from knowngood.verdict import Result
+from knowngood.solving import knowledge, relations
+from knowngood.solving.check import check
+from knowngood.solving.factbook import read
+from knowngood.solving.query import Request, attention, from_document, requirement
+from knowngood.solving.verdict import Result
 
 KNOWN = knowledge.read()
 BOOK = read(root() / "facts")

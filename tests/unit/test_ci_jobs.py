@@ -13,7 +13,7 @@ from knowngood.cell import parse
 from knowngood.ci import bake, buildkite, github, gitlab
 from knowngood.ci.jobs import Job, Stage, jobs
 from knowngood.errors import UsageError
-from knowngood.lock import split
+from knowngood.locks.lock import split
 from knowngood.planning import Wanted
 
 BASE = parse(samples.FA2)

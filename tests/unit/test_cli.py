@@ -12,10 +12,11 @@ import time
 import pytest
 from samples import FA0, FA2, FA4, MATRIX, with_
 
-from knowngood import cli, locking
-from knowngood import engine as engines
+from knowngood import cli
 from knowngood.cell import parse
+from knowngood.engines import engine as engines
 from knowngood.errors import InputError, KnowngoodError, MissingError, Problem, UnknownError, UsageError, redacted
+from knowngood.locks import locking
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 from samples import FA0, FA2, FA4, ROOT, parsed, with_
 
-from knowngood import apt, wheelhouse
 from knowngood.building import derive
 from knowngood.cell import parse
 from knowngood.compiling import (
@@ -38,9 +37,11 @@ from knowngood.compiling import (
     toolkit,
 )
 from knowngood.compiling.order import Options, orders
-from knowngood.engine import Engine
+from knowngood.engines.engine import Engine
 from knowngood.errors import InputError, KnowngoodError, MissingError, UsageError
-from knowngood.lock import Distribution
+from knowngood.locks import wheelhouse
+from knowngood.locks.lock import Distribution
+from knowngood.system import apt
 
 CELL = parse(FA2)
 LOCAL = "cu13torch2.11cxx11abitrue.sm90"

@@ -6,9 +6,10 @@ from zipfile import ZipFile
 
 import pytest
 
-from knowngood import contents, host
-from knowngood.contents import Contents
+from knowngood import host
 from knowngood.errors import KnowngoodError, MissingError
+from knowngood.locks import contents
+from knowngood.locks.contents import Contents
 
 
 def make_wheel(folder, name="a", record="a/__init__.py,sha256=x,1\na-1.dist-info/RECORD,,\n"):

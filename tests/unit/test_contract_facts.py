@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 from packaging.specifiers import SpecifierSet
 
-from knowngood import contract_files, contract_table
-from knowngood.contract_table import Outcome
+from knowngood.contracts import files
+from knowngood.contracts import table as contract_table
+from knowngood.contracts.table import Outcome
 
 ROOT = Path(__file__).resolve().parents[2]
-TABLES = contract_files.tables(ROOT)
+TABLES = files.tables(ROOT)
 SOFTCAP = "TypeError: {}() missing 1 required positional argument: 'softcap'"
 
 
@@ -35,7 +36,7 @@ def _span(table, first, last):
 
 def test_every_contract_has_its_table_and_every_incident_the_range_that_follows():
     texts = {f"contracts/{path.name}": path.read_text() for path in sorted((ROOT / "contracts").glob("*.yaml"))}
-    assert contract_files.stale(ROOT, texts, lambda _: ROOT / "facts" / "contracts") == []
+    assert files.stale(ROOT, texts, lambda _: ROOT / "facts" / "contracts") == []
 
 
 @pytest.mark.parametrize("name", sorted(TABLES))

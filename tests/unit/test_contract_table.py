@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from knowngood import contract_ranges, contract_table, incidents
-from knowngood.contract_table import Outcome, Verdict
+from knowngood.contracts import ranges
+from knowngood.contracts import table as contract_table
+from knowngood.contracts.table import Outcome, Verdict
+from knowngood.incidents import reading
 
 CALLERS = ("0.1.18", "0.1.23", "0.2.0rc0")
 CALLEES = ("4.42.4", "4.43.0", "4.44.2", "4.45.0", "4.48.0")
@@ -50,7 +52,7 @@ def table():
 
 
 def incident(text=INCIDENT):
-    return incidents.parse(text.replace("range_from: artefacts\n", ""), "incidents/gone.yaml")
+    return reading.parse(text.replace("range_from: artefacts\n", ""), "incidents/gone.yaml")
 
 
 def test_no_pair_is_lost(table):
@@ -74,7 +76,7 @@ def test_ranges_end_before_the_next_known_release(table):
 
 
 def test_an_incident_as_its_table_says_has_no_drift(table):
-    assert contract_ranges.drift(incident(), table) is None
+    assert ranges.drift(incident(), table) is None
 
 
 @pytest.mark.parametrize(
@@ -87,28 +89,28 @@ def test_an_incident_as_its_table_says_has_no_drift(table):
 )
 def test_drift_names_the_releases_and_what_follows(table, new, missing, surplus):
     text = INCIDENT.replace('{caller: "<0.2.0rc0", callee: ">=4.43,<4.45"}', new)
-    found = contract_ranges.drift(incident(text), table)
+    found = ranges.drift(incident(text), table)
     assert (len(found.missing), len(found.surplus)) == (missing, surplus)
-    mended = contract_ranges.replaced(text, found.generated)
-    assert contract_ranges.drift(incident(mended), table) is None
+    mended = ranges.replaced(text, found.generated)
+    assert ranges.drift(incident(mended), table) is None
     assert mended.splitlines()[0] == "title: A method that is gone"
     assert "because: It was removed." in mended
 
 
 def test_an_incident_without_a_range_gets_both_packages(table):
     text = INCIDENT.replace('affected:\n  - {caller: "<0.2.0rc0", callee: ">=4.43,<4.45"}\n', "")
-    found = contract_ranges.drift(incident(text), table)
-    mended = contract_ranges.replaced(text, found.generated)
+    found = ranges.drift(incident(text), table)
+    mended = ranges.replaced(text, found.generated)
     assert '  - {caller: "<0.2.0rc0", callee: ">=4.43,<4.45"}\nbecause:' in mended
 
 
 def test_a_silent_incident_is_about_what_is_not_found(table):
     text = INCIDENT.replace("kind:", "severity: silent\nkind:").replace("no attribute '_forward'", "other words here")
-    assert contract_ranges.generated(incident(text), table) == [{"caller": "<0.2.0rc0", "callee": ">=4.48"}]
+    assert ranges.generated(incident(text), table) == [{"caller": "<0.2.0rc0", "callee": ">=4.48"}]
 
 
 def test_a_signature_that_no_pair_shows_is_told(table):
-    found = contract_ranges.drift(incident(INCIDENT.replace("'_forward'", "'_backward'")), table)
+    found = ranges.drift(incident(INCIDENT.replace("'_forward'", "'_backward'")), table)
     assert "no pair of the table matches a signature of the incident" in str(found)
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from knowngood import contracts
-from knowngood.contract import Form, expression
+from knowngood.contracts import reading
+from knowngood.contracts.model import Form, expression
 from knowngood.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,13 +23,13 @@ uses:
 
 @pytest.mark.parametrize("path", sorted((ROOT / "contracts").glob("*.yaml")), ids=lambda path: path.stem)
 def test_the_contracts_of_the_project_are_read(path):
-    contract = contracts.parse(path.read_text(), f"contracts/{path.name}")
+    contract = reading.parse(path.read_text(), f"contracts/{path.name}")
     assert contract.id == path.stem
     assert contract.uses
 
 
 def test_a_contract_says_what_stands_in_the_file():
-    contract = contracts.parse(GOOD, "contracts/small.yaml")
+    contract = reading.parse(GOOD, "contracts/small.yaml")
     assert (contract.id, contract.title) == ("small", "A caller's use")
     assert str(contract.caller.floor) == "1.0"
     assert contract.callee.files == ("callee/new.py", "callee/old.py")
@@ -77,11 +77,11 @@ def test_what_is_no_expression_is_told(text):
 )
 def test_defects_are_told_with_line_and_column(old, new, place, said):
     with pytest.raises(InputError) as caught:
-        contracts.parse(GOOD.replace(old, new), "contracts/small.yaml")
+        reading.parse(GOOD.replace(old, new), "contracts/small.yaml")
     told = [str(problem) for problem in caught.value.problems]
     assert any(text.startswith(f"contracts/small.yaml:{place}: ") and said in text for text in told), told
 
 
 def test_what_is_no_mapping_is_told():
     with pytest.raises(InputError, match="a contract is a mapping"):
-        contracts.parse("- a", "contracts/small.yaml")
+        reading.parse("- a", "contracts/small.yaml")

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from knowngood import apt, debian
-from knowngood.debian import Archive, Host
+from knowngood.system import apt, debian
+from knowngood.system.debian import Archive, Host
 
 RELEASES = """\
 'http://mirror.test/debian/dists/bookworm/InRelease' mirror.test_debian_dists_bookworm_InRelease 0 \n\

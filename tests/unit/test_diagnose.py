@@ -14,10 +14,10 @@ import yaml
 
 from knowngood import gpus
 from knowngood.cli import main
-from knowngood.diagnose import diagnose
-from knowngood.diagnose_log import BLOCK, key
-from knowngood.diagnose_signature import SignatureError, compile_signature, plain
-from knowngood.incident_files import read
+from knowngood.diagnosing.diagnose import diagnose
+from knowngood.diagnosing.log import BLOCK, key
+from knowngood.diagnosing.signature import SignatureError, compile_signature, plain
+from knowngood.incidents.files import read
 
 KNOWN = {incident.id: incident for incident in read() if incident.signatures}
 GPUS = gpus.from_sections(

@@ -11,13 +11,13 @@ import pytest
 
 from knowngood.cli import main
 from knowngood.commands.diagnose import _table
-from knowngood.diagnose import diagnose
-from knowngood.diagnose_frames import PACKAGES, Frame, Frames, evidence
-from knowngood.diagnose_log import Block
+from knowngood.diagnosing.diagnose import diagnose
+from knowngood.diagnosing.frames import PACKAGES, Frame, Frames, evidence
+from knowngood.diagnosing.log import Block
 from knowngood.harvest.lines import FILES, ranges
-from knowngood.incident_files import read
-from knowngood.query import requirement
+from knowngood.incidents.files import read
 from knowngood.resources import root
+from knowngood.solving.query import requirement
 
 FILE = "thing/core.py"
 TABLE = {

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from knowngood import incidents
 from knowngood.cli import main
-from knowngood.diagnose_pages import Around, around_here, known_releases, page, pages
-from knowngood.incident_files import read
+from knowngood.diagnosing.pages import Around, around_here, known_releases, page, pages
+from knowngood.incidents import reading
+from knowngood.incidents.files import read
 from knowngood.resources import root
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "incidents"
@@ -39,7 +39,7 @@ report_erred:
 
 
 def test_a_page_says_all_of_it():
-    incident = incidents.parse(TEXT, "thing.yaml")
+    incident = reading.parse(TEXT, "thing.yaml")
     made = page(incident, Around(releases=lambda name: ["1.0", "2.0", "2.1", "3.0", "4.0"] if name == "thing" else []))
     for wanted in (
         "# A thing that was taken away",
@@ -62,7 +62,7 @@ def test_a_page_says_all_of_it():
 def test_a_page_says_when_and_how_it_is_known():
     more = "when: {context-parallel: '>1', attn: fa2|fa3}\nunless: {model: '!qwen2'}\n"
     more += "contract: thing-other\nreproduction: thing\n"
-    incident = incidents.parse(TEXT.replace('other: "*"', 'other: ">=1"') + more, "thing.yaml")
+    incident = reading.parse(TEXT.replace('other: "*"', 'other: ">=1"') + more, "thing.yaml")
     around = Around(
         releases=lambda _: ["1.0", "2.0", "2.1", "3.0"],
         contract=lambda name: f"| {name} | works |\n",
@@ -84,7 +84,7 @@ def test_a_page_says_when_and_how_it_is_known():
 
 def test_a_page_of_what_shows_in_no_log():
     text = TEXT[: TEXT.index("signatures:")] + TEXT[TEXT.index("affected:") :] + "when: {packing: 'true'}\n"
-    made = page(incidents.parse(text + "range_from: thread\n", "thing.yaml"), Around(releases=lambda _: ["2.0"]))
+    made = page(reading.parse(text + "range_from: thread\n", "thing.yaml"), Around(releases=lambda _: ["2.0"]))
     assert "In no log: nothing is said." in made
     assert "The range is the thread's" in made
     assert "recognises" not in made

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from knowngood.cli import main
-from knowngood.diagnose_remedies import install
+from knowngood.diagnosing.remedies import install
 
 XTUNER = "AttributeError: 'Qwen2FlashAttention2' object has no attribute '_flash_attention_forward'\n"
 PADDING = (

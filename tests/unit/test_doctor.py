@@ -14,10 +14,10 @@ from types import SimpleNamespace
 import elf_samples
 import pytest
 
-from knowngood import knowledge
 from knowngood.cli import main
 from knowngood.doctor import environment, image, nvml
 from knowngood.errors import MissingError
+from knowngood.solving import knowledge
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 TAG = sysconfig.get_config_var("SOABI")

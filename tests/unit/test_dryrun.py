@@ -3,12 +3,13 @@ from __future__ import annotations
 import pytest
 from samples import FA0, FA2, FA4
 
-from knowngood import base, dryrun
-from knowngood.base import PackagesLock
+from knowngood import dryrun
 from knowngood.cell import parse
-from knowngood.engine import Engine
+from knowngood.engines.engine import Engine
 from knowngood.errors import KnowngoodError
 from knowngood.pipeline import Options, Pipeline
+from knowngood.system import base
+from knowngood.system.base import PackagesLock
 
 WHEEL = "flash_attn-2.8.3.post2+cu13torch2.11cxx11abitrue.sm90-cp311-cp311-linux_x86_64.whl"
 ENGINE = Engine(

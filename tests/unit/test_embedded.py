@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from knowngood import daemon, debian, embedded, paths, unpacked
+from knowngood import paths
+from knowngood.engines import daemon, embedded, unpacked
 from knowngood.errors import KnowngoodError, MissingError
+from knowngood.system import debian
 
 
 @pytest.fixture

@@ -6,9 +6,10 @@ import sys
 
 import pytest
 
-from knowngood import embedded, engine, engineinfo
-from knowngood.engine import Engine, Unsuitable
-from knowngood.engineinfo import Info
+from knowngood.engines import embedded, engine
+from knowngood.engines import info as engineinfo
+from knowngood.engines.engine import Engine, Unsuitable
+from knowngood.engines.info import Info
 from knowngood.errors import MissingError
 
 GOOD = Info(version="28.2.2", os="linux", arch="x86_64", containerd_store=True)
@@ -141,5 +142,5 @@ def test_an_engine_that_is_not_there_is_said_so(monkeypatch, tmp_path):
 
 
 def test_importing_the_engine_does_not_import_the_sdk():
-    code = "import sys, knowngood.engine; sys.exit('docker' in sys.modules)"
+    code = "import sys, knowngood.engines.engine; sys.exit('docker' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

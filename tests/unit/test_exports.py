@@ -17,8 +17,9 @@ from packaging.pylock import Pylock
 from samples import FA0, FA2, FA4, ROOT
 from uv import find_uv_bin
 
-from knowngood import cli, exports, render
-from knowngood.packages_lock import Package, PackagesLock
+from knowngood import cli, render
+from knowngood.locks import exports
+from knowngood.system.packages_lock import Package, PackagesLock
 
 BASE = PackagesLock(
     suite="bookworm",

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from knowngood import knowledge, relations
 from knowngood.errors import UsageError
 from knowngood.gpus import Gpus
+from knowngood.solving import knowledge, relations
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,9 @@ import harvest_registry
 import pytest
 import stamina
 
-from knowngood import contract_table, contracts
-from knowngood.contract_table import Outcome
+from knowngood.contracts import reading
+from knowngood.contracts import table as contract_table
+from knowngood.contracts.table import Outcome
 from knowngood.errors import InputError
 from knowngood.harvest import binding, source
 from knowngood.harvest.contracts import harvest_contracts
@@ -396,7 +397,7 @@ def test_a_call_that_cannot_be_followed_is_unknown(run, registry, table):
 
 
 def test_the_contract_of_the_tests_is_one():
-    assert contracts.parse(CONTRACT, "contracts/small.yaml").version == ("_callee_version",)
+    assert reading.parse(CONTRACT, "contracts/small.yaml").version == ("_callee_version",)
 
 
 def test_what_is_written_does_not_depend_on_the_cache(run, tmp_path):

@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 
-from knowngood import incident_rules, knowledge
-from knowngood.check import check
-from knowngood.diagnose_pages import known_releases, question
+from knowngood.diagnosing.pages import known_releases, question
 from knowngood.errors import InputError
-from knowngood.incident_files import read
-from knowngood.query import Request, attention, requirement
+from knowngood.incidents import rules
+from knowngood.incidents.files import read
 from knowngood.resources import root
-from knowngood.verdict import Result
+from knowngood.solving import knowledge
+from knowngood.solving.check import check
+from knowngood.solving.query import Request, attention, requirement
+from knowngood.solving.verdict import Result
 
 KNOWN = knowledge.read()
 INCIDENTS = {incident.id: incident for incident in read()}
@@ -206,7 +207,7 @@ def test_a_document_carries_the_condition_and_the_page():
 
 
 def test_packages_without_facts_count_by_their_version():
-    made = incident_rules.rule(
+    made = rules.rule(
         "thing",
         {
             "title": "A thing",
@@ -219,7 +220,7 @@ def test_packages_without_facts_count_by_their_version():
     )
     assert made is not None
     universe = KNOWN.universe
-    from knowngood import universe as universes
+    from knowngood.solving import universe as universes
 
     book = universe.world.book
     with_it = universes.build(book, universe.gpus, [*universe.written, made], universe.incidents)
@@ -245,7 +246,7 @@ def test_a_damaged_incident_is_told_with_its_place(tmp_path):
     bad = (tmp_path / f"{SOFTCAP}.yaml").read_text(encoding="utf-8").replace("affected:", "affected: none\nx:")
     (tmp_path / "bad.yaml").write_text(bad, encoding="utf-8")
     with pytest.raises(InputError, match=r"incidents/bad\.yaml:\d+:\d+"):
-        incident_rules.read(tmp_path)
+        rules.read(tmp_path)
 
 
 QUESTIONS = {name: asked for name, one in INCIDENTS.items() if (asked := question(one, known_releases))}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from knowngood import incidents
-from knowngood.diagnose_pages import known_releases
+from knowngood.diagnosing.pages import known_releases
 from knowngood.errors import InputError
-from knowngood.incident_files import read
+from knowngood.incidents import reading
+from knowngood.incidents.files import read
 
 GOOD = """
 title: A thing that was taken away
@@ -26,7 +26,7 @@ confidence: reported
 
 
 def test_a_good_file():
-    made = incidents.parse(GOOD, "incidents/thing-taken-away.yaml")
+    made = reading.parse(GOOD, "incidents/thing-taken-away.yaml")
     assert made.id == "thing-taken-away"
     assert made.severity == "failure"
     assert made.source == ("owner/name#1",)
@@ -36,7 +36,7 @@ def test_a_good_file():
 
 def test_a_signature_may_count_beside_something_only():
     more = "  - {text: \"TypeError: __init__() got 'thing'\", beside: [package/module.py, other/module.py]}\n"
-    made = incidents.parse(GOOD.replace("affected:", more + "affected:"), "incidents/thing.yaml")
+    made = reading.parse(GOOD.replace("affected:", more + "affected:"), "incidents/thing.yaml")
     first, second = made.signatures
     assert not first.beside
     assert [item.text for item in second.beside] == ["package/module.py", "other/module.py"]
@@ -48,7 +48,7 @@ def test_a_signature_may_count_beside_something_only():
 
 
 def test_frames_must_stand_in_a_traceback_where_there_is_one():
-    made = incidents.parse(GOOD.replace("affected:", "frames: [package/module.py]\naffected:"), "incidents/thing.yaml")
+    made = reading.parse(GOOD.replace("affected:", "frames: [package/module.py]\naffected:"), "incidents/thing.yaml")
     assert made.line([7, None], traceback=False) == 7
     assert made.line([7, None], traceback=True) is None
     assert made.line([7, 3], traceback=True) == 7
@@ -82,12 +82,12 @@ def test_frames_must_stand_in_a_traceback_where_there_is_one():
 )
 def test_a_defect_has_its_line(old, new, said, line):
     with pytest.raises(InputError, match=said.replace("{", r"\{").replace("'", "'")) as raised:
-        incidents.parse(GOOD.replace(old, new, 1), "incidents/thing.yaml")
+        reading.parse(GOOD.replace(old, new, 1), "incidents/thing.yaml")
     assert raised.value.problems[0].line == line
     assert raised.value.exit_code == 2
 
 
-NAMES = incidents.Names(
+NAMES = reading.Names(
     rules=frozenset({"torch-runs-on-gpu"}), contracts=frozenset({"thing-other"}), reproductions=frozenset({"thing"})
 )
 
@@ -95,12 +95,12 @@ NAMES = incidents.Names(
 def test_what_it_refers_to_and_when_it_applies():
     text = GOOD + "contract: thing-other\nrule: torch-runs-on-gpu\nreproduction: thing\n"
     text += 'when: {context-parallel: ">1", thing.varlen: "false"}\n'
-    made = incidents.parse(text, "incidents/thing.yaml", NAMES)
+    made = reading.parse(text, "incidents/thing.yaml", NAMES)
     assert (made.contract, made.rule, made.reproduction) == ("thing-other", "torch-runs-on-gpu", "thing")
     assert made.when == {"context-parallel": ">1", "thing.varlen": "false"}
     assert made.range_from is None
-    assert incidents.parse(GOOD + "range_from: thread\n", "incidents/thing.yaml").range_from == "thread"
-    assert incidents.parse(GOOD + "rule: requires:xtuner:torch\n", "incidents/thing.yaml", NAMES).rule
+    assert reading.parse(GOOD + "range_from: thread\n", "incidents/thing.yaml").range_from == "thread"
+    assert reading.parse(GOOD + "rule: requires:xtuner:torch\n", "incidents/thing.yaml", NAMES).rule
 
 
 @pytest.mark.parametrize(
@@ -116,13 +116,13 @@ def test_what_it_refers_to_and_when_it_applies():
 )
 def test_a_reference_to_nothing_has_its_line_and_column(line, said, column):
     with pytest.raises(InputError, match=said.replace("?", r"\?")) as raised:
-        incidents.parse(GOOD + line + "\n", "incidents/thing.yaml", NAMES)
+        reading.parse(GOOD + line + "\n", "incidents/thing.yaml", NAMES)
     assert (raised.value.problems[0].line, raised.value.problems[0].column) == (14, column)
 
 
 def test_a_reason_for_having_neither_beside_one_is_a_contradiction():
     with pytest.raises(InputError, match="neither a contract nor a rule"):
-        incidents.parse(GOOD + "rule: torch-runs-on-gpu\nrange_from: thread\n", "incidents/thing.yaml", NAMES)
+        reading.parse(GOOD + "rule: torch-runs-on-gpu\nrange_from: thread\n", "incidents/thing.yaml", NAMES)
 
 
 SIGNATURES = GOOD[GOOD.index("signatures:") : GOOD.index("affected:")]
@@ -130,26 +130,26 @@ SIGNATURES = GOOD[GOOD.index("signatures:") : GOOD.index("affected:")]
 
 def test_a_silent_fault_may_show_in_no_log():
     text = GOOD.replace(SIGNATURES, "severity: silent\nwhen: {packing: 'true'}\n")
-    assert incidents.parse(text, "incidents/thing.yaml").signatures == ()
+    assert reading.parse(text, "incidents/thing.yaml").signatures == ()
     of_two = GOOD.replace(SIGNATURES, "severity: silent\n")
-    assert incidents.parse(of_two, "incidents/thing.yaml").signatures == ()
+    assert reading.parse(of_two, "incidents/thing.yaml").signatures == ()
     with pytest.raises(InputError, match="needs `affected` of two, or `when`"):
-        incidents.parse(of_two.replace(', other: "*"', ""), "incidents/thing.yaml")
+        reading.parse(of_two.replace(', other: "*"', ""), "incidents/thing.yaml")
     with pytest.raises(InputError, match="needs `affected`, by which"):
-        incidents.parse(text.replace('affected:\n  - {thing: ">=2", other: "*"}\n', ""), "incidents/thing.yaml")
+        reading.parse(text.replace('affected:\n  - {thing: ">=2", other: "*"}\n', ""), "incidents/thing.yaml")
     with pytest.raises(InputError, match="only a silent fault may show in no log"):
-        incidents.parse(GOOD.replace(SIGNATURES, ""), "incidents/thing.yaml")
+        reading.parse(GOOD.replace(SIGNATURES, ""), "incidents/thing.yaml")
 
 
 @pytest.mark.parametrize("text", ["", "- a", "a: b: c", "title: x", "title: [1, 2]\nfix: {a: b}\n", "\t"])
 def test_what_is_no_incident_is_refused(text):
     with pytest.raises(InputError):
-        incidents.parse(text, "incidents/thing.yaml")
+        reading.parse(text, "incidents/thing.yaml")
 
 
 def test_defects_of_all_files_are_told_at_once():
     with pytest.raises(InputError) as raised:
-        incidents.parse_all({"a.yaml": "- a", "b.yaml": GOOD, "c.yaml": GOOD.replace("kind: api-removed", "kind: x")})
+        reading.parse_all({"a.yaml": "- a", "b.yaml": GOOD, "c.yaml": GOOD.replace("kind: api-removed", "kind: x")})
     assert {problem.file for problem in raised.value.problems} == {"a.yaml", "c.yaml"}
 
 

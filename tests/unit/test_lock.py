@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from samples import FA0, FA2, FA4, distribution, distributions
 
-from knowngood import lock
 from knowngood.cell import parse
 from knowngood.errors import KnowngoodError, UsageError
+from knowngood.locks import lock
 
 GROUPS = {"cuda": ["nvidia-*"], "torch": ["torch"], "rest": ["*"]}
 

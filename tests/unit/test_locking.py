@@ -5,11 +5,11 @@ import dataclasses
 import pytest
 from samples import FA0, FA2, FA4, distribution, distributions, parsed, with_
 
-from knowngood import contents, locking, resolve
 from knowngood.cell import parse
 from knowngood.compiling import record
-from knowngood.contents import Contents
 from knowngood.errors import KnowngoodError, MissingError, UsageError
+from knowngood.locks import contents, locking, resolve
+from knowngood.locks.contents import Contents
 
 WHEEL = "flash_attn-2.8.3.post2+cu13torch2.11cxx11abitrue.sm90-cp311-cp311-linux_x86_64.whl"
 

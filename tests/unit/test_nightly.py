@@ -325,8 +325,8 @@ class TestSince:
         assert self.dated(new, last=last).severity == "warning"
 
     def test_the_audit_as_findings(self):
-        from knowngood.audit import Report as Audited
-        from knowngood.audit import Vulnerability
+        from knowngood.publishing.audit import Report as Audited
+        from knowngood.publishing.audit import Vulnerability
 
         item = Vulnerability(package="a", version="1", id="CVE-1", fixed="2")
         found = vulnerabilities(Audited(open=(item,), accepted=(), unanswered=("no answer",), unused=()))

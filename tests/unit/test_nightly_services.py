@@ -8,13 +8,13 @@ import pytest
 from packaging.version import Version
 from samples import FA4
 
-from knowngood import auditing
-from knowngood.audit import Report as Audited
-from knowngood.audit import Vulnerability
 from knowngood.cell import parse
 from knowngood.errors import MissingError
 from knowngood.harvest.index import File, Unanswered, Unreadable
 from knowngood.nightly.services import Audit, Files
+from knowngood.publishing import auditing
+from knowngood.publishing.audit import Report as Audited
+from knowngood.publishing.audit import Vulnerability
 
 
 class Index:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from knowngood import knowledge
 from knowngood.cell import parse
 from knowngood.nightly import upstream
 from knowngood.nightly.upstream import Met, Release
-from knowngood.verdict import Verdict
+from knowngood.solving import knowledge
+from knowngood.solving.verdict import Verdict
 
 KNOWN = knowledge.read()
 CELL = parse("sm90-cu130-torch2.11.0-tf4.57.6-fa0-triton3.6.0-py311")

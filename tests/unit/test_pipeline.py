@@ -12,16 +12,19 @@ import pytest
 import stamina
 from samples import FA0, FA2, FA4, distributions
 
-from knowngood import bases, build, evidence, imagestore, ownership, pipeline, resolve, smoke
+from knowngood import build, evidence, ownership, pipeline, smoke
 from knowngood.cell import parse
-from knowngood.contents import Contents
-from knowngood.engine import Engine
+from knowngood.engines import imagestore
+from knowngood.engines.engine import Engine
 from knowngood.errors import KnowngoodError, MissingError, NetworkError
 from knowngood.evidence import Evidence, Tier, Where
-from knowngood.lock import Distribution, Layer
+from knowngood.locks import resolve
+from knowngood.locks.contents import Contents
+from knowngood.locks.lock import Distribution, Layer
 from knowngood.pipeline import Options, Pipeline
 from knowngood.record import Blob, Manifest
 from knowngood.results import Status
+from knowngood.system import bases
 
 ENGINE = Engine(
     host="unix:///e.sock",
@@ -94,7 +97,7 @@ def world(home, monkeypatch):
 
     monkeypatch.setattr(resolve, "resolve", answer)
     monkeypatch.setattr(
-        "knowngood.contents.read_all", lambda places, _: {name: Contents(size=1, files={}) for name in places}
+        "knowngood.locks.contents.read_all", lambda places, _: {name: Contents(size=1, files={}) for name in places}
     )
     monkeypatch.setattr(bases, "context", lambda *_, **__: "oci-layout:///b@sha256:" + "b" * 64)
     monkeypatch.setattr(build, "existing", existing)

@@ -6,7 +6,7 @@ import pytest
 from samples import distribution
 
 from knowngood import planning, record
-from knowngood.lock import Layer
+from knowngood.locks.lock import Layer
 from knowngood.planning import Action, Holdings, Wanted
 from knowngood.record import Blob, Manifest
 from knowngood.shape import Shape

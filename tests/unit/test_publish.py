@@ -14,28 +14,16 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from samples import FA0, FA2, FA4, ROOT
 
-from knowngood import (
-    attachments,
-    cell,
-    cli,
-    evidence,
-    licences,
-    provenance,
-    readback,
-    record,
-    records,
-    reference,
-    release,
-    sbom,
-    survey,
-)
-from knowngood.attachments import Attachment
+from knowngood import cell, cli, evidence, record, records, survey
 from knowngood.errors import KnowngoodError, MissingError, UsageError
 from knowngood.evidence import Evidence, Where
-from knowngood.manifests import MANIFEST, Descriptor, Manifest, SpoiltError
-from knowngood.packages_lock import Package, PackagesLock
-from knowngood.reference import Reference, Repository, immutable_tag
-from knowngood.registry import Registry
+from knowngood.publishing import licences, provenance, readback, release, sbom
+from knowngood.registries import attachments, reference
+from knowngood.registries.attachments import Attachment
+from knowngood.registries.manifests import MANIFEST, Descriptor, Manifest, SpoiltError
+from knowngood.registries.reference import Reference, Repository, immutable_tag
+from knowngood.registries.registry import Registry
+from knowngood.system.packages_lock import Package, PackagesLock
 
 DIGEST = "sha256:" + "d" * 64
 BASE = PackagesLock(

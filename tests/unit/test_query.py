@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from knowngood import query, wheels
 from knowngood.errors import UsageError
+from knowngood.locks import wheels
+from knowngood.solving import query
 
 
 @pytest.mark.parametrize(

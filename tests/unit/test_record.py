@@ -7,9 +7,9 @@ from samples import FA0, FA4, MATRIX, parsed, with_
 from test_planning import A, B, built
 
 from knowngood import cli, record, sizes, units
-from knowngood.base import PackagesLock
 from knowngood.cell import parse
 from knowngood.errors import InputError, UsageError
+from knowngood.system.base import PackagesLock
 
 
 def test_a_record_is_read_as_it_was_written():

@@ -11,8 +11,8 @@ from samples import FA0, FA2, FA4, KNOWLEDGE, ROOT, distributions, parsed, with_
 from knowngood import matrix, render
 from knowngood.cell import parse
 from knowngood.errors import KnowngoodError, UsageError
-from knowngood.lock import split
-from knowngood.tree import CellLock
+from knowngood.locks.lock import split
+from knowngood.locks.tree import CellLock
 
 TEMPLATES = ROOT / "templates"
 

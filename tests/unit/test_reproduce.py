@@ -13,16 +13,18 @@ import pytest
 import yaml
 from packaging.version import Version
 
-from knowngood import incidents, reproduce_sources, reproductions, resources
+from knowngood import resources
 from knowngood.commands import reproduce as command
 from knowngood.errors import InputError, KnowngoodError, MissingError, UnknownError
 from knowngood.harvest import index
 from knowngood.harvest import run as run_of_harvest
-from knowngood.observation import Observation
-from knowngood.reproduce import CannotTryError, exit_code, reproduce
-from knowngood.reproduce_image import matrix
-from knowngood.reproduce_run import observed, variables
-from knowngood.reproduce_venv import Venv
+from knowngood.incidents import reading
+from knowngood.reproducing import reproductions, sources
+from knowngood.reproducing.image import matrix
+from knowngood.reproducing.observation import Observation
+from knowngood.reproducing.reproduce import CannotTryError, exit_code, reproduce
+from knowngood.reproducing.run import observed, variables
+from knowngood.reproducing.venv import Venv
 
 INCIDENT = """
 title: A method is gone
@@ -96,7 +98,7 @@ def did(**more):
 
 
 def run(place, where, sides=("failing", "fixed", "on two")):
-    known = {"gone": incidents.parse(INCIDENT, "incidents/gone.yaml")}
+    known = {"gone": reading.parse(INCIDENT, "incidents/gone.yaml")}
 
     def unpack(pin, globs, python):
         assert (pin, globs, python) == ("thing==1.0", ("thing/*.py",), "3.9")
@@ -303,13 +305,13 @@ def test_sources_lie_where_an_installer_would_put_them(monkeypatch):
     files = [File("x-1.0-py3-none-any.whl", Version("1.0"), is_wheel=True)]
     monkeypatch.setattr(index, "SimpleIndex", lambda: SimpleNamespace(files=lambda _: files))
     monkeypatch.setattr(run_of_harvest, "open_artefact", lambda *_: Wheel())
-    found = reproduce_sources.unpack("x==1.0", ["x/*.py"], "3.11")
+    found = sources.unpack("x==1.0", ["x/*.py"], "3.11")
     assert found == {
         "x/a.py": b"x-1.0.data/purelib/x/a.py",
         "x-1.0.dist-info/METADATA": b"x-1.0.dist-info/METADATA",
     }
     with pytest.raises(CannotTryError, match=r"has no file y/\*\.py"):
-        reproduce_sources.unpack("x==1.0", ["y/*.py"], "3.11")
+        sources.unpack("x==1.0", ["y/*.py"], "3.11")
 
 
 def test_a_program_without_an_incident_is_an_error(place):
@@ -318,7 +320,7 @@ def test_a_program_without_an_incident_is_an_error(place):
             reproductions.load("gone", place),
             {},
             Fake(),
-            reproduce_sources.unpack,
+            sources.unpack,
             sides=["failing"],
             say=lambda _: None,
         )

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from knowngood import reproductions
-from knowngood.reproduce import CannotTryError, Job
-from knowngood.reproduce_here import Here, unmet
+from knowngood.reproducing import reproductions
+from knowngood.reproducing.here import Here, unmet
+from knowngood.reproducing.reproduce import CannotTryError, Job
 
 PYTEST = importlib.metadata.version("pytest")
 DEFINITION = f"""

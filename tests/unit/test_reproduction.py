@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from knowngood.diagnose_signature import compile_signature
+from knowngood.diagnosing.signature import compile_signature
 from knowngood.errors import InputError
-from knowngood.observation import Observation, Outcome, Seen, judge, whole
-from knowngood.reproduction import Expect, parse
+from knowngood.reproducing.observation import Observation, Outcome, Seen, judge, whole
+from knowngood.reproducing.reproduction import Expect, parse
 
 SIGNATURES = (
     compile_signature("AttributeError: '{name}Attention' object has no attribute '_flash_attention_forward'"),

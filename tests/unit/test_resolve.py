@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from packaging.tags import Tag
 
-from knowngood import host, resolve
+from knowngood import host
 from knowngood.errors import KnowngoodError, MissingError
+from knowngood.locks import resolve
 
 REQUEST = resolve.Request(
     requirements=("torch==2.11.0", "pytest"), excludes=(), python="3.11", glibc="2.36", locked_at="2026-11-20"

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
 
-from knowngood import rules
-from knowngood.domain import Domain, bits, nearest
 from knowngood.errors import InputError, UsageError
-from knowngood.factbook import Factbook
-from knowngood.relations import condition_holds
-from knowngood.world import World, compile_rules
+from knowngood.solving import rules
+from knowngood.solving.domain import Domain, bits, nearest
+from knowngood.solving.factbook import Factbook
+from knowngood.solving.relations import condition_holds
+from knowngood.solving.world import World, compile_rules
 
 VERSIONS = ["1.0", "1.1rc1", "1.1", "1.1.post1", "1.1.1", "1.2.0", "1.10", "2.0b1", "2.0", "2.0.1", "3.0.dev1"]
 
@@ -139,7 +139,7 @@ def test_bits_and_masks_agree():
 
 def test_the_rules_that_ship_are_alive():
     """Each has an id of its own, speaks of facts that exist, and excludes something (or is about a wheel)."""
-    from knowngood import knowledge
+    from knowngood.solving import knowledge
 
     universe = knowledge.read().universe
     ids = [made.id for made in universe.rules]
@@ -155,10 +155,10 @@ def test_the_rules_that_ship_are_alive():
 
 
 def test_facts_that_are_missing_make_things_unknown_not_wrong():
-    from knowngood import knowledge, universe
-    from knowngood.check import check
-    from knowngood.published import Published
-    from knowngood.query import from_document
+    from knowngood.solving import knowledge, universe
+    from knowngood.solving.check import check
+    from knowngood.solving.published import Published
+    from knowngood.solving.query import from_document
 
     known = knowledge.read()
     book = known.universe.world.book

@@ -10,13 +10,14 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from knowngood import evidence, knowledge, project, resources, sealed
+from knowngood import evidence, project, resources, sealed
 from knowngood.cli import main
 from knowngood.errors import UsageError
-from knowngood.picking import pick
-from knowngood.query import Request
 from knowngood.runs import observed
 from knowngood.site import asking, catalog, collect, folder, pages, picture, script, sheets, verdicts
+from knowngood.solving import knowledge
+from knowngood.solving.picking import pick
+from knowngood.solving.query import Request
 
 ROOT = resources.root()
 CELL = "sm90-cu130-torch2.11.0-tf5.17.0-fa4.0.0b33-triton3.6.0-py311"

@@ -12,8 +12,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from knowngood import resources
-from knowngood.diagnose import diagnose
-from knowngood.incident_files import read
+from knowngood.diagnosing.diagnose import diagnose
+from knowngood.incidents.files import read
 from knowngood.site import script, signatures
 
 KNOWN = read()

@@ -14,7 +14,7 @@ from samples import FA4
 
 from knowngood import smoke
 from knowngood.cell import parse
-from knowngood.engine import Engine
+from knowngood.engines.engine import Engine
 from knowngood.errors import KnowngoodError, MissingError
 from knowngood.evidence import Where
 from knowngood.smoke import Options

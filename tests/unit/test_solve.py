@@ -8,13 +8,21 @@ from collections.abc import Iterator, Mapping
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from knowngood.compiled import Compiled
-from knowngood.domain import Domain
-from knowngood.explain import Demand, Problem, distance, minimal_conflict, minimal_rules, relaxation, smallest_change
-from knowngood.factbook import Factbook
-from knowngood.rules import Rule
-from knowngood.solve import Search
-from knowngood.world import Box, World
+from knowngood.solving.compiled import Compiled
+from knowngood.solving.domain import Domain
+from knowngood.solving.explain import (
+    Demand,
+    Problem,
+    distance,
+    minimal_conflict,
+    minimal_rules,
+    relaxation,
+    smallest_change,
+)
+from knowngood.solving.factbook import Factbook
+from knowngood.solving.rules import Rule
+from knowngood.solving.solve import Search
+from knowngood.solving.world import Box, World
 
 SIZES = {"a": 3, "b": 4, "c": 3, "d": 2}
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from knowngood import knowledge
 from knowngood.cell import Cell, parse
-from knowngood.check import check
 from knowngood.cli import main
-from knowngood.picked import Picked
-from knowngood.picking import considered, pick
-from knowngood.query import Request, attention, from_document, requirement
+from knowngood.solving import knowledge
+from knowngood.solving.check import check
+from knowngood.solving.picked import Picked
+from knowngood.solving.picking import considered, pick
+from knowngood.solving.query import Request, attention, from_document, requirement
 
 KNOWN = knowledge.read()
 BOOK = KNOWN.universe.world.book

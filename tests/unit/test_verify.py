@@ -12,11 +12,13 @@ import zstandard
 from samples import FA4
 from test_planning import A, built
 
-from knowngood import bases, build, cli, engine, imagediff, imagestore, pipeline, records, sdk, verify
+from knowngood import build, cli, imagediff, pipeline, records, verify
 from knowngood.cell import parse
-from knowngood.engine import Engine
+from knowngood.engines import engine, imagestore, sdk
+from knowngood.engines.engine import Engine
 from knowngood.errors import KnowngoodError
 from knowngood.pipeline import Options, Pipeline
+from knowngood.system import bases
 from knowngood.verify import Outcome
 
 BASE = "sha256:" + "b" * 64

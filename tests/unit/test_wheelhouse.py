@@ -6,9 +6,9 @@ import hashlib
 import pytest
 from samples import FA0, FA2, FA4
 
-from knowngood import wheelhouse
 from knowngood.cell import parse
 from knowngood.errors import KnowngoodError, UsageError
+from knowngood.locks import wheelhouse
 
 FILE = "flash_attn-2.8.3.post2+cu13torch2.11cxx11abitrue.sm90-cp311-cp311-linux_x86_64.whl"
 CELL = parse(FA2)

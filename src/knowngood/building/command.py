@@ -9,7 +9,7 @@ from pathlib import Path
 from knowngood import build
 from knowngood.building import derive
 from knowngood.building.builder import Builder
-from knowngood.reference import Reference, Repository
+from knowngood.registries.reference import Reference, Repository
 
 RUN = "KNOWNGOOD_RUN"
 """The build argument by which a step is another one each time."""

@@ -6,14 +6,15 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from knowngood import build, publish
+from knowngood import build
 from knowngood.building import jobs, tags
 from knowngood.errors import KnowngoodError
-from knowngood.manifests import Manifest
 from knowngood.planning import Holdings, Key, Wanted
+from knowngood.publishing import publish
 from knowngood.record import Blob
 from knowngood.record import Manifest as Described
-from knowngood.registry import Registry
+from knowngood.registries.manifests import Manifest
+from knowngood.registries.registry import Registry
 
 
 @dataclass(frozen=True)

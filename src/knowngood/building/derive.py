@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 
-from knowngood.lock import Layer
+from knowngood.locks.lock import Layer
 
 TARGET = "knowngood-layers"
 VENV, SUITE = "venv", "suite"

@@ -9,11 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from knowngood import debian, embedded, sdk
-from knowngood import engine as engines
 from knowngood.building.builder import DOCKER, Builder, inspected
-from knowngood.engine import Engine
+from knowngood.engines import embedded, sdk
+from knowngood.engines import engine as engines
+from knowngood.engines.engine import Engine
 from knowngood.errors import KnowngoodError, MissingError, redacted
+from knowngood.system import debian
 
 HERE = "default"
 """The name of this machine's engine, as docker has it too."""

@@ -10,20 +10,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from knowngood import build, ownership, paths, pipeline, record, sdk
-from knowngood import engine as engines
+from knowngood import build, ownership, paths, pipeline, record
 from knowngood.building import derive, find, jobs, tags
 from knowngood.building.builder import Builder
 from knowngood.building.command import Order
 from knowngood.building.depot import Depot
 from knowngood.cell import Cell
-from knowngood.engine import Engine
+from knowngood.engines import engine as engines
+from knowngood.engines import sdk
+from knowngood.engines.engine import Engine
 from knowngood.errors import KnowngoodError, MissingError
 from knowngood.evidence import Evidence
+from knowngood.locks.tree import CellLock
 from knowngood.pipeline import Pipeline, Say
 from knowngood.planning import Key, Wanted
 from knowngood.record import Record
-from knowngood.tree import CellLock
 
 
 class LostError(MissingError):

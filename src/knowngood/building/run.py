@@ -15,7 +15,7 @@ from knowngood.building.fleet import Fleet, Hands
 from knowngood.building.jobs import LayerJob
 from knowngood.building.line import FarPipeline, Site
 from knowngood.cell import Cell, parse
-from knowngood.engine import Engine
+from knowngood.engines.engine import Engine
 from knowngood.errors import KnowngoodError
 from knowngood.pipeline import Options
 from knowngood.planning import Holdings, Wanted

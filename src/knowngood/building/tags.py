@@ -7,7 +7,7 @@ so whoever wants the same finds the same.
 from __future__ import annotations
 
 from knowngood.planning import Key
-from knowngood.reference import MAX_TAG, SHORT
+from knowngood.registries.reference import MAX_TAG, SHORT
 
 
 def image(inputs: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from pathlib import PurePosixPath
 
-from knowngood.tree import CellLock
+from knowngood.locks.tree import CellLock
 
 EVERY = ("docker/recipe", "smoke_tests")
 """Folders that are in every image."""

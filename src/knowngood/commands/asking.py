@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from knowngood.errors import UsageError
 
 if TYPE_CHECKING:
-    from knowngood.query import Request
+    from knowngood.solving.query import Request
 
 
 def add_request(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +47,7 @@ def intermix(parser: argparse.ArgumentParser) -> None:
 
 def request_of(arguments: argparse.Namespace) -> Request:
     """The request of the command line."""
-    from knowngood import query
+    from knowngood.solving import query
 
     axes = {name: query.axis(name, value) for name in query.AXES if (value := getattr(arguments, name)) is not None}
     packages = [query.requirement(text, python=axes.get("python")) for text in arguments.requirements]

@@ -11,7 +11,7 @@ from knowngood.cli import Answer
 from knowngood.commands import common
 
 if TYPE_CHECKING:
-    from knowngood.audit import Report
+    from knowngood.publishing.audit import Report
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -22,7 +22,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Ask both services about everything that the cells lock; what one does not answer is unknown."""
-    from knowngood import audit, auditing, progress, select
+    from knowngood import progress, select
+    from knowngood.publishing import audit, auditing
 
     here = project.find()
     cells = select.select(here.matrix.cells, here.matrix.aliases, arguments.select)
@@ -42,7 +43,7 @@ def _document(report: Report) -> dict[str, object]:
 
 
 def _text(report: Report, wheels: int) -> str:
-    from knowngood import allowlist
+    from knowngood.publishing import allowlist
 
     lines = [
         f"{item.package} {item.version}: {item.id}" + (f", fixed in {item.fixed}" if item.fixed else ", no fix yet")

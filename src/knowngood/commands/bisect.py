@@ -38,7 +38,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Bisect: exit 0 when the culprit was found and shown, 1 when there is none, 3 when it is not sure."""
-    from knowngood import progress, wheelhouse
+    from knowngood import progress
+    from knowngood.locks import wheelhouse
     from knowngood.nightly import culprit, pins
 
     here = project.find()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from knowngood.cell import Cell
     from knowngood.compiling.order import Options as CompileOptions
     from knowngood.compiling.order import Order
-    from knowngood.engine import Engine
+    from knowngood.engines.engine import Engine
     from knowngood.pipeline import Options
     from knowngood.results import Result
 
@@ -52,7 +52,8 @@ def configure(parser: argparse.ArgumentParser, *, quick: bool = True) -> None:
 
 def run(arguments: argparse.Namespace, *, smoke: bool = True, words: list[str] | None = None) -> Answer:
     """Build and prove the selected cells; the first cell that fails decides the exit code."""
-    from knowngood import engine, progress, select
+    from knowngood import progress, select
+    from knowngood.engines import engine
 
     far = on_builders.wanted(arguments)
     here = project.find()
@@ -99,9 +100,10 @@ def _standing(repository: str, here: project.Project, cells: Sequence[Cell], *, 
     """The cells for which there is nothing to do: the registry has their image, and a good run of it is committed."""
     import time
 
-    from knowngood import evidence, release
-    from knowngood.reference import Repository
-    from knowngood.registry import Registry
+    from knowngood import evidence
+    from knowngood.publishing import release
+    from knowngood.registries.reference import Repository
+    from knowngood.registries.registry import Registry
     from knowngood.results import Result, Status
 
     start = time.monotonic()
@@ -174,10 +176,10 @@ def _compile(
 def _to_compile(
     arguments: argparse.Namespace, here: project.Project, cells: Sequence[Cell]
 ) -> tuple[Sequence[Order], CompileOptions]:
-    from knowngood import wheelhouse
     from knowngood.commands import compile as compiling
     from knowngood.compiling.order import Options as CompileOptions
     from knowngood.compiling.order import orders
+    from knowngood.locks import wheelhouse
 
     house, listed = wheelhouse.folder(arguments.wheelhouse), compiling.published_list(here)
     return orders(cells, here.matrix), CompileOptions(wheelhouse=house, wheels=listed)
@@ -207,7 +209,8 @@ def _jobs(text: str) -> int:
 
 def options(arguments: argparse.Namespace, *, smoke: bool) -> Options:
     """The run's options from the command line's."""
-    from knowngood import pipeline, wheelhouse
+    from knowngood import pipeline
+    from knowngood.locks import wheelhouse
 
     return pipeline.Options(
         wheelhouse=wheelhouse.folder(arguments.wheelhouse),

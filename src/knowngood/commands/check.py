@@ -13,9 +13,9 @@ from knowngood.commands.asking import add_request, request_of
 from knowngood.errors import KnowngoodError, UsageError
 
 if TYPE_CHECKING:
-    from knowngood.knowledge import Knowledge
-    from knowngood.query import Request
-    from knowngood.verdict import Result
+    from knowngood.solving.knowledge import Knowledge
+    from knowngood.solving.query import Request
+    from knowngood.solving.verdict import Result
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Answer one question, or a batch."""
-    from knowngood import knowledge
+    from knowngood.solving import knowledge
 
     if arguments.batch is not None:
         return _batch(knowledge.read(), arguments.batch)
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> Answer:
 
 def answer(known: Knowledge, request: Request) -> Result:
     """The answer to a request."""
-    from knowngood.check import check
+    from knowngood.solving.check import check
 
     return check(known.for_request(request), request, known.published)
 
@@ -70,7 +70,7 @@ def _batch(known: Knowledge, name: str) -> Answer:
 
 
 def _line(known: Knowledge, line: str) -> dict[str, Any]:
-    from knowngood import query
+    from knowngood.solving import query
 
     try:
         return answer(known, query.from_document(json.loads(line))).document()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from knowngood.cell import Cell
     from knowngood.compiling.order import Options, Order
     from knowngood.compiling.run import Compiler
-    from knowngood.engine import Engine
+    from knowngood.engines.engine import Engine
     from knowngood.matrix import Matrix
     from knowngood.pipeline import Options as BuildOptions
 
@@ -79,10 +79,11 @@ def supply(
 
     Without builders it is this machine's engine that compiles.
     """
-    from knowngood import engine, progress
+    from knowngood import progress
     from knowngood.compiling import placed
     from knowngood.compiling.on_builder import OnBuilder
     from knowngood.compiling.run import Compiler
+    from knowngood.engines import engine
 
     if fleet is None:
         with progress.reporter("engine") as say:
@@ -162,8 +163,8 @@ def published_list(here: project.Project) -> Path | None:
 def _options(arguments: argparse.Namespace, here: project.Project) -> Options:
     from pathlib import Path
 
-    from knowngood import wheelhouse
     from knowngood.compiling.order import Options
+    from knowngood.locks import wheelhouse
 
     return Options(
         wheelhouse=wheelhouse.folder(arguments.wheelhouse),

@@ -12,8 +12,8 @@ from knowngood.cli import Answer
 from knowngood.errors import KnowngoodError, UsageError, from_os
 
 if TYPE_CHECKING:
-    from knowngood.diagnose import Diagnosis, Match
-    from knowngood.diagnose_known import Known
+    from knowngood.diagnosing.diagnose import Diagnosis, Match
+    from knowngood.diagnosing.known import Known
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -24,8 +24,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Diagnose one log."""
-    from knowngood import diagnose_known
-    from knowngood.diagnose import diagnose
+    from knowngood.diagnosing import known as diagnose_known
+    from knowngood.diagnosing.diagnose import diagnose
 
     name = arguments.log or "-"
     if name == "-" and arguments.log is None and sys.stdin.isatty():
@@ -50,13 +50,14 @@ def run(arguments: argparse.Namespace) -> Answer:
 
 def _tried(found: Diagnosis, known: Known) -> Diagnosis:
     """With the remedies tried against the facts, where there is anything to try."""
-    from knowngood import diagnose_remedies as remedies
-    from knowngood import incident_rules, knowledge
+    from knowngood.diagnosing import remedies
+    from knowngood.incidents import rules
+    from knowngood.solving import knowledge
 
     packages = remedies.concerned(found)
     if not packages or known.cards is None:
         return found
-    told = (made for incident in known.incidents if (made := incident_rules.of(incident)) is not None)
+    told = (made for incident in known.incidents if (made := rules.of(incident)) is not None)
     return remedies.judged(found, knowledge.universe_of(packages, [*known.rules, *told], known.cards))
 
 

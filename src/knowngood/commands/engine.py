@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from knowngood.cli import Answer
 
 if TYPE_CHECKING:
-    from knowngood.engine import Engine
+    from knowngood.engines.engine import Engine
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +23,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Do the action."""
-    from knowngood import embedded, engine, progress
+    from knowngood import progress
+    from knowngood.engines import embedded, engine
     from knowngood.errors import MissingError
 
     if arguments.action == "down":

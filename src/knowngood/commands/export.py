@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from knowngood import project
 from knowngood.cli import Answer
 from knowngood.errors import UsageError
-from knowngood.exports import Format
+from knowngood.locks.exports import Format
 
 if TYPE_CHECKING:
-    from knowngood.tree import CellLock
+    from knowngood.locks.tree import CellLock
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -30,9 +30,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Write the lock in that form."""
-    from knowngood import exports, release, select
+    from knowngood import select
     from knowngood.atomic import write_text
-    from knowngood.reference import Reference
+    from knowngood.locks import exports
+    from knowngood.publishing import release
+    from knowngood.registries.reference import Reference
 
     here = project.find()
     cells = select.select(here.matrix.cells, here.matrix.aliases, [arguments.cell])
@@ -62,8 +64,9 @@ def run(arguments: argparse.Namespace) -> Answer:
 
 def _urls(locked: CellLock) -> Mapping[str, str]:
     """Where the wheels of the lock are, by their hash."""
-    from knowngood import located, progress
+    from knowngood import progress
     from knowngood.harvest.index import SimpleIndex
+    from knowngood.locks import located
 
     with progress.reporter(str(locked.cell)) as say:
         say(f"asking the index where {len(locked.distributions)} wheels are")

@@ -100,8 +100,9 @@ def _contracts(root: Path, names: Sequence[str]) -> dict[str, str]:
 
 
 def _harvest_contracts(root: Path, texts: Mapping[str, str], arguments: argparse.Namespace) -> Answer:
-    from knowngood import contract_table, progress
-    from knowngood.contract_files import rewritten, table
+    from knowngood import progress
+    from knowngood.contracts import table as contract_table
+    from knowngood.contracts.files import rewritten, table
     from knowngood.harvest.contracts import harvest_contracts
 
     with progress.reporter("harvest") as say:
@@ -136,7 +137,7 @@ def _place(root: Path, file: str) -> Path:
 
 
 def _check(root: Path, texts: Mapping[str, str]) -> Answer:
-    from knowngood.contract_files import stale
+    from knowngood.contracts.files import stale
 
     problems = stale(root, texts, lambda file: _place(root, file))
     text = "\n\n".join(problems) if problems else f"{len(texts)} contracts: every incident's range is what they say"

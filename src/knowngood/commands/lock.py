@@ -22,8 +22,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Lock the selected cells; a cell that fails does not stop the others."""
-    from knowngood import locking, progress, select, table, wheelhouse
+    from knowngood import progress, select, table
     from knowngood.errors import KnowngoodError
+    from knowngood.locks import locking, wheelhouse
 
     here = project.find()
     matrix = here.matrix
@@ -62,8 +63,9 @@ def run(arguments: argparse.Namespace) -> Answer:
 
 
 def _lock_base(here: project.Project, name: str) -> Answer:
-    from knowngood import bases, progress
+    from knowngood import progress
     from knowngood.errors import UsageError
+    from knowngood.system import bases
 
     if name not in here.matrix.bases:
         raise UsageError(f"{name!r} is not in matrix.yaml's bases; they are {', '.join(here.matrix.bases)}")

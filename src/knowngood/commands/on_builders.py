@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from knowngood.building.builder import Builder
     from knowngood.building.run import Run
     from knowngood.cell import Cell
-    from knowngood.engine import Engine
+    from knowngood.engines.engine import Engine
     from knowngood.pipeline import Options
     from knowngood.project import Project
     from knowngood.results import Result
@@ -94,8 +94,8 @@ def prepared(arguments: argparse.Namespace, here: Project, options: Options, pro
     from knowngood import progress
     from knowngood.building import builder, find, run
     from knowngood.building.depot import Depot
-    from knowngood.reference import Repository
-    from knowngood.registry import Registry
+    from knowngood.registries.reference import Repository
+    from knowngood.registries.registry import Registry
 
     where = arguments.to or os.environ.get("KNOWNGOOD_BUILDS")
     if not where:

@@ -10,7 +10,7 @@ from knowngood.cli import Answer
 from knowngood.commands.asking import add_request, request_of
 
 if TYPE_CHECKING:
-    from knowngood.picked import Choice, Clash, Picked
+    from knowngood.solving.picked import Choice, Clash, Picked
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -23,8 +23,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Pick."""
-    from knowngood import knowledge
-    from knowngood.picking import pick
+    from knowngood.solving import knowledge
+    from knowngood.solving.picking import pick
 
     request = request_of(arguments)
     known = knowledge.read()

@@ -13,7 +13,7 @@ from knowngood.errors import UsageError
 
 if TYPE_CHECKING:
     from knowngood.cell import Cell
-    from knowngood.engine import Engine
+    from knowngood.engines.engine import Engine
     from knowngood.planning import CellPlan, LayerPlan, Plan
 
 FORMATS = ("github", "gitlab", "buildkite", "bake", "json")
@@ -40,7 +40,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Show the plan for the selected cells (default: all)."""
-    from knowngood import select, survey, wheelhouse
+    from knowngood import select, survey
+    from knowngood.locks import wheelhouse
 
     here = project.find()
     cells = select.select(here.matrix.cells, here.matrix.aliases, arguments.select)
@@ -63,9 +64,9 @@ def run(arguments: argparse.Namespace) -> Answer:
 
 def _standing(here: project.Project, cells: list[Cell], repository: str, *, insecure: bool) -> dict[str, str]:
     """Where the cells stand, for which there is nothing to do."""
-    from knowngood import release
-    from knowngood.reference import Repository
-    from knowngood.registry import Registry
+    from knowngood.publishing import release
+    from knowngood.registries.reference import Repository
+    from knowngood.registries.registry import Registry
 
     registry = Registry(Repository.parse(repository), insecure=insecure)
     found = release.standing(here, registry, cells)
@@ -119,8 +120,9 @@ def _commands(arguments: argparse.Namespace, here: project.Project, cells: list[
     """What builds each cell here, as `knowngood build --dry-run` has it, by the Dockerfile that is there."""
     import shlex
 
-    from knowngood import cell, dryrun, pipeline, render, wheelhouse
+    from knowngood import cell, dryrun, pipeline, render
     from knowngood.errors import KnowngoodError
+    from knowngood.locks import wheelhouse
 
     options = pipeline.Options(wheelhouse=wheelhouse.folder(arguments.wheelhouse), prove=False)
     line = pipeline.Pipeline(here, options, dryrun.engine())
@@ -139,7 +141,7 @@ def _commands(arguments: argparse.Namespace, here: project.Project, cells: list[
 
 
 def _engine() -> Engine | None:
-    from knowngood import engine
+    from knowngood.engines import engine
 
     system = engine.find_system()
     return system if isinstance(system, engine.Engine) else engine.find_embedded()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from knowngood.cell import Cell
     from knowngood.pipeline import Pipeline
-    from knowngood.registry import Registry
+    from knowngood.registries.registry import Registry
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -41,12 +41,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Publish the selected cells, then move the aliases; the first cell that fails decides the exit code."""
-    from knowngood.reference import Repository
-    from knowngood.registry import Registry
+    from knowngood.registries.reference import Repository
+    from knowngood.registries.registry import Registry
 
     if arguments.verify:
         return _verify(arguments)
-    from knowngood import progress, release, select
+    from knowngood import progress, select
+    from knowngood.publishing import release
 
     where = arguments.to or os.environ.get("KNOWNGOOD_REPOSITORY")
     if not where:
@@ -84,7 +85,9 @@ def run(arguments: argparse.Namespace) -> Answer:
 
 
 def _line(here: project.Project) -> Pipeline:
-    from knowngood import engine, pipeline, progress, wheelhouse
+    from knowngood import pipeline, progress
+    from knowngood.engines import engine
+    from knowngood.locks import wheelhouse
 
     with progress.reporter("engine") as say:
         found = engine.ensure(say=say)
@@ -94,7 +97,7 @@ def _line(here: project.Project) -> Pipeline:
 def _one(
     line: Pipeline, cell: Cell, registry: Registry, arguments: argparse.Namespace, say: Any
 ) -> tuple[dict[str, Any], KnowngoodError | None]:
-    from knowngood import publish, release
+    from knowngood.publishing import publish, release
 
     row: dict[str, Any] = {"id": str(cell), "status": "failed", "tag": None, "digest": None, "error": None}
     try:
@@ -113,7 +116,7 @@ def _one(
 
 
 def _move(registry: Registry, alias: str, digest: str, row: dict[str, Any]) -> KnowngoodError | None:
-    from knowngood import publish
+    from knowngood.publishing import publish
 
     try:
         row["moved"] = publish.move(registry, alias, digest)
@@ -147,9 +150,10 @@ def _text(rows: list[dict[str, Any]], aliases: Mapping[str, Mapping[str, Any]], 
 
 
 def _verify(arguments: argparse.Namespace) -> Answer:
-    from knowngood import progress, readback
-    from knowngood.reference import Reference
-    from knowngood.registry import Registry
+    from knowngood import progress
+    from knowngood.publishing import readback
+    from knowngood.registries.reference import Reference
+    from knowngood.registries.registry import Registry
 
     if arguments.select or arguments.all or arguments.dry_run:
         raise UsageError("--verify reads one image; SELECT, --all and --dry-run do not go with it")

@@ -23,8 +23,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Render every cell that has a lock, the tables and the workflows."""
-    from knowngood import locking, render
+    from knowngood import render
     from knowngood.atomic import write_text
+    from knowngood.locks import locking
 
     here = project.find()
     wanted = {}
@@ -62,9 +63,10 @@ def run(arguments: argparse.Namespace) -> Answer:
 
 def _pages(here: project.Project, runs: Sequence[Evidence]) -> tuple[dict[Path, str], list[Path]]:
     """What follows from facts, incidents, evidence and templates, and the pages that nothing is behind any more."""
-    from knowngood import attention_pages, compatibility, diagnose_pages, readme
+    from knowngood import attention_pages, compatibility, readme
     from knowngood.ci import workflows
-    from knowngood.incident_files import read
+    from knowngood.diagnosing import pages as diagnose_pages
+    from knowngood.incidents.files import read
 
     wanted: dict[Path, str] = {}
     strays: list[Path] = []
@@ -74,7 +76,7 @@ def _pages(here: project.Project, runs: Sequence[Evidence]) -> tuple[dict[Path, 
         front = readme.replaced(front, "compatibility", compatibility.readme())
         wanted[here.root / "README.md"] = readme.replaced(front, "cells", readme.cells(_rows(here, runs)))
     if (here.root / "facts" / "contracts").is_dir():
-        from knowngood.contract_files import rendered
+        from knowngood.contracts.files import rendered
 
         wanted[here.root / "docs/contract-tables.md"] = rendered(here.root)
     if (here.root / "incidents").is_dir():
@@ -114,8 +116,8 @@ def _rows(here: project.Project, every: Sequence[Evidence]) -> list[Row]:
 
 
 def _picture(here: project.Project) -> str:
-    from knowngood import factbook
     from knowngood.site import collect, picture
+    from knowngood.solving import factbook
 
     book = factbook.read(here.root / "facts")
     return picture.svg(collect.seen(here, here.evidence, book)[0], here.templates / "site")

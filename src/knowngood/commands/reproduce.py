@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from knowngood.progress import Say
-    from knowngood.reproduce import Place
+    from knowngood.reproducing.reproduce import Place
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -36,9 +36,10 @@ def run(arguments: argparse.Namespace) -> Answer:
     """Reproduce one, or list all."""
     if arguments.incident is None:
         return _list()
-    from knowngood import progress, reproductions
-    from knowngood.reproduce import exit_code, reproduce
-    from knowngood.reproduce_sources import unpack
+    from knowngood import progress
+    from knowngood.reproducing import reproductions
+    from knowngood.reproducing.reproduce import exit_code, reproduce
+    from knowngood.reproducing.sources import unpack
 
     case = reproductions.load(arguments.incident)
     sides = case.definition.chosen(arguments.side)
@@ -59,27 +60,28 @@ def _place(name: str, *, keep: bool, say: Say) -> Place:
     from knowngood import project
 
     if name == "here":
-        from knowngood.reproduce_here import Here
+        from knowngood.reproducing.here import Here
 
         return Here()
     if name == "venv":
-        from knowngood.reproduce_venv import Venv
+        from knowngood.reproducing.venv import Venv
 
         return Venv(locked_at=project.find().matrix.locked_at, keep=keep)
-    from knowngood import engine
-    from knowngood.reproduce_image import Images
+    from knowngood.engines import engine
+    from knowngood.reproducing.image import Images
 
     return Images(project.find(), engine.ensure(say=say), keep=keep)
 
 
 def _incidents() -> Mapping[str, Any]:
-    from knowngood.incident_files import read
+    from knowngood.incidents.files import read
 
     return {incident.id: incident for incident in read()}
 
 
 def _table(found: Mapping[str, Any], *, part: bool) -> str:
-    from knowngood import reproductions, table
+    from knowngood import table
+    from knowngood.reproducing import reproductions
 
     rows = [[side["side"], side["outcome"], reproductions.told(side)] for side in found["sides"]]
     lines = [table.text(["side", "outcome", "what it did"], rows)]
@@ -88,7 +90,8 @@ def _table(found: Mapping[str, Any], *, part: bool) -> str:
 
 
 def _list() -> Answer:
-    from knowngood import reproductions, table
+    from knowngood import table
+    from knowngood.reproducing import reproductions
 
     rows, document = [], []
     for name in reproductions.names():

@@ -26,7 +26,8 @@ def run(arguments: argparse.Namespace) -> Answer:
     """Print the document."""
     import json
 
-    from knowngood import release, select
+    from knowngood import select
+    from knowngood.publishing import release
 
     here = project.find()
     if arguments.refresh_licences:
@@ -39,7 +40,8 @@ def run(arguments: argparse.Namespace) -> Answer:
 
 
 def _refresh(here: project.Project) -> Answer:
-    from knowngood import licences, progress
+    from knowngood import progress
+    from knowngood.publishing import licences
 
     locks = [locked for cell in here.matrix.cells if (locked := here.tree.load(cell))]
     wheels = {item.sha256: item for locked in locks for item in locked.distributions}

@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     """Make the site."""
     from knowngood import project
     from knowngood.errors import UsageError
-    from knowngood.incident_files import read
+    from knowngood.incidents.files import read
     from knowngood.site import folder, make
 
     here = project.find()

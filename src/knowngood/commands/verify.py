@@ -32,8 +32,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Verify the selected cells (default: all); one that fails does not stop the others."""
-    from knowngood import engine, pipeline, progress, select, verify, wheelhouse
+    from knowngood import pipeline, progress, select, verify
+    from knowngood.engines import engine
     from knowngood.errors import KnowngoodError
+    from knowngood.locks import wheelhouse
 
     here = project.find()
     cells = select.select(here.matrix.cells, here.matrix.aliases, arguments.select)

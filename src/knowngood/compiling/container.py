@@ -16,17 +16,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from knowngood import machine, sdk
+from knowngood import machine
 from knowngood.cell import Cell
 from knowngood.compiling import inside
 from knowngood.compiling.place import Ended, Planned, Power, Say
+from knowngood.engines import sdk
 from knowngood.errors import MissingError
 
 if TYPE_CHECKING:
     from docker.models.containers import Container
 
     from docker import DockerClient
-    from knowngood.engine import Engine
+    from knowngood.engines.engine import Engine
 
 LABEL = "io.knowngood.compile"
 _POLL = 1.0  # seconds

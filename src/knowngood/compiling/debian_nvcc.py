@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from knowngood import apt, debian
 from knowngood.compiling.toolkit import EPOCH, HOME, Tools
 from knowngood.errors import KnowngoodError
 from knowngood.paths import cache_dir, locked
+from knowngood.system import apt, debian
 
 SUITES = ("trixie", "bookworm")
 """Where to look, newest first; which CUDA they have is read from the mirror."""

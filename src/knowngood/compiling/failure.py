@@ -32,8 +32,8 @@ def failure(ended: Ended, each: int) -> KnowngoodError:
 
 def _known(log: Path) -> str:
     """What `diagnose` knows of the log, as further lines."""
-    from knowngood import diagnose
-    from knowngood.incident_files import read
+    from knowngood.diagnosing import diagnose
+    from knowngood.incidents.files import read
 
     with log.open("rb") as opened:
         matches = diagnose.diagnose(opened, read()).matches

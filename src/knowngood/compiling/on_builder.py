@@ -10,7 +10,7 @@ import uuid
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from knowngood import bases, build, paths
+from knowngood import build, paths
 from knowngood.building import derive
 from knowngood.building.command import RUN
 from knowngood.building.line import FarPipeline, Run, Stages
@@ -19,6 +19,7 @@ from knowngood.compiling import inside, recipe, stage
 from knowngood.compiling.place import Ended, Planned, Power, Say
 from knowngood.dryrun import FOLDER
 from knowngood.errors import MissingError
+from knowngood.system import bases
 
 LOOK = """\
 FROM base AS looked

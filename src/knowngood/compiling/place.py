@@ -11,8 +11,8 @@ from knowngood import build
 from knowngood.cell import Cell
 from knowngood.compiling import record
 from knowngood.compiling.source import Sdist
+from knowngood.locks.tree import CellLock
 from knowngood.pipeline import Pipeline
-from knowngood.tree import CellLock
 
 Say = Callable[[str], None]
 

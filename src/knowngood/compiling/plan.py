@@ -6,10 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from knowngood import dryrun, locking, wheelhouse
+from knowngood import dryrun
 from knowngood.compiling import environment, inside, place, recipe, record, source, toolkit
 from knowngood.compiling.order import Options, Order
 from knowngood.compiling.place import Host, Place, Planned
+from knowngood.locks import locking, wheelhouse
 from knowngood.paths import cache_dir
 from knowngood.pipeline import Pipeline
 from knowngood.project import cxx11abi

@@ -18,11 +18,11 @@ from urllib.parse import unquote, urlsplit
 
 from packaging.utils import parse_wheel_filename
 
-from knowngood import wheelhouse
 from knowngood.cell import Cell
 from knowngood.compiling import pack, record
 from knowngood.compiling.record import Record
 from knowngood.errors import InputError, KnowngoodError, MissingError, Problem, UsageError
+from knowngood.locks import wheelhouse
 
 _PIECE = 1 << 20
 _TIMEOUT = (20, 120)

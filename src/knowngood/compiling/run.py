@@ -8,13 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from knowngood import paths, wheelhouse
+from knowngood import paths
 from knowngood.cell import Cell
 from knowngood.compiling import failure, pack, plan, published, recipe, record
 from knowngood.compiling.order import Options, Order, Result, Status
 from knowngood.compiling.place import Place, Planned
 from knowngood.compiling.record import Record
 from knowngood.errors import KnowngoodError
+from knowngood.locks import wheelhouse
 from knowngood.pipeline import Pipeline
 from knowngood.project import cxx11abi
 

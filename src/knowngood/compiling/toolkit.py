@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from knowngood import contents, resolve
 from knowngood.cell import Cell
 from knowngood.errors import KnowngoodError, MissingError
+from knowngood.locks import contents, resolve
+from knowngood.locks.resolve import Pinned, Request
 from knowngood.paths import cache_dir, locked
-from knowngood.resolve import Pinned, Request
 
 EPOCH = 315532800
 """1980-01-01: a header that is newer than an object would have it compiled again."""

@@ -17,14 +17,14 @@ from knowngood.doctor import (
 )
 from knowngood.doctor.line import Line
 from knowngood.doctor.seen import Image, Seen
-from knowngood.relations import sm
+from knowngood.solving.relations import sm
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from knowngood.cell import Cell
-    from knowngood.knowledge import Knowledge
-    from knowngood.verdict import Result
+    from knowngood.solving.knowledge import Knowledge
+    from knowngood.solving.verdict import Result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,8 @@ class Context:
 
 def context(gpu: str | None = None, driver: str | None = None) -> Context:
     """Read the facts, rules and GPUs; `UsageError` for a GPU or a driver that is none."""
-    from knowngood import facts, knowledge, query
+    from knowngood import facts
+    from knowngood.solving import knowledge, query
 
     known = knowledge.read()
     return Context(
@@ -94,9 +95,9 @@ def image_lines(image: Image, seen: Seen, about: Context) -> list[Line]:
 
 def check_cell(cell: Cell, about: Context, gpus: tuple[str, ...], driver: str | None) -> Result:
     """What `knowngood check` says of a cell's packages on this machine."""
-    from knowngood import query
-    from knowngood.check import check as checked
-    from knowngood.published import packages_of
+    from knowngood.solving import query
+    from knowngood.solving.check import check as checked
+    from knowngood.solving.published import packages_of
 
     pins = packages_of(cell) | dict([cell.framework_pin] if cell.framework_pin else [])
     have = about.driver or driver
@@ -116,8 +117,9 @@ def something(seen: Seen) -> bool:
 
 def check(seen: Seen, about: Context, gpus: tuple[str, ...]) -> Result | None:
     """What `knowngood check` says of the versions; `None` when nothing is installed."""
-    from knowngood import installed, query
-    from knowngood.check import check as checked
+    from knowngood import installed
+    from knowngood.solving import query
+    from knowngood.solving.check import check as checked
 
     packages = installed.wanted(seen.packages)
     if not packages:
@@ -139,8 +141,8 @@ def check(seen: Seen, about: Context, gpus: tuple[str, ...]) -> Result | None:
 
 def diagnose(log: str) -> tuple[str, ...]:
     """The incidents that stand in a log, best first."""
-    from knowngood import diagnose as diagnosing
-    from knowngood.incident_files import read
+    from knowngood.diagnosing import diagnose as diagnosing
+    from knowngood.incidents.files import read
 
     found = diagnosing.diagnose(io.BytesIO(log.encode()), read())
     return tuple(match.incident.id for match in found.matches)

@@ -12,8 +12,8 @@ from knowngood.doctor.seen import Image
 from knowngood.errors import KnowngoodError, MissingError, UsageError
 
 if TYPE_CHECKING:
-    from knowngood.engine import Engine
-    from knowngood.registry import Registry
+    from knowngood.engines.engine import Engine
+    from knowngood.registries.registry import Registry
 
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _MOST = 4 << 20
@@ -45,7 +45,7 @@ def _cell(name: str) -> Image | None:
 
 
 def _engine() -> Engine | None:
-    from knowngood import engine
+    from knowngood.engines import engine
 
     system = engine.find_system()
     return system if isinstance(system, engine.Engine) else engine.find_embedded()
@@ -54,7 +54,7 @@ def _engine() -> Engine | None:
 def _of_engine(name: str, engine: Engine) -> Image | None:
     from docker.errors import ImageNotFound, NotFound
 
-    from knowngood import sdk
+    from knowngood.engines import sdk
 
     with sdk.client(engine) as client:
         try:
@@ -75,7 +75,7 @@ def _of_engine(name: str, engine: Engine) -> Image | None:
 
 
 def _runtimes(engine: Engine | None) -> tuple[str, ...] | None:
-    from knowngood import sdk
+    from knowngood.engines import sdk
 
     if engine is None:
         return None
@@ -85,8 +85,8 @@ def _runtimes(engine: Engine | None) -> tuple[str, ...] | None:
 
 
 def _of_registry(name: str, say: Callable[[str], None], *, insecure: bool, runtimes: tuple[str, ...] | None) -> Image:
-    from knowngood.reference import Reference
-    from knowngood.registry import Registry
+    from knowngood.registries.reference import Reference
+    from knowngood.registries.registry import Registry
 
     try:
         wanted = Reference.parse(name)
@@ -129,7 +129,7 @@ def _of_this_machine(manifests: list[Mapping[str, Any]], name: str) -> str:
 
 
 def _config(registry: Registry, document: Mapping[str, Any], name: str) -> dict[str, Any]:
-    from knowngood.manifests import Descriptor
+    from knowngood.registries.manifests import Descriptor
 
     try:
         described = Descriptor.read(document["config"])

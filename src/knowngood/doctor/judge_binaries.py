@@ -10,7 +10,7 @@ from knowngood.doctor.line import Line, Verdict
 from knowngood.doctor.seen import Binary, Seen
 from knowngood.doctor.unloadable import DRIVERS, Diagnose, later, loads, undefined, why
 from knowngood.fatbin import Code, in_order
-from knowngood.relations import runs, sm
+from knowngood.solving.relations import runs, sm
 
 _SHOWN = 3
 _NVIDIA = re.compile(r"nvidia-|cuda-")

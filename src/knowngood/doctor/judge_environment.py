@@ -10,8 +10,8 @@ from knowngood.doctor.line import Line, Verdict
 from knowngood.doctor.seen import Distribution, Overlap, Seen
 
 if TYPE_CHECKING:
-    from knowngood.findings import Finding
-    from knowngood.verdict import Result
+    from knowngood.solving.findings import Finding
+    from knowngood.solving.verdict import Result
 
 _OWN = frozenset({"driver-for-cuda", "torch-runs-on-gpu", "binary:torch:glibc"})
 """Findings of `check` that lines of the doctor say better, having seen the binary itself."""

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from knowngood.doctor import judge_gpu
 from knowngood.doctor.line import Line, Verdict
 from knowngood.doctor.seen import Image, Seen
-from knowngood.relations import runs
 from knowngood.render import LABEL
+from knowngood.solving.relations import runs
 
 if TYPE_CHECKING:
     from knowngood.evidence import Tier
-    from knowngood.verdict import Result
+    from knowngood.solving.verdict import Result
 
 _FLOOR = re.compile(r"\bcuda>=(\d+\.\d+)")
 _BUILT = frozenset({"trains-on-cpu", "trains-on-gpu"})

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from knowngood.doctor.line import Line, Verdict
 from knowngood.doctor.seen import Seen
-from knowngood.relations import sm
+from knowngood.solving.relations import sm
 
 Judged = tuple[Verdict, str, str, tuple[str, ...]]
 """Verdict, because, fix, incidents."""

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from knowngood import evidence, facts, predictions, release, smoke, survey
+from knowngood import evidence, facts, predictions, smoke, survey
 from knowngood.cell import Cell
 from knowngood.errors import KnowngoodError, MissingError
 from knowngood.evidence import Evidence, Where
 from knowngood.fleet.config import CELL, Common
 from knowngood.fleet.job import Job, Needs, Subject
-from knowngood.lock import Distribution
+from knowngood.locks.lock import Distribution
+from knowngood.publishing import release
 
 if TYPE_CHECKING:
     from knowngood.project import Project

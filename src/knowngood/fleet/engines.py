@@ -57,7 +57,7 @@ def _local(name: str, here: Project, say: Callable[[str], None]) -> Executor:
     folder = state.folder(name) / "jobs"
 
     def images() -> Work:
-        from knowngood import engine
+        from knowngood.engines import engine
         from knowngood.fleet.local_containers import Containers
 
         return Containers(engine.ensure(say=say, builds=False), folder)

@@ -9,8 +9,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from knowngood import sdk, smoke
+from knowngood import smoke
 from knowngood.atomic import write_text
+from knowngood.engines import sdk
 from knowngood.errors import KnowngoodError, MissingError
 from knowngood.fleet import shell
 from knowngood.fleet.job import Cause, Job, Needs, State, Status
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from docker.models.containers import Container
 
     from docker import DockerClient
-    from knowngood.engine import Engine
+    from knowngood.engines.engine import Engine
 
 _LABEL = "io.knowngood.job"
 LOG = "log"

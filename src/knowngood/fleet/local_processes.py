@@ -9,8 +9,8 @@ import signal
 import subprocess
 from pathlib import Path
 
-from knowngood import daemon
 from knowngood.atomic import write_text
+from knowngood.engines import daemon
 from knowngood.fleet import shell
 from knowngood.fleet.job import Cause, Needs, State, Status
 from knowngood.fleet.local_containers import LOG

@@ -12,7 +12,7 @@ from knowngood.harvest.index import Unreadable
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from knowngood.contract import Use
+    from knowngood.contracts.model import Use
     from knowngood.harvest.release import Release
 
 _PLAIN_BASES = {"object", "Module", "ABC", "Generic", "Protocol", "Enum"}

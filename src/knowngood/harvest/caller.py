@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from knowngood.contract import Contract, Form, Use
+from knowngood.contracts.model import Contract, Form, Use
 from knowngood.harvest import source, written
 from knowngood.harvest.calls import Walk
 from knowngood.harvest.guarded import import_of
@@ -21,7 +21,7 @@ from knowngood.harvest.versions import assigned_version, decided, is_below, last
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from knowngood.contract import Expression
+    from knowngood.contracts.model import Expression
     from knowngood.harvest.release import Release
 
 REVISION = 4

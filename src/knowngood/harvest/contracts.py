@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from knowngood import contract_table, contracts, document
-from knowngood.contract_table import Outcome, Table, Verdict, compressed
+from knowngood import document
+from knowngood.contracts import reading
+from knowngood.contracts import table as contract_table
+from knowngood.contracts.table import Outcome, Table, Verdict, compressed
 from knowngood.errors import InputError, Problem
 from knowngood.harvest.artefact import write_whole
 from knowngood.harvest.caller import Caller
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 
     from packaging.version import Version
 
-    from knowngood.contract import Contract, Side
+    from knowngood.contracts.model import Contract, Side
     from knowngood.harvest.index import File
 
 SCHEMA = "knowngood/contract/1"
@@ -76,7 +78,7 @@ def harvest_contracts(  # noqa: PLR0913 - `index` and `cache` are the tests' sea
     read = {}
     for file, text in texts.items():
         try:
-            contract = contracts.parse(text, file)
+            contract = reading.parse(text, file)
             problems += _without_floor(contract, floors, text, file)
             read[file] = contract
         except InputError as error:

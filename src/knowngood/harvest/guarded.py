@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from knowngood.contract import Expression
+    from knowngood.contracts.model import Expression
 
 
 def import_of(node: ast.AST, expression: Expression) -> bool | None:

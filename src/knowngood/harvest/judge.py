@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from knowngood.contract import Contract, Form, Use
-from knowngood.contract_table import SILENT, Outcome, Verdict
+from knowngood.contracts.model import Contract, Form, Use
+from knowngood.contracts.table import SILENT, Outcome, Verdict
 from knowngood.harvest import binding, callee, source
 from knowngood.harvest.index import Unreadable
 

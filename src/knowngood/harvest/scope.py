@@ -16,7 +16,7 @@ from knowngood.harvest.versions import decided, last_name
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from knowngood.contract import Expression
+    from knowngood.contracts.model import Expression
     from knowngood.harvest.caller import Caller
 
 _GIVEN: Mapping[str, Any] = {"true": True, "false": False, "none": None}

@@ -9,8 +9,8 @@ from knowngood.harvest.index import Unreadable
 
 if TYPE_CHECKING:
     from knowngood import document
-    from knowngood.contract import Contract
-    from knowngood.contract_table import Verdict
+    from knowngood.contracts.model import Contract
+    from knowngood.contracts.table import Verdict
     from knowngood.errors import Problem
     from knowngood.harvest.caller import Caller
     from knowngood.harvest.judge import Judge

@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from knowngood import cell as cells
-from knowngood import evidence, release
+from knowngood import evidence
 from knowngood.evidence import Evidence
 from knowngood.nightly import blame, moves, pins, requires
 from knowngood.nightly.bisect import Found, bisect
 from knowngood.nightly.blame import Attempt
 from knowngood.nightly.model import Check, Finding, Severity
 from knowngood.nightly.venvs import Venvs
-from knowngood.reproduce_venv import find_python
+from knowngood.publishing import release
+from knowngood.reproducing.venv import find_python
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

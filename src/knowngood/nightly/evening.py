@@ -10,10 +10,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from knowngood import audit, evidence, pipeline, release, render, select, smoke, survey, wheelhouse
 from knowngood import cell as cells
-from knowngood import engine as engines
+from knowngood import evidence, pipeline, render, select, smoke, survey
+from knowngood.engines import engine as engines
 from knowngood.errors import KnowngoodError, UsageError
+from knowngood.locks import wheelhouse
 from knowngood.nightly import pairwise, plan, since, state
 from knowngood.nightly.culprit import Culprits
 from knowngood.nightly.images import Images
@@ -22,6 +23,7 @@ from knowngood.nightly.night import Crew, Say
 from knowngood.nightly.releases import Upstream
 from knowngood.nightly.services import Audit, Files
 from knowngood.nightly.tonight import Asked, Prepared
+from knowngood.publishing import audit, release
 
 if TYPE_CHECKING:
     from knowngood.cell import Cell

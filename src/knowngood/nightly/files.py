@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from knowngood.lock import Distribution
+from knowngood.locks.lock import Distribution
 from knowngood.nightly.model import Check, Finding, Severity
 
 Locks = Mapping[str, Sequence[Distribution]]

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from knowngood import cell as cells
-from knowngood import engine as engines
 from knowngood import evidence, verify
-from knowngood.engine import Engine, Unsuitable
+from knowngood.engines import engine as engines
+from knowngood.engines.engine import Engine, Unsuitable
 from knowngood.errors import KnowngoodError, MissingError
 from knowngood.evidence import Evidence
 from knowngood.nightly.blame import Attempt, Domain

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
 
-from knowngood import evidence, lock, query
+from knowngood import evidence
 from knowngood.errors import UsageError
 from knowngood.evidence import Evidence
+from knowngood.locks import lock
+from knowngood.solving import query
 
 if TYPE_CHECKING:
     from knowngood.project import Project
@@ -104,7 +106,8 @@ def _pylock(text: str, name: str) -> Pins:
 
 
 def _cell(here: Project, words: str) -> Pins:
-    from knowngood import release, select
+    from knowngood import select
+    from knowngood.publishing import release
 
     cells = select.select(here.matrix.cells, here.matrix.aliases, [words])
     if len(cells) != 1:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from knowngood import knowledge, matrix, paths, resources
+from knowngood import matrix, paths, resources
 from knowngood.errors import InputError
 from knowngood.harvest.contracts import harvest_contracts
 from knowngood.harvest.index import File, Index, SimpleIndex
@@ -17,13 +17,14 @@ from knowngood.harvest.run import harvest
 from knowngood.nightly import upstream
 from knowngood.nightly.model import Check, Finding, Result, Severity
 from knowngood.nightly.upstream import Release
+from knowngood.solving import knowledge
 
 if TYPE_CHECKING:
     import requests
     from packaging.version import Version
 
     from knowngood.cell import Cell
-    from knowngood.contract import Contract
+    from knowngood.contracts.model import Contract
     from knowngood.harvest.run import Report
     from knowngood.project import Project
 
@@ -98,14 +99,15 @@ class Upstream:
         self, root: Path, new: Sequence[Release], known: Mapping[str, Sequence[str]], say: Say
     ) -> dict[Release, dict[str, str]]:
         """The contracts that a new release breaks, with the words: judged against what the cells have."""
-        from knowngood import contract_files, contracts
+        from knowngood.contracts import files as contract_files
+        from knowngood.contracts import reading
 
         folder, found = root / "of-new", dict[Release, dict[str, str]]()
         keep = _kept(new, known, self.cells)
         index = _Only(self.index or SimpleIndex(), keep)
         for path in sorted((self.here.root / "contracts").glob("*.yaml")):
             file, text = f"contracts/{path.name}", path.read_text(encoding="utf-8")
-            contract = contracts.parse(text, file)
+            contract = reading.parse(text, file)
             about = [one for one in new if one.package in (contract.caller.package, contract.callee.package)]
             if not about:
                 continue
@@ -125,7 +127,7 @@ def _collect(
     pairs: Iterable[tuple[str, str, object]],
     about: Sequence[Release],
 ) -> None:
-    from knowngood.contract_table import Outcome, Verdict
+    from knowngood.contracts.table import Outcome, Verdict
 
     for caller, callee, verdict in pairs:
         if not isinstance(verdict, Verdict) or verdict.outcome is not Outcome.BREAKS:
@@ -141,7 +143,7 @@ def _collect(
 
 def _kept(new: Sequence[Release], known: Mapping[str, Sequence[str]], cells: Sequence[Cell]) -> dict[str, set[str]]:
     """The releases that contracts are judged on: the new ones, those of the cells, and the newest known before."""
-    from knowngood.published import packages_of
+    from knowngood.solving.published import packages_of
 
     keep: dict[str, set[str]] = {}
     for release in new:

@@ -7,20 +7,21 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from knowngood import auditing, release, wheelhouse
 from knowngood.errors import KnowngoodError, MissingError
 from knowngood.harvest.index import Index, SimpleIndex, Unreadable
+from knowngood.locks import wheelhouse
 from knowngood.nightly import files
 from knowngood.nightly.files import Listed, Listing
 from knowngood.nightly.model import Check, Finding, Result, Severity
+from knowngood.publishing import auditing, release
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from knowngood.audit import Report as Audited
     from knowngood.cell import Cell
     from knowngood.project import Project
+    from knowngood.publishing.audit import Report as Audited
 
 _AT_ONCE = 4
 

@@ -9,10 +9,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from knowngood import paths, release, smoke
+from knowngood import paths, smoke
 from knowngood.nightly import plan, since, state
 from knowngood.nightly.model import Check, Report, Result, exit_code
 from knowngood.nightly.night import Crew, Night, Reporter
+from knowngood.publishing import release
 
 if TYPE_CHECKING:
     from knowngood.cell import Cell

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from knowngood import query
-from knowngood.check import check
 from knowngood.nightly.model import Check, Finding, Severity
-from knowngood.picking import pick
-from knowngood.published import Published, packages_of
-from knowngood.verdict import Verdict
+from knowngood.solving import query
+from knowngood.solving.check import check
+from knowngood.solving.picking import pick
+from knowngood.solving.published import Published, packages_of
+from knowngood.solving.verdict import Verdict
 
 if TYPE_CHECKING:
     from knowngood.cell import Cell
-    from knowngood.universe import Universe
+    from knowngood.solving.universe import Universe
 
 AXES = ("torch", "triton", "transformers", "flash-attn", "flash-attn-4")
 """The packages of the axes; a cell's framework is one more."""

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from knowngood import paths, resolve
+from knowngood import paths
 from knowngood.errors import KnowngoodError, MissingError
+from knowngood.locks import resolve
 from knowngood.nightly.bisect import Outcome
 from knowngood.nightly.moves import Versions
 from knowngood.nightly.pins import Pins

@@ -13,18 +13,18 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from knowngood.cell import Cell
-from knowngood.domain import NONE, bits
 from knowngood.evidence import Tier
-from knowngood.findings import word
-from knowngood.picking import pick, problem_of
-from knowngood.placing import place
-from knowngood.published import Published, packages_of
-from knowngood.query import Request, Wanted
-from knowngood.solve import Search
-from knowngood.universe import ATTENTION, Universe
+from knowngood.solving.domain import NONE, bits
+from knowngood.solving.findings import word
+from knowngood.solving.picking import pick, problem_of
+from knowngood.solving.placing import place
+from knowngood.solving.published import Published, packages_of
+from knowngood.solving.query import Request, Wanted
+from knowngood.solving.solve import Search
+from knowngood.solving.universe import ATTENTION, Universe
 
 if TYPE_CHECKING:
-    from knowngood.picked import Choice, Picked
+    from knowngood.solving.picked import Choice, Picked
 
 
 class Question(NamedTuple):

@@ -16,9 +16,9 @@ from knowngood.site import catalog
 
 if TYPE_CHECKING:
     from knowngood.cell import Cell
-    from knowngood.factbook import Factbook
-    from knowngood.incident import Incident
+    from knowngood.incidents.model import Incident
     from knowngood.project import Project
+    from knowngood.solving.factbook import Factbook
 
 
 NEWEST = 20
@@ -129,7 +129,7 @@ def _reference(here: Project, cell: Cell, repository: str | None) -> str | None:
     """The image as it is pulled; built here it has the cell's name as its tag."""
     if repository is None:
         return f"knowngood:{cell}"
-    from knowngood.reference import immutable_tag
+    from knowngood.registries.reference import immutable_tag
 
     locked = here.tree.load(cell)
     return f"{repository}:{immutable_tag(str(cell), locked.digest)}" if locked else None

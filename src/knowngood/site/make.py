@@ -11,15 +11,16 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from knowngood import knowledge, resources, workers
+from knowngood import resources, workers
 from knowngood.atomic import write_text
 from knowngood.paths import cache_dir
 from knowngood.site import asking, collect, markdown, pages, script, signatures, verdicts
-from knowngood.universe import ATTENTION
+from knowngood.solving import knowledge
+from knowngood.solving.universe import ATTENTION
 
 if TYPE_CHECKING:
     from knowngood.cell import Cell
-    from knowngood.incident import Incident
+    from knowngood.incidents.model import Incident
     from knowngood.project import Project
     from knowngood.site.catalog import Catalog
 

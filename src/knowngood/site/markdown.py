@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from markdown_it import MarkdownIt
     from markupsafe import Markup
 
-    from knowngood.incident import Incident
+    from knowngood.incidents.model import Incident
 
 _BANNER = re.compile(r"\A<!--.*?-->\s*# [^\n]*\n", re.DOTALL)
 """What stands above the text: who wrote it, and the title, which the site's page has already."""
@@ -20,11 +20,11 @@ _WIDE = '<div class="wide" tabindex="0" role="region" aria-label="A table, scrol
 
 def incidents(known: Sequence[Incident]) -> dict[str, Markup]:
     """Incident to the body of its page."""
-    from knowngood import diagnose_pages
+    from knowngood.diagnosing import pages
 
-    around = diagnose_pages.around_here()
+    around = pages.around_here()
     reader = _reader()
-    return {incident.id: _html(reader, diagnose_pages.page(incident, around)) for incident in known}
+    return {incident.id: _html(reader, pages.page(incident, around)) for incident in known}
 
 
 def _reader() -> MarkdownIt:

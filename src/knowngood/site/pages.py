@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from knowngood.evidence import Tier
 from knowngood.site import catalog as catalogs
 from knowngood.site import sheets
-from knowngood.universe import ATTENTION
+from knowngood.solving.universe import ATTENTION
 
 if TYPE_CHECKING:
     from jinja2 import Environment

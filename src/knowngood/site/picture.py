@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from knowngood.site import pages
-from knowngood.universe import ATTENTION
+from knowngood.solving.universe import ATTENTION
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,6 +1,6 @@
 """The incidents' signatures and what reads versions out of a log, for the browser. Pure.
 
-Nothing is written a second time: the patterns are those of `knowngood.diagnose_signature` and `diagnose_versions`,
+Nothing is written a second time: the patterns are those of `knowngood.diagnosing.signature` and `versions`,
 translated. The browser has logs as strings of bytes, so a pattern over bytes means the same there.
 """
 
@@ -10,11 +10,12 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from knowngood import diagnose_frames, diagnose_log, diagnose_signature, diagnose_versions
-from knowngood.diagnose_signature import Signature
+from knowngood.diagnosing import frames, log, signature
+from knowngood.diagnosing import versions as diagnose_versions
+from knowngood.diagnosing.signature import Signature
 
 if TYPE_CHECKING:
-    from knowngood.incident import Incident
+    from knowngood.incidents.model import Incident
 
 _SPACE = r" \t\n\r\f\v"
 _PIECES = re.compile(r"\\x[0-9a-f]{2}|\\.|\(\?[a-z]*:|\(\?<?[=!]|.", re.DOTALL)
@@ -57,7 +58,7 @@ def segment(pattern: bytes) -> str:
     """A part of a signature: JavaScript has no possessive repetition, a look ahead that is taken back is the same."""
     made, number = "", 0
     rest = pattern
-    placeholders = diagnose_signature._PLACEHOLDERS.values()  # noqa: SLF001 - the same compiled form
+    placeholders = signature._PLACEHOLDERS.values()  # noqa: SLF001 - the same compiled form
     while rest:
         starts = [(at, text) for text in placeholders if (at := rest.find(text)) >= 0]
         at, text = min(starts, key=lambda pair: (pair[0], -len(pair[1])), default=(len(rest), b""))
@@ -80,22 +81,22 @@ def document(known: Sequence[Incident]) -> dict[str, Any]:
     }
     return {
         "limits": {
-            "block": diagnose_log.BLOCK,
-            "overlap": diagnose_log.OVERLAP,
-            "around": diagnose_log.AROUND,
-            "looks": diagnose_log.MOST_LOOKS,
-            "steps": diagnose_log.MOST_STEPS,
-            "gap": diagnose_signature.GAP,
+            "block": log.BLOCK,
+            "overlap": log.OVERLAP,
+            "around": log.AROUND,
+            "looks": log.MOST_LOOKS,
+            "steps": log.MOST_STEPS,
+            "gap": signature.GAP,
             "head": versions.HEAD,
             "most": versions.MOST,
         },
-        "prefix": javascript(diagnose_signature._PREFIX.pattern),  # noqa: SLF001
-        "ansi": javascript(diagnose_log._ANSI.pattern),  # noqa: SLF001
+        "prefix": javascript(signature._PREFIX.pattern),  # noqa: SLF001
+        "ansi": javascript(log._ANSI.pattern),  # noqa: SLF001
         "names": dict(versions._NAMES),  # noqa: SLF001
         "patterns": patterns,
         "signatures": [_signature(item) for item in compiled],
         "incidents": list(_incidents(known)),
-        "frames": [mark.decode() for mark in diagnose_frames.FRAME_MARKS],
+        "frames": [mark.decode() for mark in frames.FRAME_MARKS],
     }
 
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from knowngood.cell import Cell
-from knowngood.factbook import DRIVERS
-from knowngood.published import Published
 from knowngood.site.asking import Asked, Narrowed, Question, is_of
-from knowngood.universe import Universe
+from knowngood.solving.factbook import DRIVERS
+from knowngood.solving.published import Published
+from knowngood.solving.universe import Universe
 
 if TYPE_CHECKING:
-    from knowngood.picked import Picked
+    from knowngood.solving.picked import Picked
 
 NO_FRAMEWORK = ""
 

@@ -1,0 +1,1 @@
+"""How one package uses another, judged on every pair of their releases."""

@@ -1,0 +1,1 @@
+"""What a cell installs: resolved, pinned, kept, told to other tools."""

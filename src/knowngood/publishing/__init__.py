@@ -1,0 +1,1 @@
+"""What people pull: proven images, and what is known of them."""

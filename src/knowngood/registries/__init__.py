@@ -1,0 +1,1 @@
+"""Registries of images: names, documents, transfers."""

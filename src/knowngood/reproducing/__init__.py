@@ -1,0 +1,1 @@
+"""Known failures made to happen, and their cures."""

@@ -1,0 +1,1 @@
+"""What works with what: facts and rules, asked by `check` and `pick`."""
