@@ -32,7 +32,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from knowngood import build, pipeline, survey, units
+from knowngood import units
+from knowngood.building import build, pipeline, survey
 from knowngood.cell import Cell
 from knowngood.engines import embedded, engine, imagestore, sdk
 from knowngood.locks import locking, resolve, wheelhouse

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import registry_server
 
-from knowngood import build, pipeline
+from knowngood.building import build, pipeline
 from knowngood.engines import engine as engines
 from knowngood.locks import wheelhouse
 from knowngood.locks.tree import CellLock

@@ -10,9 +10,10 @@ import subprocess
 import pytest
 import small
 
-from knowngood import build, host, pipeline
+from knowngood import host
+from knowngood.building import build, pipeline
+from knowngood.building.results import Status
 from knowngood.ci import bake
-from knowngood.results import Status
 
 pytestmark = pytest.mark.integration
 

@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, layer_file, rebuild, renew
 
-from knowngood import pipeline, smoke
+from knowngood import smoke
+from knowngood.building import pipeline
+from knowngood.building.results import Status
 from knowngood.cell import parse
 from knowngood.errors import KnowngoodError, MissingError
 from knowngood.locks import locking, resolve
 from knowngood.project import Project
-from knowngood.results import Status
 
 pytestmark = pytest.mark.integration
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from conftest import ROOT
 
-from knowngood import build
+from knowngood.building import build
 from knowngood.engines import embedded
 from knowngood.engines import engine as engines
 from knowngood.project import Project

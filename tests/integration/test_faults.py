@@ -12,7 +12,8 @@ import time
 import pytest
 from conftest import ROOT
 
-from knowngood import build, paths
+from knowngood import paths
+from knowngood.building import build
 from knowngood.engines import daemon, embedded
 from knowngood.engines import engine as engines
 from knowngood.errors import MissingError

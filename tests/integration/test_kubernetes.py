@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-from knowngood import pipeline, predictions, smoke
+from knowngood import predictions, smoke
+from knowngood.building import pipeline
 from knowngood.cell import parse
 from knowngood.fleet.job import Job, Needs, Subject
 from knowngood.fleet.kubernetes import program

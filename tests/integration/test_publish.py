@@ -11,7 +11,8 @@ from dataclasses import replace
 import pytest
 import registry_server
 
-from knowngood import build, cli, evidence, pipeline
+from knowngood import cli, evidence
+from knowngood.building import build, pipeline
 from knowngood.cell import parse
 from knowngood.engines import embedded, imagestore
 from knowngood.engines import engine as engines

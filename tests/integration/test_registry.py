@@ -9,7 +9,7 @@ import pytest
 import registry_server
 from conftest import ROOT
 
-from knowngood import build
+from knowngood.building import build
 from knowngood.engines import embedded
 from knowngood.errors import UsageError
 from knowngood.project import Project

@@ -12,7 +12,8 @@ import pytest
 import small
 from conftest import renew
 
-from knowngood import paths, survey
+from knowngood import paths
+from knowngood.building import survey
 
 pytestmark = pytest.mark.integration
 

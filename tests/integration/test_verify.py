@@ -8,10 +8,10 @@ import os
 import pytest
 import small
 
-from knowngood import pipeline, verify
+from knowngood.building import pipeline, verify
+from knowngood.building.results import Status
+from knowngood.building.verify import Outcome
 from knowngood.engines import embedded
-from knowngood.results import Status
-from knowngood.verify import Outcome
 
 pytestmark = pytest.mark.integration
 YEAR_2040 = 2_208_988_800

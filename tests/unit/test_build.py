@@ -12,7 +12,8 @@ import pytest
 import requests
 from docker.errors import APIError, NotFound
 
-from knowngood import build, build_failure, host
+from knowngood import host
+from knowngood.building import build, failure
 from knowngood.engines import sdk
 from knowngood.engines.engine import Engine
 from knowngood.errors import KnowngoodError, MissingError
@@ -381,7 +382,7 @@ SOLVE = 'ERROR: failed to solve: process "/recipe/install-layer x /out" did not 
     ],
 )
 def test_what_went_wrong(output, code, message):
-    error = build_failure.read(output, Path("/l/build.log"))
+    error = failure.read(output, Path("/l/build.log"))
     assert error.exit_code == code
     assert str(error).startswith(message)
     assert "(log: /l/build.log)" in str(error)

@@ -14,23 +14,24 @@ import pytest
 from samples import FA0, FA2, FA4
 from test_planning import NUMBERS, OLD, TORCH, layer, wanted
 
-from knowngood import build, cli, dryrun, survey
-from knowngood.building import builder as builders
-from knowngood.building import derive, find, fleet, jobs, run, tags
-from knowngood.building.builder import Builder
-from knowngood.building.command import Order
-from knowngood.building.depot import Depot
-from knowngood.building.fleet import Fleet, Hands
+from knowngood import cli
+from knowngood.builders import builder as builders
+from knowngood.builders import derive, find, fleet, jobs, run, tags
+from knowngood.builders.builder import Builder
+from knowngood.builders.command import Order
+from knowngood.builders.depot import Depot
+from knowngood.builders.fleet import Fleet, Hands
+from knowngood.building import build, dryrun, survey
+from knowngood.building.planning import Holdings
+from knowngood.building.results import Result, Status
+from knowngood.building.schedule import Room, Task
 from knowngood.cell import parse
 from knowngood.compiling import order as compile_orders
 from knowngood.compiling import placed
 from knowngood.compiling.place import Power
 from knowngood.errors import KnowngoodError, MissingError, UsageError
-from knowngood.planning import Holdings
 from knowngood.registries.manifests import MANIFEST, Manifest
 from knowngood.registries.reference import Repository
-from knowngood.results import Result, Status
-from knowngood.schedule import Room, Task
 
 GB = 10**9
 PLENTY = Room(memory=1000 * GB, disk=10_000 * GB)

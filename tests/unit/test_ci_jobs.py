@@ -9,12 +9,12 @@ import samples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from knowngood.building.planning import Wanted
 from knowngood.cell import parse
 from knowngood.ci import bake, buildkite, github, gitlab
 from knowngood.ci.jobs import Job, Stage, jobs
 from knowngood.errors import UsageError
 from knowngood.locks.lock import split
-from knowngood.planning import Wanted
 
 BASE = parse(samples.FA2)
 

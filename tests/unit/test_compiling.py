@@ -17,7 +17,7 @@ from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 from samples import FA0, FA2, FA4, ROOT, parsed, with_
 
-from knowngood.building import derive
+from knowngood.builders import derive
 from knowngood.cell import parse
 from knowngood.compiling import (
     container,

@@ -3,11 +3,11 @@ from __future__ import annotations
 import pytest
 from samples import FA0, FA2, FA4
 
-from knowngood import dryrun
+from knowngood.building import dryrun
+from knowngood.building.pipeline import Options, Pipeline
 from knowngood.cell import parse
 from knowngood.engines.engine import Engine
 from knowngood.errors import KnowngoodError
-from knowngood.pipeline import Options, Pipeline
 from knowngood.system import base
 from knowngood.system.base import PackagesLock
 

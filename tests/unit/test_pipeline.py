@@ -12,7 +12,11 @@ import pytest
 import stamina
 from samples import FA0, FA2, FA4, distributions
 
-from knowngood import build, evidence, ownership, pipeline, smoke
+from knowngood import evidence, smoke
+from knowngood.building import build, ownership, pipeline
+from knowngood.building.pipeline import Options, Pipeline
+from knowngood.building.record import Blob, Manifest
+from knowngood.building.results import Status
 from knowngood.cell import parse
 from knowngood.engines import imagestore
 from knowngood.engines.engine import Engine
@@ -21,9 +25,6 @@ from knowngood.evidence import Evidence, Tier, Where
 from knowngood.locks import resolve
 from knowngood.locks.contents import Contents
 from knowngood.locks.lock import Distribution, Layer
-from knowngood.pipeline import Options, Pipeline
-from knowngood.record import Blob, Manifest
-from knowngood.results import Status
 from knowngood.system import bases
 
 ENGINE = Engine(

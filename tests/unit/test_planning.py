@@ -5,11 +5,11 @@ import dataclasses
 import pytest
 from samples import distribution
 
-from knowngood import planning, record
+from knowngood.building import planning, record
+from knowngood.building.planning import Action, Holdings, Wanted
+from knowngood.building.record import Blob, Manifest
+from knowngood.building.shape import Shape
 from knowngood.locks.lock import Layer
-from knowngood.planning import Action, Holdings, Wanted
-from knowngood.record import Blob, Manifest
-from knowngood.shape import Shape
 
 BASE = "sha256:" + "b" * 64
 

@@ -14,7 +14,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from samples import FA0, FA2, FA4, ROOT
 
-from knowngood import cell, cli, evidence, record, records, survey
+from knowngood import cell, cli, evidence
+from knowngood.building import record, records, survey
 from knowngood.errors import KnowngoodError, MissingError, UsageError
 from knowngood.evidence import Evidence, Where
 from knowngood.publishing import licences, provenance, readback, release, sbom

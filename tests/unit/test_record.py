@@ -6,7 +6,8 @@ import pytest
 from samples import FA0, FA4, MATRIX, parsed, with_
 from test_planning import A, B, built
 
-from knowngood import cli, record, sizes, units
+from knowngood import cli, units
+from knowngood.building import record, sizes
 from knowngood.cell import parse
 from knowngood.errors import InputError, UsageError
 from knowngood.system.base import PackagesLock
@@ -89,7 +90,7 @@ def recorded(home, lock_of, size):
     """A committed record for a cell of the project, of that size."""
     import dataclasses
 
-    from knowngood import survey
+    from knowngood.building import survey
 
     locked = lock_of(FA4)
     shape = survey.shape(home, locked, "sha256:" + "b" * 64, survey.digests(home))

@@ -11,13 +11,14 @@ import pytest
 from samples import FA0, FA4
 from test_planning import TORCH, A, B, wanted
 
-from knowngood import crew, ownership, paths, schedule
+from knowngood import paths
+from knowngood.building import crew, ownership, schedule
+from knowngood.building.planning import Holdings, Wanted
+from knowngood.building.results import Result, Status
+from knowngood.building.schedule import Refusal, Room, Task, Wait
 from knowngood.errors import KnowngoodError
 from knowngood.evidence import Tier
 from knowngood.paths import cache_dir
-from knowngood.planning import Holdings, Wanted
-from knowngood.results import Result, Status
-from knowngood.schedule import Refusal, Room, Task, Wait
 
 GB = 10**9
 PLENTY = Room(memory=1000 * GB, disk=1000 * GB)
@@ -200,7 +201,7 @@ def test_a_process_that_is_asked_to_end_says_no_more(tmp_path, monkeypatch, caps
 
 
 HOLD = """
-from knowngood import ownership
+from knowngood.building import ownership
 with ownership.held("c", wait=True, say=print):
     print("got", flush=True)
     input()
@@ -257,7 +258,7 @@ def test_what_a_killed_run_left_is_cleared_and_what_lives_is_not():
 
 
 def test_cells_that_share_are_ordered_before(home, lock_of):
-    from knowngood import planning, survey
+    from knowngood.building import planning, survey
     from knowngood.cell import parse
 
     for cell in (FA4, FA0):

@@ -12,14 +12,15 @@ import zstandard
 from samples import FA4
 from test_planning import A, built
 
-from knowngood import build, cli, imagediff, pipeline, records, verify
+from knowngood import cli
+from knowngood.building import build, imagediff, pipeline, records, verify
+from knowngood.building.pipeline import Options, Pipeline
+from knowngood.building.verify import Outcome
 from knowngood.cell import parse
 from knowngood.engines import engine, imagestore, sdk
 from knowngood.engines.engine import Engine
 from knowngood.errors import KnowngoodError
-from knowngood.pipeline import Options, Pipeline
 from knowngood.system import bases
-from knowngood.verify import Outcome
 
 BASE = "sha256:" + "b" * 64
 

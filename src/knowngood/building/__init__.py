@@ -1,1 +1,1 @@
-"""Builds on many builders, which share their layers through a registry."""
+"""From a cell to its image on one machine: what is planned, done, recorded and verified."""

@@ -12,9 +12,9 @@ from enum import StrEnum
 from typing import Any
 
 from knowngood import cell as cells
+from knowngood.building.planning import Wanted
 from knowngood.cell import Cell
 from knowngood.errors import UsageError
-from knowngood.planning import Wanted
 
 WHEELHOUSE = "wheelhouse"
 """The folder in a checkout that wheels come into and are taken from."""

@@ -16,13 +16,13 @@ from knowngood.commands import common, on_builders
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from knowngood.building.run import Run
+    from knowngood.builders.run import Run
+    from knowngood.building.pipeline import Options
+    from knowngood.building.results import Result
     from knowngood.cell import Cell
     from knowngood.compiling.order import Options as CompileOptions
     from knowngood.compiling.order import Order
     from knowngood.engines.engine import Engine
-    from knowngood.pipeline import Options
-    from knowngood.results import Result
 
 
 def configure(parser: argparse.ArgumentParser, *, quick: bool = True) -> None:
@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace, *, smoke: bool = True, words: list[str] |
 
 def _commands(arguments: argparse.Namespace, here: project.Project, cells: Sequence[Cell], *, smoke: bool) -> list[str]:
     """What `--dry-run` prints."""
-    from knowngood import dryrun, pipeline
+    from knowngood.building import dryrun, pipeline
     from knowngood.commands import compile as compiling
 
     far = on_builders.wanted(arguments)
@@ -101,10 +101,10 @@ def _standing(repository: str, here: project.Project, cells: Sequence[Cell], *, 
     import time
 
     from knowngood import evidence
+    from knowngood.building.results import Result, Status
     from knowngood.publishing import release
     from knowngood.registries.reference import Repository
     from knowngood.registries.registry import Registry
-    from knowngood.results import Result, Status
 
     start = time.monotonic()
     registry = Registry(Repository.parse(repository), insecure=insecure)
@@ -125,7 +125,8 @@ def _results(
     arguments: argparse.Namespace, here: project.Project, cells: Sequence[Cell], found: Engine, *, smoke: bool
 ) -> Iterator[Result]:
     """Each cell's result as it comes, shared layers first."""
-    from knowngood import crew, machine, pipeline, planning, progress, schedule, survey
+    from knowngood import progress
+    from knowngood.building import crew, machine, pipeline, planning, schedule, survey
 
     line = pipeline.Pipeline(here, options(arguments, smoke=smoke), found)
     asked = survey.asked(here, cells, line.options.wheelhouse)
@@ -209,7 +210,7 @@ def _jobs(text: str) -> int:
 
 def options(arguments: argparse.Namespace, *, smoke: bool) -> Options:
     """The run's options from the command line's."""
-    from knowngood import pipeline
+    from knowngood.building import pipeline
     from knowngood.locks import wheelhouse
 
     return pipeline.Options(

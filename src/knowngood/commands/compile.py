@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from knowngood.building.builder import Builder
-    from knowngood.building.run import Run
+    from knowngood.builders.builder import Builder
+    from knowngood.builders.run import Run
+    from knowngood.building.pipeline import Options as BuildOptions
     from knowngood.cell import Cell
     from knowngood.compiling.order import Options, Order
     from knowngood.compiling.run import Compiler
     from knowngood.engines.engine import Engine
     from knowngood.matrix import Matrix
-    from knowngood.pipeline import Options as BuildOptions
 
 LIST = "wheels.txt"
 """The file of a project that lists published wheels."""
@@ -97,7 +97,7 @@ def supply(
 
 
 def _here(here: project.Project, found: Engine, options: Options) -> Compiler:
-    from knowngood import pipeline
+    from knowngood.building import pipeline
     from knowngood.compiling.container import Here
     from knowngood.compiling.run import Compiler
 
@@ -105,7 +105,7 @@ def _here(here: project.Project, found: Engine, options: Options) -> Compiler:
 
 
 def _building(options: Options) -> BuildOptions:
-    from knowngood.pipeline import Options as BuildOptions
+    from knowngood.building.pipeline import Options as BuildOptions
 
     return BuildOptions(wheelhouse=options.wheelhouse)
 
@@ -141,7 +141,7 @@ def _again(fleet: Run, options: Options, builder: Builder, one: Order) -> list[s
 
 def dry(here: project.Project, fleet: Run | None, wanted: Sequence[Order], options: Options) -> list[str]:
     """The exact commands."""
-    from knowngood import dryrun
+    from knowngood.building import dryrun
     from knowngood.compiling import plan
     from knowngood.compiling.on_builder import OnBuilder
     from knowngood.compiling.run import Compiler

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 from knowngood.errors import UsageError
 
 if TYPE_CHECKING:
-    from knowngood.building.builder import Builder
-    from knowngood.building.run import Run
+    from knowngood.builders.builder import Builder
+    from knowngood.builders.run import Run
+    from knowngood.building.pipeline import Options
+    from knowngood.building.results import Result
     from knowngood.cell import Cell
     from knowngood.engines.engine import Engine
-    from knowngood.pipeline import Options
     from knowngood.project import Project
-    from knowngood.results import Result
 
 Words = Callable[[str], list[str]]
 """The command line again, for one cell."""
@@ -92,8 +92,8 @@ def _alone(arguments: argparse.Namespace, run: Run, cell: Cell) -> Result:
 def prepared(arguments: argparse.Namespace, here: Project, options: Options, prover: Engine | None) -> Run:
     """The run on the builders that answer; `prover` is the engine that runs the suite."""
     from knowngood import progress
-    from knowngood.building import builder, find, run
-    from knowngood.building.depot import Depot
+    from knowngood.builders import builder, find, run
+    from knowngood.builders.depot import Depot
     from knowngood.registries.reference import Repository
     from knowngood.registries.registry import Registry
 

@@ -12,9 +12,9 @@ from knowngood.commands import common
 from knowngood.errors import UsageError
 
 if TYPE_CHECKING:
+    from knowngood.building.planning import CellPlan, LayerPlan, Plan
     from knowngood.cell import Cell
     from knowngood.engines.engine import Engine
-    from knowngood.planning import CellPlan, LayerPlan, Plan
 
 FORMATS = ("github", "gitlab", "buildkite", "bake", "json")
 
@@ -40,7 +40,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Show the plan for the selected cells (default: all)."""
-    from knowngood import select, survey
+    from knowngood import select
+    from knowngood.building import survey
     from knowngood.locks import wheelhouse
 
     here = project.find()
@@ -89,7 +90,7 @@ def _for_ci(arguments: argparse.Namespace, here: project.Project, cells: list[Ce
 
     import yaml
 
-    from knowngood import planning, survey
+    from knowngood.building import planning, survey
     from knowngood.ci import bake, buildkite, github, gitlab
     from knowngood.ci.jobs import Stage, architectures, jobs, labels
 
@@ -120,7 +121,8 @@ def _commands(arguments: argparse.Namespace, here: project.Project, cells: list[
     """What builds each cell here, as `knowngood build --dry-run` has it, by the Dockerfile that is there."""
     import shlex
 
-    from knowngood import cell, dryrun, pipeline, render
+    from knowngood import cell, render
+    from knowngood.building import dryrun, pipeline
     from knowngood.errors import KnowngoodError
     from knowngood.locks import wheelhouse
 
@@ -150,7 +152,7 @@ def _engine() -> Engine | None:
 def text(made: Plan, engine: str | None) -> str:
     """The plan for people: cells in their order, layers in theirs, and what it comes to."""
     from knowngood import table, units
-    from knowngood.planning import Action
+    from knowngood.building.planning import Action
 
     lines = [
         table.text(

@@ -15,8 +15,8 @@ from knowngood.errors import KnowngoodError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from knowngood.building.pipeline import Pipeline
     from knowngood.cell import Cell
-    from knowngood.pipeline import Pipeline
     from knowngood.registries.registry import Registry
 
 
@@ -85,7 +85,8 @@ def run(arguments: argparse.Namespace) -> Answer:
 
 
 def _line(here: project.Project) -> Pipeline:
-    from knowngood import pipeline, progress
+    from knowngood import progress
+    from knowngood.building import pipeline
     from knowngood.engines import engine
     from knowngood.locks import wheelhouse
 

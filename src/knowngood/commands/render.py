@@ -142,7 +142,7 @@ def stale_records(here: project.Project) -> dict[str, list[str]]:
 
     That is no fault of a rendered file: the next `knowngood build --record` makes it current.
     """
-    from knowngood import survey
+    from knowngood.building import survey
 
     found = {}
     folders = survey.digests(here)

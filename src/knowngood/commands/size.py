@@ -20,7 +20,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Weigh the selected cells."""
-    from knowngood import select, sizes, table, units
+    from knowngood import select, table, units
+    from knowngood.building import sizes
 
     here = project.find()
     cells = select.select(here.matrix.cells, here.matrix.aliases, arguments.select)

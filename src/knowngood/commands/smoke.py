@@ -43,7 +43,8 @@ def run(arguments: argparse.Namespace) -> Answer:
 
 
 def _here(arguments: argparse.Namespace) -> Answer:
-    from knowngood import cell, evidence, pipeline, predictions, progress, smoke
+    from knowngood import cell, evidence, predictions, progress, smoke
+    from knowngood.building import pipeline
 
     here = project.find()
     wanted = cell.parse(arguments.here)
@@ -67,7 +68,8 @@ def _here(arguments: argparse.Namespace) -> Answer:
 
 def _on(arguments: argparse.Namespace) -> Answer:
     """On an executor; the worst outcome decides the exit code."""
-    from knowngood import ownership, progress, select
+    from knowngood import progress, select
+    from knowngood.building import ownership
     from knowngood.fleet import asking, engines
 
     here = project.find()

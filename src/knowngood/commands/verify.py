@@ -12,8 +12,8 @@ from knowngood.commands import common
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from knowngood.building.verify import Verdict
     from knowngood.errors import KnowngoodError
-    from knowngood.verify import Verdict
 
 _SHOWN = 20
 
@@ -32,7 +32,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Verify the selected cells (default: all); one that fails does not stop the others."""
-    from knowngood import pipeline, progress, select, verify
+    from knowngood import progress, select
+    from knowngood.building import pipeline, verify
     from knowngood.engines import engine
     from knowngood.errors import KnowngoodError
     from knowngood.locks import wheelhouse
@@ -63,7 +64,7 @@ def run(arguments: argparse.Namespace) -> Answer:
 
 
 def _code(verdicts: list[Verdict], failed: Mapping[str, KnowngoodError]) -> int:
-    from knowngood.verify import Outcome
+    from knowngood.building.verify import Outcome
 
     codes = {Outcome.SAME: 0, Outcome.DIFFERENT: 1, Outcome.STALE: 1, Outcome.UNRECORDED: 3}
     found = [codes[item.outcome] for item in verdicts]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from knowngood import machine
+from knowngood.building import machine
 from knowngood.cell import Cell
 from knowngood.compiling import inside
 from knowngood.compiling.place import Ended, Planned, Power, Say

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 
+from knowngood.building.pipeline import Pipeline
 from knowngood.cell import NO_FRAMEWORK, Cell
 from knowngood.locks import locking
 from knowngood.locks.tree import CellLock, Tree
 from knowngood.matrix import Entry, Matrix
 from knowngood.paths import cache_dir
-from knowngood.pipeline import Pipeline
 from knowngood.project import Project, cxx11abi
 
 

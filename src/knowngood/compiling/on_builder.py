@@ -10,14 +10,15 @@ import uuid
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from knowngood import build, paths
-from knowngood.building import derive
-from knowngood.building.command import RUN
-from knowngood.building.line import FarPipeline, Run, Stages
+from knowngood import paths
+from knowngood.builders import derive
+from knowngood.builders.command import RUN
+from knowngood.builders.line import FarPipeline, Run, Stages
+from knowngood.building import build
+from knowngood.building.dryrun import FOLDER
 from knowngood.cell import Cell
 from knowngood.compiling import inside, recipe, stage
 from knowngood.compiling.place import Ended, Planned, Power, Say
-from knowngood.dryrun import FOLDER
 from knowngood.errors import MissingError
 from knowngood.system import bases
 

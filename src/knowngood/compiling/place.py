@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from knowngood import build
+from knowngood.building import build
+from knowngood.building.pipeline import Pipeline
 from knowngood.cell import Cell
 from knowngood.compiling import record
 from knowngood.compiling.source import Sdist
 from knowngood.locks.tree import CellLock
-from knowngood.pipeline import Pipeline
 
 Say = Callable[[str], None]
 

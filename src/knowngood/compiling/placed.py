@@ -8,18 +8,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from knowngood import crew
-from knowngood.building import find
-from knowngood.building.builder import Builder
-from knowngood.building.fleet import Fleet, Hands
-from knowngood.building.run import PLENTY, Run
+from knowngood.builders import find
+from knowngood.builders.builder import Builder
+from knowngood.builders.fleet import Fleet, Hands
+from knowngood.builders.run import PLENTY, Run
+from knowngood.building import crew
+from knowngood.building.results import Result, Status
+from knowngood.building.schedule import Room, Task
 from knowngood.compiling import order, recipe
 from knowngood.compiling.on_builder import OnBuilder
 from knowngood.compiling.order import Order
 from knowngood.compiling.place import Power, Say
 from knowngood.errors import KnowngoodError, MissingError
-from knowngood.results import Result, Status
-from knowngood.schedule import Room, Task
 
 Document = Mapping[str, Any]
 """What `knowngood compile --json` says of a wheel."""

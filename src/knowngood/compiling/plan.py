@@ -6,13 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from knowngood import dryrun
+from knowngood.building import dryrun
+from knowngood.building.pipeline import Pipeline
 from knowngood.compiling import environment, inside, place, recipe, record, source, toolkit
 from knowngood.compiling.order import Options, Order
 from knowngood.compiling.place import Host, Place, Planned
 from knowngood.locks import locking, wheelhouse
 from knowngood.paths import cache_dir
-from knowngood.pipeline import Pipeline
 from knowngood.project import cxx11abi
 
 _FORMAT = 1

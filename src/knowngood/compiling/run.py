@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from knowngood import paths
+from knowngood.building.pipeline import Pipeline
 from knowngood.cell import Cell
 from knowngood.compiling import failure, pack, plan, published, recipe, record
 from knowngood.compiling.order import Options, Order, Result, Status
@@ -16,7 +17,6 @@ from knowngood.compiling.place import Place, Planned
 from knowngood.compiling.record import Record
 from knowngood.errors import KnowngoodError
 from knowngood.locks import wheelhouse
-from knowngood.pipeline import Pipeline
 from knowngood.project import cxx11abi
 
 Say = Callable[[str], None]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from knowngood.building.command import RUN
+from knowngood.builders.command import RUN
 
 HOST = "assembled"
 """The stage that has everything installed: what is compiled in."""

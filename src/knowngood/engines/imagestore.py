@@ -14,9 +14,9 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from knowngood.building.record import Blob, Manifest
 from knowngood.engines import sdk
 from knowngood.errors import KnowngoodError
-from knowngood.record import Blob, Manifest
 
 if TYPE_CHECKING:
     from knowngood.engines.engine import Engine

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from knowngood import evidence, facts, predictions, smoke, survey
+from knowngood import evidence, facts, predictions, smoke
+from knowngood.building import survey
 from knowngood.cell import Cell
 from knowngood.errors import KnowngoodError, MissingError
 from knowngood.evidence import Evidence, Where

@@ -1,6 +1,6 @@
 """The committed folder `docker/`: what each cell locks, and the layers that the locks share.
 
-`cells/<id>/cell.json` (which layers, in which order), `cells/<id>/image.json` (what came out, `knowngood.record`),
+`cells/<id>/cell.json` (which layers, in which order), `cells/<id>/image.json` (what came out, `building.record`),
 `layers/<name>/requirements.txt` (the pins).
 """
 
@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from knowngood import cell as cells
-from knowngood import record
 from knowngood.atomic import write_text
+from knowngood.building import record
 from knowngood.cell import Cell
 from knowngood.errors import UsageError
 from knowngood.locks import lock

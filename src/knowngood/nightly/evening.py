@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from knowngood import cell as cells
-from knowngood import evidence, pipeline, render, select, smoke, survey
+from knowngood import evidence, render, select, smoke
+from knowngood.building import pipeline, survey
 from knowngood.engines import engine as engines
 from knowngood.errors import KnowngoodError, UsageError
 from knowngood.locks import wheelhouse

@@ -9,17 +9,18 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from knowngood import cell as cells
-from knowngood import evidence, verify
+from knowngood import evidence
+from knowngood.building import verify
+from knowngood.building.verify import Outcome
 from knowngood.engines import engine as engines
 from knowngood.engines.engine import Engine, Unsuitable
 from knowngood.errors import KnowngoodError, MissingError
 from knowngood.evidence import Evidence
 from knowngood.nightly.blame import Attempt, Domain
 from knowngood.nightly.night import failed
-from knowngood.verify import Outcome
 
 if TYPE_CHECKING:
-    from knowngood.pipeline import Pipeline
+    from knowngood.building.pipeline import Pipeline
 
 Say = Callable[[str], None]
 

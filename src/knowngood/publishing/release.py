@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from knowngood import __version__, build, evidence, records, render, survey
+from knowngood import __version__, evidence, render
+from knowngood.building import build, records, survey
 from knowngood.errors import KnowngoodError, MissingError, UsageError, redacted
 from knowngood.evidence import Evidence, Where
 from knowngood.publishing import licences, provenance, sbom
@@ -23,12 +24,12 @@ from knowngood.system.packages_lock import PackagesLock
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from knowngood.building.pipeline import Pipeline
+    from knowngood.building.record import Record
     from knowngood.cell import Cell
     from knowngood.engines.engine import Engine
     from knowngood.locks.tree import CellLock
-    from knowngood.pipeline import Pipeline
     from knowngood.project import Project
-    from knowngood.record import Record
     from knowngood.registries.registry import Registry
 
 _SHAPING = ("matrix.yaml", "docker", "smoke_tests", "templates")

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 from packaging.requirements import Requirement
 
 from knowngood import document, paths, smoke
+from knowngood.building.pipeline import Options, Pipeline
 from knowngood.engines import sdk
 from knowngood.errors import KnowngoodError
-from knowngood.pipeline import Options, Pipeline
 from knowngood.project import MATRIX, Project
 from knowngood.reproducing.observation import Observation
 from knowngood.reproducing.reproduce import CannotTryError, Job, Say

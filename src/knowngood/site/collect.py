@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from knowngood import cell as cells
-from knowngood import compatibility, sealed, sizes
+from knowngood import compatibility, sealed
+from knowngood.building import sizes
 from knowngood.errors import UsageError
 from knowngood.runs import index
 from knowngood.runs.observed import Run, printable

@@ -5,14 +5,15 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from knowngood import build, host, render, smoke
+from knowngood import host, render, smoke
+from knowngood.building import build
+from knowngood.building.pipeline import Pipeline, log
 from knowngood.cell import Cell
 from knowngood.engines import embedded
 from knowngood.engines import engine as engines
 from knowngood.engines.engine import Engine
 from knowngood.errors import KnowngoodError, MissingError
 from knowngood.locks import locking, resolve
-from knowngood.pipeline import Pipeline, log
 from knowngood.project import cxx11abi
 from knowngood.system import base, bases
 

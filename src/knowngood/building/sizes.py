@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from knowngood.record import Record
+from knowngood.building.record import Record
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from knowngood.building.record import Record
+from knowngood.building.shape import Shape
 from knowngood.locks.lock import Layer
-from knowngood.record import Record
-from knowngood.shape import Shape
 
 Key = tuple[str, str]
 """A layer's name and its making (`Shape.making`): the same key, the same bytes."""

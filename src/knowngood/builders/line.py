@@ -10,11 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from knowngood import build, ownership, paths, pipeline, record
-from knowngood.building import derive, find, jobs, tags
-from knowngood.building.builder import Builder
-from knowngood.building.command import Order
-from knowngood.building.depot import Depot
+from knowngood import paths
+from knowngood.builders import derive, find, jobs, tags
+from knowngood.builders.builder import Builder
+from knowngood.builders.command import Order
+from knowngood.builders.depot import Depot
+from knowngood.building import build, ownership, pipeline, record
+from knowngood.building.pipeline import Pipeline, Say
+from knowngood.building.planning import Key, Wanted
+from knowngood.building.record import Record
 from knowngood.cell import Cell
 from knowngood.engines import engine as engines
 from knowngood.engines import sdk
@@ -22,9 +26,6 @@ from knowngood.engines.engine import Engine
 from knowngood.errors import KnowngoodError, MissingError
 from knowngood.evidence import Evidence
 from knowngood.locks.tree import CellLock
-from knowngood.pipeline import Pipeline, Say
-from knowngood.planning import Key, Wanted
-from knowngood.record import Record
 
 
 class LostError(MissingError):

@@ -7,21 +7,22 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from knowngood import crew, dryrun, machine, planning, render, survey
-from knowngood.building import derive, find, jobs, tags
-from knowngood.building.builder import Builder
-from knowngood.building.depot import Depot
-from knowngood.building.fleet import Fleet, Hands
-from knowngood.building.jobs import LayerJob
-from knowngood.building.line import FarPipeline, Site
+from knowngood import render
+from knowngood.builders import derive, find, jobs, tags
+from knowngood.builders.builder import Builder
+from knowngood.builders.depot import Depot
+from knowngood.builders.fleet import Fleet, Hands
+from knowngood.builders.jobs import LayerJob
+from knowngood.builders.line import FarPipeline, Site
+from knowngood.building import crew, dryrun, machine, planning, survey
+from knowngood.building.pipeline import Options
+from knowngood.building.planning import Holdings, Wanted
+from knowngood.building.results import Result, Status
+from knowngood.building.schedule import Room, Task
 from knowngood.cell import Cell, parse
 from knowngood.engines.engine import Engine
 from knowngood.errors import KnowngoodError
-from knowngood.pipeline import Options
-from knowngood.planning import Holdings, Wanted
 from knowngood.project import Project
-from knowngood.results import Result, Status
-from knowngood.schedule import Room, Task
 
 PLENTY = 10**15
 """Bytes where nobody says how many there are."""

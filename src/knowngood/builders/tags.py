@@ -6,7 +6,7 @@ so whoever wants the same finds the same.
 
 from __future__ import annotations
 
-from knowngood.planning import Key
+from knowngood.building.planning import Key
 from knowngood.registries.reference import MAX_TAG, SHORT
 
 

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from knowngood import build
-from knowngood.building import jobs, tags
+from knowngood.builders import jobs, tags
+from knowngood.building import build
+from knowngood.building.planning import Holdings, Key, Wanted
+from knowngood.building.record import Blob
+from knowngood.building.record import Manifest as Described
 from knowngood.errors import KnowngoodError
-from knowngood.planning import Holdings, Key, Wanted
 from knowngood.publishing import publish
-from knowngood.record import Blob
-from knowngood.record import Manifest as Described
 from knowngood.registries.manifests import Manifest
 from knowngood.registries.registry import Registry
 

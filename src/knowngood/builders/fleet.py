@@ -8,12 +8,12 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from knowngood import schedule
-from knowngood.building.builder import Builder
-from knowngood.crew import Work
+from knowngood.builders.builder import Builder
+from knowngood.building import schedule
+from knowngood.building.crew import Work
+from knowngood.building.results import Result, Status
+from knowngood.building.schedule import Refusal, Room, Task, Wait
 from knowngood.errors import KnowngoodError, MissingError
-from knowngood.results import Result, Status
-from knowngood.schedule import Refusal, Room, Task, Wait
 
 _PAUSE = 0.2
 _LOOK = 10.0

@@ -7,17 +7,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from knowngood import build, record
 from knowngood.atomic import write_text
+from knowngood.building import build, record
+from knowngood.building.record import Record
 from knowngood.engines import imagestore
 from knowngood.errors import UsageError
 from knowngood.paths import cache_dir
-from knowngood.record import Record
 
 if TYPE_CHECKING:
+    from knowngood.building.shape import Shape
     from knowngood.engines.engine import Engine
     from knowngood.locks.tree import CellLock
-    from knowngood.shape import Shape
 
 
 def take(engine: Engine, image: build.Image, locked: CellLock, shape: Shape) -> Record:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from knowngood import build
-from knowngood.building import derive
-from knowngood.building.builder import Builder
+from knowngood.builders import derive
+from knowngood.builders.builder import Builder
+from knowngood.building import build
 from knowngood.registries.reference import Reference, Repository
 
 RUN = "KNOWNGOOD_RUN"

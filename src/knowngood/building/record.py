@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from knowngood.building.shape import Shape
 from knowngood.errors import UsageError
-from knowngood.shape import Shape
 
 FILE = "image.json"
 SCHEMA = "knowngood/image/1"

@@ -8,18 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
-from knowngood import build, planning, records, render
+from knowngood import render
+from knowngood.building import build, planning, records
+from knowngood.building.planning import Holdings, Wanted
+from knowngood.building.record import Record
+from knowngood.building.shape import Shape
 from knowngood.cell import Cell
 from knowngood.engines import sdk
 from knowngood.engines.engine import Engine
 from knowngood.errors import KnowngoodError, UsageError
 from knowngood.locks import locking
 from knowngood.locks.tree import CellLock
-from knowngood.planning import Holdings, Wanted
 from knowngood.project import Project, cxx11abi
-from knowngood.record import Record
 from knowngood.render import LABEL
-from knowngood.shape import Shape
 from knowngood.system import base, bases
 
 

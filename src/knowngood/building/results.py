@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from knowngood import build
+from knowngood.building import build
 from knowngood.errors import KnowngoodError
 from knowngood.evidence import Tier
 

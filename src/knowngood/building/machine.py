@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from knowngood import paths
+from knowngood.building.schedule import Room
 from knowngood.engines import embedded
-from knowngood.schedule import Room
 
 if TYPE_CHECKING:
     from knowngood.engines.engine import Engine

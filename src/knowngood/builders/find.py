@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from knowngood.building.builder import DOCKER, Builder, inspected
+from knowngood.builders.builder import DOCKER, Builder, inspected
 from knowngood.engines import embedded, sdk
 from knowngood.engines import engine as engines
 from knowngood.engines.engine import Engine

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from knowngood.planning import Holdings, Key, Wanted, to_build
+from knowngood.building.planning import Holdings, Key, Wanted, to_build
 
 MEMORY_TO_BUILD = 2 * 10**9
 """Bytes that a build with many layers takes at its most."""

@@ -11,8 +11,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
-from knowngood import build, evidence, ownership, records, render, retrying, smoke
+from knowngood import evidence, render, retrying, smoke
 from knowngood.atomic import write_text
+from knowngood.building import build, ownership, records
+from knowngood.building.record import Record
+from knowngood.building.results import Result, Status
+from knowngood.building.shape import Shape
 from knowngood.cell import Cell
 from knowngood.engines.engine import Engine
 from knowngood.errors import KnowngoodError, NetworkError, from_os
@@ -22,9 +26,6 @@ from knowngood.locks.tree import CellLock
 from knowngood.paths import cache_dir
 from knowngood.predictions import predict
 from knowngood.project import Project, cxx11abi
-from knowngood.record import Record
-from knowngood.results import Result, Status
-from knowngood.shape import Shape
 from knowngood.system import bases
 
 Say = Callable[[str], None]

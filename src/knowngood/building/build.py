@@ -16,12 +16,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from knowngood import build_failure, host, paths, retrying
+from knowngood import host, paths, retrying
+from knowngood.building import failure
+from knowngood.building.shape import Shape, text_digest
 from knowngood.engines import classic, sdk
 from knowngood.errors import CollectedError, KnowngoodError, redacted
 from knowngood.paths import cache_dir
 from knowngood.render import LABEL
-from knowngood.shape import Shape, text_digest
 
 if TYPE_CHECKING:
     from knowngood.engines.engine import Engine
@@ -258,7 +259,7 @@ def _run(argv: Sequence[str], env: Mapping[str, str], *, log: Path, say: Callabl
             _stop(process)
             raise
     if process.returncode:
-        raise build_failure.read("".join(tail), log)
+        raise failure.read("".join(tail), log)
 
 
 def _stop(process: subprocess.Popen[str]) -> None:

@@ -11,16 +11,17 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from knowngood import build, imagediff, ownership, paths, records
+from knowngood import paths
+from knowngood.building import build, imagediff, ownership, records
+from knowngood.building.pipeline import Pipeline, log
 from knowngood.engines import embedded, imagestore, sdk
 from knowngood.engines import engine as engines
 from knowngood.errors import KnowngoodError, MissingError
-from knowngood.pipeline import Pipeline, log
 
 if TYPE_CHECKING:
+    from knowngood.building.record import Record
     from knowngood.cell import Cell
     from knowngood.engines.engine import Engine
-    from knowngood.record import Record
 
 Say = Callable[[str], None]
 

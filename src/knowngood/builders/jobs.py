@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from knowngood import planning, schedule
-from knowngood.building import derive
-from knowngood.planning import Holdings, Key, Wanted
-from knowngood.schedule import DISK_PER_BYTE, LARGE, MEMORY_TO_BUILD, Room, Task
+from knowngood.builders import derive
+from knowngood.building import planning, schedule
+from knowngood.building.planning import Holdings, Key, Wanted
+from knowngood.building.schedule import DISK_PER_BYTE, LARGE, MEMORY_TO_BUILD, Room, Task
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from knowngood import schedule
+from knowngood.building import schedule
+from knowngood.building.results import Result, Status
+from knowngood.building.schedule import Refusal, Room, Task, Wait
 from knowngood.errors import KnowngoodError, MissingError
-from knowngood.results import Result, Status
-from knowngood.schedule import Refusal, Room, Task, Wait
 
 _PAUSE = 0.2
 

@@ -1,0 +1,1 @@
+"""Builds on many builders, which share their layers through a registry."""
