@@ -12,6 +12,7 @@ import importlib
 import io
 import json
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -78,7 +79,12 @@ def _module(command: str) -> Any:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; returns its exit code (0 yes/done, 1 no/failed, 2 usage, 3 unknown, 4 something is missing)."""
+    """Run a command; returns its exit code (0 yes/done, 1 no/failed, 2 usage, 3 unknown, 4 something is missing).
+
+    SIGTERM ends it as Ctrl-C does.
+    """
+    with contextlib.suppress(ValueError):  # a thread of another program may not say so
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     words = list(sys.argv[1:] if argv is None else argv)
     command = next((word for word in words if word in COMMANDS), None)
     as_json = "--json" in words

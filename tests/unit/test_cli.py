@@ -355,3 +355,16 @@ def test_a_terminal_without_the_characters_is_no_traceback(home, words):
 def test_every_command_takes_json(command):
     needed = {"engine": ["up"], "bisect": ["good.txt", "bad.txt", "true"]}.get(command, [])
     assert cli.parser(command).parse_args([command, "--json", *needed]).json
+
+
+def test_told_to_end_it_ends_as_by_ctrl_c():
+    slow = "cells.run = lambda _: (print('on', flush=True), time.sleep(60))"
+    ignores = "signal.signal(signal.SIGINT, signal.SIG_IGN)"  # as a shell's background job does
+    imports = "import signal, sys, time; from knowngood import cli; from knowngood.commands import cells"
+    code = f"{imports}; {slow}; {ignores}; sys.exit(cli.main(['cells']))"
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "on\n"
+    process.terminate()
+    _, said = process.communicate(timeout=20)
+    stopped = "knowngood: stopped; what was finished is kept, run it again to go on\n"
+    assert (process.returncode, said) == (1, stopped)

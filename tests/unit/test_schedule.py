@@ -184,8 +184,8 @@ def test_a_process_that_dies_is_a_failed_cell(tmp_path, monkeypatch, code, why):
 
 def test_a_process_that_is_asked_to_end_says_no_more(tmp_path, monkeypatch, capsys):
     program = tmp_path / "python"
-    waits = "try: time.sleep(60)\nexcept KeyboardInterrupt: sys.exit('stopped')"
-    program.write_text(f"#!{sys.executable}\nimport sys, time\nprint('on', file=sys.stderr, flush=True)\n{waits}\n")
+    waits = "signal.signal(signal.SIGTERM, lambda *_: sys.exit('stopped'))\nprint('on', file=sys.stderr, flush=True)"
+    program.write_text(f"#!{sys.executable}\nimport signal, sys, time\n{waits}\ntime.sleep(60)\n")
     program.chmod(0o755)
     monkeypatch.setattr(crew.sys, "executable", str(program))
     work = crew.Child(FA4, ["build", FA4], tmp_path)
@@ -193,6 +193,7 @@ def test_a_process_that_is_asked_to_end_says_no_more(tmp_path, monkeypatch, caps
     said = ""
     while not said and time.monotonic() < deadline:
         said += capsys.readouterr().err
+    work.interrupt()
     work.interrupt()
     while not work.done() and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -6,7 +6,6 @@ A cell that fails, or whose process dies, does not stop the others.
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 import tempfile
@@ -67,7 +66,7 @@ class Child:
     def __init__(self, cell: str, argv: Sequence[str], root: Path) -> None:
         self._cell, self._root = cell, root
         self._began = time.monotonic()
-        self._wanted = True
+        self._asked, self._wanted = False, True
         self._out = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed with the result
         self._process = subprocess.Popen(
             [sys.executable, "-m", "knowngood", *argv, "--json"],
@@ -107,13 +106,18 @@ class Child:
     def interrupt(self) -> None:
         """Ask it to end, as Ctrl-C does; it says no more."""
         self._wanted = False
-        self._process.send_signal(signal.SIGINT)
+        self._ask()
 
     def stop(self) -> None:
         """End it as Ctrl-C does."""
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGINT)
-            self._process.wait()
+        self._ask()
+        self._process.wait()
+
+    def _ask(self) -> None:
+        if not self._asked:  # once: a second time would break off its cleaning up
+            self._asked = True
+            # Not SIGINT: where a shell runs this program in the background, all that it starts ignores that.
+            self._process.terminate()
 
     def _say(self) -> None:
         assert self._process.stderr is not None  # noqa: S101
