@@ -141,8 +141,8 @@ def check(seen: Seen, about: Context, gpus: tuple[str, ...]) -> Result | None:
 
 def diagnose(log: str) -> tuple[str, ...]:
     """The incidents that stand in a log, best first."""
-    from knowngood.diagnosing import diagnose as diagnosing
+    from knowngood.diagnosing.diagnose import diagnose as read_log
     from knowngood.incidents.files import read
 
-    found = diagnosing.diagnose(io.BytesIO(log.encode()), read())
+    found = read_log(io.BytesIO(log.encode()), read())
     return tuple(match.incident.id for match in found.matches)
