@@ -13,6 +13,7 @@ from knowngood import cli
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "smoke_tests/README.md"])
+SOURCE = re.compile(r"(?<![\w/])(?:src/knowngood|benchmarks|scripts|tests/\w+)/[\w/]+\.py")
 SESSIONS = {
     next(
         (k.value.value for d in node.decorator_list if isinstance(d, ast.Call) for k in d.keywords if k.arg == "name"),
@@ -74,3 +75,10 @@ def test_links_between_documents_lead_somewhere():
     for document in DOCUMENTS:
         for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
             assert (document.parent / target).exists(), f"{document.name} links to {target}"
+
+
+def test_source_files_that_texts_name_are_there():
+    texts = [*DOCUMENTS, ROOT / "matrix.yaml", *(ROOT / "rules").glob("*.yaml")]
+    named = {(path, name) for path in texts for name in SOURCE.findall(path.read_text())}
+    assert len(named) > 20, "the pattern finds them"
+    assert not [f"{path.relative_to(ROOT)}: {name}" for path, name in named if not (ROOT / name).exists()]
