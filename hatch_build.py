@@ -1,4 +1,4 @@
-"""Puts the data beside the program in its wheel: what `knowngood check`, `pick` and `cells` read without a checkout."""
+"""Build hook that copies data into the wheel, so `knowngood check`, `pick` and `cells` work without a checkout."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ DATA = (
 
 
 class DataHook(BuildHookInterface[Any]):
-    """An editable install reads the checkout itself and gets no copy."""
+    """Adds the data to a wheel; an editable install reads the checkout itself and gets no copy."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Called by hatchling before it collects files."""
+        """Add the data folders to the files of the wheel; hatchling calls this before it collects files."""
         if version == "editable":
             return
         for name in DATA:

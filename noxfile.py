@@ -1,6 +1,6 @@
-"""The sessions of the project: what newcomers, maintainers and CI run. `nox -l` lists them.
+"""The nox sessions of the project, for newcomers, maintainers and CI. `nox -l` lists them.
 
-Every session gets the locked environment of `requirements.lock`, so two machines run the same versions.
+Every session installs the environment locked in `requirements.lock`, so all machines run the same versions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LOCK = "requirements.lock"
 
 
 def install(session: nox.Session) -> None:
-    """The locked environment, with this checkout in it."""
+    """Install the locked environment, with this checkout in editable mode."""
     session.run_install("uv", "pip", "sync", "--quiet", "--require-hashes", LOCK, external=True)
     session.run_install(
         "uv", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--editable", ".", external=True
@@ -28,28 +28,31 @@ def install(session: nox.Session) -> None:
 
 @nox.session(name="build-matrix")
 def build_matrix(session: nox.Session) -> None:
-    """Engine, base, lock, render, build and smoke for the selected cells (default: the alias default)."""
+    """Lock, render, build and smoke-test the selected cells (default: the alias default)."""
     install(session)
     session.run("knowngood", "build-matrix", *session.posargs)
 
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """The unit tests: no Docker, no network. `-- -m integration tests/integration` for the others."""
+    """Run the unit tests on all cores, in a new order each time; they need no Docker and no network.
+
+    The order's seed is printed first; `-- --randomly-seed=N` repeats it.
+    """
     install(session)
-    session.run("pytest", *session.posargs)
+    session.run("pytest", "-n", "auto", "--dist", "worksteal", *session.posargs)
 
 
 @nox.session
 def integration(session: nox.Session) -> None:
-    """The tests against a real engine, a real registry and the real index."""
+    """Run the tests against a real engine, a real registry and the real index."""
     install(session)
-    session.run("pytest", "-m", "integration", "tests/integration", *session.posargs)
+    session.run("pytest", "-p", "no:randomly", "-m", "integration", "tests/integration", *session.posargs)
 
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Ruff, mypy --strict, the import rules, that what is rendered is current, no cell too large, sound workflows."""
+    """Run ruff, mypy --strict and the import rules; check rendered files, contracts, sizes and workflows."""
     install(session)
     session.run("ruff", "check")
     session.run("ruff", "format", "--check")
@@ -73,28 +76,28 @@ def render(session: nox.Session) -> None:
 
 @nox.session
 def site(session: nox.Session) -> None:
-    """The pages where people find their image, into public/."""
+    """Write the site, where people find their image, into public/."""
     install(session)
     session.run("knowngood", "site", "-o", "public", *session.posargs)
 
 
 @nox.session
 def smoke(session: nox.Session) -> None:
-    """The smoke suite in the images of the selected cells."""
+    """Run the smoke suite in the images of the selected cells."""
     install(session)
     session.run("knowngood", "smoke", *session.posargs)
 
 
 @nox.session
 def nightly(session: nox.Session) -> None:
-    """Is what is known good still good; `-- SELECT --budget MINUTES` for less."""
+    """Check that the cells are still good; `-- SELECT --budget MINUTES` checks fewer of them."""
     install(session)
     session.run("knowngood", "nightly", *session.posargs)
 
 
 @nox.session(name="lock-tools", venv_backend="none")
 def lock_tools(session: nox.Session) -> None:
-    """Write requirements.lock from pyproject.toml: this project's own tools, hash-pinned, for Python 3.11 and newer."""
+    """Write requirements.lock from pyproject.toml: this project's own tools, with hashes, for Python 3.11 and newer."""
     command = ["uv", "pip", "compile", "--quiet", "--universal", "--python-version", "3.11", "--generate-hashes"]
     command += ["--no-emit-index-url", "--no-annotate", "--group", "dev", "pyproject.toml", "-o", LOCK]
     session.run(

@@ -1,11 +1,11 @@
-"""How long `check` and `pick` take, and how that grows as every axis doubles.
+"""Measure how long `check` and `pick` take, and how the time grows when every axis doubles.
 
     python benchmarks/check.py [RUNS]
 
-Prints: whole processes (median of RUNS, default 5, and peak memory); answers a second of a batch of random questions;
-and, in one process, building the universe, one check and one conflict with every axis 1, 2, 4 and 8 times as long
-(the further releases are copies with the same facts). The last column is the time against that of the row above:
-doubling every axis multiplies the combinations by 16 (GPUs and Pythons stay).
+It prints three tables: whole processes (median of RUNS, default 5, and peak memory); answers per second for a batch of
+random queries; and, in one process, the times to build the universe, to answer one check and to explain one conflict,
+with every axis 1, 2, 4 and 8 times as long (the added releases are copies with the same facts). Each time is followed
+by its ratio to the row above. Doubling every axis multiplies the combinations by 16 (GPUs and Pythons stay the same).
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ import tempfile
 import time
 from collections.abc import Callable
 
-from knowngood.solving import knowledge, universe
-from knowngood.solving.check import check
-from knowngood.solving.factbook import DRIVERS, Factbook
-from knowngood.solving.picking import considered, pick
-from knowngood.solving.published import Published
-from knowngood.solving.query import from_document
+from knowngood.compat import knowledge, universe
+from knowngood.compat.check_answer import check_query
+from knowngood.compat.factbook import DRIVERS, Factbook
+from knowngood.compat.matrix_cells import PublishedCells
+from knowngood.compat.pick_answer import count_combinations, pick_cells
+from knowngood.compat.query import query_from_document
 
 COMMANDS = {
     "check, compatible": ["check", "torch==2.11.0", "transformers==5.17.0", "--gpu", "H100"],
     "check, broken": ["check", "torch==2.6.0", "triton==3.3.0", "transformers==5.23.0", "--gpu", "V100"],
-    "pick, found": ["pick", "--gpu", "V100"],
+    "pick, answer": ["pick", "--gpu", "V100"],
     "pick, conflict": ["pick", "--gpu", "V100", "--attn", "fa2", "transformers==5.17.0", "--driver", "470.10"],
 }
 BROKEN = {"gpu": "V100", "packages": {"torch": "2.6.0", "triton": "3.3.0", "transformers": "5.23.0"}}
@@ -40,7 +40,7 @@ CONFLICT = {"gpu": "V100", "attn": "fa2", "driver": "470.10", "packages": {"tran
 
 
 def processes(runs: int) -> None:
-    """Whole processes, from the start of Python to its end."""
+    """Measure whole processes, from the start of Python to its end."""
     for name, words in COMMANDS.items():
         seconds = []
         for _ in range(runs):
@@ -54,9 +54,9 @@ def processes(runs: int) -> None:
 
 
 def batch(lines: int = 3000) -> None:
-    """Random questions, most of them broken, which is the expensive answer."""
-    book = knowledge.read().universe.world.book
-    choose = random.Random(1)  # noqa: S311 - a sample
+    """Measure a batch of random queries. Most answers are `broken`, which takes longest."""
+    book = knowledge.load_knowledge().universe.space.book
+    choose = random.Random(1)  # noqa: S311 - not a secret
     packages = ("torch", "transformers", "flash-attn", "triton", "xtuner", "openrlhf")
     with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
         for _ in range(lines):
@@ -69,44 +69,50 @@ def batch(lines: int = 3000) -> None:
         subprocess.run(
             [sys.executable, "-m", "knowngood", "check", "--batch", file.name], check=False, stdout=subprocess.DEVNULL
         )
-        print(f"batch of {lines:,}: {lines / (time.perf_counter() - start):,.0f} answers a second, start included")
+        print(
+            f"batch of {lines:,}: {lines / (time.perf_counter() - start):,.0f} answers per second, including the start"
+        )
 
 
 def longer(book: Factbook, factor: int) -> Factbook:
-    """Every package with `factor` times its releases."""
+    """Return the facts with `factor` times as many releases of every package."""
     tables = {
         name: table if name == DRIVERS else {_copy(v, copy): e for copy in range(factor) for v, e in table.items()}
         for name, table in book.tables.items()
     }
-    return dataclasses.replace(book, tables=tables, _derived={})
+    return dataclasses.replace(book, tables=tables, _requires={})
 
 
 def _copy(version: str, number: int) -> str:
-    """`2.8.3.post2` -> `2.8.3.0.0.1.post2`: a release of its own, beside the one it copies."""
+    """Return a new version that sorts next to the copied one: `2.8.3.post2` -> `2.8.3.0.0.1.post2`."""
     return re.sub(r"^\d+(\.\d+)*", rf"\g<0>.0.0.{number}", version) if number else version
 
 
 def growth() -> None:
-    """The same questions in larger universes."""
-    known = knowledge.read()
+    """Measure the same queries in larger universes."""
+    known = knowledge.load_knowledge()
     world = known.universe
     print(f"{'axes':>5} {'combinations':>14} {'boxes':>6} {'build':>16} {'check':>16} {'conflict':>16}")
     before: list[float] = []
     for factor in (1, 2, 4, 8):
-        book = longer(world.world.book, factor)
+        book = longer(world.space.book, factor)
         made: list[universe.Universe] = []
-        seconds = [timed(lambda book=book, made=made: made.append(universe.build(book, world.gpus, world.written)))]
+        seconds = [
+            timed(
+                lambda book=book, made=made: made.append(universe.build_universe(book, world.gpus, world.written_rules))
+            )
+        ]
         bigger = made[-1]
-        seconds.append(timed(lambda bigger=bigger: check(bigger, from_document(BROKEN), Published())))
-        seconds.append(timed(lambda bigger=bigger: pick(bigger, from_document(CONFLICT), Published())))
+        seconds.append(timed(lambda bigger=bigger: check_query(bigger, query_from_document(BROKEN), PublishedCells())))
+        seconds.append(timed(lambda bigger=bigger: pick_cells(bigger, query_from_document(CONFLICT), PublishedCells())))
         ratios = [f"x{new / old:.1f}" for new, old in zip(seconds, before, strict=True)] if before else [""] * 3
         cells = "  ".join(f"{1000 * one:7.1f} ms {ratio:>5}" for one, ratio in zip(seconds, ratios, strict=True))
-        print(f"{factor:>4}x {considered(bigger):>14.2e} {len(bigger.world.boxes):>6}  {cells}")
+        print(f"{factor:>4}x {count_combinations(bigger):>14.2e} {len(bigger.index.boxes):>6}  {cells}")
         before = seconds
 
 
 def timed(work: Callable[[], object]) -> float:
-    """Seconds of the first call, caches empty."""
+    """Return the seconds of the first call, with empty caches."""
     start = time.perf_counter()
     work()
     return time.perf_counter() - start

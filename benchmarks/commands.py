@@ -1,8 +1,8 @@
-"""How long the commands take that people wait for, beside an empty Python of the same environment.
+"""Measure the commands that people wait for, next to an empty Python process of the same environment.
 
     python benchmarks/commands.py [RUNS]
 
-Prints the median of RUNS (default 7) whole processes each, in seconds and as a multiple of `python -c pass`.
+Prints the median of RUNS (default 7) whole processes per command, in seconds and as a multiple of `python -c pass`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ COMMANDS = {
 
 
 def median(argv: list[str], runs: int) -> float:
-    """Seconds of a whole process."""
+    """Return the median seconds of a whole process."""
     seconds = []
     for _ in range(runs):
         start = time.perf_counter()
@@ -32,7 +32,7 @@ def median(argv: list[str], runs: int) -> float:
 
 
 def main() -> None:
-    """Measure all of them in turn."""
+    """Measure all commands in turn."""
     runs = int(sys.argv[1]) if len(sys.argv) > 1 else 7
     floor = None
     for name, argv in COMMANDS.items():

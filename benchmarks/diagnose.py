@@ -1,10 +1,10 @@
-"""How long `knowngood diagnose` takes on a page of log and on a log of 200 MB, and how much memory.
+"""Measure the time and memory of `knowngood diagnose` on one page of log and on logs of 200 MB.
 
     python benchmarks/diagnose.py [MEGABYTES]
 
-The large logs: an ordinary one whose failure is at its end; one whose every line nearly shows a failure; one with
-colours and a rank before each line; one that is a single line; and noise. The processor's seconds are those of the
-whole process; they say more than the clock on a machine that does other things too.
+The large logs are: an ordinary one whose failure is at its end; one in which every line nearly shows a failure; one
+with colours and a rank before each line; one that is a single line; and random bytes. The processor seconds are those
+of the whole process. They are more reliable than the elapsed time on a machine that has other work.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ NEAR = b"[rank%d]: AttributeError: 'Qwen3FlashAttention2' object has no attribut
 
 
 def ordinary(size: int) -> Iterator[bytes]:
-    """Steps and tracebacks."""
+    """Yield training steps and tracebacks, with the failure at the end."""
     yield HEAD
     yield from _filled(lambda number: FRAME % (number % 900) + STEP % number, size)
     yield FAILURE
 
 
 def near_misses(size: int) -> Iterator[bytes]:
-    """Each line has the words of a failure that it is not."""
+    """Yield lines that contain the words of a failure but do not match it."""
     yield from _filled(lambda number: NEAR % (number % 8, number), size)
 
 
 def coloured(size: int) -> Iterator[bytes]:
-    """As a terminal gets it."""
+    """Yield lines with terminal colours."""
     yield from _filled(lambda number: b"\x1b[36m(Worker pid=%d)\x1b[0m \x1b[1;31m" % number + STEP % number, size)
     yield b"\x1b[31m" + FAILURE
 
 
 def one_line(size: int) -> Iterator[bytes]:
-    """No line end."""
+    """Yield one line without an end."""
     yield from _filled(lambda number: b"progress %d%% " % (number % 100), size)
 
 
 def noise(size: int) -> Iterator[bytes]:
-    """Bytes."""
-    made = random.Random(1)  # noqa: S311 - noise, not a secret
+    """Yield `size` bytes of noise in blocks; the same bytes each time."""
+    source = random.Random(1)  # noqa: S311 - noise, not a secret
     for _ in range(size >> 20):
-        yield made.randbytes(1 << 20)
+        yield source.randbytes(1 << 20)
 
 
 def _filled(line, size: int) -> Iterator[bytes]:  # type: ignore[no-untyped-def] # noqa: ANN001
@@ -66,8 +66,8 @@ def _filled(line, size: int) -> Iterator[bytes]:  # type: ignore[no-untyped-def]
         yield piece
 
 
-def measured(path: Path) -> tuple[float, float, int, int]:
-    """Seconds by the clock and of the processor, megabytes and exit code of a whole process."""
+def measure_process(path: Path) -> tuple[float, float, int, int]:
+    """Run a whole process; return elapsed seconds, processor seconds, megabytes and exit code."""
     start = time.perf_counter()
     argv = [sys.executable, "-m", "knowngood", "diagnose", "--json", str(path)]
     child = os.posix_spawn(sys.executable, argv, os.environ, file_actions=[(os.POSIX_SPAWN_OPEN, 1, os.devnull, 1, 0)])
@@ -76,26 +76,26 @@ def measured(path: Path) -> tuple[float, float, int, int]:
     return time.perf_counter() - start, processor, usage.ru_maxrss >> 10, os.waitstatus_to_exitcode(status)
 
 
-def told(name: str, runs: list[tuple[float, float, int, int]], size: str) -> None:
-    """A line of the table, of the medians."""
+def print_row(name: str, runs: list[tuple[float, float, int, int]], size: str) -> None:
+    """Print a line of the table with the medians."""
     clock, processor = (statistics.median(run[place] for run in runs) for place in (0, 1))
     _, _, memory, code = runs[0]
     print(f"{name:12} {clock:6.2f} s {processor:6.2f} s of a core {memory:5} MB  exit {code}  ({size})")
 
 
 def main() -> None:
-    """Measure all of them in turn."""
+    """Measure all logs in turn."""
     size = (int(sys.argv[1]) if len(sys.argv) > 1 else 200) << 20
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder) / "page.log"
         page.write_bytes(HEAD + FAILURE)
-        runs = [measured(page) for _ in range(7)]
-        told("page", runs, "6 lines")
+        runs = [measure_process(page) for _ in range(7)]
+        print_row("page", runs, "6 lines")
         for make in (ordinary, near_misses, coloured, one_line, noise):
             path = Path(folder) / "large.log"
             with path.open("wb") as file:
                 file.writelines(make(size))
-            told(make.__name__, [measured(path)], f"{path.stat().st_size >> 20} MB")
+            print_row(make.__name__, [measure_process(path)], f"{path.stat().st_size >> 20} MB")
             path.unlink()
 
 

@@ -1,12 +1,12 @@
-"""What a store of evidence costs at scale: writing from many at once, the index, `knowngood cells`.
+"""Measure a large store of evidence: many writers at once, the index of runs, `knowngood cells`.
 
     python benchmarks/evidence.py [--cells N] [--runs N] [--pretend N] [--writers N] [--json FILE]
 
-With 10,000 cells and 1,000,000 runs (the default) it takes some 5 GB of room for temporary files and, on a busy disk,
-an hour. `--runs 20000 --pretend 9800` takes minutes: the index knows a million runs, the files of 20,000 are there.
-Each run is a file of its own, one of this project's cut to the checks that decide (some 5 KB and not 50 to 400).
-Measured are whole processes of `knowngood cells --json` with nothing new and with what all writers appended. The plain
-way, which opens every file each time, is measured over a part and told as what that makes.
+With 10,000 cells and 1,000,000 runs (the default) it needs about 5 GB for temporary files and, on a busy disk, an hour.
+`--runs 20000 --pretend 9800` takes minutes: the index knows a million runs, but only 20,000 of the files exist. Each
+run is one file: a run of this project, reduced to the checks that decide (about 5 KB instead of 50 to 400). Whole
+processes of `knowngood cells --json` are measured, with nothing new and after all writers have appended. Opening every
+file each time, without an index, is measured over a part of the files and extrapolated.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from knowngood import evidence, sealed
-from knowngood import project as projects
+from knowngood.evidence import run_evidence, sealed_files
+from knowngood.project import checkout as projects
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT = 1.0
-"""Seconds: `cells`, nothing new."""
+"""The most seconds that `cells` may take when nothing is new."""
 EACH = 10
-"""Runs that a writer appends."""
+"""The number of runs that each writer appends."""
 SAMPLE = 20_000
-"""Runs of the plain way."""
+"""The number of runs that are opened to measure reading without an index."""
 
 
 def matrix(folder: Path, count: int) -> list[str]:
-    """A project with about so many cells, the product of a few lists; their ids."""
+    """Write a project with about `count` cells, the product of a few lists; return their ids."""
     facts = {
         name: list(json.loads((ROOT / f"facts/{name}.json").read_bytes())["releases"]) for name in ("transformers",)
     }
@@ -55,8 +55,8 @@ def matrix(folder: Path, count: int) -> list[str]:
 
 
 def small() -> list[dict[str, Any]]:
-    """The runs of this project with one check a setting and outcome, and little of the environment."""
-    found = []
+    """Return this project's runs with one check per setting and outcome, and little of the environment."""
+    reduced = []
     for path in sorted((ROOT / "evidence").glob("sm*/*.json")):
         stored = json.loads(path.read_bytes())
         report = stored["report"]
@@ -64,12 +64,12 @@ def small() -> list[dict[str, Any]]:
         kept = ("topic", "setting", "outcome", "agreement", "message", "reason", "figures")
         report["checks"] = [{key: it.get(key) for key in kept} for it in first.values()]
         report["environment"] = {"gpu": report["environment"].get("gpu")}
-        found.append(stored)
-    return found
+        reduced.append(stored)
+    return reduced
 
 
 def runs(names: list[str], count: int) -> Iterator[tuple[str, str, bytes]]:
-    """Cell, beginning of the name and content of so many runs, a night after the other."""
+    """Yield cell, start of the file name and content of `count` runs, one nightly run after the other."""
     real = small()
     reports = [json.dumps(stored["report"]) for stored in real]
     for number in range(count):
@@ -83,51 +83,51 @@ def runs(names: list[str], count: int) -> Iterator[tuple[str, str, bytes]]:
 
 
 def fill(folder: Path, names: list[str], count: int) -> int:
-    """Write them without waiting for the disk; returns their bytes."""
+    """Write `count` runs without waiting for the disk; return their bytes."""
     written = 0
     for name in names:
         (folder / name).mkdir(parents=True, exist_ok=True)
     for cell, stem, data in runs(names, count):
-        with (folder / cell / sealed.name(stem, data)).open("xb") as file:
+        with (folder / cell / sealed_files.sealed_name(stem, data)).open("xb") as file:
             written += file.write(data)
     return written
 
 
 def pretend(folder: Path, names: list[str], count: int) -> None:
-    """Let the index know so many runs a cell whose files are not there: what it answers with does not open them."""
-    from knowngood.runs import index, observed
-    from knowngood.runs.folders import Look
+    """Put `count` runs per cell into the index without writing their files: its answers do not open them."""
+    from knowngood.evidence import observed_run, run_index
+    from knowngood.evidence.run_index import FolderChanges
 
-    real = [found for path in (folder / "evidence").glob("*/*.json") for found in [observed.load(path)]]
-    whole = [found for found in real if not isinstance(found, str)]
+    details = [observed_run.load_run_details(path) for path in (folder / "evidence").glob("*/*.json")]
+    whole = [run for run in details if not isinstance(run, str)]
 
-    def fill(it: index.Index) -> None:
+    def add_runs(index: run_index.RunIndex) -> None:
         for begin in range(0, len(names), 100):
             read = []
             for place, name in enumerate(names[begin : begin + 100], begin):
                 (folder / "evidence" / name).mkdir()
                 os.utime(folder / "evidence" / name, (1_700_000_000, 1_700_000_000))
-                seen = [whole[(place + number) % len(whole)] for number in range(count)]
-                files = {one.run.file.split("/")[1].encode(): one for one in seen}
+                chosen = [whole[(place + number) % len(whole)] for number in range(count)]
+                files = {one.run.file.split("/")[1].encode(): one for one in chosen}
                 state = dict.fromkeys(files, (1, 1))
-                look = Look(name=name.encode(), changed=1_700_000_000 * 10**9, new=state, gone=())
+                look = FolderChanges(name=name.encode(), changed=1_700_000_000 * 10**9, new=state, gone=())
                 read.append((look, list(files.items())))
-            it._take(read)  # noqa: SLF001
+            index._write_cells(read)  # noqa: SLF001
 
     os.environ["KNOWNGOOD_CACHE"] = str(folder / "cache")
-    index.ask(folder / "evidence", fill)
+    run_index.query_index(folder / "evidence", add_runs)
 
 
 def append(folder: Path, names: list[str], writers: int) -> float:
-    """Seconds in which so many processes write their runs at once, through `evidence.store`, each to the disk."""
+    """Return the seconds in which `writers` processes store their runs at once, each with `store_evidence`."""
 
     def write(writer: int) -> None:
         for number in range(EACH):
             cell = names[(writer * EACH + number) % len(names)]
             stored = {**real[number % len(real)], "cell": cell, "node": {"name": f"{writer}"}}
             del stored["schema"]
-            stored |= {"where": evidence.Where(stored["where"]), "command": tuple(stored["command"])}
-            evidence.store(evidence.Evidence(**stored), folder)
+            stored |= {"where": run_evidence.RunPlace(stored["where"]), "command": tuple(stored["command"])}
+            run_evidence.store_evidence(run_evidence.Evidence(**stored), folder)
 
     real = small()
     before = count(folder)
@@ -139,20 +139,20 @@ def append(folder: Path, names: list[str], writers: int) -> float:
         process.join()
     taken = time.monotonic() - begin
     if (now := count(folder)) != before + writers * EACH:
-        raise SystemExit(f"{before + writers * EACH - now} runs were lost")
+        raise SystemExit(f"{before + writers * EACH - now} of {writers * EACH} appended runs are missing")
     return taken
 
 
 def count(folder: Path) -> int:
-    """The files that there are."""
+    """Return the number of run files."""
     return sum(sum(1 for item in os.scandir(cell) if item.name.endswith(".json")) for cell in os.scandir(folder))
 
 
 def cells(folder: Path, times: int = 1) -> dict[str, float]:
-    """What `knowngood cells --json` takes, the best of a few; all runs must be in its answer."""
+    """Measure `knowngood cells --json` and return the fastest of a few; its answer must contain all runs."""
     kept = {**os.environ, "KNOWNGOOD_CACHE": str(folder / "cache")}
     program = [sys.executable, "-m", "knowngood", "cells", "--json"]
-    found: list[dict[str, float]] = []
+    measured: list[dict[str, float]] = []
     for _ in range(times):
         begin = time.monotonic()
         with (folder / "cells.json").open("wb") as out:
@@ -160,43 +160,43 @@ def cells(folder: Path, times: int = 1) -> dict[str, float]:
             _, status, usage = os.wait4(process.pid, 0)
         taken = time.monotonic() - begin
         processor = usage.ru_utime + usage.ru_stime
-        found.append({"seconds": taken, "processor seconds": processor, "MB": usage.ru_maxrss / 1e3})
-        said = json.loads((folder / "cells.json").read_bytes())
-        if status or said["left_out"] or any(cell["tier"] in ("none", "resolved") for cell in said["cells"]):
-            raise SystemExit(f"`knowngood cells` ended with {status} or left runs out: {said['left_out'][:3]}")
-    return min(found, key=lambda one: one["seconds"])
+        measured.append({"seconds": taken, "processor seconds": processor, "MB": usage.ru_maxrss / 1e3})
+        answer = json.loads((folder / "cells.json").read_bytes())
+        if status or answer["left_out"] or any(cell["tier"] in ("none", "resolved") for cell in answer["cells"]):
+            raise SystemExit(f"`knowngood cells` ended with {status} or left out runs: {answer['left_out'][:3]}")
+    return min(measured, key=lambda one: one["seconds"])
 
 
 def question(folder: Path) -> float:
-    """Seconds of the index's answer alone, with its look at what is new."""
-    from knowngood.runs import index
+    """Return the seconds of the index's answer alone, including its search for new files."""
+    from knowngood.evidence import run_index
 
     os.environ["KNOWNGOOD_CACHE"] = str(folder / "cache")
-    return clocked(lambda: index.ask(folder / "evidence", index.Index.standings))
+    return clocked(lambda: run_index.query_index(folder / "evidence", run_index.RunIndex.standings))
 
 
 def known(folder: Path) -> int:
-    """How many runs the index knows."""
-    from knowngood.runs import index
+    """Return the number of runs that the index knows."""
+    from knowngood.evidence import run_index
 
-    found = index.ask(folder / "evidence", index.Index.standings)
-    return sum(how.count for how in found.values())
+    standings = run_index.query_index(folder / "evidence", run_index.RunIndex.standings)
+    return sum(standing.count for standing in standings.values())
 
 
 def clocked(work: Callable[[], object]) -> float:
-    """Seconds that it takes."""
+    """Return the seconds that the call takes."""
     begin = time.monotonic()
     work()
     return time.monotonic() - begin
 
 
 def plain(folder: Path, names: list[str]) -> float:
-    """Seconds to open every file of some cells, as a list without an index does."""
+    """Return the seconds per run to open every file of some cells, as a program without an index does."""
     total, read, begin = 0, 0, time.monotonic()
     for name in names:
-        found, _ = evidence.load_all(folder, name)
-        evidence.tier(found, locked=True), evidence.attention(found)
-        read += len(found)
+        cell_runs, _ = run_evidence.load_cell_evidence(folder, name)
+        run_evidence.proven_tier(cell_runs, locked=True), run_evidence.attention_outcomes(cell_runs)
+        read += len(cell_runs)
         if read >= SAMPLE:
             break
     total = read
@@ -204,7 +204,7 @@ def plain(folder: Path, names: list[str]) -> float:
 
 
 def look(folder: Path) -> float:
-    """Seconds to ask for the time and size of every file."""
+    """Return the seconds to read the time and size of every file."""
 
     def every() -> int:
         return sum(entry.stat().st_size for cell in os.scandir(folder) for entry in os.scandir(cell))
@@ -213,15 +213,15 @@ def look(folder: Path) -> float:
 
 
 def main() -> int:
-    """Measure; 1 when the limit is missed."""
+    """Measure; return 1 when the limit is exceeded."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cells", type=int, default=10_000)
     parser.add_argument("--runs", type=int, default=1_000_000)
-    parser.add_argument("--pretend", type=int, default=0, help="of so many cells only the index knows the runs")
+    parser.add_argument("--pretend", type=int, default=0, help="number of cells whose runs are only in the index")
     parser.add_argument("--writers", type=int, default=100)
     parser.add_argument("--json", metavar="FILE")
     arguments = parser.parse_args()
-    found: dict[str, float] = {}
+    results: dict[str, float] = {}
     with tempfile.TemporaryDirectory(prefix="knowngood-evidence-") as place:
         folder = Path(place)
         names = matrix(folder, arguments.cells)
@@ -231,29 +231,29 @@ def main() -> int:
         size = fill(store, names[arguments.pretend :], arguments.runs)
         taken = time.monotonic() - begin
         print(f"  {arguments.runs} runs, {size / 1e9:.2f} GB, written in {taken:.0f} s", file=sys.stderr)
-        found["runs in files"] = arguments.runs
-        found["time and size of every file, seconds"] = look(store)
-        found["plain, seconds for all files"] = plain(store, names[arguments.pretend :]) * arguments.runs
-        found["every file read the first time, seconds"] = question(folder)
+        results["runs in files"] = arguments.runs
+        results["time and size of every file, seconds"] = look(store)
+        results["plain, seconds for all files"] = plain(store, names[arguments.pretend :]) * arguments.runs
+        results["every file read the first time, seconds"] = question(folder)
         if pretended:
             pretend(folder, pretended, arguments.runs // (len(names) - len(pretended)))
-        found["cells"], found["runs"] = len(names), known(folder)
-        found["index, MB"] = sum(path.stat().st_size for path in (folder / "cache/runs").glob("*.sqlite")) / 1e6
-        found |= {f"nothing new, {name}": value for name, value in cells(folder, 5).items()}
-        found["nothing new, the index alone, seconds"] = min(question(folder) for _ in range(5))
-        found["appended by all writers, seconds"] = append(store, names[arguments.pretend :], arguments.writers)
-        found["appended, runs a second"] = arguments.writers * EACH / found["appended by all writers, seconds"]
-        found |= {f"with those new, {name}": value for name, value in cells(folder).items()}
-        told(found, arguments.json)
-    return int(found["nothing new, seconds"] > LIMIT)
+        results["cells"], results["runs"] = len(names), known(folder)
+        results["index, MB"] = sum(path.stat().st_size for path in (folder / "cache/runs").glob("*.sqlite")) / 1e6
+        results |= {f"nothing new, {name}": value for name, value in cells(folder, 5).items()}
+        results["nothing new, the index alone, seconds"] = min(question(folder) for _ in range(5))
+        results["appended by all writers, seconds"] = append(store, names[arguments.pretend :], arguments.writers)
+        results["appended, runs a second"] = arguments.writers * EACH / results["appended by all writers, seconds"]
+        results |= {f"with those new, {name}": value for name, value in cells(folder).items()}
+        print_results(results, arguments.json)
+    return int(results["nothing new, seconds"] > LIMIT)
 
 
-def told(found: dict[str, float], file: str | None) -> None:
-    """Before the temporary folder goes, which takes minutes."""
-    for name, value in found.items():
+def print_results(results: dict[str, float], file: str | None) -> None:
+    """Print and write the results. Called before the temporary folder is removed, which takes minutes."""
+    for name, value in results.items():
         print(f"{name}: {value:,.2f}", flush=True)
     if file:
-        Path(file).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        Path(file).write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

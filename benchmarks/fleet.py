@@ -1,10 +1,11 @@
-"""What the Slurm executor adds to a job: from its submission to its evidence, less the suite and Slurm's own latency.
+"""Measure what the Slurm executor adds to a job, without the time of the suite and Slurm's own latency.
 
     python benchmarks/fleet.py [JOBS ...]
 
-Runs batches of JOBS (default 1, 20 and 200) on the Slurm of three nodes that the integration tests make, with a
-stand-in for the suite that says when it began and ended. For each job it adds up: submission until sbatch is called,
-the script's start until the suite's, the suite's end until the outcome is written, and from there until the evidence.
+Runs batches of JOBS (default 1, 20 and 200) on the Slurm cluster of three nodes that the integration tests create. A
+replacement for the suite reports when it started and ended. For each job these times are added: from submission to the
+call of sbatch, from the start of the job's script to the start of the suite, from the end of the suite until the
+outcome is written, and from then until the evidence is stored.
 """
 
 from __future__ import annotations
@@ -22,14 +23,13 @@ import os
 
 import slurm_cluster
 
-from knowngood import evidence
-from knowngood.evidence import Evidence
-from knowngood.fleet import config, slurm_commands
-from knowngood.fleet.job import Job, Needs, Subject
-from knowngood.fleet.run import Run
-from knowngood.fleet.slurm import Slurm
-from knowngood.fleet.slurm_commands import Done
-from knowngood.fleet.state import State
+from knowngood.evidence import run_evidence
+from knowngood.evidence.run_evidence import Evidence
+from knowngood.executors import fleet_config, slurm_commands
+from knowngood.executors.job import JobNeeds, JobSubject, SuiteJob
+from knowngood.executors.job_run import FleetState, JobRun
+from knowngood.executors.slurm_commands import SlurmAnswer
+from knowngood.executors.slurm_executor import SlurmExecutor
 
 SUITE = "5" * 64
 STAND_IN = """\
@@ -44,57 +44,58 @@ printf '"ended": %s}' "$(date +%s.%N)" >> "$2"
 
 
 def measure(cluster: slurm_cluster.Cluster, folder: Path, count: int) -> None:
-    """One batch."""
+    """Measure one batch of `count` jobs and print its line."""
     called: dict[str, list[float]] = {}
     stored: dict[str, tuple[float, Evidence]] = {}
 
-    def run(words: Sequence[str]) -> Done:
+    def run(words: Sequence[str]) -> SlurmAnswer:
         called.setdefault(words[0], []).append(time.time())
-        return slurm_commands.run(words)
+        return slurm_commands.run_slurm_command(words)
 
-    def store(found: Evidence) -> str:
-        path = evidence.store(found, folder / "evidence")
-        stored[found.cell] = time.time(), found
+    def store(run: Evidence) -> str:
+        path = run_evidence.store_evidence(run, folder / "evidence")
+        stored[run.cell] = time.time(), run
         return str(path)
 
     environment = f"{cluster.folder}/environment"
-    site = config.Slurm(
+    site = fleet_config.SlurmSection(
         engine="slurm", folder=str(cluster.shared), run="environment", environments="/{cell}", partition="main"
     )
     jobs = [
-        Job(
+        SuiteJob(
             cell=f"cell{count}-{number}",
-            subject=Subject(environment=environment, content="sha256:1"),
+            subject=JobSubject(environment=environment, content="sha256:1"),
             suite=SUITE,
             command=(),
             predictions={},
-            needs=Needs(cpus=1, memory=10 << 20, seconds=60),
+            needs=JobNeeds(cpus=1, memory=10 << 20, seconds=60),
         )
         for number in range(count)
     ]
-    lab = Slurm("lab", site, Path(environment), run)
+    lab = SlurmExecutor("lab", site, Path(environment), run)
     began = time.time()
-    Run(executor=lab, kept=State(folder / "state"), store=store, say=str, wait=600).run(jobs)
+    JobRun(executor=lab, state=FleetState(folder / "state"), store=store, notify=str, wait=600).run_jobs(jobs)
     took = time.time() - began
     added = []
     for job in jobs:
         place = cluster.shared / "jobs" / job.key
-        when, found = stored[job.cell]
+        when, run_result = stored[job.cell]
         before = called["sbatch"][0] - began
-        on_node = found.report["began"] - (place / "began").stat().st_mtime
-        written = (place / "outcome.json").stat().st_mtime - found.report["ended"]
+        on_node = run_result.report["began"] - (place / "began").stat().st_mtime
+        written = (place / "outcome.json").stat().st_mtime - run_result.report["ended"]
         added.append((before, on_node + written, when - (place / "outcome.json").stat().st_mtime))
     whole = sorted(sum(parts) for parts in added)
     parts = [statistics.median(column) for column in zip(*added, strict=True)]
-    asked = ", ".join(f"{len(times)} {command}" for command, times in sorted(called.items()))
+    calls = ", ".join(f"{len(times)} {command}" for command, times in sorted(called.items()))
     print(
-        f"{count:4} jobs in {took:5.1f} s ({asked}): added to a job {statistics.median(whole):.2f} s (median), "
-        f"{whole[-1]:.2f} s (most): before sbatch {parts[0]:.2f}, script {parts[1]:.2f}, seen and stored {parts[2]:.2f}"
+        f"{count:4} jobs in {took:5.1f} s ({calls}): added to a job {statistics.median(whole):.2f} s (median), "
+        f"{whole[-1]:.2f} s (maximum): before sbatch {parts[0]:.2f}, script {parts[1]:.2f}, "
+        f"polled and stored {parts[2]:.2f}"
     )
 
 
 def main() -> None:
-    """Measure all sizes."""
+    """Measure all batch sizes."""
     sizes = [int(word) for word in sys.argv[1:]] or [1, 20, 200]
     with tempfile.TemporaryDirectory(prefix="knowngood-fleet-") as name:
         folder = Path(name)

@@ -1,13 +1,14 @@
-"""A fleet's nights in simulation: 1,000 and 10,000 cells on 5 to 500 GPUs of 8 architectures.
+"""Simulate the nightly runs of a fleet: 1,000 and 10,000 cells on 5 to 500 GPUs of 8 architectures.
 
     python benchmarks/fleet_simulation.py [--cells N ...] [--until TIME] [--write] [--check]
 
-What a run takes and how often it is red is drawn from `evidence/` and `nightly/`, of what was seen until TIME: files of
-runs never change, so that the same seed gives the same tables. They stand in docs/scale.md between markers: `--write`
-puts them there, `--check` says whether they are still what comes out.
+How long a run takes and how often it is red is drawn from the runs in `evidence/` and `nightly/` up to TIME. Files of
+runs never change, so the same seed gives the same tables. The tables are in docs/scale.md between markers: `--write`
+writes them there, and `--check` exits with 1 when they differ from what the simulation gives.
 
-A night is planned by `knowngood.nightly.plan` and `pairwise`; then events: each GPU takes the next cell of its
-architecture, what is red goes to the front for another GPU of that kind. Not in it: queues of others, pulling images.
+`knowngood.reports.nightly_plan` plans each nightly run. Then the events are simulated: each GPU takes the next cell of
+its architecture, and a red cell goes to the front of the queue for another GPU of that kind. The queues of other users
+and the pulling of images are not simulated.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from knowngood import evidence
-from knowngood.cell import Cell
-from knowngood.evidence import Evidence
-from knowngood.nightly import pairwise, plan, state
-from knowngood.nightly.model import Check, State
+from knowngood.core.cell import Cell
+from knowngood.evidence import run_evidence
+from knowngood.evidence.run_evidence import Evidence
+from knowngood.reports import nightly_folder, nightly_plan
+from knowngood.reports.nightly_report import NightlyCheck, ResultState
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs/scale.md"
@@ -36,77 +37,81 @@ BEGIN, END = "<!-- begin fleet simulation until {} -->", "<!-- end fleet simulat
 ARCHITECTURES = ("sm_70", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 GPUS = (5, 8, 20, 50, 100, 200, 500)
 NIGHTS, SETTLED = 21, 7
-"""Nights that are simulated, and those at the beginning that are not counted."""
+"""Number of simulated nights, and of nights at the start that are not counted."""
 BUDGET = 8 * 3600.0
-"""Seconds of a night: what has not begun by then is the first of the next one."""
+"""Seconds of a night: cells that have not started by then are first in the next night."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What was seen of real runs."""
+    """Measurements of real runs."""
 
     quick: tuple[float, ...]
     whole: tuple[float, ...]
     """Seconds of the suite on a GPU."""
     runs: int
     red: int
-    """Of all runs, on a CPU too, those that were red by the image or the suite."""
+    """The number of runs, also on a CPU, that were red because of the image or the suite."""
     newest: tuple[int, int]
-    """The same of the suites with which no image was red any more: runs, red."""
+    """Runs and red runs after the last red run."""
     rebuilds: tuple[float, ...]
     settings: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """How a night goes about it."""
+    """How a night handles red cells and broken GPUs."""
 
     red: float = 0.0
-    """How many runs are red, and tried elsewhere."""
+    """The share of runs that are red, and are tried on another GPU."""
     budget: float = float("inf")
-    """Seconds after which nothing begins."""
+    """Seconds after which no run starts."""
     bad: float | None = None
-    """The first GPU of each kind is broken: whatever it runs is red after so many seconds."""
+    """If given, the first GPU of each kind is broken: every run on it is red after so many seconds."""
     elsewhere: bool = True
-    """What is red is tried on another GPU of the kind, where there is one, before it is believed."""
+    """A red cell is tried on another GPU of the kind, if there is one, before it counts as red."""
     avoid: bool = True
-    """A GPU gets no more work once another one passed what it failed."""
+    """A GPU gets no more work after another one passed a cell that it failed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Night:
-    """What one night took."""
+    """The result of one simulated night."""
 
     wall: float
     gpu: float
     runs: int
     done: frozenset[str]
     blamed: int = 0
-    """Images that a broken GPU was believed about."""
+    """Number of images that count as red because of a broken GPU."""
 
 
 def measured(until: str) -> Measured:
-    """Read it."""
-    runs = [run for path in sorted((ROOT / "evidence").glob("sm*/*.json")) for run in [evidence.load(path)]]
-    seen = [run for run in runs if isinstance(run, Evidence) and run.when <= until]
-    on_gpu = [run for run in seen if run.report["environment"].get("gpu")]
-    last = max(run.when for run in seen if not run.ok)
-    after = [run for run in seen if run.when > last]
-    reports, _ = state.load(ROOT / "nightly")
+    """Read the measurements of the runs up to a time."""
+    runs = [
+        run for path in sorted((ROOT / "evidence").glob("sm*/*.json")) for run in [run_evidence.load_evidence(path)]
+    ]
+    known = [run for run in runs if isinstance(run, Evidence) and run.when <= until]
+    on_gpu = [run for run in known if run.report["environment"].get("gpu")]
+    last = max(run.when for run in known if not run.ok)
+    after = [run for run in known if run.when > last]
+    reports, _ = nightly_folder.load_reports(ROOT / "nightly")
     results = [it for report in reports if report.finished <= until for it in report.results]
     return Measured(
         quick=tuple(run.report["seconds"] for run in on_gpu if run.quick),
         whole=tuple(run.report["seconds"] for run in on_gpu if not run.quick),
-        runs=len(seen),
-        red=sum(not run.ok for run in seen),
+        runs=len(known),
+        red=sum(not run.ok for run in known),
         newest=(len(after), sum(not run.ok for run in after)),
-        rebuilds=tuple(it.seconds for it in results if it.check is Check.REBUILD and it.state is State.DONE),
+        rebuilds=tuple(
+            it.seconds for it in results if it.check is NightlyCheck.REBUILD and it.state is ResultState.DONE
+        ),
         settings=tuple(sorted({name for run in on_gpu for name, how in run.outcomes.items() if how != "not-run"})),
     )
 
 
 def matrix(count: int) -> list[Cell]:
-    """So many cells: the architectures by made-up releases of torch and of transformers."""
+    """Return `count` cells: the architectures times invented releases of torch and transformers."""
     torches = 5 if count < 10_000 else 10
     releases = range(count // len(ARCHITECTURES) // torches)
     points = itertools.product(ARCHITECTURES, range(torches), releases)
@@ -117,7 +122,7 @@ def matrix(count: int) -> list[Cell]:
 
 
 def spread(gpus: int) -> dict[str, int]:
-    """The GPUs over the architectures, as evenly as it goes, the newest first."""
+    """Spread the GPUs over the architectures as evenly as possible; the first in the list get one more."""
     order = ("sm_90", "sm_100", "sm_80", "sm_89", "sm_120", "sm_86", "sm_75", "sm_70")
     return {gpu: gpus // len(order) + (place < gpus % len(order)) for place, gpu in enumerate(order)}
 
@@ -125,7 +130,7 @@ def spread(gpus: int) -> dict[str, int]:
 def night(
     cells: Iterable[Cell], seconds: Mapping[str, float], gpus: Mapping[str, int], way: Way, dice: random.Random
 ) -> Night:
-    """All architectures side by side."""
+    """Simulate one night, with all architectures in parallel."""
     queues: dict[str, list[str]] = {}
     for cell in cells:
         queues.setdefault(cell.gpu, []).append(str(cell))
@@ -140,7 +145,7 @@ def night(
 
 
 def _pool(queue: Sequence[str], seconds: Mapping[str, float], gpus: int, way: Way, dice: random.Random) -> Night:
-    """One architecture: the events are GPUs that become free."""
+    """Simulate one architecture; the events are GPUs that become free."""
     waiting: deque[tuple[str, int | None]] = deque((cell, None) for cell in queue)
     free = [(0.0, gpu) for gpu in range(gpus)]
     wall, busy, runs, blamed, avoided = 0.0, 0.0, 0, 0, False
@@ -151,7 +156,7 @@ def _pool(queue: Sequence[str], seconds: Mapping[str, float], gpus: int, way: Wa
         if now >= way.budget or (broken and avoided):
             continue
         place = next((at for at, (_, failed) in enumerate(waiting) if failed != gpu or gpus == 1), None)
-        if place is None:  # all that is left was red here: another one takes it
+        if place is None:  # every waiting cell was red on this GPU: another one takes them
             if free:
                 heapq.heappush(free, (free[0][0] + 1e-6, gpu))
             continue
@@ -172,35 +177,38 @@ def _pool(queue: Sequence[str], seconds: Mapping[str, float], gpus: int, way: Wa
 def nights(
     cells: Sequence[Cell], seconds: Mapping[str, float], gpus: Mapping[str, int], way: Way
 ) -> tuple[list[Night], list[float]]:
-    """Night after night, with what is proven skipped; and the share of cells each morning whose proof has expired."""
+    """Simulate the nights in turn, skipping proven cells; return them and each morning's share of expired proofs."""
     dice = random.Random(len(cells) + sum(gpus.values()))  # noqa: S311
     of = {str(cell): cell for cell in cells}
-    known = {name: plan.Cell(id=name, inputs="", recorded=False) for name in of}
-    asked = plan.Settings(checks=frozenset({Check.SUITE}))
-    found, stale = [], []
+    known = {name: nightly_plan.PlannedCell(id=name, inputs="", recorded=False) for name in of}
+    settings = nightly_plan.NightlySettings(checks=frozenset({NightlyCheck.SUITE}))
+    results, stale = [], []
     for number in range(NIGHTS):
         now = datetime(2027, 1, 1, 1, tzinfo=UTC) + timedelta(days=number)
-        tasks, _ = plan.plan(list(known.values()), asked, now, "")
+        tasks, _ = nightly_plan.plan_nightly(list(known.values()), settings, now, "")
         one = night((of[task.cell.id] for task in tasks if task.cell), seconds, gpus, way, dice)
         for name in one.done:
             known[name] = replace(known[name], proven=now.isoformat())
-        found.append(one)
+        results.append(one)
         morning = now + timedelta(seconds=BUDGET)
-        stale.append(sum(not plan.valid(cell.proven, morning, asked.expires) for cell in known.values()) / len(known))
-    return found[SETTLED:], stale[SETTLED:]
+        stale.append(
+            sum(not nightly_plan.is_proof_valid(cell.proven, morning, settings.expires) for cell in known.values())
+            / len(known)
+        )
+    return results[SETTLED:], stale[SETTLED:]
 
 
 def table(
     counts: Sequence[int], parts: Mapping[str, Sequence[float]], red: float, settings: Sequence[str]
 ) -> list[str]:
-    """Rows for every number of cells, part of the suite and number of GPUs."""
+    """Return the table with a row for each number of cells, part of the suite and number of GPUs."""
     lines = head(
         "cells", "suite", "GPUs", "every cell: hours", "GPU hours", "busy", "proven skipped: hours, mean", "longest",
         "GPU hours", "proof too old", "pairwise: cells", "hours", "GPU hours",
     )  # fmt: skip
     for count in counts:
         cells = matrix(count)
-        covering = pairwise.covering(dict.fromkeys(cells, settings)).cells
+        covering = nightly_plan.find_covering_set(dict.fromkeys(cells, settings)).cells
         few = [cell for cell in cells if str(cell) in covering]
         for part, times in parts.items():
             seconds = drawn(cells, times)
@@ -219,78 +227,78 @@ def table(
 
 
 def broken(count: int, times: Sequence[float], number: int) -> list[str]:
-    """What one broken GPU of each architecture does, by how it is dealt with."""
+    """Return the table of what one broken GPU per architecture causes, for each way of handling it."""
     cells = matrix(count)
     seconds, soon = drawn(cells, times), min(times)
     ways = {
-        "none is broken": Way(),
+        "no GPU is broken": Way(),
         "believed at once": Way(bad=soon, elsewhere=False),
         "tried elsewhere": Way(bad=soon, avoid=False),
-        "tried elsewhere, then avoided": Way(bad=soon),
+        "tried elsewhere, and the GPU avoided": Way(bad=soon),
     }
-    lines = head("a broken GPU is", "images blamed", "runs", "hours", "GPU hours")
+    lines = head("red results are", "images blamed", "runs", "hours", "GPU hours")
     for name, way in ways.items():
-        found = night(cells, seconds, spread(number), way, random.Random(number))  # noqa: S311
-        lines += row(name, f"{found.blamed:,}", f"{found.runs:,}", hours(found.wall), hours(found.gpu))
+        result = night(cells, seconds, spread(number), way, random.Random(number))  # noqa: S311
+        lines += row(name, f"{result.blamed:,}", f"{result.runs:,}", hours(result.wall), hours(result.gpu))
     return lines
 
 
 def drawn(cells: Sequence[Cell], times: Sequence[float]) -> dict[str, float]:
-    """Each cell takes as long as one of the measured runs."""
+    """Return the seconds of each cell, drawn from the measured runs."""
     dice = random.Random(len(cells))  # noqa: S311
     return {str(cell): dice.choice(times) for cell in cells}
 
 
 def head(*names: str) -> list[str]:
-    """Of a table."""
+    """Return the first two lines of a Markdown table."""
     return [*row(*names), *row(*("---" for _ in names))]
 
 
 def row(*values: str) -> list[str]:
-    """Of a table."""
+    """Return a line of a Markdown table."""
     return [f"| {' | '.join(values)} |"]
 
 
 def hours(seconds: float) -> str:
-    """As a table has it."""
+    """Format seconds as hours."""
     return f"{seconds / 3600:,.1f}" if seconds >= 3600 else f"{seconds / 3600:.2f}"
 
 
 def page(counts: Sequence[int], until: str) -> str:
-    """What stands between the markers."""
-    seen = measured(until)
-    red = seen.red / seen.runs
-    rebuild = statistics.mean(seen.rebuilds)
-    rebuilds = " and ".join(f"{it:.0f}" for it in seen.rebuilds)
-    told = [
-        f"Drawn from {len(seen.quick)} runs of the quick part on a GPU ({span(seen.quick)})",
-        f"and {len(seen.whole)} of the whole suite ({span(seen.whole)}), all on one kind of GPU.",
-        f"Red were {seen.red} of all {seen.runs} runs ({red:.0%}), most of them while the suite was written; of the",
-        f"{seen.newest[0]} after the last red one, {seen.newest[1]}. The table has the greater share.",
+    """Return the text between the markers."""
+    real = measured(until)
+    red = real.red / real.runs
+    rebuild = statistics.mean(real.rebuilds)
+    rebuilds = " and ".join(f"{it:.0f}" for it in real.rebuilds)
+    text = [
+        f"Drawn from {len(real.quick)} runs of the quick part on a GPU ({span(real.quick)})",
+        f"and {len(real.whole)} of the whole suite ({span(real.whole)}), all on one kind of GPU.",
+        f"Of all {real.runs} runs, {real.red} were red ({red:.0%}), most of them while the suite was written. Of the",
+        f"{real.newest[0]} runs after the last red one, {real.newest[1]} were red. The table uses the greater share.",
         "",
-        *table(counts, {"quick": seen.quick, "whole": seen.whole}, red, seen.settings),
+        *table(counts, {"quick": real.quick, "whole": real.whole}, red, real.settings),
         "",
-        f"With {counts[-1]:,} cells, the quick part and 100 GPUs, of which one of each kind fails whatever it runs, as",
-        "soon as the shortest run ended; nothing else is red:",
+        f"With {counts[-1]:,} cells, the quick part and 100 GPUs. One GPU of each kind is broken: every run on it is",
+        "red, after the time of the shortest run. Nothing else is red:",
         "",
-        *broken(counts[-1], seen.quick, 100),
+        *broken(counts[-1], real.quick, 100),
         "",
-        f"Rebuilds took {rebuilds} s on 2 cores: {counts[-1]:,} cells, each once in 30 nights, are",
-        f"{counts[-1] / 30 * rebuild / 3600:.1f} hours of such a builder a night.",
+        f"Rebuilds took {rebuilds} s on 2 cores. To rebuild {counts[-1]:,} cells, each once in 30 nights, takes",
+        f"{counts[-1] / 30 * rebuild / 3600:.1f} hours of such a builder per night.",
     ]
-    return "\n".join(["", *told, ""])
+    return "\n".join(["", *text, ""])
 
 
 def span(times: Sequence[float]) -> str:
-    """Of measured seconds."""
+    """Describe measured seconds by range and median."""
     return f"{min(times):.0f} to {max(times):.0f} s, median {statistics.median(times):.0f}"
 
 
 def main() -> int:
-    """Simulate; 1 when `--check` finds another page."""
+    """Simulate; return 1 when `--check` finds a different page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cells", type=int, nargs="+", default=[1_000, 10_000])
-    parser.add_argument("--until", help="ISO 8601 with zone (default: what the page says)")
+    parser.add_argument("--until", help="use runs up to this time, ISO 8601 with zone (default: the time in the page)")
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--check", action="store_true")
     arguments = parser.parse_args()
@@ -308,7 +316,7 @@ def main() -> int:
 
 
 def _parts(text: str) -> tuple[str, str, str]:
-    """What stands before the marker, the time in it, and what stands from the other marker on."""
+    """Return the text before the first marker, the time in it, and the text from the second marker on."""
     first, last = BEGIN.split("{}")
     before, _, rest = text.partition(first)
     until, _, rest = rest.partition(last)

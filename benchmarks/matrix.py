@@ -1,18 +1,18 @@
-"""What the matrix costs: a second cell, storage, a cold build, a run with nothing to do; beside a floor or a rival.
+"""Measure the costs of the matrix: a second cell, storage, a cold build, and a run with nothing to do.
 
     python benchmarks/matrix.py [PART ...] [--json FILE]
 
-The parts, in this order, all measured in one run on one engine (default: all of them):
+The parts, in this order, are all measured in one run on one engine (default: all of them):
 
-    second     a cell that differs from the default one in transformers only, its other layers cached, against the same
-               cell by the plain Dockerfile that a user would write: one `pip install`
-    storage    what the wheels of all layers of the matrix come to, against each distinct wheel once
-    cold       the default cell without any cache, against `uv pip install` of the same lock into an empty folder and
-               one compression of that by the same compressor, the engine's, as a single layer; beside it zstd of the
-               same level by libzstd on all processors
+    second     a cell that differs from the default one only in transformers, with its other layers cached, compared
+               with the same cell by the plain Dockerfile that a user would write: one `pip install`
+    storage    the bytes of the wheels of all layers of the matrix, compared with each distinct wheel once
+    cold       the default cell without any cache, compared with a floor: `uv pip install` of the same lock into an
+               empty folder, and one compression of that as a single layer by the engine's compressor; also libzstd
+               with the same level on all processors
     unchanged  `knowngood build --all` when everything is built
 
-The work is done in a copy of the project, so that an edit meanwhile changes nothing; what it builds is removed.
+It works in a copy of the project, so that edits in the meantime have no effect, and removes the images that it builds.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from knowngood import units
-from knowngood.building import build, pipeline, survey
-from knowngood.cell import Cell
-from knowngood.engines import embedded, engine, imagestore, sdk
-from knowngood.locks import locking, resolve, wheelhouse
-from knowngood.locks.tree import CellLock
-from knowngood.project import Project, cxx11abi
+from knowngood.core import formatting
+from knowngood.core.cell import Cell
+from knowngood.engine import container_engine, image_store, unpacked_engine
+from knowngood.images import build_command, build_inputs, build_survey, image_build, pipeline
+from knowngood.lock import cell_locking, resolver, wheelhouse
+from knowngood.lock.lock_tree import CellLock
+from knowngood.project.checkout import Project, load_torch_cxx11abi
 
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = ("docker", "facts", "rules", "smoke_tests", "templates")
@@ -62,18 +62,18 @@ RUN --mount=type=bind,from=tools,target=/tools --mount=type=secret,id=env --moun
 """
 
 PHASE = re.compile(r"^#\d+ (exporting layers|unpacking)\b.* ([\d.]+)s done$", re.MULTILINE)
-"""BuildKit's own times, in its plain output."""
+"""The times that BuildKit prints in its plain output."""
 
-Found = dict[str, float]
+Measurements = dict[str, float]
 
 
-def say(text: str) -> None:
-    """What goes on, on stderr."""
+def notify(text: str) -> None:
+    """Print progress on stderr."""
     print(f"[{time.strftime('%H:%M:%S')}] {text}", file=sys.stderr, flush=True)
 
 
 class Bench:
-    """A copy of the project, the default cell built in it, and the engine."""
+    """A copy of the project, the pipeline that builds two cells of it, and the engine."""
 
     def __init__(self, root: Path) -> None:
         for part in PARTS:
@@ -86,22 +86,22 @@ class Bench:
         releases = [item for item in self._releases() if item != self.default.transformers]
         self.second = replace(self.default, transformers=releases[-1])
         self.project = self._with(self.default, self.second)
-        self.engine = engine.ensure(say=say)
-        options = pipeline.Options(wheelhouse=wheelhouse.folder(), prove=False)
+        self.engine = container_engine.ensure_engine(notify=notify)
+        options = pipeline.PipelineOptions(wheelhouse=wheelhouse.wheelhouse_folder(), prove=False)
         self.line = pipeline.Pipeline(self.project, options, self.engine)
         self.removed: list[str] = []
 
     def _releases(self) -> list[str]:
-        """The transformers releases up to the default cell's."""
+        """Return the transformers releases before the default cell's, oldest first."""
         from packaging.version import Version
 
-        from knowngood import facts
+        from knowngood.facts import fact_store
 
-        known = [text for text in facts.load("transformers") if not Version(text).is_prerelease]
+        known = [text for text in fact_store.list_versions("transformers") if not Version(text).is_prerelease]
         return sorted((text for text in known if Version(text) < Version(self.default.transformers)), key=Version)
 
     def _with(self, *cells: Cell) -> Project:
-        """The project with these cells and no others."""
+        """Write the matrix with only these cells; return the project."""
         matrix = self.root / "matrix.yaml"
         head = matrix.read_text().partition("\ncells:\n")[0]
         base = self.whole.matrix.entry(self.default).base
@@ -114,52 +114,53 @@ class Bench:
         return Project(self.root)
 
     def lock(self, cell: Cell) -> CellLock:
-        """The lock of one of the two cells."""
+        """Return the lock of one of the two cells."""
         matrix = self.project.matrix
-        return locking.lock_cell(
+        return cell_locking.lock_cell(
             matrix.entry(cell),
             matrix,
             self.project.tree,
-            house=wheelhouse.folder(),
-            cxx11abi=cxx11abi,
+            wheel_folder=wheelhouse.wheelhouse_folder(),
+            cxx11abi=load_torch_cxx11abi,
             upgrade=False,
             locked_only=False,
-            say=say,
+            notify=notify,
         ).lock
 
-    def plan(self, cell: Cell, name: str, *, cached: bool = True) -> build.Plan:
-        """How the cell is built, under a name of its own."""
+    def plan(self, cell: Cell, name: str, *, cached: bool = True) -> build_command.BuildPlan:
+        """Return the build plan of the cell with a tag of this benchmark."""
         self.removed.append(f"knowngood-benchmark:{name}")
-        return replace(self.line.plan(self.lock(cell), say), tag=self.removed[-1], cached=cached)
+        return replace(self.line.plan(self.lock(cell), notify), tag=self.removed[-1], cached=cached)
 
-    def build(self, plan: build.Plan) -> tuple[float, dict[str, int]]:
-        """Seconds until the image is in the engine, and its layers' bytes by digest."""
-        with build.host_secrets() as secrets:
+    def build(self, plan: build_command.BuildPlan) -> tuple[float, dict[str, int]]:
+        """Build; return the seconds until the image is in the engine, and its layers' bytes by digest."""
+        with build_inputs.host_secrets() as secrets:
             start = time.monotonic()
-            image = build.build(replace(plan, secrets=secrets), self.engine, log=self.root / "log", say=say)
+            log = self.root / "log"
+            image = image_build.build_image(replace(plan, secrets=secrets), self.engine, log=log, notify=notify)
             seconds = time.monotonic() - start
-        manifest = imagestore.manifest(self.engine, image.tag, image.digest)
+        manifest = image_store.read_manifest(self.engine, image.tag, image.digest)
         return seconds, {blob.digest: blob.size for blob in (*manifest.layers, manifest.config)}
 
     def phases(self) -> tuple[float, float]:
-        """Seconds in which the last build compressed its layers, and in which the engine unpacked them."""
-        found = dict(PHASE.findall((self.root / "log").read_text()))
-        return float(found["exporting layers"]), float(found["unpacking"])
+        """Return the seconds in which the last build compressed its layers, and in which the engine unpacked them."""
+        phases = dict(PHASE.findall((self.root / "log").read_text()))
+        return float(phases["exporting layers"]), float(phases["unpacking"])
 
     def clean(self) -> None:
-        """Take the images out of the engine."""
-        with sdk.client(self.engine) as client:
+        """Remove the images from the engine."""
+        with container_engine.docker_client(self.engine) as client:
             for tag in self.removed:
                 with contextlib.suppress(Exception):
                     client.images.remove(tag, force=True)
 
 
-def second(bench: Bench) -> Found:
-    """One more cell, and its rival."""
+def second(bench: Bench) -> Measurements:
+    """Measure one more cell, and the same cell by a plain Dockerfile."""
     room(15)
-    say(f"the default cell, so that its layers are cached: {bench.default}")
+    notify(f"the default cell, so that its layers are cached: {bench.default}")
     _, first = bench.build(bench.plan(bench.default, "default"))
-    say(f"the second cell: {bench.second}")
+    notify(f"the second cell: {bench.second}")
     plan = bench.plan(bench.second, "second")
     seconds, layers = bench.build(plan)
     added = sum(size for digest, size in layers.items() if digest not in first)
@@ -170,11 +171,11 @@ def second(bench: Bench) -> Found:
     context = bench.root / "plain"
     context.mkdir()
     (context / "Dockerfile").write_text(PLAIN.replace("@REQUIREMENTS@", " ".join(requirements)))
-    say(f"the plain Dockerfile: pip install {' '.join(requirements)}")
+    notify(f"the plain Dockerfile: pip install {' '.join(requirements)}")
     contexts = {name: plan.contexts[name] for name in ("base", "tools")}
     tag = "knowngood-benchmark:plain"
     bench.removed.append(tag)
-    rival = build.Plan(
+    rival = build_command.BuildPlan(
         tag=tag, dockerfile=context / "Dockerfile", context=context, contexts=contexts, inputs="0" * 64, cached=False
     )
     plain_seconds, plain = bench.build(rival)
@@ -190,8 +191,8 @@ def second(bench: Bench) -> Found:
     }
 
 
-def storage(_: Bench) -> Found:
-    """All layers of the matrix as it is committed."""
+def storage(_: Bench) -> Measurements:
+    """Measure all layers of the committed matrix."""
     here = Project(ROOT)
     locks = [locked for cell in here.matrix.cells if (locked := here.tree.load(cell))]
     layers = {layer.name: layer for locked in locks for layer in locked.layers}
@@ -205,11 +206,11 @@ def storage(_: Bench) -> Found:
     }
 
 
-def cold(bench: Bench) -> Found:
-    """Without any cache, and the floor."""
+def cold(bench: Bench) -> Measurements:
+    """Measure a build without any cache, and its floor."""
     room(30)
     _, before = bench.build(bench.plan(bench.default, "default"))
-    say("the default cell without any cache")
+    notify("the default cell without any cache")
     seconds, after = bench.build(bench.plan(bench.default, "cold", cached=False))
     differing = len(set(after) ^ set(before))
     packing, unpacking = bench.phases()
@@ -218,31 +219,40 @@ def cold(bench: Bench) -> Found:
     with tempfile.TemporaryDirectory(dir=bench.root) as folder:
         requirements = Path(folder) / "requirements.txt"
         requirements.write_text("".join(layer.requirements() for layer in locked.layers))
-        say("the floor: uv pip install into an empty folder")
+        notify("the floor: uv pip install into an empty folder")
         start = time.monotonic()
         target = ["--target", f"{folder}/out", "--python-version", bench.default.python]
-        target += ["--python-platform", resolve.platform("2.36"), "--requirements", str(requirements)]
+        target += ["--python-platform", resolver.uv_platform("2.36"), "--requirements", str(requirements)]
         pinned = ["--no-deps", "--require-hashes", "--only-binary", ":all:", "--no-compile-bytecode"]
         cache = ["--cache-dir", f"{folder}/cache", "--link-mode", "hardlink"]
         subprocess.run(
-            [str(build.tools() / "uv"), "pip", "install", "--quiet", *resolve.config(), *pinned, *cache, *target],
+            [
+                str(build_inputs.stage_tools() / "uv"),
+                "pip",
+                "install",
+                "--quiet",
+                *resolver.uv_config_options(),
+                *pinned,
+                *cache,
+                *target,
+            ],
             check=True,
-            env=resolve.environment(),
+            env=resolver.uv_environment(),
         )
         installed = time.monotonic() - start
-        say("the floor: one compression, by libzstd")
+        notify("the floor: one compression, by libzstd")
         start = time.monotonic()
         size = compress(Path(folder) / "out", Path(folder) / "layer")
         by_libzstd = time.monotonic() - start
         (Path(folder) / "layer").unlink()
-        say("the floor: one compression, by the engine")
+        notify("the floor: one compression, by the engine")
         context = Path(folder) / "one"
         context.mkdir()
         (context / "Dockerfile").write_text("FROM scratch\nCOPY --from=files / /\n")
         tag = "knowngood-benchmark:floor"
         bench.removed.append(tag)
         bench.build(
-            build.Plan(
+            build_command.BuildPlan(
                 tag=tag,
                 dockerfile=context / "Dockerfile",
                 context=context,
@@ -269,7 +279,7 @@ def cold(bench: Bench) -> Found:
 
 
 def compress(folder: Path, out: Path) -> int:
-    """One layer of a folder; its bytes."""
+    """Compress a folder as one layer; return its bytes."""
     from zstandard import ZstdCompressor
 
     with (
@@ -281,8 +291,8 @@ def compress(folder: Path, out: Path) -> int:
     return out.stat().st_size
 
 
-def unchanged(bench: Bench) -> Found:
-    """The whole command, with every cell built."""
+def unchanged(bench: Bench) -> Measurements:
+    """Measure the whole command when every cell is built."""
     for cell in (bench.default, bench.second):
         bench.build(replace(bench.plan(cell, "again"), tag=f"knowngood:{cell}"))
     bench.removed.append(f"knowngood:{bench.second}")
@@ -294,7 +304,7 @@ def unchanged(bench: Bench) -> Found:
     if any(cell["image"]["built"] for cell in cells):
         raise AssertionError(cells)
     start = time.monotonic()
-    survey.plan(bench.whole, bench.whole.matrix.cells, wheelhouse.folder(), bench.engine)
+    build_survey.survey_plan(bench.whole, bench.whole.matrix.cells, wheelhouse.wheelhouse_folder(), bench.engine)
     return {
         "unchanged cells": len(cells),
         "unchanged run, seconds": seconds,
@@ -303,7 +313,7 @@ def unchanged(bench: Bench) -> Found:
     }
 
 
-BENCHMARKS: dict[str, Callable[[Bench], Found]] = {
+BENCHMARKS: dict[str, Callable[[Bench], Measurements]] = {
     "second": second,
     "storage": storage,
     "cold": cold,
@@ -311,43 +321,43 @@ BENCHMARKS: dict[str, Callable[[Bench], Found]] = {
 }
 
 
-def lines(found: Found) -> Iterator[str]:
-    """What was measured, with the limit where there is one."""
+def lines(measurements: Measurements) -> Iterator[str]:
+    """Yield the rows of the table: each measurement, with its limit if it has one."""
     yield "| what | measured | limit | |"
     yield "| --- | --- | --- | --- |"
-    for name, value in found.items():
+    for name, value in measurements.items():
         bytes_ = "bytes" in name and "/" not in name
-        shown = units.text(round(value)) if bytes_ else f"{value:.2f}".rstrip("0").rstrip(".")
+        shown = formatting.format_bytes(round(value)) if bytes_ else f"{value:.2f}".rstrip("0").rstrip(".")
         kind, limit = LIMITS.get(name, ("", 0))
-        wanted = f"{kind} {units.text(round(limit)) if bytes_ else f'{limit:g}'}" if kind else ""
+        wanted = f"{kind} {formatting.format_bytes(round(limit)) if bytes_ else f'{limit:g}'}" if kind else ""
         good = value <= limit if kind == "at most" else value >= limit
         yield f"| {name} | {shown} | {wanted} | {('yes' if good else 'NO') if kind else ''} |"
 
 
 def room(gigabytes: int) -> None:
-    """End here when the disk is too full for what comes: others may need it too."""
-    free = shutil.disk_usage(embedded.places().home.parent).free
+    """Exit when the disk does not have so many gigabytes free."""
+    free = shutil.disk_usage(unpacked_engine.engine_paths().home.parent).free
     if free < gigabytes * 10**9:
-        sys.exit(f"{gigabytes} GB of disk are needed, {units.text(free)} are free")
+        sys.exit(f"this part needs {gigabytes} GB of free disk, but only {formatting.format_bytes(free)} are free")
 
 
 def main() -> None:
-    """Measure the parts that were asked for."""
+    """Measure the parts that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", nargs="*", help=", ".join(BENCHMARKS))
-    parser.add_argument("--json", type=Path, metavar="FILE", help="where to write the numbers as well")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers to this file")
     arguments = parser.parse_args()
-    found: Found = {"processors": os.cpu_count() or 1, "load before": os.getloadavg()[0]}
+    measurements: Measurements = {"processors": os.cpu_count() or 1, "load before": os.getloadavg()[0]}
     with tempfile.TemporaryDirectory(prefix="knowngood-benchmark-") as folder:
         bench = Bench(Path(folder))
         try:
             for name in arguments.part or BENCHMARKS:
-                found |= BENCHMARKS[name](bench)
+                measurements |= BENCHMARKS[name](bench)
         finally:
             bench.clean()
-    print("\n".join(lines(found)))
+    print("\n".join(lines(measurements)))
     if arguments.json:
-        arguments.json.write_text(json.dumps(found, indent=1) + "\n")
+        arguments.json.write_text(json.dumps(measurements, indent=1) + "\n")
 
 
 if __name__ == "__main__":

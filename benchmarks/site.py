@@ -1,10 +1,10 @@
-"""What the site costs with 500 cells and 5,000 runs: seconds to make it, bytes of its first page.
+"""Measure the site with 500 cells and 5,000 runs: seconds to write it, bytes of its first page.
 
     python benchmarks/site.py [--cells N] [--runs N] [--json FILE]
 
-The runs are this project's own, each for another cell and day (their whole reports, some 300 KB a file), so it takes
-2 GB of room for temporary files. Three times are taken: with nothing kept from before, with one run added (as after a
-night), and with nothing changed.
+The runs are this project's own, each assigned to another cell and day. They keep their whole reports, about 300 KB per
+file, so it needs 2 GB for temporary files. Three times are measured: with nothing cached, with one run added (as after
+a nightly run), and with nothing changed.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from pathlib import Path
 from subprocess import run
 from typing import Any
 
-from knowngood import cell as cells
-from knowngood import sealed
+from knowngood.core import cell as cells
+from knowngood.evidence import sealed_files
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMITS = {"all anew, seconds": 10, "one run more, seconds": 10, "nothing new, seconds": 10, "first page, bytes": 300e3}
@@ -32,7 +32,7 @@ GPUS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120", "sm_75", "sm_70"
 
 
 def project(folder: Path, count: int) -> list[str]:
-    """A project with so many cells."""
+    """Write a project with `count` cells; return their ids."""
     releases = list(json.loads((ROOT / "facts/transformers.json").read_bytes())["releases"])
     torches = ("2.11.0", "2.10.0", "2.6.0")
     chosen = list(itertools.islice(itertools.product(torches, GPUS, releases), count))
@@ -55,7 +55,7 @@ def project(folder: Path, count: int) -> list[str]:
 
 
 def evidence(folder: Path, names: list[str], count: int, *, whole: bool = True) -> int:
-    """So many runs, of the real ones' reports (or of those without most of their checks); returns their bytes."""
+    """Write `count` runs with the reports of real ones, or without most of their checks; return their bytes."""
     real = [json.loads(path.read_bytes()) for path in sorted((ROOT / "evidence").glob("sm*/*.json"))]
     if not whole:
         for stored in real:
@@ -70,7 +70,10 @@ def evidence(folder: Path, names: list[str], count: int, *, whole: bool = True) 
         stored["image"] = f"sha256:{number // 3000:064x}"
         data = f'{json.dumps(stored)[:-1]}, "report": {reports[number % len(real)]}}}\n'.encode()
         path = (
-            folder / "evidence" / stored["cell"] / sealed.name(f"{when.strftime('%Y%m%dT%H%M%SZ')}-{suite[:12]}", data)
+            folder
+            / "evidence"
+            / stored["cell"]
+            / sealed_files.sealed_name(f"{when.strftime('%Y%m%dT%H%M%SZ')}-{suite[:12]}", data)
         )
         path.parent.mkdir(parents=True, exist_ok=True)
         written += path.write_bytes(data)
@@ -78,24 +81,24 @@ def evidence(folder: Path, names: list[str], count: int, *, whole: bool = True) 
 
 
 def few(checks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The first of each setting and outcome, and those with figures."""
+    """Return the first check of each setting and outcome, and the checks with figures."""
     first = {(check["setting"], check["outcome"]): number for number, check in reversed(list(enumerate(checks)))}
     return [it for number, it in enumerate(checks) if it["topic"] == "speed" or number in first.values()]
 
 
 def make(folder: Path) -> tuple[float, float]:
-    """Seconds that `knowngood site` takes there, and those of all its processes together."""
+    """Run `knowngood site`; return its elapsed seconds and the processor seconds of all its processes."""
     kept = {**os.environ, "KNOWNGOOD_CACHE": str(folder / "cache")}
     begin, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     program = [sys.executable, "-m", "knowngood", "site", "-o", "public"]
-    said = run(program, cwd=folder, env=kept, check=True, capture_output=True, text=True).stdout
-    print("  " + said.splitlines()[0], file=sys.stderr)
+    output = run(program, cwd=folder, env=kept, check=True, capture_output=True, text=True).stdout
+    print("  " + output.splitlines()[0], file=sys.stderr)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.monotonic() - begin, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def first_page(site: Path) -> int:
-    """What a browser loads to answer a question: the page, what it names, one GPU's answers (the largest)."""
+    """Return the bytes that a browser loads for one answer: the page, its files, and the largest GPU table."""
     text = (site / "index.html").read_text(encoding="utf-8")
     named = re.findall(r'(?:src|rel="stylesheet" href)="([^"]+)"', text)
     tables = [path.stat().st_size for path in (site / "data").glob("sm_*.js")]
@@ -103,7 +106,7 @@ def first_page(site: Path) -> int:
 
 
 def main() -> int:
-    """Measure; 1 when a limit is missed."""
+    """Measure; return 1 when a limit is exceeded."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cells", type=int, default=500)
     parser.add_argument("--runs", type=int, default=5000)
@@ -114,17 +117,17 @@ def main() -> int:
         names = project(folder, arguments.cells)
         size = evidence(folder, names, arguments.runs)
         print(f"  {arguments.runs} runs, {size / 1e6:,.0f} MB", file=sys.stderr)
-        found = {}
+        results = {}
         for name in ("all anew", "one run more", "nothing new"):
             if name == "one run more":
                 evidence(folder, names[-1:], 1)
-            found[f"{name}, seconds"], found[f"{name}, processor seconds"] = make(folder)
-        found["first page, bytes"] = first_page(folder / "public")
-    for name, value in found.items():
+            results[f"{name}, seconds"], results[f"{name}, processor seconds"] = make(folder)
+        results["first page, bytes"] = first_page(folder / "public")
+    for name, value in results.items():
         print(f"{name}: {value:,.1f}" + (f" (at most {LIMITS[name]:,.0f})" if name in LIMITS else ""))
     if arguments.json:
-        Path(arguments.json).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    return int(any(found[name] > limit for name, limit in LIMITS.items()))
+        Path(arguments.json).write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    return int(any(results[name] > limit for name, limit in LIMITS.items()))
 
 
 if __name__ == "__main__":

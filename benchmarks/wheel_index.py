@@ -1,4 +1,4 @@
-"""A folder of wheels: what a lock says of them, and an index on the loopback that serves them."""
+"""A folder of wheels as distributions of a lock, and a package index on the loopback interface that serves it."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from typing import ClassVar
 
 from packaging.utils import parse_wheel_filename
 
-from knowngood.locks.lock import Distribution
+from knowngood.lock.cell_lock import Distribution
 
 LOOPBACK = "127.0.0.1"
 
 
 def read(folder: Path) -> tuple[Distribution, ...]:
-    """The folder's wheels, the largest first."""
-    found = []
+    """Return the folder's wheels as distributions, the largest first."""
+    wheels = []
     for path in folder.glob("*.whl"):
         name, version, _, _ = parse_wheel_filename(path.name)
         with path.open("rb") as handle:
             sha256 = hashlib.file_digest(handle, "sha256").hexdigest()
         size = path.stat().st_size
-        found.append(Distribution(name=name, version=str(version), file=path.name, sha256=sha256, size=size))
-    return tuple(sorted(found, key=lambda item: (-item.size, item.name)))
+        wheels.append(Distribution(name=name, version=str(version), file=path.name, sha256=sha256, size=size))
+    return tuple(sorted(wheels, key=lambda item: (-item.size, item.name)))
 
 
 @contextlib.contextmanager
 def served(folder: Path, wheels: Sequence[Distribution]) -> Iterator[str]:
-    """The address of an index of these wheels, which ends with the context."""
+    """Serve an index of these wheels until the block ends; yield its address."""
     pages: dict[str, bytes] = {}
     for item in wheels:
         data = _metadata(folder / item.file)
         pages[f"/files/{item.file}.metadata"] = data
-        # With its metadata beside it, a wheel is fetched once: this server answers no request for a part of a file.
+        # With metadata beside it, a wheel is fetched once: this server does not answer range requests.
         known = f'data-core-metadata="sha256={hashlib.sha256(data).hexdigest()}"'
         link = f'<a href="/files/{html.escape(item.file)}#sha256={item.sha256}" {known}>{html.escape(item.file)}</a>'
         pages[f"/simple/{item.name}/"] = f"<!DOCTYPE html><html><body>{link}</body></html>".encode()
@@ -64,7 +64,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     files: ClassVar[dict[str, Path]]
 
     def do_GET(self) -> None:
-        """A page, or a file whole."""
+        """Answer with a page or a whole file."""
         if page := self.pages.get(self.path):
             plain = self.path.endswith(".metadata")
             self._answer(200, len(page), "text/plain" if plain else "text/html")
@@ -83,4 +83,4 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002
-        """Nothing: what was fetched stands in the builds' logs."""
+        """Log nothing: the builds' logs show what was fetched."""

@@ -1,12 +1,13 @@
-"""Images to a machine that has no network, but most of their files: what it has goes as names, the rest as bytes.
+"""Copy images to a machine without a network that already has most of their files.
 
-    python scripts/carry_image.py pack OUT RECORDS WHEELS IMAGE...     here: IMAGE as the engine knows it
+    python scripts/carry_image.py pack OUT RECORDS WHEELS IMAGE...     here: IMAGE as the engine names it
     python3 scripts/carry_image.py load IN                             there: into the engine of DOCKER_HOST
 
-RECORDS lists what that machine has (gzip; a line each: distribution, path, `sha256=...`, bytes, by tabs). WHEELS is a
-folder where wheels of it are unpacked: a large file that differs in little from one goes as a patch of it. A layer is
-put together byte by byte from its tar, and the engine itself refuses one that is not what the image's configuration
-names; so an image that loads is the one that was packed. The `load` half needs Python and zstd only.
+Files that the machine has are sent as names, the rest as bytes. RECORDS lists the machine's files: gzip, one line per
+file with distribution, path, `sha256=...` and bytes, separated by tabs. WHEELS is a folder with unpacked wheels of that
+machine: a large file that differs little from one of theirs is sent as a patch of it. Each layer's tar file is rebuilt
+byte by byte. The engine itself refuses a layer that the image's configuration does not name, so an image that loads is
+the image that was packed. `load` needs only Python and zstd.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ SMALL, LARGE = 256, 4 << 20
 PLACE = "site-packages/"
 
 
-def has(records: Path) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
-    """What the other machine has: paths by hash, and (path, hash) by place below site-packages."""
+def load_records(records: Path) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
+    """Read the files of the other machine: paths by hash, and (path, hash) by path below site-packages."""
     by_hash, by_place = {}, {}
     with gzip.open(records, "rt") as lines:
         for line in lines:
@@ -46,21 +47,21 @@ def has(records: Path) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
 
 
 def digest(file: IO[bytes]) -> str:
-    """As a RECORD writes it."""
-    found = hashlib.file_digest(file, "sha256").digest()  # type: ignore[arg-type]
-    return "sha256=" + base64.urlsafe_b64encode(found).rstrip(b"=").decode()
+    """Return the SHA-256 of a file in the form of a RECORD file."""
+    raw = hashlib.file_digest(file, "sha256").digest()  # type: ignore[arg-type]
+    return "sha256=" + base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
 class Packer:
-    """What goes to the other machine, in one folder."""
+    """Writes everything that is sent to the other machine into one folder."""
 
     def __init__(self, out: Path, records: Path, wheels: Path) -> None:
         self.out, self.wheels = out, wheels
-        self.by_hash, self.by_place = has(records)
+        self.by_hash, self.by_place = load_records(records)
         out.mkdir(parents=True, exist_ok=True)
 
     def layer(self, tar: Path, name: str) -> None:
-        """A layer's recipe, its literal bytes and its patches."""
+        """Write a layer's recipe, its literal bytes and its patches."""
         recipe: list[list[Any]] = []
         literal = self.out / f"{name}.literal"
         with tar.open("rb") as raw, literal.open("wb") as kept:
@@ -85,9 +86,9 @@ class Packer:
         (self.out / f"{name}.json").write_text(json.dumps(recipe))
 
     def _same(self, file: IO[bytes], member: tarfile.TarInfo) -> list[Any] | None:
-        said = digest(file)
-        if said in self.by_hash:
-            return ["file", self.by_hash[said], member.size]
+        sha256 = digest(file)
+        if sha256 in self.by_hash:
+            return ["file", self.by_hash[sha256], member.size]
         place = member.name.partition(PLACE)[2]
         if member.size < LARGE or not place or place not in self.by_place:
             return None
@@ -98,7 +99,7 @@ class Packer:
         with old.open("rb") as same:
             if digest(same) != wanted:
                 return None
-        patch = self.out / f"{said[7:27].replace('-', '_')}.patch"
+        patch = self.out / f"{sha256[7:27].replace('-', '_')}.patch"
         with tempfile.NamedTemporaryFile(dir=self.out) as new:
             file.seek(0)
             shutil.copyfileobj(file, new)
@@ -109,7 +110,7 @@ class Packer:
 
 
 class _Limited(io.RawIOBase):
-    """The next bytes of a file, and no more."""
+    """Reads at most `count` bytes from the current position of a file."""
 
     def __init__(self, file: IO[bytes], count: int) -> None:
         self._file, self._left = file, count
@@ -121,36 +122,41 @@ class _Limited(io.RawIOBase):
 
 
 def compress(path: Path) -> None:
-    """In its place."""
+    """Replace a file by its zstd-compressed form, with `.zst` added to the name."""
     subprocess.run(["zstd", "-q", "-f", "-T2", "-13", "--long=27", "--rm", path], check=True)
 
 
 def pack(out: str, records: str, wheels: str, *images: str) -> None:
-    """Everything that `load` needs."""
-    from knowngood.engines import engine, imagestore, sdk
+    """Write everything that `load` needs."""
+    from knowngood.engine import container_engine, image_store
 
-    packer, here, found = Packer(Path(out), Path(records), Path(wheels)), engine.ensure(say=print), []
+    packer = Packer(Path(out), Path(records), Path(wheels))
+    here = container_engine.ensure_engine(notify=print)
+    packed = []
     for image in images:
-        with sdk.client(here) as client:
+        with container_engine.docker_client(here) as client:
             reference = str(client.images.get(image).id)
-        manifest = json.loads(imagestore.manifest_bytes(here, image, reference))
+        manifest = json.loads(image_store.read_manifest_bytes(here, image, reference))
         wanted = [manifest["config"]["digest"], *(layer["digest"] for layer in manifest["layers"])]
         with tempfile.TemporaryDirectory(dir=out) as scratch:
             config = packer.out / f"{wanted[0][7:]}.config"
-            shutil.copy(imagestore.blob(here, image, wanted[0], Path(scratch)), config)
+            shutil.copy(image_store.find_blob_file(here, image, wanted[0], Path(scratch)), config)
             names = [diff[7:] for diff in json.loads(config.read_bytes())["rootfs"]["diff_ids"]]
             for layer, name in zip(wanted[1:], names, strict=True):
                 if not (packer.out / f"{name}.json").exists():
-                    tar, blob = Path(scratch) / "layer.tar", imagestore.blob(here, image, layer, Path(scratch))
+                    tar, blob = (
+                        Path(scratch) / "layer.tar",
+                        image_store.find_blob_file(here, image, layer, Path(scratch)),
+                    )
                     subprocess.run(["zstd", "-q", "-d", "-f", blob, "-o", tar], check=True)
                     packer.layer(tar, name)
-        found.append({"image": image, "config": wanted[0][7:], "layers": names})
+        packed.append({"image": image, "config": wanted[0][7:], "layers": names})
         print(image, reference, flush=True)
-    (packer.out / "images.json").write_text(json.dumps(found))
+    (packer.out / "images.json").write_text(json.dumps(packed))
 
 
 def rebuilt(folder: Path, name: str) -> Iterator[bytes]:
-    """A layer's tar, in blocks."""
+    """Yield a layer's tar file in blocks."""
     opened = subprocess.Popen(
         ["zstd", "-q", "-d", "-c", "--long=30", folder / f"{name}.literal.zst"], stdout=subprocess.PIPE
     )
@@ -168,17 +174,17 @@ def rebuilt(folder: Path, name: str) -> Iterator[bytes]:
 
 
 def blocks(file: IO[bytes], count: int) -> Iterator[bytes]:
-    """The next `count` bytes."""
+    """Yield the next `count` bytes of a file in blocks."""
     while count:
         data = file.read(min(count, 1 << 20))
         if not data:
-            raise SystemExit(f"{count} bytes are missing")
+            raise SystemExit(f"the file ends {count} bytes too early: it is not the file that was packed")
         count -= len(data)
         yield data
 
 
 def load(source: str) -> None:
-    """All images into the engine."""
+    """Rebuild all images of the folder `source` and load them into the engine."""
     folder = Path(source)
     images = json.loads((folder / "images.json").read_text())
     with tempfile.NamedTemporaryFile(dir=folder) as file:
@@ -188,15 +194,15 @@ def load(source: str) -> None:
                 member = tarfile.TarInfo(f"{name}.tar")
                 member.size = sum(step[-1] for step in recipe)
                 archive.addfile(member)
-                found = hashlib.sha256()
+                sha256 = hashlib.sha256()
                 for block in rebuilt(folder, name):
-                    found.update(block)
+                    sha256.update(block)
                     archive.fileobj.write(block)  # type: ignore[union-attr]
                 padding = -member.size % tarfile.BLOCKSIZE
                 archive.fileobj.write(b"\0" * padding)  # type: ignore[union-attr]
                 archive.offset += member.size + padding
-                if found.hexdigest() != name:
-                    raise SystemExit(f"layer {name} came out as {found.hexdigest()}")
+                if sha256.hexdigest() != name:
+                    raise SystemExit(f"layer {name} was rebuilt with another digest: {sha256.hexdigest()}")
             manifest = [
                 {
                     "Config": f"{item['config']}.json",
@@ -215,22 +221,22 @@ def load(source: str) -> None:
 
 
 def add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
-    """A small file."""
+    """Add a small file to the archive."""
     member = tarfile.TarInfo(name)
     member.size = len(data)
     archive.addfile(member, io.BytesIO(data))
 
 
 def post(file: IO[bytes]) -> None:
-    """`docker load`, without the docker command."""
+    """Send the archive to the engine, as `docker load` does; exit with 1 when the engine reports an error."""
     connection = http.client.HTTPConnection("localhost")
     connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.sock.connect(os.environ["DOCKER_HOST"].removeprefix("unix://"))
     connection.request("POST", "/images/load?quiet=1", body=file, headers={"Content-Type": "application/x-tar"})
     answer = connection.getresponse()
-    said = answer.read().decode()
-    print(answer.status, said)
-    if answer.status != http.HTTPStatus.OK or '"error' in said:
+    text = answer.read().decode()
+    print(answer.status, text)
+    if answer.status != http.HTTPStatus.OK or '"error' in text:
         raise SystemExit(1)
 
 

@@ -1,11 +1,12 @@
-"""The suite in images, on a machine with GPUs that has neither an engine nor a network, as root.
+"""Run the suite in images on a machine with GPUs that has neither an engine nor a network. Needs root.
 
-    python3 scripts/gpu_images.py up FOLDER         an engine of FOLDER/bin, with the GPUs by CDI
+    python3 scripts/gpu_images.py up FOLDER         start the engine of FOLDER/bin, with the GPUs through CDI
     python3 scripts/gpu_images.py run OUT CELL...   `knowngood smoke --on local --gpus`; the runs are copied to OUT
 
-Between the two, `carry_image.py load` brings the images. The engine keeps no manifests (the classic store), so an
-image's id is the digest of its configuration. The description of the GPUs is what `nvidia-ctk cdi generate` writes
-where NVIDIA's toolkit is: device nodes, the driver's libraries, and a hook that runs ldconfig in the container.
+Between the two steps, `carry_image.py load` loads the images. The engine keeps no manifests (the classic store), so an
+image's id is the digest of its configuration. The CDI description of the GPUs has what `nvidia-ctk cdi generate`
+writes on a machine with NVIDIA's toolkit: device nodes, the driver's libraries, and a hook that runs ldconfig in the
+container.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ subprocess.run(["ldconfig", "-r", str(root)], check=True)
 
 
 def description(hook: Path) -> dict[str, object]:
-    """The GPUs of this machine, for CDI."""
+    """Return the CDI description of this machine's GPUs."""
     gpus = sorted(path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*"))
     files = [path for name in WANTED for path in LIBRARIES.glob(f"{name}.[0-9]*.[0-9]*") if not path.is_symlink()]
     options = ["ro", "nosuid", "nodev", "bind"]
@@ -58,7 +59,7 @@ def description(hook: Path) -> dict[str, object]:
 
 
 def up(folder: str) -> None:
-    """Write the description, start the engine, wait until it answers."""
+    """Write the CDI description, start the engine and wait until its socket exists."""
     hook = Path("/usr/local/bin/knowngood-ldconfig")
     hook.write_text(HOOK)
     hook.chmod(0o755)
@@ -96,7 +97,7 @@ def up(folder: str) -> None:
 
 
 def run(out: str, *cells: str) -> None:
-    """The whole suite in each."""
+    """Run the whole suite in each cell's image and copy the new evidence to `out`."""
     os.environ |= {"DOCKER_HOST": HOST}
     before = set(Path("evidence").glob("*/*.json"))
     argv = [sys.executable, "-m", "knowngood", "smoke", "--on", "local", "--gpus", *cells]

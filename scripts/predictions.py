@@ -1,4 +1,4 @@
-"""The predictions of `rules/smoke.yaml` for cells on a GPU, as `scripts/h200.py` reads them.
+"""Print the predictions of `rules/smoke.yaml` for cells on a GPU, as JSON for `scripts/h200.py`.
 
 python scripts/predictions.py CELL [CELL ...] > predictions.json
 """
@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import sys
 
-from knowngood import project
-from knowngood.cell import parse
-from knowngood.predictions import predict
+from knowngood.core.cell import parse_cell
+from knowngood.project import checkout
+from knowngood.smoke.predictions import load_predictions, predictions_for_cell
 
-print(json.dumps({name: predict(project.find().predictions, parse(name), gpu=True) for name in sys.argv[1:]}, indent=1))
+known = load_predictions(checkout.find_project().root)
+print(json.dumps({name: predictions_for_cell(known, parse_cell(name), gpu=True) for name in sys.argv[1:]}, indent=1))

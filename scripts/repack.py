@@ -1,10 +1,10 @@
-"""Wheels out of what is installed, for measurements on a machine that has packages and no index.
+"""Make wheels from installed packages, for measurements on a machine that has packages and no index.
 
     python3 scripts/repack.py SITE OUT NAME [NAME ...] [--python cp311] [--level 1]
 
-SITE is an environment's site-packages; each NAME becomes a wheel in OUT, of the files that its RECORD names. `--python`
-gives what is compiled for one Python the tag of another: such a wheel can be installed there, and not used.
-Standard library only.
+SITE is an environment's site-packages. Each NAME becomes a wheel in OUT, with the files that its RECORD names.
+`--python` gives a wheel that was compiled for one Python the tag of another: it can then be installed there, but not
+imported. Needs only the standard library.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 
 OF_INSTALLER = ("INSTALLER", "RECORD", "REQUESTED", "direct_url.json", "uv_cache.json", "uv_build.json")
-"""What an installer adds to a distribution's metadata."""
+"""Files that an installer adds to a distribution's metadata."""
 OLDEST = (1980, 1, 1, 0, 0, 0)
 
 
 def metadata(site: Path, name: str) -> Path:
-    """The distribution's `.dist-info` folder."""
+    """Return the distribution's `.dist-info` folder."""
     wanted = re.sub(r"[-_.]+", "-", name).lower()
     for folder in site.glob("*.dist-info"):
         if re.sub(r"[-_.]+", "-", folder.name.partition("-")[0]).lower() == wanted:
@@ -38,33 +38,33 @@ def metadata(site: Path, name: str) -> Path:
 
 
 def tagged(text: str, python: str | None) -> str:
-    """The text of WHEEL, for another Python if one is given."""
+    """Return the text of WHEEL, with the tag of another Python if one is given."""
     if python is None:
         return text
     return re.sub(r"^Tag: cp\d+-(cp\d+|abi3)-", f"Tag: {python}-{python}-", text, flags=re.MULTILINE)
 
 
 def tags(wheel: str) -> str:
-    """The end of the file's name, from the tags that WHEEL lists."""
+    """Return the tags at the end of the wheel's file name, from those that WHEEL lists."""
     parts = zip(*(tag.split("-") for tag in re.findall(r"^Tag: (\S+)", wheel, re.MULTILINE)), strict=True)
     return "-".join(".".join(dict.fromkeys(part)) for part in parts)
 
 
 def files(site: Path, info: Path) -> dict[str, Path]:
-    """What the RECORD names, as far as a wheel brings it: no scripts, no bytecode, nothing of the installer's."""
-    found = {}
+    """Return the files that RECORD names and a wheel contains: no scripts, no bytecode, no files of the installer."""
+    members = {}
     for row in csv.reader((info / "RECORD").read_text(encoding="utf-8").splitlines()):
         place = PurePosixPath(row[0])
         by_installer = place.parts[0] == info.name and place.name in OF_INSTALLER
         if place.is_absolute() or ".." in place.parts or "__pycache__" in place.parts or by_installer:
             continue
         if (path := site / place).is_file():
-            found[str(place)] = path
-    return found
+            members[str(place)] = path
+    return members
 
 
 def repack(name: str, site: Path, out: Path, python: str | None, level: int) -> str:
-    """Make the wheel, unless it is there; returns a line about it."""
+    """Make the wheel unless it exists; return a line with its size and name."""
     info = metadata(site, name)
     wheel = tagged((info / "WHEEL").read_text(encoding="utf-8"), python)
     target = out / f"{info.name.removesuffix('.dist-info')}-{tags(wheel)}.whl"
@@ -88,12 +88,12 @@ def repack(name: str, site: Path, out: Path, python: str | None, level: int) -> 
 
 
 def _last(place: str, info: str) -> tuple[bool, str]:
-    """Metadata stands at the end of a wheel."""
+    """Return a sort key that puts the metadata at the end of the wheel."""
     return place.startswith(info), place
 
 
 def _add(archive: zipfile.ZipFile, place: str, data: io.BufferedIOBase, size: int, mode: int) -> tuple[str, int]:
-    """Put a file into the archive; its digest and size, as a RECORD has them."""
+    """Add a file to the archive; return its digest and size in the form of a RECORD file."""
     entry = zipfile.ZipInfo(place, OLDEST)
     entry.compress_type, entry.file_size, entry.external_attr = zipfile.ZIP_DEFLATED, size, (0o100000 | mode) << 16
     with archive.open(entry, "w") as written:
@@ -104,13 +104,15 @@ def _add(archive: zipfile.ZipFile, place: str, data: io.BufferedIOBase, size: in
 
 
 def main(words: Iterable[str] | None = None) -> None:
-    """Make the wheels asked for."""
+    """Make the wheels that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("site", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("name", nargs="+")
-    parser.add_argument("--python", metavar="TAG", help="the Python that compiled wheels are said to be for, as cp311")
-    parser.add_argument("--level", type=int, default=1, choices=range(10), help="of the compression (1, the fastest)")
+    parser.add_argument("--python", metavar="TAG", help="give compiled wheels the tag of this Python, such as cp311")
+    parser.add_argument(
+        "--level", type=int, default=1, choices=range(10), help="level of the compression (default: 1, the fastest)"
+    )
     arguments = parser.parse_args(None if words is None else list(words))
     arguments.out.mkdir(parents=True, exist_ok=True)
     work = partial(repack, site=arguments.site, out=arguments.out, python=arguments.python, level=arguments.level)

@@ -1,10 +1,11 @@
-"""A reproduction in the environment of a machine that sees no registry: `knowngood reproduce INCIDENT --in here`.
+"""Run a reproduction on a machine that cannot reach a registry, as `knowngood reproduce INCIDENT --in here` does.
 
-    python scripts/reproduce_offline.py fetch INCIDENT SOURCES                          # where there is a registry
-    PYTHONPATH=src:... python3 scripts/reproduce_offline.py run INCIDENT SOURCES OUT    # there
+    python scripts/reproduce_offline.py fetch INCIDENT SOURCES                          # on a machine with a registry
+    PYTHONPATH=src:... python3 scripts/reproduce_offline.py run INCIDENT SOURCES OUT    # on the machine without
 
-`fetch` leaves in the folder SOURCES the files of published releases that the sides unpack; `run` runs every side with
-the Python at hand and writes OUT/incidents/INCIDENT/<time>-<digest>.json. That needs packaging, pydantic and PyYAML.
+`fetch` writes the files of published releases that the sides unpack into the folder SOURCES. `run` runs every side with
+the Python that starts it and writes OUT/incidents/INCIDENT/<time>-<digest>.json; it needs packaging, pydantic and
+PyYAML.
 """
 
 from __future__ import annotations
@@ -13,38 +14,40 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from knowngood.reproducing import reproduce, reproductions
+from knowngood.reproductions import reproduction_evidence, reproduction_files, reproduction_run
 
 
 def fetch(incident: str, sources: str) -> None:
-    """Everything that any side unpacks."""
-    from knowngood.reproducing.sources import unpack
+    """Write the files that any side unpacks into the folder `sources`."""
+    from knowngood.reproductions.release_files import unpack_release
 
-    definition = reproductions.load(incident).definition
+    definition = reproduction_files.load_reproduction(incident).definition
     for side in definition.sides:
-        for pin, globs in definition.unpacked(side).items():
-            for name, content in unpack(pin, globs, definition.python[0]).items():
+        for pin, globs in definition.side(side).sources.items():
+            for name, content in unpack_release(pin, globs, definition.python[0]).items():
                 path = Path(sources, pin, name)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content)
 
 
 def run(incident: str, sources: str, out: str) -> None:
-    """Every side, in this environment."""
-    from knowngood.incidents.files import read
-    from knowngood.reproducing.here import Here
+    """Run every side in this environment, store the evidence below `out` and print what the sides did."""
+    from knowngood.compat.rule_files import load_incidents
+    from knowngood.reproductions.local_places import CurrentEnvironment
 
-    def unpacked(pin: str, _globs: Sequence[str], _python: str) -> dict[str, bytes]:
+    def read_sources(pin: str, _globs: Sequence[str], _python: str) -> dict[str, bytes]:
         root = Path(sources, pin)
         return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
-    case = reproductions.load(incident)
-    known = {item.id: item for item in read()}
-    sides = case.definition.chosen(None)
-    found = reproduce.reproduce(case, known, Here(), unpacked, sides=sides, say=lambda text: print(text, flush=True))
-    print(reproductions.store(found, Path(out)), found["outcome"])
-    for side in found["sides"]:
-        print(f"{side['side']}: {side['outcome']}: {reproductions.told(side)}")
+    case = reproduction_files.load_reproduction(incident)
+    known = {item.id: item for item in load_incidents()}
+    sides = case.definition.choose_sides(None)
+    document = reproduction_run.reproduce_failure(
+        case, known, CurrentEnvironment(), read_sources, sides=sides, notify=lambda text: print(text, flush=True)
+    )
+    print(reproduction_evidence.store_reproduction(document, Path(out)), document["outcome"])
+    for side in document["sides"]:
+        print(f"{side['side']}: {side['outcome']}: {reproduction_evidence.describe_side(side)}")
 
 
 {"fetch": fetch, "run": run}[sys.argv[1]](*sys.argv[2:])

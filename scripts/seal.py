@@ -1,9 +1,10 @@
-"""Lists runs whose names do not end in their digest in `evidence/SHA256SUMS`, with the digests that they have now.
+"""Add the runs whose file names do not end in their digest to `evidence/SHA256SUMS`, with their present digests.
 
     python scripts/seal.py
 
-Run once, for what was committed before names had digests. It never changes a line: a listed file that has another
-digest than its line says is told, and the exit code is 1. `sha256sum -c SHA256SUMS` in that folder checks the same.
+It was run once, for runs that were committed before file names had digests. It never changes a line of the list: when
+a listed file has another digest than its line, the script prints its name and exits with 1. `sha256sum -c SHA256SUMS`
+in that folder checks the same.
 """
 
 from __future__ import annotations
@@ -11,22 +12,23 @@ from __future__ import annotations
 import hashlib
 import sys
 
-from knowngood import project, sealed
-from knowngood.atomic import write_text
+from knowngood.core.local_files import write_atomically
+from knowngood.evidence import sealed_files
+from knowngood.project import checkout
 
-root = project.find().evidence
-known = sealed.ledger(root)
+root = checkout.find_project().evidence
+known = sealed_files.read_ledger(root)
 changed = []
 for path in sorted([*root.glob("*/*.json"), *root.glob("incidents/*/*.json")]):
     name = path.relative_to(root).as_posix()
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    if sealed.is_sealed(path) or known.get(name) == digest:
+    data = path.read_bytes()
+    if sealed_files.find_defect(path, data) is None:
         continue
     if name in known:
         changed.append(name)
     else:
-        known[name] = digest
+        known[name] = hashlib.sha256(data).hexdigest()
         print(f"listed {name}")
-write_text(root / sealed.LEDGER, "".join(f"{digest}  {name}\n" for name, digest in sorted(known.items())))
-print("\n".join(f"NOT as listed: {name}" for name in changed), end="\n" if changed else "")
+write_atomically(root / sealed_files.LEDGER, "".join(f"{digest}  {name}\n" for name, digest in sorted(known.items())))
+print("\n".join(f"CHANGED since it was listed: {name}" for name in changed), end="\n" if changed else "")
 sys.exit(bool(changed))

@@ -2,6 +2,6 @@
 
 import sys
 
-from knowngood.cli import main
+from knowngood.cli.main import main
 
 sys.exit(main())

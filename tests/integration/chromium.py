@@ -1,24 +1,24 @@
-"""Debian's Chromium, unpacked with the libraries that the host lacks; nothing is installed."""
+"""Debian's Chromium, unpacked with the libraries that the host lacks, without installing anything."""
 
 from __future__ import annotations
 
 import shutil
 from pathlib import Path
 
-from knowngood.system import apt, debian
+from knowngood.base import debian_host, private_apt
 
 
 def unpack(folder: Path) -> Path:
-    """The browser as a program; the host's own where it has one."""
+    """Return the path of the browser: the host's own if it has one, otherwise one unpacked into `folder`."""
     if own := shutil.which("chromium"):
         return Path(own)
     status = Path("/var/lib/dpkg/status")
-    packages = apt.PrivateApt(folder / "apt", debian.host_archives(), installed=status)
+    packages = private_apt.PrivateApt(folder / "apt", debian_host.find_host_archives(), installed=status)
     packages.refresh()
     wanted = [remote.name for remote in packages.resolve(["chromium", "fonts-liberation"])]
     root = folder / "root"
     for package in packages.download(wanted, folder / "packages"):
-        apt.unpack(package, root)
+        private_apt.unpack_deb(package, root)
         package.unlink()
     libraries = ":".join(sorted({str(path.parent) for path in root.rglob("*.so*")}))
     program = folder / "chromium"

@@ -1,4 +1,4 @@
-"""A project to spoil: a copy of this one's files, built on the engine of the machine."""
+"""Fixtures: a copy of this project that tests may change, and the engine of the machine."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import registry_server
 
-from knowngood.building import build, pipeline
-from knowngood.engines import engine as engines
-from knowngood.locks import wheelhouse
-from knowngood.locks.tree import CellLock
-from knowngood.project import Project
+from knowngood.engine import container_engine as engines
+from knowngood.images import build_command, build_inputs, image_build, pipeline
+from knowngood.lock import wheelhouse
+from knowngood.lock.lock_tree import CellLock
+from knowngood.project.checkout import Project
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = ("docker", "facts", "rules", "smoke_tests", "templates")
@@ -21,7 +21,7 @@ PARTS = ("docker", "facts", "rules", "smoke_tests", "templates")
 
 @pytest.fixture(scope="session")
 def engine():
-    return engines.ensure(say=print)
+    return engines.ensure_engine(notify=print)
 
 
 @pytest.fixture(scope="session")
@@ -40,23 +40,23 @@ def project(tmp_path):
 
 @pytest.fixture
 def line(project, engine):
-    options = pipeline.Options(wheelhouse=wheelhouse.folder(), locked=True)
+    options = pipeline.PipelineOptions(wheelhouse=wheelhouse.wheelhouse_folder(), locked=True)
     return pipeline.Pipeline(project, options, engine)
 
 
 def layer_file(project: Project, locked: CellLock, group: str) -> Path:
-    """The requirements of one layer of a cell."""
+    """Return the requirements file of one layer of a cell."""
     name = next(layer.name for layer in locked.layers if layer.group == group)
     return project.root / "docker/layers" / name / "requirements.txt"
 
 
 def renew(path: Path) -> None:
-    """Make a layer new to BuildKit, without changing what it installs."""
+    """Change a layer for BuildKit, but not what it installs."""
     path.write_text(path.read_text() + f"# {path}\n")
 
 
-def rebuild(line: pipeline.Pipeline, plan: build.Plan) -> build.Image:
-    """Build a plan under a name of its own; the caller removes the image."""
-    with build.host_secrets() as secrets:
+def rebuild(line: pipeline.Pipeline, plan: build_command.BuildPlan) -> build_command.Image:
+    """Build a plan with a tag for tests; the caller removes the image."""
+    with build_inputs.host_secrets() as secrets:
         spoiled = replace(plan, secrets=secrets, tag="knowngood-test:cells")
-        return build.build(spoiled, line.engine, log=line.project.root / "log", say=print)
+        return image_build.build_image(spoiled, line.engine, log=line.project.root / "log", notify=print)

@@ -1,8 +1,8 @@
-"""Machines of a fleet: engines in network namespaces of their own, and what they can reach: a registry and a proxy.
+"""A fleet for tests: engines in separate network namespaces, a registry and a proxy that they can reach.
 
-Each namespace has one cable, to this machine. Nothing is forwarded: beyond it the engines reach a registry with a
-certificate of its own, and whatever the proxy passes on (the index). Where a machine cannot have namespaces, the
-engines share its network; and an engine may have processors of its own.
+Each namespace has one virtual cable to this machine, and nothing is forwarded. The engines reach a registry with its
+own certificate, and, through the proxy, the package index. On a machine that cannot create namespaces, the engines
+share its network. An engine can be limited to certain processors.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from pathlib import Path
 import pytest
 import registry_server
 
-from knowngood.engines import daemon, embedded
+from knowngood.engine import daemon, embedded_engine, unpacked_engine
 
 ADDRESS = "198.18.77.1"
-"""Of this machine, for the others: from the block for tests of networks (RFC 2544)."""
+"""Address of this machine for the engines, from the block reserved for network tests (RFC 2544)."""
 LOOPBACK = "127.0.0.1"
-"""Of this machine, for engines that share its network."""
+"""Address of this machine for engines that share its network."""
 
 
 def run(*argv: str) -> None:
@@ -38,7 +38,7 @@ def run(*argv: str) -> None:
 
 
 class Server(registry_server.Server):
-    """A registry that speaks TLS, on an address that the engines reach."""
+    """A registry with TLS, on an address that the engines reach."""
 
     def __init__(self, program: Path, folder: Path, bundle: Path, ip: str = ADDRESS) -> None:
         super().__init__(program, folder)
@@ -67,11 +67,11 @@ class Server(registry_server.Server):
             with contextlib.suppress(OSError), opener.open(f"https://{self.address}/v2/", timeout=1):
                 return
             time.sleep(0.05)
-        raise AssertionError("the registry did not come up")
+        raise AssertionError("the registry did not answer within 20 s")
 
 
 class Proxy(socketserver.ThreadingTCPServer):
-    """Passes connections on, as CONNECT asks for them; each machine gets `rate` bytes a second of what is answered."""
+    """A proxy for CONNECT requests. Each machine receives answers with at most `rate` bytes per second."""
 
     daemon_threads = True
     allow_reuse_address = True
@@ -80,13 +80,13 @@ class Proxy(socketserver.ThreadingTCPServer):
         super().__init__((ip, 0), _Connect)
         self.rate = rate
         self._free: dict[str, float] = {}
-        """When the line to a machine is free again."""
+        """For each machine, the time when its line is free again."""
         self._lock = threading.Lock()
         self.url = f"http://{ip}:{self.server_address[1]}"
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     def wait(self, machine: str, size: int) -> None:
-        """Until so many bytes have gone over the line to a machine."""
+        """Wait until so many bytes have gone over the line to a machine."""
         if self.rate is None:
             return
         with self._lock:
@@ -95,7 +95,7 @@ class Proxy(socketserver.ThreadingTCPServer):
         time.sleep(max(0, self._free[machine] - time.monotonic()))
 
     def handle_error(self, request, client_address) -> None:
-        """A builder that is killed breaks its connections off."""
+        """Ignore errors: a builder that is killed breaks its connections."""
 
 
 class _Connect(socketserver.StreamRequestHandler):
@@ -111,7 +111,7 @@ class _Connect(socketserver.StreamRequestHandler):
 
 
 def relay(one: socket.socket, other: socket.socket, passed=lambda _size: None) -> None:
-    """Both ways, until one side ends; `passed` is told of what comes from the other."""
+    """Relay in both directions until one side ends; `passed` is called with the size of each block from `other`."""
     with contextlib.suppress(OSError):
         while True:
             for side in select.select([one, other], [], [])[0]:
@@ -124,7 +124,7 @@ def relay(one: socket.socket, other: socket.socket, passed=lambda _size: None) -
 
 
 class Plug(socketserver.ThreadingUnixStreamServer):
-    """BuildKit of an engine as it is by itself: a socket that speaks its protocol and no engine's."""
+    """The BuildKit of an engine as a separate server: a socket with BuildKit's protocol, not the engine's."""
 
     daemon_threads = True
 
@@ -144,21 +144,21 @@ class _Dialled(socketserver.BaseRequestHandler):
 
 
 class Host:
-    """An engine with a cache folder, a data root and a socket of its own; also processors, if any are given."""
+    """An engine with its own cache folder, data root and socket, limited to `processors` if any are given."""
 
     def __init__(self, folder: Path, bundle: Path, processors: Sequence[int] = ()) -> None:
         self._folder, self._bundle = folder, bundle
         self._before = ["taskset", "--cpu-list", ",".join(map(str, processors))] if processors else []
-        """The words before the daemon's."""
-        self.engine = embedded.places(folder)
+        """Command words in front of the daemon's command."""
+        self.engine = unpacked_engine.engine_paths(folder)
         self.address = f"unix://{self.engine.socket}"
 
     def up(self) -> None:
         self.start()
 
     def start(self) -> None:
-        tools = embedded.places().tools
-        started = daemon.start
+        tools = unpacked_engine.engine_paths().tools
+        started = daemon.start_daemon
 
         def there(argv, **more):
             return started([*self._before, *argv], **more)
@@ -167,16 +167,16 @@ class Host:
             if tools.exists() and not self.engine.tools.exists():
                 self.engine.home.mkdir(parents=True)
                 self.engine.tools.symlink_to(tools)
-            for name in embedded.PASSED_ON:
+            for name in embedded_engine.PASSED_ON:
                 for word in (name, name.upper()):
                     patch.delenv(word, raising=False)
             patch.setenv("SSL_CERT_FILE", str(self._bundle))
-            patch.setattr(daemon, "start", there)
-            embedded.up(print)
+            patch.setattr(daemon, "start_daemon", there)
+            embedded_engine.start_embedded_engine(print)
 
     def kill(self) -> None:
-        """As kill -9 of the daemon does it; all that runs below it goes too."""
-        process = daemon.load(self.engine.record)
+        """Kill the daemon and everything that runs below it, as kill -9 does."""
+        process = daemon.load_process(self.engine.record)
         assert process is not None
         for init in process.children():
             init.send(signal.SIGKILL)
@@ -184,7 +184,7 @@ class Host:
 
     def down(self) -> None:
         with self._own_cache():
-            embedded.down(print)
+            embedded_engine.remove_embedded_engine(print)
 
     @contextlib.contextmanager
     def _own_cache(self):
@@ -194,7 +194,7 @@ class Host:
 
 
 class Apart(Host):
-    """One in a network namespace."""
+    """An engine in its own network namespace."""
 
     def __init__(self, number: int, folder: Path, bundle: Path, processors: Sequence[int] = ()) -> None:
         super().__init__(folder, bundle, processors)
@@ -225,9 +225,9 @@ class Apart(Host):
 
 
 def ran(text: str) -> list[str]:
-    """The steps that BuildKit ran to their end in a build, by their stages, from its own progress.
+    """Return the stages of the RUN steps that BuildKit really ran in a build, read from its progress output.
 
-    Not those that it says are cached, nor those whose result it fetched: such a step shows blobs and no more.
+    Cached steps are left out, and also steps whose result was fetched: these only show blobs.
     """
     steps = dict(re.findall(r"^#(\d+) \[(\S+) +\d+/\d+\] RUN ", text, re.MULTILINE))
     done = set(re.findall(r"^#(\d+) DONE ", text, re.MULTILINE))
@@ -245,9 +245,9 @@ def fleet(
     apart: bool = True,
     processors: Sequence[Sequence[int]] = (),
 ):
-    """That many engines, a registry between them, and a proxy; not `apart`, they share this machine's network.
+    """Start `count` engines, a registry and a proxy; without `apart` they share this machine's network.
 
-    `processors` are each engine's own, those of the whole machine where none are given.
+    `processors` lists the processors of each engine; without it, each engine uses all processors.
     """
     ip = ADDRESS if apart else LOOPBACK
     with contextlib.ExitStack() as stack:

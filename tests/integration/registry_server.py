@@ -1,4 +1,4 @@
-"""Debian's `docker-registry` on the loopback, and a proxy before it that misbehaves on request."""
+"""Debian's `docker-registry` on the loopback interface, and a proxy in front of it that misbehaves on request."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ import time
 import urllib.request
 from pathlib import Path
 
-from knowngood.system import apt, debian
+from knowngood.base import debian_host, private_apt
 
 _PASSED = ("content-type", "accept", "content-range", "host")
 _BLOCK = 1 << 16
 
 
 def unpack(folder: Path) -> Path:
-    """The registry's program, unpacked into a folder; nothing is installed."""
-    packages = apt.PrivateApt(folder / "apt", debian.host_archives())
+    """Unpack the registry's program into a folder, without installing it; return its path."""
+    packages = private_apt.PrivateApt(folder / "apt", debian_host.find_host_archives())
     packages.refresh()
     for package in packages.download(["docker-registry"], folder):
         if package.name.startswith("docker-registry_"):
-            apt.unpack(package, folder / "root")
+            private_apt.unpack_deb(package, folder / "root")
     return folder / "root/usr/bin/docker-registry"
 
 
 class Server:
-    """A registry that can be killed and started again with what it had."""
+    """A registry that can be killed and started again with the same data."""
 
     def __init__(self, program: Path, folder: Path) -> None:
         with socket.socket() as free:
@@ -52,7 +52,7 @@ class Server:
             with contextlib.suppress(OSError), urllib.request.urlopen(f"http://{self.address}/v2/", timeout=1):
                 return
             time.sleep(0.05)
-        raise AssertionError("the registry did not come up")
+        raise AssertionError("the registry did not answer within 20 s")
 
     def kill(self) -> None:
         if self._process:
@@ -62,9 +62,9 @@ class Server:
 
 
 class Proxy(http.server.ThreadingHTTPServer):
-    """Forwards to a server; `rules` look at each request first, and the first that answers `True` has dealt with it.
+    """Forwards requests to a server. Each rule in `rules` sees the request first; one that returns True has handled it.
 
-    `sent` counts the bytes of uploads that passed, `asked` lists (method, path).
+    `requests` lists (method, path) of all requests.
     """
 
     daemon_threads = True
@@ -73,12 +73,12 @@ class Proxy(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.server = server
         self.rules: list = []
-        self.asked: list[tuple[str, str]] = []
+        self.requests: list[tuple[str, str]] = []
         self.address = f"127.0.0.1:{self.server_address[1]}"
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     def handle_error(self, request, client_address) -> None:
-        """A client or server that went away is what the tests are about."""
+        """Ignore errors: the tests break connections on purpose."""
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -89,7 +89,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         pass
 
     def _serve(self) -> None:
-        self.server.asked.append((self.command, self.path))
+        self.server.requests.append((self.command, self.path))
         for rule in list(self.server.rules):
             if rule(self):
                 return
@@ -98,7 +98,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     do_GET = do_HEAD = do_PUT = do_POST = do_PATCH = do_DELETE = _serve  # noqa: N815
 
     def answer(self, status: int, headers: dict[str, str] | None = None) -> None:
-        """A short answer; what was sent is read and dropped."""
+        """Send an answer without a body; read the request's body and drop it."""
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
         self.send_response(status)
         for key, value in {**(headers or {}), "Content-Length": "0"}.items():
@@ -106,9 +106,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
 
     def forward(self, *, change=None, keep: int | None = None, then=None, lose: int = 0) -> None:
-        """Pass the request on. `change` alters what comes back, `lose` breaks off before its end.
+        """Forward the request. `change` alters the body of the answer, `lose` cuts so many bytes off its end.
 
-        `keep` sends only so many bytes of what goes there, `then` is called when they have gone.
+        `keep` sends only so many bytes of the request's body, and `then` is called after they were sent.
         """
         connection = http.client.HTTPConnection(self.server.server.address, timeout=60)
         try:
@@ -118,7 +118,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             for key, value in self.headers.items():
                 if key.lower() in _PASSED:
                     connection.putheader(key, value)
-            # Killed in mid-push, the server must have been promised more than it got.
+            # For a server that is killed during a push, the announced length must be more than it received.
             connection.putheader("Content-Length", str(length if then else shortened))
             connection.endheaders()
             left = length
@@ -130,15 +130,15 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                     then()
                     self.close_connection = True
                     return
-            said = connection.getresponse()
-            body = said.read()
+            answer = connection.getresponse()
+            body = answer.read()
             if change:
                 body = change(body)
-            self.send_response(said.status)
-            for key, value in said.getheaders():
+            self.send_response(answer.status)
+            for key, value in answer.getheaders():
                 if key.lower() not in ("content-length", "transfer-encoding", "connection", "date"):
                     self.send_header(key, value)
-            size = said.getheader("Content-Length", "0") if self.command == "HEAD" else str(len(body))
+            size = answer.getheader("Content-Length", "0") if self.command == "HEAD" else str(len(body))
             self.send_header("Content-Length", size)
             self.end_headers()
             self.wfile.write(body[: len(body) - lose])

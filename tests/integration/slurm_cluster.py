@@ -1,7 +1,7 @@
-"""A Slurm cluster of this machine alone: a controller and three nodes on loopback, made of unpacked packages.
+"""A Slurm cluster on this machine: a controller and three nodes on the loopback interface, from unpacked packages.
 
-Nothing is installed. The nodes have GPUs that are plain files; each node is a process namespace, so that ending it ends
-all that runs on it, as a power cut does.
+Nothing is installed. The nodes' GPUs are plain files. Each node is a process namespace, so killing it ends everything
+that runs on it, as a power cut does.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ import time
 from pathlib import Path
 from typing import Self
 
-from knowngood.system import apt, debian
+from knowngood.base import debian_host, private_apt
 
 PACKAGES = ["slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins", "munge"]
 COMMANDS = ["sbatch", "squeue", "scancel", "scontrol", "sinfo", "sacct"]
 DPKG_STATUS = Path("/var/lib/dpkg/status")
 NODES = {"n1": ("sm_90", "h100", 2), "n2": ("sm_70", "v100", 1), "n3": ("sm_80", "a100", 1)}
-"""Name to feature, type of GPU, and how many."""
+"""For each node: feature, type of GPU, number of GPUs."""
 
 
 class Cluster:
-    """Up while it is entered."""
+    """A Slurm cluster that runs inside a `with` block."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -58,11 +58,11 @@ class Cluster:
 
     @property
     def environment(self) -> dict[str, str]:
-        """With which Slurm's commands speak to this cluster."""
+        """Environment variables with which Slurm's commands use this cluster."""
         return {"PATH": f"{self.bin}:{os.environ['PATH']}", "SLURM_CONF": str(self.folder / "slurm.conf")}
 
     def command(self, *words: str) -> str:
-        """What one of Slurm's commands prints."""
+        """Run one of Slurm's commands; return its output."""
         done = subprocess.run(
             words, env={**os.environ, **self.environment}, capture_output=True, text=True, check=False
         )
@@ -70,46 +70,46 @@ class Cluster:
         return done.stdout
 
     def nodes(self) -> dict[str, str]:
-        """The state of each node."""
+        """Return the state of each node."""
         with contextlib.suppress(AssertionError):
-            said = self.command("sinfo", "--noheader", "--Node", "--format=%N %T")
-            return {name: state.rstrip("*") for name, state in (line.split() for line in said.splitlines())}
+            output = self.command("sinfo", "--noheader", "--Node", "--format=%N %T")
+            return {name: state.rstrip("*") for name, state in (line.split() for line in output.splitlines())}
         return {}
 
     def start_controller(self) -> None:
-        """Bring the controller up, with what it had saved."""
+        """Start the controller with its saved state."""
         self._start("slurmctld", [str(self.folder / "sbin/slurmctld"), "-D", "-f", str(self.folder / "slurm.conf")])
         self._until("the controller", lambda: bool(self.nodes()))
 
     def stop_controller(self) -> None:
-        """End the controller as an administrator would."""
+        """Stop the controller with SIGTERM, as an administrator does."""
         self._stop("slurmctld", signal.SIGTERM)
 
     def start_node(self, node: str) -> None:
-        """Bring a node up."""
+        """Start a node."""
         words = [str(self.folder / "sbin/slurmd"), "-D", "-N", node, "-f", str(self.folder / "slurm.conf")]
         alone = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--"]
         self._start(node, [*alone, *words, "-d", str(self.folder / "sbin/slurmstepd")])
 
     def resume(self) -> None:
-        """The nodes of the main partition as they were at first, without a job."""
+        """Cancel all jobs of the main partition and bring its nodes back to their first state."""
         self.command("scancel", f"--user={getpass.getuser()}", "--partition=main")
         for node, state in self.nodes().items():
             if state.startswith(("drain", "down")):
                 self.command("scontrol", "update", f"nodename={node}", "state=resume")
 
     def logs(self) -> str:
-        """The ends of the daemons' logs."""
+        """Return the ends of the daemons' logs."""
         return "".join(
             f"\n== {path.name}\n{path.read_text(errors='replace')[-1500:]}" for path in self.folder.glob("*.log")
         )
 
     def _unpack(self) -> None:
-        source = apt.PrivateApt(self.folder / "apt", debian.host_archives(), installed=DPKG_STATUS)
+        source = private_apt.PrivateApt(self.folder / "apt", debian_host.find_host_archives(), installed=DPKG_STATUS)
         source.refresh()
         names = [remote.name for remote in source.resolve(PACKAGES)]
         for package in source.download(sorted({*names, *PACKAGES}), self.folder / "debs"):
-            apt.unpack(package, self._root)
+            private_apt.unpack_deb(package, self._root)
         library = next(self._root.glob("usr/lib/*/slurm-wlm")).parent
         self._plugins = library / "slurm-wlm"
         self._libraries = f"{library}:{self._plugins}"
@@ -120,7 +120,7 @@ class Cluster:
             wrapper.write_text(f'#!/bin/sh\nLD_LIBRARY_PATH={self._libraries} exec {self._root}/usr/bin/{name} "$@"\n')
             wrapper.chmod(0o755)
         for name in ("slurmctld", "slurmd", "slurmstepd"):
-            # Debian calls them slurmd-wlm and so on; they look at their own name to know that they are daemons.
+            # Debian names them slurmd-wlm and so on; the programs check their own name to know that they are daemons.
             packaged = self._root / "usr/sbin" / f"{name}-wlm"
             program = packaged if packaged.exists() else self._root / "usr/sbin" / name
             (self.folder / "sbin" / name).symlink_to(program)
@@ -189,7 +189,7 @@ class Cluster:
         (at / "gres.conf").write_text("\n".join(gres) + "\n")
 
     def _start(self, name: str, words: list[str]) -> None:
-        """Which ends with this process, however that ends."""
+        """Start a daemon that ends when this process ends, even when it is killed."""
         with (self.folder / f"{name}.out.log").open("ab") as log:
             self._processes[name] = subprocess.Popen(
                 ["setpriv", "--pdeathsig", "KILL", *words],
@@ -215,12 +215,12 @@ class Cluster:
 
 
 def until(what: str, true: object, *, seconds: float = 60, logs: object = str) -> None:
-    """Wait until it is so."""
+    """Wait until `true()` holds; fail with `logs()` after so many seconds."""
     assert callable(true)
     assert callable(logs)
     deadline = time.monotonic() + seconds
     while not true():
-        assert time.monotonic() < deadline, f"{what}: not within {seconds} s{logs()}"
+        assert time.monotonic() < deadline, f"{what}: not ready within {seconds} s{logs()}"
         time.sleep(0.1)
 
 

@@ -1,4 +1,4 @@
-"""A project with cells that build in seconds: real recipes and layers, of a few small wheels."""
+"""A project whose cells build in seconds: real recipes and layers with a few small wheels."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from knowngood.locks import locking
-from knowngood.locks.lock import Distribution, split
-from knowngood.locks.tree import CellLock
-from knowngood.project import Project
+from knowngood.lock import cell_locking
+from knowngood.lock.cell_lock import Distribution, split_into_layers
+from knowngood.lock.lock_tree import CellLock
+from knowngood.project.checkout import Project
 
 TRANSFORMERS = ("4.55.4", "4.56.1")
-"""Of cells that the real matrix does not have: their images are of these tests alone."""
+"""Releases that no cell of the real matrix has, so that only these tests have their images."""
 
 
 def project(
@@ -25,10 +25,10 @@ def project(
     shared: Mapping[str, Sequence[str]] | None = None,
     wheels: Iterable[Distribution] = (),
 ) -> Project:
-    """The project under `root`, a copy of this one, with a cell for each release of transformers and no other.
+    """Change the project under `root`, a copy of this one, to have one cell per release of transformers.
 
-    `shared` are their layers, by name; `own` gives each of them, in their order, a wheel that no other has. They are
-    those of the default cell's lock, unless `wheels` are given.
+    `shared` maps the names of their common layers to packages. `own` gives each cell, in their order, a package that no
+    other has. The wheels are those of the default cell's lock, unless `wheels` are given.
     """
     matrix = root / "matrix.yaml"
     real = Project(root)
@@ -47,15 +47,15 @@ def project(
             CellLock(
                 cell=cell,
                 base="debian12",
-                inputs=locking.inputs(here.matrix.entry(cell), here.matrix),
-                layers=split([known[name] for names in layers.values() for name in names], layers),
+                inputs=cell_locking.lock_inputs_digest(here.matrix.entry(cell), here.matrix),
+                layers=split_into_layers([known[name] for names in layers.values() for name in names], layers),
             )
         )
     return here
 
 
 def command(here: Project, *words: str) -> subprocess.Popen[str]:
-    """The program in a process of its own, in that project."""
+    """Start the program as a separate process in that project."""
     return subprocess.Popen(
         [sys.executable, "-m", "knowngood", *words],
         cwd=here.root,

@@ -10,10 +10,10 @@ import subprocess
 import pytest
 import small
 
-from knowngood import host
-from knowngood.building import build, pipeline
-from knowngood.building.results import Status
-from knowngood.ci import bake
+from knowngood.images import image_build, pipeline
+from knowngood.images.cell_tasks import CellStatus
+from knowngood.index import index_settings
+from knowngood.reports import ci_formats
 
 pytestmark = pytest.mark.integration
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.integration
 @pytest.fixture
 def line(project, engine, tmp_path):
     here = small.project(project.root, *small.TRANSFORMERS)
-    yield pipeline.Pipeline(here, pipeline.Options(wheelhouse=tmp_path, prove=False), engine)
+    yield pipeline.Pipeline(here, pipeline.PipelineOptions(wheelhouse=tmp_path, prove=False), engine)
     with contextlib.closing(engine.client()) as client:
         for cell in here.matrix.cells:
             with contextlib.suppress(Exception):
@@ -37,13 +37,13 @@ def planned(line, *words):
 
 def buildx(line, folder, document, *words):
     (folder / "docker-bake.json").write_text(json.dumps(document))
-    (folder / "env").write_text(host.settings().shell())
+    (folder / "env").write_text(index_settings.read_index_settings().shell())
     # bake of buildx 0.13 takes a network from compose files alone; what comes later wins where both say something.
     services = {name: {"build": {"network": target["network"]}} for name, target in document["target"].items()}
     (folder / "docker-compose.yml").write_text(json.dumps({"services": services}))
     files = ["--file", str(folder / "docker-compose.yml"), "--file", str(folder / "docker-bake.json")]
     argv = [*line.engine.docker, "buildx", "bake", *words, *files]
-    environment = {**line.engine.environment(), bake.TMP: str(folder)}
+    environment = {**line.engine.environment(), ci_formats.BAKE_FOLDER_VARIABLE: str(folder)}
     return subprocess.run(argv, capture_output=True, text=True, check=False, env=environment)
 
 
@@ -56,13 +56,13 @@ def test_bake_reads_it_and_builds_the_same_images(line, tmp_path):
     printed = buildx(line, tmp_path, document, "--print")
     assert printed.returncode == 0, printed.stderr
     seen = json.loads(printed.stdout)
-    assert seen["group"]["default"]["targets"] == [bake.name(str(cell)) for cell in cells]
+    assert seen["group"]["default"]["targets"] == [ci_formats.dotless_name(str(cell)) for cell in cells]
     for name, target in document["target"].items():
         assert seen["target"][name]["contexts"] == target["contexts"]
         assert seen["target"][name]["output"] == target["output"]
         assert seen["target"][name]["labels"] == target["labels"]
 
-    assert line.run(cells[0], print).status is Status.BUILT
+    assert line.run(cells[0], print).status is CellStatus.BUILT
     with contextlib.closing(line.engine.client()) as client:
         digest = {str(cells[0]): client.images.get(f"knowngood:{cells[0]}").id}
         client.images.remove(f"knowngood:{cells[0]}", force=True)
@@ -71,7 +71,7 @@ def test_bake_reads_it_and_builds_the_same_images(line, tmp_path):
         by_bake = {str(cell): client.images.get(f"knowngood:{cell}").id for cell in cells}
         assert by_bake[str(cells[0])] == digest[str(cells[0])]
         client.images.remove(f"knowngood:{cells[1]}", force=True)
-        assert line.run(cells[1], print).status is Status.BUILT
+        assert line.run(cells[1], print).status is CellStatus.BUILT
         assert client.images.get(f"knowngood:{cells[1]}").id == by_bake[str(cells[1])]
 
 
@@ -81,14 +81,14 @@ def test_an_image_that_bake_built_is_known_by_its_inputs(line, tmp_path):
     document = planned(line, str(cell))
     done = buildx(line, tmp_path, document)
     assert done.returncode == 0, done.stderr
-    found = build.existing(plan, line.engine)
+    found = image_build.find_image(plan, line.engine)
     assert found is not None
     assert not found.built
 
 
 def test_what_is_not_locked_or_not_rendered_is_no_bake_file(line):
     cell = line.project.matrix.cells[0]
-    for said in ("Dockerfile is stale; run `knowngood render`", "the lock is stale"):
+    for said in ("Dockerfile is stale; run `knowngood render`", "its lock is missing or stale"):
         process = small.command(line.project, "plan", "--format", "bake", str(cell))
         _, err = process.communicate(timeout=300)
         assert process.returncode == 1

@@ -8,17 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from knowngood.engines import embedded, engine
-from knowngood.errors import KnowngoodError
-from knowngood.system import base
-from knowngood.system.base import DebianBase, PackagesLock
+from knowngood.base import base_image
+from knowngood.base.base_packages import DebianBase
+from knowngood.core.errors import KnowngoodError
+from knowngood.engine import container_engine, embedded_engine
+from knowngood.lock.debian_lock import PackagesLock
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.skipif(bool(embedded.unsuitable()), reason=str(embedded.unsuitable())),
+    pytest.mark.skipif(bool(embedded_engine.describe_obstacle()), reason=str(embedded_engine.describe_obstacle())),
 ]
 
-WANTED = DebianBase(name="test", refresh_command="refresh it")
+WANTED = DebianBase(name="test")
 PROGRAM = """\
 #include <Python.h>
 #include <vector>
@@ -41,12 +42,12 @@ def cache(tmp_path_factory):
         patch.setenv("KNOWNGOOD_CACHE", str(folder))
         patch.setenv("DOCKER_HOST", f"unix://{folder}/none.sock")
         yield folder
-        embedded.down(print)
+        embedded_engine.remove_embedded_engine(print)
 
 
 @pytest.fixture(scope="module")
 def image(cache):
-    made = base.build(WANTED, None, locked=False, say=print)
+    made = base_image.build_base(WANTED, None, locked=False, notify=print)
     assert made.layout.is_relative_to(cache)
     return made
 
@@ -57,7 +58,7 @@ def files(layout: Path) -> dict[str, bytes]:
 
 def test_the_lock_makes_the_same_bytes_again(image, tmp_path):
     lock = PackagesLock.parse(str(image.lock))
-    again = base.build(WANTED, lock, locked=True, say=print, out=tmp_path)
+    again = base_image.build_base(WANTED, lock, locked=True, notify=print, out=tmp_path)
     assert again.digest == image.digest == lock.digest
     assert files(again.layout) == files(image.layout)
     assert not list(tmp_path.glob("work-*"))
@@ -72,32 +73,34 @@ def test_it_is_small_and_has_no_trace_of_the_host(image):
 
 def test_the_second_time_it_is_there_at_once(image):
     began = time.monotonic()
-    assert base.build(WANTED, image.lock, locked=True, say=pytest.fail) == image
+    assert base_image.build_base(WANTED, image.lock, locked=True, notify=pytest.fail) == image
     assert time.monotonic() - began < 0.2
 
 
 def test_a_package_that_moved_on_is_named_and_a_new_lock_made_only_unlocked(image):
     gone = tuple(replace(package, version="4:1.0-1", sha256="0" * 64) for package in image.packages[:1])
     lock = replace(image.lock, packages=gone + image.packages[1:])
-    with pytest.raises(KnowngoodError, match=rf"{gone[0].name} 4:1.0-1 can no longer be had .* run `refresh it`"):
-        base.build(WANTED, lock, locked=True, say=pytest.fail)
+    with pytest.raises(
+        KnowngoodError, match=rf"the mirror no longer has {gone[0].name} 4:1.0-1; run `knowngood lock --base test`"
+    ):
+        base_image.build_base(WANTED, lock, locked=True, notify=pytest.fail)
     said = []
-    made = base.build(WANTED, lock, locked=False, say=said.append)
+    made = base_image.build_base(WANTED, lock, locked=False, notify=said.append)
     assert made.lock == image.lock
     assert "WARNING" in said[0]
 
 
 def test_a_digest_that_differs_from_the_locks_is_an_error_when_locked(image):
     lock = replace(image.lock, digest=f"sha256:{'0' * 64}")
-    with pytest.raises(KnowngoodError, match="how a base is made has changed; run `refresh it`"):
-        base.build(WANTED, lock, locked=True, say=print)
+    with pytest.raises(KnowngoodError, match="how a base is made has changed; run `knowngood lock --base test`"):
+        base_image.build_base(WANTED, lock, locked=True, notify=print)
     said = []
-    assert base.build(WANTED, lock, locked=False, say=said.append) == image
+    assert base_image.build_base(WANTED, lock, locked=False, notify=said.append) == image
     assert "WARNING" in said[0]
 
 
 def test_a_cell_can_stand_on_it_and_compile_in_it(image, tmp_path):
-    found = engine.ensure(say=print)
+    found = container_engine.ensure_engine(notify=print)
     (tmp_path / "Dockerfile").write_text(DOCKERFILE)
     (tmp_path / "probe.cc").write_text(PROGRAM)
     argv = [*found.docker, "buildx", "build", "--network", found.network, "--build-context", f"base={image.context}"]

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from knowngood.locks import resolve
+from knowngood.lock import resolver
 
 pytestmark = pytest.mark.integration
 
@@ -27,10 +27,10 @@ def locks(tmp_path_factory):
     """The newest releases of two days, pinned by hash."""
     folder = tmp_path_factory.mktemp("locks")
     for name, day in (("good", "2025-02-01"), ("bad", "2022-06-01")):
-        request = resolve.Request(
+        request = resolver.ResolverRequest(
             requirements=tuple(SMALL.split()), excludes=(), python="3.11", glibc="2.36", locked_at=day, sources=()
         )
-        pinned = resolve.resolve(request)
+        pinned = resolver.resolve_distributions(request)
         lines = [f"{item.name}=={item.version} --hash=sha256:{item.sha256}\n" for item in pinned]
         (folder / f"{name}.txt").write_text("".join(lines))
     return folder

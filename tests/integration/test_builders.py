@@ -19,13 +19,13 @@ import small
 import zstandard
 from conftest import PARTS, ROOT
 
-from knowngood import paths
-from knowngood.engines import embedded
+from knowngood.core import local_files
+from knowngood.engine import embedded_engine, unpacked_engine
 
 LACKING = [name for name in ("ip", "nsenter", "unshare", "openssl") if shutil.which(name) is None]
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.skipif(bool(embedded.unsuitable()), reason=str(embedded.unsuitable())),
+    pytest.mark.skipif(bool(embedded_engine.describe_obstacle()), reason=str(embedded_engine.describe_obstacle())),
     pytest.mark.skipif(bool(LACKING), reason=f"machines in namespaces need {LACKING}"),
 ]
 
@@ -73,7 +73,7 @@ def finished(process):
 
 def logs(since):
     """What BuildKit said of each build that began since then: one log a build and builder."""
-    found = (paths.cache_dir() / "logs").glob("*/build-*.log")
+    found = (local_files.cache_folder() / "logs").glob("*/build-*.log")
     return [path.read_text() for path in found if path.stat().st_mtime >= since]
 
 
@@ -151,7 +151,7 @@ def test_a_builder_that_does_not_answer_is_left_out(world, tmp_path):
 @pytest.fixture
 def instance(world, tmp_path, monkeypatch):
     """An instance of buildx with the remote driver."""
-    buildx = embedded.places().buildx
+    buildx = unpacked_engine.engine_paths().buildx
     with hosts.Plug(tmp_path / "buildkit.sock", buildx, world[0][0].address) as plug:
         monkeypatch.setenv("BUILDX_CONFIG", str(tmp_path / "buildx"))
         words = ["create", "--name", "by-itself", "--driver", "remote", f"unix://{tmp_path}/buildkit.sock"]
@@ -298,7 +298,7 @@ def test_a_builder_killed_in_mid_build_and_the_run_completes(world, tmp_path, en
     made = json.loads(out)
     assert digests(made).keys() == {str(cell) for cell in here.matrix.cells}
     assert f"builder {second.address} stopped answering" in said
-    assert f"goes to {first.address}" in said
+    assert f"its unfinished tasks move to {first.address}" in said
     notes = {item["id"]: item["note"] for item in made["cells"]}
     ((cell, note),) = [(name, note) for name, note in notes.items() if "which stopped answering" in note]
     assert note.endswith(f"begun by {second.address}, which stopped answering; built by {first.address}")

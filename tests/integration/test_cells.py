@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, layer_file, rebuild, renew
 
-from knowngood import smoke
-from knowngood.building import pipeline
-from knowngood.building.results import Status
-from knowngood.cell import parse
-from knowngood.errors import KnowngoodError, MissingError
-from knowngood.locks import locking, resolve
-from knowngood.project import Project
+from knowngood.core.cell import parse_cell
+from knowngood.core.errors import KnowngoodError, MissingError
+from knowngood.images import pipeline
+from knowngood.images.cell_tasks import CellStatus
+from knowngood.lock import cell_locking, resolver
+from knowngood.project.checkout import Project
+from knowngood.smoke import suite_command, suite_run
 
 pytestmark = pytest.mark.integration
 
@@ -27,16 +27,16 @@ UNPACK = ROOT.parent / "shared" / "wheels" / "unpack.py"
 
 
 def cell(project, name):
-    return parse(project.matrix.aliases[name])
+    return parse_cell(project.matrix.aliases[name])
 
 
 @pytest.fixture(scope="session")
 def default(engine):
     """The default cell's image, built by `.ci/run`'s first command or here."""
     here = Project(ROOT)
-    line = pipeline.Pipeline(here, pipeline.Options(wheelhouse=Path("/nonexistent"), locked=True), engine)
-    locked, _, _ = line.lock(cell(here, "default"), print)
-    return line.image(line.plan(locked, print), locked, print), locked
+    line = pipeline.Pipeline(here, pipeline.PipelineOptions(wheelhouse=Path("/nonexistent"), locked=True), engine)
+    locked, _ = line.lock(cell(here, "default"), print)
+    return line.image(line.plan(locked, print), print), locked
 
 
 def run(engine, image, *argv, user=None):
@@ -165,7 +165,7 @@ def test_litter_beside_the_suite_does_not_change_the_image(line, project, defaul
     (project.suite / "__pycache__").mkdir()
     (project.suite / "__pycache__/x.pyc").write_text("x")
     plan = line.plan(locked, print)
-    assert line.image(plan, locked, print).digest == image.digest
+    assert line.image(plan, print).digest == image.digest
     client = line.engine.client()
     try:
         again = rebuild(line, plan)
@@ -200,9 +200,9 @@ def test_an_index_that_does_not_answer_is_said(line, project, monkeypatch):
 
 def test_a_suite_that_takes_too_long_is_stopped_and_its_container_removed(line, default):
     image, locked = default
-    options = smoke.Options(quick=True, seconds=3)
+    options = suite_command.SuiteOptions(quick=True, seconds=3)
     with pytest.raises(KnowngoodError, match="did not end within 3 s"):
-        smoke.in_container(
+        suite_run.run_in_container(
             locked.cell,
             image.tag,
             image.digest,
@@ -210,7 +210,7 @@ def test_a_suite_that_takes_too_long_is_stopped_and_its_container_removed(line, 
             options,
             predictions={},
             log=line.project.root / "log",
-            say=print,
+            notify=print,
         )
     client = line.engine.client()
     assert not client.containers.list(all=True, filters={"label": "io.knowngood.smoke"})
@@ -225,33 +225,33 @@ def test_gpus_are_demanded_plainly(line, default):
     if has_nvidia:
         pytest.skip("this engine has the NVIDIA runtime")
     with pytest.raises(MissingError, match="NVIDIA container toolkit"):
-        smoke.in_container(
+        suite_run.run_in_container(
             locked.cell,
             image.tag,
             image.digest,
             line.engine,
-            smoke.Options(gpus=True),
+            suite_command.SuiteOptions(gpus=True),
             predictions={},
             log=line.project.root / "log",
-            say=print,
+            notify=print,
         )
 
 
 def test_without_the_wheel_the_twin_is_built_and_the_summary_says_so(project, engine, tmp_path):
-    options = pipeline.Options(wheelhouse=tmp_path, locked=True, suite=smoke.Options(quick=True))
+    options = pipeline.PipelineOptions(wheelhouse=tmp_path, locked=True, suite=suite_command.SuiteOptions(quick=True))
     wanted = cell(project, "hopper-stable")
     result = pipeline.Pipeline(project, options, engine).run(wanted, print)
     assert result.error is None
     assert result.cell == str(wanted.without_flash_attn())
     assert str(wanted) in result.note
-    assert result.status is Status.PROVEN
+    assert result.status is CellStatus.PROVEN
     assert result.evidence.is_file()
 
 
 @pytest.mark.skipif(not UNPACK.exists(), reason="the ready-made flash-attn wheel is not beside this checkout")
 def test_with_the_wheel_flash_attn_2_is_in_the_image(project, engine, tmp_path):
     subprocess.run([sys.executable, UNPACK, "cp311", "--wheel", tmp_path], check=True)
-    options = pipeline.Options(wheelhouse=tmp_path, locked=True, suite=smoke.Options(quick=True))
+    options = pipeline.PipelineOptions(wheelhouse=tmp_path, locked=True, suite=suite_command.SuiteOptions(quick=True))
     wanted = cell(project, "hopper-stable")
     result = pipeline.Pipeline(project, options, engine).run(wanted, print)
     assert result.error is None
@@ -266,7 +266,7 @@ def test_a_damaged_wheel_is_refused_by_name(project, engine, tmp_path):
     locked = project.tree.load(cell(project, "hopper-stable"))
     wheel = next(item for item in locked.distributions if item.name == "flash-attn")
     (tmp_path / wheel.file).write_bytes(b"not the wheel that was locked")
-    line = pipeline.Pipeline(project, pipeline.Options(wheelhouse=tmp_path, locked=True), engine)
+    line = pipeline.Pipeline(project, pipeline.PipelineOptions(wheelhouse=tmp_path, locked=True), engine)
     with pytest.raises(KnowngoodError, match="sha256") as caught:
         line.plan(locked, print)
     assert wheel.file in str(caught.value)
@@ -274,10 +274,10 @@ def test_a_damaged_wheel_is_refused_by_name(project, engine, tmp_path):
 
 def test_a_version_that_does_not_exist_is_said_by_the_resolver(project):
     entry = project.matrix.entry(cell(project, "default"))
-    spoiled = locking.request(entry, project.matrix)
-    request = resolve.Request(**{**vars(spoiled), "requirements": ("transformers==5.99.0",)})
-    with pytest.raises(resolve.NoSolutionError, match=r"transformers==5\.99\.0"):
-        resolve.resolve(request)
+    spoiled = cell_locking.resolver_request(entry, project.matrix)
+    request = resolver.ResolverRequest(**{**vars(spoiled), "requirements": ("transformers==5.99.0",)})
+    with pytest.raises(resolver.NoSolutionError, match=r"transformers==5\.99\.0"):
+        resolver.resolve_distributions(request)
 
 
 def test_ctrl_c_stops_the_build_and_the_next_run_goes_on(project):

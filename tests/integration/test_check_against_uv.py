@@ -15,23 +15,24 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import uv
 
-from knowngood.solving import knowledge
-from knowngood.solving.check import check
-from knowngood.solving.query import from_document
-from knowngood.solving.verdict import Result
+from knowngood.compat import knowledge
+from knowngood.compat.check_answer import CheckAnswer, check_query
+from knowngood.compat.query import query_from_document
 
 pytestmark = pytest.mark.integration
 
-KNOWN = knowledge.read()
-BOOK = KNOWN.universe.world.book
+KNOWN = knowledge.load_knowledge()
+BOOK = KNOWN.universe.space.book
 SAMPLES = 12
 AXES = ("torch", "triton", "transformers")
 
 Cell = tuple[str, dict[str, str]]
 
 
-def ask(python: str, pins: dict[str, str]) -> Result:
-    return check(KNOWN.universe, from_document({"python": python, "packages": pins}), KNOWN.published, suggest=False)
+def ask(python: str, pins: dict[str, str]) -> CheckAnswer:
+    return check_query(
+        KNOWN.universe, query_from_document({"python": python, "packages": pins}), KNOWN.published, suggest=False
+    )
 
 
 def resolves(cell: Cell) -> tuple[bool, str]:

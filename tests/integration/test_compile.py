@@ -17,14 +17,14 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-from knowngood import cli
-from knowngood.compiling import published, record, toolkit
-from knowngood.engines import sdk
-from knowngood.errors import KnowngoodError
-from knowngood.locks import locking
-from knowngood.paths import cache_dir
-from knowngood.project import Project
-from knowngood.select import select
+from knowngood.cli import main
+from knowngood.core.errors import KnowngoodError
+from knowngood.core.local_files import cache_folder
+from knowngood.core.selection import select_cells
+from knowngood.engine import container_engine
+from knowngood.lock import cell_locking, wheelhouse
+from knowngood.project.checkout import Project
+from knowngood.wheels import cuda_toolkit, published_wheel
 
 pytestmark = pytest.mark.integration
 
@@ -85,7 +85,7 @@ def here(monkeypatch):
 def run(capsys, argv):
     """The command's exit code, what it says of its one wheel, and what it said on the way."""
     capsys.readouterr()
-    code = cli.main(argv)
+    code = main.main(argv)
     out, err = capsys.readouterr()
     return code, json.loads(out)["wheels"][0], err
 
@@ -93,7 +93,9 @@ def run(capsys, argv):
 def build_folder(sources):
     """Where the sdist of these sources is compiled, once that has begun."""
     mine = f"# {sources}\n"
-    found = [path.parents[1] for path in (cache_dir() / "compile").glob("*/src/setup.py") if mine in path.read_text()]
+    found = [
+        path.parents[1] for path in (cache_folder() / "compile").glob("*/src/setup.py") if mine in path.read_text()
+    ]
     return found[0] if found else None
 
 
@@ -123,7 +125,7 @@ def kill(process, engine, work, *, container):
     """As when the machine is switched off; without `container`, as when only the terminal goes."""
     process.send_signal(signal.SIGKILL)
     process.wait()
-    with sdk.client(engine) as client:
+    with container_engine.docker_client(engine) as client:
         running = client.containers.get(f"knowngood-compile-{work.name[:16]}")
         assert running.status == "running"
         if container:
@@ -146,7 +148,7 @@ def test_a_compile_is_killed_goes_on_is_not_repeated_and_comes_out_the_same(argv
     assert wheel.name == "kgprobe-1.0+cu13torch2.11cxx11abitrue.sm90-cp311-cp311-linux_x86_64.whl"
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "wheel")  # noqa: S202
-    assert published.architectures(tmp_path / "wheel") == ["90"]
+    assert published_wheel.wheel_architectures(tmp_path / "wheel") == ["90"]
 
     code, second, _ = run(capsys, argv)
     assert (code, second["status"], second["record"]) == (0, "present", first["record"])
@@ -162,7 +164,7 @@ def test_a_compile_is_killed_goes_on_is_not_repeated_and_comes_out_the_same(argv
     code, again, said = run(capsys, argv)
     assert "still compiling: waiting for it" in said
     assert (code, again["status"], again["record"]["sha256"]) == (0, "compiled", first["record"]["sha256"])
-    assert record.damage(wheel) is None
+    assert wheelhouse.find_wheel_damage(wheel) is None
 
 
 def test_a_compile_error_is_shown_with_its_log(argv, capsys, tmp_path):
@@ -175,9 +177,11 @@ def test_a_compile_error_is_shown_with_its_log(argv, capsys, tmp_path):
 
 def test_nvcc_of_cuda_13_does_not_know_volta():
     project = Project(ROOT)
-    cell = select(project.matrix.cells, project.matrix.aliases, ["default"])[0]
+    cell = select_cells(project.matrix.cells, project.matrix.aliases, ["default"])[0]
     pins = [(item.name, item.version) for item in project.tree.load(cell).distributions]
-    found = toolkit.toolkit(cell, locking.request(project.matrix.entry(cell), project.matrix), pins, print)
-    toolkit.knows(found, ["75", "80", "90", "100", "120"])
+    found = cuda_toolkit.install_cuda_toolkit(
+        cell, cell_locking.resolver_request(project.matrix.entry(cell), project.matrix), pins, print
+    )
+    cuda_toolkit.check_toolkit_codes(found, ["75", "80", "90", "100", "120"])
     with pytest.raises(KnowngoodError, match="does not know sm_70"):
-        toolkit.knows(found, ["70"])
+        cuda_toolkit.check_toolkit_codes(found, ["70"])

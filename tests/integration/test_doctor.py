@@ -13,14 +13,15 @@ import pytest
 import registry_server
 from uv import find_uv_bin
 
-from knowngood import facts
-from knowngood.cell import parse
-from knowngood.cli import main
-from knowngood.doctor import look
-from knowngood.fatbin import in_order
-from knowngood.locks import resolve
-from knowngood.registries import manifests, registry
-from knowngood.registries.reference import Repository
+from knowngood.cli.main import main
+from knowngood.core.cell import parse_cell
+from knowngood.doctor import probe
+from knowngood.facts import fact_store
+from knowngood.facts.gpu_code import sort_architectures
+from knowngood.facts.torch_reader import TorchFacts
+from knowngood.lock import resolver
+from knowngood.registry import manifests, registry_client
+from knowngood.registry.image_reference import Repository
 
 pytestmark = pytest.mark.integration
 
@@ -34,22 +35,22 @@ def environment(tmp_path_factory):
     wheels = [f"torch=={TORCH}", f"xformers=={XFORMERS}"]
     making = [["venv", "-p", sys.executable, folder], ["pip", "install", "--no-deps", "-p", folder, *wheels]]
     for command in making:
-        words = [find_uv_bin(), *command, "--quiet", *resolve.config()]
-        subprocess.run(words, env=resolve.environment(), check=True, timeout=300)
+        words = [find_uv_bin(), *command, "--quiet", *resolver.uv_config_options()]
+        subprocess.run(words, env=resolver.uv_environment(), check=True, timeout=300)
     return folder
 
 
 @pytest.fixture(scope="module")
 def seen(environment):
-    return look.look(str(environment), os.environ, print)
+    return probe.read_system_state(str(environment), os.environ, print)
 
 
 def test_the_binary_has_the_code_and_the_abi_that_the_facts_say(seen):
-    known = facts.load("torch")[TORCH].facts
+    known = fact_store.load_facts("torch", TorchFacts)[TORCH].facts
     library = next(item for item in seen.binaries if item.path == "torch/lib/libtorch_cuda.so")
     most = next(iter(library.code))
-    assert tuple(in_order(most.sass)) == known.sass
-    assert tuple(in_order(most.ptx)) == known.ptx
+    assert tuple(sort_architectures(most.sass)) == known.sass
+    assert tuple(sort_architectures(most.ptx)) == known.ptx
     assert (seen.torch.cuda, seen.torch.cxx11abi) == (known.cuda, known.cxx11abi)
 
 
@@ -78,12 +79,19 @@ def test_an_image_is_judged_by_its_configuration_in_a_registry(registry_program,
     server.start()
     try:
         name = f"{server.address}/team/knowngood"
-        there = registry.Registry(Repository.parse(name), insecure=True)
-        labels = {f"io.knowngood.{axis}": value for axis, value in parse(cell).axes().items()}
+        there = registry_client.Registry(Repository.parse(name), insecure=True)
+        labels = {f"io.knowngood.{axis}": value for axis, value in parse_cell(cell).axes().items()}
         config = {"architecture": "amd64", "os": "linux", "config": {"Labels": {"io.knowngood.cell": cell, **labels}}}
         described = there.put_bytes(json.dumps(config).encode(), "application/vnd.oci.image.config.v1+json")
-        document = {"schemaVersion": 2, "mediaType": manifests.MANIFEST, "config": described.document(), "layers": []}
-        there.put_manifest(manifests.Manifest(data=json.dumps(document).encode(), media=manifests.MANIFEST), "one")
+        document = {
+            "schemaVersion": 2,
+            "mediaType": manifests.MANIFEST_MEDIA_TYPE,
+            "config": described.document(),
+            "layers": [],
+        }
+        there.put_manifest(
+            manifests.RegistryManifest(data=json.dumps(document).encode(), media=manifests.MANIFEST_MEDIA_TYPE), "one"
+        )
         ask = ["doctor", "--json", "--insecure", "--image"]
         assert main([*ask, f"{name}:one", "--gpu", "V100", "--driver", "550.54"]) == 1
         told = json.loads(capsys.readouterr().out)

@@ -13,21 +13,21 @@ from pathlib import Path
 
 import pytest
 
-from knowngood.engines import daemon, embedded, engine, unpacked
-from knowngood.errors import KnowngoodError
+from knowngood.core.errors import KnowngoodError
+from knowngood.engine import container_engine, daemon, embedded_engine, unpacked_engine
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.skipif(bool(embedded.unsuitable()), reason=str(embedded.unsuitable())),
+    pytest.mark.skipif(bool(embedded_engine.describe_obstacle()), reason=str(embedded_engine.describe_obstacle())),
 ]
 
 TAG = "knowngood-test:engine"
 
 
-def traces(at: unpacked.Places) -> set[str]:
+def traces(at: unpacked_engine.EnginePaths) -> set[str]:
     """What this engine might leave on a machine, where others may be running."""
     cgroups = Path("/sys/fs/cgroup")
-    shared = set(embedded.SHARED) - embedded._borrowed_by_others(at)
+    shared = set(embedded_engine.SHARED) - embedded_engine._borrowed_by_others(at)
     return {
         *(line for line in Path("/proc/mounts").read_text().splitlines() if str(at.home.parent) in line),
         *(path.name for path in Path("/sys/class/net").iterdir()),
@@ -54,7 +54,7 @@ def processes(*names: str) -> list[str]:
     return found
 
 
-def left(at: unpacked.Places) -> list[str]:
+def left(at: unpacked_engine.EnginePaths) -> list[str]:
     """The processes of the engine and of its containers."""
     return processes(str(at.home), str(at.run), "sleep 4711")
 
@@ -66,17 +66,17 @@ def places(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KNOWNGOOD_CACHE", str(cache))
         patch.setenv("DOCKER_HOST", f"unix://{cache}/none.sock")
-        at = embedded.places()
+        at = unpacked_engine.engine_paths()
         before = traces(at)
         (at.home / "tools.part/tools/usr/bin").mkdir(parents=True)
         (at.home / "tools.part/tools/usr/bin/docker").write_text("half of it")
-        code = "from knowngood.engines import embedded; embedded.up(print)"
+        code = "from knowngood.engine import embedded_engine; embedded_engine.start_embedded_engine(print)"
         both = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(2)]
         said = "".join(process.communicate(timeout=120)[0] for process in both)
         assert [process.returncode for process in both] == [0, 0]
-        assert said.count("is up after") == 1
+        assert said.count("is running after") == 1
         yield at
-        embedded.down(print)
+        embedded_engine.remove_embedded_engine(print)
     assert traces(at) <= before
     assert left(at) == []
     assert not cache.exists()
@@ -85,7 +85,7 @@ def places(tmp_path_factory):
 @pytest.fixture(scope="module")
 def own(places, tmp_path_factory):
     """The engine, with a small image in it: `tini`, and the host's `sleep` with what it is linked against."""
-    found = engine.ensure(say=pytest.fail)
+    found = container_engine.ensure_engine(notify=pytest.fail)
     context = tmp_path_factory.mktemp("context")
     needed = subprocess.run(["ldd", "/bin/sleep"], check=True, capture_output=True, text=True).stdout
     for path in ["/bin/sleep", *re.findall(r"(/\S+) \(", needed)]:
@@ -105,7 +105,7 @@ def eventually(holds: Callable[[], object], seconds: float = 10) -> bool:
     return bool(holds())
 
 
-def kill(process: daemon.Process) -> None:
+def kill(process: daemon.DaemonProcess) -> None:
     os.kill(process.pid, signal.SIGKILL)
     assert process.wait(10)
 
@@ -119,7 +119,8 @@ def test_it_is_the_embedded_one_and_says_what_it_can(own):
         [
             "sh",
             "-c",
-            f"{engine.shell(own)}\ndocker version --format '{{{{.Server.Version}}}}' && docker buildx version",
+            container_engine.render_shell_environment(own)
+            + "\ndocker version --format '{{.Server.Version}}' && docker buildx version",
         ],
         check=True,
         capture_output=True,
@@ -144,24 +145,24 @@ def test_a_container_runs_without_network_within_limits(own):
 def test_a_killed_engine_leaves_no_process_and_comes_up_again_with_its_images(own, places, depth):
     container = own.client().containers.run(TAG, ["/bin/sleep", "4711"], network_mode="none", detach=True)
     assert eventually(lambda: processes("sleep 4711"))
-    victim = daemon.load(places.record)
+    victim = daemon.load_process(places.record)
     for _ in range(depth):
         victim = victim.children()[0]
     kill(victim)
     assert eventually(lambda: not left(places)), left(places)
-    again = engine.ensure(say=print)
+    again = container_engine.ensure_engine(notify=print)
     assert again.client().images.get(TAG)
     again.client().containers.get(container.id).remove(force=True)
 
 
 def test_an_engine_that_hangs_is_replaced(own, places, monkeypatch):
-    monkeypatch.setattr(embedded, "ANSWER_SECONDS", 0.5)
-    monkeypatch.setattr(embedded, "STOP_SECONDS", 1.0)
-    (init,) = daemon.load(places.record).children()
+    monkeypatch.setattr(embedded_engine, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(embedded_engine, "STOP_SECONDS", 1.0)
+    (init,) = daemon.load_process(places.record).children()
     (dockerd, *_) = init.children()
     os.kill(dockerd.pid, signal.SIGSTOP)
-    assert engine.find_embedded() is None
-    assert engine.ensure(say=print).version == own.version
+    assert container_engine.find_embedded_engine() is None
+    assert container_engine.ensure_engine(notify=print).version == own.version
     assert not dockerd.alive()
 
 
@@ -169,23 +170,23 @@ def test_an_engine_that_answers_is_used_and_left_alone(own, places, tmp_path, mo
     """To another cache folder this engine is the system's; the host's docker command may lack buildx."""
     monkeypatch.setenv("KNOWNGOOD_CACHE", str(tmp_path / "other"))
     monkeypatch.setenv("DOCKER_HOST", own.host)
-    running = daemon.load(places.record)
-    found = engine.ensure(say=print)
+    running = daemon.load_process(places.record)
+    found = container_engine.ensure_engine(notify=print)
     assert (found.host, found.embedded, found.version) == (own.host, False, own.version)
     told = subprocess.run([*found.docker, "buildx", "ls"], check=True, capture_output=True, env=found.environment())
     assert b"default" in told.stdout
     assert found.client().ping()
-    embedded.down(print)
+    embedded_engine.remove_embedded_engine(print)
     assert running.alive()
 
 
 def test_a_daemon_that_cannot_start_shows_the_end_of_its_log_and_leaves_nothing(places, tmp_path, monkeypatch):
     monkeypatch.setenv("KNOWNGOOD_CACHE", str(tmp_path))
-    broken = embedded.places()
+    broken = unpacked_engine.engine_paths()
     broken.home.mkdir()
     broken.tools.symlink_to(places.tools)
     broken.data.write_text("not a folder")
-    with pytest.raises(KnowngoodError, match=r"did not come up; the end of its log:\n(.*\n)*.*points to a file"):
-        embedded.up(print)
+    with pytest.raises(KnowngoodError, match=r"did not start; the end of its log:\n(.*\n)*.*points to a file"):
+        embedded_engine.start_embedded_engine(print)
     assert not broken.run.exists()
-    assert daemon.load(places.record)
+    assert daemon.load_process(places.record)

@@ -12,17 +12,17 @@ import time
 import pytest
 from conftest import ROOT
 
-from knowngood import paths
-from knowngood.building import build
-from knowngood.engines import daemon, embedded
-from knowngood.engines import engine as engines
-from knowngood.errors import MissingError
-from knowngood.project import Project
-from knowngood.system import bases
+from knowngood.base import base_image
+from knowngood.core import local_files
+from knowngood.core.errors import MissingError
+from knowngood.engine import container_engine as engines
+from knowngood.engine import daemon, embedded_engine, unpacked_engine
+from knowngood.images import build_command, image_build
+from knowngood.project.checkout import Project
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.skipif(bool(embedded.unsuitable()), reason=str(embedded.unsuitable())),
+    pytest.mark.skipif(bool(embedded_engine.describe_obstacle()), reason=str(embedded_engine.describe_obstacle())),
 ]
 
 
@@ -30,7 +30,7 @@ pytestmark = [
 def base():
     """The build context of the default cell's base, from the cache that the other tests use."""
     here = Project(ROOT)
-    return bases.context(here, "debian12", locked=True, say=print)
+    return base_image.prepare_base(here, "debian12", locked=True, notify=print)
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +42,9 @@ def private(base, tmp_path_factory):  # noqa: ARG001  # out of the shared cache,
         patch.setenv("KNOWNGOOD_CACHE", str(cache))
         patch.setenv("DOCKER_HOST", f"unix://{cache}/none.sock")
         try:
-            yield engines.ensure(say=print)
+            yield engines.ensure_engine(notify=print)
         finally:
-            embedded.down(print)
+            embedded_engine.remove_embedded_engine(print)
             subprocess.run(["umount", cache], check=True)
 
 
@@ -53,7 +53,7 @@ def plan(folder, base, *steps):
     context = folder / "context"
     context.mkdir(exist_ok=True)
     (context / "Dockerfile").write_text("\n".join(["FROM base", *(f"RUN {step}" for step in steps)]) + "\n")
-    return build.Plan(
+    return build_command.BuildPlan(
         tag="knowngood-test:faults",
         dockerfile=context / "Dockerfile",
         context=context,
@@ -65,13 +65,15 @@ def plan(folder, base, *steps):
 def test_a_full_disk_is_said_and_the_next_build_goes_on(private, base, tmp_path):
     log = tmp_path / "log"
     with pytest.raises(MissingError, match="the disk is full") as caught:
-        build.build(plan(tmp_path, base, "dd if=/dev/zero of=/big bs=1M count=4000"), private, log=log, say=print)
+        image_build.build_image(
+            plan(tmp_path, base, "dd if=/dev/zero of=/big bs=1M count=4000"), private, log=log, notify=print
+        )
     assert caught.value.exit_code == 4
-    cache = paths.cache_dir()
+    cache = local_files.cache_folder()
     deadline = time.monotonic() + 60
     while shutil.disk_usage(cache).free < 100e6 and time.monotonic() < deadline:
         time.sleep(0.2)  # the engine drops the failed step's files a little later
-    assert build.build(plan(tmp_path, base, "true"), private, log=log, say=print).built
+    assert image_build.build_image(plan(tmp_path, base, "true"), private, log=log, notify=print).built
 
 
 def test_an_engine_that_dies_is_said_and_the_next_build_goes_on(private, base, tmp_path):
@@ -87,15 +89,15 @@ def test_an_engine_that_dies_is_said_and_the_next_build_goes_on(private, base, t
     def kill() -> None:
         running.wait(120)
         time.sleep(1)
-        process = daemon.load(embedded.places().record)
+        process = daemon.load_process(unpacked_engine.engine_paths().record)
         assert process is not None
         os.kill(process.pid, signal.SIGKILL)
 
     killer = threading.Thread(target=kill)
     killer.start()
     with pytest.raises(MissingError, match="the engine stopped answering") as caught:
-        build.build(plan(tmp_path, base, "sleep 300"), private, log=log, say=say)
+        image_build.build_image(plan(tmp_path, base, "sleep 300"), private, log=log, notify=say)
     killer.join()
     assert caught.value.exit_code == 4
-    again = engines.ensure(say=print)
-    assert build.build(plan(tmp_path, base, "true"), again, log=log, say=print).built
+    again = engines.ensure_engine(notify=print)
+    assert image_build.build_image(plan(tmp_path, base, "true"), again, log=log, notify=print).built

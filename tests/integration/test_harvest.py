@@ -5,10 +5,10 @@ import json
 import pytest
 from packaging.version import Version
 
-from knowngood import facts
-from knowngood.harvest import harvest
-from knowngood.harvest.index import SimpleIndex
-from knowngood.harvest.readers import READERS
+from knowngood.facts import fact_store
+from knowngood.facts.driver_reader import DriverFacts
+from knowngood.facts.harvest_run import harvest_facts
+from knowngood.index.package_index import SimpleIndex
 
 pytestmark = pytest.mark.integration
 
@@ -44,12 +44,17 @@ class Few:
 @pytest.mark.parametrize("package", AGAIN)
 def test_read_again_without_a_cache_the_facts_are_the_same(package, tmp_path):
     versions = AGAIN[package]
-    report = harvest(
-        [package], folder=tmp_path, floors={}, say=print, index=Few(versions), cache=tmp_path / "cache", readers=READERS
+    report = harvest_facts(
+        [package],
+        folder=tmp_path,
+        floors={},
+        notify=print,
+        index=Few(versions),
+        cache=tmp_path / "cache",
     )
     assert report.exit_code == 0
     read = json.loads((tmp_path / f"{package}.json").read_text())["releases"]
-    known = json.loads((facts.default_folder() / f"{package}.json").read_text())["releases"]
+    known = json.loads((fact_store.facts_folder() / f"{package}.json").read_text())["releases"]
     assert set(read) == set(versions)
     for version in versions:
         assert read[version] | {"read": ""} == known[version] | {"read": ""}
@@ -60,14 +65,14 @@ def test_the_registry_offers_every_release_that_the_facts_know():
     index = SimpleIndex()
     for package in AGAIN:
         offered = {file.version for file in index.files(package)}
-        gone = [version for version in facts.load(package) if Version(version) not in offered]
+        gone = [version for version in fact_store.list_versions(package) if Version(version) not in offered]
         assert not gone, f"{package}: the registry has these no more: {gone}"
 
 
 @pytest.mark.timeout(120)
 def test_drivers_read_again(tmp_path):
-    report = harvest(["drivers"], folder=tmp_path, say=print, floors={}, cache=tmp_path / "cache")
+    report = harvest_facts(["drivers"], folder=tmp_path, notify=print, floors={}, cache=tmp_path / "cache")
     assert report.exit_code == 0
-    for cuda, release in facts.load("drivers", tmp_path).items():
-        known = facts.load("drivers").get(cuda)
+    for cuda, release in fact_store.load_facts("drivers", DriverFacts, tmp_path).items():
+        known = fact_store.load_facts("drivers", DriverFacts).get(cuda)
         assert known is None or known.facts == release.facts

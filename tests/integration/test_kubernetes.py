@@ -12,14 +12,15 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-from knowngood import predictions, smoke
-from knowngood.building import pipeline
-from knowngood.cell import parse
-from knowngood.fleet.job import Job, Needs, Subject
-from knowngood.fleet.kubernetes import program
-from knowngood.fleet.kubernetes_manifest import PAYLOAD, Settings, manifest
-from knowngood.fleet.kubernetes_report import read, said, without
-from knowngood.project import Project
+from knowngood.core.cell import parse_cell
+from knowngood.executors.fleet_config import KubernetesSection
+from knowngood.executors.job import JobNeeds, JobSubject, SuiteJob
+from knowngood.executors.kubernetes_executor import read_pod_script
+from knowngood.executors.kubernetes_manifest import PAYLOAD, job_manifest
+from knowngood.executors.kubernetes_report import parse_termination_message, report_from_log
+from knowngood.images import pipeline
+from knowngood.project.checkout import Project
+from knowngood.smoke import predictions, suite_command
 
 pytestmark = pytest.mark.integration
 
@@ -28,9 +29,9 @@ pytestmark = pytest.mark.integration
 def image(engine):
     """The default cell's, built by `.ci/run`'s first command or here."""
     here = Project(ROOT)
-    line = pipeline.Pipeline(here, pipeline.Options(wheelhouse=Path("/nonexistent"), locked=True), engine)
-    locked, _, _ = line.lock(parse(here.matrix.aliases["default"]), print)
-    return line.image(line.plan(locked, print), locked, print), locked
+    line = pipeline.Pipeline(here, pipeline.PipelineOptions(wheelhouse=Path("/nonexistent"), locked=True), engine)
+    locked, _ = line.lock(parse_cell(here.matrix.aliases["default"]), print)
+    return line.image(line.plan(locked, print), print), locked
 
 
 def pod(engine, template, index, folder):
@@ -76,27 +77,28 @@ def pod(engine, template, index, folder):
 
 def test_the_pods_command_line_delivers_the_suites_report(engine, image, tmp_path):
     found, locked = image
-    options = smoke.Options(quick=True, seconds=100)
-    told = predictions.predict(Project(ROOT).predictions, locked.cell, gpu=False)
-    job = Job(
+    options = suite_command.SuiteOptions(quick=True, seconds=100)
+    told = predictions.predictions_for_cell(predictions.load_predictions(ROOT), locked.cell, gpu=False)
+    job = SuiteJob(
         cell=str(locked.cell),
-        subject=Subject(image=found.tag, content=found.digest),
+        subject=JobSubject(image=found.tag, content=found.digest),
         suite="of the image",
         command=("-q", "-p", "no:cacheprovider", "--quick", "-k", "eager and fp32 and dense"),
         predictions=told,
-        needs=Needs(seconds=options.seconds, memory=12 << 30),
+        needs=JobNeeds(seconds=options.seconds, memory=12 << 30),
     )
-    other = Job(
+    other = SuiteJob(
         cell=str(locked.cell), subject=job.subject, suite="", command=("--help",), predictions={}, needs=job.needs
     )
-    template = manifest([other, job], Settings(), program())["spec"]["template"]
+    section = KubernetesSection(engine="kubernetes", images="registry.test/knowngood")
+    template = job_manifest([other, job], section, read_pod_script())["spec"]["template"]
     code, log, last = pod(engine, template, 1, tmp_path)
     assert code == 0, log[-3000:]
-    message = said(last)
+    message = parse_termination_message(last)
     assert message.key == job.key
-    report = read(log, job.key, message.sha256)
+    report = report_from_log(log, job.key, message.sha256)
     assert report["verdict"]["ok"], report["verdict"]["text"]
     passed = {check["id"] for check in report["checks"] if check["outcome"] == "pass"}
     assert "eager/fp32/dense/full" in passed
     assert report["environment"]["torch"].startswith(locked.cell.torch)
-    assert "attention settings" in without(log)
+    assert "attention settings" in log

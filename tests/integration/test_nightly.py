@@ -13,12 +13,12 @@ import sys
 import pytest
 import small
 
-from knowngood import render
-from knowngood.atomic import write_text
-from knowngood.locks import locking, resolve
-from knowngood.locks.lock import Distribution, split
-from knowngood.locks.tree import CellLock
-from knowngood.project import Project
+from knowngood.core.local_files import write_atomically
+from knowngood.images import dockerfile
+from knowngood.lock import cell_locking, resolver
+from knowngood.lock.cell_lock import Distribution, split_into_layers
+from knowngood.lock.lock_tree import CellLock
+from knowngood.project.checkout import Project
 
 pytestmark = pytest.mark.integration
 
@@ -66,8 +66,10 @@ def test_licences():
 def locked(here: Project, *pins: str) -> None:
     """Lock the cell to the newest small packages of a day, but for these."""
     (cell,) = here.matrix.cells
-    pinned = resolve.resolve(
-        resolve.Request(requirements=(*PINS, *pins), excludes=(), python="3.11", glibc="2.36", locked_at="2025-02-01")
+    pinned = resolver.resolve_distributions(
+        resolver.ResolverRequest(
+            requirements=(*PINS, *pins), excludes=(), python="3.11", glibc="2.36", locked_at="2025-02-01"
+        )
     )
     wheels = [
         Distribution(name=item.name, version=item.version, file=item.file, sha256=item.sha256, size=1)
@@ -76,11 +78,11 @@ def locked(here: Project, *pins: str) -> None:
     made = CellLock(
         cell=cell,
         base="debian12",
-        inputs=locking.inputs(here.matrix.entry(cell), here.matrix),
-        layers=split(wheels, {"tools": ["iniconfig", "pluggy"], "python": ["*"]}),
+        inputs=cell_locking.lock_inputs_digest(here.matrix.entry(cell), here.matrix),
+        layers=split_into_layers(wheels, {"tools": ["iniconfig", "pluggy"], "python": ["*"]}),
     )
     here.tree.save(made)
-    write_text(here.tree.cell_folder(cell) / "Dockerfile", render.dockerfile(made, here.templates))
+    write_atomically(here.tree.cell_folder(cell) / "Dockerfile", dockerfile.render_dockerfile(made, here.templates))
 
 
 @pytest.fixture
@@ -131,7 +133,7 @@ def test_a_killed_night_is_gone_on_with_and_a_bad_pin_is_found(here, engine):
     assert (results["rebuild"]["outcome"], results["suite"]["outcome"]) == ("same", "good")
     assert results["rebuild"]["seconds"] > 0
     (report,) = (here.root / "nightly").glob("2*.md")
-    assert report.read_text().startswith("# Night of ")
+    assert report.read_text().startswith("# Nightly report of ")
     assert len(report.read_text().splitlines()) <= 30
 
     # What is proven is not run again, in a folder of reports that knows nothing of it.
@@ -147,11 +149,11 @@ def test_a_killed_night_is_gone_on_with_and_a_bad_pin_is_found(here, engine):
     assert "once more elsewhere" in said
     found = {item["kind"]: item["text"] for item in results["suite"]["findings"]}
     assert f"twice ({engine.host})" in found["image"]
-    assert "packaging 24.2 -> 24.1: it alone does it" in found["culprit"]
+    assert "packaging 24.2 -> 24.1: this change alone makes it fail" in found["culprit"]
     assert "--only packaging -- python -m pytest" in found["culprit"]
     # What it was recorded from is another lock.
     assert results["rebuild"]["outcome"] == "stale", results["rebuild"]["findings"][0]["text"]
-    again = found["culprit"].partition("again: knowngood ")[2]
+    again = found["culprit"].partition("to repeat: knowngood ")[2]
     code, out, said = done(here, *shlex.split(again))
     assert code == 1, said
     assert "bad with packaging 24.2 -> 24.1" in out
@@ -161,7 +163,7 @@ def test_an_index_that_does_not_answer_leaves_yesterdays_facts_and_says_so(here)
     nowhere = {"UV_DEFAULT_INDEX": "http://127.0.0.1:9/simple/"}
     code, results, _ = night(here, "--only", "files", "--only", "upstream", env=nowhere)
     assert code == 3
-    assert "the committed facts stay" in results["upstream"]["findings"][0]["text"]
+    assert "the committed facts are used" in results["upstream"]["findings"][0]["text"]
     assert "does not answer" in results["files"]["findings"][0]["text"]
     # It is asked again when it answers, on the same day.
     code, results, said = night(here, "--only", "files")

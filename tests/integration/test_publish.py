@@ -11,26 +11,26 @@ from dataclasses import replace
 import pytest
 import registry_server
 
-from knowngood import cli, evidence
-from knowngood.building import build, pipeline
-from knowngood.cell import parse
-from knowngood.engines import embedded, imagestore
-from knowngood.engines import engine as engines
-from knowngood.errors import KnowngoodError, MissingError
-from knowngood.evidence import Evidence, Where
-from knowngood.locks import locking, wheelhouse
-from knowngood.locks.lock import Distribution, split
-from knowngood.locks.tree import CellLock
-from knowngood.project import Project
-from knowngood.publishing import publish
-from knowngood.registries import attachments
-from knowngood.registries.attachments import Attachment
-from knowngood.registries.reference import Repository
-from knowngood.registries.registry import Registry
+from knowngood.cli import main
+from knowngood.core.cell import parse_cell
+from knowngood.core.errors import KnowngoodError, MissingError
+from knowngood.engine import container_engine as engines
+from knowngood.engine import embedded_engine, image_store, unpacked_engine
+from knowngood.evidence import run_evidence
+from knowngood.evidence.run_evidence import Evidence, RunPlace
+from knowngood.images import build_command, image_build, pipeline
+from knowngood.lock import cell_locking, wheelhouse
+from knowngood.lock.cell_lock import Distribution, split_into_layers
+from knowngood.lock.lock_tree import CellLock
+from knowngood.project.checkout import Project
+from knowngood.registry import attachments, publication
+from knowngood.registry.attachments import Attachment
+from knowngood.registry.image_reference import Repository
+from knowngood.registry.registry_client import Registry
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.skipif(bool(embedded.unsuitable()), reason=str(embedded.unsuitable())),
+    pytest.mark.skipif(bool(embedded_engine.describe_obstacle()), reason=str(embedded_engine.describe_obstacle())),
 ]
 
 CELL = "sm90-cu130-torch2.11.0-tf4.56.2-fa0-triton3.6.0-py311"
@@ -53,7 +53,7 @@ def server(registry_program, tmp_path_factory):
 @pytest.fixture(autouse=True)
 def _own_notes(tmp_path, monkeypatch):
     """What was read back from these registries is not noted in the cache that the engine is in."""
-    monkeypatch.setattr(publish, "cache_dir", lambda: tmp_path / "notes")
+    monkeypatch.setattr(publication, "cache_folder", lambda: tmp_path / "notes")
 
 
 @pytest.fixture
@@ -75,15 +75,15 @@ def tiny(project, engine, monkeypatch):
     )
     (project.templates / "Dockerfile.j2").write_text(DOCKERFILE)
     monkeypatch.chdir(project.root)
-    here, cell = Project(project.root), parse(CELL)
+    here, cell = Project(project.root), parse_cell(CELL)
     wheel = Distribution(
         name="iniconfig", version="2.1.0", file="iniconfig-2.1.0-py3-none-any.whl", sha256="1" * 64, size=1
     )
     locked = CellLock(
         cell=cell,
         base="debian12",
-        inputs=locking.inputs(here.matrix.entry(cell), here.matrix),
-        layers=split([wheel], here.matrix.layers),
+        inputs=cell_locking.lock_inputs_digest(here.matrix.entry(cell), here.matrix),
+        layers=split_into_layers([wheel], here.matrix.layers),
     )
     here.tree.save(locked)
     made = make(here, engine)
@@ -94,48 +94,48 @@ def tiny(project, engine, monkeypatch):
 
 def make(here, engine):
     """Build the image of the tiny cell as the project is now."""
-    line = pipeline.Pipeline(here, pipeline.Options(wheelhouse=wheelhouse.folder()), engine)
-    locked = here.tree.load(parse(CELL))
-    return line.image(line.plan(locked, print), locked, print)
+    line = pipeline.Pipeline(here, pipeline.PipelineOptions(wheelhouse=wheelhouse.wheelhouse_folder()), engine)
+    locked = here.tree.load(parse_cell(CELL))
+    return line.image(line.plan(locked, print), print)
 
 
 def saw(here, image, *, ok, when="2026-11-21T10:00:00+00:00"):
     """A run of the suite on this image, as its file says."""
     run = Evidence(
         cell=CELL,
-        where=Where.CONTAINER_CPU,
+        where=RunPlace.CONTAINER_CPU,
         image=image.digest,
         when=when,
         node={},
         command=("test",),
         report={"verdict": {"ok": ok, "domain": "none", "text": ""}, "suite_hash": "5" * 64, "checks": []},
     )
-    evidence.store(run, here.evidence)
+    run_evidence.store_evidence(run, here.evidence)
 
 
 def run(capsys, *words):
     """A command's exit code and document."""
     capsys.readouterr()
-    code = cli.main([*words, "--json"])
+    code = main.main([*words, "--json"])
     return code, json.loads(capsys.readouterr().out)
 
 
 @pytest.fixture
 def second(tmp_path):
     """An empty engine with a data root of its own; the programs of the first one serve it."""
-    tools = embedded.places().tools
+    tools = unpacked_engine.engine_paths().tools
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KNOWNGOOD_CACHE", str(tmp_path / "cache"))
         patch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
         if tools.exists():
-            at = embedded.places()
+            at = unpacked_engine.engine_paths()
             at.home.mkdir(parents=True)
             at.tools.symlink_to(tools)
-        found = engines.ensure(say=print)
+        found = engines.ensure_engine(notify=print)
     yield found
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KNOWNGOOD_CACHE", str(tmp_path / "cache"))
-        embedded.down(print)
+        embedded_engine.remove_embedded_engine(print)
 
 
 def test_published_pulled_into_an_empty_engine_and_run(tiny, proxy, second, capsys):
@@ -150,31 +150,31 @@ def test_published_pulled_into_an_empty_engine_and_run(tiny, proxy, second, caps
     saw(here, image, ok=False, when="2026-11-21T11:00:00+00:00")
     code, said = run(capsys, "publish", *where)
     assert code == 1
-    assert "was not good" in said["cells"][0]["error"]
-    assert not [item for item in proxy.asked if item[0] != "GET"], "an image that is not proven touched the registry"
+    assert "failed, although an older one passed" in said["cells"][0]["error"]
+    assert not [item for item in proxy.requests if item[0] != "GET"], "an image that is not proven touched the registry"
 
     saw(here, image, ok=True, when="2026-11-21T12:00:00+00:00")
     code, said = run(capsys, "publish", *where, "--dry-run")
     assert (code, said["cells"][0]["status"]) == (0, "would be published")
-    assert not [item for item in proxy.asked if item[0] != "GET"]
+    assert not [item for item in proxy.requests if item[0] != "GET"]
     code, said = run(capsys, "publish", *where)
     tag = said["cells"][0]["tag"]
     assert (code, said["cells"][0]["status"], tag[: len(TAG)]) == (0, "published", TAG)
     assert said["aliases"]["default"]["moved"]
     assert registry.digest(tag) == registry.digest("default") == image.digest
-    puts = [path for method, path in proxy.asked if method == "PUT" and "/manifests/" in path]
+    puts = [path for method, path in proxy.requests if method == "PUT" and "/manifests/" in path]
     assert puts[-2:] == [f"/v2/team/cells/manifests/{tag}", "/v2/team/cells/manifests/default"]
 
-    proxy.asked.clear()
+    proxy.requests.clear()
     code, said = run(capsys, "publish", *where)
     assert (code, said["cells"][0]["status"]) == (0, "unchanged")
-    assert not [item for item in proxy.asked if "/blobs/" in item[1]], "an unchanged publish touched a layer"
+    assert not [item for item in proxy.requests if "/blobs/" in item[1]], "an unchanged publish touched a layer"
 
     nothing_to_do(capsys, proxy, where, tag)
     code, said = run(capsys, "publish", "--verify", f"{where[1]}:default", "--insecure")
     assert (code, said["problems"], said["digest"]) == (0, [], image.digest)
     assert sorted(item["type"] for item in said["attached"]) == sorted(
-        [attachments.SBOM, attachments.PROVENANCE, attachments.EVIDENCE]
+        [attachments.SBOM_MEDIA_TYPE, attachments.PROVENANCE_MEDIA_TYPE, attachments.EVIDENCE_MEDIA_TYPE]
     )
 
     with contextlib.closing(second.client()) as client:
@@ -206,12 +206,12 @@ def test_published_pulled_into_an_empty_engine_and_run(tiny, proxy, second, caps
 
 def nothing_to_do(capsys, proxy, where, tag):
     """A run of the matrix that finds everything published builds and pulls nothing."""
-    proxy.asked.clear()
+    proxy.requests.clear()
     code, said = run(capsys, "build-matrix", "--all", "--locked", "--published", where[1], "--insecure")
     (row,) = said["cells"]
     assert (code, row["status"], row["image"]) == (0, "unchanged", None)
     assert tag in row["note"]
-    assert not [item for item in proxy.asked if "/blobs/" in item[1]], "what is published was pulled"
+    assert not [item for item in proxy.requests if "/blobs/" in item[1]], "what is published was pulled"
 
 
 @pytest.fixture(scope="module")
@@ -222,16 +222,16 @@ def scratch(engine, tmp_path_factory):
     (context / "small").write_bytes(os.urandom(1000))
     labels = {"io.knowngood.cell": "tiny"}
     (context / "Dockerfile").write_text('FROM scratch\nCOPY small /\nCOPY large /\nLABEL io.knowngood.cell="tiny"\n')
-    plan = build.Plan(
+    plan = build_command.BuildPlan(
         tag="knowngood-test:publish",
         dockerfile=context / "Dockerfile",
         context=context,
         contexts={},
         inputs=context.name,
     )
-    image = build.build(plan, engine, log=context / "log", say=print)
-    document = Attachment(media=attachments.SBOM, name="sbom.cdx.json", data=b"{}")
-    yield publish.Release(
+    image = image_build.build_image(plan, engine, log=context / "log", notify=print)
+    document = Attachment(media=attachments.SBOM_MEDIA_TYPE, name="sbom.cdx.json", data=b"{}")
+    yield publication.ImageRelease(
         cell="tiny", image=image.tag, digest=image.digest, tag="tiny-1", labels=labels, attachments=(document,)
     )
     with contextlib.closing(engine.client()) as client:
@@ -271,17 +271,17 @@ def test_what_passes_is_tried_again(name, scratch, proxy, engine):
     proxy.rules = FAULTS[name]
     registry = Registry(Repository.parse(f"{proxy.address}/tiny/{name.replace(' ', '-')}"), insecure=True)
     start = time.monotonic()
-    result = publish.publish(scratch, registry, engine, print)
-    assert result.status is publish.Status.PUBLISHED
+    result = publication.publish_release(scratch, registry, engine, print)
+    assert result.status is publication.PublishStatus.PUBLISHED
     assert registry.digest(scratch.tag) == scratch.digest
     if name == "429":
         assert time.monotonic() - start >= 2
 
 
 def test_an_engine_whose_store_cannot_be_read_streams_the_blobs(scratch, proxy, engine, monkeypatch):
-    monkeypatch.setattr(imagestore, "_folder", lambda *_: None)
+    monkeypatch.setattr(image_store, "_find_store", lambda *_: None)
     registry = Registry(Repository.parse(f"{proxy.address}/tiny/streamed"), insecure=True)
-    assert publish.publish(scratch, registry, engine, print).pushed > 24_000_000
+    assert publication.publish_release(scratch, registry, engine, print).pushed > 24_000_000
     assert registry.digest(scratch.tag) == scratch.digest
 
 
@@ -293,10 +293,10 @@ def test_other_bytes_for_a_digest_are_never_promoted(scratch, proxy, engine):
         lies = times(10, part, lambda r: r.forward(change=lambda body: body[:-1] + b"!" if body else body))
         proxy.rules = [lambda r, lies=lies: r.command == "GET" and lies(r)]
         with pytest.raises(KnowngoodError, match="serves other bytes"):
-            publish.publish(scratch, registry, engine, print)
+            publication.publish_release(scratch, registry, engine, print)
         proxy.rules = []
         assert registry.digest(scratch.tag) is None
-    assert publish.publish(scratch, registry, engine, print).pushed == 0, "what had arrived was sent again"
+    assert publication.publish_release(scratch, registry, engine, print).pushed == 0, "what had arrived was sent again"
     assert registry.digest(scratch.tag) == scratch.digest
 
 
@@ -314,21 +314,21 @@ def test_a_registry_killed_in_mid_push(scratch, server, proxy, engine):
     proxy.rules = [kill]
     try:
         with pytest.raises(MissingError, match="run it again"):
-            publish.publish(scratch, registry, engine, print)
+            publication.publish_release(scratch, registry, engine, print)
         assert killed
     finally:
         proxy.rules = []
         server.start()
     assert registry.digest(scratch.tag) is None
     assert registry.digest(scratch.digest) is None, "a manifest was put before its layers were there"
-    result = publish.publish(scratch, registry, engine, print)
-    assert result.status is publish.Status.PUBLISHED
-    publish.read_back(registry, scratch.digest, scratch.labels, print)
-    assert publish.publish(scratch, registry, engine, print).status is publish.Status.UNCHANGED
+    result = publication.publish_release(scratch, registry, engine, print)
+    assert result.status is publication.PublishStatus.PUBLISHED
+    publication.check_published_image(registry, scratch.digest, scratch.labels, print)
+    assert publication.publish_release(scratch, registry, engine, print).status is publication.PublishStatus.UNCHANGED
 
 
 def test_labels_that_differ_are_not_promoted(scratch, proxy, engine):
     registry = Registry(Repository.parse(f"{proxy.address}/tiny/labels"), insecure=True)
     with pytest.raises(KnowngoodError, match="its label"):
-        publish.publish(replace(scratch, labels={"io.knowngood.cell": "another"}), registry, engine, print)
+        publication.publish_release(replace(scratch, labels={"io.knowngood.cell": "another"}), registry, engine, print)
     assert registry.digest(scratch.tag) is None

@@ -9,15 +9,15 @@ import pytest
 import registry_server
 from conftest import ROOT
 
-from knowngood.building import build
-from knowngood.engines import embedded
-from knowngood.errors import UsageError
-from knowngood.project import Project
-from knowngood.system import bases
+from knowngood.base import base_image
+from knowngood.core.errors import UsageError
+from knowngood.engine import embedded_engine
+from knowngood.images import build_command, image_build
+from knowngood.project.checkout import Project
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.skipif(bool(embedded.unsuitable()), reason=str(embedded.unsuitable())),
+    pytest.mark.skipif(bool(embedded_engine.describe_obstacle()), reason=str(embedded_engine.describe_obstacle())),
 ]
 
 
@@ -32,18 +32,18 @@ def registry(registry_program, tmp_path_factory):
 
 
 def test_a_base_is_pulled_by_digest(registry, engine, project, tmp_path):
-    here = bases.context(Project(ROOT), "debian12", locked=True, say=print)
+    here = base_image.prepare_base(Project(ROOT), "debian12", locked=True, notify=print)
     context = tmp_path / "push"
     context.mkdir()
     (context / "Dockerfile").write_text("FROM base\n")
-    pushed = build.Plan(
+    pushed = build_command.BuildPlan(
         tag=f"{registry}/base:debian12",
         dockerfile=context / "Dockerfile",
         context=context,
         contexts={"base": here},
         inputs=registry,
     )
-    image = build.build(pushed, engine, log=tmp_path / "push.log", say=print)
+    image = image_build.build_image(pushed, engine, log=tmp_path / "push.log", notify=print)
     client = engine.client()
     try:
         said = client.api.push(image.tag, stream=False)
@@ -53,11 +53,11 @@ def test_a_base_is_pulled_by_digest(registry, engine, project, tmp_path):
         matrix = project.root / "matrix.yaml"
         text = matrix.read_text()
         matrix.write_text(re.sub(r"    bootstrap:\n(?: {6}.*\n)+", f"    image: {name}\n", text, count=1))
-        pulled = bases.context(Project(project.root), "debian12", locked=True, say=print)
+        pulled = base_image.prepare_base(Project(project.root), "debian12", locked=True, notify=print)
         assert pulled == f"docker-image://{name}"
         (context / "Dockerfile").write_text("FROM base\nRUN gcc --version > /seen\n")
         plan = replace(pushed, tag="knowngood-test:pulled", contexts={"base": pulled}, inputs=f"{registry} pulled")
-        built = build.build(plan, engine, log=tmp_path / "pull.log", say=print)
+        built = image_build.build_image(plan, engine, log=tmp_path / "pull.log", notify=print)
         assert b"Debian" in client.containers.run(built.tag, ["cat", "/seen"], network_mode="none", remove=True)
         client.images.remove(built.tag, force=True)
     finally:

@@ -12,8 +12,8 @@ import pytest
 import small
 from conftest import renew
 
-from knowngood import paths
-from knowngood.building import survey
+from knowngood.core import local_files
+from knowngood.images import build_survey
 
 pytestmark = pytest.mark.integration
 
@@ -47,8 +47,8 @@ def test_a_killed_build_is_gone_on_with_and_what_was_finished_is_not_repeated(he
     assert code == 0, said
     built = {item["id"]: item["image"]["built"] for item in document["cells"]}
     assert built == {str(first): False, str(second): True}
-    assert not list((paths.cache_dir() / "scratch").iterdir())
-    made = survey.plan(here, here.matrix.cells, here.root, engine)
+    assert not list((local_files.cache_folder() / "scratch").iterdir())
+    made = build_survey.survey_plan(here, here.matrix.cells, here.root, engine)
     assert {str(cell.action) for cell in made.cells} == {"reuse"}
     assert all(layer.size for layer in made.layers)
 

@@ -11,9 +11,9 @@ import chromium
 import pytest
 from conftest import ROOT
 
-from knowngood import project
-from knowngood.incidents.files import read
-from knowngood.site import folder, make
+from knowngood.compat.rule_files import load_incidents
+from knowngood.project import checkout
+from knowngood.reports import site_build, site_files
 
 pytestmark = pytest.mark.integration
 
@@ -26,9 +26,9 @@ transformers==4.44.2 xtuner==0.1.23
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    here = project.Project(ROOT)
+    here = checkout.Project(ROOT)
     place = tmp_path_factory.mktemp("site") / "public"
-    folder.write(place, make.make(here, here.evidence, read(), None).files)
+    site_files.write_site(place, site_build.build_site(here, here.evidence, load_incidents(), None).files)
     return place
 
 

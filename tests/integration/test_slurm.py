@@ -21,14 +21,13 @@ import pytest
 import slurm_cluster
 from slurm_cluster import until
 
-from knowngood import evidence
-from knowngood.errors import MissingError
-from knowngood.fleet import config, slurm_commands
-from knowngood.fleet.course import End
-from knowngood.fleet.job import Cause, Job, Needs, State, Subject
-from knowngood.fleet.run import Run
-from knowngood.fleet.slurm import Slurm
-from knowngood.fleet.state import State as Kept
+from knowngood.core.errors import MissingError
+from knowngood.evidence import run_evidence
+from knowngood.executors import fleet_config, slurm_commands
+from knowngood.executors.job import FailureCause, JobNeeds, JobState, JobSubject, SuiteJob
+from knowngood.executors.job_run import FleetState, JobRun
+from knowngood.executors.job_verdict import VerdictKind
+from knowngood.executors.slurm_executor import SlurmExecutor
 
 pytestmark = pytest.mark.integration
 SUITE = "5" * 64
@@ -92,44 +91,44 @@ class Site:
     def __init__(self, cluster, folder, suite):
         self.cluster, self.folder, self.suite = cluster, folder, suite
         self.asked = Counter()
-        self.said = []
+        self.messages = []
 
     def executor(self, **settings):
         given = {"engine": "slurm", "folder": str(self.cluster.shared), "run": "environment"}
         given |= {"environments": f"{self.cluster.folder}/environment/{{cell}}"}
-        return Slurm("lab", config.Slurm(**given | settings), self.suite, self._command)
+        return SlurmExecutor("lab", fleet_config.SlurmSection(**given | settings), self.suite, self._command)
 
     def _command(self, words):
         self.asked[words[0]] += 1
-        return slurm_commands.run(words)
+        return slurm_commands.run_slurm_command(words)
 
     def job(self, cell, *command, **needs):
         needs = {"cpus": 1, "memory": 10 << 20, "seconds": 120} | needs
-        return Job(
+        return SuiteJob(
             cell=cell,
-            subject=Subject(environment=f"{self.cluster.folder}/environment", content=f"sha256:{cell}"),
+            subject=JobSubject(environment=f"{self.cluster.folder}/environment", content=f"sha256:{cell}"),
             suite=SUITE,
             command=command,
             predictions={},
-            needs=Needs(**needs),
+            needs=JobNeeds(**needs),
         )
 
     def run(self, jobs, executor=None, wait=180.0):
-        made = Run(
+        made = JobRun(
             executor=executor or self.executor(),
-            kept=Kept(self.folder / "state"),
-            store=lambda run: str(evidence.store(run, self.folder / "evidence")),
-            say=self.said.append,
+            state=FleetState(self.folder / "state"),
+            store=lambda run: str(run_evidence.store_evidence(run, self.folder / "evidence")),
+            notify=self.messages.append,
             wait=wait,
         )
-        return {line.job.cell: line for line in made.run(jobs)}
+        return {line.job.cell: line for line in made.run_jobs(jobs)}
 
     def files(self, cell):
         return sorted((self.folder / "evidence" / cell).glob("*.json"))
 
 
 def ends(lines):
-    return {cell: line.verdict.end for cell, line in lines.items()}
+    return {cell: line.verdict.kind for cell, line in lines.items()}
 
 
 def test_each_job_has_its_own_end_and_the_rest_completes(site):
@@ -146,26 +145,26 @@ def test_each_job_has_its_own_end_and_the_rest_completes(site):
         ]
     )
     assert ends(lines) == {
-        "good": End.GOOD,
-        "red": End.RED,  # both nodes say so
-        "crash": End.RED,
-        "slow": End.FAILED,
-        "hopper": End.GOOD,
-        "blackwell": End.REFUSED,
-        "four": End.REFUSED,
-        "huge": End.REFUSED,
+        "good": VerdictKind.GOOD,
+        "red": VerdictKind.RED,  # both nodes say so
+        "crash": VerdictKind.RED,
+        "slow": VerdictKind.FAILED,
+        "hopper": VerdictKind.GOOD,
+        "blackwell": VerdictKind.REFUSED,
+        "four": VerdictKind.REFUSED,
+        "huge": VerdictKind.REFUSED,
     }
-    assert lines["slow"].tries[-1].cause is Cause.TIME_LIMIT
+    assert lines["slow"].tries[-1].cause is FailureCause.TIME_LIMIT
     assert {one.node for one in lines["red"].tries} == {"n1", "n2"}
     assert "Segmentation fault" in lines["crash"].verdict.text
     assert lines["hopper"].tries[-1].node == "n1"
     for cell in ("blackwell", "four", "huge"):
-        assert lines[cell].tries[-1].cause is Cause.NO_NODE
+        assert lines[cell].tries[-1].cause is FailureCause.NO_NODE
         assert "sbatch refused it: " in lines[cell].verdict.text
     (stored,) = site.files("good")
-    run = evidence.load(stored)
+    run = run_evidence.load_evidence(stored)
     assert run.ok
-    assert run.where is evidence.Where.BARE
+    assert run.where is run_evidence.RunPlace.BARE
     assert run.node["engine"] == "slurm"
     assert len(site.files("red")) == 2
     assert site.files("crash") == []
@@ -173,13 +172,13 @@ def test_each_job_has_its_own_end_and_the_rest_completes(site):
 
 def test_what_the_site_does_not_have_is_refused_in_its_words(site):
     (line,) = site.run([site.job("nowhere")], site.executor(partition="nope")).values()
-    assert line.verdict.end is End.REFUSED
-    assert line.tries[-1].cause is Cause.ENGINE
+    assert line.verdict.kind is VerdictKind.REFUSED
+    assert line.tries[-1].cause is FailureCause.ENGINE
     assert "Invalid partition name specified" in line.verdict.text
     # sbatch takes what a partition's limit forbids, and Slurm would hold it for ever: it is ended.
     (line,) = site.run([site.job("long")], site.executor(partition="short")).values()
-    assert line.verdict.end is End.REFUSED
-    assert line.tries[-1].cause is Cause.ENGINE
+    assert line.verdict.kind is VerdictKind.REFUSED
+    assert line.tries[-1].cause is FailureCause.ENGINE
     assert "Slurm will not start it: Partition" in line.verdict.text
     assert site.cluster.command("squeue", "--noheader", "--states=PENDING") == ""
 
@@ -191,11 +190,11 @@ def test_an_image_that_cannot_be_pulled_is_not_the_suites_fault(site, monkeypatc
     apptainer.write_text('#!/bin/sh\necho "FATAL: no $1 of $3: unauthorized" >&2\nexit 255\n')
     apptainer.chmod(0o755)
     monkeypatch.setenv("PATH", f"{apptainer.parent}:{os.environ['PATH']}")
-    job = replace(site.job("pull"), subject=Subject(image="r.example/team/k@sha256:12", content="sha256:12"))
+    job = replace(site.job("pull"), subject=JobSubject(image="r.example/team/k@sha256:12", content="sha256:12"))
     images = {"run": "apptainer", "environments": None, "images": "r.example/team/k"}
     line = site.run([job], site.executor(**images))["pull"]
-    assert line.verdict.end is End.FAILED
-    assert [one.cause for one in line.tries] == [Cause.IMAGE_PULL, Cause.IMAGE_PULL]
+    assert line.verdict.kind is VerdictKind.FAILED
+    assert [one.cause for one in line.tries] == [FailureCause.IMAGE_PULL, FailureCause.IMAGE_PULL]
     assert "FATAL: no pull of docker://r.example/team/k@sha256:12: unauthorized" in line.verdict.text
 
 
@@ -204,7 +203,7 @@ def test_200_jobs_are_one_submission_and_few_questions(site):
     began = time.monotonic()
     lines = site.run(jobs)
     took = time.monotonic() - began
-    assert set(ends(lines).values()) == {End.GOOD}
+    assert set(ends(lines).values()) == {VerdictKind.GOOD}
     assert site.asked["sbatch"] == 1
     assert site.asked["squeue"] <= 8 + took / 30
     assert sum(len(site.files(job.cell)) for job in jobs) == 200
@@ -213,7 +212,7 @@ def test_200_jobs_are_one_submission_and_few_questions(site):
 def test_a_node_that_is_drained_finishes_what_it_has_and_one_that_goes_down_gives_it_back(site):
     job = site.job("drained", "--sleep", "3")
     lines = _run_while(site, job, "drain")
-    assert ends(lines) == {"drained": End.GOOD}
+    assert ends(lines) == {"drained": VerdictKind.GOOD}
     drained = lines["drained"].tries[-1].node
     until("it is drained", lambda: site.cluster.nodes()[drained] == "drained")
     lines = site.run([site.job("after")])
@@ -222,7 +221,7 @@ def test_a_node_that_is_drained_finishes_what_it_has_and_one_that_goes_down_give
 
     job = site.job("down", "--sleep", "3")
     lines = _run_while(site, job, "down")
-    assert ends(lines) == {"down": End.GOOD}
+    assert ends(lines) == {"down": VerdictKind.GOOD}
     assert len(site.files("down")) == 1
     assert len(lines["down"].tries) == 1  # Slurm itself began it again
 
@@ -232,7 +231,7 @@ def _run_while(site, job, state):
     other = site.executor()
     with ThreadPoolExecutor() as pool:
         lines = pool.submit(site.run, [job])
-        until("it runs", lambda: other.poll([job.key])[job.key].state is State.RUNNING)
+        until("it runs", lambda: other.poll([job.key])[job.key].state is JobState.RUNNING)
         node = other.poll([job.key])[job.key].node
         site.cluster.command("scontrol", "update", f"nodename={node}", f"state={state}", "reason=test")
         return lines.result()
@@ -242,34 +241,34 @@ def test_a_controller_that_is_restarted_is_waited_for(site):
     job = site.job("restart", "--sleep", "6")
     with ThreadPoolExecutor() as pool:
         lines = pool.submit(site.run, [job, site.job("beside")])
-        until("it runs", lambda: site.executor().poll([job.key])[job.key].state is State.RUNNING)
+        until("it runs", lambda: site.executor().poll([job.key])[job.key].state is JobState.RUNNING)
         site.cluster.stop_controller()
         with pytest.raises(MissingError, match="Slurm does not answer"):
             site.executor().submit([site.job("meanwhile")])
         time.sleep(2)
         site.cluster.start_controller()
-        assert ends(lines.result()) == {"restart": End.GOOD, "beside": End.GOOD}
+        assert ends(lines.result()) == {"restart": VerdictKind.GOOD, "beside": VerdictKind.GOOD}
 
 
 def test_a_result_is_stored_once_and_a_half_written_one_is_had_again(site):
     job, executor = site.job("once"), site.executor()
     executor.submit([job])
-    until("it ended", lambda: executor.poll([job.key])[job.key].state is State.ENDED)
+    until("it ended", lambda: executor.poll([job.key])[job.key].state is JobState.ENDED)
     path = site.cluster.shared / "jobs" / job.key / "outcome.json"
     whole = path.read_bytes()
     number = site.cluster.command("squeue", "--noheader", "--states=COMPLETED", "--sort=-i", "--format=%i").split()[0]
     site.cluster.command("scontrol", "requeue", number)  # a second delivery: the script sees that there is one
-    assert site.run([job], site.executor())["once"].verdict.end is End.GOOD
+    assert site.run([job], site.executor())["once"].verdict.kind is VerdictKind.GOOD
     shutil.rmtree(site.folder / "state")
-    assert site.run([job], site.executor())["once"].verdict.end is End.GOOD
+    assert site.run([job], site.executor())["once"].verdict.kind is VerdictKind.GOOD
     assert path.read_bytes() == whole
     assert len(site.files("once")) == 1
 
     path.write_bytes(whole[: len(whole) // 2])
     shutil.rmtree(site.folder / "state")
     line = site.run([job], site.executor())["once"]
-    assert line.verdict.end is End.GOOD
-    assert "half written or damaged" in line.tries[0].text
+    assert line.verdict.kind is VerdictKind.GOOD
+    assert "incomplete or damaged" in line.tries[0].text
     assert [one.attempt for one in line.tries] == [1, 2]
     assert len(site.files("once")) == 2
 
@@ -277,25 +276,25 @@ def test_a_result_is_stored_once_and_a_half_written_one_is_had_again(site):
 def test_a_cancelled_job_is_told(site):
     executor, job = site.executor(), site.job("stopped", "--sleep", "100")
     executor.submit([job])
-    until("it runs", lambda: executor.poll([job.key])[job.key].state is State.RUNNING)
+    until("it runs", lambda: executor.poll([job.key])[job.key].state is JobState.RUNNING)
     executor.cancel([job.key])
-    until("it is cancelled", lambda: executor.poll([job.key])[job.key].state is State.CANCELLED)
+    until("it is cancelled", lambda: executor.poll([job.key])[job.key].state is JobState.CANCELLED)
 
 
 def test_a_red_suite_is_confirmed_elsewhere_and_a_node_that_fails_what_others_pass_is_avoided(site):
     lines = site.run([site.job("a", "--red-on", "n1", cpus=16), site.job("b", "--red-on", "n1", cpus=16)])
-    assert ends(lines) == {"a": End.GOOD, "b": End.GOOD}
-    kept = Kept(site.folder / "state")
-    assert list(kept.ledger.suspects()) == ["n1"]
-    assert "passed on n2" in kept.ledger.suspects()["n1"]
+    assert ends(lines) == {"a": VerdictKind.GOOD, "b": VerdictKind.GOOD}
+    state = FleetState(site.folder / "state")
+    assert list(state.ledger.suspects()) == ["n1"]
+    assert "passed on n2" in state.ledger.suspects()["n1"]
     lines = site.run([site.job("c", "--red-on", "n1")])
     assert [one.node for one in lines["c"].tries] == ["n2"]
     # n1 alone has this GPU, and is avoided: that is no verdict on the image.
     lines = site.run([site.job("d", gpu="sm_90", gpus=1)])
-    assert ends(lines) == {"d": End.REFUSED}
+    assert ends(lines) == {"d": VerdictKind.REFUSED}
     (site.folder / "state/nodes.json").unlink()
     lines = site.run([site.job("e", "--red", gpu="sm_90", gpus=1)])
-    assert ends(lines) == {"e": End.UNCONFIRMED}
+    assert ends(lines) == {"e": VerdictKind.UNCONFIRMED}
     assert "not confirmed on another node: sbatch refused it" in lines["e"].verdict.text
 
 
@@ -334,7 +333,7 @@ def test_the_real_suite_in_the_cells_image_and_a_program_that_is_killed(site, pr
     (told,) = json.loads(done.stdout)["cells"]
     assert told["outcome"] == "good"
     assert len(arrays() - before) == 1
-    run = evidence.load(project.root / told["tries"][0]["evidence"])
+    run = run_evidence.load_evidence(project.root / told["tries"][0]["evidence"])
     assert run.ok
     assert "pass" in run.outcomes.values()
     again = subprocess.run(words, cwd=project.root, env=environment, capture_output=True, text=True, check=False)
@@ -346,7 +345,7 @@ def test_the_real_suite_in_the_cells_image_and_a_program_that_is_killed(site, pr
 def test_slurms_own_time_limit_is_told(site, late):
     """The script's own limit comes first, unless Slurm's was made shorter: it took a minute, beside the tests above."""
     executor = site.executor(**APART)
-    until("it is ended", lambda: executor.poll([late.key])[late.key].state.final, seconds=150)
+    until("it is ended", lambda: executor.poll([late.key])[late.key].state.is_final, seconds=150)
     status = executor.poll([late.key])[late.key]
-    assert (status.state, status.cause) == (State.FAILED, Cause.TIME_LIMIT)
+    assert (status.state, status.cause) == (JobState.FAILED, FailureCause.TIME_LIMIT)
     assert "TIMEOUT" in status.text

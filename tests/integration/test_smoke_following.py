@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from knowngood.contracts import table as contract_table
-from knowngood.contracts.table import Outcome
-from knowngood.harvest.index import SimpleIndex
-from knowngood.harvest.run import open_artefact
+from knowngood.facts import contract_table
+from knowngood.facts.contract_table import PairOutcome
+from knowngood.facts.harvest_run import open_artefact
+from knowngood.index.package_index import SimpleIndex
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
@@ -52,16 +52,16 @@ def sources(tmp_path_factory):
 @pytest.mark.parametrize("flash", FLASH)
 def test_the_suite_and_the_contract_say_the_same(sources, engine, flash):
     table = json.loads((ROOT / "facts/contracts/transformer-engine-p2p.json").read_text())
-    verdicts = {(str(one), str(other)): said for one, other, said in contract_table.from_document(table).pairs()}
+    verdicts = {(str(one), str(other)): said for one, other, said in contract_table.table_from_document(table).pairs()}
     said = verdicts[engine, flash]
     interface = sources[flash] / "flash_attn" / "flash_attn_interface.py"
     calls, wrong = bound(sources[engine] / "transformer_engine" / "pytorch", interface, flash)
     assert calls["_flash_attn_varlen_forward"] >= 5
     assert calls["_flash_attn_varlen_backward"] >= 5
     ring = [text.partition(": ")[2] for text in wrong if text.startswith(RING)]
-    if said.outcome is Outcome.REFUSES:  # by its own gate, and what it would call is not looked at
+    if said.outcome is PairOutcome.REFUSES:  # by its own gate, and what it would call is not looked at
         assert flash in ("2.6.1", "2.6.3")
-    elif said.outcome is Outcome.WORKS:
+    elif said.outcome is PairOutcome.WORKS:
         assert wrong == []
     else:
         assert ring[0] == said.text

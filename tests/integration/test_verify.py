@@ -8,10 +8,10 @@ import os
 import pytest
 import small
 
-from knowngood.building import pipeline, verify
-from knowngood.building.results import Status
-from knowngood.building.verify import Outcome
-from knowngood.engines import embedded
+from knowngood.engine import embedded_engine
+from knowngood.images import pipeline, verification
+from knowngood.images.cell_tasks import CellStatus
+from knowngood.images.verification import VerificationOutcome
 
 pytestmark = pytest.mark.integration
 YEAR_2040 = 2_208_988_800
@@ -20,24 +20,24 @@ YEAR_2040 = 2_208_988_800
 @pytest.fixture
 def line(project, engine, tmp_path):
     here = small.project(project.root, small.TRANSFORMERS[0])
-    yield pipeline.Pipeline(here, pipeline.Options(wheelhouse=tmp_path, prove=False, record=True), engine)
+    yield pipeline.Pipeline(here, pipeline.PipelineOptions(wheelhouse=tmp_path, prove=False, record=True), engine)
     with contextlib.closing(engine.client()) as client, contextlib.suppress(Exception):
         client.images.remove(f"knowngood:{here.matrix.cells[0]}", force=True)
 
 
 def test_a_clock_that_is_wrong_and_an_empty_cache_change_nothing(line):
     (cell,) = line.project.matrix.cells
-    assert verify.verify(line, cell, print, cold=False).outcome is Outcome.UNRECORDED
-    assert line.run(cell, print).status is Status.BUILT
+    assert verification.verify_cell(line, cell, print, cold=False).outcome is VerificationOutcome.UNRECORDED
+    assert line.run(cell, print).status is CellStatus.BUILT
     for folder in (line.project.suite, line.project.tree.folder, line.project.templates):
         for path in folder.rglob("*"):
             os.utime(path, (YEAR_2040, YEAR_2040))
-    found = verify.verify(line, cell, print, cold=False)
-    assert (found.outcome, found.differences) == (Outcome.SAME, ())
+    found = verification.verify_cell(line, cell, print, cold=False)
+    assert (found.outcome, found.differences) == (VerificationOutcome.SAME, ())
     assert found.rebuilt == line.project.tree.load_record(cell).manifest.digest
     (line.project.suite / "test_more.py").write_text("")
-    stale = verify.verify(line, cell, print, cold=False)
-    assert (stale.outcome, stale.note) == (Outcome.STALE, "changed since it was recorded: the smoke suite")
+    stale = verification.verify_cell(line, cell, print, cold=False)
+    assert (stale.outcome, stale.note) == (VerificationOutcome.STALE, "changed since it was recorded: the smoke suite")
 
 
 def test_what_comes_out_otherwise_is_named_to_the_file(line):
@@ -45,9 +45,9 @@ def test_what_comes_out_otherwise_is_named_to_the_file(line):
     recipe = line.project.tree.folder / "recipe/install-layer"
     random = 'head -c 8 /dev/urandom > "$out/opt/knowngood/$name.random"\nchmod "$(shuf -n1 -e 600 640)" "$out/opt"\n'
     recipe.write_text(recipe.read_text().replace('rm -rf "$out/.cache"', random + 'rm -rf "$out/.cache"'))
-    assert line.run(cell, print).status is Status.BUILT
-    found = verify.verify(line, cell, print, cold=False)
-    assert found.outcome is Outcome.DIFFERENT
+    assert line.run(cell, print).status is CellStatus.BUILT
+    found = verification.verify_cell(line, cell, print, cold=False)
+    assert found.outcome is VerificationOutcome.DIFFERENT
     names = {layer.name for layer in line.project.tree.load(cell).layers}
     differences = {item.name: item.files for item in found.differences}
     assert names <= differences.keys() <= {*names, "config"}
@@ -56,9 +56,9 @@ def test_what_comes_out_otherwise_is_named_to_the_file(line):
     assert any(line.startswith("rootfs.diff_ids[") for line in differences["config"])
 
 
-@pytest.mark.skipif(bool(embedded.unsuitable()), reason=str(embedded.unsuitable()))
+@pytest.mark.skipif(bool(embedded_engine.describe_obstacle()), reason=str(embedded_engine.describe_obstacle()))
 def test_another_engine_with_another_data_root_gives_the_same_bytes(line):
     (cell,) = line.project.matrix.cells
-    assert line.run(cell, print).status is Status.BUILT
-    found = verify.verify(line, cell, print, cold=True)
-    assert (found.outcome, found.differences, found.note) == (Outcome.SAME, (), "")
+    assert line.run(cell, print).status is CellStatus.BUILT
+    found = verification.verify_cell(line, cell, print, cold=True)
+    assert (found.outcome, found.differences, found.note) == (VerificationOutcome.SAME, (), "")

@@ -1,6 +1,6 @@
-"""Small real libraries: compiled here where there is a gcc, else those that were compiled once, `elf/`.
+"""Small real libraries for tests: compiled on this machine if it has gcc, otherwise the stored ones in `elf/`.
 
-`python tests/unit/elf_samples.py` compiles those anew.
+`python tests/unit/elf_samples.py` compiles the stored ones again.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ KEPT = Path(__file__).with_name("elf")
 CXX11 = "NSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
 OLD = "Ss"
 ERROR = "_ZN3c105ErrorC2ENS_14SourceLocationE"
-"""c10::Error::Error(c10::SourceLocation, ...), the first symbol that a build for the other ABI misses."""
+"""c10::Error::Error(c10::SourceLocation, ...), the first symbol that a build for the other ABI lacks."""
 
 _FLAGS = ["-shared", "-nostdlib", "-fPIC", "-O1", "-s", "-Wl,-z,noseparate-code", "-Wl,--build-id=none"]
 _LESS = ["-fno-asynchronous-unwind-tables", "-Wl,--disable-new-dtags", "-Wa,--noexecstack"]
 
 
 def exported(*symbols: str) -> str:
-    """C that defines these symbols."""
+    """Return C source that defines these symbols."""
     return "".join(f'void f{n}(void) __asm__("{symbol}"); void f{n}(void) {{}}\n' for n, symbol in enumerate(symbols))
 
 
 def module(name: str, *undefined: str, code: bytes = b"", text: str = "") -> str:
-    """C of an extension module that needs some symbols, and has GPU code."""
+    """Return C source of an extension module that needs these symbols and has GPU code."""
     lines = [f'void u{n}(void) __asm__("{symbol}");' for n, symbol in enumerate(undefined)]
     calls = "".join(f"u{n}();" for n in range(len(undefined)))
     lines.append(f"void *PyInit_{name}(void) {{ {calls} return 0; }}")
@@ -59,7 +59,7 @@ NAMES = (
 
 
 def compiled(folder: Path) -> None:
-    """Compile all of them into a folder."""
+    """Compile all samples into a folder."""
 
     def make(name: str, source: str, *options: str, soname: str = "", script: str = "") -> None:
         (folder / "x.c").write_text(source)
@@ -104,7 +104,7 @@ def compiled(folder: Path) -> None:
 
 
 def put(folder: Path) -> None:
-    """All of them into an empty folder, compiled or kept."""
+    """Write all samples into an empty folder: compiled, or copied from the stored ones."""
     if shutil.which("gcc"):
         compiled(folder)
         return

@@ -1,4 +1,4 @@
-"""A registry of one folder on this machine's loopback, with faults to order, and tiny artefacts to put into it."""
+"""A package registry on the loopback interface that can be told to fail, and tiny artefacts to put into it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 @dataclass
 class Registry:
-    """Files by name, faults by file or project name, and what was asked for."""
+    """Files by name, faults by file or project name, and the names that were requested."""
 
     files: dict[str, bytes] = field(default_factory=dict)
     yanked: set[str] = field(default_factory=set)
     faults: dict[str, str] = field(default_factory=dict)
-    """`404`, `500`, `garbage` or `truncate`."""
-    asked: list[str] = field(default_factory=list)
+    """The fault of each name: `404`, `500`, `garbage` or `truncate`."""
+    requests: list[str] = field(default_factory=list)
     url: str = ""
 
     def page(self, project: str) -> str | None:
@@ -38,7 +38,7 @@ class Registry:
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """Answers for the registry that its class was given."""
+    """Answers requests for the registry in its class attribute."""
 
     registry: ClassVar[Registry]
     protocol_version = "HTTP/1.0"
@@ -49,7 +49,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self, *, head: bool = False) -> None:
         kind, name = self.path.strip("/").split("/", 1)
         fault = self.registry.faults.get(name, "")
-        self.registry.asked.append(name)
+        self.registry.requests.append(name)
         if fault.isdigit():
             self.answer(int(fault), b"no", head=head)
         elif kind == "simple":
@@ -85,12 +85,19 @@ class Handler(http.server.BaseHTTPRequestHandler):
         pass
 
 
+class Server(http.server.ThreadingHTTPServer):
+    """Accepts many connections at once, so that none is refused on a busy machine."""
+
+    request_queue_size = 128
+    daemon_threads = True
+
+
 @contextmanager
 def serve() -> Iterator[Registry]:
-    """A registry that answers until the block ends."""
+    """Serve a registry until the block ends."""
     registry = Registry()
     handler = type("OneRegistry", (Handler,), {"registry": registry})
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server = Server(("127.0.0.1", 0), handler)
     registry.url = f"http://127.0.0.1:{server.server_address[1]}/simple/"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
@@ -103,7 +110,7 @@ def serve() -> Iterator[Registry]:
 
 
 def wheel(members: dict[str, str | bytes]) -> bytes:
-    """A zip of these members."""
+    """Return a wheel with these members."""
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in members.items():
@@ -112,7 +119,7 @@ def wheel(members: dict[str, str | bytes]) -> bytes:
 
 
 def sdist(top: str, members: dict[str, str]) -> bytes:
-    """A `.tar.gz` of these members below one folder."""
+    """Return an sdist with these members below one folder."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w:gz") as archive:
         for name, content in members.items():
@@ -123,7 +130,7 @@ def sdist(top: str, members: dict[str, str]) -> bytes:
 
 
 def fatbin(*entries: tuple[int, int, int]) -> bytes:
-    """A fatbin with entries (kind, architecture, flags), each with 24 bytes of code."""
+    """Return a fatbin with entries (kind, architecture, flags), each with 24 bytes of code."""
     body = b"".join(
         struct.pack("<HHIQIIHHIIIQ", kind, 0x101, 64, 24, 0, 0, 0, 0, arch, 0, 0, flags) + bytes(16 + 24)
         for kind, arch, flags in entries
@@ -132,13 +139,13 @@ def fatbin(*entries: tuple[int, int, int]) -> bytes:
 
 
 def metadata(name: str, version: str, *requires: str, python: str = ">=3.10") -> str:
-    """The text of a METADATA file."""
+    """Return the text of a METADATA file."""
     lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}", f"Requires-Python: {python}"]
     return "\n".join([*lines, *(f"Requires-Dist: {line}" for line in requires)]) + "\n\n"
 
 
 def torch_wheel(version: str, *, cuda: str = "13.0", archs: tuple[int, ...] = (75, 80), flagged: str = "") -> bytes:
-    """A torch wheel with what the reader looks at."""
+    """Return a torch wheel with everything that the reader inspects."""
     flags = flagged or ";".join(f"-gencode;arch=compute_{arch},code=sm_{arch}" for arch in archs)
     code = fatbin(*((2, arch, 0x8011) for arch in archs))
     info = f"torch-{version}.dist-info"

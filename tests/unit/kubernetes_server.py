@@ -1,7 +1,7 @@
-"""A fake of a Kubernetes API server, with as much of the Job controller and the scheduler as a smoke run meets.
+"""A fake Kubernetes API server, with those parts of the Job controller and the scheduler that a smoke run uses.
 
-It answers over real HTTP, and holds what is created against the API's own schema. What it makes of it is written after
-the documentation, not taken from Kubernetes: it is a fake, and tests with it are unit tests. The kubelet is the test.
+It answers over real HTTP and checks created objects against the API's own schema. Its behaviour was written from the
+documentation, not taken from Kubernetes, so tests with it are unit tests. The tests play the part of the kubelet.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ INDEX = "batch.kubernetes.io/job-completion-index"
 
 @cache
 def schema(version, kind="job-batch-v1"):
-    """A kind of the API as a release describes it, with unknown fields refused."""
+    """Return the schema of an API kind in a release; it refuses unknown fields."""
     folder = f"kubernetes-json-schema/v{version}.0-local-strict"
     described, definitions = (
         Resource.from_contents(schema_contents(f"{folder}/{name}.json", version)) for name in (kind, "_definitions")
@@ -37,17 +37,19 @@ def schema(version, kind="job-batch-v1"):
 
 
 class Cluster:
-    """One namespace. `clock` is its own, and need not be right."""
+    """One namespace of a cluster. Its `clock` may differ from the real time."""
 
     def __init__(self, *, clock=None):
         self.clock = clock or datetime.now(UTC).replace(microsecond=0)
         self.nodes, self.jobs, self.pods, self.events, self.logs = {}, {}, {}, [], {}
         self.requests = []
         self.refuse = {}
-        """What a request is answered with instead: (method, ending of the path) to (code, reason, message)."""
+        """Answers that replace the real ones: (method, ending of the path) -> (code, reason, message)."""
         self.no_pods = ""
-        """What the Job controller is told when it makes a pod."""
+        """The error that the Job controller gets when it creates a pod."""
         self.serial = 0
+        self.strict = True
+        """Whether created objects are checked against the API's schema, which takes time."""
 
     def node(self, name, *, gpus=0, **labels):
         self.nodes[name] = {"labels": {**LABELS, **{key: str(value) for key, value in labels.items()}}, "gpus": gpus}
@@ -67,12 +69,11 @@ class Cluster:
         self.clock += timedelta(seconds=seconds)
         self.reconcile()
 
-    # What the kubelet says; the pod is named by the key of its Job's index.
+    # The part of the kubelet. A pod is identified by the key of its Job's index.
 
     def pod(self, key):
-        """The newest pod of a key."""
-        found = [pod for pod in self.pods.values() if self.key(pod) == key]
-        return found[-1]
+        """Return the newest pod of a key."""
+        return [pod for pod in self.pods.values() if self.key(pod) == key][-1]
 
     def key(self, pod):
         job = self.jobs[pod["metadata"]["ownerReferences"][0]["name"]]
@@ -90,7 +91,7 @@ class Cluster:
         self.logs[pod["metadata"]["name"]] = log.encode()
 
     def finish(self, key, code=0, *, log=None, message="", reason=None, pod_reason="", condition=None):
-        """The container ended, or (code None) the pod failed without it."""
+        """End the container, or, with code None, let the pod fail without it."""
         pod = self.pod(key)
         if code is not None:
             began = pod["status"]["containerStatuses"][0]["state"]["running"]["startedAt"]
@@ -151,7 +152,7 @@ class Cluster:
                 del self.pods[pod["metadata"]["name"]]
 
     def verdict(self, job, pod):
-        """What the pod failure policy says of a pod; `Count` where no rule does."""
+        """Return the action of the pod failure policy for a pod; `Count` if no rule applies."""
         if pod["status"]["phase"] != "Failed":
             return None
         for rule in job["spec"]["podFailurePolicy"]["rules"]:
@@ -229,7 +230,7 @@ class Cluster:
     # The API.
 
     def answer(self, method, path, query, body):
-        refused = [said for (verb, ending), said in self.refuse.items() if verb == method and path.endswith(ending)]
+        refused = [answer for (verb, ending), answer in self.refuse.items() if verb == method and path.endswith(ending)]
         if refused:
             return status(*refused[0])
         match = re.fullmatch(r"/(?:api|apis/batch)/v1/namespaces/([^/]+)/(jobs|pods|events)(?:/([^/]+))?(/log)?", path)
@@ -238,20 +239,21 @@ class Cluster:
             return self.create(namespace, body)
         if name is None:
             return self.listed(kind, query)
-        found = getattr(self, kind).get(name)
-        if found is None:
+        item = getattr(self, kind).get(name)
+        if item is None:
             return status(404, "NotFound", f'{kind} "{name}" not found')
         if log:
             waiting = status(400, "BadRequest", f'container "suite" in pod "{name}" is waiting to start')
             return (200, self.logs[name]) if name in self.logs else waiting
-        merge(found, body)
-        if kind == "pods" and found["status"]["phase"] == "Running":  # the kubelet sees its deadline
-            self.finish(self.key(found), 137, pod_reason="DeadlineExceeded", message="Pod was active too long")
+        merge(item, body)
+        if kind == "pods" and item["status"]["phase"] == "Running":  # the kubelet enforces the deadline
+            self.finish(self.key(item), 137, pod_reason="DeadlineExceeded", message="Pod was active too long")
         self.reconcile()
-        return 200, json.dumps(found).encode()
+        return 200, json.dumps(item).encode()
 
     def create(self, namespace, body):
-        schema(VERSION).validate(body)
+        if self.strict:
+            schema(VERSION).validate(body)
         assert body["metadata"]["namespace"] == namespace
         name = body["metadata"]["name"]
         if name in self.jobs:
@@ -318,7 +320,7 @@ def status(code, reason, message):
 
 @contextmanager
 def serving(cluster):
-    """The cluster's address."""
+    """Serve the cluster until the block ends; yield its address."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -346,7 +348,7 @@ def serving(cluster):
         daemon_threads = True
 
         def handle_error(self, *_):
-            pass  # a client that has gone
+            pass  # the client closed the connection
 
     server = Server(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)

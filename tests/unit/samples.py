@@ -1,12 +1,12 @@
-"""A small project and its parts, for tests."""
+"""A small matrix, its facts and its locks, for tests."""
 
 from __future__ import annotations
 
 import hashlib
 from pathlib import Path
 
-from knowngood import matrix
-from knowngood.locks.lock import Distribution
+from knowngood.core import matrix
+from knowngood.lock.cell_lock import Distribution
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -51,7 +51,7 @@ aliases:
 floors: {torch: 2.0}
 """
 
-KNOWLEDGE = matrix.Knowledge(
+KNOWLEDGE = matrix.MatrixFacts(
     torch={
         "2.11.0": matrix.TorchPins(cuda="13.0", triton="3.6.0", pythons=("3.11", "3.12")),
         "2.10.0": matrix.TorchPins(cuda="12.8", triton="3.5.1", pythons=("3.12",)),
@@ -66,11 +66,11 @@ KNOWLEDGE = matrix.Knowledge(
 
 
 def parsed(text: str = MATRIX) -> matrix.Matrix:
-    return matrix.parse(text, "matrix.yaml", KNOWLEDGE)
+    return matrix.parse_matrix(text, "matrix.yaml", KNOWLEDGE)
 
 
 def with_(*changes: tuple[str, str], text: str = MATRIX) -> str:
-    """The text with each first occurrence replaced."""
+    """Return the text with the first occurrence of each old part replaced."""
     for old, new in changes:
         assert old in text, old
         text = text.replace(old, new, 1)
@@ -84,7 +84,7 @@ def distribution(name: str, version: str = "1.0", size: int = 1000) -> Distribut
 
 
 def distributions(identity: str) -> list[Distribution]:
-    """A lock that fits one of the three cells."""
+    """Return the distributions of a lock that fits one of the three cells."""
     pins = {"torch": "2.11.0", "triton": "3.6.0", "nvidia-cuda-runtime": "13.0.96", "numpy": "2.4.6"}
     pins |= {
         FA4: {"transformers": "5.17.0", "flash-attn-4": "4.0.0b36"},

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from knowngood import cli
+from knowngood.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "smoke_tests/README.md"])
@@ -41,11 +41,11 @@ def commands(document, program):
 def test_knowngood_commands_parse(document):
     for text in commands(document, "knowngood"):
         words = [word for word in shlex.split(text) if word not in ("...", "…")]
-        if not words or (words[0] not in cli.COMMANDS and not re.fullmatch(r"[a-z-]+", words[0])):
+        if not words or (words[0] not in main.COMMANDS and not re.fullmatch(r"[a-z-]+", words[0])):
             continue
         words = [re.sub(r"<id>|ID|CELL|SELECT", "default", word) for word in words]
         try:
-            cli.parser(words[0]).parse_args(words)
+            main.build_parser(words[0]).parse_args(words)
         except SystemExit as error:
             pytest.fail(f"{document.name}: `knowngood {text}` is refused with exit {error.code}")
 
@@ -64,10 +64,10 @@ def test_the_readme_has_the_two_commands_of_ci():
 
 
 def test_the_summary_in_the_readme_has_the_columns_that_are_printed():
-    from knowngood.commands import build_matrix
-    from knowngood.project import Project
+    from knowngood.cli import build_matrix
+    from knowngood.project.checkout import Project
 
-    header = build_matrix.summary([], Project(ROOT)).splitlines()[0].split()
+    header = build_matrix.format_results([], Project(ROOT)).splitlines()[0].split()
     assert any(line.split() == header for line in (ROOT / "README.md").read_text().splitlines())
 
 

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from knowngood import resources
+from knowngood.core import local_files
 
-ROOT = resources.root()
+ROOT = local_files.data_folder()
 
 
 @pytest.fixture(scope="module")

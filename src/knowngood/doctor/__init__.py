@@ -1,4 +1,5 @@
-"""What a careful colleague would check on a machine: `seen` is described at the edges, judged by pure functions.
+"""The doctor: what this machine, environment or image is like, and what a careful colleague would say about it.
 
-Edges: `elf`, `environment`, `nvml`, `machine`, `labels`. Pure: `library`, `linking`, `seen`, `line`, and the judges.
+In: the file system, NVML, binaries, installed distributions. Out: one table line for each thing that was examined, with
+a fix. The probes read, and the pure judges decide. It never changes what it examines.
 """

@@ -1,4 +1,4 @@
-"""Installed binaries: whole, for this Python, loadable, for this torch, with code for this GPU. Pure."""
+"""Judges installed binaries: whole, for this Python, loadable, for this torch, with code for this GPU. Pure."""
 
 from __future__ import annotations
 
@@ -6,242 +6,231 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from knowngood.doctor.line import Line, Verdict
-from knowngood.doctor.seen import Binary, Seen
-from knowngood.doctor.unloadable import DRIVERS, Diagnose, later, loads, undefined, why
-from knowngood.fatbin import Code, in_order
-from knowngood.solving.relations import runs, sm
+from knowngood.compat.rule_relations import code_runs_on_gpu, parse_capability
+from knowngood.doctor.doctor_line import BAD, NOT_APPLICABLE, OK, WARN, DoctorLine
+from knowngood.doctor.load_failures import (
+    DRIVER_LIBRARIES,
+    LogDiagnosis,
+    explain_load_failure,
+    is_loadable,
+    lazily_missed_symbols,
+    undefined_symbols,
+)
+from knowngood.doctor.system_state import InstalledBinary, SystemState
+from knowngood.facts.gpu_code import GpuCode, sort_architectures
 
 _SHOWN = 3
 _NVIDIA = re.compile(r"nvidia-|cuda-")
 
 
-def lines(seen: Seen, gpus: Sequence[str], diagnose: Diagnose) -> Iterator[Line]:
-    """First torch, then a line for each distribution that has GPU code, is linked with torch or is broken."""
-    groups: dict[str, list[Binary]] = defaultdict(list)
-    for binary in seen.binaries:
+def judge_binaries(state: SystemState, gpus: Sequence[str], diagnose: LogDiagnosis) -> Iterator[DoctorLine]:
+    """Yield a line for torch, then for each distribution that has GPU code, is linked with torch or is broken.
+
+    `gpus` are the architectures to judge for. All other binaries share one line, and so do NVIDIA's libraries.
+    """
+    groups: dict[str, list[InstalledBinary]] = defaultdict(list)
+    for binary in state.binaries:
         groups[binary.distribution or "installed by nobody"].append(binary)
-    quiet: list[Binary] = []
-    without: list[Binary] = []
-    nvidia: list[tuple[str, Line]] = []
-    made: list[Line] = []
+    quiet: list[InstalledBinary] = []
+    optional: list[InstalledBinary] = []
+    nvidia: list[str] = []
     for name, binaries in sorted(groups.items(), key=lambda item: (not item[0].startswith("torch "), item[0])):
-        group = _Group(name, binaries, seen, gpus, diagnose)
-        line = group.line()
+        group = _BinaryGroup(name, binaries, state, gpus, diagnose)
+        line = group.judge()
         of_interest = any(item.code or item.torch for item in binaries) or name.startswith("torch ")
-        if line.verdict in (Verdict.OK, Verdict.NOT_APPLICABLE) and not of_interest:
+        if line.verdict in (OK, NOT_APPLICABLE) and not of_interest:
             quiet += binaries
-            without += group.unloadable()
-        elif line.verdict is Verdict.OK and _NVIDIA.match(name):
-            nvidia.append((name, line))
+            optional += group.unloadable_modules()
+        elif line.verdict is OK and _NVIDIA.match(name):
+            nvidia.append(re.sub(r"^nvidia-|-cu\d+(?= )", "", name))
         else:
-            made.append(line)
-    yield from made
+            yield line
     if nvidia:
-        yield Line(
-            id="binary:nvidia",
-            what="NVIDIA's libraries",
-            seen=", ".join(re.sub(r"^nvidia-|-cu\d+(?= )", "", name) for name, _ in nvidia),
-            verdict=Verdict.OK,
-        )
+        yield DoctorLine("binary:nvidia", "NVIDIA's libraries", ", ".join(nvidia))
     if quiet:
-        yield _others(quiet, without)
+        yield _quiet_binaries_line(quiet, optional)
 
 
-def _others(binaries: Sequence[Binary], without: Sequence[Binary]) -> Line:
-    """The line about all that is in order; `without` are optional modules that lack something."""
+def _quiet_binaries_line(binaries: Sequence[InstalledBinary], optional: Sequence[InstalledBinary]) -> DoctorLine:
+    """Return the line about all binaries that are in order; `optional` are modules among them that lack something."""
     count = len({item.distribution for item in binaries})
     shown = f"{len(binaries)} libraries of {count} distributions: whole"
-    if without:
-        names = ", ".join(item.path.rpartition("/")[2].partition(".cpython")[0] for item in without[:_SHOWN])
-        more = f" and {len(without) - _SHOWN} more" if without[_SHOWN:] else ""
+    if optional:
+        names = ", ".join(item.path.rpartition("/")[2].partition(".cpython")[0] for item in optional[:_SHOWN])
+        more = f" and {len(optional) - _SHOWN} more" if optional[_SHOWN:] else ""
         shown += f"; optional modules that cannot be loaded here: {names}{more}"
     else:
         shown += ", and what they need is found"
-    return Line(id="binary:others", what="other binaries", seen=shown, verdict=Verdict.OK)
+    return DoctorLine("binary:others", "other binaries", shown)
 
 
-class _Group:
+class _BinaryGroup:
     """The binaries of one distribution."""
 
     def __init__(
-        self, name: str, binaries: Sequence[Binary], seen: Seen, gpus: Sequence[str], diagnose: Diagnose
-    ) -> None:
-        self.name, self.binaries, self.seen, self.gpus, self.diagnose = name, binaries, seen, gpus, diagnose
-        self.package = name.partition(" ")[0]
-
-    def line(self) -> Line:
-        """The gravest of what is wrong, or that nothing is."""
-        for judge in (self._damaged, self._python, self._unloadable, self._abi, self._numpy, self._gpu, self._later):
-            if line := judge():
-                return line
-        return self._line(Verdict.OK)
-
-    def _line(
         self,
-        verdict: Verdict,
-        because: str = "",
-        *fix: str,
-        seen: str = "",
-        incidents: tuple[str, ...] = (),
-    ) -> Line:
-        return Line(
-            id=f"binary:{self.package}",
-            what=self.name.partition("+")[0],
-            seen=seen or self._shown(),
-            verdict=verdict,
-            because=because,
-            fix=fix,
-            incidents=incidents,
-        )
+        name: str,
+        binaries: Sequence[InstalledBinary],
+        state: SystemState,
+        gpus: Sequence[str],
+        diagnose: LogDiagnosis,
+    ) -> None:
+        self.name, self.binaries, self.state, self.gpus, self.diagnose = name, binaries, state, gpus, diagnose
+        self.package = name.partition(" ")[0]
+        self.loadable = [item for item in binaries if is_loadable(item, state)]
 
-    def _shown(self) -> str:
-        loadable = [item for item in self.binaries if self._loads(item)]
-        codes = [item for item in loadable if item.code]
-        if not codes:
+    def judge(self) -> DoctorLine:
+        """Return the line about the gravest fault, or one without a fault."""
+        judges = (
+            self._judge_damage,
+            self._judge_python,
+            self._judge_loading,
+            self._judge_abi,
+            self._judge_numpy,
+            self._judge_gpu_code,
+            self._judge_lazy_symbols,
+        )
+        return next((line for judge in judges if (line := judge())), self._line())
+
+    def unloadable_modules(self) -> list[InstalledBinary]:
+        """Return the modules of this Python that cannot be loaded here, which is no fault in optional ones."""
+        return [item for item in self.binaries if item.module and not item.other_python and item not in self.loadable]
+
+    def _line(self, observation: str = "") -> DoctorLine:
+        return DoctorLine(f"binary:{self.package}", self.name.partition("+")[0], observation or self._describe())
+
+    def _describe(self) -> str:
+        with_code = [item for item in self.loadable if item.code]
+        if not with_code:
             return f"{len(self.binaries)} libraries, no GPU code" if len(self.binaries) > 1 else "no GPU code"
-        largest = max(codes, key=lambda item: sum(item.code.values()))
+        largest = max(with_code, key=_amount_of_code)
         code = next(iter(largest.code))
-        text = carried(code)
-        more = frozenset().union(*(frozenset(c.sass) for item in codes for c in item.code)) - code.sass
-        text += f"; some kernels for {', '.join(in_order(frozenset(more)))} too" if more else ""
-        others = len(self.binaries) - len(loadable)
+        text = describe_gpu_code(code)
+        more = frozenset().union(*(item.sass for binary in with_code for item in binary.code)) - code.sass
+        text += f"; some kernels for {', '.join(sort_architectures(frozenset(more)))} too" if more else ""
         local = self.name.partition("+")[2]
         text += f"; build {local}" if local else ""
+        others = len(self.binaries) - len(self.loadable)
         return text + (f"; {others} of {len(self.binaries)} libraries are for other systems" if others else "")
 
-    def unloadable(self) -> list[Binary]:
-        """Modules that cannot be loaded here, which is no fault."""
-        return [item for item in self.binaries if item.module and not item.other_python and not self._loads(item)]
-
-    def _loads(self, binary: Binary) -> bool:
-        return loads(binary, self.seen)
-
-    def _reinstall(self) -> str:
-        return f"reinstall it: pip install --force-reinstall --no-deps --no-cache-dir {self.name.replace(' ', '==')}"
-
-    def _damaged(self) -> Line | None:
+    def _judge_damage(self) -> DoctorLine | None:
         damaged = [item for item in self.binaries if item.damaged]
         if not damaged:
             return None
         more = f" (and {len(damaged) - 1} more)" if damaged[1:] else ""
-        return self._line(Verdict.BAD, f"{damaged[0].damaged}{more}", self._reinstall(), seen=damaged[0].path)
+        pin = self.name.replace(" ", "==")
+        fix = f"reinstall it: pip install --force-reinstall --no-deps --no-cache-dir {pin}"
+        return self._line(damaged[0].path).judged(BAD, f"{damaged[0].damaged}{more}", fix)
 
-    def _python(self) -> Line | None:
-        """Modules of another Python, where there is none of this one beside them."""
-        tag = self.seen.python.tag if self.seen.python else ""
+    def _judge_python(self) -> DoctorLine | None:
+        """Judge modules of another Python, unless the same module for this Python is beside them."""
+        tag = self.state.python.tag if self.state.python else ""
         stems = {_stem(item.path) for item in self.binaries if not item.other_python}
         wrong = [item for item in self.binaries if item.other_python and _stem(item.path) not in stems]
         if not wrong:
             return None
-        because = f"it was compiled for {wrong[0].other_python.split('-x86')[0]}; this Python is {tag.split('-x86')[0]}"
-        return self._line(
-            Verdict.BAD,
-            f"{because}, and does not see it",
+        other, own = wrong[0].other_python.split("-x86")[0], tag.split("-x86")[0]
+        return self._line(wrong[0].path).judged(
+            BAD,
+            f"it was compiled for {other}; this Python is {own}, and does not find it",
             f"a wheel or a build of {self.package} for this Python",
-            seen=wrong[0].path,
             incidents=("flash-attn-wheel-other-python",) if self.package == "flash-attn" else (),
         )
 
-    def _unloadable(self) -> Line | None:
-        """What Python loads for certain must load; of what is loaded on demand, one library with GPU code."""
+    def _judge_loading(self) -> DoctorLine | None:
+        """Judge what Python certainly loads; of what is loaded on demand, one library with GPU code must load."""
         whole = [item for item in self.binaries if not item.other_python]
-        failing = [item for item in whole if item.used and not self._loads(item)]
-        own = [item for item in failing if self._own_fault(item)]
-        if own and not self._grave(own, whole):
+        failing = [item for item in whole if item.used and item not in self.loadable]
+        own = [item for item in failing if self._is_own_fault(item)]
+        if own and not self._is_grave(own, whole):
             return None
+        if failing and not own:
+            because = "torch itself cannot be loaded (its line says why)"
+            return self._line(failing[0].path).judged(BAD, because, "repair torch first")
         if not own:
-            with_code = [item for item in whole if item.code and not item.used]
-            if failing:
-                return self._line(
-                    Verdict.BAD,
-                    "torch itself cannot be loaded (its line says why)",
-                    "mend torch first",
-                    seen=failing[0].path,
-                )
-            if not with_code or any(self._loads(item) for item in with_code) or any(item.used for item in whole):
+            own = [item for item in whole if item.code and not item.used]
+            if not own or any(item in self.loadable for item in own) or any(item.used for item in whole):
                 return None
-            own = with_code
-        worst = max(own, key=lambda item: (sum(item.code.values()), len(undefined(item, self.seen))))
-        cause = why(worst, self.package, self.seen, self.diagnose)
-        return self._line(Verdict.BAD, cause.because, *cause.fix, seen=worst.path, incidents=cause.incidents)
+        worst = max(own, key=lambda item: (_amount_of_code(item), len(undefined_symbols(item, self.state))))
+        failure = explain_load_failure(worst, self.package, self.state, self.diagnose)
+        return self._line(worst.path).judged(BAD, failure.because, *failure.fix, incidents=failure.incidents)
 
-    def _later(self) -> Line | None:
-        """What is missed only when it is called, in the library with the most GPU code."""
-        late = [(item, names) for item in self.binaries if (names := later(item))]
-        if not late:
-            return None
-        worst, names = max(late, key=lambda pair: sum(pair[0].code.values()))
-        shown = "; ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if names[_SHOWN:] else "")
-        because = f"it is loaded lazily, and fails when it calls what no library here has ({len(names)}): {shown}"
-        return self._line(Verdict.WARN, because, seen=worst.path)
-
-    def _grave(self, failing: Sequence[Binary], whole: Sequence[Binary]) -> bool:
-        """Not only modules that a package tries and does without: numba's for TBB, mpi4py's for each MPI."""
+    def _is_grave(self, failing: Sequence[InstalledBinary], whole: Sequence[InstalledBinary]) -> bool:
+        """Return false for modules that a package tries and does without: numba's for TBB, mpi4py's for each MPI."""
         sure = any(item.torch or item.linked.versions for item in failing) or self.package == "torch"
         return sure or len(failing) == sum(item.used for item in whole)
 
-    def _own_fault(self, binary: Binary) -> bool:
-        """Not that of a library of another distribution which it needs."""
+    def _is_own_fault(self, binary: InstalledBinary) -> bool:
+        """Return false when the fault is in a library of another distribution that this one needs."""
         paths = tuple(f"/{item.path}" for item in self.binaries)
-        missing = [by for name, by in binary.linked.missing if name not in DRIVERS]
-        return bool(undefined(binary, self.seen) or binary.linked.versions or any(by.endswith(paths) for by in missing))
+        missing = [by for name, by in binary.linked.missing if name not in DRIVER_LIBRARIES]
+        undefined = undefined_symbols(binary, self.state)
+        return bool(undefined or binary.linked.versions or any(by.endswith(paths) for by in missing))
 
-    def _abi(self) -> Line | None:
-        torch = self.seen.torch
-        wrong = [item for item in self.binaries if torch and item.cxx11abi is not None and torch.cxx11abi is not None]
-        wrong = [item for item in wrong if torch and item.cxx11abi != torch.cxx11abi]
-        if not wrong or torch is None:
+    def _judge_abi(self) -> DoctorLine | None:
+        torch_abi = self.state.torch.cxx11abi if self.state.torch else None
+        wrong = [
+            item for item in self.binaries if None not in (item.cxx11abi, torch_abi) and item.cxx11abi != torch_abi
+        ]
+        if not wrong:
             return None
-        because = f"its C++11 ABI is {str(wrong[0].cxx11abi).lower()}, torch's is {str(torch.cxx11abi).lower()}"
-        return self._line(
-            Verdict.BAD,
-            because,
-            f"a build of {self.package} with cxx11abi{str(torch.cxx11abi).upper()}",
-            seen=wrong[0].path,
+        return self._line(wrong[0].path).judged(
+            BAD,
+            f"its C++11 ABI is {str(wrong[0].cxx11abi).lower()}, torch's is {str(torch_abi).lower()}",
+            f"a build of {self.package} with cxx11abi{str(torch_abi).upper()}",
             incidents=("flash-attn-cxx11-abi",) if self.package == "flash-attn" else (),
         )
 
-    def _numpy(self) -> Line | None:
-        numpy = self.seen.packages.get("numpy", "1")
+    def _judge_numpy(self) -> DoctorLine | None:
+        numpy = self.state.packages.get("numpy", "1")
         old = [item for item in self.binaries if item.numpy_1]
         if not old or int(numpy.partition(".")[0]) < 2:
             return None
-        return self._line(
-            Verdict.BAD,
-            f"it was compiled with NumPy 1 and fails with NumPy {numpy}",
-            "pip install 'numpy<2', or a newer release of it",
-            seen=old[0].path,
-            incidents=("numpy-1-binary-on-numpy-2",),
-        )
+        because = f"it was compiled with NumPy 1 and fails with NumPy {numpy}"
+        fix = f"pip install 'numpy<2', or a newer release of {self.package}"
+        return self._line(old[0].path).judged(BAD, because, fix, incidents=("numpy-1-binary-on-numpy-2",))
 
-    def _gpu(self) -> Line | None:
-        with_code = [item for item in self.binaries if item.code and self._loads(item)]
-        if not with_code or _NVIDIA.match(self.name):  # whose libraries keep code in containers of their own, too
+    def _judge_gpu_code(self) -> DoctorLine | None:
+        """Judge whether there is code for each GPU; NVIDIA's own libraries also keep code in forms of their own."""
+        with_code = [item for item in self.loadable if item.code]
+        if not with_code or _NVIDIA.match(self.name):
             return None
         for gpu in self.gpus:
-            runnable = [item for item in with_code if any(runs(gpu, code.sass, code.ptx) for code in item.code)]
+            runnable = [item for item in with_code if any(code_runs_on_gpu(gpu, c.sass, c.ptx) for c in item.code)]
+            if not runnable or (self.package == "torch" and not any("libtorch_cuda.so" in x.path for x in runnable)):
+                blackwell = self.package == "torch" and parse_capability(gpu) >= (10, 0)
+                return self._line().judged(
+                    BAD,
+                    f"it has no code that runs on {gpu}, whatever the driver",
+                    f"a build of {self.package} for {gpu}; knowngood pick --gpu {gpu} names versions that fit together",
+                    incidents=("torch-without-blackwell" if blackwell else "cuda-no-kernel-image",),
+                )
             lacking = sorted(item.path.rpartition("/")[2] for item in with_code if item not in runnable)
-            if runnable and (self.package != "torch" or any("libtorch_cuda.so" in item.path for item in runnable)):
-                if lacking:
-                    because = f"{', '.join(lacking)} has no code that runs on {gpu}: what is in it does not work there"
-                    return self._line(Verdict.WARN, because)
-                continue
-            new = self.package == "torch" and sm(gpu) >= (10, 0)
-            return self._line(
-                Verdict.BAD,
-                f"it has no code that runs on {gpu}, whatever the driver",
-                f"a build of {self.package} for {gpu}; knowngood pick --gpu {gpu} says which versions fit together",
-                incidents=("torch-without-blackwell" if new else "cuda-no-kernel-image",),
-            )
+            if lacking:
+                because = f"{', '.join(lacking)} has no code that runs on {gpu}: its functions do not work there"
+                return self._line().judged(WARN, because)
         return None
 
+    def _judge_lazy_symbols(self) -> DoctorLine | None:
+        """Judge symbols that are missed only in a call, in the library with the most GPU code."""
+        late = [(item, names) for item in self.binaries if (names := lazily_missed_symbols(item))]
+        if not late:
+            return None
+        worst, names = max(late, key=lambda pair: _amount_of_code(pair[0]))
+        shown = "; ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if names[_SHOWN:] else "")
+        because = f"it is loaded lazily, and fails when it calls what no library here has ({len(names)}): {shown}"
+        return self._line(worst.path).judged(WARN, because)
 
-def carried(code: Code) -> str:
-    """`sm_75, sm_80; PTX from 90`"""
-    parts = [", ".join(f"sm_{arch}" for arch in in_order(code.sass))] if code.sass else []
-    parts += [f"PTX {', '.join(in_order(code.ptx))}"] if code.ptx else []
+
+def describe_gpu_code(code: GpuCode) -> str:
+    """Return the architectures of a fatbin: `sm_75, sm_80; PTX 90`."""
+    parts = [", ".join(f"sm_{arch}" for arch in sort_architectures(code.sass))] if code.sass else []
+    parts += [f"PTX {', '.join(sort_architectures(code.ptx))}"] if code.ptx else []
     return "; ".join(parts)
+
+
+def _amount_of_code(binary: InstalledBinary) -> int:
+    return sum(binary.code.values())
 
 
 def _stem(path: str) -> str:

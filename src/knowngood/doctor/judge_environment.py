@@ -1,4 +1,4 @@
-"""The interpreter, the metadata, distributions that disturb each other, and versions by `check`. Pure."""
+"""Judges the interpreter, the metadata, distributions that disturb each other, and versions by `check`. Pure."""
 
 from __future__ import annotations
 
@@ -6,212 +6,182 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from knowngood.doctor.line import Line, Verdict
-from knowngood.doctor.seen import Distribution, Overlap, Seen
+from knowngood.doctor.doctor_line import BAD, NOT_APPLICABLE, OK, UNKNOWN, WARN, DoctorLine, DoctorVerdict
+from knowngood.doctor.system_state import FileOverlap, InstalledDistribution, SystemState
 
 if TYPE_CHECKING:
-    from knowngood.solving.findings import Finding
-    from knowngood.solving.verdict import Result
+    from knowngood.compat.check_answer import CheckAnswer
+    from knowngood.compat.findings import Finding
 
-_OWN = frozenset({"driver-for-cuda", "torch-runs-on-gpu", "binary:torch:glibc"})
-"""Findings of `check` that lines of the doctor say better, having seen the binary itself."""
-_TRIFLES = ("tests/", "test/", "docs/", "examples/", "benchmarks/", "LICENSE", "README", "licenses/")
-
-
-def lines(seen: Seen, checked: Result | None) -> Iterator[Line]:
-    """All of them."""
-    yield _python(seen)
-    yield _torch(seen)
-    yield _metadata(seen)
-    yield from _twice(seen, checked)
-    yield from _shared(seen)
-    if checked is not None:
-        yield from _versions(seen, checked)
+_JUDGED_ELSEWHERE = frozenset({"driver-for-cuda", "torch-runs-on-gpu", "binary:torch:glibc"})
+"""Findings of `check` that other lines state better, because the doctor has examined the binary itself."""
+_HARMLESS_FILES = ("tests/", "test/", "docs/", "examples/", "benchmarks/", "LICENSE", "README", "licenses/")
 
 
-def _python(seen: Seen) -> Line:
-    python = seen.python
+def judge_environment(state: SystemState, answer: CheckAnswer | None) -> Iterator[DoctorLine]:
+    """Judge the environment, the interpreter first; `answer` is what `check` says about its versions."""
+    yield _judge_python(state)
+    yield _judge_torch(state)
+    yield _judge_metadata(state)
+    yield from _judge_duplicates(state, answer)
+    yield from _judge_overlaps(state)
+    if answer is not None:
+        yield from _judge_versions(state, answer)
+
+
+def _judge_python(state: SystemState) -> DoctorLine:
+    python = state.python
     if python is None:
-        return Line(id="python", what="Python", seen="not looked at", verdict=Verdict.NOT_APPLICABLE)
-    shown = f"{python.version or '?'}, {python.path} ({python.why})"
+        return DoctorLine("python", "Python", "not examined").judged(NOT_APPLICABLE)
+    line = DoctorLine("python", "Python", f"{python.version or '?'}, {python.path} ({python.why})")
     if python.problem:
-        fix = "make the environment anew, or name another interpreter with --python"
-        return Line(id="python", what="Python", seen=shown, verdict=Verdict.BAD, because=python.problem, fix=(fix,))
-    return Line(id="python", what="Python", seen=shown, verdict=Verdict.OK)
+        fix = "create the environment again, or name another interpreter with --python"
+        return line.judged(BAD, python.problem, fix)
+    return line
 
 
-def _torch(seen: Seen) -> Line:
-    torch = seen.torch
+def _judge_torch(state: SystemState) -> DoctorLine:
+    torch = state.torch
     if torch is None:
-        return Line(id="torch", what="torch", seen="not installed", verdict=Verdict.NOT_APPLICABLE)
+        return DoctorLine("torch", "torch", "not installed").judged(NOT_APPLICABLE)
     abi = {True: ", C++11 ABI", False: ", old C++ ABI", None: ""}[torch.cxx11abi]
-    installed = seen.packages.get("torch", "")
-    shown = f"{torch.version}, CUDA {torch.cuda}{abi}" if torch.cuda else f"{torch.version}, a CPU build{abi}"
+    cuda = f"CUDA {torch.cuda}" if torch.cuda else "a CPU build"
+    line = DoctorLine("torch", "torch", f"{torch.version}, {cuda}{abi}")
+    installed = state.packages.get("torch", "")
     if installed and installed.partition("+")[0] != torch.version.partition("+")[0]:
-        return Line(
-            id="torch",
-            what="torch",
-            seen=shown,
-            verdict=Verdict.BAD,
-            because=f"its metadata says {installed}, its files are of {torch.version}",
-            fix=(f"pip install --force-reinstall --no-cache-dir torch=={installed.partition('+')[0]}",),
-        )
-    if torch.cuda is None and seen.nvidia.gpus:
+        because = f"its metadata says {installed}, its files are of {torch.version}"
+        fix = f"pip install --force-reinstall --no-cache-dir torch=={installed.partition('+')[0]}"
+        return line.judged(BAD, because, fix)
+    if torch.cuda is None and state.nvidia.gpus:
         because = "there is a GPU, and this torch has no CUDA"
-        fix = "reinstall torch from the default index, without +cpu"
-        return Line(id="torch", what="torch", seen=shown, verdict=Verdict.BAD, because=because, fix=(fix,))
-    return Line(id="torch", what="torch", seen=shown, verdict=Verdict.OK)
+        return line.judged(BAD, because, "reinstall torch from the default index, without +cpu")
+    return line
 
 
-def _metadata(seen: Seen) -> Line:
-    count = f"{len(seen.distributions)} distributions"
-    if not seen.broken:
-        return Line(id="metadata", what="metadata", seen=count, verdict=Verdict.OK)
-    path, why = next(iter(seen.broken.items()))
-    more = f" (and {len(seen.broken) - 1} more)" if len(seen.broken) > 1 else ""
-    return Line(
-        id="metadata",
-        what="metadata",
-        seen=f"{count}; {path}{more}",
-        verdict=Verdict.WARN,
-        because=f"{why}; pip, and programs that ask for versions, go wrong on it",
-        fix=(f"remove {path}, and install what it was again",),
-    )
+def _judge_metadata(state: SystemState) -> DoctorLine:
+    count = f"{len(state.distributions)} distributions"
+    if not state.broken:
+        return DoctorLine("metadata", "metadata", count)
+    path, why = next(iter(state.broken.items()))
+    more = f" (and {len(state.broken) - 1} more)" if len(state.broken) > 1 else ""
+    because = f"{why}; pip, and programs that ask for versions, fail or err because of it"
+    fix = f"remove {path}, and reinstall the distribution that it belonged to"
+    return DoctorLine("metadata", "metadata", f"{count}; {path}{more}").judged(WARN, because, fix)
 
 
-def _twice(seen: Seen, checked: Result | None) -> Iterator[Line]:
-    """A distribution that is installed more than once: Python takes the first, its files may be the other's.
+def _judge_duplicates(state: SystemState, answer: CheckAnswer | None) -> Iterator[DoctorLine]:
+    """Judge distributions that are installed more than once: Python takes the first, its files may be the other's.
 
-    In different folders (Debian's, the user's) that is normal, and told of what has binaries or facts.
+    In different folders (Debian's, the user's) that is normal; only distributions with binaries or facts get a line.
     """
-    told = {(item.distribution or "").partition(" ")[0] for item in seen.binaries}
-    told |= seen.packages.keys() - checked.uncovered.keys() if checked else set()
-    found: dict[str, list[Distribution]] = defaultdict(list)
-    for item in seen.distributions:
-        found[item.name].append(item)
-    for name, items in found.items():
-        places = {item.info.rpartition("/")[0] for item in items}
-        together = len(places) == 1
-        versions = {item.version for item in items}
-        if len(items) < 2 or (together and len(versions) == 1):  # Debian's have .dist-info and .egg-info of one release
+    important = {(item.distribution or "").partition(" ")[0] for item in state.binaries}
+    important |= state.packages.keys() - answer.uncovered.keys() if answer else set()
+    by_name: dict[str, list[InstalledDistribution]] = defaultdict(list)
+    for item in state.distributions:
+        by_name[item.name].append(item)
+    for name, items in by_name.items():
+        one_folder = len({item.info.rpartition("/")[0] for item in items}) == 1
+        one_version = len({item.version for item in items}) == 1
+        if len(items) < 2 or (one_folder and one_version):  # Debian has a .dist-info and an .egg-info for one release
             continue
-        if not together and name not in told:
+        if not one_folder and name not in important:
             continue
-        yield Line(
-            id=f"twice:{name}",
-            what=f"{name} installed twice",
-            seen=", ".join(item.info for item in items),
-            verdict=Verdict.BAD if together else Verdict.WARN,
-            because="two releases in one folder: of some files nobody knows whose they are"
-            if together
-            else f"Python takes {items[0].version} of {items[0].info.rpartition('/')[0]}"
-            + ("; the other one is never seen" if len(versions) > 1 else ""),
-            fix=(f"pip uninstall -y {name}, until it says that there is none; then install one",),
-            incidents=("flash-attn-two-installations",) if name == "flash-attn" and len(versions) > 1 else (),
+        if one_folder:
+            because = "two releases in one folder: which of them a file belongs to is not known"
+        else:
+            because = f"Python takes {items[0].version} of {items[0].info.rpartition('/')[0]}"
+            because += "" if one_version else "; the other one is never used"
+        line = DoctorLine(f"twice:{name}", f"{name} installed twice", ", ".join(item.info for item in items))
+        yield line.judged(
+            BAD if one_folder else WARN,
+            because,
+            f"pip uninstall -y {name}, until it says that none is installed; then install one",
+            incidents=("flash-attn-two-installations",) if name == "flash-attn" and not one_version else (),
         )
 
 
-def _shared(seen: Seen) -> Iterator[Line]:
-    """Different distributions that wrote the same files."""
-    harmless: list[Overlap] = []
-    for item in seen.overlaps:
+def _judge_overlaps(state: SystemState) -> Iterator[DoctorLine]:
+    """Judge different distributions that wrote the same files."""
+    subject = "files of two distributions"
+    harmless: list[FileOverlap] = []
+    for item in state.overlaps:
         first, second = (text.partition(" ")[0] for text in (item.first, item.second))
         if first == second:
-            continue  # the line about two installations
-        paths = [_inside(seen, path) for path in item.paths]
-        if not [path for path in paths if not path.startswith(_TRIFLES) and path.count("/")]:
+            continue  # `_judge_duplicates` has a line about it
+        paths = [_relative_path(state, path) for path in item.paths]
+        if all(path.startswith(_HARMLESS_FILES) or "/" not in path for path in paths):
             harmless.append(item)
             continue
         more = f" and {len(paths) - 1} more files" if paths[1:] else ""
-        flash = {first, second} == {"flash-attn", "flash-attn-4"}
-        yield Line(
-            id=f"shared:{first}:{second}",
-            what="files of two distributions",
-            seen=f"{item.first} and {item.second}: {paths[0]}{more}",
-            verdict=Verdict.WARN,
-            because="both wrote them, and not the same: the last one won; to uninstall one breaks the other",
-            fix=(
-                f"install {second} last (flash_attn/cute is its own)"
-                if flash
-                else f"uninstall {first} or {second}, and install the other again",
-            ),
+        line = DoctorLine(f"shared:{first}:{second}", subject, f"{item.first} and {item.second}: {paths[0]}{more}")
+        yield line.judged(
+            WARN,
+            "both wrote them, with different contents: the last one won; to uninstall one breaks the other",
+            f"install {second} last (flash_attn/cute belongs to it)"
+            if {first, second} == {"flash-attn", "flash-attn-4"}
+            else f"uninstall {first} or {second}, and install the other again",
         )
     if harmless:
         names = ", ".join(f"{item.first} and {item.second}" for item in harmless[:2])
-        yield Line(
-            id="shared",
-            what="files of two distributions",
-            seen=f"only tests, examples or licences ({names})",
-            verdict=Verdict.OK,
-        )
+        yield DoctorLine("shared", subject, f"only tests, examples or licences ({names})")
 
 
-def _inside(seen: Seen, path: str) -> str:
-    folders = seen.python.folders if seen.python else ()
+def _relative_path(state: SystemState, path: str) -> str:
+    folders = state.python.folders if state.python else ()
     return next((path.removeprefix(f"{folder}/") for folder in folders if path.startswith(f"{folder}/")), path)
 
 
-def _versions(seen: Seen, checked: Result) -> Iterator[Line]:
-    graver = {"error": Verdict.BAD, "warning": Verdict.WARN}
-    told = [item for item in checked.findings if item.id not in _OWN and item.severity in graver]
-    findings = [item for item in told if not item.when]
-    first = next((item for item in findings if item.severity == "error"), None)
+def _judge_versions(state: SystemState, answer: CheckAnswer) -> Iterator[DoctorLine]:
+    verdicts = {"error": BAD, "warning": WARN}
+    relevant = [item for item in answer.findings if item.id not in _JUDGED_ELSEWHERE and item.severity in verdicts]
+    findings = [item for item in relevant if not item.when]
+    first_error = next((item for item in findings if item.severity == "error"), None)
     for item in findings:
-        yield _finding(item, graver[item.severity], checked.changes if item is first else None)
-    if conditional := [item for item in told if item.when]:
-        yield _conditional(conditional)
-    if first is not None:
-        return
-    known = len(seen.packages) - len(checked.uncovered)
-    shown = f"{known} of {len(seen.packages)} distributions have facts"
-    word = str(checked.verdict)
-    verdict = {"unknown": Verdict.UNKNOWN}.get(word, Verdict.OK)
-    if word == "broken":  # by what lines of their own say
-        word, verdict = "no rule but those above is broken", Verdict.OK
-    elif known <= 0:
-        verdict = Verdict.NOT_APPLICABLE
-    unknown = [item.because for item in checked.findings if item.id.startswith("unknown:")]
-    yield Line(
-        id="versions",
-        what="versions",
-        seen=f"{word}; {shown}",
-        verdict=verdict,
-        because=unknown[0] if verdict is Verdict.UNKNOWN and unknown else "",
-        fix=("knowngood check --here says it in full",) if verdict is Verdict.UNKNOWN else (),
-        source=checked.evidence,
-    )
+        yield _finding_line(item, verdicts[item.severity], answer.changes if item is first_error else None)
+    if conditional := [item for item in relevant if item.when]:
+        yield _conditional_line(conditional)
+    if first_error is None:
+        yield _coverage_line(state, answer)
 
 
-def _conditional(findings: list[Finding]) -> Line:
-    """What fails in a certain use only, of which nothing is seen here."""
+def _coverage_line(state: SystemState, answer: CheckAnswer) -> DoctorLine:
+    """Return the line for versions without an error: what `check` answers, and how much of them has facts."""
+    covered = len(state.packages) - len(answer.uncovered)
+    word = str(answer.verdict)
+    if word == "broken":  # by findings that have lines of their own
+        word, verdict = "no rule but those above is broken", OK
+    elif covered <= 0:
+        verdict = NOT_APPLICABLE
+    else:
+        verdict = UNKNOWN if word == "unknown" else OK
+    line = DoctorLine("versions", "versions", f"{word}; {covered} of {len(state.packages)} distributions have facts")
+    if verdict is not UNKNOWN:
+        return line.judged(verdict, source=answer.evidence)
+    because = next((item.because for item in answer.findings if item.id.startswith("unknown:")), "")
+    return line.judged(UNKNOWN, because, "knowngood check --here gives the full answer", source=answer.evidence)
+
+
+def _conditional_line(findings: list[Finding]) -> DoctorLine:
+    """Return the line about failures of certain uses; whether somebody uses it so cannot be observed here."""
     keys = sorted({key for item in findings for key in item.when})
-    return Line(
-        id="versions:use",
-        what="ways of use that fail",
-        seen=f"{len(findings)} are known of these versions, by {', '.join(keys)}; "
-        "knowngood check --here --with KEY=VALUE judges yours",
-        verdict=Verdict.OK,
-        incidents=tuple(item.id for item in findings if item.kind == "incident"),
+    shown = f"{len(findings)} are known of these versions, by {', '.join(keys)}; "
+    line = DoctorLine(
+        "versions:use", "ways of use that fail", shown + "knowngood check --here --with KEY=VALUE judges yours"
     )
+    return line.judged(OK, incidents=tuple(item.id for item in findings if item.kind == "incident"))
 
 
-def _finding(item: Finding, verdict: Verdict, changes: Mapping[str, str] | None) -> Line:
-    packages = " ".join(f"{name} {version}" for name, version in item.packages.items())
-    fixes = [_fix(fix) for fix in item.fix]
+def _finding_line(item: Finding, verdict: DoctorVerdict, changes: Mapping[str, str] | None) -> DoctorLine:
+    fixes = [_describe_fix(fix) for fix in item.fix]
     if changes:
-        fixes.append("that would mend all: " + ", ".join(f"{name} {version}" for name, version in changes.items()))
-    return Line(
-        id=f"versions:{item.id}",
-        what="versions",
-        seen=packages,
-        verdict=verdict,
-        because=item.because,
-        fix=tuple(fixes),
-        incidents=(item.id,) if item.kind == "incident" else (),
-        source=item.source,
-    )
+        listed = ", ".join(f"{name} {version}" for name, version in changes.items())
+        fixes.append(f"these changes would fix all of it: {listed}")
+    packages = " ".join(f"{name} {version}" for name, version in item.packages.items())
+    incidents = (item.id,) if item.kind == "incident" else ()
+    line = DoctorLine(f"versions:{item.id}", "versions", packages)
+    return line.judged(verdict, item.because, *fixes, incidents=incidents, source=item.source)
 
 
-def _fix(fix: Any) -> str:
+def _describe_fix(fix: Mapping[str, Any]) -> str:
     change = ", ".join(f"{name} {version}" for name, version in (fix.get("change") or {}).items())
     return ": ".join(filter(None, [change, str(fix.get("note", ""))]))

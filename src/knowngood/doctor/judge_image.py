@@ -1,4 +1,4 @@
-"""An image against this machine: architecture, GPU, driver, the engine's runtime, versions. Pure."""
+"""Judges an image against this machine: architecture, GPU, driver, the engine's runtime, versions. Pure."""
 
 from __future__ import annotations
 
@@ -6,125 +6,105 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from knowngood.doctor import judge_gpu
-from knowngood.doctor.line import Line, Verdict
-from knowngood.doctor.seen import Image, Seen
-from knowngood.render import LABEL
-from knowngood.solving.relations import runs
+from knowngood.compat.rule_relations import code_runs_on_gpu
+from knowngood.doctor.doctor_line import BAD, OK, UNKNOWN, WARN, DoctorLine
+from knowngood.doctor.judge_gpu import judge_driver, judge_gpus
+from knowngood.doctor.system_state import ImageDescription, SystemState
+from knowngood.images.dockerfile import LABEL_PREFIX
 
 if TYPE_CHECKING:
-    from knowngood.evidence import Tier
-    from knowngood.solving.verdict import Result
+    from knowngood.compat.check_answer import CheckAnswer
+    from knowngood.evidence.run_evidence import Tier
 
-_FLOOR = re.compile(r"\bcuda>=(\d+\.\d+)")
-_BUILT = frozenset({"trains-on-cpu", "trains-on-gpu"})
+_MINIMUM_CUDA = re.compile(r"\bcuda>=(\d+\.\d+)")
+_PROVEN_TIERS = frozenset({"trains-on-cpu", "trains-on-gpu"})
 
 
-def lines(  # noqa: PLR0913 - what an image is judged by
-    image: Image,
-    seen: Seen,
+def judge_image(  # noqa: PLR0913 - all that an image is judged by
+    image: ImageDescription,
+    state: SystemState,
     *,
-    here: str,
-    stated: Sequence[str],
-    driver: str | None,
+    architecture: str,
+    stated_gpus: Sequence[str],
+    stated_driver: str | None,
     minimums: Mapping[str, str],
-    checked: Result | None,
+    answer: CheckAnswer | None,
     tier: Tier | None,
-) -> Iterator[Line]:
-    """`here` is this machine's architecture; `stated` and `driver` are what the asker says of another machine."""
-    yield _image(image, here, tier)
-    yield from judge_gpu.gpus(seen, tuple(stated))
-    cuda = image.labels.get(LABEL + "cuda") or _floor(image)
+) -> Iterator[DoctorLine]:
+    """Judge an image for this machine, or for what the user states about another one (--gpu, --driver).
+
+    `architecture` is that of this machine, as images name it. `minimums` maps a CUDA release to the oldest driver that
+    runs it. `answer` and `tier` are what `knowngood check` says about the image's cell and how far the cell is proven.
+    """
+    yield _judge_contents(image, architecture, tier)
+    yield from judge_gpus(state, tuple(stated_gpus))
+    cuda = image.labels.get(LABEL_PREFIX + "cuda") or _required_cuda(image)
     if cuda:
-        yield judge_gpu.against(seen.nvidia, driver, cuda, minimums, "the image")
-    gpus = stated or tuple(dict.fromkeys(gpu.sm for gpu in seen.nvidia.gpus))
-    if LABEL + "cell" in image.labels:
-        yield from (_gpu(image, gpu) for gpu in gpus)
-        if checked is not None:
-            yield from _versions(checked)
-    if seen.nvidia.gpus and image.runtimes is not None:
-        yield _runtime(image.runtimes)
+        yield judge_driver(state.nvidia, stated_driver, cuda, minimums, "the image")
+    if LABEL_PREFIX + "cell" in image.labels:
+        yield from (_judge_target_gpu(image, gpu) for gpu in stated_gpus or state.nvidia.capabilities)
+        if answer is not None:
+            yield from _judge_versions(answer)
+    if state.nvidia.gpus and image.runtimes is not None:
+        yield _judge_runtime(image.runtimes)
 
 
-def _floor(image: Image) -> str | None:
-    """The CUDA that NVIDIA's runtime is told to demand of the driver."""
-    found = _FLOOR.search(image.variables.get("NVIDIA_REQUIRE_CUDA", ""))
-    return found[1] if found else None
+def _required_cuda(image: ImageDescription) -> str | None:
+    """Return the CUDA release that the image tells NVIDIA's runtime to demand of the driver."""
+    match = _MINIMUM_CUDA.search(image.variables.get("NVIDIA_REQUIRE_CUDA", ""))
+    return match[1] if match else None
 
 
-def _image(image: Image, here: str, tier: Tier | None) -> Line:
+def _judge_contents(image: ImageDescription, architecture: str, tier: Tier | None) -> DoctorLine:
+    cell = image.labels.get(LABEL_PREFIX + "cell")
     parts = [image.name, image.where]
     parts += [image.digest[:19]] if image.digest else []
     parts += [f"{image.download / 1e9:.2f} GB to pull"] if image.download else []
     shown = ", ".join(parts)
-    if image.architecture and image.architecture != here:
-        because = f"it is for {image.architecture}, this machine is {here}"
-        fix = (f"an image for {here}",)
-        return Line(id="image", what="image", seen=shown, verdict=Verdict.BAD, because=because, fix=fix)
-    if LABEL + "cell" not in image.labels:
-        return Line(
-            id="image",
-            what="image",
-            seen=shown,
-            verdict=Verdict.UNKNOWN,
-            because="it has no labels of knowngood: they do not say what is in it",
-            fix=("run knowngood doctor inside it",),
-        )
-    cell = image.labels[LABEL + "cell"]
-    proven = f"; {cell} is proven: {tier}" if tier and str(tier) in _BUILT else f"; {cell}"
-    return Line(id="image", what="image", seen=shown + (proven if cell != image.name else ""), verdict=Verdict.OK)
+    if image.architecture and image.architecture != architecture:
+        because = f"it is for {image.architecture}, this machine is {architecture}"
+        return DoctorLine("image", "image", shown).judged(BAD, because, f"an image for {architecture}")
+    if cell is None:
+        because = "it has none of knowngood's labels, so its contents are not known"
+        return DoctorLine("image", "image", shown).judged(UNKNOWN, because, "run knowngood doctor inside it")
+    if cell != image.name:
+        shown += f"; {cell} is proven: {tier}" if tier and str(tier) in _PROVEN_TIERS else f"; {cell}"
+    return DoctorLine("image", "image", shown)
 
 
-def _gpu(image: Image, gpu: str) -> Line:
-    """The GPU that it was made for: flash-attn 2 has code for that alone, the rest was proven on it."""
-    made_for = image.labels.get(LABEL + "gpu", "")
-    flash = image.labels.get(LABEL + "flash-attn", "0")
-    name, what = f"image-gpu:{gpu}", f"image on {gpu}"
+def _judge_target_gpu(image: ImageDescription, gpu: str) -> DoctorLine:
+    """Judge by the GPU it was made for: its flash-attn 2 has code for that alone, the rest was proven on it."""
+    made_for = image.labels.get(LABEL_PREFIX + "gpu", "")
+    flash_attn = image.labels.get(LABEL_PREFIX + "flash-attn", "0")
+    line = DoctorLine(f"image-gpu:{gpu}", f"image on {gpu}", f"made for {made_for}")
     if made_for == gpu:
-        return Line(id=name, what=what, seen=f"made for {made_for}", verdict=Verdict.OK)
-    fix = (f"an image for it: knowngood pick --gpu {gpu}",)
-    if flash.startswith("2.") and not runs(gpu, [made_for.removeprefix("sm_")]):
-        return Line(
-            id=name,
-            what=what,
-            seen=f"made for {made_for}",
-            verdict=Verdict.BAD,
-            because=f"its flash-attn {flash} was compiled for {made_for} alone",
-            fix=fix,
-            incidents=("cuda-no-kernel-image",),
-        )
-    because = f"nobody watched it train on {gpu}"
-    return Line(id=name, what=what, seen=f"made for {made_for}", verdict=Verdict.WARN, because=because, fix=fix)
+        return line
+    fix = f"an image for it: knowngood pick --gpu {gpu}"
+    if flash_attn.startswith("2.") and not code_runs_on_gpu(gpu, [made_for.removeprefix("sm_")]):
+        because = f"its flash-attn {flash_attn} was compiled for {made_for} alone"
+        return line.judged(BAD, because, fix, incidents=("cuda-no-kernel-image",))
+    return line.judged(WARN, f"no run has shown that it trains on {gpu}", fix)
 
 
-def _versions(checked: Result) -> Iterator[Line]:
-    errors = [item for item in checked.findings if item.severity == "error" and item.id != "driver-for-cuda"]
+def _judge_versions(answer: CheckAnswer) -> Iterator[DoctorLine]:
+    errors = [item for item in answer.findings if item.severity == "error" and item.id != "driver-for-cuda"]
     for item in errors:
-        shown = " ".join(f"{name} {version}" for name, version in item.packages.items())
-        fixes = tuple(str(fix.get("note", "")) for fix in item.fix) or ("another image: knowngood pick",)
-        yield Line(
-            id=f"versions:{item.id}",
-            what="versions",
-            seen=shown,
-            verdict=Verdict.BAD,
-            because=item.because,
-            fix=fixes,
-            source=item.source,
-        )
+        packages = " ".join(f"{name} {version}" for name, version in item.packages.items())
+        fixes = [str(fix.get("note", "")) for fix in item.fix] or ["another image: knowngood pick"]
+        line = DoctorLine(f"versions:{item.id}", "versions", packages)
+        yield line.judged(BAD, item.because, *fixes, source=item.source)
     if not errors:
-        verdict = Verdict.UNKNOWN if str(checked.verdict) == "unknown" else Verdict.OK
-        word = "no rule is broken" if str(checked.verdict) == "broken" else str(checked.verdict)
-        yield Line(id="versions", what="versions", seen=word, verdict=verdict, source=checked.evidence)
+        verdict = UNKNOWN if str(answer.verdict) == "unknown" else OK
+        word = "no rule is broken" if str(answer.verdict) == "broken" else str(answer.verdict)
+        yield DoctorLine("versions", "versions", word).judged(verdict, source=answer.evidence)
 
 
-def _runtime(runtimes: Sequence[str]) -> Line:
+def _judge_runtime(runtimes: Sequence[str]) -> DoctorLine:
+    subject = "engine's NVIDIA runtime"
     if "nvidia" in runtimes:
-        return Line(id="runtime", what="engine's NVIDIA runtime", seen="nvidia", verdict=Verdict.OK)
-    return Line(
-        id="runtime",
-        what="engine's NVIDIA runtime",
-        seen=", ".join(runtimes) or "none",
-        verdict=Verdict.BAD,
-        because="docker run --gpus needs NVIDIA's container toolkit",
-        fix=("install nvidia-container-toolkit; nvidia-ctk runtime configure; restart the engine",),
+        return DoctorLine("runtime", subject, "nvidia")
+    return DoctorLine("runtime", subject, ", ".join(runtimes) or "none").judged(
+        BAD,
+        "docker run --gpus needs NVIDIA's container toolkit",
+        "install nvidia-container-toolkit; nvidia-ctk runtime configure; restart the engine",
     )

@@ -1,0 +1,148 @@
+"""The Debian packages of a base: resolved on a mirror, found in the cache, fetched by their sha256."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+
+from knowngood.base import base_recipe, debian_host
+from knowngood.base.private_apt import PrivateApt, RemotePackage
+from knowngood.core.errors import MissingError
+from knowngood.lock.debian_lock import DebianPackage, PackagesLock
+
+
+@dataclass(frozen=True, kw_only=True)
+class DebianBase:
+    """A base made of Debian packages, as matrix.yaml asks for it.
+
+    Without `security` the packages come from the release itself, which changes a few times a year; the mirrors keep
+    its older versions for years. With it they come from the security archive too, which changes weekly and removes
+    what it replaced.
+    """
+
+    name: str
+    suite: str = "bookworm"
+    packages: tuple[str, ...] = base_recipe.PACKAGES
+    python: str = "3.11"
+    security: bool = False
+
+    @property
+    def requested(self) -> tuple[str, ...]:
+        """The packages, as the lock names what it was made for."""
+        return (*self.packages, *(("+security",) if self.security else ()))
+
+    @property
+    def lock_command(self) -> str:
+        """The command that makes a new lock."""
+        return f"knowngood lock --base {self.name}"
+
+
+def open_mirror(base: DebianBase, folder: Path) -> PrivateApt:
+    """Return a private apt below `folder` with the fresh package lists of the base's suite.
+
+    Raises:
+        MissingError: no mirror known on this host serves the suite, or its security fixes where they are asked for.
+    """
+    archives = debian_host.find_debian_archives(base.suite, folder / "host")
+    archives = tuple(archive for archive in archives if archive.suite == base.suite or base.security)
+    if base.security and f"{base.suite}-security" not in {archive.suite for archive in archives}:
+        raise MissingError(f"base {base.name} wants security fixes, and no mirror known here serves them")
+    mirror = PrivateApt(folder / f"apt-{base.suite}{'-security' if base.security else ''}", archives)
+    mirror.refresh()
+    return mirror
+
+
+def resolve_base(base: DebianBase, folder: Path, mirror: PrivateApt) -> PackagesLock:
+    """Return a lock, without a digest, of the packages that the mirror serves now."""
+    return PackagesLock(
+        suite=base.suite,
+        epoch=int(parsedate_to_datetime(mirror.release_date(base.suite)).timestamp()),
+        requested=base.requested,
+        tools=_pin_packages(_locate_tools(base, folder, mirror)),
+        packages=_pin_packages(_resolve_packages(base, mirror)),
+        made_by=base.lock_command,
+    )
+
+
+def fetch_packages(
+    base: DebianBase, lock: PackagesLock, folder: Path, mirror: PrivateApt | None = None
+) -> tuple[dict[DebianPackage, Path], list[DebianPackage]]:
+    """Return the files of all locked packages and tools, and those packages that nobody serves any more."""
+    wanted = (*lock.tools, *lock.packages)
+    files = find_cached_debs(wanted, folder / "debs")
+    if len(files) < len(wanted):
+        mirror = mirror or open_mirror(base, folder)
+        served = (*_locate_tools(base, folder, mirror), *_resolve_packages(base, mirror))
+        fetch_debs(wanted, {remote.name: remote.uri for remote in served}, mirror, folder / "debs")
+        files = find_cached_debs(wanted, folder / "debs")
+    return files, [package for package in wanted if package not in files]
+
+
+def _resolve_packages(base: DebianBase, mirror: PrivateApt) -> tuple[RemotePackage, ...]:
+    """Return the base's packages, and those of every base that the suite has (bullseye has no usr-is-merged)."""
+    always = [name for name in base_recipe.ALWAYS if name.startswith("?") or mirror.offers(name)]
+    return mirror.resolve([*always, *base.packages])
+
+
+def _locate_tools(base: DebianBase, folder: Path, mirror: PrivateApt) -> tuple[RemotePackage, ...]:
+    """Return the packages with the programs that make the base."""
+    suite = base_recipe.TOOLS_SUITE.get(base.suite, base.suite)
+    if suite != base.suite:
+        mirror = open_mirror(replace(base, suite=suite, security=False), folder)
+    return mirror.locate(base_recipe.TOOLS)
+
+
+def _pin_packages(remotes: Iterable[RemotePackage]) -> tuple[DebianPackage, ...]:
+    return tuple(
+        DebianPackage(
+            name=remote.name,
+            version=remote.version,
+            arch=remote.arch,
+            sha256=remote.sha256,
+        )
+        for remote in remotes
+    )
+
+
+def find_cached_debs(packages: Iterable[DebianPackage], cache: Path) -> dict[DebianPackage, Path]:
+    """Return the files of those packages that are in the cache with the right sha256."""
+    paths = {package: cache / _deb_name(package) for package in packages}
+    return {package: path for package, path in paths.items() if _has_content(path, package)}
+
+
+def fetch_debs(packages: Sequence[DebianPackage], served: Mapping[str, str], mirror: PrivateApt, cache: Path) -> None:
+    """Fetch into the cache what can be had of the packages that it lacks, checked by sha256.
+
+    `served` gives the address of a package's present version on the mirror; older versions lie in the same folder.
+    """
+    cache.mkdir(parents=True, exist_ok=True)
+    cached = find_cached_debs(packages, cache)
+    missing = [package for package in packages if package not in cached and package.name in served]
+    parts = {package: cache / f"{_deb_name(package)}.part" for package in missing}
+    mirror.fetch([(package_address(package, served[package.name]), part) for package, part in parts.items()])
+    for package, part in parts.items():
+        if _has_content(part, package):
+            part.rename(cache / _deb_name(package))
+        else:
+            part.unlink(missing_ok=True)
+
+
+def package_address(package: DebianPackage, present: str) -> str:
+    """Return the address of a version of a package, which is in the same folder as its present version."""
+    version = package.version.rpartition(":")[2].replace("+", "%2b")
+    return f"{present.rpartition('/')[0]}/{package.name.replace('+', '%2b')}_{version}_{package.arch}.deb"
+
+
+def _deb_name(package: DebianPackage) -> str:
+    return f"{package.name}-{package.sha256}.deb"
+
+
+def _has_content(path: Path, package: DebianPackage) -> bool:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == package.sha256
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,190 @@
+"""A private apt beside the host's own, which fetches Debian packages without installing them.
+
+The configuration of the host's apt is read, because it says how to fetch (through which proxy, for example). It is
+never written: lists, cache and dpkg status of the private apt are in a separate folder.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from knowngood.core.errors import KnowngoodError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+HELPER = "/usr/lib/apt/apt-helper"
+
+_PACKAGE_URI = re.compile(
+    r"^'(?P<uri>\S+)' (?P<file>\S+_\S+_\S+)\.deb (?P<size>\d+) SHA256:(?P<sha256>[0-9a-f]{64})\s*$",
+    re.MULTILINE,
+)
+_RELEASE_DATE = re.compile(r"^Date: (.+)$", re.MULTILINE)
+_NOT_KEPT = ("Acquire::IndexTargets", "Acquire::Languages")
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class RemotePackage:
+    """A package as an archive serves it."""
+
+    name: str
+    version: str
+    arch: str
+    sha256: str
+    uri: str
+
+
+def parse_sources(stanzas: str) -> dict[str, str]:
+    """Parse the output of `apt-cache show`; return the source package of each package."""
+    sources: dict[str, str] = {}
+    for stanza in stanzas.split("\n\n"):
+        fields: dict[str, str] = dict(re.findall(r"^(Package|Source): (\S+)", stanza, re.MULTILINE))
+        if "Package" in fields:
+            sources[fields["Package"]] = fields.get("Source") or fields["Package"]
+    return sources
+
+
+def parse_package_uris(print_uris: str) -> tuple[RemotePackage, ...]:
+    """Parse the output of `apt-get --print-uris`; return the packages sorted by name."""
+    return tuple(sorted(_package_from_match(match) for match in _PACKAGE_URI.finditer(print_uris)))
+
+
+def _package_from_match(match: re.Match[str]) -> RemotePackage:
+    name, version, arch = match["file"].split("_")
+    return RemotePackage(
+        name=name, version=version.replace("%3a", ":"), arch=arch, sha256=match["sha256"], uri=match["uri"]
+    )
+
+
+def apt_configuration(root: Path, dump: str) -> str:
+    """Return the apt.conf of a private apt under `root` with the fetch settings of the host's `apt-config dump`."""
+    fetching = [line for line in dump.splitlines() if line.startswith("Acquire::") and not line.startswith(_NOT_KEPT)]
+    own = {
+        "Dir::State": root / "state",
+        "Dir::State::status": root / "status",
+        "Dir::Cache": root / "cache",
+        "Dir::Cache::pkgcache": "",
+        "Dir::Cache::srcpkgcache": "",
+        "Dir::Log": root / "log",
+        "Dir::Etc::main": "/dev/null",
+        "Dir::Etc::parts": "/dev/null",
+        "Dir::Etc::sourcelist": root / "sources.list",
+        "Dir::Etc::sourceparts": "/dev/null",
+        "Dir::Etc::trusted": "/dev/null",
+        "Dir::Etc::trustedparts": "/dev/null",
+        "Dir::Etc::preferences": "/dev/null",
+        "Dir::Etc::preferencesparts": "/dev/null",
+        "Acquire::ForceHash": "sha256",
+        "Acquire::Languages": "none",
+        "Acquire::PDiffs": "false",
+        "Acquire::Retries": "3",
+        "APT::Architecture": "amd64",
+        "APT::Architectures": "amd64",
+        "APT::Install-Recommends": "false",
+        "APT::Sandbox::User": "",
+        # or apt adds itself to every request
+        "pkgCacheGen::ForceEssential": ",",
+        "pkgCacheGen::ForceImportant": ",",
+    }
+    return "".join(f"{line}\n" for line in [*fetching, *(f'{key} "{value}";' for key, value in own.items())])
+
+
+class PrivateApt:
+    """An apt with its own sources, lists, cache and status under `root`.
+
+    `installed` is a dpkg status file with the packages that need not be fetched (none unless given).
+    """
+
+    def __init__(self, root: Path, sources: Iterable[object], *, installed: Path | None = None) -> None:
+        self.root = root
+        self.sources = tuple(map(str, sources))
+        self.installed = installed
+
+    def refresh(self) -> None:
+        """Fetch the current package lists."""
+        for folder in ("state/lists/partial", "cache/archives/partial", "log"):
+            (self.root / folder).mkdir(parents=True, exist_ok=True)
+        (self.root / "status").write_bytes(self.installed.read_bytes() if self.installed else b"")
+        (self.root / "sources.list").write_text("".join(f"{source}\n" for source in self.sources))
+        conf = self.root / "apt.conf"
+        conf.touch(mode=0o600)  # a proxy's address may carry a password
+        conf.write_text(apt_configuration(self.root, run_command(["apt-config", "dump"])))
+        self._run(["apt-get", "--error-on=any", "update"])
+
+    def release_date(self, suite: str) -> str:
+        """Return the date in the suite's Release file."""
+        for path in self.root.glob(f"state/lists/*_dists_{suite}_*Release"):
+            if match := _RELEASE_DATE.search(path.read_text(errors="replace")):
+                return match[1]
+        raise KnowngoodError(f"the mirror's release file of {suite} has no date")
+
+    def offers(self, package: str) -> bool:
+        """Whether the lists contain `package`."""
+        return package in self._run(["apt-cache", "pkgnames", package]).split()
+
+    def source_names(self, packages: Sequence[str]) -> dict[str, str]:
+        """Return the source package of each package; it has the same name unless the lists say otherwise."""
+        return parse_sources(self._run(["apt-cache", "show", "--", *packages]))
+
+    def locate(self, packages: Sequence[str]) -> tuple[RemotePackage, ...]:
+        """Return the addresses of the packages, without what they need."""
+        return parse_package_uris(self._run(["apt-get", "download", "--print-uris", "--", *packages]))
+
+    def resolve(self, packages: Sequence[str]) -> tuple[RemotePackage, ...]:
+        """Return the packages and all packages that they need."""
+        return parse_package_uris(self._run(["apt-get", "install", "--yes", "--print-uris", "--", *packages]))
+
+    def download(self, packages: Sequence[str], into: Path) -> tuple[Path, ...]:
+        """Download the packages, without what they need; apt checks hashes and signatures."""
+        into.mkdir(parents=True, exist_ok=True)
+        self._run(["apt-get", "download", "--", *packages], cwd=into)
+        return tuple(sorted(into.glob("*.deb")))
+
+    def fetch(self, files: Iterable[tuple[str, Path]]) -> None:
+        """Download files, pairs of address and path, that need not be in the lists; missing ones are left out."""
+        arguments = [argument for uri, path in files for argument in (uri, str(path), "")]
+        if arguments:
+            subprocess.run(
+                [HELPER, "download-file", *arguments],
+                check=False,
+                capture_output=True,
+                env=self._environment(),
+                stdin=subprocess.DEVNULL,
+            )
+
+    def _environment(self) -> dict[str, str]:
+        return {**os.environ, "APT_CONFIG": str(self.root / "apt.conf"), "LC_ALL": "C"}
+
+    def _run(self, argv: Sequence[str], *, cwd: Path | None = None) -> str:
+        return run_command(argv, env=self._environment(), cwd=cwd)
+
+
+def run_command(argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> str:
+    """Run a command and return its output; raises `KnowngoodError` with its last lines when it fails."""
+    result = subprocess.run(
+        argv,
+        check=False,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        env=env,
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+    )
+    if result.returncode:
+        lines = result.stderr.splitlines()
+        errors = [line for line in lines if line.startswith("E: ")] or lines[-3:]
+        raise KnowngoodError(f"`{shlex.join(argv)}` failed with status {result.returncode}: {' '.join(errors)}")
+    return result.stdout
+
+
+def unpack_deb(package: Path, into: Path) -> None:
+    """Unpack the files of a .deb into a folder."""
+    into.mkdir(parents=True, exist_ok=True)
+    run_command(["dpkg-deb", "--extract", str(package), str(into)])

@@ -1,1 +1,0 @@
-"""Builds on many builders, which share their layers through a registry."""

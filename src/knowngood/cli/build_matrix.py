@@ -1,0 +1,265 @@
+"""`knowngood build-matrix [SELECT]`: all steps from matrix.yaml to evidence; `nox -s build-matrix` runs it."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from knowngood.cli import builder_arguments, shared_arguments
+from knowngood.cli import compile as compile_command
+from knowngood.cli.main import Answer
+from knowngood.cli.progress import report_progress
+from knowngood.core.cell import Cell
+from knowngood.core.formatting import format_table
+from knowngood.engine import container_engine
+from knowngood.engine.container_engine import Engine
+from knowngood.evidence import run_evidence
+from knowngood.executors.builder_run import BuilderRun
+from knowngood.images import build_survey, cell_tasks, dry_run, matrix_plan, pipeline, task_crew
+from knowngood.images.cell_tasks import CellResult, CellStatus
+from knowngood.images.pipeline import PipelineOptions
+from knowngood.lock import wheelhouse
+from knowngood.project.checkout import Project, find_project
+from knowngood.registry import image_release
+from knowngood.registry.image_reference import Repository
+from knowngood.registry.registry_client import Registry
+from knowngood.smoke.suite_command import SuiteOptions
+from knowngood.wheels.compile_request import CompileOptions, WheelRequest, needed_wheels
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuiteStep:
+    """How the smoke suite runs in each image that a command builds."""
+
+    options: SuiteOptions
+    again: bool
+    """Run it even if there is good evidence for the image."""
+
+    def command_words(self) -> list[str]:
+        """Return the options of `build-matrix` that ask for the same."""
+        options = self.options
+        words = ["--timeout", str(options.seconds), "--memory", options.memory]
+        words += ["--quick" if options.quick else "--no-quick"]
+        words += ["--gpus"] if options.gpus else []
+        return [*words, "--again"] if self.again else words
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    add_build_arguments(parser)
+    shared_arguments.add_suite_options(parser, quick=True)
+
+
+def add_build_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that choose the cells, and how and where they are built."""
+    shared_arguments.add_select(parser)
+    shared_arguments.add_all(parser)
+    shared_arguments.add_wheelhouse(parser)
+    shared_arguments.add_locked(parser)
+    parser.add_argument(
+        "--jobs", type=_parse_jobs, metavar="N", help="cells at once, within memory and disk (default: by processors)"
+    )
+    parser.add_argument("--no-wait", action="store_true", help="skip a cell that another run works on")
+    parser.add_argument("--record", action="store_true", help="write the digests of the image beside its Dockerfile")
+    parser.add_argument("--compile", action="store_true", help="compile the wheels that the wheelhouse lacks")
+    parser.add_argument(
+        "--published",
+        metavar="REPOSITORY",
+        help="skip cells whose recorded image is in this repository already and has passed; nothing is pulled",
+    )
+    shared_arguments.add_insecure(parser)
+    parser.add_argument("--dry-run", action="store_true", help="print the exact commands and do nothing")
+    builder_arguments.add_builder_arguments(parser)
+
+
+def run(arguments: argparse.Namespace) -> Answer:
+    """Build the selected cells, and run the suite in each image."""
+    options = shared_arguments.suite_options_from_arguments(arguments)
+    return build_cells(arguments, suite=SuiteStep(options=options, again=arguments.again))
+
+
+def build_cells(arguments: argparse.Namespace, *, suite: SuiteStep | None) -> Answer:
+    """Build the selected cells and, with `suite`, run it in them. The first cell that fails decides the exit code."""
+    on_builders = builder_arguments.uses_builders(arguments)
+    project = find_project()
+    cells = project.matrix.select_cells(shared_arguments.selection_words(arguments))
+    options = _pipeline_options(arguments, suite)
+    if arguments.dry_run:
+        commands = _dry_run_commands(arguments, project, cells, options)
+        return Answer(0, {"commands": commands}, "\n".join(dict.fromkeys(commands)))
+    published = _published_results(arguments, project, cells) if arguments.published else {}
+    results, compile_codes = list(published.values()), []
+    if cells := [cell for cell in cells if str(cell) not in published]:
+        engine = None
+        if not on_builders or suite:
+            with report_progress("engine") as notify:
+                engine = container_engine.ensure_engine(notify=notify)
+                notify(f"docker {engine.version} at {engine.host}")
+        prover = engine if suite else None
+        builder_run = (
+            builder_arguments.prepare_builder_run(arguments, project, options, prover) if on_builders else None
+        )
+        compile_codes = _compile_wheels(arguments, project, cells, builder_run) if arguments.compile else []
+
+        def command_for(cell: str) -> list[str]:
+            return _command_for_cell(arguments, cell, suite)
+
+        if builder_run:
+            results += builder_arguments.run_on_builders(arguments, builder_run, cells, command_for)
+        elif engine:
+            results += _local_results(project, cells, options, engine, command_for, arguments.jobs)
+    codes = [*(item.error.exit_code for item in results if item.error), *compile_codes]
+    document = {"cells": [result.document(project.root) for result in results]}
+    return Answer(codes[0] if codes else 0, document, format_results(results, project))
+
+
+def _pipeline_options(arguments: argparse.Namespace, suite: SuiteStep | None) -> PipelineOptions:
+    return PipelineOptions(
+        wheelhouse=wheelhouse.wheelhouse_folder(arguments.wheelhouse),
+        locked=arguments.locked,
+        prove=suite is not None,
+        suite=suite.options if suite else SuiteOptions(),
+        force_smoke=bool(suite and suite.again),
+        record=arguments.record,
+        wait=not arguments.no_wait,
+    )
+
+
+def _dry_run_commands(
+    arguments: argparse.Namespace, project: Project, cells: Sequence[Cell], options: PipelineOptions
+) -> list[str]:
+    builder_run = None
+    if builder_arguments.uses_builders(arguments):
+        builder_run = builder_arguments.prepare_builder_run(arguments, project, options, None)
+    commands = []
+    if arguments.compile:
+        wheel_orders, compile_options = _wheel_orders(arguments, project, cells)
+        commands = compile_command.dry_run_wheel_commands(project, builder_run, wheel_orders, compile_options)
+    if builder_run:
+        return commands + builder_run.dry_run_commands(cells)
+    cell_pipeline = pipeline.Pipeline(project, options, dry_run.dry_run_engine())
+    return commands + [command for cell in cells for command in dry_run.cell_commands(cell_pipeline, cell)]
+
+
+def _published_results(arguments: argparse.Namespace, project: Project, cells: Sequence[Cell]) -> dict[str, CellResult]:
+    """Return results for the cells that need no work: the registry has their image, and a good run is committed."""
+    start = time.monotonic()
+    registry = Registry(Repository.parse(arguments.published), insecure=arguments.insecure)
+    cells_by_id = {str(cell): cell for cell in cells}
+    return {
+        name: CellResult(
+            cell=name,
+            status=CellStatus.UNCHANGED,
+            seconds=time.monotonic() - start,
+            tier=run_evidence.proven_tier([run], locked=True),
+            note=f"{registry.repository}:{image_release.lock_tag(project, cells_by_id[name])} is {digest[:19]}",
+        )
+        for name, (digest, run) in image_release.published_and_proven(project, registry, cells).items()
+    }
+
+
+def _local_results(  # noqa: PLR0913, PLR0917
+    project: Project,
+    cells: Sequence[Cell],
+    options: PipelineOptions,
+    engine: Engine,
+    command_for: builder_arguments.CommandForCell,
+    most_jobs: int | None,
+) -> Iterator[CellResult]:
+    """Yield the result of each cell when it is ready. Cells that build layers for others come first."""
+    cell_pipeline = pipeline.Pipeline(project, options, engine)
+    inputs = build_survey.survey_cells(project, cells, options.wheelhouse)
+    holdings = build_survey.survey_holdings(project, engine)
+    tasks = [
+        cell_tasks.task_for_cell(item, holdings, prove=options.prove)
+        for item in matrix_plan.order_cells(list(inputs), holdings)
+    ]
+    cells_by_task = {item.cell: cell for item, cell in inputs.items()}
+    jobs = min(most_jobs or task_crew.suggest_jobs(), len(tasks))
+    count = itertools.count(1)
+
+    def start_task(task: cell_tasks.BuildTask) -> task_crew.RunningTask:
+        cell = cells_by_task[task.cell]
+        if jobs > 1:
+            return task_crew.TaskProcess(task.cell, command_for(str(cell)), project.root)
+        number = f"[{next(count)}/{len(tasks)}] " if len(tasks) > 1 else ""
+        with report_progress(f"{number}{cell}") as notify:
+            return task_crew.FinishedTask(cell_pipeline.run(cell, notify))
+
+    with contextlib.ExitStack() as stack:
+        # With one job, the cell itself uses the live line of the terminal.
+        notify = stack.enter_context(report_progress("queue")) if jobs > 1 else _ignore_step
+        for result in task_crew.run_tasks(
+            tasks, start_task, lambda: task_crew.measure_free_resources(engine), jobs=jobs, notify=notify
+        ):
+            if result.error:
+                print(f"{result.cell}: {result.error}", file=sys.stderr)
+            yield result
+
+
+def _ignore_step(_: str) -> None:
+    pass
+
+
+def _compile_wheels(
+    arguments: argparse.Namespace, project: Project, cells: Sequence[Cell], builder_run: BuilderRun | None
+) -> list[int]:
+    """Fill the wheelhouse, and return an exit code for each wheel that failed.
+
+    A failure is printed; the cell is then built as its twin without flash-attn.
+    """
+    wheel_orders, options = _wheel_orders(arguments, project, cells)
+    documents = compile_command.compile_wheels(project, builder_run, wheel_orders, options) if wheel_orders else []
+    failed = [item for item in documents if "error" in item]
+    for item in failed:
+        print(item["error"], file=sys.stderr)
+    return [item["exit"] for item in failed]
+
+
+def _wheel_orders(
+    arguments: argparse.Namespace, project: Project, cells: Sequence[Cell]
+) -> tuple[Sequence[WheelRequest], CompileOptions]:
+    options = CompileOptions(
+        wheelhouse=wheelhouse.wheelhouse_folder(arguments.wheelhouse), wheels=compile_command.find_wheel_list(project)
+    )
+    return needed_wheels(cells, project.matrix), options
+
+
+def _command_for_cell(arguments: argparse.Namespace, cell: str, suite: SuiteStep | None) -> list[str]:
+    """Return the words of this command line for one cell, for a child process."""
+    words = ["build-matrix", cell, *suite.command_words()] if suite else ["build", cell]
+    words += ["--wheelhouse", arguments.wheelhouse] if arguments.wheelhouse else []
+    words += ["--locked"] if arguments.locked else []
+    words += ["--no-wait"] if arguments.no_wait else []
+    return [*words, "--record"] if arguments.record else words
+
+
+def _parse_jobs(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 64:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of cells from 1 to 64")
+    return int(text)
+
+
+def format_results(results: list[CellResult], project: Project) -> str:
+    """Return the table of results, with notes and errors below it."""
+    rows = [
+        [
+            result.cell,
+            str(result.status),
+            str(result.tier),
+            result.image.digest[:19] if result.image else "-",
+            f"{result.image.size / 1e9:.2f} GB" if result.image else "-",
+            f"{result.seconds:.0f} s",
+            str(result.evidence.relative_to(project.root)) if result.evidence else "-",
+        ]
+        for result in results
+    ]
+    header = ["cell", "status", "tier", "image", "size", "time", "evidence"]
+    notes = [f"{result.cell}: {result.note}" for result in results if result.note]
+    errors = [f"{result.cell}: FAILED: {result.error}" for result in results if result.error]
+    return "\n".join([format_table(header, rows), *notes, *errors])

@@ -1,0 +1,108 @@
+"""`knowngood check`: does this combination of packages, GPU and driver work?"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from knowngood.cli import shared_arguments
+from knowngood.cli.main import Answer
+from knowngood.cli.request_arguments import add_request_arguments, request_from_arguments
+from knowngood.core.errors import KnowngoodError, UsageError
+
+if TYPE_CHECKING:
+    from knowngood.compat.check_answer import CheckAnswer
+    from knowngood.compat.knowledge import CompatKnowledge
+    from knowngood.compat.query import Query
+
+_NOT_WITH_BATCH = ("requirements", "files", "here", "gpu", "driver", "nvcc", "python", "glibc", "attn", "used")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    add_request_arguments(parser)
+    parser.add_argument("-r", "--requirements", dest="files", action="append", default=[], metavar="FILE")
+    parser.add_argument("--here", action="store_true", help="check what is installed beside the python in use")
+    parser.add_argument(
+        "--batch", metavar="FILE", help="read a query (JSON) from each line and print an answer in a line; - is stdin"
+    )
+
+
+def run(arguments: argparse.Namespace) -> Answer:
+    """Answer one question, or a file of questions."""
+    from knowngood.compat import knowledge
+
+    if arguments.batch is not None:
+        shared_arguments.refuse_options(arguments, _NOT_WITH_BATCH, "does nothing with --batch, whose queries state it")
+        return _answer_batch(knowledge.load_knowledge(), arguments.batch)
+    if not (arguments.requirements or arguments.files or arguments.here) and not sys.stdin.isatty():
+        arguments.files = ["-"]
+    request = request_from_arguments(arguments)
+    if not request.packages and request.gpu is None and not request.axes:
+        raise UsageError("nothing to check; name packages, as in torch==2.6.0, or give -r FILE, --here or --batch FILE")
+    known = knowledge.load_knowledge()
+    for note in known.notes:
+        print(note, file=sys.stderr)
+    result = _answer_query(known, request)
+    return Answer(result.verdict.exit_code, result.document(), _text(result))
+
+
+def _answer_query(known: CompatKnowledge, request: Query) -> CheckAnswer:
+    from knowngood.compat.check_answer import check_query
+
+    return check_query(known.for_query(request), request, known.published)
+
+
+def _answer_batch(known: CompatKnowledge, name: str) -> Answer:
+    """Print one compact answer for each line. A line that is not a query is answered with its error."""
+    source = sys.stdin if name == "-" else Path(name).open(encoding="utf-8")  # noqa: SIM115 - closed below
+    gc.freeze()  # the universe stays; collecting garbage in it took a tenth of the time
+    code = 0
+    write = sys.stdout.write
+    with source as lines:
+        for line in lines:
+            if not line.strip():
+                continue
+            answer = _answer_line(known, line)
+            code = 2 if "error" in answer else code
+            write(json.dumps(answer, ensure_ascii=False, separators=(",", ":")) + "\n")
+    return Answer(code, None)
+
+
+def _answer_line(known: CompatKnowledge, line: str) -> dict[str, Any]:
+    from knowngood.compat import query
+
+    try:
+        return _answer_query(known, query.query_from_document(json.loads(line))).document()
+    except ValueError as error:
+        return {"error": f"not a JSON document: {error}", "exit": 2}
+    except KnowngoodError as error:
+        return {"error": str(error), "exit": error.exit_code}
+
+
+def _text(result: CheckAnswer) -> str:
+    lines = [str(result.verdict)]
+    for finding in result.findings:
+        packages = " ".join(f"{name} {version}" for name, version in finding.packages.items())
+        condition = "".join(f" when {key} {value}" for key, value in finding.when.items())
+        lines.append(f"  {finding.severity}{condition}: {finding.because}")
+        sources = ", ".join((*finding.source, *finding.pages))
+        lines.append(f"    {packages}  [{finding.id}; {finding.confidence}; {sources}]")
+        lines += [f"    fix: {_fix(fix)}" for fix in finding.fix]
+    if result.changes:
+        lines.append("  change: " + ", ".join(f"{name} to {version}" for name, version in result.changes.items()))
+    if result.cell:
+        lines.append(f"  cell: {result.cell}")
+    lines += [f"  evidence: {run}" for run in result.evidence]
+    if result.uncovered:
+        lines.append(f"  not covered by facts: {', '.join(result.uncovered)}")
+    return "\n".join([*lines, *(f"  note: {note}" for note in result.notes)])
+
+
+def _fix(fix: Any) -> str:
+    change = ", ".join(f"{name} {version}" for name, version in (fix.get("change") or {}).items())
+    return ": ".join(filter(None, [change, str(fix.get("note", ""))]))

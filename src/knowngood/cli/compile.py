@@ -1,0 +1,232 @@
+"""`knowngood compile [SELECT]`: compile the wheels that cells need and nobody publishes, or another package."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from knowngood.cli import builder_arguments, shared_arguments
+from knowngood.cli.main import Answer
+from knowngood.cli.progress import report_progress
+from knowngood.core.cell import Cell
+from knowngood.core.errors import KnowngoodError, UsageError
+from knowngood.core.formatting import format_table
+from knowngood.core.matrix import Matrix
+from knowngood.engine import container_engine
+from knowngood.engine.container_engine import Engine
+from knowngood.executors import builder_compile
+from knowngood.executors.builder import Builder
+from knowngood.executors.builder_compile import BuilderCompilePlace
+from knowngood.executors.builder_run import BuilderRun
+from knowngood.images import dry_run, pipeline
+from knowngood.images.pipeline import PipelineOptions as BuildOptions
+from knowngood.lock import wheelhouse
+from knowngood.project.checkout import Project, find_project
+from knowngood.wheels import compile_plan, compile_request, source_archive
+from knowngood.wheels.compile_container import LocalCompilePlace
+from knowngood.wheels.compile_request import CompileOptions, WheelRequest, needed_wheels
+from knowngood.wheels.compile_run import Compiler
+
+WHEEL_LIST = "wheels.txt"
+"""The file of a project that lists published wheels."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    shared_arguments.add_select(parser)
+    shared_arguments.add_wheelhouse(parser)
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--package", metavar="NAME==VERSION", help="compile this release instead of what the cells need")
+    what.add_argument("--sdist", metavar="FILE", help="compile this sdist instead; FILE#sha256=... checks it")
+    parser.add_argument(
+        "--jobs", type=_parse_jobs, metavar="N", help="compilers at once (default: cores, as memory allows)"
+    )
+    parser.add_argument(
+        "--memory-per-job",
+        type=_parse_memory,
+        default="7G",
+        metavar="SIZE",
+        help="memory for one compiler (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--wheels",
+        metavar="LIST",
+        help=f"a file of published wheels, URL#sha256=... in each line (default: {WHEEL_LIST})",
+    )
+    parser.add_argument(
+        "--renew", action="store_true", help="compile again what was made from other inputs or has no build record"
+    )
+    shared_arguments.add_insecure(parser)
+    parser.add_argument("--dry-run", action="store_true", help="print the exact commands and do nothing")
+    builder_arguments.add_builder_arguments(parser, layers=False)
+
+
+def run(arguments: argparse.Namespace) -> Answer:
+    """Compile for the selected cells (default: all). A cell that fails does not stop the others."""
+    on_builders = builder_arguments.uses_builders(arguments)
+    project = find_project()
+    matrix = project.matrix
+    wheel_orders = _orders(arguments, matrix.select_cells(arguments.select), matrix)
+    if not wheel_orders:
+        return Answer(0, {"wheels": []}, "nothing to compile: none of these cells needs a wheel that nobody publishes")
+    options = _compile_options(arguments, project)
+    builder_run = None
+    if on_builders:
+        builder_run = builder_arguments.prepare_builder_run(arguments, project, _build_options(options), None)
+    if arguments.dry_run:
+        commands = dry_run_wheel_commands(project, builder_run, wheel_orders, options)
+        return Answer(0, {"commands": commands}, "\n".join(commands))
+    documents = compile_wheels(project, builder_run, wheel_orders, options)
+    failed = [item for item in documents if "error" in item]
+    rows = [_row(item) for item in documents]
+    notes = [f"{item['cell']}: {item['note']}" for item in documents if item.get("note")]
+    lines = [format_table(["cell", "package", "status", "time", "wheel"], rows), *notes]
+    lines += [item["error"] for item in failed]
+    return Answer(failed[0]["exit"] if failed else 0, {"wheels": documents}, "\n".join(lines))
+
+
+def compile_wheels(
+    project: Project, builder_run: BuilderRun | None, wheel_orders: Sequence[WheelRequest], options: CompileOptions
+) -> Sequence[Mapping[str, Any]]:
+    """Compile the ordered wheels, and return the document of each for `--json`. A failure does not stop the others.
+
+    Without builders, the engine of this machine compiles.
+    """
+    if builder_run is None:
+        with report_progress("engine") as notify:
+            engine = container_engine.ensure_engine(notify=notify)
+        return _compile_one_by_one(_local_compiler(project, engine, options), wheel_orders)
+    if len(builder_run.builders) == 1:
+        return _compile_one_by_one(_builder_compiler(builder_run, options), wheel_orders)
+    with report_progress("builders") as notify:
+        return builder_compile.compile_on_builders(
+            builder_run,
+            wheel_orders,
+            lambda builder, request: _command_for_wheel(builder_run, options, builder, request),
+            options.memory_each,
+            notify,
+        )
+
+
+def _builder_compiler(run: BuilderRun, options: CompileOptions, *, measure: bool = True) -> Compiler:
+    """Return the compiler on the first builder; without `measure`, it counts on the builder's known limits."""
+    builder_pipeline = run.pipeline(run.builders[0])
+    place = BuilderCompilePlace(pipeline=builder_pipeline, measure=measure)
+    return Compiler(line=builder_pipeline, options=options, place=place)
+
+
+def _local_compiler(project: Project, engine: Engine, options: CompileOptions) -> Compiler:
+    return Compiler(
+        line=pipeline.Pipeline(project, _build_options(options), engine),
+        options=options,
+        place=LocalCompilePlace(engine),
+    )
+
+
+def _build_options(options: CompileOptions) -> BuildOptions:
+    return BuildOptions(wheelhouse=options.wheelhouse)
+
+
+def _compile_one_by_one(compiler: Compiler, wheel_orders: Sequence[WheelRequest]) -> list[Mapping[str, Any]]:
+    documents: list[Mapping[str, Any]] = []
+    for order in wheel_orders:
+        with report_progress(f"{order.package} {order.version} for {order.cell}") as notify:
+            try:
+                documents.append(compiler.run(order, notify).document())
+            except KnowngoodError as error:
+                documents.append(compile_request.failed_wheel_document(order, error))
+    return documents
+
+
+def _command_for_wheel(
+    builder_run: BuilderRun, options: CompileOptions, builder: Builder, one: WheelRequest
+) -> list[str]:
+    """Return the words of the command line for one wheel on one builder."""
+    what = ["--package", f"{one.package}=={one.version}"]
+    if one.sdist:
+        what = ["--sdist", f"{one.sdist.path}#sha256={one.sdist.sha256}"]
+    registry = builder_run.registry.client
+    argv = ["compile", str(one.cell), *what, "--wheelhouse", str(options.wheelhouse)]
+    argv += ["--memory-per-job", f"{options.memory_each >> 20}M"]
+    argv += ["--jobs", str(options.jobs)] if options.jobs else []
+    argv += ["--wheels", str(options.wheels)] if options.wheels else []
+    argv += ["--renew"] if options.renew else []
+    argv += ["--builder", builder.name, "--to", str(registry.repository), "--network", builder_run.network]
+    return [*argv, "--insecure"] if registry.insecure else argv
+
+
+def dry_run_wheel_commands(
+    project: Project, builder_run: BuilderRun | None, wheel_orders: Sequence[WheelRequest], options: CompileOptions
+) -> list[str]:
+    """Return the commands that compiling the ordered wheels would run."""
+    if builder_run:
+        compiler = _builder_compiler(builder_run, options, measure=False)
+    else:
+        compiler = _local_compiler(project, dry_run.dry_run_engine(), options)
+    return [
+        text
+        for one in wheel_orders
+        for text in compile_plan.compile_dry_run(one, compiler.line, options, compiler.place)
+    ]
+
+
+def find_wheel_list(project: Project) -> Path | None:
+    """Return the project's list of published wheels, or `None` when it has none."""
+    path = project.root / WHEEL_LIST
+    return path if path.is_file() else None
+
+
+def _compile_options(arguments: argparse.Namespace, project: Project) -> CompileOptions:
+    return CompileOptions(
+        wheelhouse=wheelhouse.wheelhouse_folder(arguments.wheelhouse),
+        memory_each=arguments.memory_per_job,
+        jobs=arguments.jobs,
+        renew=arguments.renew,
+        wheels=Path(arguments.wheels) if arguments.wheels else find_wheel_list(project),
+    )
+
+
+def _orders(arguments: argparse.Namespace, cells: list[Cell], matrix: Matrix) -> list[WheelRequest]:
+    if arguments.sdist:
+        sdist = source_archive.read_sdist_file(arguments.sdist)
+        return [WheelRequest(cell=cell, package=sdist.package, version=sdist.version, sdist=sdist) for cell in cells]
+    if arguments.package:
+        name, version = _parse_pin(arguments.package)
+        return [WheelRequest(cell=cell, package=name, version=version) for cell in cells]
+    return needed_wheels(cells, matrix)
+
+
+def _parse_pin(text: str) -> tuple[str, str]:
+    name, _, version = text.partition("==")
+    try:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+            raise UsageError(f"--package {text}: write NAME==VERSION")
+        return canonicalize_name(name), str(Version(version))
+    except InvalidVersion:
+        raise UsageError(f"--package {text}: write NAME==VERSION, because one release is compiled") from None
+
+
+def _parse_jobs(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 1024:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of jobs from 1 to 1024")
+    return int(text)
+
+
+def _parse_memory(text: str) -> int:
+    match = re.fullmatch(r"([1-9]\d*)([mMgG])", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 7G or 800M")
+    return int(match[1]) << (30 if match[2] in "gG" else 20)
+
+
+def _row(item: Mapping[str, Any]) -> list[str]:
+    what = f"{item['package']} {item['version']}"
+    if "error" in item:
+        return [item["cell"], what, item["status"], "-", "-"]
+    return [item["cell"], what, item["status"], f"{item['seconds']:.0f} s", item["wheel"]]

@@ -1,0 +1,121 @@
+"""`knowngood diagnose`: find out what failed in a log, which component is at fault, and what fixes it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from knowngood.cli.main import Answer
+from knowngood.core import local_files
+from knowngood.core.errors import KnowngoodError, UsageError, error_from_os
+
+if TYPE_CHECKING:
+    from knowngood.failures.diagnosis import Diagnosis, IncidentMatch
+    from knowngood.failures.known_failures import KnownFailures
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.add_argument("log", nargs="?", metavar="LOG", help="a log file (default: - for stdin)")
+    parser.add_argument(
+        "--incidents", metavar="FOLDER", help="read the incidents of this folder instead of knowngood's own"
+    )
+
+
+def run(arguments: argparse.Namespace) -> Answer:
+    """Diagnose one log; exit 3 when it has no known failure."""
+    from knowngood.failures import known_failures as diagnose_known
+    from knowngood.failures.diagnosis import diagnose_log
+
+    name = arguments.log or "-"
+    if name == "-" and arguments.log is None and sys.stdin.isatty():
+        raise UsageError("no log; name a file, or pipe it in: `my-training 2>&1 | knowngood diagnose`")
+    known = diagnose_known.load_known_failures(Path(arguments.incidents) if arguments.incidents else None)
+    if name == "-":
+        diagnosis = diagnose_log(sys.stdin.buffer, known.incidents, known.catalog, _function_lines)
+    else:
+        path = Path(name)
+        if path.is_dir():
+            raise UsageError(f"{name} is a folder; name the log file in it")
+        try:
+            with path.open("rb") as log:
+                diagnosis = diagnose_log(log, known.incidents, known.catalog, _function_lines)
+        except FileNotFoundError:
+            raise UsageError(f"there is no file {name}") from None
+        except OSError as error:
+            raise error_from_os(error) or KnowngoodError(f"{name} cannot be read: {error}") from None
+    diagnosis = _try_remedies(diagnosis, known)
+    return Answer(0 if diagnosis.matches else 3, diagnosis.document(), _text(diagnosis))
+
+
+def _try_remedies(diagnosis: Diagnosis, known: KnownFailures) -> Diagnosis:
+    """Return the diagnosis with its remedies tried against the facts, when there is something to try."""
+    from knowngood.compat.factbook import read_factbook
+    from knowngood.compat.rule import rule_from_incident
+    from knowngood.compat.universe import build_universe
+    from knowngood.failures.remedy_trial import packages_for_remedies, try_remedies
+
+    packages = packages_for_remedies(diagnosis)
+    if not packages or known.catalog is None:
+        return diagnosis
+    book = read_factbook(local_files.data_folder() / "facts", packages)
+    rules = [*known.rules, *filter(None, map(rule_from_incident, known.incidents))]
+    return try_remedies(diagnosis, build_universe(book, known.catalog, rules))
+
+
+def _function_lines(package: str) -> Mapping[str, Any]:
+    """Return release -> the lines of its functions, or nothing when they were not harvested."""
+    try:
+        path = local_files.data_folder() / "facts" / "lines" / f"{package}.json"
+        releases = json.loads(path.read_bytes())["releases"]
+        return {version: entry["facts"] for version, entry in releases.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def _text(diagnosis: Diagnosis) -> str:
+    lines: list[str] = []
+    for number, match in enumerate(diagnosis.matches, 1):
+        lines += [*([""] if lines else []), *_paragraph(number, match)]
+    if not diagnosis.matches:
+        lines.append("unknown: this log has no known failure")
+    if diagnosis.install:
+        lines += ["", f"the smallest change that fits the other versions in the log: {diagnosis.install}"]
+    if diagnosis.excluded:
+        lines.append(f"similar, but excluded by the versions in the log: {', '.join(diagnosis.excluded)}")
+    for name, reading in diagnosis.traceback.items():
+        if reading.claimed:
+            lines.append(
+                f"{name}: the log states {reading.claimed}, but {reading.frame} is a line of {reading.span}: "
+                "another release runs, or its files were changed"
+            )
+        elif not reading.releases:
+            lines.append(
+                f"{name}: its lines in the traceback fit no release: releases are mixed, or files were changed"
+            )
+        elif name not in diagnosis.versions:
+            lines.append(f"{name}: {reading.span}, by its lines in the traceback")
+    versions_text = ", ".join(f"{name} {' / '.join(versions)}" for name, versions in diagnosis.versions.items())
+    return "\n".join([*lines, f"versions in the log: {versions_text or 'none'}"])
+
+
+def _paragraph(number: int, match: IncidentMatch) -> list[str]:
+    incident = match.incident
+    how = {"failure": "", "silent": " (silent)", "harmless": " (harmless)"}[str(incident.severity)]
+    sure = "versions confirmed by the log" if match.confirmed else incident.confidence
+    lines = [
+        f"{number}. {incident.title}{how}",
+        f"   line {match.line}; at fault: {incident.component}  [{incident.id}; {sure}; {', '.join(incident.source)}]",
+        f"   {incident.because}",
+    ]
+    for remedy in match.fix:
+        change = ", ".join(f"{name} {versions}" for name, versions in remedy.fix.change.items())
+        cost = f" (costs: {remedy.fix.cost})" if remedy.fix.cost else ""
+        lines.append(f"   fix: {': '.join(filter(None, [change, remedy.fix.note]))}{cost}")
+        if remedy.broken_by:
+            lines.append(f"        not here: {remedy.broken_by}")
+    return lines

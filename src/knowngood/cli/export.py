@@ -1,0 +1,64 @@
+"""`knowngood export ID --format FORMAT`: print or write a cell's lock for tools other than Docker."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+
+from knowngood.cli import shared_arguments
+from knowngood.cli.main import Answer
+from knowngood.cli.progress import report_progress
+from knowngood.core.errors import UsageError
+from knowngood.core.local_files import write_atomically
+from knowngood.index.package_index import SimpleIndex
+from knowngood.lock import lock_exports, wheel_locations
+from knowngood.lock.lock_exports import ExportFormat
+from knowngood.lock.lock_tree import CellLock
+from knowngood.project.checkout import find_project
+from knowngood.registry import image_release
+from knowngood.registry.image_reference import ImageReference
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    shared_arguments.add_one_cell(parser)
+    parser.add_argument(
+        "--format", default="requirements", choices=[str(item) for item in ExportFormat], help="(default: %(default)s)"
+    )
+    parser.add_argument("-o", "--output", metavar="FILE", help="(default: standard output)")
+    parser.add_argument("--image", metavar="IMAGE", help="the published image; only for apptainer and devcontainer")
+
+
+def run(arguments: argparse.Namespace) -> Answer:
+    """Write the lock of one cell in the requested format."""
+    project = find_project()
+    cell = shared_arguments.select_one_cell(arguments, project.matrix)
+    form = ExportFormat(arguments.format)
+    if arguments.image and form not in (ExportFormat.APPTAINER, ExportFormat.DEVCONTAINER):
+        raise UsageError(f"--image has no meaning for {form}, which is made from the lock alone")
+    image = str(ImageReference.parse(arguments.image)) if arguments.image else None
+    locked = image_release.require_lock(project, cell)
+    if form is ExportFormat.REQUIREMENTS:
+        text = lock_exports.render_requirements(locked)
+    elif form is ExportFormat.PYLOCK:
+        text = lock_exports.render_pylock(locked, _urls(locked))
+    elif form is ExportFormat.CONDA:
+        text = lock_exports.render_conda_environment(locked)
+    elif form is ExportFormat.DEVCONTAINER:
+        text = lock_exports.render_devcontainer(locked, image or f"knowngood:{locked.cell}")
+    else:
+        text = lock_exports.render_apptainer_definition(locked, image_release.read_base_source(project, locked), image)
+    document = {"id": str(locked.cell), "format": str(form), "file": arguments.output}
+    if arguments.output:
+        write_atomically(Path(arguments.output), text)
+        return Answer(0, document, f"{arguments.output}: {form} of {locked.cell}")
+    return Answer(0, {**document, "text": text}, text.rstrip("\n"))
+
+
+def _urls(locked: CellLock) -> Mapping[str, str]:
+    """Return the address of each wheel of the lock, by its SHA-256."""
+    with report_progress(str(locked.cell)) as notify:
+        notify(f"asking the index where {len(locked.distributions)} wheels are")
+        files = wheel_locations.locate_wheels(locked.distributions, SimpleIndex())
+    return {sha256: file.url for sha256, file in files.items()}

@@ -1,0 +1,144 @@
+"""`knowngood harvest [PACKAGE ...]`: read facts from artefacts; `--contracts [NAME ...]`: judge pairs of releases."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from packaging.version import Version
+
+from knowngood.cli import shared_arguments
+from knowngood.cli.main import Answer
+from knowngood.cli.progress import report_progress
+from knowngood.core import matrix
+from knowngood.core.errors import InputError, InputProblem, UsageError
+from knowngood.facts import contract_table
+from knowngood.facts.contract_harvest import harvest_contracts
+from knowngood.facts.harvest_run import harvest_facts
+from knowngood.failures.contract_files import find_stale_contracts, read_contract_table, rewrite_incident_ranges
+from knowngood.project.checkout import MATRIX_FILE, find_project
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.add_argument("packages", nargs="*", metavar="NAME", help="packages, or contracts (default: all)")
+    parser.add_argument("--refresh", action="store_true", help="read releases again that were read before")
+    parser.add_argument("--contracts", action="store_true", help="judge contracts on all pairs of releases instead")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="with --contracts: use no network; fail when the range of an incident is not that of its contract",
+    )
+
+
+def run(arguments: argparse.Namespace) -> Answer:
+    """Write facts, or tables of contracts, into `facts/`."""
+    if arguments.check and not arguments.contracts:
+        raise UsageError("--check belongs to --contracts: `knowngood harvest --contracts --check`")
+    if arguments.check:
+        shared_arguments.refuse_options(arguments, ["refresh"], "does nothing with --check, which reads no release")
+    project = find_project()
+    if arguments.contracts:
+        texts = _read_contracts(project.root, arguments.packages)
+        return (
+            _check_contracts(project.root, texts)
+            if arguments.check
+            else _harvest_contracts(project.root, texts, arguments)
+        )
+
+    with report_progress("harvest") as notify:
+        report = harvest_facts(
+            arguments.packages,
+            folder=project.root / "facts",
+            floors=_read_floors(project.root),
+            notify=notify,
+            refresh=arguments.refresh,
+        )
+    problems = [f"{name}: {why}" for name, why in {**report.failed, **report.unknown}.items()]
+    text = "\n".join([f"{len(report.new)} releases read, {report.unchanged} known before", *problems])
+    document = {
+        "new": report.new,
+        "unchanged": report.unchanged,
+        "unknown": report.unknown,
+        "failed": report.failed,
+    }
+    return Answer(report.exit_code, document, text)
+
+
+def _read_floors(root: Path) -> Mapping[str, Version]:
+    text = (root / MATRIX_FILE).read_text(encoding="utf-8")
+    return {name: Version(floor) for name, floor in matrix.parse_floors(text, MATRIX_FILE).items()}
+
+
+def _read_contracts(root: Path, names: Sequence[str]) -> dict[str, str]:
+    """Return file name -> text of the contracts with these names, or of all. A name may be the path of a file."""
+    known = {path.stem: path for path in sorted((root / "contracts").glob("*.yaml"))}
+    paths: dict[str, Path] = {}
+    for name in names:
+        own = Path(name)
+        is_file = own.suffix == ".yaml" and own.is_file()
+        if name in known:
+            paths[f"contracts/{name}.yaml"] = known[name]
+        elif is_file and own.stem in known and own.samefile(known[own.stem]):
+            paths[f"contracts/{own.stem}.yaml"] = own
+        elif is_file:
+            paths[str(own.absolute() if own.parent == Path("contracts") else own)] = own
+        else:
+            raise UsageError(
+                f"there is no contract {name}; there are {', '.join(known) or 'none'}, or give a YAML file"
+            )
+    if not names:
+        paths = {f"contracts/{name}.yaml": path for name, path in known.items()}
+    if not paths:
+        raise UsageError(f"there are no contracts in {root / 'contracts'}; docs/contracts.md shows how to write one")
+    texts = {}
+    for label, path in paths.items():
+        try:
+            texts[label] = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            text = f"not UTF-8: {error.reason}; save it as UTF-8"
+            raise InputError([InputProblem(file=label, line=1, column=1, text=text)]) from None
+    return texts
+
+
+def _harvest_contracts(root: Path, texts: Mapping[str, str], arguments: argparse.Namespace) -> Answer:
+    with report_progress("harvest") as notify:
+        report = harvest_contracts(
+            texts,
+            folder=lambda file: _table_folder(root, file),
+            floors=_read_floors(root),
+            notify=notify,
+            refresh=arguments.refresh,
+        )
+    changed = rewrite_incident_ranges(root)
+    lines = [f"tables: {len(report.written)} written, {len(report.unchanged)} unchanged"]
+    lines += [f"{name}: {why}" for name, why in report.failed.items()]
+    lines += [f"{name}: {count} pairs could not be judged" for name, count in report.unknown.items()]
+    lines += [f"{path}: `affected` now follows its contract" for path in changed]
+    shown = {}
+    if arguments.packages:
+        paths = {file: _table_folder(root, file) / f"{Path(file).stem}.json" for file in texts}
+        shown = {file: read_contract_table(path) for file, path in paths.items() if path.exists()}
+        lines += ["", *map(contract_table.render_table_text, shown.values())]
+    document = {
+        "written": report.written,
+        "unchanged": report.unchanged,
+        "unknown": report.unknown,
+        "failed": report.failed,
+        "incidents": changed,
+        "tables": {table.contract: contract_table.document_from_table(table) for table in shown.values()},
+    }
+    return Answer(report.exit_code, document, "\n".join(lines))
+
+
+def _table_folder(root: Path, file: str) -> Path:
+    """Return the folder of a contract's table; the table of a user's own contract is beside the contract."""
+    own = Path(file)
+    return root / "facts" / "contracts" if own.parent == Path("contracts") else own.parent
+
+
+def _check_contracts(root: Path, texts: Mapping[str, str]) -> Answer:
+    problems = find_stale_contracts(root, texts, lambda file: _table_folder(root, file))
+    text = "\n\n".join(problems) if problems else f"{len(texts)} contracts: the ranges of all incidents agree with them"
+    return Answer(1 if problems else 0, {"current": not problems, "problems": problems}, text)

@@ -1,0 +1,136 @@
+"""The command line: the list of commands, and how they print their answers and errors.
+
+A command is a module of `knowngood.cli` with `configure(parser)` and `run(arguments) -> Answer`. It is imported only
+when it runs. Every command has `--json`: one document on stdout, and everything else on stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import io
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from knowngood import __version__
+from knowngood.core.errors import InputError, KnowngoodError, UsageError, error_from_os
+
+COMMANDS = {
+    "cells": "list the cells with tier and attention settings",
+    "check": "check whether a combination of packages, GPU, driver and use works",
+    "pick": "the best cells for a request, or the demands that contradict each other",
+    "diagnose": "what failed in this log, which component is at fault, what fixes it",
+    "doctor": "check this machine, an environment or an image: GPU, driver, binaries, compilers, versions",
+    "reproduce": "make a known failure and its cure happen, and store the evidence",
+    "lock": "resolve cells to hash-pinned distributions, into docker/",
+    "render": "write Dockerfiles and compatibility tables, or --check that they are up to date",
+    "engine": "up, down, status or env of the embedded engine",
+    "plan": "what a build would do, fetch and reuse, and in which order",
+    "compile": "compile wheels that nobody publishes, such as flash-attn 2, once for each cell",
+    "build": "build the images of cells",
+    "smoke": "train a tiny Qwen2 under every attention setting, in the image or --here",
+    "build-matrix": "all steps for the selected cells: engine, base, lock, render, build, smoke",
+    "verify": "build cells again from nothing and compare with the recorded digests",
+    "size": "the size of layers and cells in a registry, or --check against the budget",
+    "publish": "push proven images to a registry; existing tags are never overwritten",
+    "audit": "known vulnerabilities of the packages that cells lock, from OSV and Debian's tracker",
+    "sbom": "a cell's bill of materials (CycloneDX), from its committed lock",
+    "export": "a cell's lock as requirements, pylock, apptainer, devcontainer or conda",
+    "nightly": "check that what is known good is still good: files, upstream, vulnerabilities, rebuilds, suites",
+    "bisect": "find the package that turns a good lock bad, with few environments",
+    "site": "write static pages where people find their image, and catalog.json for programs",
+    "harvest": "read facts from the artefacts of the package index, into facts/",
+}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer of a command: its exit code, the document for `--json`, and the text for people."""
+
+    code: int
+    document: Any
+    text: str = ""
+
+
+def build_parser(command: str | None = None, *, alone: bool = False) -> argparse.ArgumentParser:
+    """Return the parser with the arguments of one `command`, and with the names of all others unless `alone`."""
+    top = _Parser(prog="knowngood", description="Known-good container images for training transformer models.")
+    top.add_argument("--version", action="version", version=f"knowngood {__version__}")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, summary in COMMANDS.items():
+        if alone and name != command:
+            continue
+        text = summary[0].upper() + summary[1:] + "."
+        one = commands.add_parser(name, help=summary, description=text, allow_abbrev=False)
+        one.add_argument("--json", action="store_true", help="one JSON document on stdout")
+        if name == command:
+            _import_command(name).configure(one)
+    return top
+
+
+def _import_command(command: str) -> Any:
+    return importlib.import_module(f"knowngood.cli.{command.replace('-', '_')}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code: 0 yes or done, 1 no or failed, 2 usage, 3 unknown, 4 something missing.
+
+    SIGTERM ends it like Ctrl-C.
+    """
+    with contextlib.suppress(ValueError):  # only the main thread may set a signal handler
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    words = list(sys.argv[1:] if argv is None else argv)
+    command = next((word for word in words if word in COMMANDS), None)
+    as_json = "--json" in words
+    for stream in (sys.stdout, sys.stderr):  # a terminal without a character shows a replacement
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    try:
+        arguments = build_parser(command, alone=words[:1] == [command]).parse_args(words)
+        answer: Answer = _import_command(arguments.command).run(arguments)
+        if as_json and answer.document is not None:  # `check --batch` prints its answers itself
+            print(_json(answer.document))
+        elif answer.text:
+            print(answer.text)
+        sys.stdout.flush()
+    except KnowngoodError as error:
+        return _print_error(error, as_json=as_json)
+    except BrokenPipeError:  # the program that reads this output has ended
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        if (failure := error_from_os(error)) is None:
+            raise
+        return _print_error(failure, as_json=as_json)
+    except KeyboardInterrupt:
+        return _print_error(KnowngoodError("stopped; finished work is kept, run it again to continue"), as_json=as_json)
+    return answer.code
+
+
+def _json(document: Any) -> str:
+    """Return indented JSON. pydantic's encoder is faster than json's own; it is used when it is imported already."""
+    if core := sys.modules.get("pydantic_core"):
+        with contextlib.suppress(ValueError):
+            text: str = core.to_json(document, indent=1, inf_nan_mode="constants").decode()
+            if text.isascii():
+                return text
+    return json.dumps(document, indent=1)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}\n{self.format_usage().strip()}")
+
+
+def _print_error(error: KnowngoodError, *, as_json: bool) -> int:
+    prefix = "" if isinstance(error, InputError) else "knowngood: "
+    print(f"{prefix}{error}", file=sys.stderr)
+    if as_json:
+        print(json.dumps({"error": str(error), "exit": error.exit_code}, indent=1))
+    return error.exit_code

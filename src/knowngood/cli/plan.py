@@ -1,0 +1,218 @@
+"""`knowngood plan [SELECT]`: what a build would do, and in which order; also as jobs for CI systems."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+from pathlib import Path
+
+import yaml
+
+from knowngood.cli import shared_arguments
+from knowngood.cli.main import Answer
+from knowngood.core.cell import Cell, parse_cell
+from knowngood.core.errors import KnowngoodError, UsageError
+from knowngood.core.formatting import format_bytes, format_table
+from knowngood.engine import container_engine
+from knowngood.engine.container_engine import Engine
+from knowngood.images import build_survey, dockerfile, dry_run, matrix_plan, pipeline
+from knowngood.images.matrix_plan import CellPlan, LayerPlan, MatrixPlan, PlanAction
+from knowngood.lock import wheelhouse
+from knowngood.project.checkout import MATRIX_FILE, Project, find_project
+from knowngood.registry import image_release
+from knowngood.registry.image_reference import Repository
+from knowngood.registry.registry_client import Registry
+from knowngood.reports import ci_formats, ci_jobs, git_history
+from knowngood.reports.ci_jobs import CiStage, parse_gpu_architectures, parse_runner_labels, plan_ci_jobs
+
+FORMATS = ("github", "gitlab", "buildkite", "bake", "json")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    shared_arguments.add_select(parser)
+    shared_arguments.add_wheelhouse(parser)
+    parser.add_argument("--offline", action="store_true", help="ask no engine; everything counts as not built yet")
+    parser.add_argument(
+        "--published",
+        metavar="REPOSITORY",
+        help="skip cells whose recorded image is in this repository already and has passed, as `build` does",
+    )
+    shared_arguments.add_insecure(parser)
+    parser.add_argument(
+        "--changed-since",
+        metavar="REF",
+        help="only cells whose lock, Dockerfile, base, recipe or suite changed since this git revision",
+    )
+    ci = parser.add_argument_group("the plan for a CI system (docs/ci.md)")
+    ci.add_argument("--format", choices=FORMATS, help="print a matrix, a pipeline, a bake file, or all as JSON")
+    ci.add_argument(
+        "--stage", choices=("wheels", "images"), help="with --format github: the stage of the matrix (default: images)"
+    )
+    ci.add_argument("--gpus", metavar="ARCH,...", default="", help="architectures with runners, such as sm_90,sm_80")
+    ci.add_argument("--runner", metavar="LABEL,...", help="runner of the jobs without a GPU (default: by CI system)")
+
+
+def run(arguments: argparse.Namespace) -> Answer:
+    """Show the plan for the selected cells (default: all)."""
+    project = find_project()
+    cells = project.matrix.select_cells(arguments.select)
+    if arguments.changed_since is not None:
+        cells = _changed(project, cells, arguments.changed_since)
+    if arguments.format:
+        if arguments.published:
+            raise UsageError(
+                "--published and --format do not go together: the jobs of a CI system ask the registry themselves"
+            )
+        return _for_ci(arguments, project, cells)
+    if arguments.stage or arguments.gpus or arguments.runner:
+        raise UsageError("--stage, --gpus and --runner belong to --format: `knowngood plan --format github`")
+    engine = None if arguments.offline else _find_engine()
+    published = _published_notes(arguments, project, cells) if arguments.published else {}
+    plan = build_survey.survey_plan(
+        project, cells, wheelhouse.wheelhouse_folder(arguments.wheelhouse), engine, published
+    )
+    host = engine.host if engine else None
+    return Answer(0, {"engine": host, **plan.document()}, _text(plan, host))
+
+
+def _published_notes(arguments: argparse.Namespace, project: Project, cells: list[Cell]) -> dict[str, str]:
+    """Return a note for each cell that needs no work, because the registry has its image and it has passed."""
+    registry = Registry(Repository.parse(arguments.published), insecure=arguments.insecure)
+    published = image_release.published_and_proven(project, registry, cells)
+    return {name: f"published as {registry.repository}@{digest}" for name, (digest, _) in published.items()}
+
+
+def _changed(project: Project, cells: list[Cell], ref: str) -> list[Cell]:
+    """Return the cells that changed since a commit. A cell without a lock counts when matrix.yaml changed."""
+    paths = git_history.list_changed_files(project.root, ref)
+    locked = {cell: project.tree.load(cell) for cell in cells}
+    changed = set(
+        ci_jobs.find_changed_cells(
+            filter(None, locked.values()), paths, uv_changed=git_history.has_uv_changed(project.root, ref)
+        )
+    )
+    matrix_changed = MATRIX_FILE in paths
+    return [cell for cell, lock in locked.items() if str(cell) in changed or (matrix_changed and lock is None)]
+
+
+def _for_ci(arguments: argparse.Namespace, project: Project, cells: list[Cell]) -> Answer:
+    kind = arguments.format
+    if arguments.stage and kind != "github":
+        raise UsageError(f"--stage is for --format github; {kind} has all stages in one document")
+    ordered = matrix_plan.order_cells(list(build_survey.survey_cells(project, cells, None)), matrix_plan.Holdings())
+    if kind == "bake":
+        commands = _build_commands(arguments, project, [item.cell for item in ordered])
+        document = ci_formats.bake_file(commands)
+        return Answer(0, document, json.dumps(document, indent=2))
+    limits = {
+        "github": ci_formats.GITHUB_LIMIT,
+        "gitlab": ci_formats.GITLAB_LIMIT,
+        "buildkite": ci_formats.BUILDKITE_LIMIT,
+        "json": len(cells) * 2 + 2,
+    }
+    compiled = {str(cell): project.matrix.compiled_packages(cell) for cell in cells}
+    jobs = plan_ci_jobs(ordered, compiled, gpus=parse_gpu_architectures(arguments.gpus), limit=limits[kind])
+    runner = {"runner": parse_runner_labels(arguments.runner)} if arguments.runner else {}
+    if kind == "github":
+        document = ci_formats.github_matrix(jobs, CiStage(arguments.stage or CiStage.IMAGES), **runner)
+        return Answer(0, document, ci_formats.render_github_matrix(document))
+    if kind == "json":
+        plan = build_survey.survey_plan(project, cells, None, None)
+        document = {**plan.document(), "jobs": [job.document() for job in jobs]}
+        return Answer(0, document, json.dumps(document, indent=1))
+    render = ci_formats.gitlab_pipeline if kind == "gitlab" else ci_formats.buildkite_pipeline
+    document = render(jobs, **runner)
+    return Answer(0, document, yaml.safe_dump(document, sort_keys=False, width=10**6).rstrip())
+
+
+def _build_commands(arguments: argparse.Namespace, project: Project, cells: list[str]) -> dict[str, list[str]]:
+    """Return the build command of each cell, as in `knowngood build --dry-run`, for the Dockerfiles that exist."""
+    options = pipeline.PipelineOptions(wheelhouse=wheelhouse.wheelhouse_folder(arguments.wheelhouse), prove=False)
+    cell_pipeline = pipeline.Pipeline(project, options, dry_run.dry_run_engine())
+    commands: dict[str, list[str]] = {}
+    for name in cells:
+        lines = dry_run.cell_commands(cell_pipeline, parse_cell(name))
+        build = next((argv for text in lines if "buildx" in (argv := shlex.split(text, comments=True))), None)
+        if build is None:
+            raise KnowngoodError(f"{name} cannot be built from here: {'; '.join(lines)}")
+        file = Path(build[build.index("--file") + 1])
+        locked = project.tree.load(parse_cell(file.parent.name))  # of the `fa0` twin when a wheel is missing
+        if locked is None or dockerfile.describe_stale_files(
+            {file: dockerfile.render_dockerfile(locked, project.templates)}, []
+        ):
+            raise KnowngoodError(f"{file} is stale; run `knowngood render`")
+        commands[file.parent.name] = build
+    return commands
+
+
+def _find_engine() -> Engine | None:
+    system = container_engine.find_system_engine()
+    return system if isinstance(system, container_engine.Engine) else container_engine.find_embedded_engine()
+
+
+def _text(plan: MatrixPlan, engine_host: str | None) -> str:
+    """Return the plan for people: the cells, the layers, and the sums."""
+    lines = [
+        format_table(
+            ["", "cell", "action", "fetches", "adds to a registry", "layers only it has"],
+            [_cell_row(number, cell) for number, cell in enumerate(plan.cells, 1)],
+        ),
+        "",
+        format_table(
+            ["layer", "action", "fetches", "in a registry", "cells"], [_layer_row(layer) for layer in plan.layers]
+        ),
+        "",
+    ]
+    lines += [f"{cell.cell}: {cell.note}" for cell in plan.cells if cell.note]
+    lines += [
+        f"base {digest}: bootstrapped first, from Debian packages"
+        for digest, action in plan.bases.items()
+        if action is PlanAction.BUILD
+    ]
+    building, reusing = (
+        [layer for layer in plan.layers if layer.action is action] for action in (PlanAction.BUILD, PlanAction.REUSE)
+    )
+    lines.append(
+        f"{len(building)} layers to build, {_format_sum(plan.size)} in a registry; "
+        f"{format_bytes(plan.download)} of wheels to fetch; {len(reusing)} layers reused, {_format_sum(plan.reused)}"
+    )
+    lines.append(
+        f"layers count as reused when the engine at {engine_host} has them"
+        if engine_host
+        else "no engine was asked, or none answers, so nothing counts as built"
+    )
+    return "\n".join(lines)
+
+
+def _cell_row(number: int, cell: CellPlan) -> list[str]:
+    return [
+        str(number),
+        cell.cell,
+        str(cell.action),
+        format_bytes(cell.download),
+        format_bytes(cell.adds),
+        _first_names(cell.only),
+    ]
+
+
+def _layer_row(layer: LayerPlan) -> list[str]:
+    return [
+        layer.name,
+        str(layer.action),
+        format_bytes(layer.download),
+        format_bytes(layer.size),
+        str(len(layer.cells)),
+    ]
+
+
+def _first_names(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "") if names else "none"
+
+
+def _format_sum(size: tuple[int, int]) -> str:
+    total, unknown = size
+    if not unknown:
+        return format_bytes(total)
+    return f"{format_bytes(total)} and {unknown} of unknown size" if total else "unknown"

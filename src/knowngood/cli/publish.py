@@ -1,0 +1,166 @@
+"""`knowngood publish [SELECT] --to REPOSITORY`: push proven images to a registry; `--verify IMAGE` reads one back."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from knowngood.cli import shared_arguments
+from knowngood.cli.main import Answer
+from knowngood.cli.progress import report_progress
+from knowngood.core.cell import Cell
+from knowngood.core.errors import KnowngoodError, UsageError
+from knowngood.core.formatting import format_table
+from knowngood.core.notify import Notify
+from knowngood.engine import container_engine
+from knowngood.images import pipeline
+from knowngood.images.pipeline import Pipeline
+from knowngood.lock import wheelhouse
+from knowngood.project.checkout import Project, find_project
+from knowngood.registry import image_release, publication, publication_check
+from knowngood.registry.image_reference import ImageReference, Repository
+from knowngood.registry.registry_client import Registry
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    shared_arguments.add_select(parser)
+    shared_arguments.add_all(parser)
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
+        "--to", metavar="REPOSITORY", help="such as registry.example/team/knowngood (default: KNOWNGOOD_REPOSITORY)"
+    )
+    where.add_argument(
+        "--verify",
+        metavar="IMAGE",
+        help="read all bytes of a published image, NAME:TAG or NAME@sha256:..., and check them",
+    )
+    shared_arguments.add_insecure(parser)
+    parser.add_argument(
+        "--revision",
+        type=_parse_revision,
+        default=1,
+        metavar="N",
+        help="publish the Nth image of the same lock (its tag ends in -rN)",
+    )
+    parser.add_argument("--no-aliases", action="store_true", help="do not move the tags of aliases")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be published, and do nothing")
+
+
+def run(arguments: argparse.Namespace) -> Answer:
+    """Publish the selected cells, then move the aliases. The first cell that fails decides the exit code."""
+    if arguments.verify:
+        return _verify(arguments)
+
+    where = arguments.to or os.environ.get("KNOWNGOOD_REPOSITORY")
+    if not where:
+        raise UsageError("no repository; name one: --to registry.example/team/knowngood")
+    project = find_project()
+    matrix = project.matrix
+    cells = matrix.select_cells(shared_arguments.selection_words(arguments))
+    registry = Registry(Repository.parse(where), insecure=arguments.insecure)
+    unchanged = image_release.published_digests_unchanged(project, registry, cells, revision=arguments.revision)
+    rows: list[dict[str, Any]] = []
+    failed: list[KnowngoodError] = []
+    cell_pipeline = _prepare_pipeline(project) if len(unchanged) < len(cells) else None
+    for number, cell in enumerate(cells, 1):
+        if cell_pipeline is None or str(cell) in unchanged:
+            tag = image_release.lock_tag(project, cell, arguments.revision)
+            rows.append(
+                {"id": str(cell), "status": "unchanged", "tag": tag, "digest": unchanged[str(cell)], "error": None}
+            )
+            continue
+        with report_progress(f"[{number}/{len(cells)}] {cell}") as notify:
+            row, error = _publish_cell(cell_pipeline, cell, registry, arguments, notify)
+        rows.append(row)
+        if error:
+            failed.append(error)
+            print(f"{cell}: {error}", file=sys.stderr)
+    digests = {row["id"]: row["digest"] for row in rows if not row["error"]}
+    moves = {} if arguments.no_aliases else {k: v for k, v in matrix.aliases.items() if v in digests}
+    aliases: dict[str, dict[str, Any]] = {}
+    for alias, target in moves.items():
+        aliases[alias] = {"cell": target, "digest": digests[target]}
+        if not arguments.dry_run:
+            error = _move_alias(registry, alias, digests[target], aliases[alias])
+            failed += [error] if error else []
+    document = {"repository": str(registry.repository), "cells": rows, "aliases": aliases}
+    return Answer(failed[0].exit_code if failed else 0, document, _text(rows, aliases, registry))
+
+
+def _prepare_pipeline(project: Project) -> Pipeline:
+    with report_progress("engine") as notify:
+        engine = container_engine.ensure_engine(notify=notify)
+    return pipeline.Pipeline(
+        project, pipeline.PipelineOptions(wheelhouse=wheelhouse.wheelhouse_folder(), locked=True), engine
+    )
+
+
+def _publish_cell(
+    cell_pipeline: Pipeline, cell: Cell, registry: Registry, arguments: argparse.Namespace, notify: Notify
+) -> tuple[dict[str, Any], KnowngoodError | None]:
+
+    row: dict[str, Any] = {"id": str(cell), "status": "failed", "tag": None, "digest": None, "error": None}
+    try:
+        ready = image_release.prepare_release(cell_pipeline, cell, revision=arguments.revision)
+        row |= {"tag": ready.tag, "digest": ready.digest}
+        if arguments.dry_run:
+            published = publication.tag_is_published(ready, registry)
+            row["status"] = "unchanged" if published else "would be published"
+            return row, None
+        result = publication.publish_release(ready, registry, cell_pipeline.engine, notify)
+        row |= {"status": str(result.status), "pushed": result.pushed, "seconds": round(result.seconds, 1)}
+    except KnowngoodError as error:
+        row["error"] = str(error)
+        return row, error
+    return row, None
+
+
+def _move_alias(registry: Registry, alias: str, digest: str, row: dict[str, Any]) -> KnowngoodError | None:
+    try:
+        row["moved"] = publication.move_alias(registry, alias, digest)
+    except KnowngoodError as error:
+        print(f"{alias}: {error}", file=sys.stderr)
+        row["error"] = str(error)
+        return error
+    return None
+
+
+def _text(rows: list[dict[str, Any]], aliases: Mapping[str, Mapping[str, Any]], registry: Registry) -> str:
+    lines = [
+        [
+            row["tag"] or row["id"],
+            row["status"],
+            (row["digest"] or "-")[:19],
+            f"{row['pushed'] / 1e6:,.1f} MB" if "pushed" in row else "-",
+            f"{row['seconds']:.1f} s" if "seconds" in row else "-",
+        ]
+        for row in rows
+    ]
+    text = format_table([f"tag in {registry.repository}", "status", "image", "pushed", "time"], lines)
+    moved = [
+        f"{alias} -> {row['cell']}{': FAILED' if 'error' in row else '' if row.get('moved') else ' (as before)'}"
+        for alias, row in aliases.items()
+    ]
+    errors = [f"{row['id']}: FAILED: {row['error']}" for row in rows if row["error"]]
+    return "\n".join([text, *moved, *errors])
+
+
+def _verify(arguments: argparse.Namespace) -> Answer:
+    refused = ("select", "all", "dry_run", "no_aliases")
+    shared_arguments.refuse_options(arguments, refused, "does nothing with --verify, which reads one image")
+    reference = ImageReference.parse(arguments.verify)
+    with report_progress(str(reference)) as notify:
+        check = publication_check.read_published_image(
+            Registry(reference.repository, insecure=arguments.insecure), reference, notify
+        )
+    return Answer(1 if check.problems else 0, check.document(), check.text())
+
+
+def _parse_revision(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 99:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to 99")
+    return int(text)

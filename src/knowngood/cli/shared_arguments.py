@@ -1,0 +1,137 @@
+"""Arguments that several commands have."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from knowngood.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from knowngood.core.cell import Cell
+    from knowngood.core.matrix import Matrix
+    from knowngood.smoke.suite_command import SuiteOptions
+
+
+def add_select(parser: argparse.ArgumentParser) -> None:
+    """Add SELECT, the words that `knowngood.core.selection` parses."""
+    parser.add_argument(
+        "select",
+        nargs="*",
+        metavar="SELECT",
+        help="a cell id, a glob over ids, an axis filter (torch>=2.11,gpu=sm_90) or an alias",
+    )
+
+
+def add_all(parser: argparse.ArgumentParser) -> None:
+    """Add `--all`, for commands that work on the alias `default` when no cell is selected."""
+    parser.add_argument("--all", action="store_true", help="every cell (without SELECT: the alias default)")
+
+
+def selection_words(arguments: argparse.Namespace) -> list[str]:
+    """Return the words of SELECT, no words for `--all`, and otherwise the alias `default`."""
+    return arguments.select or ([] if arguments.all else ["default"])
+
+
+def add_one_cell(parser: argparse.ArgumentParser) -> None:
+    """Add ID, for commands that work on one cell."""
+    parser.add_argument(
+        "cell", metavar="ID", nargs="?", default="default", help="a cell id or an alias (default: the alias default)"
+    )
+
+
+def select_one_cell(arguments: argparse.Namespace, matrix: Matrix) -> Cell:
+    """Return the cell that ID selects. Raises `UsageError` when it selects several."""
+    cells = matrix.select_cells([arguments.cell])
+    if len(cells) != 1:
+        raise UsageError(f"{arguments.cell!r} selects {len(cells)} cells; name one")
+    return cells[0]
+
+
+def add_wheelhouse(parser: argparse.ArgumentParser) -> None:
+    """Add `--wheelhouse`, the folder of wheels that were compiled here."""
+    parser.add_argument(
+        "--wheelhouse",
+        metavar="FOLDER",
+        help="the folder of compiled wheels (default: KNOWNGOOD_WHEELHOUSE, else a folder in the cache)",
+    )
+
+
+def add_locked(parser: argparse.ArgumentParser) -> None:
+    """Add `--locked`, which forbids changing a lock."""
+    parser.add_argument(
+        "--locked", action="store_true", help="fail when a committed lock is out of date, instead of renewing it"
+    )
+
+
+def add_insecure(parser: argparse.ArgumentParser) -> None:
+    """Add `--insecure`, for a registry without TLS on this machine."""
+    parser.add_argument("--insecure", action="store_true", help="use plain HTTP; only for a registry on this machine")
+
+
+def add_suite_options(parser: argparse.ArgumentParser, *, quick: bool) -> None:
+    """Add the options that say how the smoke suite runs; `quick` is the default of `--quick`."""
+    parser.add_argument(
+        "--quick",
+        action=argparse.BooleanOptionalAction,
+        default=quick,
+        help="only the quick part of the suite, or the whole suite (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--gpus", action="store_true", help="give the container the GPUs of this host; fail without one"
+    )
+    parser.add_argument("--again", action="store_true", help="run the suite even if there is good evidence already")
+    parser.add_argument(
+        "--timeout", type=parse_seconds, default=1200, metavar="SECONDS", help="for the suite (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--memory", type=_parse_memory, default="12g", metavar="SIZE", help="for the container (default: %(default)s)"
+    )
+
+
+def add_tracker(parser: argparse.ArgumentParser) -> None:
+    """Add `--tracker`, the address of Debian's vulnerability data."""
+    parser.add_argument(
+        "--tracker",
+        metavar="URL",
+        default=os.environ.get("KNOWNGOOD_DEBIAN_TRACKER"),
+        help="Debian's vulnerability data (default: KNOWNGOOD_DEBIAN_TRACKER, else Debian's own server); "
+        "PIP_AUDIT_OSV_URL does the same for OSV",
+    )
+
+
+def suite_options_from_arguments(arguments: argparse.Namespace) -> SuiteOptions:
+    """Return the options of the suite that `add_suite_options` added."""
+    from knowngood.smoke.suite_command import SuiteOptions  # `cells` imports this module and must start fast
+
+    return SuiteOptions(quick=arguments.quick, gpus=arguments.gpus, seconds=arguments.timeout, memory=arguments.memory)
+
+
+def refuse_options(arguments: argparse.Namespace, names: Iterable[str], reason: str) -> None:
+    """Raise `UsageError` when one of the named arguments is given although this use of the command ignores it.
+
+    An argument counts as given when its value is neither absent, false nor empty.
+    """
+    for name in names:
+        if getattr(arguments, name):
+            raise UsageError(f"{_OPTION_NAMES.get(name) or '--' + name.replace('_', '-')} {reason}")
+
+
+_OPTION_NAMES = {"select": "SELECT", "requirements": "NAME==VERSION", "files": "-r", "used": "--with"}
+"""The arguments whose attribute is named otherwise than their option."""
+
+
+def parse_seconds(text: str) -> int:
+    """Return the number of seconds in an argument, for `type=` of argparse."""
+    if not text.isdecimal() or not 1 <= int(text) <= 86_400:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 1 to 86400")
+    return int(text)
+
+
+def _parse_memory(text: str) -> str:
+    if not re.fullmatch(r"[1-9]\d*[mg]", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 8g or 800m")
+    return text

@@ -1,0 +1,122 @@
+"""`knowngood smoke [SELECT]`: run the suite in the images of cells, `--on` an executor, or `--here`."""
+
+from __future__ import annotations
+
+import argparse
+
+from knowngood.cli import shared_arguments
+from knowngood.cli.build_matrix import SuiteStep, add_build_arguments, build_cells
+from knowngood.cli.main import Answer
+from knowngood.cli.progress import report_progress
+from knowngood.core.cell import parse_cell
+from knowngood.core.errors import UsageError
+from knowngood.core.formatting import format_table
+from knowngood.core.notify import Notify
+from knowngood.evidence import run_evidence
+from knowngood.evidence.run_evidence import Evidence
+from knowngood.executors import executor_choice, job_requests
+from knowngood.executors.job import Executor
+from knowngood.executors.job_report import REPORT_HEADER, FleetReport
+from knowngood.executors.job_requests import JobRequests
+from knowngood.executors.job_run import FleetState, JobRun, state_folder
+from knowngood.images import cell_ownership, pipeline
+from knowngood.project.checkout import Project, find_project
+from knowngood.smoke import predictions, suite_run
+
+_BUILDING = ("wheelhouse", "locked", "jobs", "record", "compile", "published", "insecure")
+_ON_BUILDERS = ("builder", "to", "network", "layers")
+REFUSED_WITH_ON = (*_BUILDING, *_ON_BUILDERS)
+"""Arguments that only matter when this command builds the images."""
+REFUSED_WITH_HERE = (*REFUSED_WITH_ON, "select", "all", "again", "no_wait", "dry_run")
+"""Arguments that only matter for images or for an executor."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `build-matrix`, `--here`, `--on` and `--cancel`."""
+    add_build_arguments(parser)
+    shared_arguments.add_suite_options(parser, quick=False)
+    parser.add_argument(
+        "--here", metavar="CELL", help="run in the current environment (VIRTUAL_ENV), as evidence for this cell id"
+    )
+    parser.add_argument("--on", metavar="NAME", help="run on an executor of fleet.yaml, or on `local`")
+    parser.add_argument("--cancel", action="store_true", help="with --on: end the jobs of these cells")
+
+
+def run(arguments: argparse.Namespace) -> Answer:
+    """Run the suite and store its evidence. In images it always runs, also when there is good evidence already."""
+    if arguments.cancel and not arguments.on:
+        raise UsageError("--cancel ends jobs of an executor; name it with --on NAME")
+    if arguments.on and arguments.here:
+        raise UsageError("--here and --on are two places; give one of them")
+    if arguments.on:
+        shared_arguments.refuse_options(arguments, REFUSED_WITH_ON, "does nothing with --on, which builds no image")
+        return _run_on_executor(arguments)
+    if arguments.here:
+        shared_arguments.refuse_options(
+            arguments, REFUSED_WITH_HERE, "does nothing with --here, which runs in the current environment"
+        )
+        return _run_here(arguments)
+    options = shared_arguments.suite_options_from_arguments(arguments)
+    return build_cells(arguments, suite=SuiteStep(options=options, again=True))
+
+
+def _run_here(arguments: argparse.Namespace) -> Answer:
+    project = find_project()
+    cell = parse_cell(arguments.here)
+    options = shared_arguments.suite_options_from_arguments(arguments)
+    expected = predictions.predictions_for_cell(predictions.load_predictions(project.root), cell, gpu=options.gpus)
+    with report_progress(str(cell)) as notify:
+        evidence = suite_run.run_in_environment(
+            cell,
+            project.suite,
+            options,
+            predictions=expected,
+            log=pipeline.cell_log_path(cell, "here"),
+            notify=notify,
+        )
+    path = run_evidence.store_evidence(evidence, project.evidence)
+    document = {"evidence": str(path), "ok": evidence.ok, "outcomes": evidence.outcomes}
+    return Answer(0 if evidence.ok else 1, document, f"{evidence.report['verdict']['text']}\nevidence: {path}")
+
+
+def _run_on_executor(arguments: argparse.Namespace) -> Answer:
+    """Run, rehearse or cancel the jobs of the selected cells; the worst outcome decides the exit code."""
+    project = find_project()
+    cells = project.matrix.select_cells(shared_arguments.selection_words(arguments))
+    with report_progress(arguments.on) as notify:
+        executor, section = executor_choice.find_executor(arguments.on, project, notify)
+        options = shared_arguments.suite_options_from_arguments(arguments)
+        requests = job_requests.request_jobs(
+            project, cells, section, options, again=arguments.again or arguments.cancel
+        )
+        if arguments.dry_run:
+            commands = [*executor.rehearse(requests.jobs), *(f"# {error}" for error in requests.refused.values())]
+            return Answer(0, {"commands": commands}, "\n".join(commands))
+        with cell_ownership.hold_cell(f"fleet-{arguments.on}", wait=not arguments.no_wait, notify=notify):
+            if arguments.cancel:
+                return _cancel_jobs(executor, requests)
+            return _run_jobs(project, executor, requests, section.wait, notify)
+
+
+def _run_jobs(project: Project, executor: Executor, requests: JobRequests, wait: float, notify: Notify) -> Answer:
+    def store(evidence: Evidence) -> str:
+        return str(run_evidence.store_evidence(evidence, project.evidence).relative_to(project.root))
+
+    state = FleetState(state_folder(executor.name))
+    job_run = JobRun(executor=executor, state=state, store=store, notify=notify, wait=wait)
+    report = FleetReport(
+        executor=executor.name,
+        results=job_run.run_jobs(requests.jobs) if requests.jobs else (),
+        proven=requests.proven,
+        refused=requests.refused,
+        avoided=state.ledger.suspects(),
+        notes=[state.note] if state.note else (),
+    )
+    table = format_table(REPORT_HEADER, report.rows())
+    return Answer(report.exit_code, report.document(), "\n".join([table, *report.sentences()]))
+
+
+def _cancel_jobs(executor: Executor, requests: JobRequests) -> Answer:
+    cells = FleetState(state_folder(executor.name)).cancel_jobs(requests.jobs, executor)
+    text = "\n".join(f"{cell}: cancelled" for cell in cells) or "no job was running"
+    return Answer(0, {"cancelled": cells}, text)

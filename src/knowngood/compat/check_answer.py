@@ -1,0 +1,281 @@
+"""Does this combination work: a verdict, findings, and the smallest change that helps. Pure.
+
+The way of a query: it is placed in the universe (which values does it mean), the rules that its values break become
+findings, then a search shows whether what it leaves open can be completed. The verdict is `broken` with at least one
+error; else `unknown` when facts do not cover the query; else `verified` when a run has trained with exactly this
+combination on a GPU; else `compatible`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+from knowngood.compat.box_search import BoxSearch
+from knowngood.compat.conflicts import DemandProblem, apply_demands, find_minimal_conflict, find_minimal_rules
+from knowngood.compat.findings import (
+    Finding,
+    conditions_apply,
+    describe_versions,
+    fact_finding,
+    fill_template,
+    finding_from_box,
+    sort_findings,
+)
+from knowngood.compat.matrix_cells import PublishedCells, find_evidence, find_published_cell
+from knowngood.compat.query import Query
+from knowngood.compat.query_placement import QueryPlacement, place_query
+from knowngood.compat.rule import Rule
+from knowngood.compat.suggestions import check_problem, find_suggestion, stated_condition_boxes
+from knowngood.compat.universe import Universe
+from knowngood.compat.value_domain import iterate_bits
+from knowngood.core.errors import UsageError
+
+_FINDINGS_LIMIT = 20_000
+"""A cache with more findings is emptied, because a batch can be long."""
+
+
+class CheckVerdict(StrEnum):
+    """What `check` says about a combination; the module's docstring has the meaning of each."""
+
+    VERIFIED = "verified"
+    COMPATIBLE = "compatible"
+    BROKEN = "broken"
+    UNKNOWN = "unknown"
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the command: 1 broken, 3 unknown, else 0."""
+        return {"broken": 1, "unknown": 3}.get(self.value, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckAnswer:
+    """The answer of `check` to a query."""
+
+    verdict: CheckVerdict
+    findings: tuple[Finding, ...]
+    changes: Mapping[str, str] | None
+    """The suggestion: package -> version, or `none` for a package to leave out."""
+    cell: str | None
+    """The published cell that has the combination, or the suggested one."""
+    evidence: tuple[str, ...] = ()
+    uncovered: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def document(self) -> dict[str, Any]:
+        """The answer as `check --json` prints it."""
+        suggestion = None
+        if self.changes is not None or self.cell is not None:
+            suggestion = {"changes": dict(self.changes or {}), "cell": self.cell}
+        document: dict[str, Any] = {
+            "verdict": str(self.verdict),
+            "findings": [finding.document() for finding in self.findings],
+            "suggestion": suggestion,
+        }
+        if self.evidence:
+            document["evidence"] = list(self.evidence)
+        if self.uncovered:
+            document["uncovered"] = dict(self.uncovered)
+        return document | ({"notes": list(self.notes)} if self.notes else {})
+
+
+def check_query(universe: Universe, query: Query, published: PublishedCells, *, suggest: bool = True) -> CheckAnswer:
+    """Answer whether the combination of a query works; without `suggest`, no change is searched for.
+
+    Raises:
+        UsageError: a name is not known, or the query's GPU name means several GPUs whose verdicts differ.
+    """
+    gpus = universe.gpus.find_capabilities(query.gpu) if query.gpu is not None else [None]
+    answers = [_check_one_gpu(universe, query, published, suggest, [gpu] if gpu else None) for gpu in gpus]
+    if len({answer.verdict for answer in answers}) > 1:
+        verdicts = "; ".join(
+            f"{universe.gpus.describe(str(gpu))}: {answer.verdict}" for gpu, answer in zip(gpus, answers, strict=True)
+        )
+        raise UsageError(f"{query.gpu} is more than one GPU, and they differ here ({verdicts}); say which")
+    return answers[0]
+
+
+def _check_one_gpu(
+    universe: Universe, query: Query, published: PublishedCells, suggest: bool, gpus: list[str] | None
+) -> CheckAnswer:
+    placement = place_query(universe, query, gpus)
+    conditions = query.stated_conditions
+    findings = [*placement.findings, *find_broken_rules(placement, conditions)]
+    broken = any(finding.severity == "error" for finding in findings)
+    if not broken:
+        collision = find_collision(placement, stated_condition_boxes(universe, conditions))
+        if collision is not None:
+            findings.append(collision)
+            broken = True
+    unknown_facts = find_unknown_facts(placement)
+    findings += unknown_facts
+    changes = cell = None
+    evidence: tuple[str, ...] = ()
+    if broken:
+        verdict = CheckVerdict.BROKEN
+        if suggest:
+            changes, cell = find_suggestion(placement, conditions, published)
+    elif unknown_facts or placement.unknown or not has_known_package(placement):
+        verdict = CheckVerdict.UNKNOWN
+    else:
+        evidence, verified = find_evidence(published, placement, query)
+        verdict = CheckVerdict.VERIFIED if verified else CheckVerdict.COMPATIBLE
+        cell = find_published_cell(published, placement, placement.assignment)
+    return CheckAnswer(
+        verdict=verdict,
+        findings=tuple(_with_incidents(universe, finding) for finding in sort_findings(findings)),
+        changes=changes,
+        cell=cell,
+        evidence=evidence,
+        uncovered=placement.uncovered,
+        notes=_notes_on_conditions(universe, query),
+    )
+
+
+def has_known_package(placement: QueryPlacement) -> bool:
+    """Whether the query demands something of a package that has facts."""
+    return any(demand.variable in placement.universe.packages for demand in placement.demands)
+
+
+def find_broken_rules(placement: QueryPlacement, conditions: Mapping[str, str]) -> list[Finding]:
+    """Return a finding for each rule that the stated values break by themselves."""
+    index = placement.universe.index
+    findings: list[Finding | None] = []
+    for bit in iterate_bits(index.find_broken(placement.assignment, index.everything & ~index.all_unknown)):
+        finding = _cached_finding(placement, bit)
+        findings.append(_under_conditions(index.boxes[bit].rule, finding, conditions))
+    if "attn" not in placement.assignment:
+        # Incidents under some attention settings only, when no setting is stated.
+        for _, box in placement.universe.conditional:
+            if box.rule.forbid and "attn" in box.masks and placement.may_lie_in(box):
+                finding = finding_from_box(index, box, placement.assignment, placement.as_written, {})
+                findings.append(_under_conditions(box.rule, finding, conditions))
+    for box, constants in placement.wheel_boxes:
+        if placement.may_lie_in(box):
+            findings.append(finding_from_box(index, box, placement.assignment, placement.as_written, constants))
+    for box, others in placement.partial_boxes:
+        if placement.may_lie_in(box):
+            finding = finding_from_box(index, box, placement.assignment, placement.as_written, {})
+            finding = replace(finding, packages={**others, **finding.packages})
+            findings.append(_under_conditions(box.rule, finding, conditions))
+    return [*(finding for finding in findings if finding is not None), *_find_excluded_packages(placement)]
+
+
+def _under_conditions(rule: Rule, finding: Finding, conditions: Mapping[str, str]) -> Finding | None:
+    """A finding under its rule's conditions of use: none when they are excluded, a warning when they are not stated."""
+    if rule.always:
+        return finding
+    apply = conditions_apply(rule, conditions)
+    if apply is False or (apply is None and rule.severity != "error"):
+        return None
+    return replace(finding, severity="warning") if apply is None else finding
+
+
+def _with_incidents(universe: Universe, finding: Finding) -> Finding:
+    """A finding with the known failures that its rule covers."""
+    incidents = universe.incidents.get(finding.id)
+    return replace(finding, incidents=incidents) if incidents else finding
+
+
+def _cached_finding(placement: QueryPlacement, bit: int) -> Finding:
+    """`finding_from_box`, kept: in a batch the same pairs of releases break the same rules."""
+    universe = placement.universe
+    box = universe.index.boxes[bit]
+    cache: dict[object, Finding] = universe.cached("findings", dict)
+    key = (bit, *((name, placement.assignment[name], placement.as_written.get(name)) for name in box.masks))
+    finding = cache.get(key)
+    if finding is None:
+        if len(cache) > _FINDINGS_LIMIT:
+            cache.clear()
+        finding = finding_from_box(universe.index, box, placement.assignment, placement.as_written, {})
+        cache[key] = finding
+    return finding
+
+
+def _find_excluded_packages(placement: QueryPlacement) -> list[Finding]:
+    """Findings for packages without facts that a package with facts excludes by its requirements."""
+    findings = []
+    space = placement.universe.space
+    for name, wanted in placement.uncovered.items():
+        for package, table in placement.universe.bounds.get(name, {}).items():
+            domain, place = space.domains[package], placement.assignment.get(package)
+            if place is None or place >= len(domain.values):
+                continue
+            version = domain.text(place)
+            bound = next((text for text, mask in table.items() if mask >> place & 1), "")
+            implied = placement.implied_demands
+            demand = next((item for item in implied if item.variable == package and item.text.startswith(name)), None)
+            if demand is None or demand.mask >> place & 1:
+                continue
+            findings.append(
+                Finding(
+                    id=f"requires:{package}:{name}",
+                    kind="rule",
+                    severity="error",
+                    packages={package: version, name: wanted},
+                    because=f"{package} {version} requires {name}{bound}",
+                    source=(space.book.source(package, version),),
+                    confidence="artefact",
+                    fix=({"change": {name: bound}, "note": "any release in this range"},),
+                )
+            )
+    return findings
+
+
+def find_unknown_facts(placement: QueryPlacement) -> list[Finding]:
+    """Return a finding for each rule about the stated values that needs a fact which is not known."""
+    index = placement.universe.index
+    findings = []
+    for bit in iterate_bits(index.find_broken(placement.assignment, index.unknown_errors)):
+        box = index.boxes[bit]
+        if not box.rule.given:
+            packages = {name: index.domains[name].text(placement.assignment[name]) for name in box.masks}
+            findings.append(fact_finding(f"unknown:{box.rule.id}", "info", packages, f"{box.unknown}", ["facts/"]))
+    return findings
+
+
+def find_collision(placement: QueryPlacement, condition_boxes: int) -> Finding | None:
+    """Return the chain of causes as one finding, when no choice of what the query leaves open breaks no rule."""
+    problem = check_problem(placement, condition_boxes)
+    search = BoxSearch(index=problem.index, among=problem.among)
+    if search.exists(apply_demands(problem.index, problem.demands, problem.base)):
+        return None
+    return _collision_finding(placement, problem)
+
+
+def _collision_finding(placement: QueryPlacement, problem: DemandProblem) -> Finding:
+    """The minimal conflict of a problem that has no solution."""
+    space = placement.universe.space
+    demands = find_minimal_conflict(problem)
+    boxes = [problem.index.boxes[bit] for bit in find_minimal_rules(problem, demands)]
+    masks: dict[str, int] = {}
+    for demand in demands:
+        masks[demand.variable] = masks.get(demand.variable, space.domains[demand.variable].all) & demand.mask
+    assignment = {name: place for name, place in placement.assignment.items() if name in masks}
+    because = [fill_template(space, box.rule.because, box, assignment, placement.as_written) for box in boxes]
+    sources = [fill_template(space, text, box, assignment, {}) for box in boxes for text in box.rule.source]
+    return Finding(
+        id="collision:" + "+".join(masks),
+        kind="rule",
+        severity="error",
+        packages={
+            name: placement.as_written.get(name, describe_versions(space, name, mask)) for name, mask in masks.items()
+        },
+        because="no choice of what was left open fits: " + "; ".join(dict.fromkeys(because)),
+        source=tuple(dict.fromkeys(sources)),
+        confidence=boxes[0].rule.confidence if boxes else "artefact",
+    )
+
+
+def _notes_on_conditions(universe: Universe, query: Query) -> tuple[str, ...]:
+    """A note for each condition of use that no rule asks about, with the nearest name."""
+    notes = []
+    for key in query.conditions:
+        if key not in universe.conditions:
+            near = difflib.get_close_matches(key, universe.conditions, 1)
+            notes.append(f"no rule asks about {key!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+    return tuple(notes)

@@ -1,0 +1,176 @@
+"""All harvested facts as plain tables, in the way in which rules name them: package, version, fact.
+
+`knowngood.facts.fact_store` gives one package in typed form; rules name facts by text and need all packages in a few
+milliseconds. A fact that is missing is unknown, never an error. Only `read_factbook` reads files.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from packaging.version import Version
+
+DRIVERS = "drivers"
+"""The one table whose "releases" are those of CUDA and not of a distribution."""
+
+_REQUIREMENT = re.compile(r"\s*([A-Za-z0-9._-]+)\s*(\[[^\]]*\])?\s*([^;]*)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Factbook:
+    """Package -> version -> the harvested entry, as in the files of `facts/`."""
+
+    tables: Mapping[str, Mapping[str, Mapping[str, Any]]]
+    left_out: tuple[str, ...] = ()
+    """For each file that could not be used, a sentence that says why."""
+    _requires: dict[tuple[str, str], Mapping[str, str]] = field(default_factory=dict, repr=False)
+
+    @property
+    def packages(self) -> list[str]:
+        """The distributions that have facts."""
+        return [name for name in self.tables if name != DRIVERS]
+
+    def versions(self, package: str) -> list[str]:
+        """Return the releases of a package, in the order of its file."""
+        return list(self.tables.get(package, ()))
+
+    def fact(self, package: str, version: str, name: str) -> Any:
+        """Return a fact; `None` when it is not known (`reason` says why) or the release has no such fact."""
+        entry = self.tables.get(package, {}).get(version)
+        if entry is None:
+            return None
+        if (package, name) == ("torch", "driver_minimum"):
+            return self.fact(DRIVERS, str(entry["facts"].get("cuda")), "minimum")
+        if name.startswith("requires:"):
+            return self.requires(package, version).get(name.removeprefix("requires:"))
+        if ":" in name:
+            name, _, key = name.partition(":")
+            return (entry["facts"].get(name) or {}).get(key)
+        return entry["facts"].get(name)
+
+    def reason(self, package: str, version: str, name: str) -> str | None:
+        """Return why a fact is not known; `None` when it is known, or the release has no such fact."""
+        entry = self.tables.get(package, {}).get(version)
+        if entry is None:
+            return f"there are no facts about {package} {version}"
+        if (package, name) == ("torch", "driver_minimum"):
+            cuda = entry["facts"].get("cuda")
+            known = cuda is not None and cuda in self.tables.get(DRIVERS, {})
+            return None if known else f"there is no least driver for CUDA {cuda} in the facts"
+        name = name.partition(":")[0]
+        if name in entry["facts"]:
+            return None
+        unknown = entry.get("unknown", {})
+        reason = unknown.get(name) or unknown.get("artefact")
+        return str(reason) if reason else None
+
+    def requires(self, package: str, version: str) -> Mapping[str, str]:
+        """Return what a release requires: normalized name -> specifier, without extras."""
+        entry = self.tables.get(package, {}).get(version)
+        raw = entry["facts"].get("requires") if entry else None
+        if not raw:
+            return {}
+        key = (package, version)
+        requires: Mapping[str, str] | None = self._requires.get(key)
+        if requires is None:
+            pairs = raw.items() if isinstance(raw, Mapping) else map(_split_requirement, raw)
+            requires = self._requires[key] = {name: _without_extras(text) for name, text in pairs}
+        return requires
+
+    def source(self, package: str, version: str) -> str:
+        """Return what the facts of a release were read from, as text for people."""
+        entry = self.tables.get(package, {}).get(version, {})
+        artefact = entry.get("artefact") or f"{package} {version}"
+        return f"{artefact}, read {entry['read']}" if "read" in entry else str(artefact)
+
+    def yanked(self, package: str, version: str) -> bool:
+        """Whether the registry withdrew a release."""
+        return bool(self.tables.get(package, {}).get(version, {}).get("yanked"))
+
+    def every(self, package: str, name: str) -> Iterator[Any]:
+        """Yield a fact of all releases of a package that have it."""
+        for version in self.versions(package):
+            value = self.fact(package, version, name)
+            if value is not None:
+                yield value
+
+    def latest(self, package: str) -> str | None:
+        """Return the newest release; a pre-release only when there is nothing else."""
+        known = sorted(map(Version, self.versions(package)))
+        final = [version for version in known if not version.is_prerelease]
+        return str((final or known)[-1]) if known else None
+
+    def with_variant(self, package: str, version: str, local: str, facts: Mapping[str, Any], why: str) -> Factbook:
+        """Return the facts with one more build of a release; of it only `facts` and what all builds share are known."""
+        table = dict(self.tables[package])
+        original = table[version]
+        kept = {name: original["facts"][name] for name in _SAME_IN_EVERY_BUILD if name in original["facts"]}
+        lost = dict.fromkeys((name for name in original["facts"] if name not in kept and name not in facts), why)
+        table[f"{version}+{local}"] = {**original, "facts": {**kept, **facts}, "unknown": lost}
+        return Factbook(tables={**self.tables, package: table}, left_out=self.left_out)
+
+
+_SAME_IN_EVERY_BUILD = ("requires_python", "pythons", "free_threaded", "triton", "triton_requires", "triton_min_major")
+
+
+def read_factbook(folder: Path, packages: Collection[str] | None = None) -> Factbook:
+    """Read the facts of a folder, or only those of some packages and of what these require, directly or not.
+
+    A damaged file is left out, with the reason in `left_out`.
+    """
+    paths = {path.stem: path for path in sorted(folder.glob("*.json"))}
+    tables: dict[str, Mapping[str, Mapping[str, Any]]] = {}
+    book, left_out = Factbook(tables=tables), []
+    unread = set(paths) if packages is None else {DRIVERS, *packages} & paths.keys()
+    done: set[str] = set()
+    while unread:
+        name = unread.pop()
+        done.add(name)
+        try:
+            document = json.loads(paths[name].read_bytes())
+            if "releases" in document:
+                tables[name] = document["releases"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            left_out.append(f"facts/{name}.json is left out: {error}")
+        if packages is not None:
+            required = {other for version in book.versions(name) for other in book.requires(name, version)}
+            unread |= (required & paths.keys()) - done
+    in_order = {name: tables[name] for name in paths if name in tables}
+    return Factbook(tables=in_order, left_out=tuple(sorted(left_out)))
+
+
+def _split_requirement(text: str) -> tuple[str, str]:
+    match = _REQUIREMENT.match(text)
+    return (match[1].lower().replace("_", "-"), match[3]) if match else (text, "")
+
+
+def _without_extras(specifier: str) -> str:
+    return specifier.partition("]")[2] if specifier.startswith("[") else specifier
+
+
+def factbook_with_torch_build(book: Factbook, version: str, local: str) -> Factbook | None:
+    """Return the facts with a build of torch that is not the default index's (`2.11.0+cu126`).
+
+    What the build does not change still holds, and its CUDA follows from its name. `None` when it is the default build,
+    or when that version has no facts.
+    """
+    known = next((name for name in book.versions("torch") if Version(name) == Version(version)), None)
+    if known is None:
+        return None
+    cuda = re.fullmatch(r"cu(\d{2,3})", local)
+    built = f"{cuda[1][:-1]}.{cuda[1][-1]}" if cuda else None
+    if built == book.fact("torch", known, "cuda"):
+        return None
+    facts: dict[str, Any] = {}
+    if built:
+        facts["cuda"] = built
+        requires = book.fact("torch", known, "triton_requires")
+        if requires:
+            facts["requires"] = {"triton": requires}
+    why = f"the facts are of the default index's build (CUDA {book.fact('torch', known, 'cuda')}), not of +{local}"
+    return book.with_variant("torch", known, local, facts, why)

@@ -1,0 +1,123 @@
+"""A known failure: what it looks like in a log, which combinations it affects, why, and what helps. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from packaging.specifiers import SpecifierSet
+
+from knowngood.compat.log_signature import Signature
+
+
+class IncidentKind(StrEnum):
+    """The mechanism of a failure."""
+
+    API_REMOVED = "api-removed"
+    SIGNATURE_CHANGED = "signature-changed"
+    UNDEFINED_SYMBOL = "undefined-symbol"
+    NO_KERNEL_IMAGE = "no-kernel-image"
+    ARCH_REFUSED = "arch-refused"
+    CUDA_MISMATCH = "cuda-mismatch"
+    SOURCE_BUILD = "source-build"
+    TRITON_COMPILE = "triton-compile"
+    DTYPE = "dtype"
+    PADDING = "padding"
+    PACKING = "packing"
+    MISSING_EXTENSION = "missing-extension"
+    BOUNDS = "bounds"
+    GLIBC = "glibc"
+    DRIVER = "driver"
+    PYTHON = "python"
+    MEMORY = "memory"
+    NUMERICS = "numerics"
+    CONFIG = "config"
+
+
+class IncidentSeverity(StrEnum):
+    """How a failure shows: an error, a wrong result without one, or a warning that can be ignored."""
+
+    FAILURE = "failure"
+    SILENT = "silent"
+    HARMLESS = "harmless"
+
+
+class RangeOrigin(StrEnum):
+    """Where `affected` comes from when neither a contract nor a rule covers the incident."""
+
+    ARTEFACTS = "artefacts"
+    THREAD = "thread"
+    ENVIRONMENT = "environment"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fix:
+    """A remedy: what to change (package -> specifier), and what that costs."""
+
+    note: str
+    change: Mapping[str, str]
+    cost: str = ""
+
+    @property
+    def ranges(self) -> dict[str, SpecifierSet]:
+        """The changes as specifier sets, in which pre-releases count."""
+        return {name: SpecifierSet("" if text == "*" else text, prereleases=True) for name, text in self.change.items()}
+
+    def document(self) -> dict[str, Any]:
+        """The remedy as `diagnose --json` prints it."""
+        return {
+            **({"change": dict(self.change)} if self.change else {}),
+            "note": self.note,
+            **({"cost": self.cost} if self.cost else {}),
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Incident:
+    """One known failure; `knowngood.compat.incident_file` explains the fields."""
+
+    id: str
+    title: str
+    kind: IncidentKind
+    severity: IncidentSeverity
+    component: str
+    signatures: tuple[Signature, ...] = ()
+    context: tuple[Signature, ...] = ()
+    frames: tuple[Signature, ...] = ()
+    affected: tuple[Mapping[str, SpecifierSet], ...] = ()
+    when: Mapping[str, str] = field(default_factory=dict)
+    unless: Mapping[str, str] = field(default_factory=dict)
+    because: str
+    fix: tuple[Fix, ...]
+    source: tuple[str, ...]
+    confidence: str
+    report_erred: tuple[str, ...] = ()
+    contract: str = ""
+    rule: str = ""
+    range_from: RangeOrigin | None = None
+    reproduction: str = ""
+
+    @property
+    def marks(self) -> tuple[Signature, ...]:
+        """All signatures to look for in a log, in the order in which `line` takes their lines."""
+        beside = (mark for item in self.signatures for mark in item.beside)
+        return (*self.signatures, *self.context, *beside, *self.frames)
+
+    def line(self, mark_lines: Sequence[int | None], *, traceback: bool) -> int | None:
+        """Return the line of the log at which this incident shows; `None` when it does not.
+
+        `mark_lines` has the line of each of the `marks`, `None` for those that are not in the log. `traceback` says
+        that the log has frames of a traceback, so that those of this incident would be there too.
+        """
+        context = mark_lines[len(self.signatures) : len(self.signatures) + len(self.context)]
+        frames = mark_lines[len(mark_lines) - len(self.frames) :]
+        if (context and not any(context)) or (traceback and frames and not any(frames)):
+            return None
+        lines, at = [], len(self.signatures) + len(self.context)
+        for line, item in zip(mark_lines, self.signatures, strict=False):
+            if line and (not item.beside or any(mark_lines[at : at + len(item.beside)])):
+                lines.append(line)
+            at += len(item.beside)
+        return min(lines, default=None)

@@ -1,0 +1,182 @@
+"""The cells of matrix.yaml and what runs proved about them, read in milliseconds for `check` and `pick`.
+
+`knowngood.core.matrix` reads the whole file and reports every defect with its line. This module takes only the cells,
+of a file without defects; an integration test compares the two.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+from knowngood.compat.factbook import Factbook
+from knowngood.compat.findings import AXES
+from knowngood.compat.query import Query
+from knowngood.compat.query_placement import QueryPlacement, stated_packages
+from knowngood.core.cell import NO_FLASH_ATTN, Cell, parse_cell
+from knowngood.core.errors import UsageError
+from knowngood.evidence import run_evidence
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedCells:
+    """The cells of matrix.yaml, with the evidence about them."""
+
+    cells: tuple[Cell, ...] = ()
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    folder: Path | None = None
+    """The folder of the evidence; `None` when there is none."""
+    locked: frozenset[str] = frozenset()
+    """The ids of the cells that have a lock."""
+
+    @cached_property
+    def _runs(self) -> dict[str, list[run_evidence.Evidence]]:
+        return {}
+
+    @cached_property
+    def proven(self) -> frozenset[str]:
+        """The ids of the cells that have evidence."""
+        if self.folder is None or not self.folder.is_dir():
+            return frozenset()
+        return frozenset(path.name for path in self.folder.iterdir() if path.is_dir())
+
+    def runs(self, cell: str) -> list[run_evidence.Evidence]:
+        """Return the runs of a cell."""
+        if cell not in self.proven or self.folder is None:
+            return []
+        if cell not in self._runs:
+            self._runs[cell] = run_evidence.load_cell_evidence(self.folder, cell)[0]
+        return self._runs[cell]
+
+    def tier(self, cell: str) -> run_evidence.Tier:
+        """Return how far a cell is proven."""
+        return run_evidence.proven_tier(self.runs(cell), locked=cell in self.locked)
+
+    @cached_property
+    def ranked(self) -> list[Cell]:
+        """The cells, best proven first, then in the matrix's order."""
+        order = list(run_evidence.Tier)
+        return sorted(self.cells, key=lambda cell: -order.index(self.tier(str(cell))))
+
+    @cached_property
+    def pythons(self) -> tuple[str, ...]:
+        """The Pythons of the cells, in the matrix's order."""
+        return tuple(dict.fromkeys(cell.python for cell in self.cells))
+
+    @cached_property
+    def gpus(self) -> tuple[str, ...]:
+        """The GPUs of the cells, those of the best proven cells first."""
+        return tuple(dict.fromkeys(cell.gpu for cell in self.ranked))
+
+
+def cells_from_matrix(matrix: Mapping[str, Any], book: Factbook) -> tuple[Cell, ...]:
+    """Return the cells in matrix.yaml's plain data; a combination that is no valid cell is left out."""
+    cells: dict[str, Cell] = {}
+    for item in matrix.get("cells") or ():
+        axes = ("gpu", "base", "torch", "transformers", "flash-attn", "framework")
+        lists = [_listed(item.get(key, "none")) for key in axes]
+        for gpu, base, torch, transformers, flash, framework in itertools.product(*lists):
+            cuda, triton = book.fact("torch", torch, "cuda"), book.fact("torch", torch, "triton")
+            python = (matrix.get("bases") or {}).get(base, {}).get("python")
+            try:
+                cell = Cell(
+                    gpu=gpu,
+                    cuda=str(cuda),
+                    torch=torch,
+                    transformers=transformers,
+                    flash_attn=NO_FLASH_ATTN if flash == "none" else flash,
+                    triton=str(triton),
+                    python=str(python),
+                    framework=framework.replace("==", ""),
+                )
+            except UsageError:
+                continue
+            cells.setdefault(str(cell), cell)
+    return tuple(cells.values())
+
+
+def _listed(value: Any) -> list[str]:
+    return [str(item) for item in value] if isinstance(value, list) else [str(value)]
+
+
+@cache
+def packages_of_cell(cell: Cell) -> dict[str, str]:
+    """Return the packages of a cell: distribution -> version, `none` for the flash attention that it does not have."""
+    return {
+        "torch": cell.torch,
+        "transformers": cell.transformers,
+        "triton": cell.triton,
+        "flash-attn": cell.flash_attn if cell.flash_attn_package == "flash-attn" else "none",
+        "flash-attn-4": cell.flash_attn if cell.flash_attn_package == "flash-attn-4" else "none",
+        **dict([cell.framework_pin] if cell.framework_pin else []),
+    }
+
+
+def find_published_cell(
+    published: PublishedCells, placement: QueryPlacement, assignment: Mapping[str, int]
+) -> str | None:
+    """Return the best proven published cell that has these values; `None` when there is none."""
+    domains = placement.universe.index.domains
+    wanted = {name: domains[name].text(place) for name, place in assignment.items()}
+    if not {"torch", "transformers"} & set(wanted):
+        return None
+    ranges = {demand.variable: demand.mask for demand in placement.demands if demand.variable not in assignment}
+    for cell in published.ranked:
+        if cell.framework_pin and cell.framework_pin[0] not in wanted:
+            continue
+        has = packages_of_cell(cell) | {"gpu": cell.gpu, "python": cell.python}
+        if any(name not in has and value != "none" for name, value in wanted.items() if name not in AXES):
+            continue
+        if any(has[name] != value for name, value in wanted.items() if name in has):
+            continue
+        if all(mask >> domains[name].index.get(has[name], 10_000) & 1 for name, mask in ranges.items() if name in has):
+            return str(cell)
+    return None
+
+
+def find_evidence(published: PublishedCells, placement: QueryPlacement, query: Query) -> tuple[tuple[str, ...], bool]:
+    """Return the runs that trained with exactly this combination, and whether one of them was on a GPU."""
+    packages = stated_packages(placement)
+    if not published.proven or not {"torch", "transformers"} <= set(packages) or query.conditions:
+        return (), False
+    evidence: list[str] = []
+    proven = False
+    for name in sorted(published.proven):
+        try:
+            cell = parse_cell(name)
+        except UsageError:
+            continue
+        if _is_cell_of(cell, placement, packages, query):
+            runs = [run for run in published.runs(name) if _run_shows(run, packages, placement, query)]
+            evidence += [f"{run.cell}: {run.where}, {run.when}, suite {run.suite[:12]}" for run in runs]
+            proven = proven or any(run.where is run_evidence.RunPlace.CONTAINER_GPU for run in runs)
+    return tuple(evidence), proven
+
+
+def _is_cell_of(cell: Cell, placement: QueryPlacement, packages: Mapping[str, str], query: Query) -> bool:
+    has = packages_of_cell(cell)
+    domains = placement.universe.index.domains
+    if query.gpu is not None and (
+        "gpu" not in placement.assignment or domains["gpu"].text(placement.assignment["gpu"]) != cell.gpu
+    ):
+        return False
+    if "python" in placement.assignment and domains["python"].text(placement.assignment["python"]) != cell.python:
+        return False
+    bare = {name: version.partition("+")[0] for name, version in packages.items()}
+    return all(bare.get(name, "none" if name.startswith("flash") else has[name]) == has[name] for name in has)
+
+
+def _run_shows(
+    run: run_evidence.Evidence, packages: Mapping[str, str], placement: QueryPlacement, query: Query
+) -> bool:
+    if run.where is run_evidence.RunPlace.BARE or not run.ok or "pass" not in run.outcomes.values():
+        return False
+    installed: Mapping[str, str] = run.report.get("environment", {}).get("distributions", {})
+    for name, version in (*packages.items(), *placement.uncovered.items()):
+        if version and version.partition("+")[0] != installed.get(name, "none").partition("+")[0]:
+            return False
+    return query.attn is None or run.outcomes.get(query.attn) == "pass"

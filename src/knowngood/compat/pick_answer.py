@@ -1,0 +1,305 @@
+"""Which cells fit a partial query, or why none does. Pure.
+
+Published cells come first, the best proven before the others; then the newest cell of the whole universe for each
+family of flash attention. When no cell fits, the answer is a minimal set of demands that collide, the rules by which
+they do, and for each demand the smallest relaxation that helps.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
+
+from knowngood.compat.box_index import Assignment
+from knowngood.compat.conflicts import (
+    Demand,
+    DemandProblem,
+    find_minimal_conflict,
+    find_minimal_rules,
+    find_relaxation,
+)
+from knowngood.compat.findings import Finding, fill_template, finding_from_box, sort_findings
+from knowngood.compat.matrix_cells import PublishedCells, packages_of_cell
+from knowngood.compat.query import Query
+from knowngood.compat.query_placement import QueryPlacement, place_query
+from knowngood.compat.suggestions import stated_condition_boxes
+from knowngood.compat.universe import CELL_PACKAGES, Universe
+from knowngood.compat.value_domain import iterate_bits
+from knowngood.core.cell import NO_FLASH_ATTN, Cell
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellChoice:
+    """A cell that fulfils a query."""
+
+    cell: Cell
+    tier: str
+    """How far the cell is proven; `none` when it is not in matrix.yaml."""
+    published: bool
+    extras: Mapping[str, str]
+    """The packages of the query that are not axes of a cell: name -> version."""
+    findings: tuple[Finding, ...] = ()
+
+    def document(self) -> dict[str, Any]:
+        """The value as `pick --json` prints it."""
+        return {
+            "id": str(self.cell),
+            "axes": {str(axis): value for axis, value in self.cell.axes().items()},
+            "published": self.published,
+            "tier": self.tier,
+            "extras": dict(self.extras),
+            "findings": [finding.document() for finding in self.findings],
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemandClash:
+    """One demand of a minimal conflict."""
+
+    demand: str
+    rules: tuple[Mapping[str, Any], ...]
+    relax: Mapping[str, Any] | None
+    """`{"change": {...}, "cell": ...}`: the nearest value with which all the other demands can be met; `None` when
+    giving this demand up alone does not help."""
+
+    def document(self) -> dict[str, Any]:
+        """The value as `pick --json` prints it."""
+        return {"demand": self.demand, "rules": [dict(rule) for rule in self.rules], "relax": self.relax}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PickAnswer:
+    """The cells that fit a query, or the demands that collide."""
+
+    choices: tuple[CellChoice, ...]
+    conflict: tuple[DemandClash, ...]
+    considered: int
+    """The number of combinations of the cells' axes."""
+    findings: tuple[Finding, ...] = ()
+    unknown: bool = False
+    uncovered: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the command: 0 a cell fits, 1 none fits, 3 facts do not cover the query."""
+        return 0 if self.choices else 3 if self.unknown else 1
+
+    def document(self) -> dict[str, Any]:
+        """The value as `pick --json` prints it."""
+        return {
+            "cells": [choice.document() for choice in self.choices],
+            "conflict": [clash.document() for clash in self.conflict],
+            "considered": self.considered,
+            "findings": [finding.document() for finding in self.findings],
+            "uncovered": dict(self.uncovered),
+        }
+
+
+FAMILIES = ("flash-attn", "flash-attn-4")
+
+
+def pick_cells(universe: Universe, query: Query, published: PublishedCells, *, count: int = 3) -> PickAnswer:
+    """Return up to `count` cells that fit a query; raises `UsageError` for a name that is not known."""
+    placement = place_query(universe, query)
+    findings = tuple(sort_findings(placement.findings))
+    considered = count_combinations(universe)
+    if any(finding.id.removeprefix("unknown:") in universe.index.domains for finding in findings):
+        return PickAnswer(choices=(), conflict=(), considered=considered, findings=findings, unknown=True)
+    problem = pick_problem(placement, query, published)
+    choices: dict[str, CellChoice] = {}
+    for choice in itertools.chain(
+        _published_choices(placement, problem, published), _newest_choices(placement, problem)
+    ):
+        choices.setdefault(str(choice.cell), choice)
+        if len(choices) == count:
+            break
+    return PickAnswer(
+        choices=tuple(choices.values()),
+        conflict=() if choices else tuple(find_clashes(placement, problem)),
+        considered=considered,
+        findings=findings,
+        uncovered=placement.uncovered,
+    )
+
+
+def count_combinations(universe: Universe) -> int:
+    """Return the number of combinations of the cells' axes for which there are facts."""
+    domains = universe.index.domains
+    product = 1 + sum(len(domains[name].values) for name in FAMILIES)
+    for name in ("gpu", "torch", "transformers", "triton", "python"):
+        product *= len(domains[name].values)
+    return product
+
+
+def pick_problem(placement: QueryPlacement, query: Query, published: PublishedCells) -> DemandProblem:
+    """Return the query as a search problem whose best solution has the newest releases."""
+    universe = placement.universe
+    index = universe.index
+    base = dict(universe.selectable)
+    for name in ("torch", "transformers", "triton"):
+        base[name] &= index.domains[name].some
+    for demand in placement.demands:
+        # A pre-release or a withdrawn release may be chosen when the query names it.
+        if demand.variable in base and demand.mask & base[demand.variable] == 0:
+            base[demand.variable] |= demand.mask
+    return DemandProblem(
+        index=index,
+        demands=(*placement.demands, *placement.implied_demands),
+        base=base,
+        # A cell has one flash attention; for other combinations that rule is only a warning.
+        among=index.errors
+        | index.unknown_errors
+        | stated_condition_boxes(universe, query.stated_conditions)
+        | index.boxes_of_rule.get("one-flash-attention", 0),
+        order=_preferred_order(placement, published),
+    )
+
+
+def _preferred_order(placement: QueryPlacement, published: PublishedCells) -> dict[str, Sequence[int]]:
+    """Prefer the absence of packages that the query does not name, and the Pythons and GPUs of published cells."""
+    universe = placement.universe
+    demanded = {demand.variable for demand in placement.demands}
+    domains = universe.index.domains
+    newest: Mapping[str, Sequence[int]] = universe.cached(
+        "newest", lambda: {name: tuple(domain.newest_first(domain.some)) for name, domain in domains.items()}
+    )
+    others: Mapping[str, Sequence[int]] = universe.cached(
+        "others",
+        lambda: {
+            name: (*iterate_bits(domains[name].absent), *newest[name])
+            for name in universe.packages
+            if name not in CELL_PACKAGES
+        },
+    )
+    order = {name: places for name, places in others.items() if name not in demanded}
+    # A Python that a base image has comes first: a cell can be built only with such a one.
+    for name, first in (("python", published.pythons), ("gpu", published.gpus)):
+        places = [domains[name].index[value] for value in first if value in domains[name].index]
+        order[name] = tuple(dict.fromkeys([*places, *newest[name]]))
+    return order
+
+
+def _published_choices(
+    placement: QueryPlacement, problem: DemandProblem, published: PublishedCells
+) -> Iterator[CellChoice]:
+    domains = problem.index.domains
+    demanded = {demand.variable for demand in placement.demands}
+    for cell in published.ranked:
+        if cell.framework_pin and cell.framework_pin[0] not in demanded:
+            continue  # a cell with a framework is only for a query that names it
+        values = packages_of_cell(cell) | {"gpu": cell.gpu, "python": cell.python}
+        sets = dict(problem.base)
+        try:
+            for name, value in values.items():
+                sets[name] = domains[name].absent if value == "none" else 1 << domains[name].index[value]
+        except KeyError:
+            continue
+        for name in placement.universe.packages:
+            sets[name] = sets[name] if name in values else domains[name].absent
+        assignment = replace(problem, base=sets).solve(problem.demands)
+        if assignment is not None:
+            tier = str(published.tier(str(cell)))
+            findings = _warnings(placement, assignment)
+            yield CellChoice(cell=cell, tier=tier, published=True, extras={}, findings=findings)
+
+
+def _newest_choices(placement: QueryPlacement, problem: DemandProblem) -> Iterator[CellChoice]:
+    """The newest fitting cells: one with flash-attn 2, one with flash-attn 4 and one with neither."""
+    for family in (*FAMILIES, None):
+        assignment = replace(problem, base=_values_with_family(problem, family)).solve(problem.demands)
+        if assignment is not None:
+            yield _choice_from_assignment(placement, assignment)
+
+
+def _values_with_family(problem: DemandProblem, family: str | None) -> dict[str, int]:
+    """The allowed values with one family of flash attention present and the other absent; `None`: both absent."""
+    base = dict(problem.base)
+    for name in FAMILIES:
+        domain = problem.index.domains[name]
+        base[name] = base[name] & domain.some if name == family else domain.absent
+    return base
+
+
+def _choice_from_assignment(placement: QueryPlacement, assignment: Assignment) -> CellChoice:
+    cell = cell_from_assignment(placement.universe, assignment)
+    demanded = {demand.variable for demand in placement.demands}
+    domains = placement.universe.index.domains
+    extras = {
+        name: domains[name].text(assignment[name])
+        for name in placement.universe.packages
+        if name not in CELL_PACKAGES and (name in demanded or assignment[name] < len(domains[name].values))
+    }
+    findings = _warnings(placement, assignment)
+    return CellChoice(cell=cell, tier="none", published=False, extras=extras, findings=findings)
+
+
+def cell_from_assignment(universe: Universe, assignment: Mapping[str, int]) -> Cell:
+    """Return the cell with the values of an assignment."""
+    domains = universe.index.domains
+    values = {name: domains[name].text(assignment[name]) for name in (*CELL_PACKAGES, "gpu", "python")}
+    flash = next((values[name] for name in FAMILIES if values[name] != "none"), NO_FLASH_ATTN)
+    return _cell(
+        gpu=values["gpu"],
+        cuda=str(universe.space.book.fact("torch", values["torch"], "cuda")),
+        torch=values["torch"].partition("+")[0],
+        transformers=values["transformers"],
+        flash_attn=flash,
+        triton=values["triton"],
+        python=values["python"],
+    )
+
+
+_cell = lru_cache(maxsize=10_000)(Cell)
+"""A cell validates its values when it is created, so the same cell is created once."""
+
+
+def _warnings(placement: QueryPlacement, chosen: Assignment) -> tuple[Finding, ...]:
+    index = placement.universe.index
+    assignment = {name: chosen[name] for name in (*CELL_PACKAGES, "gpu", "python")} | placement.assignment
+    boxes = (index.boxes[bit] for bit in iterate_bits(index.find_broken(assignment, index.advice)))
+    return tuple(sort_findings([finding_from_box(index, box, assignment, placement.as_written, {}) for box in boxes]))
+
+
+def find_clashes(placement: QueryPlacement, problem: DemandProblem) -> list[DemandClash]:
+    """Return a minimal set of demands that collide, each with its rules and its smallest relaxation."""
+    index = problem.index
+    demands = find_minimal_conflict(problem)
+    boxes = [index.boxes[bit] for bit in find_minimal_rules(problem, demands)]
+    assignment = {
+        name: place for name, place in placement.assignment.items() if any(d.variable == name for d in demands)
+    }
+    rules = [
+        {
+            "id": box.rule.id,
+            "because": fill_template(index.space, box.rule.because, box, assignment, placement.as_written),
+            "source": [fill_template(index.space, text, box, assignment, {}) for text in box.rule.source],
+            "confidence": box.rule.confidence,
+        }
+        for box in boxes
+    ]
+    clashes = []
+    for demand in demands:
+        own = [rule for rule, box in zip(rules, boxes, strict=True) if demand.variable in box.masks]
+        relax = _relax(placement, problem, demand)
+        clashes.append(DemandClash(demand=demand.text, rules=tuple(own or rules), relax=relax))
+    return clashes
+
+
+def _relax(placement: QueryPlacement, problem: DemandProblem, demand: Demand) -> dict[str, Any] | None:
+    """The nearest value of a demand's variable with which all other demands can be met, over all families."""
+    others = [item for item in problem.demands if item is not demand]
+    best: tuple[int, dict[str, Any]] | None = None
+    for family in (*FAMILIES, None):
+        # Another family of flash attention counts only when its value is nearer.
+        base = _values_with_family(problem, family)
+        relaxation = find_relaxation(replace(problem, base=base), demand, others, best and best[0])
+        if relaxation is not None:
+            place, assignment = relaxation
+            domain = problem.index.domains[demand.variable]
+            cell = str(cell_from_assignment(placement.universe, assignment))
+            change = {"change": {demand.variable: domain.text(place)}, "cell": cell}
+            best = domain.distance(place, demand.mask), change
+    return None if best is None else best[1]

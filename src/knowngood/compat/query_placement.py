@@ -1,0 +1,236 @@
+"""A query placed in the universe: which values of each variable it means, and what facts do not cover. Pure."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from knowngood.compat.box_index import Assignment
+from knowngood.compat.conflicts import Demand
+from knowngood.compat.findings import AXES, Finding, conditions_apply, fact_finding
+from knowngood.compat.query import PackageSpec, Query
+from knowngood.compat.rule_boxes import Box, all_subjects_known, box_from_combination, compile_rules
+from knowngood.compat.universe import Universe, specifiers_overlap
+from knowngood.compat.value_domain import ValueDomain, version_matches
+from knowngood.core.errors import UsageError
+
+FAMILIAR = frozenset({"accelerate", "peft", "trl", "deepspeed", "vllm", "bitsandbytes", "datasets", "flash-attn-3"})
+"""Packages without facts that a user may name, besides those that packages with facts require."""
+
+
+@dataclass(kw_only=True)
+class QueryPlacement:
+    """What a query means in a universe."""
+
+    universe: Universe
+    demands: list[Demand] = field(default_factory=list)
+    """What the query demands of axes and packages, in the order of the query."""
+    assignment: Assignment = field(default_factory=dict)
+    """The variables for which the query leaves one value."""
+    as_written: dict[str, str] = field(default_factory=dict)
+    """Variable -> its value as the user wrote it."""
+    uncovered: dict[str, str] = field(default_factory=dict)
+    """The packages of the query that facts do not cover: name -> version or specifier."""
+    implied_demands: list[Demand] = field(default_factory=list)
+    """What the uncovered packages and the wheels' builds imply for packages with facts."""
+    findings: list[Finding] = field(default_factory=list)
+    unknown: bool = False
+    """The query names something that facts do not cover, so that the answer cannot be better than unknown."""
+    wheel_boxes: list[tuple[Box, Mapping[str, str]]] = field(default_factory=list)
+    """What the wheels of the query were not built for, each with the values of its wording."""
+    partial_boxes: list[tuple[Box, Mapping[str, str]]] = field(default_factory=list)
+    """What is forbidden together with uncovered packages, each with the versions of those packages."""
+
+    def demand(
+        self, text: str, variable: str, mask: int, as_written: str | None = None, *, rebuild: bool = False
+    ) -> None:
+        """Add a demand on a variable."""
+        self.demands.append(Demand(text=text, variable=variable, mask=mask, rebuild=rebuild))
+        if mask and mask & (mask - 1) == 0:
+            self.assignment[variable] = mask.bit_length() - 1
+        if as_written is not None:
+            self.as_written[variable] = as_written
+
+    def may_lie_in(self, box: Box) -> bool:
+        """Whether the stated values lie in a box; an attention setting that is not stated may be any."""
+        stated = self.assignment
+        return all(mask >> stated[name] & 1 if name in stated else name == "attn" for name, mask in box.masks.items())
+
+
+def place_query(universe: Universe, query: Query, gpus: list[str] | None = None) -> QueryPlacement:
+    """Place a query in the universe, for these GPUs instead of all that the query's name means.
+
+    Raises:
+        UsageError: a name is not known; the text has the nearest known name.
+    """
+    placement = QueryPlacement(universe=universe)
+    domains = universe.index.domains
+    if query.gpu is not None:
+        names = gpus or universe.gpus.find_capabilities(query.gpu)
+        placement.demand(f"gpu={query.gpu}", "gpu", sum(1 << domains["gpu"].index[name] for name in names))
+    for name, text in query.axes.items():
+        _place_axis(placement, domains[name], name, text)
+    if query.attn is not None:
+        placement.demand(f"attn={query.attn}", "attn", domains["attn"].mask(query.attn))
+    for package in query.packages:
+        _place_package(placement, package)
+    _apply_partial_rules(placement, query)
+    return placement
+
+
+def _apply_partial_rules(placement: QueryPlacement, query: Query) -> None:
+    """Add the forbidden combinations whose packages without facts have a forbidden version in the query."""
+    space = placement.universe.space
+    for rule, combination in placement.universe.beyond_facts:
+        others = {name: text for name, text in combination.items() if name in placement.uncovered}
+        rest = {name: text for name, text in combination.items() if name not in others}
+        if not others or not all_subjects_known(space, rest):
+            continue
+        if all(_is_inside(text, placement.uncovered[name]) for name, text in others.items()):
+            box = box_from_combination(space, rule, rest)
+            if box is not None:
+                placement.partial_boxes.append((box, {name: placement.uncovered[name] for name in others}))
+                if len(box.masks) == 1 and rule.severity == "error" and conditions_apply(rule, query.stated_conditions):
+                    text = " ".join(f"{name}{placement.uncovered[name]}" for name in others)
+                    _forbid(placement, box, text)
+
+
+def _forbid(placement: QueryPlacement, box: Box, text: str, owner: str = "") -> None:
+    """Demand a value outside of a box that has one variable."""
+    [(variable, mask)] = box.masks.items()
+    rest = placement.universe.space.domains[variable].all & ~mask
+    placement.implied_demands.append(Demand(text=text, variable=variable, mask=rest, owner=owner))
+
+
+def _is_inside(condition: str, version: str) -> bool:
+    """Whether a version fulfils a condition; a range is not a version, so it is not known to."""
+    try:
+        return condition == "*" or version_matches(condition, version)
+    except ValueError:
+        return False
+
+
+def _place_axis(placement: QueryPlacement, domain: ValueDomain, name: str, text: str) -> None:
+    if name == "python":
+        release = ".".join(text.split(".")[:2])
+        mask = 1 << domain.index[release] if release in domain.index else 0
+    else:
+        # A driver, nvcc or glibc counts as the greatest release at or below it that facts or rules name.
+        below = domain.mask(f"<={text}")
+        mask = 1 << (below.bit_length() - 1) if below else 0
+    if mask:
+        placement.demand(f"{name}={text}", name, mask, as_written=text)
+        return
+    placement.unknown = True
+    reach = f"{domain.values[0]} to {domain.values[-1]}" if domain.values else "nothing"
+    because = f"the facts speak of {name} {reach}, not of {text}"
+    placement.findings.append(fact_finding(f"unknown:{name}", "info", {name: text}, because, ["facts/"]))
+
+
+def _place_package(placement: QueryPlacement, package: PackageSpec) -> None:
+    universe = placement.universe
+    if package.name not in universe.packages:
+        _place_uncovered(placement, package)
+        return
+    domain = universe.index.domains[package.name]
+    mask = domain.mask(package.specifier)
+    variant = f"{package.version}+{package.local}" if package.local is not None and package.version else None
+    if variant in domain.index:
+        mask = 1 << domain.index[variant]
+    else:
+        variant = None
+        mask &= ~sum(1 << place for place, value in enumerate(domain.values) if "+" in value)
+    if not mask:
+        placement.unknown = True
+        placement.findings.append(_no_facts_finding(universe, package))
+        return
+    if not package.version and package.specifier != "none" and mask & domain.final:
+        mask &= domain.final
+    text = _text_with_local(package)
+    if package.specifier or variant:
+        as_written = _value_as_written(package, domain, mask)
+        placement.demand(text, package.name, mask, as_written=as_written, rebuild=package.wheel is not None)
+    else:
+        placement.demand(text, package.name, domain.final)
+    _add_yanked_finding(placement, package.name, mask)
+    if package.wheel is not None:
+        _apply_wheel_rules(placement, package, package.wheel.constants())
+
+
+def _text_with_local(package: PackageSpec) -> str:
+    return f"{package.text}+{package.local}" if package.local else package.text
+
+
+def _value_as_written(package: PackageSpec, domain: ValueDomain, mask: int) -> str | None:
+    if mask & (mask - 1):
+        return None
+    text = domain.text(mask.bit_length() - 1)
+    return f"{text}+{package.local}" if package.local and "+" not in text else text
+
+
+def _no_facts_finding(universe: Universe, package: PackageSpec) -> Finding:
+    book = universe.space.book
+    asked_for = package.version or package.specifier
+    near = difflib.get_close_matches(asked_for, book.versions(package.name), 1, 0)
+    because = (
+        f"there are no facts about {_text_with_local(package)}; the nearest known release is "
+        f"{near[0] if near else 'none'}, the newest {book.latest(package.name)} "
+        f"(`knowngood harvest {package.name}` reads new ones)"
+    )
+    source = [f"facts/{package.name}.json"]
+    return fact_finding(f"unknown:{package.name}", "info", {package.name: asked_for}, because, source)
+
+
+def _add_yanked_finding(placement: QueryPlacement, name: str, mask: int) -> None:
+    domain = placement.universe.index.domains[name]
+    if mask & (mask - 1) or mask & domain.absent:
+        return
+    version = domain.text(mask.bit_length() - 1)
+    book = placement.universe.space.book
+    if book.yanked(name, version):
+        because = f"{name} {version} was withdrawn from the registry; installers take it only when it is pinned"
+        source = [book.source(name, version)]
+        placement.findings.append(fact_finding(f"yanked:{name}", "warning", {name: version}, because, source))
+
+
+def _place_uncovered(placement: QueryPlacement, package: PackageSpec) -> None:
+    """Note a package without facts, and what packages with facts require of it."""
+    universe, name = placement.universe, package.name
+    known = {*universe.packages, *universe.bounds, *FAMILIAR}
+    if name not in known and package.explicit:
+        near = difflib.get_close_matches(name, known, 1, 0)
+        raise UsageError(f"there is no package {name!r} in the facts; the nearest known name is {near[0]}")
+    wanted = package.version or package.specifier
+    placement.uncovered[name] = wanted
+    for other, table in universe.bounds.get(name, {}).items():
+        refused = 0
+        for specifier, mask in table.items():
+            if specifier and wanted and not specifiers_overlap(specifier, package.specifier):
+                refused |= mask
+        if refused:
+            rest = universe.index.domains[other].all & ~refused
+            placement.implied_demands.append(Demand(text=f"{name}{package.specifier}", variable=other, mask=rest))
+    if package.explicit:
+        placement.unknown = True
+        because = f"there are no facts about {name}; what packages with facts require of it was looked at"
+        placement.findings.append(fact_finding(f"unknown:{name}", "info", {name: wanted}, because, ["facts/"]))
+
+
+def _apply_wheel_rules(placement: QueryPlacement, package: PackageSpec, constants: Mapping[str, str]) -> None:
+    """Add what a wheel was not built for, by the rules that ask about wheels (`{wheel.torch}`)."""
+    constants = {**constants, "wheel.name": package.name, "wheel.local": package.local or "of its file name"}
+    for box in compile_rules(placement.universe.space, placement.universe.wheel_rules, constants):
+        if all(name in constants for name in box.rule.references):
+            placement.wheel_boxes.append((box, constants))
+            if len(box.masks) == 1:
+                _forbid(placement, box, _text_with_local(package), owner=package.name)
+
+
+def stated_packages(placement: QueryPlacement) -> dict[str, str]:
+    """Return every package of the query that has one version, with that version as the user wrote it."""
+    return {
+        name: placement.as_written.get(name) or placement.universe.index.domains[name].text(place)
+        for name, place in placement.assignment.items()
+        if name not in AXES
+    }

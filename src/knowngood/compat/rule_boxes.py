@@ -1,0 +1,302 @@
+"""Rules as boxes: sets of values that do not go together.
+
+A `Box` has a set of values for each of a few variables; an assignment that lies in all of them breaks the box's rule.
+A rule becomes a handful of boxes, because releases with the same facts share one. `knowngood.compat.box_index` gives
+each box a bit: a combination is then checked by one AND for each variable, and a search over 10^9 combinations tests a
+partial one in microseconds. Pure.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from knowngood.compat import rule_relations
+from knowngood.compat.factbook import Factbook
+from knowngood.compat.rule import REFERENCE, Condition, Rule
+from knowngood.compat.rule_relations import condition_holds
+from knowngood.compat.value_domain import ValueDomain, version_matches
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Box:
+    """Values that do not go together or, where `unknown` is set, of which that is not known."""
+
+    rule: Rule
+    masks: Mapping[str, int]
+    unknown: str | None = None
+    """Which fact the rule needs that was not harvested; `None` when the rule could be evaluated."""
+
+
+class _UnknownFact(Exception):  # noqa: N818 - it never leaves this module
+    """A condition needs a fact that is not known."""
+
+
+class _AbsentFact(Exception):  # noqa: N818 - it never leaves this module
+    """The release has no such fact, so the rule does not concern it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValueSpace:
+    """All variables with their domains, and the facts about each value."""
+
+    book: Factbook
+    domains: Mapping[str, ValueDomain]
+    attributes: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
+    """Variable -> value -> attribute -> fact, for axes: `attn.implementation`, `gpu.family`."""
+
+    def get(self, subject: str, value: str) -> Any:
+        """Return what a subject (`torch`, `torch.cuda`) is for one value of its variable.
+
+        Raises:
+            _UnknownFact: the fact was not harvested.
+            _AbsentFact: the value has no such fact.
+        """
+        variable, _, name = subject.partition(".")
+        if not name:
+            return value
+        if value == "none":
+            raise _AbsentFact
+        if variable in self.attributes:
+            fact = self.attributes[variable].get(value, {}).get(name)
+        else:
+            fact = self.book.fact(variable, value, name)
+            if fact is None and self.book.reason(variable, value, name):
+                raise _UnknownFact(f"{variable} {value}: {name}: {self.book.reason(variable, value, name)}")
+        if fact is None:
+            raise _AbsentFact
+        return fact
+
+    @cached_property
+    def _cache(self) -> dict[tuple[str, str, str], tuple[int, int]]:
+        return {}
+
+    def masks(self, subject: str, relation: str, arguments: Sequence[Any]) -> tuple[int, int]:
+        """Return the values for which a condition on a subject holds, and those for which that is not known."""
+        key = (subject, relation, repr(arguments))
+        masks = self._cache.get(key)
+        if masks is None:
+            masks = self._cache[key] = self._masks(subject, relation, arguments)
+        return masks
+
+    def _masks(self, subject: str, relation: str, arguments: Sequence[Any]) -> tuple[int, int]:
+        variable, _, name = subject.partition(".")
+        domain = self.domains[variable]
+        if relation in ("spec", "any") and not name:
+            mask = 0
+            for text in arguments:
+                mask |= domain.mask(str(text))
+            return mask, 0
+        true = unknown = 0
+        for place, value in enumerate(domain.values):
+            try:
+                if _condition_is_met(relation, self.get(subject, value), arguments):
+                    true |= 1 << place
+            except _UnknownFact:
+                unknown |= 1 << place
+            except _AbsentFact:
+                pass  # a condition on a fact that the release does not have does not hold
+        return true, unknown
+
+    def lacking(self, subject: str) -> int:
+        """Return the values that have no such fact, and of which a rule can therefore require nothing."""
+        variable, _, name = subject.partition(".")
+        if not name:
+            return 0
+        key = (subject, "lacking", "")
+        if key not in self._cache:
+            lacking = 0
+            for place, value in enumerate(self.domains[variable].values):
+                try:
+                    self.get(subject, value)
+                except _AbsentFact:
+                    lacking |= 1 << place
+                except _UnknownFact:
+                    pass
+            self._cache[key] = (lacking | self.domains[variable].absent, 0)
+        return self._cache[key][0]
+
+
+def _condition_is_met(relation: str, value: Any, arguments: Sequence[Any]) -> bool:
+    if relation == "any":
+        return any(_condition_is_met("spec", value, [text]) for text in arguments)
+    if relation == "spec":
+        text = str(arguments[0])
+        if isinstance(value, bool):
+            return text == str(value).lower()
+        return text in ("*", str(value)) or (text[:1] in "<>=!~" and version_matches(text, str(value)))
+    return rule_relations.RELATIONS[relation](value, *arguments)
+
+
+def compile_rules(
+    space: ValueSpace, rules: Sequence[Rule], constants: Mapping[str, Any] | None = None
+) -> Iterator[Box]:
+    """Yield the boxes of rules; `constants` are the references with one fixed value (`wheel.torch`)."""
+    for rule in rules:
+        yield from _compile_rule(space, rule, constants or {})
+
+
+SUBJECT_ALIASES: Mapping[str, str] = {"cuda": "torch.cuda"}
+"""Short name of a subject in `forbid` -> the fact that it means."""
+
+
+def box_from_combination(space: ValueSpace, rule: Rule, combination: Mapping[str, str]) -> Box | None:
+    """Return the box of a forbidden combination; `None` when no known value lies in it.
+
+    Subjects without facts are left out: the caller decides whether that is right.
+    """
+    masks: dict[str, int] = {}
+    for name, text in combination.items():
+        subject = SUBJECT_ALIASES.get(name, name)
+        if subject.partition(".")[0] in space.domains:
+            true, _ = space.masks(subject, "spec", [text])
+            masks = _cut(masks, subject, true)
+    attentions = _attentions(space, rule)
+    if attentions is not None:
+        masks = _cut(masks, "attn", attentions)
+    return Box(rule=rule, masks=masks) if all(masks.values()) else None
+
+
+def _attentions(space: ValueSpace, rule: Rule) -> int | None:
+    """The attention settings under which a rule's conditions of use can hold; `None` when it asks for none.
+
+    The attention setting is an axis too, so it can be part of a conflict.
+    """
+    if "attn" not in {*rule.given, *rule.unless} or "attn" not in space.domains:
+        return None
+    wanted, excluded = rule.given.get("attn"), rule.unless.get("attn")
+    return sum(
+        1 << place
+        for place, name in enumerate(space.domains["attn"].values)
+        if (wanted is None or condition_holds(wanted, name)) and not (excluded and condition_holds(excluded, name))
+    )
+
+
+def all_subjects_known(space: ValueSpace, combination: Mapping[str, str]) -> bool:
+    """Whether every subject of a combination is an axis or a package with facts."""
+    return all(SUBJECT_ALIASES.get(name, name).partition(".")[0] in space.domains for name in combination)
+
+
+def _compile_rule(space: ValueSpace, rule: Rule, constants: Mapping[str, Any]) -> Iterator[Box]:
+    for combination in rule.forbid:
+        if (
+            all_subjects_known(space, combination)
+            and (box := box_from_combination(space, rule, combination)) is not None
+        ):
+            yield box
+    subjects = [*rule.when, *rule.require]
+    if any(subject.partition(".")[0] not in space.domains for subject in subjects):
+        return  # a package without facts
+    references = [name for name in rule.references if name not in constants]
+    variables = list(dict.fromkeys(name for text in references for name in _variables(text)))
+    if any(name not in space.domains for name in variables):
+        return
+    for masks, resolved, unknown in _group_by_facts(space, references, variables):
+        yield from _boxes_of_case(space, rule, masks, {**constants, **resolved}, unknown)
+
+
+def _variables(reference: str) -> list[str]:
+    name, _, index = reference.partition("[")
+    return [name.partition(".")[0], *([index[:-1]] if index else [])]
+
+
+def _group_by_facts(  # noqa: C901 - one algorithm, clearer in one piece
+    space: ValueSpace, references: Sequence[str], variables: Sequence[str]
+) -> Iterator[tuple[dict[str, int], dict[str, Any], str | None]]:
+    """Group the values of the referenced variables by their facts.
+
+    Yields sets of values, the facts that they share, and why a fact is not known (else `None`).
+    """
+    if not variables:
+        yield {}, {}, None
+        return
+    groups: dict[str, tuple[dict[str, Any], str | None, dict[tuple[int, ...], int]]] = {}
+    domains = [space.domains[name] for name in variables]
+    for places in itertools.product(*(range(len(domain.values)) for domain in domains)):
+        chosen = dict(zip(variables, (d.values[p] for d, p in zip(domains, places, strict=True)), strict=True))
+        try:
+            resolved: dict[str, Any] = {name: _resolve_reference(space, name, chosen) for name in references}
+            unknown = None
+        except _AbsentFact:
+            continue
+        except _UnknownFact as error:
+            resolved, unknown = {}, str(error)
+        _, _, group = groups.setdefault(repr((resolved, unknown)), (resolved, unknown, {}))
+        group[places[:-1]] = group.get(places[:-1], 0) | 1 << places[-1]
+    for resolved, unknown, group in groups.values():
+        merged: dict[int, list[tuple[int, ...]]] = {}
+        for head, tail in group.items():
+            merged.setdefault(tail, []).append(head)
+        for tail, heads in merged.items():
+            if len(variables) == 1:
+                yield {variables[0]: tail}, resolved, unknown
+            elif len(variables) == 2:
+                first = sum(1 << head[0] for head in heads)
+                yield {variables[0]: first, variables[1]: tail}, resolved, unknown
+            else:
+                for head in heads:
+                    masks = {name: 1 << place for name, place in zip(variables, head, strict=False)}
+                    yield {**masks, variables[-1]: tail}, resolved, unknown
+
+
+def _resolve_reference(space: ValueSpace, reference: str, chosen: Mapping[str, str]) -> Any:
+    name, _, index = reference.partition("[")
+    fact = space.get(name, chosen[name.partition(".")[0]])
+    if index:
+        key = chosen[index[:-1]].removeprefix("sm_")
+        if key not in fact:
+            raise _AbsentFact
+        fact = fact[key]
+    return fact
+
+
+def _boxes_of_case(  # noqa: C901 - the three-valued logic of one rule, clearer in one piece
+    space: ValueSpace, rule: Rule, start: Mapping[str, int], known: Mapping[str, Any], unknown: str | None
+) -> Iterator[Box]:
+    masks = dict(start)
+    unsure: list[dict[str, int]] = []
+    for subject, condition in rule.when.items():
+        if unknown and condition.references:
+            continue
+        true, maybe = space.masks(subject, condition.relation, fill_arguments(condition, known))
+        if maybe:
+            unsure.append(_cut(masks, subject, maybe))
+        masks = _cut(masks, subject, true)
+    possible = all(masks.values())
+    reason = unknown or f"{rule.id}: a fact it needs is not known"
+    if unsure:
+        # For these values it is not known whether `when` holds, so neither is whether the rule applies.
+        yield from (Box(rule=rule, masks=item, unknown=reason) for item in unsure if all(item.values()))
+    if not possible:
+        return
+    for subject, condition in rule.require.items():
+        variable = subject.partition(".")[0]
+        domain = space.domains[variable]
+        if unknown and condition.references:
+            box = _cut(masks, variable, domain.all)
+            if all(box.values()):
+                yield Box(rule=rule, masks=box, unknown=unknown)
+            continue
+        true, maybe = space.masks(subject, condition.relation, fill_arguments(condition, known))
+        false = domain.all & ~true & ~maybe & ~space.lacking(subject)
+        for mask, why in ((false, unknown), (maybe, reason)):
+            box = _cut(masks, variable, mask)
+            if all(box.values()):
+                yield Box(rule=rule, masks=box, unknown=why)
+
+
+def _cut(masks: Mapping[str, int], subject: str, mask: int) -> dict[str, int]:
+    variable = subject.partition(".")[0]
+    return {**masks, variable: masks[variable] & mask if variable in masks else mask}
+
+
+def fill_arguments(condition: Condition, known: Mapping[str, Any]) -> list[Any]:
+    """Return a condition's arguments with references filled in; an argument that is one reference keeps its type."""
+    filled: list[Any] = []
+    for text in condition.arguments:
+        whole = REFERENCE.fullmatch(text)
+        filled.append(known[whole[1]] if whole else REFERENCE.sub(lambda match: str(known[match[1]]), text))
+    return filled

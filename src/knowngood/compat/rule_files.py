@@ -1,0 +1,112 @@
+"""The files of `rules/` and `incidents/`, read for `check`, `pick` and `diagnose`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from knowngood.compat.rule import Rule, parse_rules, rule_from_incident_data
+from knowngood.core import local_files, yaml_document
+from knowngood.core.errors import InputError, InputProblem, MissingError, UsageError
+
+if TYPE_CHECKING:
+    from knowngood.compat.incident import Incident
+    from knowngood.compat.incident_file import IncidentReferences
+
+# `knowngood.compat.incident_file` is imported in functions: `check` needs it only to report a malformed file.
+
+NOT_RULES = frozenset({"smoke.yaml"})
+"""Files of `rules/` that have another form: the predictions about the smoke suite."""
+
+_COVERING_RULE = re.compile(r"^rule: (\S+)$", re.MULTILINE)
+"""The rule that covers an incident. Half of the files have one, and need no parsing for `check`."""
+
+
+def load_rules(folder: Path) -> list[Rule]:
+    """Read the rules of all files of a folder, in the order of the files' names; raises `InputError`."""
+    rules: list[Rule] = []
+    for path in sorted(folder.glob("*.yaml")):
+        if path.name not in NOT_RULES:
+            rules += parse_rules(path.read_text(encoding="utf-8"), f"rules/{path.name}")
+    return rules
+
+
+@dataclass(frozen=True, kw_only=True)
+class IncidentRules:
+    """The incidents of a folder in the form in which `check` and `pick` use them."""
+
+    rules: tuple[Rule, ...]
+    """A rule for each incident that forbids combinations and is covered by no other rule."""
+    incidents_of_rule: Mapping[str, tuple[str, ...]]
+    """The id of another rule -> the incidents that it covers."""
+
+
+def load_incident_rules(folder: Path) -> IncidentRules:
+    """Read the incidents of a folder, parsing only what `check` needs; raises `InputError` for a malformed one."""
+    rules: list[Rule] = []
+    covered: dict[str, list[str]] = {}
+    for path in sorted(folder.glob("*.yaml")):
+        text = path.read_text(encoding="utf-8")
+        covering = _COVERING_RULE.search(text)
+        if covering is not None:
+            covered.setdefault(covering[1], []).append(path.stem)
+        if covering is not None or "\naffected:" not in text:
+            continue
+        label = f"incidents/{path.name}"
+        data = yaml_document.parse_yaml_data(text, label)
+        try:
+            rule = rule_from_incident_data(path.stem, data)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            from knowngood.compat.incident_file import parse_incident
+
+            parse_incident(text, label)  # raises InputError with the line of the defect
+            raise
+        if rule is not None:
+            rules.append(rule)
+    return IncidentRules(rules=tuple(rules), incidents_of_rule={name: tuple(ids) for name, ids in covered.items()})
+
+
+def load_incidents(folder: Path | None = None, *, check_references: bool = False) -> list[Incident]:
+    """Read the incidents of a folder, knowngood's own by default; raises `InputError` with every defect.
+
+    With `check_references`, a rule, contract or reproduction that does not exist is a defect too; this takes longer.
+    """
+    from knowngood.compat.incident_file import parse_incidents
+
+    return parse_incidents(read_incident_texts(folder), _load_references() if check_references else None)
+
+
+def read_incident_texts(folder: Path | None = None) -> dict[str, str]:
+    """Read the incidents of a folder as text, by the name of the file for messages; raises `InputError`."""
+    place = folder or local_files.data_folder() / "incidents"
+    paths = sorted(place.glob("*.yaml"))
+    if not paths and folder is None:
+        raise MissingError(f"there are no incidents in {place}")
+    if not paths:
+        raise UsageError(f"{folder} has no incidents (*.yaml)")
+    texts, problems = {}, []
+    for path in paths:
+        label = f"{folder or 'incidents'}/{path.name}"
+        try:
+            texts[label] = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            text = f"not UTF-8: {error.reason}; save it as UTF-8"
+            problems.append(InputProblem(file=label, line=1, column=1, text=text))
+    if problems:
+        raise InputError(problems)
+    return texts
+
+
+def _load_references() -> IncidentReferences:
+    """The rules, contracts and reproductions that exist."""
+    from knowngood.compat.incident_file import IncidentReferences
+
+    root = local_files.data_folder()
+    return IncidentReferences(
+        rules=frozenset(rule.id for rule in load_rules(root / "rules")),
+        contracts=frozenset(path.stem for path in (root / "contracts").glob("*.yaml")),
+        reproductions=frozenset(path.name for path in (root / "reproductions").glob("*/")),
+    )

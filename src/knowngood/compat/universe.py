@@ -1,0 +1,257 @@
+"""The universe of combinations: every harvested release on every axis, with all rules.
+
+The rules are those of `rules/`, those of incidents, and those that follow from what packages declare about each other.
+Pure: facts, rules and GPUs in, boxes out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+from knowngood.compat.box_index import BoxIndex
+from knowngood.compat.factbook import DRIVERS, Factbook
+from knowngood.compat.rule import Condition, Rule
+from knowngood.compat.rule_boxes import Box, ValueSpace, all_subjects_known, compile_rules
+from knowngood.compat.value_domain import NameDomain, ValueDomain
+from knowngood.core.gpus import GpuCatalog
+
+ATTENTION: Mapping[str, str] = {
+    "sdpa": "sdpa",
+    "eager": "eager",
+    "sdpa-math": "sdpa",
+    "sdpa-flash": "sdpa",
+    "sdpa-efficient": "sdpa",
+    "sdpa-cudnn": "sdpa",
+    "flex": "flex_attention",
+    "fa2": "flash_attention_2",
+    "fa3": "flash_attention_3",
+    "fa4": "flash_attention_4",
+}
+"""Attention setting (as in the smoke suite) -> transformers' `attn_implementation`."""
+
+CELL_PACKAGES = ("torch", "transformers", "flash-attn", "flash-attn-4", "triton")
+"""The packages of a cell's axes, in the order in which `pick` prefers the newest release."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Universe:
+    """Everything that `check` and `pick` search: variables, facts and boxes."""
+
+    index: BoxIndex
+    gpus: GpuCatalog
+    rules: tuple[Rule, ...]
+    written_rules: tuple[Rule, ...]
+    """The rules that come from files."""
+    wheel_rules: tuple[Rule, ...]
+    """The rules that ask what a wheel was built for (`{wheel.torch}`)."""
+    incidents: Mapping[str, tuple[str, ...]]
+    """A rule's id -> the incidents that it covers; each has a page."""
+    bounds: Mapping[str, Mapping[str, Mapping[str, int]]]
+    """Package without facts -> package with facts -> specifier on the first -> releases of the second with it."""
+
+    @property
+    def space(self) -> ValueSpace:
+        """The variables with their domains and facts."""
+        return self.index.space
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """The packages that have facts."""
+        return tuple(self.space.book.packages)
+
+    @property
+    def size(self) -> int:
+        """The number of combinations, without those in which a package is absent."""
+        product = 1
+        for domain in self.index.domains.values():
+            product *= max(len(domain.values), 1)
+        return product
+
+    @cached_property
+    def conditional(self) -> list[tuple[int, Box]]:
+        """The boxes that hold only under a condition of use, with their bits."""
+        return [(bit, box) for bit, box in enumerate(self.index.boxes) if not (box.rule.always or box.unknown)]
+
+    @cached_property
+    def conditions(self) -> frozenset[str]:
+        """The conditions of use that any rule asks about."""
+        return frozenset(key for rule in self.rules for key in (*rule.given, *rule.unless))
+
+    @cached_property
+    def beyond_facts(self) -> list[tuple[Rule, Mapping[str, str]]]:
+        """The forbidden combinations that name a package without facts, with their rules."""
+        return [(rule, item) for rule in self.rules for item in rule.forbid if not all_subjects_known(self.space, item)]
+
+    @cached_property
+    def selectable(self) -> Mapping[str, int]:
+        """What `pick` and suggestions may choose of each package.
+
+        Neither a withdrawn release, nor a build of another index, nor a pre-release where there are final releases.
+        """
+        book, selectable = self.space.book, {}
+        for name in self.packages:
+            domain = self.index.domains[name]
+            excluded = sum(
+                1 << place for place, value in enumerate(domain.values) if "+" in value or book.yanked(name, value)
+            )
+            selectable[name] = (domain.final & ~excluded) | domain.absent
+        return selectable
+
+    @cached_property
+    def _cache(self) -> dict[str, Any]:
+        return {}
+
+    def cached(self, name: str, compute: Callable[[], Any]) -> Any:
+        """Return the result of `compute`, which is called only the first time for this name."""
+        if name not in self._cache:
+            self._cache[name] = compute()
+        return self._cache[name]
+
+
+def build_universe(
+    book: Factbook, gpus: GpuCatalog, rules: Sequence[Rule], incidents: Mapping[str, tuple[str, ...]] | None = None
+) -> Universe:
+    """Build the universe of these facts and rules; `incidents` has the incidents that a rule covers, by its id."""
+    domains = build_domains(book, gpus, rules)
+    bounds = collect_bounds(book, domains)
+    all_rules = [*rules, *declared_rules(book)]
+    space = ValueSpace(book=book, domains=domains, attributes=build_attributes(gpus))
+    boxes = (*compile_rules(space, all_rules), *boxes_of_conflicting_bounds(bounds))
+    return Universe(
+        index=BoxIndex(space=space, boxes=boxes),
+        gpus=gpus,
+        rules=tuple(all_rules),
+        written_rules=tuple(rules),
+        wheel_rules=tuple(rule for rule in rules if any(name.startswith("wheel.") for name in rule.references)),
+        incidents=incidents or {},
+        bounds=bounds,
+    )
+
+
+def build_attributes(gpus: GpuCatalog) -> dict[str, dict[str, dict[str, str]]]:
+    """Return the attributes of the axes' values that rules can ask for: variable -> value -> attribute -> text."""
+    return {
+        "attn": {name: {"implementation": implementation} for name, implementation in ATTENTION.items()},
+        "gpu": {sm: {"family": gpus.family(sm)} for sm in gpus.names},
+    }
+
+
+def build_domains(book: Factbook, gpus: GpuCatalog, rules: Sequence[Rule] = ()) -> dict[str, ValueDomain]:
+    """Return a domain for each axis and package.
+
+    A driver, nvcc or glibc counts as the greatest release at or below it that a fact or rule names (0: there is none),
+    so those releases are the values of its domain.
+    """
+    domains = {"gpu": ValueDomain("gpu", gpus.names, key=lambda text: text.removeprefix("sm_"))}
+    for name in dict.fromkeys([*CELL_PACKAGES, *book.packages]):
+        domains[name] = ValueDomain(name, book.versions(name), optional=True)
+    pythons = {text for name in book.packages for listed in book.every(name, "pythons") for text in listed}
+    # A rule names 3.11 and a requirement >=3.11.2: the minor release is compared as its last patch.
+    domains["python"] = ValueDomain("python", pythons, key=lambda text: text if text.count(".") > 1 else f"{text}.99")
+    domains["driver"] = ValueDomain(
+        "driver", {"0", *book.every("torch", "driver_minimum"), *_releases_in_rules(rules, "driver")}
+    )
+    glibcs = {text for name in book.packages for text in book.every(name, "glibc")}
+    domains["glibc"] = ValueDomain("glibc", {"0", *glibcs, *_releases_in_rules(rules, "glibc")})
+    floors = {floor for table in book.every("flash-attn", "sass") for floor in table.values()}
+    nvccs = {"0", *floors, *book.versions(DRIVERS), *book.every("torch", "cuda"), *_releases_in_rules(rules, "nvcc")}
+    domains["nvcc"] = ValueDomain("nvcc", nvccs)
+    domains["attn"] = NameDomain("attn", ATTENTION)
+    return domains
+
+
+def _releases_in_rules(rules: Iterable[Rule], axis: str) -> set[str]:
+    """The releases of an axis that rules name."""
+    conditions = [table[axis] for rule in rules for table in (rule.when, rule.require) if axis in table]
+    texts = [text for condition in conditions for text in condition.arguments if "{" not in text]
+    texts += [item[axis] for rule in rules for item in rule.forbid if axis in item]
+    return {release for text in texts for release in re.findall(r"\d+(?:\.\d+)*", text)}
+
+
+def declared_rules(book: Factbook) -> Iterator[Rule]:
+    """Yield the rules that packages declare: what they require of each other, of Python and of glibc."""
+    packages = book.packages
+    for package in packages:
+        if any(book.every(package, "requires_python")):
+            yield _declared_rule(
+                package, "python", f"{{{package}.requires_python}}", f"{package} {{{package}}} requires"
+            )
+        if any(book.every(package, "pythons")):
+            yield Rule(
+                id=f"wheel:{package}:python",
+                require={"python": Condition(relation="in", arguments=(f"{{{package}.pythons}}",))},
+                because=f"{package} {{{package}}} has wheels for Python {{{package}.pythons}} only",
+                source=(f"{{source:{package}}}",),
+            )
+        if any(book.every(package, "glibc")):
+            floor = f">={{{package}.glibc}}"
+            yield _declared_rule(
+                package, "glibc", floor, f"the binaries of {package} {{{package}}} need", kind="binary"
+            )
+        required = {name for version in book.versions(package) for name in book.requires(package, version)}
+        for other in sorted(required & set(packages) - {package}):
+            text = f"{{{package}.requires:{other}}}"
+            yield Rule(
+                id=f"requires:{package}:{other}",
+                require={other: Condition(relation="spec", arguments=(text,))},
+                because=f"{package} {{{package}}} requires {other}{text}",
+                source=(f"{{source:{package}}}",),
+            )
+
+
+def _declared_rule(package: str, axis: str, condition: str, because: str, kind: str = "requires") -> Rule:
+    return Rule(
+        id=f"{kind}:{package}:{axis}",
+        require={axis: Condition(relation="spec", arguments=(condition,))},
+        because=f"{because} {axis} {condition}",
+        source=(f"{{source:{package}}}",),
+    )
+
+
+def collect_bounds(book: Factbook, domains: Mapping[str, ValueDomain]) -> dict[str, dict[str, dict[str, int]]]:
+    """Return what packages with facts require of those without, as `Universe.bounds` has it."""
+    bounds: dict[str, dict[str, dict[str, int]]] = {}
+    for package in book.packages:
+        for place, version in enumerate(domains[package].values):
+            for name, specifier in book.requires(package, version).items():
+                if name not in book.tables:
+                    table = bounds.setdefault(name, {}).setdefault(package, {})
+                    table[specifier] = table.get(specifier, 0) | 1 << place
+    return bounds
+
+
+def boxes_of_conflicting_bounds(bounds: Mapping[str, Mapping[str, Mapping[str, int]]]) -> Iterator[Box]:
+    """Yield a box for each pair of packages whose bounds on a third package exclude each other."""
+    for name, packages in bounds.items():
+        for first, second in _pairs(sorted(packages)):
+            for one, one_mask in packages[first].items():
+                for two, two_mask in packages[second].items():
+                    if one and two and not specifiers_overlap(one, two):
+                        rule = Rule(
+                            id=f"bounds:{first}:{second}:{name}",
+                            require={},
+                            because=f"{first} {{{first}}} requires {name}{one}, {second} {{{second}}} {name}{two}",
+                            source=(f"{{source:{first}}}", f"{{source:{second}}}"),
+                        )
+                        yield Box(rule=rule, masks={first: one_mask, second: two_mask})
+
+
+def _pairs(names: Sequence[str]) -> Iterator[tuple[str, str]]:
+    return ((one, two) for place, one in enumerate(names) for two in names[place + 1 :])
+
+
+@lru_cache(maxsize=10_000)
+def specifiers_overlap(one: str, two: str) -> bool:
+    """Whether some version fulfils both specifiers.
+
+    It suffices to try the versions that they name, and one just above each.
+    """
+    names = re.findall(r"\d[^,\s*]*", f"{one},{two}")
+    versions = [text.rstrip(".") for text in names]
+    above = [f"{text}.0.1" for text in versions if text.replace(".", "").isdigit()]
+    domain = ValueDomain("a version", [*versions, *above])
+    return bool(domain.mask(one) & domain.mask(two))

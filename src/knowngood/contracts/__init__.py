@@ -1,1 +1,0 @@
-"""How one package uses another, judged on every pair of their releases."""

@@ -1,0 +1,83 @@
+"""The exceptions: one class for each kind of failure, with the exit code that the command line promises.
+
+0 yes or done, 1 no or failed, 2 wrong usage or bad input file, 3 unknown, 4 the environment lacks something.
+The text of an exception is a sentence for a person: what failed, where, why, and what to do.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+def redact_credentials(text: str) -> str:
+    """Return `text` without the credentials in its URLs, so that errors and logs can show it."""
+    return re.sub(r"(?i)\b(https?|socks\w*|ftp)(://)[^/\s\"'<>]*@", r"\1\2***@", text)
+
+
+class KnowngoodError(Exception):
+    """A correct request that failed (exit 1)."""
+
+    exit_code = 1
+
+    def __str__(self) -> str:
+        return redact_credentials(super().__str__())
+
+
+class UsageError(KnowngoodError):
+    """A command line or an input that makes no sense (exit 2)."""
+
+    exit_code = 2
+
+
+class UnknownError(KnowngoodError):
+    """A question that the facts do not cover (exit 3)."""
+
+    exit_code = 3
+
+
+class MissingError(KnowngoodError):
+    """An engine, a registry, a GPU or a tool that this machine lacks (exit 4)."""
+
+    exit_code = 4
+
+
+class NetworkError(MissingError):
+    """A server that did not answer, or not completely; a retry may help (exit 4)."""
+
+
+class GarbageCollectedError(KnowngoodError):
+    """The engine's garbage collector removed data that a build was about to use. Building again recreates them."""
+
+
+def error_from_os(error: OSError) -> KnowngoodError | None:
+    """Return an error with a sentence for a failure of the operating system, or `None` when it has no error number."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        place = f" ({error.filename})" if error.filename else ""
+        return MissingError(f"the disk is full{place}; free some space and run it again")
+    if error.errno is None:
+        return None
+    return KnowngoodError(f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror))
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class InputProblem:
+    """One defect of an input file. `line` and `column` count from 1, as in editors."""
+
+    file: str
+    line: int
+    column: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}: {self.text}"
+
+
+class InputError(UsageError):
+    """An input file with defects; `problems` holds all of them (exit 2)."""
+
+    def __init__(self, problems: Sequence[InputProblem]) -> None:
+        self.problems = tuple(sorted(problems))
+        super().__init__("\n".join(str(problem) for problem in self.problems))

@@ -1,0 +1,119 @@
+"""Files on this machine: the folder of data files, the cache folder with its locks, and atomic writes."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+
+
+@cache
+def data_folder() -> Path:
+    """Return the folder that holds `facts/`, `matrix.yaml`, `incidents/` and the other data files.
+
+    From a checkout (`src/knowngood`, with `facts/` or `matrix.yaml` beside `src`) this is the checkout. Installed from
+    a wheel it is `knowngood/_data`.
+    """
+    checkout = _PACKAGE.parent.parent
+    if _PACKAGE.parent.name == "src" and any((checkout / name).exists() for name in ("matrix.yaml", "facts")):
+        return checkout
+    return _PACKAGE / "_data"
+
+
+def cache_folder() -> Path:
+    """Return the cache folder: $KNOWNGOOD_CACHE, else $XDG_CACHE_HOME/knowngood, else ~/.cache/knowngood.
+
+    Everything in it can be made again.
+    """
+    if own := os.environ.get("KNOWNGOOD_CACHE"):
+        return Path(own).absolute()
+    if shared := os.environ.get("XDG_CACHE_HOME"):
+        return Path(shared).absolute() / "knowngood"
+    return Path.home() / ".cache" / "knowngood"
+
+
+@contextlib.contextmanager
+def use_cache_folder(folder: Path) -> Iterator[None]:
+    """Make `folder` the cache folder of this process until the block ends."""
+    before = os.environ.get("KNOWNGOOD_CACHE")
+    os.environ["KNOWNGOOD_CACHE"] = str(folder)
+    try:
+        yield
+    finally:
+        del os.environ["KNOWNGOOD_CACHE"]
+        if before is not None:
+            os.environ["KNOWNGOOD_CACHE"] = before
+
+
+@contextlib.contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """Give a new folder in the cache that only this user can read, and remove it when the block ends.
+
+    Folders that killed processes left behind are removed too.
+    """
+    home = cache_folder() / "scratch"
+    home.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as held:
+        with lock_folder(home):
+            for leftover in home.iterdir():
+                with contextlib.suppress(OSError), _flock(leftover, wait=False):  # no process uses it
+                    shutil.rmtree(leftover, ignore_errors=True)
+            folder = Path(tempfile.mkdtemp(dir=home))
+            held.enter_context(_flock(folder, wait=True))
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder, for one process at a time; waits for it, and creates the folder when needed.
+
+    The lock is on the folder itself, so that it leaves no file, and ends when its process ends.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with _flock(folder, wait=True):
+        yield
+
+
+@contextlib.contextmanager
+def _flock(folder: Path, *, wait: bool) -> Iterator[None]:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        yield
+    finally:
+        os.close(handle)
+
+
+def write_atomically(path: Path, content: str | bytes) -> bool:
+    """Write `content` (text as UTF-8) to `path`, and return whether that changed the file.
+
+    The content is written to a file beside it that is then renamed. A reader, or a process that is killed, sees the old
+    content or the new one, never a part.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    with contextlib.suppress(OSError):
+        if path.read_bytes() == data:
+            return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).chmod(0o644)
+        Path(name).rename(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    return True

@@ -1,0 +1,320 @@
+"""matrix.yaml, the file that people edit: parsed, checked as a whole, and expanded to cells.
+
+Pure: text and facts in, a frozen `Matrix` out. One run reports every defect of the file, each with its line.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from packaging.utils import canonicalize_name
+
+from knowngood.core.cell import NO_FLASH_ATTN, NO_FRAMEWORK, Cell, flash_attn_package, parse_cell, parse_framework
+from knowngood.core.errors import InputError, InputProblem, UsageError
+from knowngood.core.formatting import parse_bytes
+from knowngood.core.selection import CellFilter, select_cells
+from knowngood.core.yaml_document import YamlDocument, parse_yaml, parse_yaml_with_problems
+
+if TYPE_CHECKING:
+    from knowngood.core import matrix_schema
+
+MAX_CELLS = 1000
+"""The most cells that one item of `cells` may stand for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchPins:
+    """What a torch release fixes for its cells, read from its own metadata."""
+
+    cuda: str
+    triton: str
+    pythons: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatrixFacts:
+    """The facts that matrix.yaml is checked against."""
+
+    torch: Mapping[str, TorchPins]
+    """torch release -> its pins."""
+    releases: Callable[[str], Sequence[str] | None]
+    """Gives the known versions of a package, or `None` when nothing was harvested for it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatrixEntry:
+    """A cell, with what matrix.yaml says about it besides its axes."""
+
+    cell: Cell
+    base: str
+    extras: tuple[str, ...]
+    """Requirements (PEP 508) besides those of the axes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Amendment:
+    """A change to what the resolver would do, for the cells that `when` matches."""
+
+    when: CellFilter
+    require: tuple[str, ...]
+    exclude: tuple[str, ...]
+    source: tuple[str, ...]
+    """Distributions that publish no wheel and need no compiler: built from source together with their layer."""
+    override: tuple[str, ...]
+    """Requirements that replace what other packages require of the same distribution."""
+    wheel: tuple[tuple[str, str], ...]
+    """Distributions, with versions, that publish no wheel and need CUDA's compiler. They come from the wheelhouse."""
+    because: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Matrix:
+    """The whole of matrix.yaml, checked and consistent."""
+
+    locked_at: str
+    gpus: Mapping[str, matrix_schema.GpuArchitecture]
+    bases: Mapping[str, matrix_schema.Base]
+    layers: Mapping[str, tuple[str, ...]]
+    amendments: tuple[Amendment, ...]
+    entries: Mapping[str, MatrixEntry]
+    """Cell id -> its entry, in the order of the file."""
+    aliases: Mapping[str, str]
+    size: int | None
+    """The most bytes that the image of one cell may have in a registry."""
+
+    @property
+    def cells(self) -> list[Cell]:
+        """All cells, in the order of the file."""
+        return [entry.cell for entry in self.entries.values()]
+
+    def select_cells(self, words: Sequence[str]) -> list[Cell]:
+        """Return the cells that the words of SELECT select, as `selection.select_cells` does."""
+        return select_cells(self.cells, self.aliases, words)
+
+    def entry(self, cell: Cell) -> MatrixEntry:
+        """Return the entry of a cell of this matrix."""
+        return self.entries[str(cell)]
+
+    def compiled_packages(self, cell: Cell) -> list[tuple[str, str]]:
+        """Return the packages, with versions, that a cell takes from the wheelhouse because no index has their wheels.
+
+        flash-attn 2 comes first.
+        """
+        flash_attn = [("flash-attn", cell.flash_attn)] if cell.flash_attn_package == "flash-attn" else []
+        amended = [pin for item in self.amendments if item.when.matches(cell) for pin in item.wheel]
+        return list(dict.fromkeys([*flash_attn, *amended]))
+
+
+def parse_floors(text: str, file: str) -> dict[str, str]:
+    """Return the oldest release to harvest of each package, from the text of matrix.yaml.
+
+    This needs no facts, because the harvest that produces them starts here. Raises `InputError` with every defect.
+    """
+    from knowngood.core import matrix_schema  # pydantic takes 0.3 s
+
+    raw, problems = matrix_schema.validate_matrix_file(parse_yaml(text, file))
+    if raw is None or problems:
+        raise InputError(problems)
+    return dict(raw.floors)
+
+
+def parse_matrix(text: str, file: str, facts: MatrixFacts) -> Matrix:
+    """Return the matrix that the text of matrix.yaml describes. Raises `InputError` with every defect."""
+    from knowngood.core import matrix_schema
+
+    source = parse_yaml_with_problems(text, file)
+    raw, problems = matrix_schema.validate_matrix_file(source)
+    if raw is None:
+        raise InputError(problems)
+    return _MatrixReader(raw, source, facts, problems).matrix()
+
+
+class _MatrixReader:
+    """Builds the matrix from a file of the right shape, and collects the problems on the way."""
+
+    def __init__(
+        self, raw: matrix_schema.MatrixFile, source: YamlDocument, facts: MatrixFacts, problems: list[InputProblem]
+    ) -> None:
+        self.raw = raw
+        self.source = source
+        self.facts = facts
+        self.problems = problems
+
+    def matrix(self) -> Matrix:
+        raw = self.raw
+        all_layers_valid = len(raw.layers) == len(self.source.data["layers"])
+        if all_layers_valid and not any("*" in globs for globs in raw.layers.values()):
+            text = "no glob in layers matches every distribution; end the section with a layer of '*'"
+            self.report(("layers",), text, key=True)
+        before = len(self.problems)
+        entries = self.entries()
+        # When a defect leaves out cells, an alias may name one of those.
+        self.check_aliases(entries, complete=len(self.problems) == before and all(raw.cells))
+        amendments = [self.amendment(item, index) for index, item in enumerate(raw.amendments) if item]
+        if self.problems:
+            raise InputError(list(dict.fromkeys(self.problems)))
+        return Matrix(
+            locked_at=raw.locked_at,
+            gpus=raw.gpus,
+            bases=raw.bases,
+            layers=raw.layers,
+            amendments=tuple(item for item in amendments if item is not None),
+            entries=entries,
+            aliases=raw.aliases,
+            size=parse_bytes(raw.size.cell) if raw.size else None,
+        )
+
+    def report(self, path: Sequence[str | int], text: str, *, key: bool = False) -> None:
+        self.problems.append(self.source.problem(path, text, key=key))
+
+    def entries(self) -> dict[str, MatrixEntry]:
+        entries: dict[str, MatrixEntry] = {}
+        indexes: dict[str, int] = {}
+        for index, item in enumerate(self.raw.cells):
+            for entry in self.expand(item, index) if item else ():
+                name = str(entry.cell)
+                if name in entries:
+                    first = self.source.problem(("cells", indexes[name]), "").line
+                    text = f"the cell {name} is there already, from line {first}; remove one of them"
+                    self.report(("cells", index), text)
+                    continue
+                entries[name] = entry
+                indexes[name] = index
+        return entries
+
+    def check_aliases(self, entries: Mapping[str, MatrixEntry], *, complete: bool) -> None:
+        """Report aliases that are cell ids or name no cell; `complete` says that no cell is left out."""
+        for alias, target in self.raw.aliases.items():
+            if _is_cell_id(alias):
+                self.report(
+                    ("aliases", alias), f"the alias {alias!r} is itself a cell id; give it another name", key=True
+                )
+            if target not in entries and (complete or not _is_cell_id(target)):
+                hint = _nearest_hint(target, entries, "; the nearest is")
+                self.report(("aliases", alias), f"the alias {alias!r} names {target!r}, which is no cell{hint}")
+
+    def amendment(self, item: matrix_schema.AmendmentItem, index: int) -> Amendment | None:
+        try:
+            when = CellFilter(item.when)
+        except UsageError as error:
+            self.report(("amendments", index, "when"), str(error))
+            return None
+        return Amendment(
+            when=when,
+            require=item.require,
+            exclude=tuple(map(canonicalize_name, item.exclude)),
+            source=tuple(map(canonicalize_name, item.source)),
+            override=item.override,
+            wheel=tuple((canonicalize_name(pin.partition("==")[0]), pin.partition("==")[2]) for pin in item.wheel),
+            because=item.because,
+        )
+
+    def expand(self, item: matrix_schema.CellItem, index: int) -> list[MatrixEntry]:
+        """Return the product of an item's lists, without the combinations that a problem was reported for."""
+        facts, data = self.facts, self.source.data
+
+        def check(axis: str, value: str, text: str | None) -> bool:
+            if text is None:
+                return True
+            path: tuple[str | int, ...] = ("cells", index, axis)
+            values = data["cells"][index].get(axis)
+            if isinstance(values, list) and value in values:
+                path = (*path, values.index(value))
+            self.report(path, text)
+            return False
+
+        gpus = [x for x in item.gpu if check("gpu", x, _missing_name(x, data["gpus"], "gpus"))]
+        torches = [x for x in item.torch if check("torch", x, _unknown_release("torch", x, facts))]
+        transformers = [
+            x for x in item.transformers if check("transformers", x, _unknown_release("transformers", x, facts))
+        ]
+        flash_attns = [x for x in item.flash_attn if check("flash-attn", x, _unknown_flash_attn(x, facts))]
+        frameworks = [x for x in item.framework if check("framework", x, _unknown_framework(x, facts))]
+        bases = [x for x in item.base if check("base", x, _missing_name(x, data["bases"], "bases"))]
+        for x in list(torches):
+            pins = facts.torch[x]
+            cuda = check("cuda", item.cuda or "", _differs_from_pin("cuda", item.cuda, x, pins.cuda))
+            triton = check("triton", item.triton or "", _differs_from_pin("triton", item.triton, x, pins.triton))
+            if not (cuda and triton):
+                torches.remove(x)
+        bases = [x for x in bases if x in self.raw.bases]
+        size = len(gpus) * len(bases) * len(torches) * len(transformers) * len(flash_attns) * len(frameworks)
+        if size > MAX_CELLS:
+            self.report(("cells", index), f"this item stands for {size:,} cells; at most {MAX_CELLS} are allowed")
+            return []
+        entries = []
+        for gpu, base, torch, tf, flash_attn, framework in itertools.product(
+            gpus, bases, torches, transformers, flash_attns, frameworks
+        ):
+            pins, python = facts.torch[torch], self.raw.bases[base].python
+            if python not in pins.pythons:
+                wheels = ", ".join(pins.pythons)
+                check("torch", torch, f"torch {torch} has no wheel for Python {python} of base {base}; it has {wheels}")
+                continue
+            cell = Cell(
+                gpu=gpu,
+                cuda=pins.cuda,
+                torch=torch,
+                transformers=tf,
+                flash_attn=flash_attn,
+                triton=pins.triton,
+                python=python,
+                framework=framework,
+            )
+            entries.append(MatrixEntry(cell=cell, base=base, extras=(*self.raw.stack, *item.extras)))
+        return entries
+
+
+def _is_cell_id(text: str) -> bool:
+    try:
+        parse_cell(text)
+    except UsageError:
+        return False
+    return True
+
+
+def _nearest_hint(name: str, names: Mapping[str, object], words: str) -> str:
+    near = difflib.get_close_matches(name, names, 1, 0)
+    return f"{words} {near[0]}" if near else ""
+
+
+def _missing_name(name: str, section: Mapping[str, object], title: str) -> str | None:
+    if name in section:
+        return None
+    return f"{name!r} is not in {title}" + _nearest_hint(name, section, "; the nearest there is")
+
+
+def _unknown_release(package: str, version: str, facts: MatrixFacts) -> str | None:
+    releases = facts.torch if package == "torch" else facts.releases(package)
+    if releases is None or version in releases:
+        return None
+    near = difflib.get_close_matches(version, releases, 3, 0)
+    return (
+        f"{package} {version} is not among the releases in facts/{package}.json "
+        f"(near it: {', '.join(near)}); correct it, or run `knowngood harvest {package}` if it is new"
+    )
+
+
+def _unknown_flash_attn(version: str, facts: MatrixFacts) -> str | None:
+    if version == NO_FLASH_ATTN:
+        return None
+    return _unknown_release(flash_attn_package(version), version, facts)
+
+
+def _unknown_framework(value: str, facts: MatrixFacts) -> str | None:
+    if value == NO_FRAMEWORK:
+        return None
+    return _unknown_release(*parse_framework(value), facts)
+
+
+def _differs_from_pin(axis: str, written: str | None, torch: str, pinned: str) -> str | None:
+    if written is None or written == pinned:
+        return None
+    return (
+        f"{axis} {written} is written here, but torch {torch} pins {axis} {pinned}; "
+        f"leave {axis} out, or take a torch that pins {written}"
+    )

@@ -1,0 +1,306 @@
+"""The schema of matrix.yaml: one pydantic model a section, and pydantic's errors as problems with a line."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from datetime import date
+from typing import Annotated, Any, Literal, TypeVar
+
+from packaging.requirements import InvalidRequirement, Requirement
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from knowngood.core import formatting
+from knowngood.core.cell import NO_FLASH_ATTN, NO_FRAMEWORK, flash_attn_package, parse_framework, validate_version
+from knowngood.core.errors import InputProblem, UsageError
+from knowngood.core.yaml_document import YamlDocument
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def _matching(pattern: str, example: str) -> AfterValidator:
+    def check(value: str) -> str:
+        if not re.fullmatch(pattern, value, re.ASCII):
+            raise ValueError(f"{value!r} is not written like {example}")
+        return value
+
+    return AfterValidator(check)
+
+
+def _version_of(package: str) -> AfterValidator:
+    def check(value: str) -> str:
+        try:
+            return validate_version(value, package)
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+
+    return AfterValidator(check)
+
+
+def _flash_attn(value: str) -> str:
+    if value in ("none", NO_FLASH_ATTN):
+        return NO_FLASH_ATTN
+    try:
+        flash_attn_package(value)
+    except UsageError as error:
+        raise ValueError(str(error)) from None
+    return value
+
+
+def _framework(value: str) -> str:
+    if value == NO_FRAMEWORK:
+        return value
+    name, _, version = value.partition("==")
+    try:
+        parse_framework(name + version)
+    except UsageError as error:
+        raise ValueError(str(error)) from None
+    if not version or not name.replace("-", "").isalpha():
+        raise ValueError(f"{value!r} is not written like xtuner==0.1.23")
+    return name + version
+
+
+def _requirement(value: str) -> str:
+    try:
+        Requirement(value)
+    except InvalidRequirement as error:
+        raise ValueError(f"{value!r} is not a requirement (PEP 508): {str(error).splitlines()[0]}") from None
+    if not value.isprintable() or "@" in value:
+        raise ValueError(f"{value!r}: a requirement here names a package and versions, not an address")
+    return value
+
+
+def _pin(value: str) -> str:
+    name, _, version = _requirement(value).partition("==")
+    if not version or not re.fullmatch(r"[A-Za-z0-9._-]+", name):
+        raise ValueError(f"{value!r} is not written like transformer-engine-torch==2.20.2")
+    try:
+        validate_version(version, name)
+    except UsageError as error:
+        raise ValueError(str(error)) from None
+    return value
+
+
+def _day(value: str) -> str:
+    try:
+        date.fromisoformat(value)
+    except ValueError:
+        raise ValueError(f"{value!r} is not a day of the calendar") from None
+    return value
+
+
+def as_list(value: Any) -> Any:
+    """Return a list as it is, and a single value as a list with one item."""
+    return value if isinstance(value, list | tuple) else [value]
+
+
+GpuName = Annotated[str, _matching(r"sm_[1-9]\d{1,2}", "sm_90")]
+Name = Annotated[str, _matching(r"[a-z0-9]+([.-][a-z0-9]+)*", "a name such as debian12 or hopper-stable")]
+Package = Annotated[str, _matching(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", "a package name")]
+Pattern = Annotated[str, _matching(r"[a-z0-9*]([a-z0-9.*-]*[a-z0-9*])?", "a package name or a glob over them")]
+Requirements = Annotated[tuple[Annotated[str, AfterValidator(_requirement)], ...], BeforeValidator(as_list)]
+Pins = Annotated[tuple[Annotated[str, AfterValidator(_pin)], ...], BeforeValidator(as_list)]
+Day = Annotated[str, _matching(r"\d{4}-\d\d-\d\d", "2026-11-20"), AfterValidator(_day)]
+Text = Annotated[str, Field(min_length=1)]
+_T = TypeVar("_T")
+Values = Annotated[tuple[_T, ...], BeforeValidator(as_list), Field(min_length=1)]
+
+
+class GpuArchitecture(_Section):
+    """A GPU architecture: its family, and the cards that have it."""
+
+    family: Text
+    cards: Annotated[tuple[Text, ...], Field(min_length=1)]
+
+
+class Bootstrap(_Section):
+    """A base made from Debian packages: the suite, and the wanted packages, whose dependencies are added."""
+
+    suite: Name
+    packages: Annotated[
+        tuple[Annotated[str, _matching(r"[a-z0-9][a-z0-9.+-]+", "a Debian package")], ...], Field(min_length=1)
+    ]
+
+
+class Base(_Section):
+    """The operating-system image under a cell. Exactly one of `bootstrap` and `image` is given."""
+
+    python: Annotated[str, _matching(r"3\.\d{1,2}", "3.11")]
+    glibc: Annotated[str, _matching(r"2\.\d{1,2}", "2.36")]
+    bootstrap: Bootstrap | None = None
+    image: Annotated[str, _matching(r"[a-z0-9][a-z0-9._/:-]*@sha256:[0-9a-f]{64}", "NAME@sha256:DIGEST")] | None = None
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> Base:
+        if (self.bootstrap is None) == (self.image is None):
+            raise ValueError("a base has either `bootstrap` or `image` (by digest), and not both")
+        return self
+
+
+class AmendmentItem(_Section):
+    """One item of `amendments`; `matrix.Amendment` explains the fields."""
+
+    when: Text
+    require: Requirements = ()
+    exclude: Annotated[tuple[Package, ...], BeforeValidator(as_list)] = ()
+    source: Annotated[tuple[Package, ...], BeforeValidator(as_list)] = ()
+    override: Requirements = ()
+    wheel: Pins = ()
+    because: Text
+
+
+class CellItem(_Section):
+    """One item of `cells`. An axis may hold a list; the item stands for the product of its lists."""
+
+    gpu: Values[GpuName]
+    torch: Values[Annotated[str, _version_of("torch")]]
+    transformers: Values[Annotated[str, _version_of("transformers")]]
+    flash_attn: Annotated[Values[Annotated[str, AfterValidator(_flash_attn)]], Field(alias="flash-attn")] = (
+        NO_FLASH_ATTN,
+    )
+    framework: Values[Annotated[str, AfterValidator(_framework)]] = (NO_FRAMEWORK,)
+    base: Values[Name]
+    cuda: Annotated[str, _matching(r"\d{2}\.\d", "13.0")] | None = None
+    triton: Annotated[str, _version_of("triton")] | None = None
+    extras: Annotated[Requirements, Field(alias="with")] = ()
+
+
+def _size(value: str) -> str:
+    formatting.parse_bytes(value)
+    return value
+
+
+class SizeLimit(_Section):
+    """The largest allowed size of an image, compressed."""
+
+    cell: Annotated[str, AfterValidator(_size)]
+
+
+class MatrixFile(_Section):
+    """The content of matrix.yaml, as it is written."""
+
+    schema_: Annotated[Literal["1"], Field(alias="schema")]
+    locked_at: Annotated[Day, Field(alias="locked-at")]
+    gpus: Annotated[dict[GpuName, GpuArchitecture], Field(min_length=1)]
+    bases: Annotated[dict[Name, Base], Field(min_length=1)]
+    stack: Requirements = ()
+    layers: dict[Name, Annotated[tuple[Pattern, ...], BeforeValidator(as_list)]]
+    # `validate_matrix_file` replaces a malformed item by None, so that the others keep their index.
+    amendments: tuple[AmendmentItem | None, ...] = ()
+    cells: Annotated[tuple[CellItem | None, ...], Field(min_length=1)]
+    floors: Annotated[dict[Package, Annotated[str, _version_of("the floor")]], Field(min_length=1)]
+    size: SizeLimit | None = None
+    aliases: dict[Name, str] = {}
+
+
+def validate_matrix_file(source: YamlDocument) -> tuple[MatrixFile | None, list[InputProblem]]:
+    """Return the content of matrix.yaml as models, and every violation of the schema.
+
+    Malformed parts are removed and the rest is kept, so that the same run can check it further. The models are `None`
+    when too little is left for that.
+    """
+    data = copy.deepcopy(source.data)
+    problems = list(source.problems)
+    handled: set[tuple[str | int, ...]] = set()
+    while True:
+        try:
+            return MatrixFile.model_validate(data), problems
+        except ValidationError as error:
+            errors = error.errors(include_url=False)
+            problems += [problem_from_pydantic(source, item) for item in errors if item["loc"] not in handled]
+            removed = [_remove(data, item["loc"], unknown=item["type"] == "extra_forbidden") for item in errors]
+            handled |= {item["loc"][:1] for item in errors}
+            if not all(removed):
+                return None, problems
+
+
+# Replaces a malformed section, so that the others can be checked.
+_REPLACEMENTS: Mapping[str, Any] = {
+    "schema": "1",
+    "locked-at": "2000-01-01",
+    "stack": [],
+    "layers": {},
+    "size": None,
+    "amendments": [],
+    "aliases": {},
+}
+
+
+def _remove(data: Any, path: tuple[str | int, ...], *, unknown: bool) -> bool:
+    """Remove an `unknown` key or a wrong value at `path` from the data, and return whether that was possible."""
+    if not path:
+        return False
+    title = str(path[0])
+    if unknown:
+        for part in path[:-1]:
+            data = data[part]
+            if data is None:  # the whole item was removed before
+                return True
+        data.pop(path[-1], None)
+    elif len(path) > 1 and isinstance(data[title], list) and title in ("cells", "amendments"):
+        data[title][path[1]] = None
+    elif len(path) > 1 and isinstance(data[title], dict) and title != "size":  # which has no part that could be missing
+        data[title].pop(path[1], None)
+    elif title in _REPLACEMENTS:
+        data[title] = copy.deepcopy(_REPLACEMENTS[title])
+    else:
+        return False
+    return True
+
+
+def problem_from_pydantic(source: YamlDocument, item: Any) -> InputProblem:
+    """Return one error of pydantic's `ValidationError.errors()` as a sentence with its place in the file."""
+    path: list[str | int] = list(item["loc"])
+    kind, message = item["type"], item["msg"]
+    if kind == "extra_forbidden":
+        return source.problem(path, f"unknown key {path[-1]!r}{_key_hint(path)}", key=True)
+    if path and path[-1] == "[key]":
+        return source.problem(path[:-1], message.removeprefix("Value error, "), key=True)
+    if kind == "missing":
+        return source.problem(path[:-1], f"the key {path[-1]!r} is missing" + _parent(path))
+    if kind == "value_error":
+        return source.problem(path, message.removeprefix("Value error, "))
+    wanted = {
+        "model_type": "must be a mapping (KEY: VALUE lines)",
+        "model_attributes_type": "must be a mapping (KEY: VALUE lines)",
+        "dict_type": "must be a mapping (KEY: VALUE lines)",
+        "tuple_type": "must be a list",
+        "string_type": "must be text",
+        "too_short": "must not be empty",
+        "string_too_short": "must not be empty",
+        "list_type": "must be a list",
+        "literal_error": f"must be {item.get('ctx', {}).get('expected')}",
+    }.get(kind, f"is malformed: {message}")
+    while path and tuple(path) not in source.marks:  # an index, but the file has no list there
+        path.pop()
+    return source.problem(path, f"{_dotted(path) or 'the file'} {wanted}")
+
+
+def _parent(path: Sequence[str | int]) -> str:
+    return f" in {_dotted(path[:-1])}" if len(path) > 1 else ""
+
+
+def _dotted(path: Sequence[str | int]) -> str:
+    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return "".join(parts).removeprefix(".")
+
+
+def _key_hint(path: Sequence[str | int]) -> str:
+    section: type[BaseModel] = (
+        {
+            "gpus": GpuArchitecture,
+            "bases": Bootstrap if "bootstrap" in path else Base,
+            "amendments": AmendmentItem,
+            "cells": CellItem,
+            "size": SizeLimit,
+        }.get(str(path[0]), MatrixFile)
+        if len(path) > 1
+        else MatrixFile
+    )
+    keys = [field.alias or name for name, field in section.model_fields.items()]
+    near = difflib.get_close_matches(str(path[-1]), keys, 1)
+    return f"; did you mean {near[0]!r}?" if near else f"; the keys here are {', '.join(keys)}"

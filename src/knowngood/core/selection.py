@@ -1,0 +1,105 @@
+"""SELECT, the argument that says which cells a command works on.
+
+A word is a cell id, a glob over ids (`sm90-*`), an axis filter (`torch>=2.11,gpu=sm_90`) or an alias (`default`).
+Several words are separated by blanks, and a cell is selected when at least one of them matches.
+"""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+from knowngood.core.cell import NO_FLASH_ATTN, NO_FRAMEWORK, Axis, Cell
+from knowngood.core.errors import UsageError
+
+_CONDITION = re.compile(r"\s*(?P<axis>[a-z-]+)\s*(?P<operator>===?|!=|~=|[<>]=?|=)\s*(?P<value>[^,\s]+)\s*")
+
+
+class CellFilter:
+    """Conditions on axes that must all hold, such as `torch>=2.11,gpu=sm_90`."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._conditions = [_parse_condition(part, text) for part in text.split(",")]
+
+    def matches(self, cell: Cell) -> bool:
+        """Return whether every condition holds for this cell."""
+        axes = cell.axes()
+        return all(
+            _holds(axis, axes.get(axis, NO_FRAMEWORK), operator, value) for axis, operator, value in self._conditions
+        )
+
+
+def _parse_condition(part: str, whole: str) -> tuple[Axis, str, str]:
+    match = _CONDITION.fullmatch(part)
+    if match is None:
+        raise UsageError(f"{part.strip()!r} in {whole!r} is not a condition; one is written like torch>=2.11")
+    try:
+        axis = Axis(match["axis"])
+    except ValueError:
+        near = difflib.get_close_matches(match["axis"], list(Axis), 1)
+        hint = f"; did you mean {near[0]}?" if near else f"; the axes are {', '.join(Axis)}"
+        raise UsageError(f"there is no axis {match['axis']!r}{hint}") from None
+    operator = "==" if match["operator"] == "=" else match["operator"]
+    value = match["value"]
+    if axis is Axis.FLASH_ATTN and value == "none":
+        value = NO_FLASH_ATTN
+    if axis is Axis.GPU:
+        if not re.fullmatch(r"sm_[0-9*?]+", value):
+            raise UsageError(f"{part.strip()!r}: {value!r} is not a GPU architecture; one is written like sm_90")
+        if operator in ("==", "!="):
+            return axis, operator, value
+        value = value.removeprefix("sm_")
+    if axis is Axis.FRAMEWORK:
+        if operator not in ("==", "!="):
+            raise UsageError(
+                f"{part.strip()!r}: a framework takes = or !=, as in framework=xtuner0.1.23 or framework=xtuner*"
+            )
+        return axis, operator, value
+    try:
+        SpecifierSet(operator + value)
+    except InvalidSpecifier:
+        raise UsageError(f"{part.strip()!r}: {value!r} is not a version") from None
+    return axis, operator, value
+
+
+def _holds(axis: Axis, actual: str, operator: str, value: str) -> bool:
+    if axis in (Axis.GPU, Axis.FRAMEWORK):
+        if operator in ("==", "!="):
+            return fnmatch.fnmatchcase(actual, value) == (operator == "==")
+        actual = actual.removeprefix("sm_")
+    return SpecifierSet(operator + value).contains(actual, prereleases=True)
+
+
+def select_cells(cells: Iterable[Cell], aliases: Mapping[str, str], words: Sequence[str]) -> list[Cell]:
+    """Return the cells that any of `words` selects, in the order of the matrix, and all cells when there are no words.
+
+    Raises `UsageError`, with the nearest name, for a word that selects no cell.
+    """
+    known = {str(cell): cell for cell in cells}
+    if not words:
+        return list(known.values())
+    chosen: set[str] = set()
+    for word in words:
+        ids = _select_ids(word, known, aliases)
+        if not ids:
+            near = difflib.get_close_matches(word, [*aliases, *known], 1, 0.4)
+            hint = f"; the nearest name is {near[0]}" if near else ""
+            raise UsageError(f"{word!r} selects no cell{hint} (`knowngood cells` lists them)")
+        chosen |= ids
+    return [cell for name, cell in known.items() if name in chosen]
+
+
+def _select_ids(word: str, known: Mapping[str, Cell], aliases: Mapping[str, str]) -> set[str]:
+    if word in aliases:
+        return {aliases[word]}
+    if word in known:
+        return {word}
+    if re.search(r"[<>=]", word):
+        condition = CellFilter(word)
+        return {name for name, cell in known.items() if condition.matches(cell)}
+    return set(fnmatch.filter(known, word))

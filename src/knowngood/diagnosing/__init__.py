@@ -1,1 +1,0 @@
-"""What failed, whose fault it is and what ends it, from a log."""

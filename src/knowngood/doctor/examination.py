@@ -1,0 +1,137 @@
+"""The doctor's table about an environment or an image. An edge: it reads the facts and rules that the judges need."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from knowngood.compat import knowledge, query
+from knowngood.compat.check_answer import CheckAnswer, check_query
+from knowngood.compat.knowledge import CompatKnowledge
+from knowngood.compat.matrix_cells import packages_of_cell
+from knowngood.compat.rule_files import load_incidents
+from knowngood.compat.rule_relations import parse_capability
+from knowngood.core.cell import Cell, parse_cell
+from knowngood.doctor.doctor_line import DoctorLine
+from knowngood.doctor.judge_binaries import judge_binaries
+from knowngood.doctor.judge_environment import judge_environment
+from knowngood.doctor.judge_gpu import judge_gpus_and_driver
+from knowngood.doctor.judge_image import judge_image
+from knowngood.doctor.judge_machine import judge_system, judge_tools
+from knowngood.doctor.judge_variables import judge_variables
+from knowngood.doctor.probe_machine import machine_architecture
+from knowngood.doctor.python_environment import pin_installed_packages
+from knowngood.doctor.system_state import ImageDescription, SystemState
+from knowngood.facts import fact_store
+from knowngood.facts.driver_reader import DriverFacts
+from knowngood.failures.diagnosis import diagnose_log
+from knowngood.images.dockerfile import LABEL_PREFIX
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExaminationContext:
+    """What is known about compatibility, and what the user states about another machine (--gpu, --driver)."""
+
+    known: CompatKnowledge
+    drivers: Mapping[str, str]
+    """CUDA release -> the oldest driver that runs it."""
+    gpus: tuple[str, ...] = ()
+    """The architectures of the stated GPU."""
+    driver: str | None = None
+
+
+def load_examination_context(gpu: str | None = None, driver: str | None = None) -> ExaminationContext:
+    """Read the facts, rules and GPUs; raises `UsageError` for an unknown GPU or an invalid driver version."""
+    known = knowledge.load_knowledge()
+    return ExaminationContext(
+        known=known,
+        drivers={
+            cuda: release.facts.minimum
+            for cuda, release in fact_store.load_facts("drivers", DriverFacts).items()
+            if release.facts.minimum
+        },
+        gpus=tuple(known.universe.gpus.find_capabilities(gpu)) if gpu else (),
+        driver=query.parse_axis_version("driver", driver) if driver else None,
+    )
+
+
+def examine_environment(state: SystemState, context: ExaminationContext) -> list[DoctorLine]:
+    """Return the lines of the table about this machine and an environment, in their order."""
+    gpus = context.gpus or state.nvidia.capabilities
+    first, *rest = judge_environment(state, check_installed_packages(state, context, gpus))
+    return [
+        first,
+        *judge_gpus_and_driver(state, context.gpus, context.driver, context.drivers),
+        *rest,
+        *judge_binaries(state, gpus, find_incidents_in_log),
+        *judge_tools(state),
+        *judge_system(state),
+        *judge_variables(state, gpus),
+    ]
+
+
+def examine_image(image: ImageDescription, state: SystemState, context: ExaminationContext) -> list[DoctorLine]:
+    """Return the lines of the table about an image; of `state` only the driver and its GPUs are used."""
+    name = image.labels.get(LABEL_PREFIX + "cell")
+    cell = parse_cell(name) if name else None
+    return list(
+        judge_image(
+            image,
+            state,
+            architecture=machine_architecture(),
+            stated_gpus=context.gpus,
+            stated_driver=context.driver,
+            minimums=context.drivers,
+            answer=check_cell_packages(cell, state, context) if cell else None,
+            tier=context.known.published.tier(str(cell)) if cell else None,
+        )
+    )
+
+
+def check_cell_packages(cell: Cell, state: SystemState, context: ExaminationContext) -> CheckAnswer:
+    """Return what `knowngood check` answers about the packages of a cell on this machine."""
+    pins = packages_of_cell(cell) | dict([cell.framework_pin] if cell.framework_pin else [])
+    driver = context.driver or state.nvidia.driver
+    gpus = context.gpus or state.nvidia.capabilities
+    request = query.Query(
+        gpu=next((gpu for gpu in gpus if gpu in context.known.universe.gpus.sections), None),
+        axes={"python": cell.python} | ({"driver": driver} if driver else {}),
+        packages=tuple(query.pinned_package(name, version) for name, version in pins.items() if version != "none"),
+    )
+    return check_query(context.known.for_query(request), request, context.known.published)
+
+
+def check_installed_packages(
+    state: SystemState, context: ExaminationContext, gpus: tuple[str, ...]
+) -> CheckAnswer | None:
+    """Return what `knowngood check` answers about the installed versions; `None` when nothing is installed.
+
+    Of several kinds of GPU the oldest counts, because most rules are about that.
+    """
+    packages = pin_installed_packages(state.packages)
+    if not packages:
+        return None
+    known = {gpu for gpu in gpus if gpu in context.known.universe.gpus.sections}
+    axes = {
+        "python": state.python.version if state.python else "",
+        "glibc": state.machine.glibc or "",
+        "driver": context.driver or state.nvidia.driver or "",
+    }
+    request = query.Query(
+        gpu=min(known, key=parse_capability, default=None),
+        axes={name: value for name, value in axes.items() if value},
+        packages=tuple(packages),
+    )
+    return check_query(context.known.for_query(request), request, context.known.published)
+
+
+def has_subject(state: SystemState) -> bool:
+    """Return whether there was anything to examine: a GPU, torch, or a binary with GPU code."""
+    return bool(state.nvidia.gpus or state.torch or any(item.code for item in state.binaries))
+
+
+def find_incidents_in_log(log: str) -> tuple[str, ...]:
+    """Return the ids of the incidents that `knowngood diagnose` recognises in a log, best match first."""
+    diagnosis = diagnose_log(io.BytesIO(log.encode()), load_incidents())
+    return tuple(match.incident.id for match in diagnosis.matches)

@@ -1,0 +1,141 @@
+"""Describes an image without pulling it: by a cell's id, by the engine, or by a registry. An edge."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from docker.errors import ImageNotFound, NotFound
+
+from knowngood.core.cell import parse_cell
+from knowngood.core.errors import KnowngoodError, MissingError, UsageError
+from knowngood.core.notify import Notify
+from knowngood.doctor.probe_machine import machine_architecture
+from knowngood.doctor.system_state import ImageDescription
+from knowngood.engine import container_engine
+from knowngood.engine.container_engine import Engine
+from knowngood.images.dockerfile import LABEL_PREFIX
+from knowngood.registry.image_reference import ImageReference
+from knowngood.registry.manifests import Descriptor
+from knowngood.registry.registry_client import Registry
+
+_MAX_CONFIGURATION = 4 << 20
+"""Bytes; a larger configuration of an image is refused."""
+
+
+def describe_image(name: str, notify: Notify, *, insecure: bool = False) -> ImageDescription:
+    """Return the description of a cell's id or of an image's name.
+
+    Raises `MissingError` when neither the engine nor a registry has the image. `insecure` allows plain HTTP.
+    """
+    if description := _describe_cell(name):
+        return description
+    notify("asking the engine")
+    engine = _find_engine()
+    if engine and (description := _ask_engine(name, engine)):
+        return description
+    return _ask_registry(name, notify, insecure=insecure, runtimes=_list_runtimes(engine))
+
+
+def _describe_cell(name: str) -> ImageDescription | None:
+    """Return a description with the labels that the image of a cell has; `None` when the name is no cell's id."""
+    try:
+        cell = parse_cell(name)
+    except UsageError:
+        return None
+    labels = {LABEL_PREFIX + "cell": name} | {LABEL_PREFIX + str(axis): value for axis, value in cell.axes().items()}
+    return ImageDescription(name=name, where="a cell by its id", labels=labels)
+
+
+def _find_engine() -> Engine | None:
+    system = container_engine.find_system_engine()
+    return system if isinstance(system, container_engine.Engine) else container_engine.find_embedded_engine()
+
+
+def _ask_engine(name: str, engine: Engine) -> ImageDescription | None:
+    with container_engine.docker_client(engine) as client:
+        try:
+            attrs = client.images.get(name).attrs
+        except (ImageNotFound, NotFound):
+            return None
+        runtimes = tuple(client.info().get("Runtimes") or {})
+    config = attrs.get("Config") or {}
+    return ImageDescription(
+        name=name,
+        where=f"the engine at {engine.host}",
+        digest=str(attrs.get("Id", "")),
+        labels=_texts(config.get("Labels")),
+        variables=_variables(config.get("Env")),
+        architecture=str(attrs.get("Architecture", "")),
+        runtimes=runtimes,
+    )
+
+
+def _list_runtimes(engine: Engine | None) -> tuple[str, ...] | None:
+    if engine is None:
+        return None
+    with contextlib.suppress(KnowngoodError), container_engine.docker_client(engine) as client:
+        return tuple(client.info().get("Runtimes") or {})
+    return None
+
+
+def _ask_registry(name: str, notify: Notify, *, insecure: bool, runtimes: tuple[str, ...] | None) -> ImageDescription:
+    try:
+        reference = ImageReference.parse(name)
+    except UsageError as error:
+        raise MissingError(
+            f"no engine here has an image {name!r}, and it is no reference to one in a registry: {error}; "
+            "`knowngood cells` lists the ids of cells, which can be judged too"
+        ) from None
+    notify(f"asking {reference.repository.host}")
+    registry = Registry(reference.repository, insecure=insecure)
+    manifest = registry.manifest(reference.name)
+    document = manifest.document if manifest else {}
+    if "manifests" in document:
+        manifest = registry.manifest(_choose_digest(document["manifests"], name))
+        document = manifest.document if manifest else {}
+    if manifest is None:
+        raise MissingError(f"{reference.repository} has no {reference.name}")
+    config = _read_configuration(registry, document, name)
+    inner = config.get("config") or {}
+    return ImageDescription(
+        name=name,
+        where=reference.repository.host,
+        digest=manifest.descriptor.digest,
+        labels=_texts(inner.get("Labels")),
+        variables=_variables(inner.get("Env")),
+        architecture=str(config.get("architecture", "")),
+        download=sum(int(layer.get("size", 0)) for layer in document.get("layers", [])),
+        runtimes=runtimes,
+    )
+
+
+def _choose_digest(manifests: list[Mapping[str, Any]], name: str) -> str:
+    """Return the digest of the manifest for this machine, out of an index."""
+    architecture = machine_architecture()
+    for item in manifests:
+        platform = item.get("platform") or {}
+        if (platform.get("os"), platform.get("architecture")) == ("linux", architecture):
+            return str(item["digest"])
+    raise KnowngoodError(f"{name} has no image for linux/{architecture}")
+
+
+def _read_configuration(registry: Registry, document: Mapping[str, Any], name: str) -> dict[str, Any]:
+    try:
+        descriptor = Descriptor.read(document["config"])
+        if descriptor.size > _MAX_CONFIGURATION:
+            raise KnowngoodError(f"{name}: a configuration of {descriptor.size:,} bytes is too large to be one")
+        return dict(json.loads(registry.read(descriptor)))
+    except (KeyError, TypeError, ValueError):
+        raise KnowngoodError(f"{name} is not an image: its manifest names no configuration") from None
+
+
+def _texts(items: Any) -> dict[str, str]:
+    return {str(key): str(value) for key, value in items.items()} if isinstance(items, dict) else {}
+
+
+def _variables(items: Any) -> dict[str, str]:
+    pairs = (str(item).partition("=") for item in items or ())
+    return {name: value for name, _, value in pairs}

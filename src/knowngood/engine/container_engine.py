@@ -1,0 +1,242 @@
+"""Finds the engine that builds and runs (one that already answers, or else the embedded one), and connects to it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from knowngood.base import debian_host
+from knowngood.core.errors import KnowngoodError, MissingError
+from knowngood.core.notify import Notify
+from knowngood.engine import embedded_engine, unpacked_engine
+from knowngood.engine.engine_info import EngineInfo, buildkit_version, describe_objection, parse_engine_info
+
+if TYPE_CHECKING:
+    from docker import DockerClient
+
+DEFAULT_HOST = "unix:///var/run/docker.sock"
+ANSWER_SECONDS = 15
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """An engine that answers, and how to reach it."""
+
+    host: str
+    docker: tuple[str, ...]
+    """The docker command; empty for an engine that builds nothing."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    version: str
+    buildkit: str
+    containerd_store: bool
+    embedded: bool
+    network: str
+
+    def client(self, *, timeout: float = 600) -> DockerClient:
+        """Return an SDK client; `timeout` is the time in seconds for one answer of the engine."""
+        return _open_client(self.host, int(timeout))
+
+    def environment(self) -> dict[str, str]:
+        """Return the complete environment for the `docker` command."""
+        return {**os.environ, **self.env}
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnsuitableEngine:
+    """Why an engine is not used. `answers` is false where there is no engine at all."""
+
+    reason: str
+    answers: bool
+    lacks_client: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class DockerCommand:
+    """A docker command that has buildx, for one endpoint."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+
+
+def ensure_engine(*, notify: Notify, builds: bool = True) -> Engine:
+    """Return the system's engine if it is suitable, else the embedded one, which is started if it is not running.
+
+    An engine that only runs existing images (`builds` is false) needs no docker command, and may be older.
+
+    Raises:
+        MissingError: neither engine can be used.
+    """
+    system = find_system_engine(builds=builds)
+    if isinstance(system, UnsuitableEngine) and system.lacks_client and debian_host.detect_host():
+        notify(f"{system.reason}: fetching one")
+        unpacked_engine.unpack_engine(unpacked_engine.engine_paths(), notify)
+        system = find_system_engine()
+    if isinstance(system, Engine):
+        return system
+    if running := find_embedded_engine():
+        return running
+    if reason := embedded_engine.describe_obstacle():
+        raise MissingError(f"{system.reason}, and {reason}")
+    notify(f"{system.reason}: using the embedded engine")
+    embedded_engine.start_embedded_engine(notify)
+    if running := find_embedded_engine():
+        return running
+    raise MissingError(f"the embedded engine started and stopped answering: see {unpacked_engine.engine_paths().log}")
+
+
+def find_embedded_engine() -> Engine | None:
+    """Return the embedded engine if it is running."""
+    paths = unpacked_engine.engine_paths()
+    version = embedded_engine.read_engine_version(paths)
+    if version is None or not paths.tools.exists():
+        return None
+    unpacked_engine.configure_docker_client(paths)
+    host = f"unix://{paths.socket}"
+    return Engine(
+        host=host,
+        docker=(str(paths.docker), "--host", host),
+        env={"DOCKER_CONFIG": str(paths.docker_config), "DOCKER_HOST": host, "BUILDX_BUILDER": "default"},
+        version=version,
+        buildkit=buildkit_version("", version),
+        containerd_store=True,
+        embedded=True,
+        network="host",
+    )
+
+
+def find_system_engine(*, builds: bool = True) -> Engine | UnsuitableEngine:
+    """Return the engine that DOCKER_HOST or the Docker context names, if it answers and is new enough."""
+    host, context = _named_endpoint()
+    if host == f"unix://{unpacked_engine.engine_paths().socket}":
+        # `knowngood engine env` was evaluated in this shell: this is the embedded one, which builds with host network.
+        return find_embedded_engine() or UnsuitableEngine(reason="the embedded engine does not answer", answers=False)
+    return examine_engine(host, context, builds=builds)
+
+
+def examine_engine(host: str, context: str = "", *, builds: bool = True) -> Engine | UnsuitableEngine:
+    """Return the engine at an address if it answers and is new enough; `context` is the Docker context with it."""
+    info = _read_engine_info(host)
+    if info is None:
+        return UnsuitableEngine(reason=f"no engine answers at {host}", answers=False)
+    client = _find_docker_command(host, context) if builds else DockerCommand(argv=(), env={})
+    if client is None:
+        reason = f"the engine at {host} answers, but there is no docker command with buildx"
+        return UnsuitableEngine(reason=reason, answers=True, lacks_client=True)
+    inspected = _read_output([*client.argv, "buildx", "inspect"], env=client.env) if builds else ""
+    buildkit = buildkit_version(inspected, info.version)
+    if objection := describe_objection(host, info, buildkit if builds else None):
+        return UnsuitableEngine(reason=objection, answers=True)
+    return Engine(
+        host=host,
+        docker=client.argv,
+        env=client.env,
+        version=info.version,
+        buildkit=buildkit,
+        containerd_store=info.containerd_store,
+        embedded=False,
+        network="default",
+    )
+
+
+def render_shell_environment(engine: Engine) -> str:
+    """Return lines for a shell, after which its `docker` command uses this engine."""
+    values = {**engine.env, "DOCKER_HOST": engine.host}
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in sorted(values.items())]
+    return "\n".join([*lines, f'export PATH={shlex.quote(str(Path(engine.docker[0]).parent))}:"$PATH"'])
+
+
+def _named_endpoint() -> tuple[str, str]:
+    """Return the address of the engine that the environment names, and the Docker context if that names it."""
+    if host := os.environ.get("DOCKER_HOST"):
+        return host, ""
+    docker = shutil.which("docker")
+    if docker is None:
+        return DEFAULT_HOST, ""
+    context = _read_output([docker, "context", "show"])
+    host = _read_output([docker, "context", "inspect", "--format", "{{.Endpoints.docker.Host}}"])
+    return host or DEFAULT_HOST, "" if context == "default" else context
+
+
+def _read_engine_info(host: str) -> EngineInfo | None:
+    """Return what the engine at an address reports about itself, None if none answers. No docker command is needed."""
+    from docker.errors import DockerException
+
+    if host.startswith("unix://") and not Path(host.removeprefix("unix://")).exists():
+        return None
+    try:
+        with contextlib.closing(_open_client(host, ANSWER_SECONDS)) as client:
+            return parse_engine_info(json.dumps(client.info()))
+    except (DockerException, OSError):
+        return None
+
+
+def _open_client(host: str, timeout: int) -> DockerClient:
+    from docker import DockerClient  # takes 0.2 s to import
+
+    if host == os.environ.get("DOCKER_HOST"):
+        return DockerClient.from_env(timeout=timeout)
+    return DockerClient(base_url=host, timeout=timeout, use_ssh_client=host.startswith("ssh:"))
+
+
+def _find_docker_command(host: str, context: str) -> DockerCommand | None:
+    """Return the docker command on PATH if it has buildx, else the one unpacked for the embedded engine, if any."""
+    env = {"BUILDX_BUILDER": context or "default"}
+    docker = shutil.which("docker")
+    if docker and _read_output([docker, "buildx", "version"]):
+        return DockerCommand(argv=(docker, "--context", context) if context else (docker, "--host", host), env=env)
+    paths = unpacked_engine.engine_paths()
+    if not paths.tools.exists():
+        return None
+    unpacked_engine.configure_docker_client(paths)
+    return DockerCommand(
+        argv=(str(paths.docker), "--host", host),
+        env={"DOCKER_CONFIG": str(paths.docker_config), "BUILDX_BUILDER": "default"},
+    )
+
+
+def _read_output(argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> str:
+    """Return what a command prints; an empty text if it fails or takes too long."""
+    try:
+        result = subprocess.run(
+            argv,
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=ANSWER_SECONDS,
+            env={**os.environ, **(env or {})},
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return result.stdout.strip() if result.returncode == 0 else ""
+
+
+@contextlib.contextmanager
+def docker_client(engine: Engine) -> Iterator[DockerClient]:
+    """Give a client of the engine, which is closed afterwards.
+
+    Raises:
+        MissingError: the engine does not answer, or stops answering.
+        KnowngoodError: the engine refuses a request; the message has its explanation.
+    """
+    from docker.errors import APIError, DockerException
+    from requests import RequestException
+
+    try:
+        with contextlib.closing(engine.client()) as client:
+            yield client
+    except APIError as error:
+        raise KnowngoodError(f"the engine at {engine.host} refused: {error.explanation or error}") from None
+    except (DockerException, RequestException) as error:
+        raise MissingError(
+            f"the engine at {engine.host} does not answer ({error}); `knowngood engine status` says more, "
+            "`knowngood engine up` starts the embedded one"
+        ) from None

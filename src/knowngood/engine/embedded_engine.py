@@ -1,0 +1,220 @@
+"""The embedded engine: a Docker daemon run from unpacked packages, where no engine answers.
+
+Its files are under the cache folder, its sockets under /run; `remove_embedded_engine` removes both. It has no bridge
+and no firewall rule: builds and containers use the host's network or none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import platform
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from knowngood.base import debian_host
+from knowngood.core import local_files
+from knowngood.core.errors import KnowngoodError, MissingError
+from knowngood.core.notify import Notify
+from knowngood.engine import daemon
+from knowngood.engine.unpacked_engine import (
+    EnginePaths,
+    configure_docker_client,
+    engine_paths,
+    find_program,
+    program_environment,
+    unpack_engine,
+)
+
+PASSED_ON = ("http_proxy", "https_proxy", "no_proxy", "ssl_cert_file", "ssl_cert_dir")
+START_SECONDS = 60.0
+STOP_SECONDS = 20.0
+ANSWER_SECONDS = 10.0
+# Folders that the programs create wherever their state is configured to be; inner ones first.
+SHARED = ("/run/docker/plugins", "/run/docker", "/run/containerd/s", "/run/containerd", "/run/runc")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbeddedStatus:
+    """Whether the embedded engine is unpacked and runs, and where it is."""
+
+    unpacked: bool
+    running: bool
+    version: str | None
+    host: str
+    data: Path
+    log: Path
+
+
+def daemon_configuration(paths: EnginePaths) -> dict[str, object]:
+    """Return the daemon's configuration: private folders, no network of its own, one cgroup."""
+    return {
+        "features": {"containerd-snapshotter": True},
+        "hosts": [f"unix://{paths.socket}"],
+        "data-root": str(paths.data),
+        "exec-root": str(paths.run / "exec"),
+        "pidfile": str(paths.run / "dockerd.pid"),
+        "exec-opts": ["native.cgroupdriver=cgroupfs"],
+        "cgroup-parent": f"/{paths.run.name}",
+        "bridge": "none",
+        "iptables": False,
+        "ip6tables": False,
+        "ip-masq": False,
+        "ip-forward": False,
+        "userland-proxy": False,
+        "shutdown-timeout": 5,
+        "builder": {"gc": {"enabled": True, "defaultKeepStorage": "20GB"}},
+    }
+
+
+def describe_obstacle() -> str | None:
+    """Return why this machine cannot run the embedded engine, as the end of a sentence; None if it can."""
+    install = "install Docker Engine 26 or newer with buildx and start it"
+    if sys.platform != "linux":
+        return f"the embedded engine runs on Linux only: {install}"
+    if platform.machine() != "x86_64":
+        return f"the embedded engine is for x86_64, this machine is {platform.machine()}: {install}"
+    if os.geteuid() != 0:
+        return f"the embedded engine needs root: run knowngood as root, or {install}"
+    if not engine_paths().tools.exists() and debian_host.detect_host() is None:
+        return f"the embedded engine is made of Debian or Ubuntu packages, and there is no apt here: {install}"
+    return None
+
+
+def read_engine_version(paths: EnginePaths) -> str | None:
+    """Return the version of the embedded engine that answers; None if none does."""
+    connection = http.client.HTTPConnection("localhost", timeout=ANSWER_SECONDS)
+    connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.sock.settimeout(ANSWER_SECONDS)
+        connection.sock.connect(str(paths.socket))
+        connection.request("GET", "/version")
+        return str(json.loads(connection.getresponse().read())["Version"])
+    except (OSError, http.client.HTTPException, ValueError, KeyError):
+        return None
+    finally:
+        connection.close()
+
+
+def read_embedded_status() -> EmbeddedStatus:
+    """Return the state of the embedded engine now."""
+    paths = engine_paths()
+    answer = read_engine_version(paths)
+    return EmbeddedStatus(
+        unpacked=paths.tools.exists(),
+        running=answer is not None,
+        version=answer,
+        host=f"unix://{paths.socket}",
+        data=paths.data,
+        log=paths.log,
+    )
+
+
+def start_embedded_engine(notify: Notify) -> None:
+    """Start the embedded engine unless it answers already.
+
+    Raises:
+        MissingError: this machine cannot run it.
+        KnowngoodError: it does not start; the message has the end of its log.
+    """
+    if obstacle := describe_obstacle():
+        raise MissingError(obstacle)
+    paths = engine_paths()
+    with local_files.lock_folder(local_files.cache_folder()):
+        if daemon.load_process(paths.record) and read_engine_version(paths):
+            return
+        _remove_traces(paths)
+        borrowed = _missing_shared_folders(paths)
+        unpack_engine(paths, notify)
+        _start_daemon(paths, borrowed, notify)
+
+
+def remove_embedded_engine(notify: Notify) -> None:
+    """Stop the embedded engine and remove everything that it made, images and build caches included."""
+    paths = engine_paths()
+    if not paths.home.exists() and not paths.run.exists():
+        notify("there is no embedded engine")
+        return
+    if os.geteuid() != 0:
+        raise MissingError("stopping the embedded engine needs root")
+    with local_files.lock_folder(local_files.cache_folder()):
+        _remove_traces(paths)
+        if paths.home.exists():
+            shutil.rmtree(paths.home)
+    with contextlib.suppress(OSError):
+        local_files.cache_folder().rmdir()  # only if it is empty
+    notify("the embedded engine is stopped and removed")
+
+
+def _start_daemon(paths: EnginePaths, borrowed: list[str], notify: Notify) -> None:
+    start = time.monotonic()
+    configure_docker_client(paths)
+    paths.run.mkdir(mode=0o711)
+    paths.borrowed.write_text(json.dumps(borrowed))
+    config = paths.home / "daemon.json"
+    config.write_text(json.dumps(daemon_configuration(paths), indent=2))
+    paths.log.unlink(missing_ok=True)
+    process = daemon.start_daemon(
+        [find_program("dockerd", paths.tools), "--config-file", str(config)],
+        init=Path(find_program("tini-static", paths.tools)),
+        env={
+            **{name: value for name, value in os.environ.items() if name.lower() in PASSED_ON},
+            **program_environment(paths.tools),
+            "HOME": str(Path.home()),
+        },
+        log=paths.log,
+        record=paths.record,
+    )
+    while not (version := read_engine_version(paths)):
+        if not process.alive() or time.monotonic() - start > START_SECONDS:
+            tail = "\n".join(paths.log.read_text(errors="replace").splitlines()[-15:])
+            _remove_traces(paths)
+            raise KnowngoodError(f"the embedded engine did not start; the end of its log:\n{tail}")
+        time.sleep(0.05)
+    notify(f"embedded engine {version} is running after {time.monotonic() - start:.1f} s")
+
+
+def _missing_shared_folders(paths: EnginePaths) -> list[str]:
+    """Return the shared folders that only embedded engines use; the last of those engines removes them."""
+    others = _borrowed_by_others(paths)
+    return [path for path in SHARED if path in others or not Path(path).exists()]
+
+
+def _borrowed_by_others(paths: EnginePaths) -> set[str]:
+    records = set(Path("/run").glob(f"knowngood-*/{paths.borrowed.name}")) - {paths.borrowed}
+    return {path for record in records for path in _read_list(record)}
+
+
+def _read_list(record: Path) -> list[str]:
+    with contextlib.suppress(OSError, ValueError):
+        return [str(path) for path in json.loads(record.read_text())]
+    return []
+
+
+def _remove_traces(paths: EnginePaths) -> None:
+    """End the engine's processes, and remove everything of it outside its home folder."""
+    if process := daemon.load_process(paths.record):
+        daemon.stop_daemon(process, patience=STOP_SECONDS)
+    for folder in _cgroups(paths.run.name):
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+    needed = _borrowed_by_others(paths)
+    for path in _read_list(paths.borrowed):
+        if path not in needed:
+            with contextlib.suppress(OSError):
+                Path(path).rmdir()  # only if it is empty
+    shutil.rmtree(paths.run, ignore_errors=True)
+
+
+def _cgroups(name: str) -> Iterator[Path]:
+    """Yield the engine's cgroups, inner ones first: in one tree for each controller (v1), or in one tree (v2)."""
+    for top in [*Path("/sys/fs/cgroup").glob(name), *Path("/sys/fs/cgroup").glob(f"*/{name}")]:
+        for folder, _, _ in os.walk(top, topdown=False):
+            yield Path(folder)

@@ -1,1 +1,0 @@
-"""The container engine: found, started, asked."""

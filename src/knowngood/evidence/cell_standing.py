@@ -1,0 +1,93 @@
+"""What the runs of a cell prove together, in the form that the index keeps. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING
+
+from knowngood.evidence import run_evidence
+from knowngood.evidence.observed_run import RecordedRun, RunDetails, StepFigures
+from knowngood.evidence.run_evidence import RunPlace, Tier
+
+if TYPE_CHECKING:
+    import msgspec
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellStanding:
+    """What the runs of a cell prove: tier, attention outcomes, figures."""
+
+    proven: Tier = Tier.NONE
+    """The tier from runs alone; a lock is not looked at."""
+    count: int = 0
+    best: str | None = None
+    """The file of the run that proves the most; `attention`, `reasons` and `figures` are taken from it."""
+    attention: Mapping[str, str] = field(default_factory=dict)
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    """Attention setting -> message of the first check that decided its outcome."""
+    figures: Mapping[str, StepFigures] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
+
+    def tier(self, *, locked: bool) -> Tier:
+        """Return how far the cell is proven, when it has a lock or not."""
+        return Tier.RESOLVED if locked and self.proven is Tier.NONE else self.proven
+
+    def text(self) -> str:
+        """Return this as JSON, as the index keeps it."""
+        return json.dumps(asdict(self))
+
+
+def parse_standing(text: str) -> CellStanding:
+    """Read what `CellStanding.text` wrote."""
+    return _decoder().decode(text)
+
+
+def standing_from_runs(
+    runs: Sequence[RecordedRun],
+    left_out: Iterable[str],
+    before: CellStanding,
+    load_details: Callable[[str], RunDetails | str],
+) -> CellStanding:
+    """Compute the standing of a cell from all its runs.
+
+    `load_details` reads the file of the run that proves the most; it is called only when that is not the run of
+    `before`. `left_out` are the reasons of files that could not be used.
+    """
+    best = run_evidence.most_telling_run(runs)
+    reasons, figures = before.reasons, before.figures
+    if best is None:
+        reasons, figures = {}, {}
+    elif best.file != before.best:
+        details = load_details(best.file)
+        reasons, figures = ({}, {}) if isinstance(details, str) else (details.reasons, details.figures)
+    return CellStanding(
+        proven=run_evidence.proven_tier(runs, locked=False),
+        count=len(runs),
+        best=best.file if best else None,
+        attention=best.outcomes if best else {},
+        reasons=reasons,
+        figures=figures,
+        left_out=tuple(left_out),
+    )
+
+
+def summary_text(run: RecordedRun) -> str:
+    """Return a run as JSON without its time and file; equal runs of many nights have the same text, stored once."""
+    return json.dumps({name: value for name, value in vars(run).items() if name not in ("file", "when")})
+
+
+def run_from_summary(text: str, file: str, when: str) -> RecordedRun:
+    """Rebuild a run from its row in the index."""
+    summary = json.loads(text)
+    return RecordedRun(file=file, when=when, **summary | {"where": RunPlace(summary["where"])})
+
+
+@cache
+def _decoder() -> msgspec.json.Decoder[CellStanding]:
+    """Return msgspec's decoder: for ten thousand standings several times as fast as `json` and constructors."""
+    import msgspec
+
+    return msgspec.json.Decoder(CellStanding)

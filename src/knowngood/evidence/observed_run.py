@@ -1,0 +1,193 @@
+"""The part of an evidence file that lists and pages show. A file that cannot be trusted is left out, with the reason.
+
+Most of a file are losses and kernels, check by check, which no page shows. Skipping them is four times as fast as
+reading everything. A file with an unexpected form is read whole, by a parser whose error says where it is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any, TypedDict
+
+import msgspec
+
+from knowngood.evidence import run_evidence
+
+_NAME = re.compile(r"(?P<when>\d{8}T\d{6}Z)-(?P<suite>[0-9a-f]{12})(-[0-9a-f]+)?", re.ASCII)
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedRun:
+    """One run in a few words; its report stays in its file."""
+
+    file: str
+    """Path below the folder of evidence."""
+    when: str
+    where: run_evidence.RunPlace
+    image: str | None
+    suite: str
+    gpu: str | None
+    ok: bool
+    quick: bool
+    verdict: str
+    outcomes: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepFigures:
+    """What a training step costs under an attention setting."""
+
+    step_ms: float
+    peak_bytes: int
+    length: int
+    """Tokens in a sequence."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunDetails:
+    """A run with what is shown of it when it is the run that proves the most of its cell."""
+
+    run: RecordedRun
+    reasons: Mapping[str, str]
+    """Attention setting -> message of the first check that decided its outcome."""
+    figures: Mapping[str, StepFigures]
+
+
+def load_run_details(path: Path) -> RunDetails | str:
+    """Read an evidence file, or return why it is left out.
+
+    The time and the suite that its name states must be those of its content.
+    """
+    label = printable_name(f"{path.parent.name}/{path.name}")
+    try:
+        evidence = run_evidence.load_evidence(path, parse_shown_parts)
+        if isinstance(evidence, str):
+            return printable_name(evidence.replace(str(path), label))
+        defect = _defect(path, evidence)
+        run = _recorded_run(label, evidence)
+        details = RunDetails(run=run, reasons=_reasons(evidence), figures=_figures(evidence))
+    except (RecursionError, AttributeError, MemoryError, ValueError, TypeError, KeyError) as error:
+        return f"{label}: not readable as evidence ({type(error).__name__})"
+    return f"{label}: {defect}" if defect else details
+
+
+def printable_name(name: str) -> str:
+    """Return a file name that can be printed as UTF-8; bytes that are not text become escapes."""
+    return name.encode("utf-8", "backslashreplace").decode()
+
+
+def _defect(path: Path, evidence: run_evidence.Evidence) -> str | None:
+    """Return what `knowngood smoke` would not have written like this."""
+    when = datetime.fromisoformat(evidence.when).astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
+    if evidence.image is not None and not _DIGEST.fullmatch(evidence.image):
+        return f"its image {evidence.image!r} is not a digest"
+    name = _NAME.fullmatch(path.stem)
+    if name is None:
+        return "its name is not TIME-SUITE-DIGEST.json"
+    if name["suite"] != evidence.suite[:12] or name["when"] != when:
+        return f"its name states {name['when']} and suite {name['suite']}, its content {when}, {evidence.suite[:12]!r}"
+    return None
+
+
+def _recorded_run(file: str, run: run_evidence.Evidence) -> RecordedRun:
+    gpu = run.report["environment"].get("gpu")
+    return RecordedRun(
+        file=file,
+        when=run.when,
+        where=run.where,
+        image=run.image,
+        suite=run.suite,
+        gpu=None if gpu is None else str(gpu),
+        ok=run.ok,
+        quick=run.quick,
+        verdict=str(run.report["verdict"].get("text", "")),
+        outcomes=run.outcomes,
+    )
+
+
+def _reasons(run: run_evidence.Evidence) -> dict[str, str]:
+    reasons: dict[str, str] = {}
+    for check in run.report["checks"]:
+        setting = check["setting"]
+        if setting in reasons or check["outcome"] == "pass" or check["outcome"] != run.outcomes.get(setting):
+            continue
+        message = check.get("message") or check.get("reason") or ""
+        reasons[setting] = " ".join(str(message).split())[:240]
+    return reasons
+
+
+def _figures(run: run_evidence.Evidence) -> dict[str, StepFigures]:
+    """Return the figures of each setting at the longest sequences that were measured."""
+    figures = {}
+    for check in run.report["checks"]:
+        if check["topic"] == "speed" and check["outcome"] == "pass":
+            measured = parse_skipped_part(check["figures"])["lengths"]
+            lengths = {int(key): value for key, value in measured.items() if "step_ms" in value}
+            if lengths:
+                longest = max(lengths)
+                figures[str(check["setting"])] = StepFigures(
+                    step_ms=float(lengths[longest]["step_ms"]),
+                    peak_bytes=int(lengths[longest]["peak_bytes"]),
+                    length=longest,
+                )
+    return figures
+
+
+class _ShownCheck(TypedDict, total=False):
+    topic: Any
+    setting: Any
+    outcome: Any
+    agreement: Any
+    message: Any
+    reason: Any
+    figures: msgspec.Raw
+    """Kept as bytes: most of them are never shown."""
+
+
+class _ShownEnvironment(TypedDict, total=False):
+    gpu: Any
+
+
+class _ShownReport(TypedDict, total=False):
+    suite_hash: Any
+    verdict: Any
+    environment: _ShownEnvironment
+    checks: list[_ShownCheck]
+
+
+class _ShownRun(TypedDict, total=False):
+    schema: Any
+    cell: Any
+    where: Any
+    image: Any
+    when: Any
+    node: Any
+    command: Any
+    report: _ShownReport
+
+
+def parse_shown_parts(data: bytes) -> Any:
+    """Parse an evidence file without the parts that no page shows; `ValueError` when it is not JSON."""
+    try:
+        return _shown_parts_decoder().decode(data)
+    except (msgspec.MsgspecError, RecursionError):
+        from pydantic_core import from_json
+
+        return from_json(data)
+
+
+def parse_skipped_part(value: Any) -> Any:
+    """Parse a part that `parse_shown_parts` kept as bytes."""
+    return json.loads(bytes(value)) if isinstance(value, msgspec.Raw) else value
+
+
+@cache
+def _shown_parts_decoder() -> msgspec.json.Decoder[_ShownRun]:
+    return msgspec.json.Decoder(_ShownRun)

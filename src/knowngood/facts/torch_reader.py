@@ -1,0 +1,162 @@
+"""torch's wheels: what they pin, what they need of the system, and which GPU code they contain.
+
+Only the wheel for Linux x86_64 is read, and of it METADATA, `torch/version.py`, `libc10*.so` and the first part of
+`libtorch_cuda.so`, up to its first fatbins: some 20 MB of 300 to 550.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from packaging.version import Version
+
+from knowngood.facts.fact_reader import FactReader, IndexedRelease, ReleaseReading, Requirements, choose_wheel_by
+from knowngood.facts.gpu_code import FatbinScanner, sort_architectures
+from knowngood.facts.torch_files import detect_cxx11abi, parse_build_constants
+from knowngood.index import wheel_metadata, wheel_tags
+from knowngood.index.artefact import Artefact, UnreadableError, read_text_member
+
+_FATBINS = 12  # to read of a library that has 250 to 500
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TorchFacts:
+    """torch's wheel for Linux x86_64, as the default index serves it (for CPython 3.11 where there is one).
+
+    An architecture is written as NVIDIA's tools do, without `sm_`: `80`, `90a`, `100f`.
+    """
+
+    requires_python: str | None
+    """PEP 440 specifier; METADATA."""
+    pythons: tuple[str, ...] | None
+    """CPython releases with a Linux x86_64 wheel, `3.11`; the tags of the release's wheels."""
+    free_threaded: tuple[str, ...] | None
+    """The same for the free-threaded ABI, `3.13t`."""
+    cuda: str | None
+    """CUDA release it was compiled with, `13.0`; `torch/version.py`."""
+    cudnn: str | None
+    """Exact pin, `9.19.0.56`; METADATA."""
+    nccl: str | None
+    """Exact pin, `2.28.9`; METADATA."""
+    triton: str | None
+    """Release of triton that it pins on Linux (the base of a `~=`), `3.6.0`; METADATA."""
+    triton_requires: str | None
+    """PEP 440 specifier on triton: exact up to torch 2.13, compatible-release since; METADATA."""
+    triton_min_major: int | None
+    """Lowest major compute capability on which `torch.compile` uses triton; its own check, in Python."""
+    requires: Requirements | None
+    """Everything it requires on Linux x86_64 with the wheel's Python; METADATA."""
+    glibc: str | None
+    """Lowest glibc, `2.28`: the tag's, or what `libc10.so` and `libc10_cuda.so` need where that is higher."""
+    glibc_tag: str | None
+    """What the platform tag alone promises; up to torch 2.6 that is manylinux1's `2.5`, which is not true."""
+    cxx11abi: bool | None
+    """Whether its C++ interface has the `std::string` of C++11; exported symbols of `libc10.so`."""
+    sass: tuple[str, ...] | None
+    """Architectures that every kernel has machine code for; the first fatbins of `libtorch_cuda.so`, compared with the
+    nvcc flags compiled into it. Single kernels have more (`90a`, `100a`), which are not listed."""
+    ptx: tuple[str, ...] | None
+    """The same for PTX, from which the driver compiles for newer GPUs."""
+    fatbins_read: int | None
+    """How many fatbins of `libtorch_cuda.so` were read for `sass` and `ptx`."""
+    wheel_size: int | None
+    """Size of the wheel in bytes; index."""
+    git: str | None
+    """Commit it was built from; `torch/version.py`."""
+
+
+def read_torch(artefact: Artefact, release: IndexedRelease, reading: ReleaseReading) -> None:
+    """Record the facts of one release (see `TorchFacts`)."""
+    reading.take("pythons", lambda: wheel_tags.supported_pythons(release.files))
+    reading.take("free_threaded", lambda: wheel_tags.free_threaded_pythons(release.files))
+    reading.take("wheel_size", lambda: artefact.size)
+    core = wheel_metadata.read_metadata(artefact)
+    reading.take("requires_python", lambda: core.requires_python)
+    build = parse_build_constants(read_text_member(artefact, "torch/version.py"))
+    reading.take("cuda", lambda: build.get("cuda"))
+    reading.take("git", lambda: build.get("git_version"))
+    requirements = core.requirements_on(_python_of(artefact.file.name))
+    triton = wheel_metadata.specifier_text(requirements.get("triton"))
+    reading.take("triton", lambda: parse_triton_pin(triton))
+    reading.take("triton_requires", lambda: triton or None)
+    for fact, prefix in (("cudnn", "nvidia-cudnn"), ("nccl", "nvidia-nccl")):
+        pins = [pin for name, pin in requirements.items() if name.startswith(prefix)]
+        reading.take(fact, partial(wheel_metadata.exact_pin, pins[0] if pins else None))
+    reading.take("requires", lambda: wheel_metadata.requirement_map(requirements))
+    reading.take("triton_min_major", lambda: find_triton_min_major(artefact))
+    reading.take("cxx11abi", lambda: detect_cxx11abi(artefact.read("torch/lib/libc10.so")))
+    reading.take_all("gpu_code", lambda: artefact.derived(f"gpu-code-{_FATBINS}", lambda: scan_gpu_code(artefact)))
+    reading.take("glibc_tag", lambda: wheel_tags.glibc_of_tags(artefact.file.name))
+    reading.take("glibc", lambda: find_glibc(artefact))
+
+
+def find_triton_min_major(artefact: Artefact) -> int | None:
+    """Return the lowest major compute capability on which torch.compile uses triton: `major >= 7` in its own check."""
+    for member in ("torch/_dynamo/device_interface.py", "torch/utils/_triton.py", "torch/_inductor/scheduler.py"):
+        if member in artefact.members:
+            match = re.search(r"\.major\s*(?:>=|<)\s*(\d+)", read_text_member(artefact, member))
+            if match:
+                return int(match[1])
+    return None
+
+
+def find_glibc(artefact: Artefact) -> str:
+    """Return the lowest glibc by the platform tag and by the symbol versions that torch's base libraries name.
+
+    The tag alone promises too much: wheels up to torch 2.6 are tagged manylinux1 (glibc 2.5) and need more.
+    """
+    versions = [wheel_tags.glibc_of_tags(artefact.file.name) or "2.0"]
+    for library in ("torch/lib/libc10.so", "torch/lib/libc10_cuda.so"):
+        versions += [name.decode() for name in re.findall(rb"\0GLIBC_(2\.\d+)(?=[\0.])", artefact.read(library))]
+    return str(max(map(Version, versions)))
+
+
+def scan_gpu_code(artefact: Artefact) -> dict[str, Any]:
+    """Return the architectures in the first fatbins of `libtorch_cuda.so`.
+
+    `UnreadableError` when they are not the architectures that nvcc's flags name.
+    """
+    scanner = FatbinScanner(enough=_FATBINS)
+    for piece in artefact.stream("torch/lib/libtorch_cuda.so"):
+        if scanner.feed(piece):
+            break
+    if scanner.flags is None or not scanner.fatbins:
+        raise UnreadableError("libtorch_cuda.so has no architecture flags or no fatbin where they are expected")
+    sass = frozenset.intersection(*(code.sass for code in scanner.fatbins))
+    ptx = frozenset.intersection(*(code.ptx for code in scanner.fatbins))
+    if (sass, ptx) != (scanner.flags.sass, scanner.flags.ptx):
+        flags = sort_architectures(scanner.flags.sass) + sort_architectures(scanner.flags.ptx)
+        raise UnreadableError(
+            f"the fatbins carry {sort_architectures(sass)}, PTX {sort_architectures(ptx)}; nvcc was told {flags}"
+        )
+    return {
+        "sass": sort_architectures(sass),
+        "ptx": sort_architectures(ptx),
+        "fatbins_read": len(scanner.fatbins),
+    }
+
+
+def parse_triton_pin(specifier: str) -> str | None:
+    """Return the triton that a specifier leads to: the version of `==`, or the base of `~=`."""
+    operator, version = specifier[:2], specifier[2:]
+    return version if operator in {"==", "~="} and "," not in version else None
+
+
+def _python_of(wheel: str) -> str:
+    """Return `3.11` for a wheel of cp311."""
+    interpreter = min(tag.interpreter for tag in wheel_tags.tags_of_wheel(wheel))
+    return f"{interpreter[2]}.{interpreter[3:]}"
+
+
+READERS = (
+    FactReader(
+        package="torch",
+        revision=4,
+        model=TorchFacts,
+        choose=choose_wheel_by("-cp311-cp311-", "-cp310-cp310-", "-cp39-cp39-", "-cp312-cp312-"),
+        read=read_torch,
+    ),
+)

@@ -1,0 +1,247 @@
+"""What failed in a log, which component is at fault and what fixes it, by the incidents whose signatures are in it.
+
+An incident that the versions in the log exclude is not offered, nor a silent one that depends on versions which the log
+does not state. The rest are ranked: failures before silent faults before harmless warnings; then by the line in the
+log, because what follows a failure is often only its consequence. Of two in the same line, the one whose versions the
+log confirms comes first. Pure, except that the log is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from packaging.version import InvalidVersion, Version
+
+from knowngood.compat.incident import Fix, Incident, IncidentSeverity
+from knowngood.core.errors import UsageError
+from knowngood.failures.log_scan import LogSource, SignatureScan
+from knowngood.failures.log_versions import VersionReader
+from knowngood.failures.traceback_frames import (
+    FrameReader,
+    LineEvidence,
+    LoadLineTable,
+    TracebackDetector,
+    judge_frames,
+)
+
+if TYPE_CHECKING:
+    from packaging.specifiers import SpecifierSet
+
+    from knowngood.core.gpus import GpuCatalog
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remedy:
+    """A remedy of an incident, with the result of trying it against the versions in the log."""
+
+    fix: Fix
+    pins: Mapping[str, str] = field(default_factory=dict)
+    """Package -> the release to install, or a range where there are no facts; empty without anything to install."""
+    broken_by: str = ""
+    """Why the remedy does not go with the other versions in the log; empty when it does."""
+
+    def document(self) -> dict[str, Any]:
+        """The value as `diagnose --json` prints it."""
+        document = self.fix.document()
+        if self.broken_by:
+            return {**document, "broken_by": self.broken_by}
+        return {**document, "install": render_install_command(self.pins)} if self.pins else document
+
+
+def render_install_command(pins: Mapping[str, str]) -> str:
+    """Return the shell command that installs these packages (name -> version or specifier)."""
+    packages = [f'"{name}{text if text[:1] in "<>=!~" else f"=={text}"}"' for name, text in sorted(pins.items())]
+    options = " --no-build-isolation" if "flash-attn" in pins else ""
+    return f"pip install {' '.join(packages)}{options}"
+
+
+_ORDER = (IncidentSeverity.FAILURE, IncidentSeverity.SILENT, IncidentSeverity.HARMLESS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class IncidentMatch:
+    """An incident that shows in the log."""
+
+    incident: Incident
+    line: int
+    versions_seen: Mapping[str, str]
+    confirmed: bool
+    """Whether the log states every version on which the incident depends."""
+    fix: tuple[Remedy, ...]
+
+    def document(self) -> dict[str, Any]:
+        """The value as `diagnose --json` prints it."""
+        return {
+            "incident": self.incident.id,
+            "title": self.incident.title,
+            "kind": str(self.incident.kind),
+            "severity": str(self.incident.severity),
+            "component": self.incident.component,
+            "line": self.line,
+            "confidence": self.incident.confidence,
+            "versions_confirmed": self.confirmed,
+            "because": self.incident.because,
+            "versions_seen": dict(self.versions_seen),
+            "fix": [remedy.document() for remedy in self.fix],
+            "source": list(self.incident.source),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis:
+    """The incidents that show in a log, best first, and what the log says about versions."""
+
+    matches: tuple[IncidentMatch, ...]
+    excluded: tuple[str, ...]
+    """The incidents whose signatures are in the log, but which its versions exclude."""
+    versions: Mapping[str, Sequence[str]]
+    lines: int
+    traceback: Mapping[str, LineEvidence] = field(default_factory=dict)
+    """Package -> what the lines of its files in tracebacks say about its release."""
+    install: str = ""
+    """The shell command for the smallest change of packages that fixes the failures; empty when none is known."""
+
+    def document(self) -> dict[str, Any]:
+        """The value as `diagnose --json` prints it."""
+        return {
+            "matches": [match.document() for match in self.matches],
+            "install": self.install or None,
+            "excluded_by_versions": list(self.excluded),
+            "versions": {name: list(versions) for name, versions in self.versions.items()},
+            "traceback": {name: lines.document() for name, lines in self.traceback.items()},
+            "lines": self.lines,
+        }
+
+
+def diagnose_log(
+    log: LogSource,
+    incidents: Sequence[Incident],
+    gpus: GpuCatalog | None = None,
+    load_lines: LoadLineTable = lambda _: {},
+) -> Diagnosis:
+    """Read a log and return the incidents that show in it.
+
+    `gpus` gives the compute capability of the cards that the log names; `load_lines` gives the lines of a package's
+    functions by release, by which a traceback shows the release that really ran.
+    """
+    scan = SignatureScan(signatures=[item for incident in incidents for item in incident.marks])
+    versions, frames, tracebacks = VersionReader(), FrameReader(), TracebackDetector()
+    scan.read(log, versions, frames, tracebacks)
+    log_versions = dict(versions.versions)
+    traceback = judge_frames(list(frames.frames), load_lines, log_versions)
+    exact = {name: list(lines.releases) for name, lines in traceback.items() if lines.exact}
+    log_versions |= {name: releases for name, releases in exact.items() if name not in log_versions}
+    capabilities = list(versions.capabilities) or _capabilities(versions.cards, gpus)
+    if capabilities:
+        log_versions["gpu"] = capabilities
+    possible = {**{name: lines.releases for name, lines in traceback.items() if lines.releases}, **log_versions}
+    for name, lines in traceback.items():
+        if lines.claimed and lines.releases:  # a stated version that the lines contradict excludes nothing alone
+            possible[name] = [*log_versions[name], *lines.releases]
+    matches, excluded, number = [], [], 0
+    for incident in incidents:
+        marks = range(number, number + len(incident.marks))
+        number = marks.stop
+        line = incident.line([scan.lines_of.get(mark) for mark in marks], traceback=tracebacks.present)
+        if line is None:
+            continue
+        combination = _fitting_combination(incident, possible)
+        if combination is None:
+            excluded.append(incident.id)
+            continue
+        match = _match(incident, line, combination, log_versions)
+        if match.confirmed or not (incident.severity == IncidentSeverity.SILENT and incident.affected):
+            matches.append(match)
+    return Diagnosis(
+        matches=_ranked(matches), excluded=tuple(excluded), versions=log_versions, lines=scan.lines, traceback=traceback
+    )
+
+
+def _capabilities(cards: Sequence[str], gpus: GpuCatalog | None) -> list[str]:
+    capabilities: list[str] = []
+    for card in cards if gpus else ():
+        try:
+            names = gpus.find_capabilities(card) if gpus else []
+        except UsageError:
+            continue
+        capabilities += [name for sm in names if (name := sm.removeprefix("sm_")) not in capabilities]
+    return capabilities
+
+
+def _fitting_combination(
+    incident: Incident, log_versions: Mapping[str, Sequence[str]]
+) -> Mapping[str, SpecifierSet] | None:
+    """Of the affected combinations that the log's versions allow, the one of which most packages are in the log.
+
+    `None` when the versions exclude all; empty when the incident affects no combinations.
+    """
+    if not incident.affected:
+        return {}
+    allowed = [
+        combination
+        for combination in incident.affected
+        if all(
+            _any_inside(specifier, log_versions[name])
+            for name, specifier in combination.items()
+            if name in log_versions
+        )
+    ]
+    return max(allowed, key=lambda combination: sum(name in log_versions for name in combination), default=None)
+
+
+def _any_inside(specifier: SpecifierSet, versions: Sequence[str]) -> bool:
+    """Whether one of the versions is inside; a text that is no version excludes nothing."""
+    for version in versions:
+        try:
+            if specifier.contains(Version(version)):
+                return True
+        except InvalidVersion:
+            return True
+    return False
+
+
+def _match(
+    incident: Incident,
+    line: int,
+    combination: Mapping[str, SpecifierSet],
+    log_versions: Mapping[str, Sequence[str]],
+) -> IncidentMatch:
+    packages = dict.fromkeys([*combination, *(name for fix in incident.fix for name in fix.change), incident.component])
+    versions_seen = {}
+    for name in packages:
+        specifier = combination.get(name)
+        fitting = [
+            version for version in log_versions.get(name, ()) if specifier is None or _any_inside(specifier, [version])
+        ]
+        if fitting:
+            versions_seen[name] = fitting[-1]
+    return IncidentMatch(
+        incident=incident,
+        line=line,
+        versions_seen=versions_seen,
+        confirmed=bool(combination) and all(name in log_versions for name in combination),
+        fix=tuple(Remedy(fix=fix) for fix in incident.fix if not _is_done_already(fix, versions_seen)),
+    )
+
+
+def _is_done_already(fix: Fix, versions: Mapping[str, str]) -> bool:
+    """Whether the log shows the very versions that a remedy would install."""
+    return bool(fix.change) and all(
+        name in versions and fix.change[name] != "*" and _any_inside(specifier, [versions[name]])
+        for name, specifier in fix.ranges.items()
+    )
+
+
+def _ranked(matches: Sequence[IncidentMatch]) -> tuple[IncidentMatch, ...]:
+    """Sort matches in the order that the module's docstring explains."""
+    return tuple(
+        sorted(matches, key=lambda match: (_ORDER.index(match.incident.severity), match.line, _uncertainty(match)))
+    )
+
+
+def _uncertainty(match: IncidentMatch) -> tuple[bool, int, int]:
+    """The least is the surest: confirmed by versions, with more versions, with the more specific signature."""
+    specific = len(match.incident.context) * 40 + max(len(item.text) for item in match.incident.signatures)
+    return not match.confirmed, -len(match.versions_seen), -specific

@@ -1,0 +1,188 @@
+"""Read a log of any size once, in little memory, to find which signatures are in it and in which lines.
+
+Of the lines of a block that differ only in numbers, one is split into words; and only where the words of a signature
+are, the block is compared with it. A log is read as bytes: in any encoding, cut at any place, there is nothing to
+decode and no error to raise.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Protocol
+
+from knowngood.compat.log_signature import Signature, normalize_log
+
+BLOCK = 1 << 20
+OVERLAP = 8 << 10
+AROUND = 2_000
+MOST_COMPARISONS = 40_000
+"""The most comparisons in a whole log (the same near miss is compared once); one takes about 20 microseconds."""
+
+MOST_STEPS = 1_000
+"""The most occurrences of words that are visited in one block."""
+
+_WORDS_ONLY = bytes(c if (chr(c).isalnum() and c < 128) or c == 95 else 32 for c in range(256))
+_LINES = bytes.maketrans(b"\r", b"\n")
+"""A progress bar is drawn again after each carriage return: each drawing counts as a line."""
+_ANSI = re.compile(rb"\x1b(?:\[[0-9;?]{0,20}[A-Za-z]|\][^\x07\x1b\n]{0,200}(?:\x07|\x1b\\))")
+_DIGITS = b"0123456789"
+
+
+class LogSource(Protocol):
+    """A file opened for reading bytes."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return up to `size` bytes, none at the end of the file."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LogBlock:
+    """A part of a log; it begins with the end of the part before."""
+
+    raw: bytes
+    fresh: int = 0
+    """How many bytes of it the next block does not repeat."""
+
+    @cached_property
+    def text(self) -> bytes:
+        """The block without colours and NULs, so that text in UTF-16 is read too."""
+        text = self.raw.replace(b"\0", b"") if b"\0" in self.raw else self.raw
+        return _ANSI.sub(b"", text) if b"\x1b" in text else text
+
+    def words(self) -> list[bytes]:
+        """Return the words of the block without their digits, some of them more than once."""
+        lines = frozenset(self.raw.translate(_LINES, _DIGITS + b"\0").split(b"\n"))
+        return LogBlock(raw=b"\n".join(lines)).text.translate(_WORDS_ONLY).split()
+
+
+def strip_digits(word: bytes) -> bytes:
+    """Return a word without its digits: with them, nearly every line of a log would have words of its own."""
+    return word.translate(None, _DIGITS)
+
+
+class LogReader(Protocol):
+    """Something else that reads the blocks of a log while it is scanned."""
+
+    @property
+    def hints(self) -> frozenset[bytes]:
+        """The words of which it needs to know whether a block may have them."""
+
+    def feed(self, block: LogBlock, present: frozenset[bytes]) -> None:
+        """Take the next block, and those of the hints that may be in it."""
+
+    def finish(self) -> None:
+        """Take note that the log has ended."""
+
+
+@dataclass(kw_only=True)
+class SignatureScan:
+    """The search for signatures in one log."""
+
+    signatures: Sequence[Signature]
+    lines_of: dict[int, int] = field(default_factory=dict)
+    """Number of a signature -> the line in which it first appears."""
+    lines: int = 0
+    """The number of lines read so far."""
+    _comparisons: int = 0
+    _steps: int = 0
+    _compared: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._index: dict[bytes, dict[int, bytes]] = {}
+        for number, signature in enumerate(self.signatures):
+            for word in signature.words:
+                self._index.setdefault(strip_digits(word), {})[number] = word
+
+    def read(self, source: LogSource, *readers: LogReader) -> None:
+        """Read a whole log, and pass each block to the readers."""
+        hints = {strip_digits(hint): hint for reader in readers for hint in reader.hints}
+        vocabulary = frozenset((*self._index, *hints))
+        for block in _blocks(source):
+            present = vocabulary.intersection(block.words())
+            self._scan_block(block, present)
+            present_hints = frozenset(hints[word] for word in present if word in hints)
+            for reader in readers:
+                reader.feed(block, present_hints)
+            self.lines += block.raw.count(b"\n", 0, block.fresh)
+        for reader in readers:
+            reader.finish()
+
+    def _scan_block(self, block: LogBlock, present: frozenset[bytes]) -> None:
+        self._steps = 0
+        hits: dict[int, list[bytes]] = {}
+        for key in present:
+            for number, word in self._index.get(key, {}).items():
+                hits.setdefault(number, []).append(word)
+        for number, words in hits.items():
+            signature = self.signatures[number]
+            if number not in self.lines_of and len(words) >= max(1, len(signature.words) - 1):
+                at = self._find_in_block(block.text, number, max(words, key=_rarity))
+                if at is not None:
+                    self.lines_of[number] = self.lines + block.text.count(b"\n", 0, at) + 1
+
+    def _find_in_block(self, block: bytes, number: int, word: bytes) -> int | None:
+        """The place of a signature in a block: first where its literal is, else (wrapped) near its rarest word."""
+        signature = self.signatures[number]
+        at, tries = block.find(signature.literal), 0
+        while at >= 0 and tries < 20:
+            if (place := self._compare(block, number, at)) is not None:
+                return place
+            at, tries = block.find(signature.literal, at + 1), tries + 1
+        at = block.find(word)
+        while at >= 0 and self._steps < MOST_STEPS:
+            self._steps += 1
+            if (place := self._compare(block, number, at)) is not None:
+                return place
+            at = block.find(word, at + 1)
+        return None
+
+    def _compare(self, block: bytes, number: int, at: int) -> int | None:
+        near = block[max(0, at - 160) : at + 160].translate(None, _DIGITS)
+        key = hash((number, near))
+        if key in self._compared or self._comparisons >= MOST_COMPARISONS:
+            return None
+        self._compared.add(key)
+        self._comparisons += 1
+        start = _start(block, at)
+        window = block[start : at + AROUND]
+        signature = self.signatures[number]
+        return start + _line_in(window, signature, at - start) if signature.search(normalize_log(window)) else None
+
+
+def _rarity(word: bytes) -> tuple[int, bytes]:
+    """A longer word is rarer; the word itself decides between equals, so that every run does the same."""
+    return len(word), word
+
+
+def _line_in(window: bytes, signature: Signature, word: int) -> int:
+    """The place in `window` of the line with the signature, or of its word when it goes over several lines."""
+    at = 0
+    for line in window.splitlines(keepends=True):
+        if signature.search(normalize_log(line)):
+            return at
+        at += len(line)
+    return word
+
+
+def _start(block: bytes, at: int) -> int:
+    """Where a comparison begins: some lines before, at the beginning of a line if possible."""
+    start = max(0, at - AROUND)
+    line = block.find(b"\n", start, at)
+    return line + 1 if start and line >= 0 else start
+
+
+def _blocks(source: LogSource) -> Iterator[LogBlock]:
+    """Yield the blocks of a log; each begins with the end of the one before."""
+    tail = b""
+    while True:
+        data = source.read(BLOCK)
+        raw = tail + data
+        if not data:
+            yield LogBlock(raw=raw, fresh=len(raw))
+            return
+        keep = min(OVERLAP, len(raw))
+        yield LogBlock(raw=raw, fresh=len(raw) - keep)
+        tail = raw[-keep:] if keep else b""

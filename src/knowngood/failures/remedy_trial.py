@@ -1,0 +1,199 @@
+"""Remedies tried against all versions in a log: what to install for each, or why it does not go with the rest. Pure.
+
+The ranges of a remedy become the releases nearest to those in the log with which neither a rule nor an incident of the
+log is broken. What a changed package pins exactly (torch its triton) follows it, as with an installer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from knowngood.compat.conflicts import Demand, DemandProblem, apply_demands, find_minimal_conflict, find_minimal_rules
+from knowngood.compat.findings import AXES, fill_template
+from knowngood.compat.incident import Fix
+from knowngood.compat.query import PackageSpec, Query, pinned_package
+from knowngood.compat.query_placement import place_query
+from knowngood.compat.universe import Universe
+from knowngood.core.errors import UsageError
+from knowngood.failures.diagnosis import Remedy, render_install_command
+
+if TYPE_CHECKING:
+    from knowngood.failures.diagnosis import Diagnosis, IncidentMatch
+
+NOT_INSTALLED = AXES | {"cuda"}
+"""The variables that pip does not install."""
+
+
+def try_remedies(diagnosis: Diagnosis, universe: Universe) -> Diagnosis:
+    """Return the diagnosis with its remedies tried, and with the smallest change that fixes all failures."""
+    environment = LogEnvironment.of(universe, diagnosis.versions)
+    matches = [replace(match, fix=tuple(environment.try_remedies_of(match))) for match in diagnosis.matches]
+    failures = [match for match in matches if match.incident.severity == "failure"]
+    # A failure after the first that no version confirms may be only a consequence of the first.
+    sure = [match for match in failures if match.confirmed or match is failures[0]]
+    pins = environment.find_common_change(sure, diagnosis.versions)
+    return replace(diagnosis, matches=tuple(matches), install=render_install_command(pins) if pins else "")
+
+
+def packages_for_remedies(diagnosis: Diagnosis) -> set[str]:
+    """Return the packages whose facts are needed to try the remedies; none when there is nothing to try."""
+    changed = {name for match in diagnosis.matches for remedy in match.fix for name in remedy.fix.change}
+    return changed | set(diagnosis.versions) if changed and diagnosis.versions else set()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogEnvironment:
+    """The universe, and the versions in a log as demands on it."""
+
+    universe: Universe
+    demands: tuple[Demand, ...]
+    at_hand: Mapping[str, int]
+    """Variable -> the values that the log shows, whether they became a demand or not."""
+
+    @classmethod
+    def of(cls, universe: Universe, versions: Mapping[str, Sequence[str]]) -> LogEnvironment:
+        """Take what the log gives one version of, and leave out what collides with what was taken before."""
+        single = {name: version for name, texts in versions.items() if (version := _single_version(texts))}
+        query = _query_from_versions(universe, single)
+        try:
+            demands = place_query(universe, query).demands
+        except UsageError:
+            demands = []
+        problem = DemandProblem(index=universe.index, demands=(), base={}, among=universe.index.errors)
+        kept: list[Demand] = []
+        for demand in demands:
+            if problem.possible([*kept, demand]):
+                kept.append(demand)
+        at_hand = {demand.variable: demand.mask for demand in demands}
+        return cls(universe=universe, demands=tuple(kept), at_hand=at_hand)
+
+    def try_remedies_of(self, match: IncidentMatch) -> list[Remedy]:
+        """Return the remedies of a match in their order, those that do not go with the rest last."""
+        among = self._among([match.incident.id])
+        remedies = [self._try(remedy.fix, among) for remedy in match.fix]
+        return sorted(remedies, key=lambda remedy: bool(remedy.broken_by))
+
+    def find_common_change(self, failures: Sequence[IncidentMatch], packages: Collection[str]) -> dict[str, str]:
+        """Return the smallest change that contains a remedy of each failure, as far as there is one.
+
+        A remedy counts when it changes at least one of these packages, which the log shows.
+        """
+        ranges: dict[str, str] = {}
+        pins: dict[str, str] = {}
+        names: list[str] = []
+        for match in failures:
+            names.append(match.incident.id)
+            usable = (item for item in match.fix if item.pins.keys() & set(packages))
+            possible = sorted(usable, key=lambda item: len(item.pins))
+            for remedy in possible:
+                joined = _join_ranges(ranges, remedy.fix.change)
+                settled = self._settle(joined, self._among(names))
+                if settled is not None:
+                    ranges, pins = joined, settled
+                    break
+            else:
+                names.pop()
+        return pins
+
+    def _among(self, incidents: Sequence[str]) -> int:
+        """The boxes that must be avoided: those of errors, and those of these incidents."""
+        index = self.universe.index
+        mask = index.errors
+        for name in incidents:
+            mask |= index.boxes_of_rule.get(name, 0)
+        return mask
+
+    def _try(self, fix: Fix, among: int) -> Remedy:
+        wanted = _join_ranges({}, fix.change)
+        if not wanted:
+            return Remedy(fix=fix)
+        pins = self._settle(wanted, among)
+        return Remedy(fix=fix, broken_by=self._why(wanted, among)) if pins is None else Remedy(fix=fix, pins=pins)
+
+    def _settle(self, wanted: Mapping[str, str], among: int) -> dict[str, str] | None:
+        """The releases in these ranges that are nearest to those in the log and go with the rest; `None` if none do."""
+        domains = self.universe.index.domains
+        problem = self._problem(wanted, among)
+        demands = list(problem.demands)
+        if not problem.possible(demands):
+            return None
+        pins = {name: text for name, text in wanted.items() if name not in domains and name not in NOT_INSTALLED}
+        for name in wanted:
+            if name in domains and name not in NOT_INSTALLED:
+                domain = domains[name]
+                mask = apply_demands(problem.index, demands, problem.base)[name]
+                for place in domain.nearest_places(mask & domain.some, self.at_hand.get(name, 0)):
+                    one = Demand(text=name, variable=name, mask=1 << place)
+                    if problem.possible([*demands, one]):
+                        demands.append(one)
+                        pins[name] = domain.text(place)
+                        break
+        return pins
+
+    def _problem(self, wanted: Mapping[str, str], among: int) -> DemandProblem:
+        index = self.universe.index
+        kept = [item for item in self.demands if item.variable not in wanted and not self._follows(item, wanted)]
+        changed = [
+            Demand(text=f"{name}{text}", variable=name, mask=index.domains[name].mask(text))
+            for name, text in wanted.items()
+            if name in index.domains
+        ]
+        base = dict(self.universe.selectable)
+        for demand in kept:
+            if demand.variable in base:
+                base[demand.variable] |= demand.mask
+        return DemandProblem(index=index, demands=(*kept, *changed), base=base, among=among)
+
+    def _follows(self, demand: Demand, changed: Iterable[str]) -> bool:
+        """Whether releases of a changed package pin this one exactly, so that it is changed too."""
+        book = self.universe.space.book
+        releases = ((name, version) for name in changed for version in book.versions(name))
+        return any(book.requires(name, version).get(demand.variable, "").startswith("==") for name, version in releases)
+
+    def _why(self, wanted: Mapping[str, str], among: int) -> str:
+        """The rules by which a minimal set of demands collides; of incidents only when others do not suffice."""
+        problem = self._problem(wanted, self.universe.index.errors)
+        if problem.possible(problem.demands):
+            problem = self._problem(wanted, among)
+        demands = find_minimal_conflict(problem)
+        space = self.universe.space
+        assignment = {item.variable: item.mask.bit_length() - 1 for item in demands if not item.mask & (item.mask - 1)}
+        boxes = [self.universe.index.boxes[bit] for bit in find_minimal_rules(problem, demands)]
+        reasons = dict.fromkeys(
+            fill_template(space, box.rule.because, box, assignment, {}).partition(". ")[0] for box in boxes
+        )
+        return "; ".join(reasons) or f"no release is {' '.join(demand.text for demand in demands)}"
+
+
+def _single_version(versions: Sequence[str]) -> str | None:
+    """The one version of something in a log, which may be more exact in one place than in another (3.10, 3.10.14)."""
+    longest = max(versions, key=len)
+    return longest if all(re.match(rf"{re.escape(text)}(?![\d])", longest) for text in versions) else None
+
+
+def _join_ranges(ranges: Mapping[str, str], change: Mapping[str, str]) -> dict[str, str]:
+    """The ranges of both; `*` demands nothing."""
+    joined = dict(ranges)
+    for name, text in change.items():
+        if text != "*":
+            joined[name] = ",".join(filter(None, [joined.get(name, ""), text]))
+    return joined
+
+
+def _query_from_versions(universe: Universe, versions: Mapping[str, str]) -> Query:
+    """The query that has those versions of a log that facts cover."""
+    gpu = f"sm_{versions['gpu']}" if "gpu" in versions and f"sm_{versions['gpu']}" in universe.gpus.names else None
+    axes = {name: version for name, version in versions.items() if name in AXES and name != "gpu"}
+    packages = (_pinned_or_none(name, version) for name, version in versions.items() if name in universe.packages)
+    return Query(gpu=gpu, axes=axes, packages=tuple(item for item in packages if item is not None))
+
+
+def _pinned_or_none(name: str, version: str) -> PackageSpec | None:
+    public, _, local = version.partition("+")
+    try:
+        return replace(pinned_package(name, public, local or None), explicit=False, wheel=None)
+    except UsageError:
+        return None

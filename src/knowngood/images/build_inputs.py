@@ -1,0 +1,151 @@
+"""What goes into a cell's image, read from the project and this machine: the shape, the build contexts, the secrets."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from types import MappingProxyType
+
+from knowngood.core import local_files
+from knowngood.core.image_record import ImageShape, text_digest
+from knowngood.core.local_files import cache_folder
+from knowngood.images.build_command import COMPRESSION, EPOCH, CellBuildPlan
+from knowngood.images.dockerfile import render_dockerfile
+from knowngood.index import index_settings
+from knowngood.lock.lock_tree import CellLock
+from knowngood.project.checkout import Project
+
+
+def plan_cell_build(  # noqa: PLR0913
+    project: Project,
+    locked_cell: CellLock,
+    dockerfile: str,
+    *,
+    base_context: str,
+    wheels: Path | None,
+    secrets: Mapping[str, Path] = MappingProxyType({}),
+) -> CellBuildPlan:
+    """Return the plan of a cell's image. `dockerfile` is the text of the file that lies beside the lock.
+
+    `base_context` is the build context of the base, and ends with `@` and its digest. `wheels` is the folder with the
+    wheels that no index has, `None` for a cell that needs none.
+    """
+    contexts = {"base": base_context, "tools": str(stage_tools()), "smoke": str(project.suite)}
+    contexts |= {"wheelhouse": str(wheels)} if wheels else {}
+    base_digest = base_context.rpartition("@")[2]
+    shape = image_shape(dockerfile, lock=locked_cell.digest, base=base_digest, **read_folder_digests(project))
+    return CellBuildPlan(
+        tag=f"knowngood:{locked_cell.cell}",
+        dockerfile=project.tree.cell_folder(locked_cell.cell) / "Dockerfile",
+        context=project.tree.folder,
+        contexts=contexts,
+        inputs=shape.inputs,
+        secrets=secrets,
+        locked_cell=locked_cell,
+        shape=shape,
+    )
+
+
+def read_image_shape(
+    project: Project, locked_cell: CellLock, base_digest: str, folder_digests: Mapping[str, str]
+) -> ImageShape:
+    """Return the shape that the cell's image has now; `folder_digests` come from `read_folder_digests`."""
+    text = render_dockerfile(locked_cell, project.templates)
+    return image_shape(text, lock=locked_cell.digest, base=base_digest, **folder_digests)
+
+
+def image_shape(dockerfile: str, *, lock: str, base: str, recipe: str, suite: str) -> ImageShape:
+    """Return the shape of the image of a Dockerfile's text; the other arguments are digests."""
+    return ImageShape(
+        dockerfile=text_digest(dockerfile),
+        lock=lock,
+        base=base,
+        recipe=recipe,
+        suite=suite,
+        uv=uv_version(),
+        export=f"{COMPRESSION},epoch={EPOCH}",
+    )
+
+
+def read_folder_digests(project: Project) -> dict[str, str]:
+    """Return the digests of the two folders that shape every image: the recipe and the smoke suite."""
+    recipe, suite = project.tree.folder / "recipe", project.suite
+    return {"recipe": digest_folder(recipe), "suite": digest_folder(suite)}
+
+
+def digest_folder(folder: Path) -> str:
+    """Return the SHA-256 over the names, modes and bytes of a folder's files."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        place = path.relative_to(folder)
+        if path.is_file() and not any(_is_litter(part) for part in place.parts):
+            data = path.read_bytes()
+            facts = [str(place), path.stat().st_mode & 0o111, len(data)]
+            digest.update(json.dumps(facts).encode() + data)
+    return digest.hexdigest()
+
+
+def _is_litter(name: str) -> bool:
+    """Whether tools leave this beside sources; `docker/recipe/install-suite` leaves the same names out."""
+    return name == "__pycache__" or name.startswith(".")
+
+
+def uv_version() -> str:
+    """Return the version of uv, which resolves and installs."""
+    return version("uv")
+
+
+def stage_tools() -> Path:
+    """Return a folder with the uv of this environment, with which the build installs wheels."""
+    from uv import find_uv_bin
+
+    return _stage_files([Path(find_uv_bin())], f"tools-{uv_version()}")
+
+
+def stage_wheels(locked_cell: CellLock, wheel_folder: Path) -> Path | None:
+    """Return a folder with only the wheels that the cell takes from the wheelhouse; `None` for a cell that takes none.
+
+    The folder is a build context, and a build context is sent whole.
+    """
+    wheels = [item for item in locked_cell.distributions if item.made_here]
+    name = "-".join(["wheel", *(item.sha256[:16] for item in wheels)])
+    return _stage_files([wheel_folder / item.file for item in wheels], name) if wheels else None
+
+
+def _stage_files(files: list[Path], name: str) -> Path:
+    """Return a folder under the cache that holds these files and no others. It appears complete or not at all."""
+    folder = cache_folder() / "contexts" / name
+    if not folder.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+            part = Path(temporary) / "part"
+            part.mkdir()
+            for file in files:
+                try:
+                    os.link(file.resolve(), part / file.name)
+                except OSError:
+                    shutil.copy2(file, part / file.name)
+            with contextlib.suppress(OSError):  # another run made it first
+                part.rename(folder)
+    return folder
+
+
+@contextlib.contextmanager
+def host_secrets() -> Iterator[dict[str, Path]]:
+    """Give the host's index, proxy and CA settings as secret files; the one written here is removed afterwards."""
+    settings = index_settings.read_index_settings()
+    secrets = dict(settings.files)
+    with local_files.scratch_folder() as folder:
+        if settings.env:
+            path = folder / "env"
+            path.touch(mode=0o600)
+            path.write_text(settings.shell())
+            secrets["env"] = path
+        yield secrets

@@ -1,0 +1,188 @@
+"""Builds an image in the engine, by BuildKit through `docker buildx`, and finds an image that was built before.
+
+The record of an image is taken from the engine and kept in the cache, where a later plan learns which layers exist.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from knowngood.core import image_record, local_files, retries
+from knowngood.core.errors import GarbageCollectedError, KnowngoodError, NetworkError, UsageError, redact_credentials
+from knowngood.core.image_record import ImageRecord
+from knowngood.core.local_files import cache_folder, write_atomically
+from knowngood.core.notify import Notify
+from knowngood.engine import container_engine, image_store
+from knowngood.engine.container_engine import Engine
+from knowngood.images import build_command, build_inputs
+from knowngood.images.build_command import INPUTS_LABEL, BuildPlan, CellBuildPlan, Image, ParseStep, parse_build_step
+
+Plan = TypeVar("Plan", bound=BuildPlan)
+Product = TypeVar("Product")
+
+STOP_SECONDS = 20.0
+"""How long the client may take to end a build that is stopped."""
+
+
+def find_image(plan: BuildPlan, engine: Engine) -> Image | None:
+    """Return the image with the plan's tag, `None` unless it was made from the very same inputs."""
+    from docker.errors import NotFound
+
+    with container_engine.docker_client(engine) as client:
+        try:
+            image = client.images.get(plan.tag)
+        except NotFound:
+            return None
+    if image.labels.get(INPUTS_LABEL) != f"sha256:{plan.inputs}":
+        return None
+    return Image(tag=plan.tag, digest=str(image.id), size=int(image.attrs["Size"]), built=False)
+
+
+def build_image(plan: BuildPlan, engine: Engine, *, log: Path, notify: Notify) -> Image:
+    """Build the plan's image. The whole output goes to `log`, and each step that starts to `notify`.
+
+    When two runs want the same image, it is built once: the later run waits and takes it. When the engine's garbage
+    collector takes a blob during the build, the build is tried again.
+
+    Raises:
+        KnowngoodError: the build failed; the message explains the last error of the output.
+    """
+    with local_files.lock_folder(log.parent):
+        if plan.cached and (image := find_image(plan, engine)):
+            return image
+        if not engine.containerd_store:
+            contexts = {
+                name: image_store.import_base_layout(engine, address) for name, address in plan.contexts.items()
+            }
+            plan = replace(plan, contexts=contexts)
+        return _retry_collected(lambda: _build_once(plan, engine, log=log, notify=notify), notify)
+
+
+def run_buildx(
+    argv: Sequence[str], env: Mapping[str, str], *, log: Path, notify: Notify, parse_step: ParseStep
+) -> None:
+    """Run a `docker buildx build` command on the builder that it names, as `build_image` does.
+
+    `parse_step` makes a progress message of a line of BuildKit's output; each message is passed on once.
+    """
+    with local_files.lock_folder(log.parent):
+        _retry_collected(lambda: _run_process(argv, env, log=log, notify=notify, parse_step=parse_step), notify)
+
+
+def work_with_secrets(plan: Plan, work: Callable[[Plan], Product], notify: Notify) -> Product:
+    """Return `work` of the plan with the host's secrets in it; tried again when a server did not answer."""
+    for attempt in retries.retry_attempts(on=NetworkError, attempts=3, wait_initial=2, wait_max=30, timeout=None):
+        with attempt, build_inputs.host_secrets() as secrets:
+            if attempt.num > 1:
+                notify(f"the network failed: attempt {attempt.num}")
+            return work(replace(plan, secrets=secrets))
+    raise AssertionError("the last attempt raises")
+
+
+def _retry_collected(work: Callable[[], Product], notify: Notify) -> Product:
+    for attempt in retries.retry_attempts(on=GarbageCollectedError, attempts=3, wait_initial=1, wait_max=5):
+        with attempt:
+            if attempt.num > 1:
+                notify(f"the engine's garbage collector took a blob during the build: attempt {attempt.num}")
+            return work()
+    raise AssertionError("the last attempt raises")
+
+
+def _build_once(plan: BuildPlan, engine: Engine, *, log: Path, notify: Notify) -> Image:
+    with local_files.scratch_folder() as folder:
+        argv = build_command.buildx_command(plan, engine, folder / "metadata.json")
+        _run_process(argv, engine.environment(), log=log, notify=notify, parse_step=parse_build_step)
+    image = find_image(plan, engine)
+    if image is None:
+        raise KnowngoodError(f"{plan.tag} was built, but the engine does not list it; see {log}")
+    return replace(image, built=True)
+
+
+def _run_process(
+    argv: Sequence[str], env: Mapping[str, str], *, log: Path, notify: Notify, parse_step: ParseStep
+) -> None:
+    tail: deque[str] = deque(maxlen=60)
+    started: set[str] = set()
+    with (
+        log.open("w") as output,
+        subprocess.Popen(
+            argv,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        ) as process,
+    ):
+        try:
+            assert process.stdout is not None  # noqa: S101
+            for line in map(redact_credentials, process.stdout):
+                output.write(line)
+                tail.append(line)
+                # BuildKit names a step again whenever its output goes on.
+                if (step := parse_step(line)) and step not in started:
+                    started.add(step)
+                    notify(step)
+        except BaseException:
+            _stop(process)
+            raise
+    if process.returncode:
+        raise build_command.explain_build_failure("".join(tail), log)
+
+
+def _stop(process: subprocess.Popen[str]) -> None:
+    """Stop the client and wait for its end: until then the engine may hold what the next build needs."""
+    process.terminate()
+    try:
+        process.communicate(timeout=STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+
+
+def take_image_record(engine: Engine, image: Image, build_plan: CellBuildPlan) -> ImageRecord:
+    """Return the record of the plan's image; raises `KnowngoodError` where the engine's store keeps no manifests."""
+    manifest = image_store.read_manifest(engine, image.tag, image.digest)
+    tools = {"uv": build_plan.shape.uv, "buildkit": engine.buildkit, "engine": engine.version}
+    layers = tuple(layer.name for layer in build_plan.locked_cell.layers)
+    return image_record.image_record_from_manifest(
+        str(build_plan.locked_cell.cell), build_plan.shape, layers, manifest, tools
+    )
+
+
+def keep_image_record(record: ImageRecord) -> None:
+    """Keep the record in the cache, where a later plan learns which layers exist and how large they are."""
+    write_atomically(_record_path(record.shape.inputs), record.render())
+
+
+def load_kept_record(inputs: str) -> ImageRecord | None:
+    """Return the kept record of the image with this digest of inputs, `None` if there is none."""
+    return _load_record(_record_path(inputs))
+
+
+def load_kept_records() -> Iterator[ImageRecord]:
+    """Yield every record in the cache."""
+    for path in sorted(_record_folder().glob("*.json")):
+        if record := _load_record(path):
+            yield record
+
+
+def _record_folder() -> Path:
+    return cache_folder() / "images"
+
+
+def _record_path(inputs: str) -> Path:
+    return _record_folder() / f"{inputs}.json"
+
+
+def _load_record(path: Path) -> ImageRecord | None:
+    with contextlib.suppress(OSError, UsageError):  # only a cache: a record that cannot be read counts as absent
+        return image_record.parse_image_record(path.read_text(encoding="utf-8"), str(path))
+    return None

@@ -1,0 +1,217 @@
+"""One cell's way through `knowngood build-matrix`: lock, plan, build, compare, prove.
+
+Each step returns a value that the next one takes: a `Cell`, its `CellLock`, a `CellBuildPlan`, an `Image`, `Evidence`.
+A step whose inputs have not changed is not repeated. A cell that fails does not stop the others.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from knowngood.base import base_image
+from knowngood.core.cell import Cell
+from knowngood.core.errors import KnowngoodError, error_from_os
+from knowngood.core.image_record import ImageRecord
+from knowngood.core.local_files import cache_folder, write_atomically
+from knowngood.core.notify import Notify
+from knowngood.engine.container_engine import Engine
+from knowngood.evidence import run_evidence
+from knowngood.evidence.run_evidence import Evidence, Tier
+from knowngood.images import build_inputs, image_build
+from knowngood.images.build_command import CellBuildPlan, Image
+from knowngood.images.cell_ownership import hold_cell
+from knowngood.images.cell_tasks import CellResult, CellStatus
+from knowngood.images.dockerfile import describe_stale_files, render_dockerfile
+from knowngood.lock import cell_locking
+from knowngood.lock.lock_tree import CellLock
+from knowngood.project import checkout
+from knowngood.project.checkout import Project
+from knowngood.smoke import suite_run
+from knowngood.smoke.predictions import load_predictions, predictions_for_cell
+from knowngood.smoke.suite_command import SuiteOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineOptions:
+    """The options that all cells of a run share."""
+
+    wheelhouse: Path
+    locked: bool = False
+    """Fail when a committed file is stale, instead of renewing it."""
+    prove: bool = True
+    """Run the suite in the image."""
+    suite: SuiteOptions = field(default_factory=SuiteOptions)
+    force_smoke: bool = False
+    """Run the suite even if there is good evidence for this very image."""
+    record: bool = False
+    """Write the image's record beside its Dockerfile."""
+    wait: bool = True
+    """Wait for another run that works on the same cell."""
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """The steps, for the cells of one project on one engine."""
+
+    project: Project
+    options: PipelineOptions
+    engine: Engine
+
+    def run(self, cell: Cell, notify: Notify) -> CellResult:
+        """Take one cell through all steps; the failure of a step is in the result."""
+        start = time.monotonic()
+        note, evidence, evidence_path = "", None, None
+        try:
+            locked_cell, note = self.lock(cell, notify)
+            cell = locked_cell.cell
+            with hold_cell(str(cell), wait=self.options.wait, notify=notify):
+                build_plan = self.plan(locked_cell, notify)
+                image = self.image(build_plan, notify)
+                note = "; ".join(filter(None, [note, self.compare(image, cell)]))
+                tier = Tier.BUILT
+                if self.options.prove:
+                    earlier = self.load_evidence(cell, image)
+                    evidence_path, evidence = self.prove(cell, image, earlier, notify)
+                    tier = run_evidence.proven_tier([*earlier, evidence], locked=True)
+        except (KnowngoodError, OSError) as error:
+            failure = error if isinstance(error, KnowngoodError) else error_from_os(error)
+            if failure is None:
+                raise
+            seconds = time.monotonic() - start
+            return CellResult(cell=str(cell), status=CellStatus.FAILED, seconds=seconds, note=note, error=failure)
+        status, failure = _judge_evidence(evidence, is_new=image.built or evidence_path is not None)
+        return CellResult(
+            cell=str(cell),
+            status=status,
+            seconds=time.monotonic() - start,
+            tier=tier,
+            image=image,
+            evidence=evidence_path,
+            note=note,
+            error=failure,
+        )
+
+    def lock(self, cell: Cell, notify: Notify) -> tuple[CellLock, str]:
+        """Return the cell's lock; that of its `fa0` twin, and a note, where the wheelhouse lacks the flash-attn wheel.
+
+        Raises:
+            NoWheelError: the wheelhouse lacks a wheel, and no twin can take the cell's place.
+        """
+        matrix, wheel_folder, cxx11abi = self.project.matrix, self.options.wheelhouse, checkout.load_torch_cxx11abi
+        buildable, _ = cell_locking.choose_buildable_cell(cell, matrix, wheel_folder, cxx11abi=cxx11abi)
+        result = cell_locking.lock_cell(
+            matrix.entry(buildable),
+            matrix,
+            self.project.tree,
+            wheel_folder=wheel_folder,
+            cxx11abi=cxx11abi,
+            upgrade=False,
+            locked_only=self.options.locked,
+            notify=notify,
+        )
+        note = f"built in place of {cell}: the wheelhouse has no flash-attn wheel for it"
+        return result.lock, "" if buildable == cell else note
+
+    def plan(self, locked_cell: CellLock, notify: Notify) -> CellBuildPlan:
+        """Write the Dockerfile, make the base and the wheels available, and return the plan of the image."""
+        project, options = self.project, self.options
+        cell_locking.check_locked_wheels(locked_cell, options.wheelhouse)
+        wheels = build_inputs.stage_wheels(locked_cell, options.wheelhouse)
+        path = project.tree.cell_folder(locked_cell.cell) / "Dockerfile"
+        text = render_dockerfile(locked_cell, project.templates)
+        if options.locked and describe_stale_files({path: text}, []):
+            raise KnowngoodError(f"{locked_cell.cell}: its Dockerfile is stale; run `knowngood render` and commit it")
+        base = base_image.prepare_base(project, locked_cell.base, locked=options.locked, notify=notify)
+        write_atomically(path, text)
+        return build_inputs.plan_cell_build(project, locked_cell, text, base_context=base, wheels=wheels)
+
+    def image(self, build_plan: CellBuildPlan, notify: Notify) -> Image:
+        """Return the plan's image with its record; it is built unless it exists."""
+        image = self.find_image(build_plan) or image_build.work_with_secrets(
+            build_plan, lambda plan: self.build_image(plan, notify), notify
+        )
+        if not self.engine.containerd_store and not self.options.record:
+            return image  # such an engine has no record of it
+        record = image_build.load_kept_record(build_plan.inputs)
+        if record is None or record.manifest.digest != image.digest:
+            record = self.take_record(image, build_plan)
+            image_build.keep_image_record(record)
+        return replace(image, record=record)
+
+    def find_image(self, build_plan: CellBuildPlan) -> Image | None:
+        """Return the plan's image if it exists, made from the very same inputs."""
+        return image_build.find_image(build_plan, self.engine)
+
+    def build_image(self, build_plan: CellBuildPlan, notify: Notify) -> Image:
+        """Build the plan's image."""
+        log = cell_log_path(build_plan.locked_cell.cell, "build")
+        return image_build.build_image(build_plan, self.engine, log=log, notify=notify)
+
+    def take_record(self, image: Image, build_plan: CellBuildPlan) -> ImageRecord:
+        """Return the record of the plan's image; raises `KnowngoodError` where the engine keeps no manifests."""
+        return image_build.take_image_record(self.engine, image, build_plan)
+
+    def compare(self, image: Image, cell: Cell) -> str:
+        """Return a note when the image is not what the committed record says; write the new record if asked to."""
+        if image.record is None:
+            return ""
+        committed = self.project.tree.load_record(cell)
+        note = image.record.describe_difference(committed)
+        if self.options.record:
+            write_atomically(self.project.tree.record_path(cell), image.record.render())
+        return note
+
+    def load_evidence(self, cell: Cell, image: Image) -> list[Evidence]:
+        """Return the runs of this very image, oldest first."""
+        runs, _ = run_evidence.load_cell_evidence(self.project.evidence, str(cell))
+        return [evidence for evidence in runs if evidence.image == image.digest]
+
+    def prove(
+        self, cell: Cell, image: Image, earlier: Sequence[Evidence], notify: Notify
+    ) -> tuple[Path | None, Evidence]:
+        """Return evidence for the image on this machine: a good earlier run, or that of a new run with its path."""
+        if not self.options.force_smoke and (evidence := self._find_good_evidence(earlier)):
+            return None, evidence
+        evidence = suite_run.run_in_container(
+            cell,
+            image.tag,
+            image.digest,
+            self.engine,
+            self.options.suite,
+            predictions=predictions_for_cell(load_predictions(self.project.root), cell, gpu=self.options.suite.gpus),
+            log=cell_log_path(cell, "smoke"),
+            notify=notify,
+        )
+        return run_evidence.store_evidence(evidence, self.project.evidence), evidence
+
+    def _find_good_evidence(self, earlier: Sequence[Evidence]) -> Evidence | None:
+        """Return the newest good run on this machine that covers the options, `None` if there is none."""
+        suite = self.options.suite
+        node = suite_run.engine_fingerprint(self.engine)
+        good = [
+            evidence
+            for evidence in earlier
+            if evidence.ok
+            and evidence.node == node
+            and (not suite.gpus or evidence.where is run_evidence.RunPlace.CONTAINER_GPU)
+            and (suite.quick or not evidence.quick)
+        ]
+        return good[-1] if good else None
+
+
+def _judge_evidence(evidence: Evidence | None, *, is_new: bool) -> tuple[CellStatus, KnowngoodError | None]:
+    """Return the status of a cell whose image exists, and the error where the suite failed."""
+    if evidence is None:
+        return CellStatus.BUILT, None
+    if not evidence.ok:
+        verdict = evidence.report["verdict"]
+        return CellStatus.FAILED, KnowngoodError(f"{verdict['domain']}: {verdict['text']}")
+    return (CellStatus.PROVEN if is_new else CellStatus.UNCHANGED), None
+
+
+def cell_log_path(cell: Cell, step: str) -> Path:
+    """Return the file for the whole output of a step of a cell."""
+    return cache_folder() / "logs" / str(cell) / f"{step}.log"

@@ -1,0 +1,164 @@
+"""`knowngood verify`: builds a cell again from nothing, and compares the image with its committed record by layer."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+
+from knowngood.core import local_files
+from knowngood.core.cell import Cell
+from knowngood.core.errors import KnowngoodError, MissingError
+from knowngood.core.image_record import ImageRecord
+from knowngood.core.notify import Notify
+from knowngood.engine import container_engine, embedded_engine, image_store, unpacked_engine
+from knowngood.engine.container_engine import Engine
+from knowngood.images import build_inputs, image_build, image_difference
+from knowngood.images.cell_ownership import hold_cell
+from knowngood.images.pipeline import Pipeline, cell_log_path
+
+
+class VerificationOutcome(StrEnum):
+    """The outcome of a comparison."""
+
+    SAME = "same"
+    DIFFERENT = "different"
+    STALE = "stale"
+    """Something that shapes the image has changed since it was recorded."""
+    UNRECORDED = "unrecorded"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlobDifference:
+    """A layer (or `config`, or `manifest`) whose bytes differ."""
+
+    name: str
+    files: tuple[str, ...]
+    """A line for each file that differs; one line that says why, where the recorded bytes are not in the engine."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verification:
+    """The result for one cell."""
+
+    cell: str
+    outcome: VerificationOutcome
+    recorded: str | None = None
+    """The image's digest in the record."""
+    rebuilt: str | None = None
+    """The digest of the image that was built again."""
+    differences: tuple[BlobDifference, ...] = ()
+    note: str = ""
+    seconds: float = 0
+
+
+def verify_cell(pipeline: Pipeline, cell: Cell, notify: Notify, *, cold: bool) -> Verification:
+    """Build the cell again without any cache, and compare it with its record.
+
+    With `cold` this happens in an engine and a cache folder that are made for it and removed afterwards.
+    """
+    start = time.monotonic()
+    log = cell_log_path(cell, "verify")  # in the usual cache, so that it outlives a cold one
+    locked_cell, note = pipeline.lock(cell, notify)
+    cell = locked_cell.cell
+    recorded = pipeline.project.tree.load_record(cell)
+    if recorded is None:
+        return Verification(cell=str(cell), outcome=VerificationOutcome.UNRECORDED, note=note)
+    with contextlib.ExitStack() as stack:
+        rebuilding = stack.enter_context(_start_cold_engine(pipeline, notify)) if cold else pipeline
+        stack.enter_context(hold_cell(f"verify-{cell}", wait=pipeline.options.wait, notify=notify))
+        build_plan = rebuilding.plan(locked_cell, notify)
+        if changes := build_plan.shape.describe_changes(recorded.shape):
+            change = f"changed since it was recorded: {', '.join(changes)}"
+            return Verification(
+                cell=str(cell),
+                outcome=VerificationOutcome.STALE,
+                recorded=recorded.manifest.digest,
+                note="; ".join(filter(None, [note, change])),
+            )
+        secrets = stack.enter_context(build_inputs.host_secrets())
+        build_plan = replace(build_plan, tag=f"knowngood-verify:{cell}", secrets=secrets, cached=False)
+        image = image_build.build_image(build_plan, rebuilding.engine, log=log, notify=notify)
+        stack.callback(_remove_image, rebuilding.engine, image.tag)
+        rebuilt = image_build.take_image_record(rebuilding.engine, image, build_plan)
+        old = _ImageBlobs(engine=pipeline.engine, tag=f"knowngood:{cell}", record=recorded)
+        new = _ImageBlobs(engine=rebuilding.engine, tag=image.tag, record=rebuilt)
+        differences = tuple(_compare_images(old, new, notify))
+    return Verification(
+        cell=str(cell),
+        outcome=VerificationOutcome.DIFFERENT if differences else VerificationOutcome.SAME,
+        recorded=recorded.manifest.digest,
+        rebuilt=rebuilt.manifest.digest,
+        differences=differences,
+        note=note,
+        seconds=time.monotonic() - start,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ImageBlobs:
+    """An image's record, and the engine that may have the image's bytes under a tag."""
+
+    engine: Engine
+    tag: str
+    record: ImageRecord
+
+    @property
+    def digests(self) -> dict[str, str]:
+        return {layer.name: layer.digest for layer in self.record.layers} | {"config": self.record.config.digest}
+
+    def find_file(self, digest: str, scratch: Path) -> Path | None:
+        with contextlib.suppress(KnowngoodError):  # the engine has no such image
+            return image_store.find_blob_file(self.engine, self.tag, digest, scratch)
+        return None
+
+
+def _compare_images(old: _ImageBlobs, new: _ImageBlobs, notify: Notify) -> Iterator[BlobDifference]:
+    """Yield each layer that differs, with its files."""
+    for name in old.record.differences(new.record):
+        notify(f"comparing {name}")
+        if name not in old.digests or name not in new.digests:
+            yield BlobDifference(name=name, files=("only one of the two images has it",))
+            continue
+        with local_files.scratch_folder() as scratch:
+            digests = old.digests[name], new.digests[name]
+            before, after = old.find_file(digests[0], scratch), new.find_file(digests[1], scratch)
+            yield BlobDifference(name=name, files=tuple(_compare_files(name, digests, before, after)))
+
+
+def _compare_files(name: str, digests: tuple[str, str], before: Path | None, after: Path | None) -> list[str]:
+    if before is None or after is None:
+        return [f"{' -> '.join(digests)}; the recorded bytes are not in the engine, so no file can be named"]
+    if name == "config":
+        return image_difference.compare_configs(before.read_bytes(), after.read_bytes())
+    old, new = image_difference.read_layer_members(before), image_difference.read_layer_members(after)
+    return image_difference.compare_members(old, new)
+
+
+@contextlib.contextmanager
+def _start_cold_engine(pipeline: Pipeline, notify: Notify) -> Iterator[Pipeline]:
+    """Give the same pipeline with an empty engine and an empty cache, which are removed afterwards."""
+    folder = local_files.cache_folder().with_name(local_files.cache_folder().name + "-cold")
+    with hold_cell("cold", wait=pipeline.options.wait, notify=notify), local_files.use_cache_folder(folder):
+        embedded_engine.remove_embedded_engine(notify)  # left by a run that was killed
+        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            embedded_engine.start_embedded_engine(notify)
+            engine = container_engine.find_embedded_engine()
+            if engine is None:
+                raise MissingError(
+                    f"the engine of {folder} started and stopped answering: see {unpacked_engine.engine_paths().log}"
+                )
+            yield replace(pipeline, engine=engine)
+        finally:
+            embedded_engine.remove_embedded_engine(notify)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_image(engine: Engine, tag: str) -> None:
+    with contextlib.suppress(KnowngoodError), container_engine.docker_client(engine) as client:
+        client.images.remove(tag, force=True)

@@ -1,1 +1,0 @@
-"""Known failures as data."""

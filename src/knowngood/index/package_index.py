@@ -1,0 +1,139 @@
+"""The client of the package index: which files a project has, and the HTTP session to read them with.
+
+The index is the one that the settings of uv or pip on this host name; no host is written here.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, TypeVar
+
+import requests
+from packaging.utils import (
+    InvalidSdistFilename,
+    InvalidWheelFilename,
+    parse_sdist_filename,
+    parse_wheel_filename,
+)
+from pypi_simple import (
+    PYPI_SIMPLE_ENDPOINT,
+    NoSuchProjectError,
+    PyPISimple,
+    UnparsableFilenameError,
+    UnsupportedContentTypeError,
+    UnsupportedRepoVersionError,
+)
+from requests.adapters import HTTPAdapter
+
+from knowngood.core import retries
+from knowngood.index import index_settings
+from knowngood.index.artefact import PublishedFile, UnansweredError, UnreadableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from packaging.version import Version
+
+T = TypeVar("T")
+
+_CONNECTIONS = 4
+_TIMEOUT = (20, 60)  # seconds: to connect, between two bytes
+_ATTEMPTS = 4
+_PAGE_ERRORS = (
+    ValueError,  # also a JSON document that does not parse
+    KeyError,
+    TypeError,
+    AttributeError,
+    UnparsableFilenameError,
+    UnsupportedContentTypeError,
+    UnsupportedRepoVersionError,
+)
+
+
+class SimpleIndex:
+    """A package index that speaks the simple repository API (PEP 503, 691)."""
+
+    def __init__(self, endpoint: str | None = None) -> None:
+        self.session = open_http_session()
+        self._client = PyPISimple(endpoint or configured_index(), session=self.session)
+
+    def files(self, project: str) -> tuple[PublishedFile, ...]:
+        """Return every wheel and sdist of a project, oldest version first; `UnreadableError` when it cannot."""
+        return tuple(sorted(self._files(project), key=lambda file: (file.version, file.name)))
+
+    def _files(self, project: str) -> Iterator[PublishedFile]:
+        try:
+            page = call_with_retries(lambda: self._client.get_project_page(project, timeout=_TIMEOUT))
+        except NoSuchProjectError:
+            raise UnreadableError(f"the registry has no project {project} (404)") from None
+        except requests.HTTPError as error:
+            status = error.response.status_code
+            raise UnreadableError(f"the registry answered {status} for {project}", again=status >= 500) from None
+        except requests.RequestException as error:
+            raise UnansweredError(
+                f"the registry does not answer for {project} ({type(error).__name__}); "
+                "check the network and the index configuration"
+            ) from None
+        except _PAGE_ERRORS as error:
+            raise UnreadableError(f"the registry's page of {project} does not parse: {type(error).__name__}") from None
+        if not page.packages:
+            raise UnreadableError(f"the registry's page of {project} lists no file", again=True)
+        for package in page.packages:
+            version = file_version(package.filename)
+            if version is not None:
+                yield PublishedFile(
+                    name=package.filename,
+                    url=package.url,
+                    sha256=(package.digests or {}).get("sha256", ""),
+                    version=version,
+                    yanked=package.is_yanked,
+                )
+
+
+def file_version(name: str) -> Version | None:
+    """Return the version in a wheel's or sdist's file name; `None` for any other file (eggs, installers)."""
+    try:
+        if name.endswith(".whl"):
+            return parse_wheel_filename(name)[1]
+        return parse_sdist_filename(name)[1]
+    except (InvalidWheelFilename, InvalidSdistFilename):
+        return None
+
+
+def configured_index() -> str:
+    """Return the address of the index that uv's or pip's settings name (uv's first), else the client's default."""
+    env = index_settings.read_index_settings().env
+    url = env.get("UV_DEFAULT_INDEX") or env.get("UV_INDEX_URL") or PYPI_SIMPLE_ENDPOINT
+    return re.sub(r"^[A-Za-z0-9._-]+=", "", url)  # uv allows NAME=URL
+
+
+def open_http_session(url: str = "") -> requests.Session:
+    """Open a session of few connections with the CA certificates of this host's settings.
+
+    With `url`, the session also has the credentials that an index of the same server was configured with.
+    """
+    settings = index_settings.read_index_settings()
+    session = requests.Session()
+    adapter = HTTPAdapter(pool_connections=_CONNECTIONS, pool_maxsize=_CONNECTIONS)
+    session.mount("https://", adapter)
+    session.mount("http://", adapter)
+    if "ca" in settings.files:
+        session.verify = str(settings.files["ca"])
+    session.auth = settings.credentials(url) if url else None
+    return session
+
+
+def call_with_retries(call: Callable[[], T]) -> T:
+    """Return `call()`, trying again after a pause when the connection failed or the server answered 429 or 5xx."""
+    for attempt in retries.retry_attempts(on=_is_transient, attempts=_ATTEMPTS, wait_initial=0.5, wait_max=8.0):
+        with attempt:
+            return call()
+    raise AssertionError("stamina yields at least one attempt")
+
+
+def _is_transient(error: Exception) -> bool:
+    if isinstance(error, requests.HTTPError):
+        return error.response is not None and error.response.status_code in {429, 500, 502, 503, 504}
+    if isinstance(error, UnreadableError):
+        return error.again
+    return isinstance(error, requests.ConnectionError | requests.Timeout)

@@ -1,0 +1,141 @@
+"""What a wheel would install: its RECORD, read without downloading the wheel, and cached under its hash.
+
+Two distributions that write different bytes to the same file overwrite each other in an arbitrary order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import re
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+from zipfile import BadZipFile, ZipFile
+
+import requests
+from remotezip import RemoteIOError, RemoteZip
+
+from knowngood.core import retries
+from knowngood.core.errors import KnowngoodError, MissingError
+from knowngood.core.local_files import cache_folder, write_atomically
+from knowngood.index.package_index import open_http_session
+
+if TYPE_CHECKING:
+    from knowngood.core.notify import Notify
+
+_DATA = re.compile(r"[^/]+\.data/(?P<scheme>[a-z]+)/(?P<rest>.+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WheelContents:
+    """A wheel's size in bytes and the files it installs: path below site-packages to RECORD hash."""
+
+    size: int
+    files: Mapping[str, str]
+
+
+def installed_path(path: str) -> str:
+    """Return where RECORD's `path` is installed, relative to site-packages.
+
+    Scripts go to `bin/`, files of the installation prefix to `data/`.
+    """
+    match = _DATA.fullmatch(path)
+    if match is None:
+        return path
+    prefix = {"purelib": "", "platlib": "", "scripts": "bin/"}.get(match["scheme"], match["scheme"] + "/")
+    return prefix + match["rest"]
+
+
+def parse_record(text: str) -> dict[str, str]:
+    """Return the files in a RECORD with their hashes, without those of the wheel's own `.dist-info`."""
+    return {
+        installed_path(row[0]): row[1]
+        for row in csv.reader(text.splitlines())
+        if len(row) >= 2 and ".dist-info/" not in row[0]
+    }
+
+
+def describe_clobbered_files(contents: Mapping[str, WheelContents]) -> list[str]:
+    """Return a sentence for each pair of distributions that write different bytes to the same file. Pure."""
+    owner: dict[str, str] = {}
+    pairs: dict[tuple[str, str], list[str]] = {}
+    for name in sorted(contents):
+        for path, digest in contents[name].files.items():
+            first = owner.setdefault(path, name)
+            if first != name and contents[first].files[path] != digest:
+                pairs.setdefault((first, name), []).append(path)
+    return [
+        f"{first} and {second} both write {paths[0]}" + (f" and {len(paths) - 1} more files" if paths[1:] else "")
+        for (first, second), paths in pairs.items()
+    ]
+
+
+def read_contents_of_wheels(wheels: Mapping[str, tuple[str, str]], notify: Notify) -> dict[str, WheelContents]:
+    """Read the contents of several wheels at once; `wheels` is name -> (URL, sha256)."""
+    missing = sum(not _cache_file(sha256).exists() for _, sha256 in wheels.values())
+    if missing:
+        notify(f"reading the file lists of {missing} wheels")
+    with ThreadPoolExecutor(8) as pool:
+        return dict(zip(wheels, pool.map(lambda wheel: read_wheel_contents(*wheel), wheels.values()), strict=True))
+
+
+def read_wheel_contents(url: str, sha256: str) -> WheelContents:
+    """Read the contents of the wheel at `url` (`https:` by ranged requests, or `file:`).
+
+    For a source archive only the size is returned: its files are not known before it is built, and the verification
+    of the image compares them anyway.
+
+    Raises:
+        KnowngoodError: the file is not a wheel.
+        MissingError: the index does not serve it.
+    """
+    cache = _cache_file(sha256)
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # missing or damaged: read the wheel
+        stored = json.loads(cache.read_text(encoding="utf-8"))
+        return WheelContents(size=stored["size"], files=stored["files"])
+    parts = urlsplit(url)
+    try:
+        if parts.scheme == "file":
+            path = Path(unquote(parts.path))
+            with ZipFile(path) as wheel:
+                contents = WheelContents(size=path.stat().st_size, files=parse_record(_read_record(wheel)))
+        else:
+            contents = _read_remote(url)
+    except BadZipFile as error:
+        raise KnowngoodError(f"{parts.path.rpartition('/')[2]} is not a wheel: {error}") from None
+    write_atomically(cache, json.dumps({"size": contents.size, "files": contents.files}))
+    return contents
+
+
+def _read_remote(url: str) -> WheelContents:
+    try:
+        for attempt in retries.retry_attempts(on=(RemoteIOError, requests.RequestException), attempts=4):
+            with attempt, open_http_session(url) as session:
+                head = session.head(url, timeout=60, allow_redirects=True, headers={"Accept-Encoding": "identity"})
+                head.raise_for_status()
+                size = int(head.headers["Content-Length"])
+                if url.endswith(".tar.gz"):
+                    return WheelContents(size=size, files={})
+                with RemoteZip(url, session=session, timeout=60) as wheel:
+                    return WheelContents(size=size, files=parse_record(_read_record(wheel)))
+    except (RemoteIOError, requests.RequestException, KeyError) as error:
+        raise MissingError(
+            f"the index does not serve {url.rpartition('/')[2]}: {error}; check the network and run the command again"
+        ) from None
+    raise AssertionError("stamina yields at least one attempt")
+
+
+def _read_record(wheel: ZipFile) -> str:
+    names = [name for name in wheel.namelist() if re.fullmatch(r"[^/]+\.dist-info/RECORD", name)]
+    if not names:
+        raise BadZipFile("it has no RECORD")
+    return wheel.read(names[0]).decode()
+
+
+def _cache_file(sha256: str) -> Path:
+    return cache_folder() / "contents" / f"{sha256}.json"

@@ -1,0 +1,199 @@
+"""The wheelhouse: a folder of wheels that no index has, each built for one CUDA, torch, C++ ABI, Python, architecture.
+
+A wheel is chosen by its file name. Its local version says what it was built for
+(`flash_attn-2.8.3.post2+cu13torch2.11cxx11abitrue.sm90-cp311-cp311-linux_x86_64.whl`); where the package takes no local
+version, its build tag does (`transformer_engine_torch-2.20.2-1cu13torch2.11cxx11abitrue.sm90-cp311-...`). Beside a
+compiled wheel lies its record: everything that shaped it, how it was made, and the hash that reveals damage.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+
+from knowngood.core.cell import Cell
+from knowngood.core.errors import KnowngoodError, UsageError
+from knowngood.core.local_files import cache_folder, write_atomically
+
+_LOCAL = re.compile(
+    r"cu(?P<cuda>\d{2,3})\.?torch(?P<torch>\d+\.\d+)\.?cxx11abi(?P<abi>true|false)(?P<sms>(\.sm\d{2,3})*)"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WheelhouseWheel:
+    """A wheel in the wheelhouse."""
+
+    path: Path
+    version: str
+    """The version with its local part, as a lock pins it."""
+
+
+def wheelhouse_folder(option: str | None = None) -> Path:
+    """Return the wheelhouse: the option, else `KNOWNGOOD_WHEELHOUSE`, else a cache folder.
+
+    Raises `UsageError` when the option names no folder: every cell would silently become its twin without flash-attn.
+    """
+    name = option or os.environ.get("KNOWNGOOD_WHEELHOUSE")
+    if option and not Path(option).expanduser().is_dir():
+        raise UsageError(f"--wheelhouse {option}: there is no such folder")
+    return Path(name).expanduser().resolve() if name else cache_folder() / "wheelhouse"
+
+
+def wheel_mismatches(  # noqa: PLR0913
+    file: str,
+    cell: Cell,
+    *,
+    cxx11abi: bool,
+    package: str | None = None,
+    version: str | None = None,
+    any_gpu: bool = False,
+) -> list[str]:
+    """Return why a wheel with this file name is not for this cell; empty when it is. Pure.
+
+    `cxx11abi` is the C++ ABI of the cell's torch. `package` and `version` are those of the cell's flash-attn unless
+    they are given. With `any_gpu` the name may leave the architecture open.
+    """
+    wanted_name, wanted_version = package or cell.flash_attn_package or "", version or cell.flash_attn
+    try:
+        name, wheel_version, build, tags = parse_wheel_filename(file)
+    except InvalidWheelFilename as error:
+        return [str(error)]
+    wrong = []
+    if name != canonicalize_name(wanted_name) or wheel_version.public != wanted_version:
+        wanted = f"{wanted_name or 'flash-attn'} {wanted_version}"
+        wrong.append(f"it is {name} {wheel_version.public}, the cell has {wanted}")
+    python = "cp" + cell.python.replace(".", "")
+    if not any(tag.interpreter == python and tag.platform.endswith("x86_64") for tag in tags):
+        wrong.append(f"its tags are {'.'.join(sorted(map(str, tags)))}, the cell wants {python} on x86_64")
+    local = _LOCAL.fullmatch(wheel_version.local or (build[1] if build else ""))
+    if local is None:
+        wrong.append(
+            "its local version does not say CUDA, torch, ABI and architecture (+cu13torch2.11cxx11abitrue.sm90)"
+        )
+        return wrong
+    if local["cuda"] not in (cell.cuda.replace(".", ""), cell.cuda.split(".")[0]):
+        wrong.append(f"it is for CUDA {local['cuda']}, the cell has {cell.cuda}")
+    if local["torch"] != ".".join(cell.torch.split(".")[:2]):
+        wrong.append(f"it is for torch {local['torch']}, the cell has {cell.torch}")
+    if (local["abi"] == "true") != cxx11abi:
+        wrong.append(f"its C++11 ABI is {local['abi']}, that of torch {cell.torch} is {str(cxx11abi).lower()}")
+    sms = [int(sm) for sm in re.findall(r"sm(\d+)", local["sms"])]
+    number = int(cell.gpu.removeprefix("sm_"))
+    # Machine code runs on GPUs of the same major architecture and the same or a later minor one.
+    if not any_gpu and not any(sm // 10 == number // 10 and sm <= number for sm in sms):
+        wrong.append(
+            f"it is for {', '.join(f'sm_{sm}' for sm in sms) or 'no stated architecture'}, the cell is {cell.gpu}"
+        )
+    return wrong
+
+
+def find_wheel(
+    cell: Cell, wheel_folder: Path, *, cxx11abi: bool, package: str | None = None, version: str | None = None
+) -> tuple[WheelhouseWheel | None, list[str]]:
+    """Return the wheel for this cell, or `None`, and for every other wheel of the package the reason against it.
+
+    The package is flash-attn at the cell's version unless another one is named.
+    """
+    refused: list[str] = []
+    stem = (package or "flash-attn").replace("-", "_")
+    for path in sorted(wheel_folder.glob(f"{stem}-*.whl")) if wheel_folder.is_dir() else []:
+        wrong = wheel_mismatches(path.name, cell, cxx11abi=cxx11abi, package=package, version=version)
+        if not wrong:
+            return WheelhouseWheel(path=path, version=str(parse_wheel_filename(path.name)[1])), refused
+        refused.append(f"{path.name} is not for {cell}: {'; '.join(wrong)}")
+    return None, refused
+
+
+def check_wheel_hash(wheel: WheelhouseWheel, sha256: str) -> None:
+    """Check that a wheel is the one that was locked; `KnowngoodError` names it when it is not."""
+    if (actual := file_sha256(wheel.path)) != sha256:
+        raise KnowngoodError(
+            f"{wheel.path.name}: its sha256 is {actual}, the lock has {sha256}; "
+            "put the locked wheel into the wheelhouse, or run `knowngood lock --upgrade` to take this one"
+        )
+
+
+WHEEL_RECORD_SCHEMA = "knowngood/wheel/1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WheelRecord:
+    """How a compiled wheel was made; written beside it as JSON."""
+
+    wheel: str
+    """File name of the wheel."""
+    sha256: str
+    size: int
+    key: str
+    """The hash of `inputs`."""
+    inputs: Mapping[str, Any]
+    """Everything that shapes the wheel."""
+    made: Mapping[str, Any]
+    """How the compile went: versions, attempts, seconds, objects. None of it shapes the wheel."""
+
+    def document(self) -> dict[str, Any]:
+        """Return the record as it is written."""
+        return {"schema": WHEEL_RECORD_SCHEMA, **vars(self)}
+
+
+def wheel_key(inputs: Mapping[str, Any]) -> str:
+    """Return the SHA-256 over everything that shapes a wheel. Pure."""
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
+
+
+def wheel_record_path(wheel: Path) -> Path:
+    """Return the path of a wheel's record."""
+    return wheel.with_name(wheel.name + ".json")
+
+
+def write_wheel_record(record: WheelRecord, wheel: Path) -> None:
+    """Write a record beside its wheel."""
+    write_atomically(wheel_record_path(wheel), json.dumps(record.document(), indent=1) + "\n")
+
+
+def read_wheel_record(wheel: Path) -> WheelRecord | None:
+    """Return the record beside a wheel, or `None` when there is none; `UsageError` when it is damaged."""
+    path = wheel_record_path(wheel)
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        schema = stored.pop("schema")
+        record = WheelRecord(**stored)
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"{path} is damaged ({error}); remove it and the wheel, and compile again") from None
+    if schema != WHEEL_RECORD_SCHEMA or record.wheel != wheel.name or record.key != wheel_key(record.inputs):
+        raise UsageError(f"{path} is not the record of {wheel.name}; remove both, and compile again")
+    return record
+
+
+def file_sha256(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def find_wheel_damage(wheel: Path) -> str | None:
+    """Return why a wheel is not the one that its record describes; `None` when it is, or has no record."""
+    try:
+        record = read_wheel_record(wheel)
+    except UsageError as error:
+        return str(error)
+    if record is None or (actual := file_sha256(wheel)) == record.sha256:
+        return None
+    return f"{wheel.name} is damaged: its sha256 is {actual}, its record says {record.sha256}"
+
+
+def read_compile_attempt(path: Path) -> dict[str, Any]:
+    """Read what one attempt at a compile wrote about itself, up to the moment when it was killed."""
+    attempt: dict[str, Any] = json.loads(path.read_text())
+    return attempt

@@ -1,1 +1,0 @@
-"""What a cell installs: resolved, pinned, kept, told to other tools."""

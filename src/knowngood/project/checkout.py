@@ -1,0 +1,111 @@
+"""A project: the folder with matrix.yaml, `docker/`, `evidence/` and `smoke_tests/`, and the matrix read from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from knowngood.core import local_files
+from knowngood.core.errors import InputError, InputProblem, UnknownError
+
+if TYPE_CHECKING:
+    from knowngood.core.matrix import Matrix, MatrixFacts
+    from knowngood.lock.lock_tree import LockTree
+
+MATRIX_FILE = "matrix.yaml"
+
+
+@dataclass(frozen=True)
+class Project:
+    """The paths of a project. The matrix and the locks are read at their first use."""
+
+    root: Path
+
+    @cached_property
+    def matrix(self) -> Matrix:
+        """matrix.yaml, checked against the facts. Raises `InputError` with every defect."""
+        from knowngood.core import matrix
+
+        text = _decode_utf8((self.root / MATRIX_FILE).read_bytes())
+        return matrix.parse_matrix(text, MATRIX_FILE, load_matrix_facts())
+
+    @cached_property
+    def tree(self) -> LockTree:
+        """The committed locks and Dockerfiles in `docker/`."""
+        from knowngood.lock.lock_tree import LockTree
+
+        return LockTree(self.root)
+
+    @property
+    def evidence(self) -> Path:
+        """The folder of evidence, where each run writes one file."""
+        return self.root / "evidence"
+
+    @property
+    def suite(self) -> Path:
+        """The folder of the smoke suite."""
+        return self.root / "smoke_tests"
+
+    @property
+    def templates(self) -> Path:
+        """The folder of Jinja templates."""
+        return self.root / "templates"
+
+
+def _decode_utf8(data: bytes) -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = data[: error.start]
+        problem = InputProblem(
+            file=MATRIX_FILE,
+            line=before.count(b"\n") + 1,
+            column=len(before[before.rfind(b"\n") + 1 :].decode(errors="replace")) + 1,
+            text=f"the byte 0x{data[error.start]:02x} is not UTF-8; save the file as UTF-8",
+        )
+        raise InputError([problem]) from None
+
+
+def find_project(start: Path | None = None) -> Project:
+    """Return the project around `start` (default: the working folder), else the one that this program comes with."""
+    here = (start or Path.cwd()).resolve()
+    for folder in (here, *here.parents):
+        if (folder / MATRIX_FILE).is_file() and (folder / "templates").is_dir():
+            return Project(folder)
+    return Project(local_files.data_folder())
+
+
+def load_matrix_facts() -> MatrixFacts:
+    """Read the facts that matrix.yaml is checked against."""
+    from knowngood.core.matrix import MatrixFacts, TorchPins
+    from knowngood.facts import fact_store
+
+    def releases(package: str) -> list[str] | None:
+        try:
+            return fact_store.list_versions(package)
+        except UnknownError:
+            return None
+
+    torch = {}
+    for version, release in fact_store.read_releases("torch").items():
+        facts = release["facts"]
+        if facts.get("cuda") and facts.get("triton") and facts.get("pythons"):
+            pins = TorchPins(cuda=facts["cuda"], triton=facts["triton"], pythons=tuple(facts["pythons"]))
+            torch[version] = pins
+    return MatrixFacts(torch=torch, releases=releases)
+
+
+def load_torch_cxx11abi(torch: str) -> bool:
+    """Return whether a torch release uses the C++11 ABI, as its binaries show.
+
+    Raises `UnknownError` when no fact says so.
+    """
+    from knowngood.facts import fact_store
+    from knowngood.facts.torch_reader import TorchFacts
+
+    cxx11abi = fact_store.load_facts("torch", TorchFacts)[torch].facts.cxx11abi
+    if cxx11abi is None:
+        raise UnknownError(f"facts/torch.json lacks the C++ ABI of torch {torch}; run `knowngood harvest torch`")
+    return cxx11abi

@@ -1,1 +1,0 @@
-"""What people pull: proven images, and what is known of them."""

@@ -1,0 +1,5 @@
+"""Registries: names, transfers, and what is published with an image: SBOM, provenance, evidence, licences, audits.
+
+In: proven images and their locks. Out: tags and digests in a registry, documents attached to them.
+Never: moving a tag to an image that was not seen green, or overwriting an immutable one.
+"""

@@ -1,0 +1,244 @@
+"""Decide what can be published: the image of a cell, if it is current and its newest run passed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from knowngood import __version__
+from knowngood.base import base_image
+from knowngood.core.errors import KnowngoodError, MissingError, UsageError, redact_credentials
+from knowngood.evidence import run_evidence
+from knowngood.evidence.run_evidence import Evidence, RunPlace
+from knowngood.images import build_command, build_inputs, dockerfile, image_build
+from knowngood.lock.debian_lock import PackagesLock
+from knowngood.registry import attachments, licences, provenance
+from knowngood.registry import bill_of_materials as sbom
+from knowngood.registry.attachments import Attachment
+from knowngood.registry.image_reference import immutable_tag
+from knowngood.registry.publication import ImageRelease
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from knowngood.core.cell import Cell
+    from knowngood.core.image_record import ImageRecord
+    from knowngood.engine.container_engine import Engine
+    from knowngood.images.pipeline import Pipeline
+    from knowngood.lock.lock_tree import CellLock
+    from knowngood.project.checkout import Project
+    from knowngood.registry.registry_client import Registry
+
+_SHAPING_PATHS = ("matrix.yaml", "docker", "smoke_tests", "templates")
+"""The parts of a checkout that shape an image."""
+
+
+def require_lock(project: Project, cell: Cell) -> CellLock:
+    """Return the lock of a cell; `KnowngoodError` when it has none."""
+    locked = project.tree.load(cell)
+    if locked is None:
+        raise KnowngoodError(f"{cell} has no lock; run `knowngood lock '{cell}'`")
+    return locked
+
+
+def read_base_source(project: Project, locked: CellLock) -> PackagesLock | str:
+    """Return the base of a cell: the lock of a bootstrapped base, or the name of an image that is pulled."""
+    entry = project.matrix.bases[locked.base]
+    if entry.image:
+        return entry.image
+    path = base_image.packages_lock_path(project, locked.base)
+    if not path.exists():
+        raise KnowngoodError(f"base {locked.base} has no {path}; run `knowngood lock --base {locked.base}`")
+    return PackagesLock.parse(path.read_text(), file=str(path))
+
+
+def render_cell_sbom(project: Project, cell: Cell) -> str:
+    """Return the SBOM of a cell from committed files alone."""
+    locked = require_lock(project, cell)
+    return sbom.render_sbom(locked, read_base_source(project, locked), licences.load_licences(project.root))
+
+
+def prepare_release(line: Pipeline, cell: Cell, *, revision: int = 1) -> ImageRelease:
+    """Return a cell as a release.
+
+    Raises:
+        MissingError: the engine has no image of what is committed.
+        KnowngoodError: the cell has no lock, or its newest run did not pass.
+    """
+    project = line.project
+    locked = require_lock(project, cell)
+    base = read_base_source(project, locked)
+    inputs = build_inputs.read_image_shape(
+        project,
+        locked,
+        base_image.read_base_digest(project, locked.base) or "",
+        build_inputs.read_folder_digests(project),
+    ).inputs
+    plan = build_command.BuildPlan(
+        tag=f"knowngood:{cell}",
+        dockerfile=project.tree.cell_folder(cell) / "Dockerfile",
+        context=project.tree.folder,
+        contexts={},
+        inputs=inputs,
+    )
+    image = image_build.find_image(plan, line.engine)
+    if image is None:
+        raise MissingError(
+            f"the engine has no image of {cell} as it is committed; run `knowngood build-matrix '{cell}'`"
+        )
+    run, path = newest_good_run(project, cell, image.digest)
+    record = project.tree.load_record(cell)
+    tools = record.tools if record and record.manifest.digest == image.digest else _tool_versions(line.engine)
+    facts = provenance.BuildFacts(
+        digest=image.digest,
+        inputs=inputs,
+        epoch=build_command.EPOCH,
+        source=read_git_source(project.root),
+        versions={**tools, "knowngood": __version__},
+        builder="embedded-engine" if line.engine.embedded else "engine",
+    )
+    bill_of_materials = sbom.render_sbom(locked, base, licences.load_licences(project.root))
+    return ImageRelease(
+        cell=str(cell),
+        image=image.tag,
+        digest=image.digest,
+        tag=immutable_tag(str(cell), locked.digest, revision),
+        labels={**dockerfile.image_labels(locked), f"{dockerfile.LABEL_PREFIX}inputs": f"sha256:{inputs}"},
+        attachments=(
+            Attachment(media=attachments.SBOM_MEDIA_TYPE, name="sbom.cdx.json", data=bill_of_materials.encode()),
+            Attachment(
+                media=attachments.PROVENANCE_MEDIA_TYPE,
+                name="provenance.intoto.json",
+                data=provenance.render_provenance(locked, base, facts).encode(),
+            ),
+            Attachment(
+                media=attachments.EVIDENCE_MEDIA_TYPE,
+                name=path,
+                data=(json.dumps(run.document(), indent=1, ensure_ascii=False) + "\n").encode(),
+            ),
+        ),
+    )
+
+
+def _tool_versions(engine: Engine) -> dict[str, str]:
+    """Return the versions of this machine's tools, for an image whose record does not name those that built it."""
+    return {"uv": build_inputs.uv_version(), "buildkit": engine.buildkit, "engine": engine.version}
+
+
+def published_digests_unchanged(
+    project: Project, registry: Registry, cells: Iterable[Cell], *, revision: int = 1
+) -> dict[str, str]:
+    """Return cell id -> digest of the cells whose current image the registry has under its tag.
+
+    No engine and no image is read: the digest comes from the record, committed or kept from the build, and the registry
+    gets one small request for each cell.
+    """
+    folders = build_inputs.read_folder_digests(project)
+    chosen = list(cells)
+    recorded = {str(cell): digest for cell in chosen if (digest := recorded_digest(project, cell, folders))}
+    served = published_digests(project, registry, [cell for cell in chosen if str(cell) in recorded], revision=revision)
+    return {name: digest for name, digest in recorded.items() if served[name] == digest}
+
+
+def published_and_proven(
+    project: Project, registry: Registry, cells: Iterable[Cell]
+) -> dict[str, tuple[str, Evidence]]:
+    """Return cell id -> (digest, run) of the cells for which there is nothing to do.
+
+    The registry has their current image, and the newest run of it in `evidence/` passed.
+    """
+    finished = {}
+    chosen = {str(cell): cell for cell in cells}
+    for name, digest in published_digests_unchanged(project, registry, chosen.values()).items():
+        with contextlib.suppress(KnowngoodError):  # no good run of it is known here, so it is built and run
+            finished[name] = digest, newest_good_run(project, chosen[name], digest)[0]
+    return finished
+
+
+def recorded_digest(project: Project, cell: Cell, folders: Mapping[str, str]) -> str | None:
+    """Return the digest of the current image, or `None` without a record or a valid lock."""
+    record = current_record(project, cell, folders)
+    return record.manifest.digest if record else None
+
+
+def current_record(project: Project, cell: Cell, folders: Mapping[str, str]) -> ImageRecord | None:
+    """Return the record of the current image, or `None` without a record or a valid lock."""
+    try:
+        locked = project.tree.load(cell)
+        digest = base_image.read_base_digest(project, locked.base) if locked else None
+        if locked is None or digest is None:
+            return None
+        inputs = build_inputs.read_image_shape(project, locked, digest, folders).inputs
+        record = project.tree.load_record(cell)
+    except UsageError:
+        return None  # `prepare_release` reports what is wrong with it
+    return record if record and record.shape.inputs == inputs else image_build.load_kept_record(inputs)
+
+
+def newest_good_run(project: Project, cell: Cell, digest: str) -> tuple[Evidence, str]:
+    """Return the newest good run of this image and the name of its file.
+
+    Raises `KnowngoodError` when there is none, or when a newer run of the image failed.
+    """
+    runs, left_out = run_evidence.load_cell_evidence(project.evidence, str(cell))
+    of_image = [run for run in runs if run.image == digest and run.where is not RunPlace.BARE]
+    good = [run for run in of_image if run.ok]
+    if not good:
+        reason = f"the last of its {len(of_image)} runs failed" if of_image else "evidence/ has no run of it"
+        ignored = f" (left out: {'; '.join(left_out)})" if left_out else ""
+        raise KnowngoodError(
+            f"{cell}: {digest} is not proven: {reason}{ignored}; run `knowngood smoke '{cell}'` and see what fails"
+        )
+    if of_image[-1] is not good[-1]:
+        raise KnowngoodError(
+            f"{cell}: the newest run of {digest} ({of_image[-1].when}) failed, although an older one passed; "
+            f"run `knowngood smoke '{cell}'`"
+        )
+    return good[-1], f"evidence-{good[-1].when[:10]}-{good[-1].suite[:12]}.json"
+
+
+def read_git_source(root: Path) -> provenance.GitSource | None:
+    """Return the commit of a checkout and the files that shape images and differ from it; `None` outside of git."""
+    commit = _git(root, "rev-parse", "HEAD")
+    if commit is None:
+        return None
+    changed = _git(root, "status", "--porcelain", "--", *_SHAPING_PATHS) or ""
+    origin = _git(root, "config", "--get", "remote.origin.url")
+    remote = redact_credentials(origin) if origin and "://" in origin and not origin.startswith("file:") else None
+    return provenance.GitSource(
+        commit=commit, repository=remote, uncommitted=tuple(line[3:] for line in changed.splitlines())
+    )
+
+
+def _git(root: Path, *words: str) -> str | None:
+    try:
+        process = subprocess.run(
+            ["git", "-C", str(root), *words], check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL
+        )
+    except OSError:
+        return None
+    return process.stdout.rstrip("\n") if process.returncode == 0 else None
+
+
+def lock_tag(project: Project, cell: Cell, revision: int = 1) -> str | None:
+    """Return the immutable tag of a cell's lock, or `None` when it has no lock."""
+    locked = project.tree.load(cell)
+    return immutable_tag(str(cell), locked.digest, revision) if locked else None
+
+
+def published_digests(
+    project: Project, registry: Registry, cells: Iterable[Cell], *, revision: int = 1
+) -> dict[str, str | None]:
+    """Return cell id -> digest that is published for the cell's lock, or `None`.
+
+    This costs one small request for each cell, eight at a time; no image is read. A cell is published already when this
+    is the digest of its current image.
+    """
+    tags = {str(cell): lock_tag(project, cell, revision) for cell in cells}
+    with ThreadPoolExecutor(8) as pool:
+        digests = pool.map(lambda name: registry.digest(name) if name else None, tags.values())
+        return dict(zip(tags, digests, strict=True))

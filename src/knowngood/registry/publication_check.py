@@ -1,0 +1,102 @@
+"""`knowngood publish --verify`: read a published image back, every byte, with the documents attached to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from knowngood.core.errors import KnowngoodError
+from knowngood.core.notify import Notify
+from knowngood.images.dockerfile import LABEL_PREFIX
+from knowngood.registry import attachments, publication
+from knowngood.registry.attachments import Attachment
+
+if TYPE_CHECKING:
+    from knowngood.registry.image_reference import ImageReference
+    from knowngood.registry.registry_client import Registry
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedImage:
+    """An image as a registry serves it, with its attached documents."""
+
+    name: str
+    digest: str
+    size: int
+    """Size of config and layers in bytes."""
+    labels: Mapping[str, str]
+    attached: tuple[Attachment, ...]
+    problems: tuple[str, ...]
+    """Contradictions between the image and its documents; empty when there are none."""
+
+    def document(self) -> dict[str, Any]:
+        """Return the document of `publish --verify --json`."""
+        return {
+            "image": self.name,
+            "digest": self.digest,
+            "bytes": self.size,
+            "labels": dict(self.labels),
+            "attached": [
+                {"name": item.name, "type": item.media, "document": item.document()} for item in self.attached
+            ],
+            "problems": list(self.problems),
+        }
+
+    def text(self) -> str:
+        """Return the lines that `publish --verify` prints."""
+        lines = [f"{self.name}: {self.digest}, {self.size / 1e6:,.1f} MB, every byte read"]
+        lines += [f"  {key} = {value}" for key, value in self.labels.items() if key.startswith(LABEL_PREFIX)]
+        lines += [f"  attached: {item.name} ({item.media})" for item in self.attached]
+        return "\n".join([*lines, *(f"PROBLEM: {item}" for item in self.problems)])
+
+
+def read_published_image(registry: Registry, reference: ImageReference, notify: Notify) -> PublishedImage:
+    """Read a published image; `KnowngoodError` when something is missing or does not have its digest."""
+    manifest = registry.manifest(reference.name)
+    if manifest is None:
+        raise KnowngoodError(f"there is no {reference}")
+    digest = manifest.descriptor.digest
+    config, *layers = manifest.blobs()
+    labels = publication.config_labels(registry.read(config))
+    for number, layer in enumerate(layers, 1):
+        notify(f"reading layer {number} of {len(layers)}, {layer.size / 1e6:,.1f} MB")
+        registry.check(layer)
+    attached = tuple(attachments.fetch_attachments(registry, digest))
+    return PublishedImage(
+        name=str(reference),
+        digest=digest,
+        size=sum(blob.size for blob in (config, *layers)),
+        labels=labels,
+        attached=attached,
+        problems=tuple(find_contradictions(digest, labels, attached)),
+    )
+
+
+def find_contradictions(digest: str, labels: Mapping[str, str], attached: tuple[Attachment, ...]) -> list[str]:
+    """Return where the documents and the labels of an image contradict each other. Pure."""
+    problems = []
+    by_media: dict[str, list[dict[str, Any]]] = {}
+    for item in attached:
+        by_media.setdefault(item.media, []).append(item.document())
+    names = {
+        attachments.SBOM_MEDIA_TYPE: "SBOM",
+        attachments.PROVENANCE_MEDIA_TYPE: "provenance",
+        attachments.EVIDENCE_MEDIA_TYPE: "evidence",
+    }
+    problems += [f"no {name} is attached" for media, name in names.items() if media not in by_media]
+    lock = labels.get(LABEL_PREFIX + "lock")
+    for bill in by_media.get(attachments.SBOM_MEDIA_TYPE, []):
+        properties = {item["name"]: item["value"] for item in bill.get("metadata", {}).get("properties", [])}
+        if properties.get("knowngood:lock") != lock:
+            problems.append(f"the SBOM is of lock {properties.get('knowngood:lock')}, the image's label says {lock}")
+    for statement in by_media.get(attachments.PROVENANCE_MEDIA_TYPE, []):
+        subjects = [subject.get("digest", {}).get("sha256") for subject in statement.get("subject", [])]
+        if subjects != [digest.removeprefix("sha256:")]:
+            problems.append(f"the provenance is of {subjects}, not of this image")
+    for run in by_media.get(attachments.EVIDENCE_MEDIA_TYPE, []):
+        if run.get("image") != digest:
+            problems.append(f"the evidence is of {run.get('image')}, not of this image")
+        elif not run.get("report", {}).get("verdict", {}).get("ok"):
+            problems.append("the evidence is of a run that failed")
+    return problems

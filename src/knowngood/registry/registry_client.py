@@ -1,0 +1,298 @@
+"""A client for one repository of an OCI registry: whole blobs and manifests, checked by their digest.
+
+A request that fails because of the network or a busy registry is tried again, after `Retry-After` where the registry
+states it. A refusal becomes an error with one sentence.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from functools import cached_property
+from http import HTTPStatus
+from typing import IO, TYPE_CHECKING, TypeVar
+from urllib.parse import urljoin, urlsplit
+
+from knowngood.core import retries
+from knowngood.core.errors import KnowngoodError, MissingError, UsageError
+from knowngood.index import index_settings
+from knowngood.registry.image_reference import DIGEST, Repository
+from knowngood.registry.manifests import (
+    INDEX_MEDIA_TYPE,
+    MANIFEST_MEDIA_TYPE,
+    DamagedContentError,
+    Descriptor,
+    RegistryManifest,
+)
+from knowngood.registry.registry_login import RegistryLogin
+
+if TYPE_CHECKING:
+    import requests
+
+_ACCEPT = f"{MANIFEST_MEDIA_TYPE}, {INDEX_MEDIA_TYPE}"
+_RETRY_STATUS = {408, 425, 429, 500, 502, 503, 504}
+_DAMAGED_UPLOAD_CODES = {
+    "DIGEST_INVALID",
+    "SIZE_INVALID",
+    "BLOB_UPLOAD_INVALID",
+    "BLOB_UPLOAD_UNKNOWN",
+    "RANGE_INVALID",
+}
+"""Error codes for an upload that did not arrive as it was sent."""
+_BLOCK_BYTES = 1 << 20
+_LONGEST_WAIT_SECONDS = 120.0
+_TIMEOUT = (20, 300)
+
+ResultT = TypeVar("ResultT")
+OpenBlob = Callable[[], AbstractContextManager[IO[bytes]]]
+
+
+class _RetryLater(Exception):  # noqa: N818  # a reason to try again; the last one becomes the error's text
+    def __init__(self, reason: str, *, wait: float | None = None) -> None:
+        super().__init__(reason)
+        self.wait = wait
+
+
+def _retry_decision(error: Exception) -> bool | float:
+    """Tell stamina whether to try again, or after how many seconds."""
+    import requests
+
+    if isinstance(error, _RetryLater):
+        return True if error.wait is None else error.wait
+    return isinstance(error, requests.RequestException) and not isinstance(
+        error, (requests.exceptions.SSLError, requests.exceptions.InvalidURL, requests.exceptions.MissingSchema)
+    )
+
+
+@dataclass
+class Registry:
+    """A repository that is read and written; `insecure` uses plain HTTP, which is allowed for this machine only."""
+
+    repository: Repository
+    insecure: bool = False
+    attempts: int = 6
+    login: RegistryLogin = field(init=False)
+
+    def __post_init__(self) -> None:
+        if self.insecure and not self.repository.loopback:
+            raise UsageError(f"--insecure is for a registry on this machine, {self.repository.host} is not on it")
+        self.login = RegistryLogin(self.repository.host)
+
+    @cached_property
+    def _session(self) -> requests.Session:
+        import requests
+
+        session = requests.Session()
+        if ca := index_settings.read_index_settings().files.get("ca"):
+            session.verify = str(ca)
+        session.headers.update({"User-Agent": "knowngood", "Accept-Encoding": "identity"})
+        session.trust_env = not self.repository.loopback  # no proxy for a registry on this machine
+        session.auth = lambda request: request  # otherwise requests would send the credentials of .netrc
+        return session
+
+    @cached_property
+    def _base(self) -> str:
+        from docker.auth import INDEX_NAME
+
+        # Docker Hub is the only registry that answers under another host name.
+        name = f"registry-1.{INDEX_NAME}" if self.repository.host == INDEX_NAME else self.repository.host
+        return f"{'http' if self.insecure else 'https'}://{name}/v2/{self.repository.path}/"
+
+    def digest(self, reference: str) -> str | None:
+        """Return the digest of the manifest under a tag, or `None`."""
+        return manifest.descriptor.digest if (manifest := self.manifest(reference)) else None
+
+    def manifest(self, reference: str) -> RegistryManifest | None:
+        """Return the manifest under a tag or a digest, or `None`; `DamagedContentError` when it has another digest."""
+        response = self._request("GET", f"manifests/{reference}", headers={"Accept": _ACCEPT}, absent=True)
+        if response is None:
+            return None
+        media = response.headers.get("Content-Type", "").partition(";")[0]
+        manifest = RegistryManifest(data=response.content, media=media)
+        for name in (reference, response.headers.get("Docker-Content-Digest", "")):
+            if DIGEST.fullmatch(name) and manifest.descriptor.digest != name:
+                raise DamagedContentError(
+                    f"{self.repository} serves other bytes for the manifest {name}: {manifest.descriptor.digest}"
+                )
+        return manifest
+
+    def put_manifest(self, manifest: RegistryManifest, reference: str) -> bool:
+        """Put a manifest under a tag or its digest, and return whether the registry lists it as a referrer itself."""
+        response = self._request(
+            "PUT", f"manifests/{reference}", headers={"Content-Type": manifest.media}, body=manifest.data
+        )
+        return response is not None and "OCI-Subject" in response.headers
+
+    def referrers(self, digest: str) -> RegistryManifest | None:
+        """Return the index of what refers to a manifest, or `None` where the registry has no referrers API."""
+        response = self._request("GET", f"referrers/{digest}", headers={"Accept": INDEX_MEDIA_TYPE}, absent=True)
+        if response is None or response.headers.get("Content-Type", "").partition(";")[0] != INDEX_MEDIA_TYPE:
+            return None
+        return RegistryManifest(data=response.content, media=INDEX_MEDIA_TYPE)
+
+    def has(self, blob: Descriptor) -> bool:
+        """Return whether the registry has the blob with its full length."""
+        response = self._request("HEAD", f"blobs/{blob.digest}", absent=True)
+        return response is not None and response.headers.get("Content-Length", str(blob.size)) == str(blob.size)
+
+    def put(self, blob: Descriptor, opener: OpenBlob) -> None:
+        """Upload a blob; an upload that arrives damaged is sent again."""
+        self._retry(lambda: self._put(blob, opener), f"blobs/{blob.digest}")
+
+    def _put(self, blob: Descriptor, opener: OpenBlob) -> None:
+        upload = self._send("POST", "blobs/uploads/")
+        with opener() as body:
+            headers = {"Content-Type": "application/octet-stream", "Content-Length": str(blob.size)}
+            upload = self._send("PATCH", self._location(upload), headers=headers, body=body)
+        location = self._location(upload)
+        url = f"{location}{'&' if urlsplit(location).query else '?'}digest={blob.digest}"
+        self._send("PUT", url, headers={"Content-Length": "0"})
+
+    def put_bytes(self, data: bytes, media: str) -> Descriptor:
+        """Upload a small blob unless the registry has it, and return its descriptor."""
+        blob = Descriptor.of(data, media)
+        if not self.has(blob):
+            self.put(blob, lambda: contextlib.closing(io.BytesIO(data)))
+        return blob
+
+    def read(self, blob: Descriptor) -> bytes:
+        """Return the bytes of a small blob; `DamagedContentError` when they do not have its digest."""
+        parts: list[bytes] = []
+        self.check(blob, into=parts)
+        return b"".join(parts)
+
+    def check(self, blob: Descriptor, *, into: list[bytes] | None = None) -> None:
+        """Read a whole blob back; `DamagedContentError` when its bytes do not have its digest."""
+
+        def attempt() -> str:
+            parts: list[bytes] = []
+            sha256 = hashlib.sha256()
+            for block in self._blocks(blob.digest):
+                sha256.update(block)
+                if into is not None:
+                    parts.append(block)
+            if into is not None:
+                into[:] = parts
+            return f"sha256:{sha256.hexdigest()}"
+
+        actual = self._retry(attempt, f"blobs/{blob.digest}")
+        if actual != blob.digest:
+            raise DamagedContentError(f"{self.repository} serves other bytes for the blob {blob.digest}: {actual}")
+
+    def _blocks(self, digest: str) -> Iterator[bytes]:
+        with self._send("GET", f"blobs/{digest}", stream=True) as response:
+            yield from response.iter_content(_BLOCK_BYTES)
+
+    def _request(
+        self,
+        method: str,
+        place: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        absent: bool = False,
+    ) -> requests.Response | None:
+        """Send a request, again while that can help; with `absent`, the answer is `None` for what is not there."""
+        try:
+            return self._retry(lambda: self._send(method, place, headers=headers, body=body), place)
+        except _AbsentError:
+            if absent:
+                return None
+            raise
+
+    def _retry(self, attempt: Callable[[], ResultT], place: str) -> ResultT:
+        import requests
+
+        try:
+            for context in retries.retry_attempts(on=_retry_decision, attempts=self.attempts, timeout=600):
+                with context:
+                    return attempt()
+        except (_RetryLater, requests.RequestException) as error:
+            raise MissingError(
+                f"{self.repository.host}: the request failed after {self.attempts} attempts ({place}): {error}; "
+                "the registry keeps what has arrived, so run it again"
+            ) from None
+        raise AssertionError
+
+    def _send(
+        self,
+        method: str,
+        place: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: IO[bytes] | bytes | None = None,
+        stream: bool = False,
+    ) -> requests.Response:
+        """Send one request, and log in when the registry asks for it."""
+        url = urljoin(self._base, place)
+        for may_log_in in (True, False):
+            same_host = urlsplit(url).netloc == urlsplit(self._base).netloc
+            login = {"Authorization": self.login.header} if self.login.header and same_host else {}
+            response = self._session.request(
+                method, url, headers={**(headers or {}), **login}, data=body, stream=stream, timeout=_TIMEOUT
+            )
+            if response.status_code != HTTPStatus.UNAUTHORIZED or not same_host or not may_log_in:
+                break
+            scope = f"repository:{self.repository.path}:pull,push"
+            self.login.answer(self._session, response.headers.get("WWW-Authenticate", ""), scope)
+            if body is not None and not isinstance(body, bytes):
+                body.seek(0)
+        _raise_for_status(response, f"{method} {self.repository} {place.partition('?')[0]}")
+        return response
+
+    def _location(self, response: requests.Response) -> str:
+        location = response.headers.get("Location")
+        if not location:
+            raise KnowngoodError(f"{self.repository.host} names no location for an upload: is it an OCI registry?")
+        return urljoin(response.url, location)
+
+
+class _AbsentError(KnowngoodError):
+    """The registry does not have what was requested."""
+
+
+def _raise_for_status(response: requests.Response, request: str) -> None:
+    if response.ok:
+        return
+    code, message = _registry_error(response)
+    reason = f"{request}: {response.status_code} {message}".strip()
+    if response.status_code in _RETRY_STATUS:
+        raise _RetryLater(reason, wait=_retry_after_seconds(response.headers.get("Retry-After"), reason))
+    if code in _DAMAGED_UPLOAD_CODES and response.request.method != "GET":
+        raise _RetryLater(reason)
+    if response.status_code == HTTPStatus.NOT_FOUND:
+        raise _AbsentError(reason)
+    if response.status_code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+        raise MissingError(f"{reason}; this login may not do that")
+    raise KnowngoodError(f"the registry refuses {reason}")
+
+
+def _registry_error(response: requests.Response) -> tuple[str, str]:
+    """Return the code and the message of the registry's own error."""
+    try:
+        first = response.json()["errors"][0]
+        return str(first.get("code", "")), f"{first.get('code', '')} {first.get('message', '')}"
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return "", str(response.reason or "")
+
+
+def _retry_after_seconds(header: str | None, reason: str) -> float | None:
+    """Return the seconds that `Retry-After` asks for, or `None`; `MissingError` when that is too long to wait."""
+    if not header:
+        return None
+    try:
+        seconds = float(header)
+    except ValueError:
+        try:
+            seconds = (parsedate_to_datetime(header) - datetime.now(UTC)).total_seconds()
+        except (ValueError, TypeError):
+            return None
+    if seconds > _LONGEST_WAIT_SECONDS:
+        raise MissingError(f"{reason}; the registry asks to wait {seconds:.0f} s: run it again then")
+    return max(seconds, 0.0)

@@ -1,0 +1,148 @@
+"""`catalog.json`: everything that the site shows, for programs; its JSON schema is `docs/catalog.schema.json`. Pure.
+
+A reader refuses another major schema. Within one, keys may be added, but none is removed or changes its meaning.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from knowngood.core.errors import UsageError
+
+CATALOG_SCHEMA: Literal["knowngood/catalog/1"] = "knowngood/catalog/1"
+CatalogOutcome = Literal["pass", "fail", "refused", "not-run"]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class CatalogAttention(_Model):
+    """What an attention setting does in a cell."""
+
+    outcome: CatalogOutcome
+    reason: str = ""
+    step_ms: float | None = Field(None, description="median of a training step of 8,192 tokens")
+    peak_bytes: int | None = None
+    length: int | None = Field(None, description="tokens a sequence in that step")
+
+
+class CatalogRun(_Model):
+    """One run of the smoke suite."""
+
+    file: str = Field(description="its path in the folder of evidence")
+    when: str
+    where: str
+    image: str | None = Field(description="digest of the image that ran; null for a bare environment")
+    suite: str
+    gpu: str | None
+    ok: bool
+    quick: bool
+    verdict: str
+    outcomes: dict[str, CatalogOutcome]
+
+
+class CatalogImage(_Model):
+    """A cell's image, by its committed record."""
+
+    digest: str
+    size: int = Field(description="bytes in a registry that has nothing of it")
+    own: int = Field(description="bytes of the layers that no other cell has")
+
+
+class CatalogCell(_Model):
+    """One point of the matrix."""
+
+    id: str
+    axes: dict[str, str]
+    aliases: list[str]
+    in_matrix: bool = Field(description="false: it has runs, but is not in matrix.yaml")
+    tier: Literal["none", "resolved", "built", "trains-on-cpu", "trains-on-gpu"]
+    driver_minimum: str | None = Field(description="the oldest driver for its CUDA release, by NVIDIA's table")
+    reference: str | None = Field(description="the reference of the image for `docker run`")
+    image: CatalogImage | None
+    attention: dict[str, CatalogAttention]
+    evidence: str | None = Field(description="the run that `attention` comes from")
+    runs: list[CatalogRun] = Field(description="the newest runs, the oldest of them first")
+    runs_seen: int | None = Field(None, description="how many runs there are, including those that are not listed")
+
+
+class CatalogLayer(_Model):
+    """A layer of the recorded images."""
+
+    name: str
+    digest: str
+    size: int
+    cells: list[str]
+
+
+class CatalogIncident(_Model):
+    """A known failure with its signatures, cause and remedies."""
+
+    id: str
+    title: str
+    kind: str
+    severity: str
+    component: str
+    signatures: list[str]
+    affected: list[dict[str, str]]
+    because: str
+    fix: list[dict[str, Any]]
+    source: list[str]
+    confidence: str
+
+
+class CatalogTable(_Model):
+    """A table rendered from facts."""
+
+    title: str
+    text: str
+    head: list[str]
+    rows: list[list[str]]
+
+
+class Catalog(_Model):
+    """All data that the site shows."""
+
+    schema_: Literal["knowngood/catalog/1"] = Field(alias="schema")
+    cells: list[CatalogCell]
+    layers: list[CatalogLayer]
+    incidents: list[CatalogIncident]
+    compatibility: list[CatalogTable]
+    left_out: list[str] = Field(description="evidence that could not be read or trusted, with the reasons")
+
+    def render_json(self) -> str:
+        """Return the text of `catalog.json`."""
+        return self.model_dump_json(by_alias=True) + "\n"
+
+
+def render_catalog_schema() -> str:
+    """Return the JSON schema of the file, in which the models have their names without `Catalog`."""
+    schema = Catalog.model_json_schema(by_alias=True)
+    text = json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}, indent=1) + "\n"
+    return re.sub(r'"(#/\$defs/)?Catalog([A-Z]\w*)"', r'"\1\2"', text)
+
+
+def parse_catalog(text: str | bytes, origin: str) -> Catalog:
+    """Parse a catalog; `origin` names it in errors.
+
+    Raises:
+        UsageError: the text is not a catalog, or has another schema.
+    """
+    try:
+        stored = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{origin} is not JSON ({error}); `knowngood site` writes catalog.json") from None
+    schema = stored.get("schema") if isinstance(stored, dict) else None
+    if schema != CATALOG_SCHEMA:
+        raise UsageError(f"{origin}: schema {schema!r}, but this program reads {CATALOG_SCHEMA}")
+    try:
+        return Catalog.model_validate(stored)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise UsageError(f"{origin} is not a valid catalog: {place}: {first['msg']}") from None

@@ -1,0 +1,176 @@
+"""Collects the catalog of a project: its cells, evidence, image records, incidents and facts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from knowngood.core import cell as cells
+from knowngood.core.errors import UsageError
+from knowngood.evidence import run_index, sealed_files
+from knowngood.evidence.cell_standing import CellStanding
+from knowngood.evidence.observed_run import RecordedRun, printable_name
+from knowngood.images import image_sizes
+from knowngood.registry.image_reference import immutable_tag
+from knowngood.reports import catalog, compatibility_tables
+
+if TYPE_CHECKING:
+    from knowngood.compat.factbook import Factbook
+    from knowngood.compat.incident import Incident
+    from knowngood.core.cell import Cell
+    from knowngood.project.checkout import Project
+
+
+LISTED_RUNS = 20
+"""The most runs of a cell that the catalog lists; all of them are counted."""
+CellStandings = Mapping[str, tuple[CellStanding, Sequence[RecordedRun]]]
+"""Cell to its standing and its newest runs."""
+
+
+def read_cell_standings(folder: Path) -> CellStandings:
+    """Read the standing and the newest runs of every cell from a folder of evidence."""
+    return run_index.query_index(
+        folder, lambda it: {name: (standing, it.runs(name, LISTED_RUNS)) for name, standing in it.standings().items()}
+    )
+
+
+def list_tiers(here: Project, standings: CellStandings) -> dict[str, str]:
+    """Return the tier of each cell of the matrix."""
+    locked, nothing = here.tree.locked(), CellStanding()
+    names = map(str, here.matrix.cells)
+    return {name: str(standings.get(name, (nothing,))[0].tier(locked=name in locked)) for name in names}
+
+
+def collect_catalog(  # noqa: PLR0913, PLR0917
+    here: Project,
+    folder: Path,
+    standings: CellStandings,
+    known: Iterable[Incident],
+    book: Factbook,
+    repository: str | None,
+) -> catalog.Catalog:
+    """Return the catalog of a project.
+
+    `folder` is that of the evidence from which `standings` was read. Images are those of `repository`, or local ones.
+    """
+    records = [record for cell in here.matrix.cells if (record := here.tree.load_record(cell))]
+    sizes = image_sizes.measure_images(records)
+    images = {
+        record.cell: catalog.CatalogImage(digest=record.manifest.digest, size=size.size, own=size.own)
+        for record, size in zip(records, sizes.cells, strict=True)
+    }
+    catalog_cells, left_out = collect_catalog_cells(here, folder, book, repository, images, standings)
+    return catalog.Catalog(
+        schema=catalog.CATALOG_SCHEMA,
+        cells=catalog_cells,
+        layers=[
+            catalog.CatalogLayer(name=layer.name, digest=layer.digest, size=layer.size, cells=list(layer.cells))
+            for layer in sizes.layers
+        ],
+        incidents=[_catalog_incident(incident) for incident in known],
+        compatibility=[
+            catalog.CatalogTable(
+                title=title,
+                text=text,
+                head=[name.replace("<br>", " ") for name in head],
+                rows=[list(row) for row in rows],
+            )
+            for title, text, head, rows in compatibility_tables.list_compatibility_tables()
+        ],
+        left_out=left_out,
+    )
+
+
+def collect_catalog_cells(  # noqa: PLR0913, PLR0917
+    here: Project,
+    folder: Path,
+    book: Factbook,
+    repository: str | None = None,
+    images: Mapping[str, catalog.CatalogImage] | None = None,
+    standings: CellStandings | None = None,
+) -> tuple[list[catalog.CatalogCell], list[str]]:
+    """Return the cells of the matrix, then those that only evidence knows; and what was left out, with the reasons."""
+    matrix = here.matrix
+    wanted = {str(cell): cell for cell in matrix.cells}
+    standings = read_cell_standings(folder) if standings is None else standings
+    strays, left_out = _cells_outside_matrix(standings, wanted)
+    left_out += _changed_reproduction_runs(folder)
+    locked = here.tree.locked()
+    catalog_cells = []
+    for name, cell in (wanted | strays).items():
+        standing, runs = standings.get(name, (CellStanding(), []))
+        left_out += standing.left_out
+        document = {
+            "id": name,
+            "axes": {str(axis): value for axis, value in cell.axes().items()},
+            "aliases": [alias for alias, target in matrix.aliases.items() if target == name],
+            "in_matrix": name in wanted,
+            "tier": str(standing.tier(locked=name in locked)),
+            "driver_minimum": book.fact("torch", cell.torch, "driver_minimum"),
+            "reference": _image_reference(here, cell, repository) if name in wanted else None,
+            "image": (images or {}).get(name),
+            "attention": _attention(standing),
+            "evidence": standing.best,
+            "runs": [vars(run) for run in runs],
+            "runs_seen": standing.count,
+        }
+        catalog_cells.append(catalog.CatalogCell.model_validate(document))
+    return catalog_cells, left_out
+
+
+def _cells_outside_matrix(standings: Iterable[str], wanted: Mapping[str, Cell]) -> tuple[dict[str, Cell], list[str]]:
+    """Return the cells that only evidence knows, and why other folders are left out."""
+    strays, left_out = {}, []
+    for name in standings:
+        if name not in wanted:
+            try:
+                strays[name] = cells.parse_cell(name)
+            except UsageError as error:
+                left_out.append(printable_name(f"{name}/: {error}"))
+    return strays, left_out
+
+
+def _changed_reproduction_runs(folder: Path) -> Iterator[str]:
+    """Yield the runs of reproductions whose files have changed since they were stored; pages leave them out."""
+    for path in sorted(folder.glob("incidents/*/*.json")):
+        if defect := sealed_files.find_defect(path, path.read_bytes()):
+            yield printable_name(f"{path.relative_to(folder)}: {defect}")
+
+
+def _image_reference(here: Project, cell: Cell, repository: str | None) -> str | None:
+    """Return the reference by which the image is pulled; a local image has the cell's id as its tag."""
+    if repository is None:
+        return f"knowngood:{cell}"
+    locked = here.tree.load(cell)
+    return f"{repository}:{immutable_tag(str(cell), locked.digest)}" if locked else None
+
+
+def _attention(standing: CellStanding) -> dict[str, dict[str, Any]]:
+    """Return what each attention setting does in a cell, with its figures where there are some."""
+    attention: dict[str, dict[str, Any]] = {}
+    for setting, outcome in standing.attention.items():
+        attention[setting] = {"outcome": outcome, "reason": standing.reasons.get(setting, "")}
+        if figures := standing.figures.get(setting):
+            attention[setting] |= {
+                "step_ms": figures.step_ms,
+                "peak_bytes": figures.peak_bytes,
+                "length": figures.length,
+            }
+    return attention
+
+
+def _catalog_incident(incident: Incident) -> catalog.CatalogIncident:
+    return catalog.CatalogIncident(
+        id=incident.id,
+        title=incident.title,
+        kind=str(incident.kind),
+        severity=str(incident.severity),
+        component=incident.component,
+        signatures=[signature.text for signature in incident.signatures],
+        affected=[{name: str(spec) for name, spec in item.items()} for item in incident.affected],
+        because=incident.because,
+        fix=[fix.document() for fix in incident.fix],
+        source=list(incident.source),
+        confidence=incident.confidence,
+    )

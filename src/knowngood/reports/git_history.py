@@ -1,0 +1,68 @@
+"""Questions to git: which files changed since a commit, and what a file contained at a commit."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+from knowngood.core.errors import MissingError, UsageError
+
+_REQUIREMENTS_LOCK = "requirements.lock"
+
+
+def list_changed_files(root: Path, ref: str) -> list[str]:
+    """Return the paths under `root` that differ from the commit where this branch left `ref`.
+
+    Committed changes count, uncommitted ones, and files that git does not know yet.
+
+    Raises:
+        UsageError: `ref` is not a commit, or has no commit in common with this branch.
+        MissingError: git is not installed.
+    """
+    base = _branch_point(root, ref)
+    changed = _git(root, "diff", "--name-only", "--no-renames", "--relative", "-z", base, "--", ".")
+    new = _git(root, "ls-files", "--others", "--exclude-standard", "-z")
+    return sorted({path for path in (changed + new).split("\0") if path})
+
+
+def has_uv_changed(root: Path, ref: str) -> bool:
+    """Return whether requirements.lock pins another release of uv than where this branch left `ref`."""
+    diff = _git(root, "diff", "--unified=0", _branch_point(root, ref), "--", _REQUIREMENTS_LOCK)
+    return bool(re.search(r"^[+-]uv==", diff, re.MULTILINE))
+
+
+def read_file_at(root: Path, revision: str, path: str, named: str) -> str:
+    """Return the text of a file (its path is relative to `root`) at a revision.
+
+    Raises:
+        UsageError: git has no such revision or file, or cannot be run; `named` is what the user typed.
+    """
+    argv = ["git", "-C", str(root), "show", "--end-of-options", f"{revision}:./{path}"]
+    try:
+        process = subprocess.run(argv, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    except OSError as error:
+        raise UsageError(f"{named}: git cannot be run ({error.strerror})") from None
+    if process.returncode:
+        reason = (process.stderr.strip().splitlines() or ["git gives no reason"])[-1]
+        raise UsageError(f"{named}: neither a file nor a cell at a revision: {reason}")
+    return process.stdout
+
+
+def _branch_point(root: Path, ref: str) -> str:
+    if ref.startswith("-"):
+        raise UsageError(f"--changed-since {ref}: that is not a commit")
+    return _git(root, "merge-base", "--end-of-options", ref, "HEAD").strip()
+
+
+def _git(root: Path, *words: str) -> str:
+    try:
+        process = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        raise MissingError("--changed-since needs git, and there is no git here; install it") from None
+    if process.returncode:
+        reason = (process.stderr.strip().splitlines() or ["they have no commit in common"])[-1]
+        raise UsageError(
+            f"--changed-since: git reports {reason!r}; is it a commit of this clone, and was enough of it fetched?"
+        )
+    return process.stdout

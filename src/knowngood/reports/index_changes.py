@@ -1,0 +1,209 @@
+"""What changed on the package index: locked files that are gone or differ, and new releases of every axis. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from packaging.version import Version
+
+from knowngood.compat import query
+from knowngood.compat.check_answer import CheckVerdict, check_query
+from knowngood.compat.matrix_cells import PublishedCells, packages_of_cell
+from knowngood.compat.pick_answer import pick_cells
+from knowngood.lock.cell_lock import Distribution
+from knowngood.reports.nightly_report import NightlyCheck, NightlyFinding, NightlySeverity
+
+if TYPE_CHECKING:
+    from knowngood.compat.universe import Universe
+    from knowngood.core.cell import Cell
+
+LockedCells = Mapping[str, Sequence[Distribution]]
+"""Cell to the distributions that it locks."""
+
+AXIS_PACKAGES = ("torch", "triton", "transformers", "flash-attn", "flash-attn-4")
+"""The packages of the axes. The framework of a cell is one more."""
+
+_DERIVED = {"torch": ("triton",)}
+"""Package to those whose version follows from its release."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexFile:
+    """A file as the index lists it."""
+
+    sha256: str
+    """Empty when the index states none."""
+    yanked: bool
+
+
+IndexListing = Mapping[str, IndexFile]
+"""The files of one project, by name."""
+
+
+def list_locked_files(locks: LockedCells) -> dict[Distribution, tuple[str, ...]]:
+    """Return every locked file, with the cells that lock it."""
+    cells_by_file: dict[Distribution, list[str]] = {}
+    for cell, distributions in locks.items():
+        for item in distributions:
+            cells_by_file.setdefault(item, []).append(cell)
+    return {item: tuple(cells) for item, cells in sorted(cells_by_file.items())}
+
+
+def judge_locked_files(locks: LockedCells, listings: Mapping[str, IndexListing | str]) -> list[NightlyFinding]:
+    """Return what is wrong with the locked files.
+
+    `listings` has the files of each project, or a text with the reason why they could not be read. Projects with the
+    same reason are one finding.
+    """
+    findings = []
+    for item, cells in list_locked_files(locks).items():
+        listing = listings.get(item.name)
+        if listing is not None and not isinstance(listing, str):
+            findings += [_files_finding(*defect, cells) for defect in _judge_file(item, listing.get(item.file))]
+    by_reason: dict[str, list[str]] = {}
+    for project, listing in sorted(listings.items()):
+        if isinstance(listing, str):
+            by_reason.setdefault(listing.replace(project, "it"), []).append(project)
+    for reason, projects in by_reason.items():
+        names = ", ".join(projects[:3]) + (f" and {len(projects) - 3} more" if len(projects) > 3 else "")
+        findings.append(_files_finding("unanswered", NightlySeverity.UNKNOWN, projects[0], f"{names}: {reason}", ()))
+    return findings
+
+
+def _judge_file(item: Distribution, listed: IndexFile | None) -> Iterable[tuple[str, NightlySeverity, str, str]]:
+    """Yield the kind, severity, subject and text of each defect of a file."""
+    if listed is None:
+        text = f"{item.file} is gone from the index: a build from nothing would fail"
+        yield "gone", NightlySeverity.ERROR, item.file, text
+    elif listed.sha256 and listed.sha256 != item.sha256:
+        text = f"{item.file} has another hash: locked {item.sha256[:12]}, the index has {listed.sha256[:12]}"
+        yield "hash-changed", NightlySeverity.ERROR, item.file, text
+    elif not listed.sha256:
+        yield "no-hash", NightlySeverity.UNKNOWN, item.file, f"{item.file}: the index states no hash for it"
+    if listed and listed.yanked:
+        text = f"{item.name} {item.version} was withdrawn (yanked); {item.file} can still be installed by its hash"
+        yield "yanked", NightlySeverity.ERROR, item.file, text
+
+
+def _files_finding(
+    kind: str, severity: NightlySeverity, subject: str, text: str, cells: tuple[str, ...]
+) -> NightlyFinding:
+    return NightlyFinding(
+        check=NightlyCheck.FILES, kind=kind, severity=severity, subject=subject, text=text, cells=cells
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpstreamRelease:
+    """A release that the committed facts do not have."""
+
+    package: str
+    version: str
+
+    def __str__(self) -> str:
+        return f"{self.package} {self.version}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpstreamAxis:
+    """The releases of one axis, on the index and in the matrix."""
+
+    package: str
+    newest: str | None
+    """The newest final release that has facts."""
+    in_cells: str | None
+    """The newest release that a cell has."""
+    new: tuple[str, ...] = ()
+    """The releases that the committed facts do not have."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReleaseVerdict:
+    """The answer of `check` for a cell in which a new release replaces the cell's own."""
+
+    cell: str
+    verdict: CheckVerdict
+    ids: tuple[str, ...]
+    """The rules and incidents that forbid it."""
+
+
+def list_axis_packages(cells: Iterable[Cell]) -> list[str]:
+    """Return the packages whose releases matter to these cells."""
+    frameworks = {cell.framework_pin[0] for cell in cells if cell.framework_pin}
+    return [*AXIS_PACKAGES, *sorted(frameworks)]
+
+
+def compare_axis(package: str, known: Sequence[str], cells: Iterable[Cell], new: Sequence[str]) -> UpstreamAxis:
+    """Compare an axis with the cells; `known` are all releases that have facts, `new` those that are new among them."""
+    final = [version for version in known if not Version(version).is_prerelease]
+    used = [version for cell in cells if (version := packages_of_cell(cell).get(package, "none")) != "none"]
+    return UpstreamAxis(
+        package=package,
+        newest=max(final, key=Version, default=None),
+        in_cells=max(used, key=Version, default=None),
+        new=tuple(sorted(new, key=Version)),
+    )
+
+
+def judge_release(
+    universe: Universe, published: PublishedCells, release: UpstreamRelease, cells: Iterable[Cell]
+) -> list[ReleaseVerdict]:
+    """Return a verdict for each cell that has the package, with the new release instead of its own."""
+    verdicts = []
+    for cell in cells:
+        pins = packages_of_cell(cell)
+        if pins.get(release.package, "none") == "none":
+            continue
+        kept = {name: pin for name, pin in pins.items() if name not in _DERIVED.get(release.package, ())}
+        packages = {**kept, release.package: release.version}
+        request = query.query_from_document({"gpu": cell.gpu, "python": cell.python, "packages": packages})
+        answer = check_query(universe, request, published, suggest=False)
+        ids = [item.id for item in answer.findings if item.severity == "error"]
+        verdicts.append(ReleaseVerdict(cell=str(cell), verdict=answer.verdict, ids=tuple(dict.fromkeys(ids))))
+    return verdicts
+
+
+def propose_cells(
+    universe: Universe, published: PublishedCells, release: UpstreamRelease, gpus: Iterable[str]
+) -> dict[str, str]:
+    """Return for each GPU the new cell that `pick` makes of a release, or `none: ` and why it makes none."""
+    proposals = {}
+    for gpu in gpus:
+        request = query.query_from_document({"gpu": gpu, "packages": {release.package: release.version}})
+        answer = pick_cells(universe, request, published, count=1)
+        if answer.choices:
+            proposals[gpu] = str(answer.choices[0].cell)
+        elif answer.conflict:
+            reasons = (str(rule["because"]) for clash in answer.conflict for rule in clash.rules)
+            proposals[gpu] = f"none: {next(reasons, 'the demands collide')}"
+        else:
+            proposals[gpu] = "none: facts do not cover it"
+    return proposals
+
+
+def release_finding(
+    release: UpstreamRelease,
+    verdicts: Sequence[ReleaseVerdict],
+    proposals: Mapping[str, str],
+    contracts: Mapping[str, str],
+) -> NightlyFinding:
+    """Return the finding about one new release; `contracts` has those that it breaks, each with an explanation."""
+    fits = [item for item in verdicts if item.verdict in (CheckVerdict.COMPATIBLE, CheckVerdict.VERIFIED)]
+    parts = [f"{release}: fits {len(fits)} of {len(verdicts)} cells" if verdicts else f"{release}: no cell has it"]
+    parts += [f"contract {name}: {text}" for name, text in contracts.items()]
+    cells = list(dict.fromkeys(cell for cell in proposals.values() if not cell.startswith("none: ")))
+    more = f" and {len(cells) - 1} for other GPUs" if len(cells) > 1 else ""
+    parts.append(f"pick makes {cells[0]}{more}" if cells else f"pick makes {next(iter(proposals.values()), 'none')}")
+    if broken := [item for item in verdicts if item.verdict is CheckVerdict.BROKEN]:
+        ids = dict.fromkeys(name for item in broken for name in item.ids)
+        parts.append(f"breaks {len(broken)} ({', '.join(ids)})")
+    return NightlyFinding(
+        check=NightlyCheck.UPSTREAM,
+        kind="release",
+        severity=NightlySeverity.WARNING if contracts else NightlySeverity.INFO,
+        subject=str(release),
+        text="; ".join(parts),
+        cells=tuple(item.cell for item in fits),
+    )

@@ -1,0 +1,236 @@
+"""The nightly checks that need the outside world: an engine (rebuild and suite), the index, vulnerability databases."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from knowngood.core import cell as cells
+from knowngood.core.errors import KnowngoodError, MissingError
+from knowngood.core.notify import Notify
+from knowngood.engine import container_engine as engines
+from knowngood.engine.container_engine import Engine, UnsuitableEngine
+from knowngood.evidence import run_evidence
+from knowngood.evidence.run_evidence import Evidence
+from knowngood.images import verification
+from knowngood.images.verification import VerificationOutcome
+from knowngood.index.artefact import PackageIndex, UnreadableError
+from knowngood.index.package_index import SimpleIndex
+from knowngood.lock import wheelhouse
+from knowngood.registry import audit_services, image_release
+from knowngood.reports import index_changes
+from knowngood.reports.index_changes import IndexFile, IndexListing
+from knowngood.reports.nightly_report import NightlyCheck, NightlyFinding, NightlyResult, NightlySeverity
+from knowngood.reports.nightly_tasks import CheckAttempt, FaultDomain, attempt_from_error
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from knowngood.core.cell import Cell
+    from knowngood.images.pipeline import Pipeline
+    from knowngood.project.checkout import Project
+    from knowngood.registry.vulnerability_audit import AuditReport as Audited
+
+_PARALLEL_REQUESTS = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageChecks:
+    """Rebuilds cells and runs their suites, on the engine of this host or on another one."""
+
+    line: Pipeline | None
+    """`None` when there is no engine; `lacking` then has the reason."""
+    lacking: KnowngoodError | None = None
+    elsewhere: str | None = None
+    """The address of another engine, as in DOCKER_HOST."""
+
+    def rebuild(self, cell: str, notify: Notify, *, elsewhere: bool) -> CheckAttempt:
+        """Build the cell from nothing and compare the result with the committed record."""
+        try:
+            line, where = self._line(elsewhere=elsewhere)
+            verdict = verification.verify_cell(line, cells.parse_cell(cell), notify, cold=False)
+        except KnowngoodError as error:
+            return attempt_from_error(error, self._where(elsewhere=elsewhere))
+        data: dict[str, Any] = {
+            "outcome": str(verdict.outcome),
+            "recorded": verdict.recorded,
+            "rebuilt": verdict.rebuilt,
+            "differences": [{"name": item.name, "files": list(item.files[:20])} for item in verdict.differences],
+        }
+        if verdict.outcome is VerificationOutcome.DIFFERENT:
+            names = ", ".join(item.name for item in verdict.differences)
+            digests = f"{(verdict.rebuilt or '')[:19]} is not {(verdict.recorded or '')[:19]}"
+            text = f"differs from the record: {names} ({digests})"
+            return CheckAttempt(domain=FaultDomain.IMAGE, text=text, where=where, data=data)
+        if verdict.outcome is not VerificationOutcome.SAME:
+            reason = verdict.note or "it has no image.json"
+            data["warning"] = (
+                f"there is nothing to compare a rebuild with: {reason}; `knowngood build --record '{cell}'` records it"
+            )
+        return CheckAttempt(domain=FaultDomain.NONE, text=(verdict.rebuilt or "")[:19], where=where, data=data)
+
+    def suite(self, cell: str, notify: Notify, *, elsewhere: bool) -> CheckAttempt:
+        """Run the suite in the cell's image and keep the evidence; build the image first when the engine lacks it."""
+        try:
+            line, where = self._line(elsewhere=elsewhere)
+            line = replace(line, options=replace(line.options, prove=True, force_smoke=True))
+            result = line.run(cells.parse_cell(cell), notify)
+        except KnowngoodError as error:
+            return attempt_from_error(error, self._where(elsewhere=elsewhere))
+        run = run_evidence.load_evidence(result.evidence) if result.evidence else None
+        if not isinstance(run, Evidence):
+            return attempt_from_error(result.error or KnowngoodError(str(run)), where)
+        verdict = run.report["verdict"]
+        data = {
+            "evidence": f"{run.cell}/{result.evidence.name if result.evidence else ''}",
+            "image": run.image,
+            "failing": next((item["id"] for item in run.report["checks"] if item["outcome"] == "fail"), ""),
+        }
+        return CheckAttempt(domain=_fault_domain(verdict), text=str(verdict["text"]), where=where, data=data)
+
+    def _line(self, *, elsewhere: bool) -> tuple[Pipeline, str]:
+        if self.line is None:
+            raise self.lacking or MissingError("no engine answers")
+        if not elsewhere or self.elsewhere is None:
+            return self.line, "here"
+        return replace(self.line, engine=find_engine_at(self.elsewhere)), self.elsewhere
+
+    def _where(self, *, elsewhere: bool) -> str:
+        return self.elsewhere if elsewhere and self.elsewhere else "here"
+
+
+def _fault_domain(verdict: dict[str, Any]) -> FaultDomain:
+    if verdict["ok"]:
+        return FaultDomain.NONE
+    return FaultDomain(verdict["domain"]) if verdict["domain"] in set(FaultDomain) else FaultDomain.IMAGE
+
+
+def find_engine_at(host: str) -> Engine:
+    """Return the engine at an address (as in DOCKER_HOST); `MissingError` when none there can build."""
+    with _docker_host(host):
+        engine = engines.find_system_engine()
+    if isinstance(engine, UnsuitableEngine):
+        raise MissingError(f"--elsewhere: {engine.reason}")
+    return engine
+
+
+@contextlib.contextmanager
+def _docker_host(host: str) -> Iterator[None]:
+    before = os.environ.get("DOCKER_HOST")
+    os.environ["DOCKER_HOST"] = host
+    try:
+        yield
+    finally:
+        del os.environ["DOCKER_HOST"]
+        if before is not None:
+            os.environ["DOCKER_HOST"] = before
+
+
+@dataclass(frozen=True, kw_only=True)
+class LockedFilesCheck:
+    """Compares the locked files with the package index, with one request a project."""
+
+    here: Project
+    cells: Sequence[Cell]
+    wheelhouse: Path
+    index: PackageIndex | None = None
+
+    def __call__(self, notify: Notify) -> NightlyResult:
+        """Check every locked file; a wheel that was compiled here is checked in the wheelhouse, if it is there."""
+        locks = {str(cell): image_release.require_lock(self.here, cell).distributions for cell in self.cells}
+        locked = index_changes.list_locked_files(locks)
+        compiled_here = [item for item in locked if item.made_here]
+        projects = sorted({item.name for item in locked if not item.made_here})
+        notify(f"reading {len(projects)} projects of the index")
+        source = self.index or SimpleIndex()
+        with ThreadPoolExecutor(_PARALLEL_REQUESTS) as pool:
+            listings = dict(zip(projects, pool.map(lambda name: _read_listing(source, name), projects), strict=True))
+        findings = index_changes.judge_locked_files(locks, listings)
+        in_wheelhouse = [item for item in compiled_here if (self.wheelhouse / item.file).is_file()]
+        for item in in_wheelhouse:
+            wheel = wheelhouse.WheelhouseWheel(path=self.wheelhouse / item.file, version=item.version)
+            try:
+                wheelhouse.check_wheel_hash(wheel, item.sha256)
+            except KnowngoodError as error:
+                findings.append(
+                    NightlyFinding(
+                        check=NightlyCheck.FILES,
+                        kind="hash-changed",
+                        severity=NightlySeverity.ERROR,
+                        subject=item.file,
+                        text=str(error),
+                        cells=locked[item],
+                    )
+                )
+        note = f"{len(locked) - len(compiled_here)} files of {len(projects)} projects"
+        if compiled_here:
+            note += f"; the wheelhouse has {len(in_wheelhouse)} of the {len(compiled_here)} wheels compiled here"
+        kinds = [item.kind for item in findings]
+        outcome = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds)) or "all there"
+        return NightlyResult(check=NightlyCheck.FILES, outcome=outcome, note=note, findings=tuple(findings))
+
+
+def _read_listing(index: PackageIndex, project: str) -> IndexListing | str:
+    """Return the files of a project, or why they could not be read."""
+    try:
+        return {file.name: IndexFile(sha256=file.sha256, yanked=file.yanked) for file in index.files(project)}
+    except UnreadableError as error:
+        # An error that another attempt cannot change: the index no longer has the project, so all its files are gone.
+        return str(error) if error.again else {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditCheck:
+    """Looks up the known vulnerabilities of everything that is locked."""
+
+    here: Project
+    cells: Sequence[Cell]
+    tracker: str
+    """The URL of Debian's security tracker."""
+    earlier: Mapping[str, str] = field(default_factory=dict)
+    """The vulnerabilities in the last report, each with its date there."""
+
+    def __call__(self, notify: Notify) -> NightlyResult:
+        """Return the vulnerabilities that audit.yaml does not accept, and how many of them are new."""
+        try:
+            audited, wheels = audit_services.audit_cells(self.here, self.cells, self.tracker, notify)
+        except MissingError as error:
+            finding = _unanswered_finding(str(error), NightlySeverity.MISSING)
+            return NightlyResult(check=NightlyCheck.AUDIT, outcome="not known", findings=(finding,))
+        findings = vulnerability_findings(audited)
+        subjects = [item.subject for item in findings if item.kind == "vulnerability"]
+        new = [item for item in subjects if item not in self.earlier]
+        gone = [] if audited.unanswered else [item for item in self.earlier if item not in subjects]
+        outcome = f"{len(subjects)} open, {len(new)} new" + (", not all known" if audited.unanswered else "")
+        note = (
+            f"{wheels} wheels and their bases; {len(audited.accepted)} accepted; {len(gone)} gone since the last report"
+        )
+        return NightlyResult(
+            check=NightlyCheck.AUDIT, outcome=outcome, note=note, findings=tuple(findings), data={"gone": gone}
+        )
+
+
+def vulnerability_findings(audited: Audited) -> list[NightlyFinding]:
+    """Return a finding for each vulnerability that is not accepted, and for each service that did not answer."""
+    findings = [
+        NightlyFinding(
+            check=NightlyCheck.AUDIT,
+            kind="vulnerability",
+            severity=NightlySeverity.ERROR,
+            subject=f"{item.package} {item.version} {item.id}",
+            text=f"{item.package} {item.version}: {item.id}, "
+            + (f"fixed in {item.fixed}" if item.fixed else "no fix yet"),
+        )
+        for item in audited.open
+    ]
+    return [*findings, *(_unanswered_finding(reason, NightlySeverity.UNKNOWN) for reason in audited.unanswered)]
+
+
+def _unanswered_finding(reason: str, severity: NightlySeverity) -> NightlyFinding:
+    return NightlyFinding(
+        check=NightlyCheck.AUDIT, kind="unanswered", severity=severity, subject=reason[:40], text=reason
+    )

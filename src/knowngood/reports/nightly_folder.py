@@ -1,0 +1,70 @@
+"""The folder `nightly/`: the reports of earlier runs, and the progress of the present one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from knowngood.core.local_files import write_atomically
+from knowngood.reports.nightly_report import REPORT_SCHEMA, NightlyReport, NightlyResult, render_report_page
+
+_STATE_SCHEMA = "knowngood/nightly-state/1"
+_UNREADABLE = (OSError, ValidationError, ValueError, KeyError, TypeError)
+
+
+def load_reports(folder: Path) -> tuple[list[NightlyReport], list[str]]:
+    """Return the reports of a folder, oldest first, and for each file that cannot be used the reason."""
+    reports, left_out = [], []
+    for path in sorted(folder.glob("[0-9]*-[0-9]*-[0-9]*.json")):
+        try:
+            document = json.loads(path.read_bytes())
+            if document["schema"] != REPORT_SCHEMA:
+                left_out.append(f"{path.name}: schema {document['schema']!r}, but this program reads {REPORT_SCHEMA}")
+                continue
+            report = NightlyReport.model_validate(document)
+        except _UNREADABLE as error:
+            left_out.append(f"{path.name}: not readable as a report ({type(error).__name__})")
+            continue
+        if report.date == path.stem:
+            reports.append(report)
+        else:
+            left_out.append(f"{path.name}: it contains the report of {report.date}")
+    return reports, left_out
+
+
+def save_report(report: NightlyReport, folder: Path) -> Path:
+    """Write the report as JSON and as Markdown, and return the path of the Markdown page."""
+    write_atomically(folder / f"{report.date}.json", report.render_json())
+    page = folder / f"{report.date}.md"
+    write_atomically(page, render_report_page(report))
+    return page
+
+
+class NightlyProgress:
+    """The finished tasks of one date; they are stored after each check, so that an interrupted run can go on."""
+
+    def __init__(self, folder: Path, date: str) -> None:
+        """Read the stored progress of the date, if there is any, and delete that of earlier dates."""
+        self.path = folder / f".{date}.state.json"
+        self.started: str | None = None
+        self.done: dict[str, NightlyResult] = {}
+        try:
+            stored = json.loads(self.path.read_bytes())
+            if stored["schema"] == _STATE_SCHEMA:
+                self.done = {item.task: item for item in map(NightlyResult.model_validate, stored["done"])}
+                self.started = stored["started"]
+        except _UNREADABLE:
+            self.done = {}  # the file is missing or damaged, so the run begins anew
+        for other in folder.glob(".[0-9]*.state.json"):
+            if other.name < self.path.name:
+                other.unlink(missing_ok=True)
+
+    def keep(self, result: NightlyResult, started: str) -> None:
+        """Store one more finished task; `started` is the time at which the run began."""
+        self.done[result.task] = result
+        self.started = started
+        done = [item.model_dump(mode="json") for item in self.done.values()]
+        document = {"schema": _STATE_SCHEMA, "started": started, "done": done}
+        write_atomically(self.path, json.dumps(document, indent=1) + "\n")

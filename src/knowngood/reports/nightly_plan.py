@@ -1,0 +1,269 @@
+"""Plans a nightly run: which cells are rebuilt and which run their suites, the oldest proof first. Pure.
+
+Also finds covering sets of cells, for runs in which not all suites can run (`--pairwise`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from knowngood.core.cell import NO_FRAMEWORK, Axis, Cell
+from knowngood.evidence.run_evidence import Evidence, RunPlace
+from knowngood.reports.nightly_report import NightlyCheck, NightlyReport, NightlyResult, ResultState, task_name
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedCell:
+    """What planning has to know of a cell."""
+
+    id: str
+    inputs: str
+    """The SHA-256 of everything that shapes its image."""
+    recorded: bool = True
+    """Whether it has an image.json; without one there is nothing to compare a rebuild with."""
+    proven: str | None = None
+    """When this very image last passed this very suite on this node (ISO 8601), or `None`."""
+    rebuilt: str | None = None
+    """The last date on which a build from nothing gave the recorded digest, or `None`."""
+    seconds: Mapping[str, float] | None = None
+    """How long each check of it took the last time, by the name of the check."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NightlySettings:
+    """What the user requests of a nightly run."""
+
+    checks: frozenset[NightlyCheck] = frozenset(NightlyCheck)
+    share: int = 2
+    """How many cells are rebuilt."""
+    budget: float | None = None
+    """In seconds; a rebuild or suite that is not expected to end within them is not begun."""
+    expires: int = 7
+    """Days after which a proof no longer counts."""
+    among: frozenset[str] | None = None
+    """The cells whose suites may run (a covering set); `None` for all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NightlyTask:
+    """One check of one subject."""
+
+    check: NightlyCheck
+    cell: PlannedCell | None = None
+    """`None` for a check of the whole project."""
+    key: str = ""
+    """A hash of the inputs."""
+
+    @property
+    def name(self) -> str:
+        """The name of the task in the stored progress."""
+        return task_name(self.check, self.cell.id if self.cell else "")
+
+    @property
+    def estimate(self) -> float:
+        """The expected seconds: what the check took the last time, or 0 when it was never made."""
+        return (self.cell.seconds or {}).get(self.check, 0.0) if self.cell else 0.0
+
+
+def plan_nightly(
+    cells: Sequence[PlannedCell], settings: NightlySettings, now: datetime, project_key: str
+) -> tuple[list[NightlyTask], list[NightlyResult]]:
+    """Return the tasks in their order, and the results of the checks that are not made.
+
+    `project_key` is the key of the checks of the whole project.
+    """
+    tasks = [
+        NightlyTask(check=check, key=project_key)
+        for check in (NightlyCheck.FILES, NightlyCheck.UPSTREAM, NightlyCheck.AUDIT)
+    ]
+    oldest_first = sorted(
+        (cell for cell in cells if cell.recorded), key=lambda cell: (cell.rebuilt or "", cell.proven or "", cell.id)
+    )
+    share, others = oldest_first[: settings.share], oldest_first[settings.share :]
+    tasks += [NightlyTask(check=NightlyCheck.REBUILD, cell=cell, key=cell.inputs) for cell in share]
+    skipped = [_skipped_result(NightlyCheck.REBUILD, cell, f"last {cell.rebuilt or 'never'}") for cell in others]
+    skipped += [
+        _skipped_result(NightlyCheck.REBUILD, cell, "it has no image.json") for cell in cells if not cell.recorded
+    ]
+    for cell in sorted(cells, key=lambda cell: (cell.proven or "", cell.id)):
+        if is_proof_valid(cell.proven, now, settings.expires):
+            days = (now - datetime.fromisoformat(str(cell.proven))).days
+            note = f"{days} d old, expires in {settings.expires - days}"
+            skipped.append(_skipped_result(NightlyCheck.SUITE, cell, note, ResultState.PROVEN))
+        elif settings.among is not None and cell.id not in settings.among:
+            skipped.append(_skipped_result(NightlyCheck.SUITE, cell, "not in the pairwise set"))
+        else:
+            tasks.append(NightlyTask(check=NightlyCheck.SUITE, cell=cell, key=cell.inputs))
+    checks = settings.checks
+    return [task for task in tasks if task.check in checks], [item for item in skipped if item.check in checks]
+
+
+def _skipped_result(
+    check: NightlyCheck, cell: PlannedCell, note: str, state: ResultState = ResultState.LEFT
+) -> NightlyResult:
+    return NightlyResult(check=check, subject=cell.id, key=cell.inputs, state=state, outcome=str(state), note=note)
+
+
+def fits_budget(task: NightlyTask, spent: float, settings: NightlySettings) -> bool:
+    """Return whether a task may begin after `spent` seconds; checks of the whole project always may."""
+    if task.cell is None or settings.budget is None:
+        return True
+    return spent < settings.budget and spent + task.estimate <= settings.budget
+
+
+def result_without_time(task: NightlyTask, settings: NightlySettings) -> NightlyResult:
+    """Return the result of a cell's task that does not fit into the budget."""
+    assert task.cell is not None  # noqa: S101  # only tasks of cells count against the budget
+    return _skipped_result(task.check, task.cell, f"no time left of {(settings.budget or 0) / 60:g} min")
+
+
+def is_proof_valid(proven: str | None, now: datetime, days: int) -> bool:
+    """Return whether there is a proof and it is younger than this number of days."""
+    return proven is not None and now - datetime.fromisoformat(proven) < timedelta(days=days)
+
+
+def find_proof(
+    runs: Iterable[Evidence], image: str | None, node: Mapping[str, Any], *, gpus: bool, quick: bool
+) -> str | None:
+    """Return when this very image last passed its suite on this node, or `None`.
+
+    A run on a GPU also proves the CPU, and a full run also proves a quick one. The suite is part of the image, so the
+    same digest implies the same suite.
+    """
+    passed = [
+        run.when
+        for run in runs
+        if run.ok
+        and image is not None
+        and run.image == image
+        and run.node == node
+        and run.where is not RunPlace.BARE
+        and (run.where is RunPlace.CONTAINER_GPU or not gpus)
+        and (quick or not run.quick)
+    ]
+    return max(passed, key=datetime.fromisoformat, default=None)
+
+
+def find_last_rebuild(reports: Iterable[NightlyReport], cell: str, inputs: str) -> str | None:
+    """Return the last date on which a build from nothing, of the same inputs, gave the recorded digest."""
+    return max(
+        (
+            report.date
+            for report in reports
+            for result in report.results
+            if (result.check, result.subject, result.key) == (NightlyCheck.REBUILD, cell, inputs)
+            and result.state is ResultState.DONE
+            and result.outcome in ("same", "flaky")
+        ),
+        default=None,
+    )
+
+
+def list_durations(reports: Sequence[NightlyReport], cell: str) -> dict[str, float]:
+    """Return the seconds that each check of a cell took the last time, by the name of the check."""
+    return {
+        str(result.check): result.seconds
+        for report in sorted(reports, key=lambda report: report.date)
+        for result in report.results
+        if result.subject == cell and result.state is ResultState.DONE
+    }
+
+
+def list_remaining_tasks(tasks: Iterable[NightlyTask], done: Mapping[str, NightlyResult]) -> list[NightlyTask]:
+    """Return the tasks that an interrupted run has yet to do.
+
+    These include tasks whose inputs have changed since, and tasks that got no answer.
+    """
+    remaining = []
+    for task in tasks:
+        result = done.get(task.name)
+        if result is None or result.key != task.key or has_unanswered([result]):
+            remaining.append(task)
+    return remaining
+
+
+def has_unanswered(results: Collection[NightlyResult]) -> bool:
+    """Return whether a service did not answer, or this host lacks something for a check."""
+    return any(finding.severity in ("unknown", "missing") for result in results for finding in result.findings)
+
+
+PAIRWISE_AXES = (Axis.GPU, Axis.TORCH, Axis.TRANSFORMERS, Axis.FLASH_ATTN, Axis.PYTHON, Axis.FRAMEWORK)
+"""All axes but CUDA and triton, which follow from torch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoveringSet:
+    """Combinations of cell and attention setting in which every pair of values occurs."""
+
+    rows: tuple[tuple[str, str], ...]
+    """(cell, setting)"""
+    combinations: int
+    """How many combinations there are in all."""
+    pairs: int
+    """How many pairs of values the rows cover, which are all pairs that occur in any cell."""
+
+    @property
+    def cells(self) -> frozenset[str]:
+        """The ids of the cells to run."""
+        return frozenset(cell for cell, _ in self.rows)
+
+
+def find_covering_set(settings: Mapping[Cell, Sequence[str]]) -> CoveringSet:
+    """Return a small set of rows in which every pair of values occurs: of two axes, or of an axis and a setting.
+
+    `settings` has the attention settings that are tested in each cell.
+    """
+    rows = {(*_axis_values(cell), name): str(cell) for cell, names in settings.items() for name in names}
+    chosen = _choose_rows(sorted(rows, key=_shuffle_key))
+    return CoveringSet(
+        rows=tuple(sorted((rows[row], row[-1]) for row in chosen)),
+        combinations=len(rows),
+        pairs=len(list_value_pairs(chosen)),
+    )
+
+
+def _choose_rows(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Choose greedily: always the row with the most pairs that are still missing, until none is missing.
+
+    The number of missing pairs in a row only falls. So when the recomputed number of the top row is still the greatest,
+    no other row needs to be recomputed.
+    """
+    row_pairs = [frozenset(list_value_pairs([row])) for row in rows]
+    missing = set().union(*row_pairs)
+    heap = [(-len(pairs), index) for index, pairs in enumerate(row_pairs)]
+    heapq.heapify(heap)
+    chosen = []
+    while missing:
+        _, index = heapq.heappop(heap)
+        adds = len(row_pairs[index] & missing)
+        if heap and -adds > heap[0][0]:
+            heapq.heappush(heap, (-adds, index))
+        else:
+            chosen.append(rows[index])
+            missing -= row_pairs[index]
+    return chosen
+
+
+def _shuffle_key(row: tuple[str, ...]) -> bytes:
+    """Return a sort key that is stable but arbitrary, so that equal rows are not all of the first GPU."""
+    return hashlib.sha256(repr(row).encode()).digest()
+
+
+def list_value_pairs(rows: Sequence[Sequence[str]]) -> set[tuple[int, str, int, str]]:
+    """Return the pairs of values in these rows, each value with its column."""
+    return {
+        (first, row[first], second, row[second])
+        for row in rows
+        for first in range(len(row))
+        for second in range(first + 1, len(row))
+    }
+
+
+def _axis_values(cell: Cell) -> tuple[str, ...]:
+    axes = cell.axes()
+    return tuple(axes.get(axis, NO_FRAMEWORK) for axis in PAIRWISE_AXES)

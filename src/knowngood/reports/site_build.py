@@ -1,0 +1,181 @@
+"""Makes all files of the site out of the catalog, the pages, the answers for each GPU and the incidents' signatures."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from knowngood.compat import knowledge
+from knowngood.compat.universe import ATTENTION
+from knowngood.core import local_files, worker_pool
+from knowngood.core.local_files import cache_folder, write_atomically
+from knowngood.reports import catalog_collection, site_incidents, site_pages, site_questions, site_verdicts
+
+if TYPE_CHECKING:
+    from knowngood.compat.incident import Incident
+    from knowngood.core.cell import Cell
+    from knowngood.project.checkout import Project
+    from knowngood.reports.catalog import Catalog
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuiltSite:
+    """The files of a site by name, and the catalog that they show."""
+
+    files: dict[str, str]
+    catalog: Catalog
+
+
+def build_site(
+    here: Project,
+    evidence: Path,
+    incidents: Sequence[Incident],
+    repository: str | None,
+    runs_at: str | None = None,
+) -> BuiltSite:
+    """Make all files of the site.
+
+    `repository` is where the images are published (`None`: they are local), `runs_at` the URL of the evidence.
+    """
+    known = _read_knowledge()
+    standings = catalog_collection.read_cell_standings(evidence)
+    templates = (
+        here.templates / "site" if (here.templates / "site").is_dir() else local_files.data_folder() / "templates/site"
+    )
+    with computed_tables(known, catalog_collection.list_tiers(here, standings)) as answers:
+        # The pages are made here while the worker processes compute the tables.
+        catalog = catalog_collection.collect_catalog(
+            here, evidence, standings, incidents, known.universe.space.book, repository
+        )
+        files = site_pages.render_site(catalog, templates, site_incidents.render_incident_bodies(incidents), runs_at)
+        files["data/signatures.js"] = render_page_script("signatures", site_incidents.browser_signatures(incidents))
+        files["data/find.js"] = render_page_script("find", _find_page_data(known, catalog))
+        for gpu, table in answers():
+            files[f"data/{gpu}.js"] = render_page_script(gpu, table)
+    return BuiltSite(files=files, catalog=catalog)
+
+
+def _find_page_data(known: knowledge.CompatKnowledge, catalog: Catalog) -> dict[str, Any]:
+    """Return the choices of the form on the first page, and what the page shows of each cell."""
+    gpus = known.universe.gpus
+    return {
+        "gpus": [{"sm": sm, "family": gpus.family(sm), "cards": list(gpus.sections[sm][1])} for sm in gpus.names],
+        "attention": list(ATTENTION),
+        "frameworks": site_verdicts.list_frameworks(known.published),
+        "drivers": site_verdicts.list_drivers(known.universe),
+        "minimum": site_verdicts.list_minimum_drivers(known.universe),
+        "cells": {
+            cell.id: {
+                "tier": cell.tier,
+                "reference": cell.reference,
+                "driver": cell.driver_minimum,
+                "transformers": cell.axes["transformers"],
+                "framework": cell.axes.get("framework", ""),
+            }
+            for cell in catalog.cells
+            if cell.in_matrix
+        },
+    }
+
+
+@contextmanager
+def computed_tables(
+    known: knowledge.CompatKnowledge, tiers: Mapping[str, str]
+) -> Iterator[Callable[[], Iterator[tuple[str, dict[str, Any]]]]]:
+    """Begin to compute the table of answers for each GPU, in worker processes; yield a function that waits for them.
+
+    A table is taken from the cache when nothing that decides it has changed.
+    """
+    names = known.universe.gpus.names
+    common = _common_key(known)
+    keys = {name: _gpu_key(common, name, known.published.cells, tiers) for name in names}
+    tables = {name: cached for name in names if (cached := _read_cached(keys[name])) is not None}
+    missing = [name for name in names if name not in tables]
+    # Neighbouring GPUs share work, so they go in pairs; the newest take longest and therefore begin.
+    pairs = [missing[place : place + 2] for place in range(0, len(missing), 2)][::-1]
+    with worker_pool.process_pool(len(pairs)) as pool:
+        running = {
+            name: task for pair in pairs for task in [pool.submit(_compute_tables, tiers, pair)] for name in pair
+        }
+
+        def answers() -> Iterator[tuple[str, dict[str, Any]]]:
+            for name in names:
+                if name in running:
+                    tables[name] = running[name].result()[name]
+                    write_atomically(_cache_path(keys[name]), json.dumps(tables[name]))
+                yield name, tables[name]
+
+        yield answers
+
+
+@cache
+def _read_knowledge() -> knowledge.CompatKnowledge:
+    """Load the knowledge once; worker processes that are forked afterwards have it without loading it."""
+    return knowledge.load_knowledge()
+
+
+def _compute_tables(tiers: Mapping[str, str], gpus: Iterable[str]) -> dict[str, Any]:
+    known = _read_knowledge()
+    cells, settings = known.published.cells, list(ATTENTION)
+    tables = {}
+    for gpu in gpus:
+        table = site_verdicts.GpuAnswerTable(
+            universe=known.universe, published=site_questions.GpuCells(cells=cells, gpu=gpu, tiers=tiers)
+        )
+        tables[gpu] = table.document(
+            settings, site_verdicts.list_minor_releases(known.universe), site_verdicts.list_frameworks(known.published)
+        )
+    return tables
+
+
+def _common_key(known: knowledge.CompatKnowledge) -> str:
+    """Return a hash of what decides the answers for every GPU: the data files, the cards and the program."""
+    root = local_files.data_folder()
+    program = Path(__file__).resolve().parent.parent
+    digest = hashlib.sha256()
+    for base, paths in (
+        (root, [path for name in ("facts", "rules", "incidents") for path in (root / name).rglob("*")]),
+        (program, program.rglob("*.py")),
+    ):
+        for path in sorted(path for path in paths if path.is_file()):
+            digest.update(f"{path.relative_to(base)}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
+    digest.update(repr(known.universe.gpus.sections).encode())
+    return digest.hexdigest()
+
+
+def _gpu_key(common: str, gpu: str, cells: Iterable[Cell], tiers: Mapping[str, str]) -> str:
+    """Return the cache key of a GPU's table: with its cells in order, their tiers, and all Pythons and frameworks."""
+    lines = [f"{cell} {tiers.get(str(cell), '')}" for cell in cells if cell.gpu == gpu]
+    pythons = list(dict.fromkeys(cell.python for cell in cells))
+    pins = sorted({(cell.framework, cell.transformers) for cell in cells if cell.framework_pin})
+    return hashlib.sha256(repr((common, gpu, lines, pythons, pins)).encode()).hexdigest()
+
+
+def _cache_path(key: str) -> Path:
+    return cache_folder() / "site" / f"{key[:32]}.json"
+
+
+def _read_cached(key: str) -> dict[str, Any] | None:
+    try:
+        table: dict[str, Any] = json.loads(_cache_path(key).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return table
+
+
+_SCRIPT_ESCAPES = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
+
+
+def render_page_script(name: str, value: Any) -> str:
+    """Return a script that sets `knowngood.NAME`, in which no text can end the script element or begin another.
+
+    A page that is opened as a file can load a script; it could not request JSON, which `file://` refuses.
+    """
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":")).translate(_SCRIPT_ESCAPES)
+    return f"(globalThis.knowngood ??= {{}})[{json.dumps(name)}]={text};\n"

@@ -1,0 +1,107 @@
+"""Writes the folder of a site, and reads the `catalog.json` of a site from a folder, a file or a URL.
+
+A site is made beside the old one, which it then replaces as a whole; unchanged files are hard links to the old ones.
+Between the two renames the folder does not exist for an instant; when a run is killed there, the next one repairs it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from knowngood.core.errors import KnowngoodError, NetworkError, UsageError, error_from_os
+from knowngood.reports.catalog import Catalog, parse_catalog
+
+SITE_MARKER = "catalog.json"
+
+
+def write_site(folder: Path, files: Mapping[str, str]) -> list[str]:
+    """Make `folder` contain exactly these files, and return the names of those that are new or changed.
+
+    Raises:
+        UsageError: the folder contains something other than a site.
+    """
+    folder = folder.absolute()
+    aside = folder.with_name(f".{folder.name}.old")
+    if not folder.exists() and aside.exists():
+        aside.rename(folder)
+    _require_site_folder(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    new = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.new."))
+    try:
+        new.chmod(0o755)
+        changed = [name for name, text in files.items() if _write_or_link(new / name, text.encode(), folder / name)]
+        if not changed and folder.is_dir() and sum(1 for path in folder.rglob("*") if path.is_file()) == len(files):
+            return []
+        if aside.exists():
+            shutil.rmtree(aside)
+        if folder.exists():
+            folder.rename(aside)
+        new.rename(folder)
+        shutil.rmtree(aside, ignore_errors=True)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+    return changed
+
+
+def _require_site_folder(folder: Path) -> None:
+    """Refuse to replace what is not a site."""
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise UsageError(f"{folder} is not a folder; name one for the site, as in -o public")
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / SITE_MARKER).is_file():
+        raise UsageError(
+            f"{folder} contains something other than a site; name a folder that is empty or does not exist"
+        )
+
+
+def _write_or_link(path: Path, data: bytes, old: Path) -> bool:
+    """Write the file, or link it to the old one when that has the same bytes; return whether it was written."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if old.is_file() and not old.is_symlink() and old.stat().st_size == len(data) and old.read_bytes() == data:
+        os.link(old, path)
+        return False
+    path.write_bytes(data)
+    return True
+
+
+CATALOG_LIMIT = 200_000_000
+"""In bytes; a catalog of 500 cells with 5,000 runs has about five million."""
+
+
+def load_catalog(origin: str) -> Catalog:
+    """Load a catalog from a URL, a file, or the folder of a site.
+
+    Raises:
+        UsageError: there is no such file, or it is not a catalog that this program can read.
+        NetworkError: the URL cannot be read.
+    """
+    if origin.startswith(("http://", "https://")):
+        return parse_catalog(_download(origin), origin)
+    path = Path(origin)
+    path = path / "catalog.json" if path.is_dir() else path
+    try:
+        return parse_catalog(path.read_bytes(), origin)
+    except FileNotFoundError:
+        raise UsageError(f"there is no file {path}") from None
+    except OSError as error:
+        raise error_from_os(error) or KnowngoodError(f"{path} cannot be read: {error}") from None
+
+
+def _download(url: str) -> bytes:
+    import requests
+
+    try:
+        with requests.get(url, timeout=30, stream=True) as answer:
+            if answer.status_code != requests.codes.ok:
+                raise NetworkError(f"{url} answers with {answer.status_code} {answer.reason}")
+            data = bytearray()
+            for part in answer.iter_content(1 << 20):
+                data += part
+                if len(data) > CATALOG_LIMIT:
+                    raise UsageError(f"{url} is larger than {CATALOG_LIMIT:,} bytes; that is not a catalog")
+            return bytes(data)
+    except requests.RequestException as error:
+        raise NetworkError(f"{url} cannot be read: {error}") from None

@@ -1,0 +1,200 @@
+"""Renders the pages of the site from a catalog. Pure, apart from reading the templates.
+
+A matrix that is too large for one page is split: by GPU, then by torch, then into parts of equal length.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from knowngood.compat.universe import ATTENTION
+from knowngood.evidence.run_evidence import Tier
+from knowngood.reports import catalog as catalogs
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+    from knowngood.reports.catalog import Catalog, CatalogCell
+
+OUTCOME_GLYPHS = {"pass": "✓", "fail": "✗", "refused": "⊘", "not-run": "·"}
+OUTCOME_MEANINGS = {
+    "pass": "trains; its own kernels ran",
+    "fail": "wrong or broken",
+    "refused": "refuses with an error",
+    "not-run": "cannot run here",
+}
+TIER_MEANINGS = {
+    Tier.TRAINS_ON_GPU: "trains on a GPU",
+    Tier.TRAINS_ON_CPU: "trains on a CPU",
+    Tier.BUILT: "built, not seen training",
+    Tier.RESOLVED: "locked, not built",
+    Tier.NONE: "not locked",
+}
+FIRST_PAGE_CELLS = 40
+"""The most cells for which the first page shows the matrix itself."""
+
+
+def render_site(
+    catalog: Catalog, templates: Path, incidents: Mapping[str, str], runs_at: str | None = None
+) -> dict[str, str]:
+    """Return the text of every file of the site that follows from the catalog, by its name.
+
+    `incidents` has the body of each incident's page as HTML, `runs_at` is the URL of the folder of evidence.
+    """
+    environment = site_templates(templates)
+    environment.globals.update(
+        glyphs=OUTCOME_GLYPHS,
+        meanings=OUTCOME_MEANINGS,
+        tiers=TIER_MEANINGS,
+        settings=list(ATTENTION),
+        greatest=greatest_figures,
+        runs_at=runs_at,
+    )
+    matrix_pages = split_matrix(catalog.cells)
+    matrix = {"figures": _bar_scale(catalog), "sheet": None, "sheets": [], "left": [], "cells": catalog.cells}
+    pages: dict[str, tuple[str, dict[str, Any]]] = {
+        "index.html": ("index.html.j2", {"small": len(catalog.cells) <= FIRST_PAGE_CELLS}),
+        "matrix.html": ("matrix.html.j2", matrix | {"sheets": matrix_pages, "left": catalog.left_out}),
+        "compatibility.html": ("compatibility.html.j2", {}),
+        "sizes.html": ("sizes.html.j2", {}),
+        "diagnose.html": ("diagnose.html.j2", {}),
+        "incidents/index.html": ("incidents.html.j2", {"kinds": _incidents_by_kind(catalog)}),
+    }
+    for part in matrix_pages:
+        pages[f"matrix/{part.name}.html"] = "matrix.html.j2", matrix | {"sheet": part, "cells": part.cells}
+    files = {name: _render_page(environment, name, template, catalog, more) for name, (template, more) in pages.items()}
+    for cell in catalog.cells:
+        name = f"cells/{cell.id}.html"
+        more = {
+            "cell": cell,
+            "history": run_history(cell),
+            "layers": [it for it in catalog.layers if cell.id in it.cells],
+        }
+        files[name] = _render_page(environment, name, "cell.html.j2", catalog, more)
+    titles = {incident.id: incident.title for incident in catalog.incidents}
+    for incident, html in incidents.items():
+        name = f"incidents/{incident}.html"
+        files[name] = _render_page(
+            environment, name, "incident.html.j2", catalog, {"title": titles[incident], "html": html}
+        )
+    static = sorted(path for pattern in ("*.css", "*.js") for path in (templates / "static").glob(pattern))
+    files |= {f"static/{path.name}": path.read_text(encoding="utf-8") for path in static}
+    return files | {"catalog.json": catalog.render_json(), "catalog.schema.json": catalogs.render_catalog_schema()}
+
+
+def _render_page(environment: Environment, name: str, template: str, catalog: Catalog, more: Mapping[str, Any]) -> str:
+    root = "../" * name.count("/")
+    return environment.get_template(template).render(catalog=catalog, root=root, page=name, **more)
+
+
+@cache
+def site_templates(templates: Path) -> Environment:
+    """Return the Jinja environment of the templates in a folder; every value that is filled in is escaped."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(templates),
+        undefined=StrictUndefined,
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["gigabytes"] = lambda size: f"{size / 1e9:.2f} GB"
+    environment.filters["megabytes"] = lambda size: f"{size / 1e6:,.1f} MB"
+    return environment
+
+
+def _bar_scale(catalog: Catalog) -> dict[str, float]:
+    """Return the greatest figures of all cells, which have the longest bars."""
+    every = [item for cell in catalog.cells for item in cell.attention.values() if item.step_ms]
+    return {
+        "ms": max((item.step_ms or 0 for item in every), default=1),
+        "bytes": max((item.peak_bytes or 0 for item in every), default=1),
+    }
+
+
+def greatest_figures(cell: CatalogCell) -> dict[str, float]:
+    """Return the greatest figures of a cell, which have the longest bars, and how many settings have figures."""
+    every = [item for item in cell.attention.values() if item.step_ms]
+    return {
+        "ms": max((item.step_ms or 0 for item in every), default=1),
+        "bytes": max((item.peak_bytes or 0 for item in every), default=1),
+        "rows": len(every),
+    }
+
+
+def _incidents_by_kind(catalog: Catalog) -> list[tuple[str, list[catalogs.CatalogIncident]]]:
+    kinds: dict[str, list[catalogs.CatalogIncident]] = {}
+    for incident in catalog.incidents:
+        kinds.setdefault(incident.kind, []).append(incident)
+    return sorted(kinds.items())
+
+
+def run_history(cell: CatalogCell) -> Sequence[Mapping[str, Any]]:
+    """Return the runs of a cell, newest first, each with the changes since the last run in the same kind of place."""
+    history: list[dict[str, Any]] = []
+    last: dict[str, catalogs.CatalogRun] = {}
+    for run in cell.runs:
+        before = last.get(run.where)
+        changed = []
+        if before and before.ok != run.ok:
+            changed.append("turned green" if run.ok else "turned red")
+        if before and before.image != run.image:
+            changed.append("another image")
+        if before and before.suite != run.suite:
+            changed.append("another suite")
+        last[run.where] = run
+        history.append({"run": run, "changed": changed})
+    return history[::-1]
+
+
+CELLS_PER_PAGE = 200
+"""The most cells on a page. A page of 500 cells had 3 MB, and 60,000 nodes for a screen reader."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatrixPage:
+    """One page of a matrix that is split into several."""
+
+    name: str
+    title: str
+    cells: Sequence[CatalogCell]
+
+    def tiers(self) -> dict[str, int]:
+        """Count the cells of this page by tier."""
+        return Counter(cell.tier for cell in self.cells)
+
+    def outcomes(self, setting: str) -> dict[str, int]:
+        """Count the cells of this page by what they do under a setting."""
+        return Counter(cell.attention[setting].outcome for cell in self.cells if setting in cell.attention)
+
+
+def split_matrix(cells: Sequence[CatalogCell]) -> list[MatrixPage]:
+    """Return the pages of the matrix; none when a single page is enough."""
+    if len(cells) <= CELLS_PER_PAGE:
+        return []
+    pages = []
+    for gpu, of_gpu in _grouped(cells, lambda cell: cell.axes["gpu"]).items():
+        if len(of_gpu) <= CELLS_PER_PAGE:
+            pages.append(MatrixPage(name=gpu, title=gpu, cells=of_gpu))
+            continue
+        for torch, group in _grouped(of_gpu, lambda cell: cell.axes["torch"]).items():
+            parts = [group[begin : begin + CELLS_PER_PAGE] for begin in range(0, len(group), CELLS_PER_PAGE)]
+            for number, part in enumerate(parts, 1):
+                name, title = f"{gpu}-torch{torch}", f"{gpu}, torch {torch}"
+                if len(parts) > 1:
+                    name, title = f"{name}-{number}", f"{title}, part {number} of {len(parts)}"
+                pages.append(MatrixPage(name=name, title=title, cells=part))
+    return pages
+
+
+def _grouped(cells: Iterable[CatalogCell], key: Callable[[CatalogCell], str]) -> Mapping[str, list[CatalogCell]]:
+    groups: dict[str, list[CatalogCell]] = {}
+    for cell in cells:
+        groups.setdefault(key(cell), []).append(cell)
+    return groups

@@ -1,1 +1,0 @@
-"""Known failures made to happen, and their cures."""

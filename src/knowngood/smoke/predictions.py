@@ -1,0 +1,72 @@
+"""The outcomes that the smoke suite should have for a cell, predicted by `rules/smoke.yaml`.
+
+The suite compares each prediction with what it observed. Where they disagree, one of them is wrong and the run fails.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from knowngood.core import yaml_document
+from knowngood.core.cell import Cell
+from knowngood.core.errors import InputError, UsageError
+from knowngood.core.selection import CellFilter
+
+PredictedOutcome = Literal["pass", "fail", "refused", "not-run"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """The outcome of the checks whose id matches a glob, in some cells and on some device (`None`: in all, on any)."""
+
+    check: str
+    outcome: PredictedOutcome
+    because: str
+    source: str
+    when: CellFilter | None
+    device: str | None
+
+
+@cache
+def load_predictions(root: Path) -> list[Prediction]:
+    """Read `rules/smoke.yaml` below a project's root; raises `InputError` with the line of each defect."""
+    name = "rules/smoke.yaml"
+    return parse_predictions((root / name).read_text(encoding="utf-8"), name)
+
+
+def parse_predictions(text: str, file: str) -> list[Prediction]:
+    """Return the predictions in a file's text; raises `InputError` with the line of each defect."""
+    from knowngood.smoke.prediction_file import validate_prediction_items  # it imports pydantic
+
+    source = yaml_document.parse_yaml(text, file)
+    predictions = []
+    for index, item in enumerate(validate_prediction_items(source)):
+        try:
+            when = CellFilter(item.when) if item.when else None
+        except UsageError as error:
+            raise InputError([source.problem((index, "when"), str(error))]) from None
+        predictions += [
+            Prediction(
+                check=check,
+                outcome=item.outcome,
+                because=item.because,
+                source=item.source,
+                when=when,
+                device=item.device,
+            )
+            for check in item.check
+        ]
+    return predictions
+
+
+def predictions_for_cell(predictions: list[Prediction], cell: Cell, *, gpu: bool) -> dict[str, dict[str, str]]:
+    """Return the suite's predictions for a cell: glob over check ids to outcome and reason. Later entries win."""
+    device = "gpu" if gpu else "cpu"
+    return {
+        item.check: {"outcome": item.outcome, "because": item.because}
+        for item in predictions
+        if (item.when is None or item.when.matches(cell)) and item.device in (None, device)
+    }

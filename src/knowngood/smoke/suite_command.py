@@ -1,0 +1,87 @@
+"""The smoke suite's arguments, the command that runs it in a container, and what the container gets. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from knowngood.core.cell import Cell
+from knowngood.engine.engine_info import parse_release
+
+SUITE_IN_IMAGE = "/opt/knowngood/smoke_tests"
+CONTAINER_FOLDER = "/tmp/knowngood"  # noqa: S108  # in a container that nobody else uses
+"""The folder in the container for the predictions and the report."""
+SHARED_MEMORY = "1g"
+_CDI = "nvidia.com/gpu="
+_CDI_BY_DEFAULT = (28, 2)
+"""From this Docker release on an engine reads CDI by default, and lists its devices (moby/moby#49963, #49980)."""
+TIMED_OUT = (124, 137)
+"""The exit codes of `timeout` in the container: it has stopped the suite, or had to kill it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuiteOptions:
+    """The options for a run of the suite: which part, on which device, within which limits."""
+
+    quick: bool = False
+    """Run only the quick part."""
+    gpus: bool = False
+    """Give the container every GPU of the host, and fail if there is none."""
+    seconds: int = 1200
+    """The suite's time limit. It is stopped inside the container then, and from outside a little later."""
+    memory: str = "12g"
+    pids: int = 1024
+
+
+def suite_arguments(options: SuiteOptions, *, cell_gpu: str) -> list[str]:
+    """Return the arguments that say what the suite checks, wherever it writes its report."""
+    argv = ["-q", "-p", "no:cacheprovider"]
+    if options.quick:
+        argv.append("--quick")
+    if options.gpus:
+        argv += ["--demand-gpu", "--cell-gpu", cell_gpu]
+    return argv
+
+
+def reporting_arguments(options: SuiteOptions, folder: str, *, cell_gpu: str) -> list[str]:
+    """Return all arguments of the suite, with its predictions and its report in `folder`."""
+    return [*suite_arguments(options, cell_gpu=cell_gpu), *_report_arguments(folder)]
+
+
+def _report_arguments(folder: str) -> list[str]:
+    return ["--report", f"{folder}/report.json", "--predictions", f"{folder}/predictions.json"]
+
+
+def container_command(cell: Cell, options: SuiteOptions) -> list[str]:
+    """Return the command that runs the suite in a container, under its own time limit."""
+    return timed_command(suite_arguments(options, cell_gpu=cell.gpu), options.seconds)
+
+
+def timed_command(arguments: Sequence[str], seconds: int) -> list[str]:
+    """Return the container's command for these `suite_arguments`."""
+    limit = ["timeout", "--kill-after=10", str(seconds)]
+    return [*limit, "python", "-m", "pytest", SUITE_IN_IMAGE, *arguments, *_report_arguments(CONTAINER_FOLDER)]
+
+
+def docker_run_options(options: SuiteOptions) -> list[str]:
+    """Return the options of `docker run` that give the container of `suite_run.create_suite_container`."""
+    argv = ["--network", "none", "--memory", options.memory, "--pids-limit", str(options.pids)]
+    argv += ["--shm-size", SHARED_MEMORY, "--init", "--env", "HF_HUB_OFFLINE=1"]
+    return [*argv, "--gpus", "all"] if options.gpus else argv
+
+
+def gpu_request(info: Mapping[str, Any], device: str | None) -> dict[str, Any]:
+    """Return the device request for one GPU, or for all of them (`None`); `info` is the engine's `docker info`.
+
+    NVIDIA's runtime is used where the engine lists it. Otherwise CDI is used (a description of devices, which
+    `nvidia-ctk cdi generate` writes) where the engine knows NVIDIA's. Docker 28.2 and newer list the devices that they
+    discovered; 25 to 28.1 read CDI only where `features.cdi` is set, and list only the folders.
+    """
+    devices = (str(value) for item in info.get("DiscoveredDevices") or () for value in item.values())
+    opted_in = bool(info.get("CDISpecDirs")) and parse_release(str(info.get("ServerVersion"))) < _CDI_BY_DEFAULT
+    cdi = opted_in or any(value.startswith(_CDI) for value in devices)
+    if cdi and "nvidia" not in (info.get("Runtimes") or {}):
+        return {"driver": "cdi", "device_ids": [f"{_CDI}{'all' if device is None else device}"]}
+    count = {"count": -1} if device is None else {"device_ids": [device]}
+    return {**count, "capabilities": [["gpu"]]}

@@ -1,1 +1,0 @@
-"""What works with what: facts and rules, asked by `check` and `pick`."""

@@ -1,0 +1,201 @@
+"""`knowngood compile`: provide a cell's wheel from the wheelhouse, from a published one, or by compiling it once."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from knowngood.core import local_files
+from knowngood.core.cell import Cell
+from knowngood.core.errors import KnowngoodError, MissingError
+from knowngood.core.notify import Notify
+from knowngood.images.pipeline import Pipeline
+from knowngood.lock import wheelhouse
+from knowngood.lock.wheelhouse import WheelRecord
+from knowngood.project.checkout import load_torch_cxx11abi
+from knowngood.wheels import compile_plan, compile_recipe, published_wheel, wheel_packing
+from knowngood.wheels.compile_request import (
+    CompileOptions,
+    CompileOutcome,
+    CompilePlace,
+    CompilePlan,
+    WheelRequest,
+    WheelResult,
+    WheelStatus,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compiler:
+    """Provides wheels for the cells of one project, compiling on this machine's engine or on a builder."""
+
+    line: Pipeline
+    options: CompileOptions
+    place: CompilePlace
+
+    def run(self, order: WheelRequest, notify: Notify) -> WheelResult:
+        """Return the wheel of a request, after putting it into the wheelhouse if it is not there."""
+        start = time.monotonic()
+        present = self._present(order, notify)
+        if present and not self.options.renew:
+            return present
+        if present is None and (fetched := self._published(order, notify)):
+            return replace(fetched, seconds=time.monotonic() - start)
+        planned = compile_plan.plan_compile(order, self.line, self.options, self.place, notify)
+        if present and present.record and present.record.key == planned.key:
+            return present
+        with local_files.lock_folder(planned.work):
+            # Another run may have made it while this one waited.
+            if (present := self._present(order, notify)) and present.record and present.record.key == planned.key:
+                return present
+            result = self._compile(order, planned, notify)
+        return replace(result, seconds=time.monotonic() - start)
+
+    def _present(self, order: WheelRequest, notify: Notify) -> WheelResult | None:
+        """Return the wheel that is in the wheelhouse, or `None`; a damaged one is removed."""
+        wheel, _ = wheelhouse.find_wheel(
+            order.cell,
+            self.options.wheelhouse,
+            cxx11abi=self.abi(order.cell),
+            package=order.package,
+            version=order.version,
+        )
+        if wheel is None:
+            return None
+        if damage := wheelhouse.find_wheel_damage(wheel.path):
+            notify(f"{damage}: removing it")
+            wheel.path.unlink()
+            wheelhouse.wheel_record_path(wheel.path).unlink(missing_ok=True)
+            return None
+        record = wheelhouse.read_wheel_record(wheel.path)
+        return WheelResult(
+            cell=str(order.cell),
+            package=order.package,
+            version=order.version,
+            status=WheelStatus.PRESENT,
+            wheel=wheel.path,
+            seconds=0.0,
+            record=record,
+            note="" if record else "it has no build record and is used as it is",
+        )
+
+    def _published(self, order: WheelRequest, notify: Notify) -> WheelResult | None:
+        """Fetch a published wheel that fits into the wheelhouse; `None` when there is none."""
+        if order.sdist:
+            return None
+        listed = published_wheel.read_wheel_list(self.options.wheels) if self.options.wheels else []
+        published = published_wheel.find_published_wheel(
+            order.cell, order.package, order.version, listed, cxx11abi=self.abi(order.cell)
+        )
+        if published is None:
+            return None
+        notify(f"fetching {published.file}")
+        wheel, record = published_wheel.fetch_wheel(published, order.cell, self.options.wheelhouse)
+        return WheelResult(
+            cell=str(order.cell),
+            package=order.package,
+            version=order.version,
+            status=WheelStatus.FETCHED,
+            wheel=wheel,
+            seconds=0.0,
+            record=record,
+        )
+
+    @staticmethod
+    def abi(cell: Cell) -> bool:
+        """Return whether the cell's torch has the C++11 ABI."""
+        return load_torch_cxx11abi(cell.torch)
+
+    def _compile(self, order: WheelRequest, planned: CompilePlan, notify: Notify) -> WheelResult:
+        for note in planned.notes:
+            notify(note)
+        notify(f"compiling {order.package} {order.version} for {planned.inputs['architectures']}, {planned.jobs} jobs")
+        outcome = self.place.compile(planned, notify)
+        if not outcome.result.get("ok"):
+            raise compile_error(outcome, self.options.memory_each)
+        unpacked = outcome.folder / "unpacked"
+        codes, expected = published_wheel.wheel_architectures(unpacked), list(planned.inputs["architectures"])
+        if codes and set(codes) != set(expected):
+            raise KnowngoodError(
+                f"{order.package} {order.version} was to be compiled for {expected} and has code for {codes} "
+                f"(log: {outcome.log})"
+            )
+        built = str(outcome.result["wheel"])
+        plain = compile_recipe.find_recipe(order.package).plain
+        wheel = wheel_packing.pack_wheel(unpacked, built, planned.local, self.options.wheelhouse, plain=plain)
+        attempts = [
+            wheelhouse.read_compile_attempt(path)
+            for path in sorted(outcome.folder.glob("attempt-*.json"), key=_attempt_number)
+        ]
+        versions = {key: value for key, value in outcome.result.items() if key not in ("ok", "wheel")}
+        record = WheelRecord(
+            wheel=wheel.name,
+            sha256=wheelhouse.file_sha256(wheel),
+            size=wheel.stat().st_size,
+            key=planned.key,
+            inputs=planned.inputs,
+            made={
+                **versions,
+                "place": self.place.name,
+                "code": codes,
+                "jobs": planned.jobs,
+                "attempts": attempts,
+                "seconds": round(sum(item["seconds"] for item in attempts), 1),
+            },
+        )
+        wheelhouse.write_wheel_record(record, wheel)
+        for path in (unpacked, outcome.folder / "out"):
+            shutil.rmtree(path, ignore_errors=True)
+        return WheelResult(
+            cell=str(order.cell),
+            package=order.package,
+            version=order.version,
+            status=WheelStatus.COMPILED,
+            wheel=wheel,
+            seconds=0.0,
+            record=record,
+            note="; ".join(planned.notes),
+        )
+
+
+def _attempt_number(path: Path) -> int:
+    return int(path.stem.partition("-")[2])
+
+
+_KILLED_CODES = (137, 143)  # by SIGKILL, SIGTERM
+
+
+def compile_error(outcome: CompileOutcome, each: int) -> KnowngoodError:
+    """Return the error for a compile that ended without a wheel: memory, or its last errors with known failures."""
+    log = outcome.log
+    if outcome.out_of_memory or outcome.result.get("killed_for_memory"):
+        return MissingError(
+            f"the compile was killed because memory ran out ({each / 1e9:.1f} GB for each job); run it again with "
+            f"fewer --jobs or more --memory-per-job, finished objects are kept (log: {log})"
+        )
+    if outcome.code in _KILLED_CODES and not outcome.result:
+        return MissingError(
+            f"the compile was stopped from outside; run it again, finished objects are kept (log: {log})"
+        )
+    text = log.read_text(errors="replace") if log.exists() else ""
+    lines = [line.strip()[:300] for line in text.splitlines() if line.strip()]
+    errors = [line for line in lines if re.search(r"(?i)\b(error|fatal)\b\s*:|\berror\b.*:", line)]
+    last = "\n  ".join((errors or lines)[-6:]) or "it printed nothing"
+    return KnowngoodError(f"the compile failed (log: {log}):\n  {last}{_known_failures(log)}")
+
+
+def _known_failures(log: Path) -> str:
+    """Return further lines with the known failures that `diagnose` finds in the log."""
+    from knowngood.compat.rule_files import load_incidents
+    from knowngood.failures import diagnosis
+
+    with log.open("rb") as opened:
+        matches = diagnosis.diagnose_log(opened, load_incidents()).matches
+    lines = []
+    for match in matches[:3]:
+        fixes = "; ".join(str(fix["note"]) for fix in match.document()["fix"])
+        lines.append(f"\nknown: {match.incident.title} [{match.incident.id}]" + (f"; fix: {fixes}" if fixes else ""))
+    return "".join(lines)

@@ -1,0 +1,202 @@
+"""nvcc with its headers, and the tools that build a wheel: wheels of the index, installed into folders of the cache.
+
+A set is pinned by the resolver like a cell, and installed once; the name of its folder is the hash of its content.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from knowngood.core.cell import Cell
+from knowngood.core.errors import KnowngoodError, MissingError
+from knowngood.core.local_files import cache_folder, lock_folder
+from knowngood.core.notify import Notify
+from knowngood.lock import resolver
+from knowngood.lock.resolver import PinnedFile, ResolverRequest
+
+TOOLKIT_EPOCH = 315532800
+"""1980-01-01 in seconds since 1970: a header that is newer than an object would cause another compile."""
+
+TOOLKIT_HOME = "cuda"
+"""CUDA_HOME below the folder of a toolkit that is assembled here."""
+
+# nvcc itself, the headers of its front end, the device compiler, the runtime that it links, and <cuda/std>.
+_EXTRAS = {13: "nvcc,crt,nvvm,cudart,cccl", 12: "nvcc,cudart,cccl"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstalledWheels:
+    """Wheels that are installed into a folder."""
+
+    folder: Path
+    pinned: tuple[PinnedFile, ...]
+
+    def document(self) -> list[dict[str, str]]:
+        """Return the wheels by name and hash, for keys and records."""
+        return [{"file": item.file, "sha256": item.sha256} for item in self.pinned]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CudaToolkit:
+    """An installed CUDA toolkit."""
+
+    folder: Path
+    """The folder that is mounted into the container."""
+    home: str
+    """CUDA_HOME below that folder."""
+    release: str
+    """The release that nvcc reports, such as `13.0`."""
+    codes: frozenset[str]
+    """The architectures that it compiles for, such as `90`."""
+    contents: tuple[dict[str, str], ...]
+    """Its packages by name and hash."""
+    note: str = ""
+    """Something that the user should know about it."""
+
+
+def install_cuda_toolkit(
+    cell: Cell, request: ResolverRequest, pins: Iterable[tuple[str, str]], notify: Notify
+) -> CudaToolkit:
+    """Install the toolkit for the cell's CUDA; `pins` are its locked distributions, which name the patch release.
+
+    Raises `MissingError` when neither the index nor the Debian mirror has an nvcc for that CUDA.
+    """
+    version = dict(pins).get("cuda-toolkit", f"{cell.cuda}.*")
+    pinned = _toolkit_wheels(cell.cuda, version, request)
+    if wheels_have_nvcc(pinned, notify):
+        tools = install_wheels(pinned, request, notify)
+        home = next(path.parents[1] for path in sorted(tools.folder.glob("nvidia/*/bin/nvcc")))
+        return _inspect_toolkit(tools.folder, home, cell.cuda, tools.document())
+    from knowngood.wheels import debian_nvcc
+
+    package = debian_nvcc.newest_fitting_toolkit(debian_nvcc.find_debian_toolkits(notify), cell.cuda)
+    if package is None:
+        names = ", ".join(f"{item.name} {item.version}" for item in pinned if "nvcc" in item.name)
+        raise MissingError(
+            f"there is no nvcc for CUDA {cell.cuda}: {names or 'the wheels'} on the index "
+            "contain no bin/nvcc, and this machine's Debian mirror has none of that major release; "
+            "put a wheel that was compiled elsewhere into the wheelhouse, or use the fa0 twin"
+        )
+    headers = install_wheels(_toolkit_wheels(package.cuda, f"{package.cuda}.*", request), request, notify)
+    folder = debian_nvcc.assemble_toolkit(package, headers, notify)
+    toolkit = _inspect_toolkit(folder, folder / TOOLKIT_HOME, package.cuda, [package.document(), *headers.document()])
+    note = f"nvcc {package.nvcc} of Debian {package.suite} compiles for a torch of CUDA {cell.cuda}"
+    return toolkit if toolkit.release == cell.cuda else replace(toolkit, note=f"{note}: the same major release")
+
+
+def _toolkit_wheels(cuda: str, version: str, request: ResolverRequest) -> list[PinnedFile]:
+    """Return the wheels of a toolkit's compiler and headers."""
+    extras = _EXTRAS.get(int(cuda.partition(".")[0]), _EXTRAS[13])
+    return resolver.resolve_distributions(_same_platform_request(request, [f"cuda-toolkit[{extras}]=={version}"]))
+
+
+def wheels_have_nvcc(pinned: Sequence[PinnedFile], notify: Notify) -> bool:
+    """Return whether one of these wheels contains nvcc, by their file lists; those of CUDA 12 have ptxas only."""
+    from knowngood.index import wheel_contents  # it imports the client of the index
+
+    contents = wheel_contents.read_contents_of_wheels({item.name: (item.url, item.sha256) for item in pinned}, notify)
+    return any(path.endswith("bin/nvcc") for item in contents.values() for path in item.files)
+
+
+def install_build_tools(requirements: Sequence[str], request: ResolverRequest, notify: Notify) -> InstalledWheels:
+    """Install the tools that build a wheel, for the cell's Python."""
+    return install_wheels(
+        resolver.resolve_distributions(_same_platform_request(request, requirements)), request, notify
+    )
+
+
+def _same_platform_request(request: ResolverRequest, requirements: Sequence[str]) -> ResolverRequest:
+    """Return a request for other requirements with the same Python, glibc and day."""
+    return ResolverRequest(
+        requirements=tuple(requirements),
+        excludes=(),
+        python=request.python,
+        glibc=request.glibc,
+        locked_at=request.locked_at,
+    )
+
+
+def install_wheels(pinned: Sequence[PinnedFile], request: ResolverRequest, notify: Notify) -> InstalledWheels:
+    """Install wheels into a folder of the cache, which is complete or absent."""
+    from uv import find_uv_bin
+
+    lines = sorted(f"{item.name}=={item.version} --hash=sha256:{item.sha256}" for item in pinned)
+    name = hashlib.sha256(json.dumps([lines, request.python, TOOLKIT_EPOCH]).encode()).hexdigest()[:20]
+    folder = cache_folder() / "toolkits" / name
+    tools = InstalledWheels(folder=folder, pinned=tuple(sorted(pinned, key=lambda item: item.name)))
+    if folder.is_dir():
+        return tools
+    with lock_folder(folder.parent):
+        if folder.is_dir():
+            return tools
+        notify(f"installing {len(pinned)} wheels: {', '.join(item.name for item in tools.pinned)}")
+        for leftover in folder.parent.glob("part-*"):
+            shutil.rmtree(leftover, ignore_errors=True)
+        with tempfile.TemporaryDirectory(prefix="part-", dir=folder.parent, ignore_cleanup_errors=True) as temporary:
+            part, requirements = Path(temporary) / "part", Path(temporary) / "requirements.txt"
+            requirements.write_text("\n".join(lines) + "\n")
+            argv = [find_uv_bin(), "pip", "install", "--quiet", "--target", str(part), "--link-mode", "copy"]
+            argv += [*resolver.uv_config_options(), "--no-deps", "--require-hashes", "--only-binary", ":all:"]
+            argv += ["--python-version", request.python, "--python-platform", resolver.uv_platform(request.glibc)]
+            argv += ["--requirements", str(requirements)]
+            process = subprocess.run(argv, env=resolver.uv_environment(), capture_output=True, text=True, check=False)
+            if process.returncode:
+                raise resolver.resolver_error(process.stderr, lines)
+            _normalize_folder(part)
+            part.rename(folder)
+    return tools
+
+
+def _normalize_folder(folder: Path) -> None:
+    """Set the time of every file, and link each library to the name by which a linker looks for it."""
+    for lib in [path for path in folder.rglob("lib") if (path.parent / "bin" / "nvcc").exists()]:
+        plain = lib.parent / "lib64"
+        plain.mkdir(exist_ok=True)
+        for file in sorted(lib.iterdir()):
+            short = re.sub(r"\.so\.[\d.]+$", ".so", file.name)
+            if file.is_file() and not (plain / short).exists():
+                (plain / short).symlink_to(Path("..") / "lib" / file.name)
+    for path in [folder, *folder.rglob("*")]:
+        os.utime(path, (TOOLKIT_EPOCH, TOOLKIT_EPOCH), follow_symlinks=False)
+
+
+def _inspect_toolkit(folder: Path, home: Path, cuda: str, made_of: Sequence[dict[str, str]]) -> CudaToolkit:
+    """Run nvcc to read its release and its architectures; `KnowngoodError` when it is of another CUDA."""
+    nvcc = home / "bin" / "nvcc"
+    release = re.search(r"release (\d+\.\d+)", _program_output(nvcc, "--version"))
+    if release is None or release[1] != cuda:
+        raise KnowngoodError(f"{nvcc} is of CUDA {release[1] if release else '(unknown)'}, but CUDA {cuda} is needed")
+    return CudaToolkit(
+        folder=folder,
+        home=str(home.relative_to(folder)),
+        release=release[1],
+        codes=frozenset(re.findall(r"^sm_(\d+)$", _program_output(nvcc, "--list-gpu-code"), re.MULTILINE)),
+        contents=tuple(made_of),
+    )
+
+
+def _program_output(*argv: Path | str) -> str:
+    try:
+        return subprocess.run(argv, check=True, capture_output=True, text=True).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise MissingError(f"{argv[0]} does not run on this machine: {error}") from None
+
+
+def check_toolkit_codes(toolkit: CudaToolkit, codes: Iterable[str]) -> None:
+    """Check that a toolkit compiles for these architectures; `KnowngoodError` lists those it has."""
+    unknown = [code for code in codes if code not in toolkit.codes]
+    if unknown:
+        raise KnowngoodError(
+            f"nvcc {toolkit.release} does not know {', '.join(f'sm_{code}' for code in unknown)} "
+            f"(nvcc --list-gpu-code has {', '.join(f'sm_{code}' for code in sorted(toolkit.codes, key=int))}); "
+            "use a cell with a newer CUDA"
+        )

@@ -1,0 +1,391 @@
+"""`check` on the real facts: boundaries, an independent oracle without boxes, the JSON document."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from knowngood.cli.main import main
+from knowngood.compat import knowledge, rule_relations
+from knowngood.compat.check_answer import CheckAnswer, check_query
+from knowngood.compat.factbook import read_factbook
+from knowngood.compat.query import Query, parse_attention, parse_requirement, query_from_document
+from knowngood.compat.suggestions import kept_attentions
+from knowngood.core.errors import UsageError
+from knowngood.core.local_files import data_folder
+from knowngood.evidence.run_evidence import Evidence, RunPlace, store_evidence
+
+KNOWN = knowledge.load_knowledge()
+BOOK = read_factbook(data_folder() / "facts")
+
+
+def ask(*requirements: str, gpu: str | None = None, attn: str | None = None, **more: Any) -> CheckAnswer:
+    used = more.pop("used", {})
+    request = Query(
+        gpu=gpu,
+        attn=None if attn is None else parse_attention(attn),
+        axes=more,
+        conditions=used,
+        packages=tuple(wanted for text in requirements if (wanted := parse_requirement(text))),
+    )
+    return check_query(KNOWN.for_query(request), request, KNOWN.published)
+
+
+def errors(result: CheckAnswer) -> set[str]:
+    return {finding.id for finding in result.findings if finding.severity == "error"}
+
+
+@pytest.mark.parametrize(
+    ("requirements", "more", "broken_by"),
+    [
+        (["torch==2.6.0", "triton==3.2.0"], {}, None),
+        (["torch==2.6.0", "triton==3.3.0"], {}, "requires:torch:triton"),
+        (["torch==2.14.0", "triton==3.8.0"], {}, None),
+        (["torch==2.10.0"], {"gpu": "V100"}, None),
+        (["torch==2.11.0"], {"gpu": "V100"}, "torch-runs-on-gpu"),
+        (["torch==2.7.1"], {"gpu": "RTX 5090"}, "torch-runs-on-gpu"),
+        (["torch==2.8.0"], {"gpu": "RTX 5090"}, None),
+        (["torch==2.1.0"], {"gpu": "RTX 4090"}, None),
+        (["torch==2.0.1"], {"gpu": "H100"}, "torch-runs-on-gpu"),
+        (["flash-attn==2.8.3"], {"gpu": "RTX 5000 16GB"}, "flash-attn-2-gpu"),
+        (["flash-attn==2.8.3"], {"gpu": "A100"}, None),
+        (["flash-attn==2.7.2.post1"], {"gpu": "B200"}, "flash-attn-2-gpu"),
+        (["flash-attn==2.7.3"], {"gpu": "B200"}, None),
+        (["flash-attn==4.0.0b36"], {"gpu": "A100"}, "flash-attn-4-gpu"),
+        (["flash-attn==4.0.0b36"], {"gpu": "H100"}, None),
+        (["torch==2.11.0"], {"driver": "575.57"}, "driver-for-cuda"),
+        (["torch==2.11.0"], {"driver": "580.65.06"}, None),
+        (["torch==2.10.0"], {"driver": "525.60.13"}, None),
+        (["torch==2.10.0"], {"driver": "525.60.11"}, "driver-for-cuda"),
+        (["torch==2.10.0"], {"driver": "550.54", "gpu": "B200"}, "driver-for-blackwell"),
+        (["torch==2.6.0"], {"glibc": "2.16"}, "binary:torch:glibc"),
+        (["torch==2.6.0"], {"glibc": "2.17"}, None),
+        (["torch==2.6.0"], {"python": "3.14"}, "wheel:torch:python"),
+        (["torch==2.6.0"], {"python": "3.13.2"}, None),
+        (["torch==2.5.1", "transformers==5.20.0"], {}, "transformers-enforces-torch"),
+        (["torch==2.6.0", "transformers==5.20.0"], {}, None),
+        (["transformers==5.3.0"], {"attn": "fa4"}, "attention-known"),
+        (["transformers==5.4.0"], {"attn": "fa4"}, None),
+        (["transformers==5.4.0", "flash-attn==2.3.2"], {"attn": "fa2"}, "fa2-minimum"),
+        (["transformers==5.4.0", "flash-attn==2.3.3"], {"attn": "fa2"}, None),
+        (["transformers==4.46.3"], {"attn": "flex"}, "attention-known"),
+        (["torch==2.1.2"], {"attn": "sdpa-flash", "gpu": "T4"}, None),
+        (["torch==2.2.0"], {"attn": "sdpa-flash", "gpu": "T4"}, "sdpa-flash-gpu"),
+        (["flash-attn==2.8.3", "torch==2.10.0"], {"nvcc": "13.0"}, "nvcc-major-for-flash-attn"),
+        (["flash-attn==2.8.3", "torch==2.10.0"], {"nvcc": "12.4"}, None),
+        (["flash-attn==2.8.3", "torch==2.10.0"], {"nvcc": "12.4", "gpu": "B200"}, "nvcc-for-gpu"),
+        (["flash-attn==2.8.3"], {"nvcc": "11.6"}, "nvcc-for-flash-attn"),
+        (["flash-attn==2.8.3"], {"attn": "fa2", "used": {"head-dim": "257"}}, "flash-attention-head-dim"),
+        (["flash-attn==2.8.3"], {"attn": "fa2", "used": {"head-dim": "256"}}, None),
+        (["flash-attn==2.5.4"], {"gpu": "A10", "used": {"head-dim": "256"}}, "flash-attn-backward-head-dim"),
+        (["flash-attn==2.5.5"], {"gpu": "A10", "used": {"head-dim": "256"}}, None),
+        (["flash-attn==2.5.5"], {"gpu": "A10", "used": {"head-dim": "224"}}, "flash-attn-backward-head-dim-224"),
+        (
+            ["flash-attn==2.6.3"],
+            {"gpu": "A10", "used": {"head-dim": "256", "dropout": "0.1"}},
+            "flash-attn-backward-dropout",
+        ),
+        (["flash-attn==2.7.3"], {"gpu": "A10", "used": {"head-dim": "256", "dropout": "0.1"}}, None),
+        (["torch==2.6.0", "flash-attn==2.8.3+cu12torch2.6cxx11abiFALSE"], {}, None),
+        (["torch==2.6.0", "flash-attn==2.8.3+cu12torch2.6cxx11abiTRUE"], {}, "wheel-cxx11abi"),
+        (["torch==2.7.0", "flash-attn==2.8.3+cu12torch2.6cxx11abiFALSE"], {}, "wheel-torch"),
+        (["torch==2.11.0", "flash-attn==2.8.3+cu12torch2.11cxx11abiTRUE"], {}, "wheel-cuda"),
+        (["flash_attn-2.8.3+cu12torch2.6-cp312-cp312-linux_x86_64.whl"], {"python": "3.11"}, "wheel-python"),
+        (["xtuner==0.2.0", "transformers==4.57.6"], {}, "requires:xtuner:transformers"),
+    ],
+)
+def test_boundaries(requirements: list[str], more: dict[str, Any], broken_by: str | None):
+    result = ask(*requirements, **more)
+    if broken_by is None:
+        assert result.verdict in ("compatible", "verified"), errors(result)
+    else:
+        assert result.verdict == "broken"
+        assert broken_by in errors(result)
+
+
+def test_a_release_without_facts_is_unknown():
+    result = ask("torch==2.99.0", "transformers==4.57.6")
+    assert result.verdict == "unknown"
+    assert result.verdict.exit_code == 3
+
+
+def test_a_known_collision_beside_an_unknown_release_is_broken():
+    assert ask("torch==2.6.0", "triton==3.3.0", "transformers==99.0").verdict == "broken"
+
+
+def test_another_build_of_torch_is_unknown_where_facts_are_of_the_default_build():
+    assert ask("torch==2.11.0+cu126", gpu="V100").verdict == "unknown"
+    assert ask("torch==2.11.0+cu130", gpu="H100").verdict == "compatible"
+    assert ask("torch==2.11.0+cu126", "triton==3.5.0").verdict == "broken"
+    assert ask("torch==2.11.0+cu126", driver="550.54").verdict == "compatible"
+
+
+def test_packages_without_facts_are_judged_by_the_bounds_on_them():
+    assert "requires:transformers:tokenizers" in errors(ask("transformers==4.57.6", "tokenizers==0.19.1"))
+    assert ask("transformers==4.57.6", "tokenizers==0.22.1").verdict == "unknown"
+
+
+def test_what_a_query_leaves_open_can_collide():
+    # torch 2.0.1 ends with Python 3.11, and so does triton 2.0.0, which it pins: nothing above fits.
+    result = ask("torch==2.0.1", "triton>=3.0")
+    assert result.verdict == "broken"
+    result = ask("xtuner==0.2.0", "torch==2.15.0", python="3.13")
+    assert result.verdict == "broken"
+
+
+def test_conditions_of_use_decide_the_severity_of_a_finding():
+    def severity(**used: str) -> str | None:
+        found = ask("torch==2.6.0", gpu="V100", used=used).findings
+        return next((finding.severity for finding in found if finding.id == "bf16-in-hardware"), None)
+
+    assert severity() == "warning"
+    assert severity(dtype="bf16") == "error"
+    assert severity(dtype="fp16") is None
+    assert ask("torch==2.6.0", gpu="V100").verdict == "compatible"
+    assert ask("torch==2.6.0", gpu="V100", used={"dtype": "bf16"}).verdict == "broken"
+
+
+def test_no_warning_about_a_use_that_was_not_stated():
+    assert "pure-fp16" not in [finding.id for finding in ask("torch==2.6.0").findings]
+    assert "pure-fp16" in [finding.id for finding in ask("torch==2.6.0", used={"dtype": "fp16-pure"}).findings]
+
+
+def test_a_query_without_a_package_that_has_facts_is_unknown():
+    assert ask(gpu="H100").verdict == "unknown"
+    assert ask("torch", gpu="H100").verdict == "compatible"
+
+
+def test_an_unknown_condition_of_use_gives_a_note_with_the_nearest():
+    assert "dtype" in ask("torch==2.6.0", used={"dtyp": "bf16"}).notes[0]
+
+
+def test_a_gpu_family_with_different_verdicts_is_refused():
+    assert ask("torch==2.6.0", gpu="Hopper").verdict == "compatible"
+    with pytest.raises(UsageError, match=r"sm_100 .*compatible; sm_110 .*broken"):
+        ask("torch==2.8.0", gpu="Blackwell")
+    assert ask("torch==2.11.0", gpu="Ampere").verdict == "compatible"
+
+
+def test_the_suggestion_is_the_smallest_change():
+    result = ask("torch==2.6.0", "triton==3.3.1", "transformers==4.57.6")
+    assert result.changes in ({"torch": "2.7.1"}, {"triton": "3.2.0"})
+    assert ask("torch==2.6.0", "flash-attn==2.6.3", gpu="V100").changes == {"flash-attn": "none"}
+    # The same release, another build.
+    assert ask("torch==2.6.0", "flash-attn==2.8.3+cu12torch2.7cxx11abiTRUE").changes in (
+        {"flash-attn": "2.8.3"},
+        {"torch": "2.7.0"},
+    )
+
+
+def test_a_change_of_more_packages_is_not_suggested_to_avoid_a_warning():
+    result = ask("openrlhf==0.6.0", "flash-attn==2.0.1", "xformers==0.0.28", gpu="H100", attn="fa2")
+    assert result.changes is not None
+    assert result.changes.keys() == {"flash-attn"}
+
+
+def test_the_answer_names_the_published_cell():
+    result = ask("torch==2.11.0", "transformers==4.57.6", "flash-attn==2.8.3.post2", gpu="H200")
+    assert result.cell == "sm90-cu130-torch2.11.0-tf4.57.6-fa2.8.3.post2-triton3.6.0-py311"
+
+
+def test_attentions_under_which_the_met_boxes_hold_are_kept():
+    universe = KNOWN.universe
+    attn = universe.index.domains["attn"]
+    masks = {bit: box.masks["attn"] for bit, box in enumerate(universe.index.boxes) if "attn" in box.masks}
+    narrow = [bit for bit, mask in masks.items() if 0 < mask < attn.all]
+    apart = next((a, b) for a in narrow for b in narrow if not masks[a] & masks[b])
+    assert kept_attentions(universe.index, []) == attn.all
+    assert kept_attentions(universe.index, narrow[:1]) == masks[narrow[0]]
+    assert kept_attentions(universe.index, apart) == attn.all
+
+
+FA0 = "sm90-cu130-torch2.11.0-tf4.57.6-fa0-triton3.6.0-py311"
+
+
+def recorded_run(**changes: Any) -> Evidence:
+    """A run of a cell that trained on its GPU, with some of it changed."""
+    checks = changes.pop("checks", {"eager": "pass", "sdpa": "pass"})
+    installed = {"torch": "2.11.0+cu130", "transformers": "4.57.6", "triton": "3.6.0", **changes.pop("installed", {})}
+    report = {
+        "verdict": {"ok": changes.pop("ok", True)},
+        "suite_hash": "5" * 64,
+        "checks": [{"setting": setting, "outcome": outcome} for setting, outcome in checks.items()],
+        "environment": {"distributions": installed},
+    }
+    fields = {"where": RunPlace.CONTAINER_GPU, "image": "sha256:1", "when": "2026-11-21T10:00:00+00:00", "node": {}}
+    return Evidence(cell=FA0, command=("python",), report=report, **{**fields, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "more", "verdict", "runs"),
+    [
+        ({}, {}, "verified", 1),
+        ({}, {"attn": "sdpa"}, "verified", 1),
+        ({}, {"attn": "flex"}, "compatible", 0),
+        ({}, {"gpu": "A100"}, "compatible", 0),
+        ({}, {"python": "3.12"}, "compatible", 0),
+        ({}, {"conditions": {"dtype": "fp16"}}, "compatible", 0),
+        ({"where": RunPlace.CONTAINER_CPU}, {}, "compatible", 1),
+        ({"where": RunPlace.BARE}, {}, "compatible", 0),
+        ({"ok": False}, {}, "compatible", 0),
+        ({"checks": {"eager": "refused"}}, {}, "compatible", 0),
+        ({"installed": {"transformers": "4.57.5"}}, {}, "compatible", 0),
+    ],
+)
+def test_only_a_run_that_trained_with_exactly_this_combination_verifies_it(
+    tmp_path: Path, changes: dict[str, Any], more: dict[str, Any], verdict: str, runs: int
+):
+    store_evidence(recorded_run(**changes), tmp_path)
+    known = replace(KNOWN.published, folder=tmp_path)
+    packages = tuple(map(parse_requirement, ("torch==2.11.0", "transformers==4.57.6")))
+    options = {"gpu": "H100", **more}
+    attn = parse_attention(options.pop("attn")) if "attn" in options else None
+    axes = {"python": options.pop("python")} if "python" in options else {}
+    result = check_query(KNOWN.universe, Query(**options, attn=attn, axes=axes, packages=packages), known)
+    assert (result.verdict, len(result.evidence)) == (verdict, runs)
+
+
+def facts_of(package: str, version: str) -> Mapping[str, Any]:
+    return BOOK.tables[package][version]["facts"]
+
+
+def allowed(specifier: str | None, version: str) -> bool:
+    return specifier is None or SpecifierSet(specifier).contains(version, prereleases=True)
+
+
+def oracle(cell: Mapping[str, str]) -> bool:  # noqa: C901, PLR0911 - one question after the other
+    """Whether nothing is wrong with a full cell, straight from the facts."""
+    torch, transformers, triton = (facts_of(name, cell[name]) for name in ("torch", "transformers", "triton"))
+    packages = {"torch": torch, "transformers": transformers, "triton": triton}
+    flash = None
+    if cell["flash-attn"] != "none":
+        flash = packages["flash-attn"] = facts_of("flash-attn", cell["flash-attn"])
+    for facts in packages.values():
+        if not allowed(facts.get("requires_python"), cell["python"] + ".99"):
+            return False
+        if facts.get("pythons") and cell["python"] not in facts["pythons"]:
+            return False
+        if "glibc" in facts and Version(facts["glibc"]) > Version(cell["glibc"]):
+            return False
+    if not allowed(torch["requires"].get("triton"), cell["triton"]):
+        return False
+    if not rule_relations.code_runs_on_gpu(cell["gpu"], torch["sass"], torch["ptx"]):
+        return False
+    if flash and not rule_relations.code_runs_on_gpu(cell["gpu"], flash["sass"], flash["ptx"]):
+        return False
+    least = facts_of("drivers", torch["cuda"])["minimum"]
+    if Version(cell["driver"]) < Version(least):
+        return False
+    if int(cell["gpu"][3:]) >= 100 and Version(cell["driver"]) < Version("570"):
+        return False
+    enforced = transformers.get("torch_enforced")
+    return enforced is None or Version(cell["torch"]) >= Version(enforced)
+
+
+def versions(package: str) -> list[str]:
+    return list(BOOK.tables[package])
+
+
+@given(
+    st.fixed_dictionaries(
+        {
+            "torch": st.sampled_from(versions("torch")),
+            "transformers": st.sampled_from(versions("transformers")),
+            "triton": st.sampled_from(versions("triton")),
+            "flash-attn": st.sampled_from(["none", *versions("flash-attn")]),
+            "gpu": st.sampled_from(KNOWN.universe.gpus.names),
+            "python": st.sampled_from(["3.9", "3.10", "3.11", "3.12", "3.13", "3.14"]),
+            "driver": st.sampled_from(["470.10", "525.60.13", "550.54.14", "575.1", "580.65.06"]),
+            "glibc": st.sampled_from(["2.16", "2.17", "2.27", "2.31", "2.36"]),
+        }
+    ),
+    st.booleans(),
+)
+@settings(deadline=None, max_examples=600)
+def test_check_agrees_with_an_oracle(cell: dict[str, str], pinned: bool):
+    if pinned:  # else nearly every cell is broken by triton
+        cell["triton"] = facts_of("torch", cell["torch"])["triton"]
+    packages = {name: cell[name] for name in ("torch", "transformers", "triton", "flash-attn")}
+    query = {name: cell[name] for name in ("gpu", "python", "driver", "glibc")} | {"packages": packages}
+    result = check_query(KNOWN.universe, query_from_document(query), KNOWN.published)
+    assert (result.verdict != "broken") is oracle(cell), errors(result)
+    if result.changes:
+        assert oracle({**cell, **result.changes})
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = main(["check", *words])
+    caught = capsys.readouterr()
+    return code, caught.out, caught.err
+
+
+def test_the_json_document_has_the_documented_form(capsys: pytest.CaptureFixture[str]):
+    code, out, _ = run(capsys, "--json", "torch==2.6.0", "--gpu", "V100", "triton==3.3.0")
+    document = json.loads(out)
+    assert code == 1
+    assert document["verdict"] == "broken"
+    error = document["findings"][0]
+    assert set(error) == {"id", "kind", "severity", "packages", "because", "source", "confidence", "fix"}
+    assert error["packages"] == {"torch": "2.6.0", "triton": "3.3.0"}
+    assert document["suggestion"]["changes"]
+    assert all("{" not in text for finding in document["findings"] for text in [finding["because"], *finding["source"]])
+
+
+@pytest.mark.parametrize(
+    ("words", "near"),
+    [
+        (["tranformers==4.40"], "transformers"),
+        (["torch==2.6.0", "--gpu", "H1000"], "H100"),
+        (["torch=>2.6"], "torch=>2.6"),
+        (["torch==2.6.0", "--attn", "fa22"], "fa2"),
+        (["torch==2.6.0", "--driver", "new"], "580"),
+        (["torch==2.6.0", "--with", "dtype"], "KEY=VALUE"),
+    ],
+)
+def test_bad_input_is_refused_with_the_nearest_name(capsys: pytest.CaptureFixture[str], words: list[str], near: str):
+    code, _, err = run(capsys, *words)
+    assert code == 2
+    assert near in err
+
+
+def test_a_requirements_file_and_stdin(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    text = "torch==2.6.0\ntriton==3.3.0\nsome-private-thing==1.0\n"
+    (tmp_path / "r.txt").write_text(text)
+    assert run(capsys, "-r", str(tmp_path / "r.txt"))[0] == 1
+    monkeypatch.setattr("sys.stdin", io.StringIO(text.replace("3.3.0", "3.2.0")))
+    code, out, _ = run(capsys, "-r", "-", "--json")
+    assert code == 0
+    assert json.loads(out)["uncovered"] == {"some-private-thing": "1.0"}
+
+
+def test_a_batch_answers_each_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    lines = [
+        '{"packages": {"torch": "2.6.0", "triton": "3.2.0"}}',
+        "not json",
+        '{"packages": {"torch": "2.6.0"}, "gpu": "H1000"}',
+        '{"packages": {"torch": "2.6.0"}, "gpu": "V100", "with": {"dtype": "bf16"}}',
+        '{"packages": {"torch": "2.99"}}',
+    ]
+    (tmp_path / "q.jsonl").write_text("\n".join(lines) + "\n")
+    code, out, _ = run(capsys, "--batch", str(tmp_path / "q.jsonl"), "--json")
+    answers = [json.loads(line) for line in out.splitlines()]
+    assert code == 2
+    assert [answer.get("verdict", answer.get("exit")) for answer in answers] == [
+        "compatible",
+        2,
+        2,
+        "broken",
+        "unknown",
+    ]

@@ -1,0 +1,191 @@
+"""`pick` on the real facts: cells are valid, conflicts are minimal, relaxations open a solution."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from knowngood.cli.main import main
+from knowngood.compat import knowledge
+from knowngood.compat.check_answer import check_query
+from knowngood.compat.pick_answer import PickAnswer, count_combinations, pick_cells
+from knowngood.compat.query import Query, parse_attention, parse_requirement, query_from_document
+from knowngood.core.cell import Cell, parse_cell
+
+KNOWN = knowledge.load_knowledge()
+BOOK = KNOWN.universe.space.book
+
+
+def ask(*requirements: str, gpu: str | None = None, attn: str | None = None, **more: Any) -> PickAnswer:
+    packages = tuple(wanted for text in requirements if (wanted := parse_requirement(text)))
+    setting = None if attn is None else parse_attention(attn)
+    used = more.pop("used", {})
+    request = Query(gpu=gpu, attn=setting, axes=more, conditions=used, packages=packages)
+    return pick_cells(KNOWN.for_query(request), request, KNOWN.published)
+
+
+def query_of(cell: Cell) -> dict[str, Any]:
+    packages = {"torch": cell.torch, "transformers": cell.transformers, "triton": cell.triton}
+    packages[cell.flash_attn_package or "flash-attn"] = cell.flash_attn
+    return {"gpu": cell.gpu, "python": cell.python, "packages": packages}
+
+
+def test_published_cells_come_first():
+    picked = ask()
+    assert picked.exit_code == 0
+    assert picked.choices[0].published
+    assert str(picked.choices[0].cell) in {str(cell) for cell in KNOWN.published.cells}
+
+
+def test_only_a_query_with_a_framework_gets_cells_with_one():
+    request = Query(gpu="H100", attn=None, axes={}, conditions={}, packages=())
+    choices = pick_cells(KNOWN.universe, request, KNOWN.published, count=1000).choices
+    assert len(choices) > 3
+    assert not [choice.cell for choice in choices if choice.cell.framework_pin]
+    assert ask("xtuner==0.2.0", gpu="H100").choices[0].cell.framework_pin == ("xtuner", "0.2.0")
+
+
+@pytest.mark.parametrize("text", ["transformers==4.46.0", "transformers==5.0.0rc3"])
+def test_a_yanked_release_and_a_pre_release_are_picked_only_by_their_exact_version(text: str):
+    version = text.partition("==")[2]
+    assert ask(text).choices[0].cell.transformers == version
+    assert version not in [choice.cell.transformers for choice in ask(text.replace("==", ">=")).choices]
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_no_more_cells_are_picked_than_requested(count: int):
+    request = Query(gpu=None, attn=None, axes={}, conditions={}, packages=())
+    assert len(pick_cells(KNOWN.universe, request, KNOWN.published, count=count).choices) == count
+
+
+def test_a_query_without_a_published_cell_gets_the_newest_valid_cell():
+    [choice] = ask("transformers==4.44.2", gpu="V100").choices
+    assert (choice.cell.gpu, choice.cell.torch, choice.cell.flash_attn) == ("sm_70", "2.10.0", "0")
+    assert not choice.published
+
+
+def test_an_attention_setting_brings_its_package():
+    assert ask(gpu="H100", attn="fa4").choices[0].cell.flash_attn_package == "flash-attn-4"
+    assert ask(gpu="A100", attn="fa2").choices[0].cell.flash_attn_package == "flash-attn"
+
+
+def test_a_framework_brings_what_it_requires():
+    [choice] = ask("openrlhf==0.11.2", gpu="A100").choices
+    assert choice.extras["openrlhf"] == "0.11.2"
+    assert (choice.cell.transformers, choice.cell.flash_attn) == ("5.15.0", "2.8.3")
+
+
+def test_a_conflict_has_rules_and_relaxations():
+    picked = ask("transformers==5.17.0", gpu="V100", attn="fa2")
+    assert picked.exit_code == 1
+    assert {clash.demand for clash in picked.conflict} == {"gpu=V100", "attn=fa2"}
+    for clash in picked.conflict:
+        assert clash.rules
+        assert all(rule["source"] and "{" not in rule["because"] for rule in clash.rules)
+        assert clash.relax is not None
+        parse_cell(clash.relax["cell"])
+
+
+def test_two_families_of_flash_attention_do_not_fit_in_a_cell():
+    picked = ask("flash-attn==2.6.3", "flash-attn-4==4.0.0b36")
+    assert picked.exit_code == 1
+    assert {clash.demand for clash in picked.conflict} == {"flash-attn==2.6.3", "flash-attn-4==4.0.0b36"}
+
+
+def test_what_facts_do_not_cover_is_unknown():
+    assert ask("torch==2.99").exit_code == 3
+
+
+def test_the_universe_is_large():
+    assert count_combinations(KNOWN.universe) > 10**7
+
+
+PACKAGES = ("torch", "transformers", "triton", "flash-attn", "xtuner", "openrlhf")
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> dict[str, Any]:
+    query: dict[str, Any] = {"packages": {}}
+    for name in draw(st.lists(st.sampled_from(PACKAGES), unique=True, max_size=4)):
+        version = draw(st.sampled_from(BOOK.versions(name)))
+        query["packages"][name] = draw(st.sampled_from(["==", ">=", "<="])) + version
+    if draw(st.booleans()):
+        query["gpu"] = draw(st.sampled_from(KNOWN.universe.gpus.names))
+    if draw(st.booleans()):
+        query["attn"] = draw(st.sampled_from(["sdpa", "flex", "fa2", "fa4", "sdpa-flash"]))
+    if draw(st.booleans()):
+        query["driver"] = draw(st.sampled_from(["470.10", "535.104.05", "580.65.06"]))
+    if draw(st.booleans()):
+        query["python"] = draw(st.sampled_from(["3.9", "3.11", "3.14"]))
+    return query
+
+
+def without(query: dict[str, Any], demand: str) -> dict[str, Any]:
+    rest = json.loads(json.dumps(query))
+    for name in ("gpu", "attn", "driver", "python"):
+        if demand.startswith(f"{name}="):
+            rest.pop(name)
+    for name, specifier in query["packages"].items():
+        wanted = parse_requirement(name + specifier)
+        if wanted is not None and demand == wanted.text:
+            rest["packages"].pop(name)
+    return rest
+
+
+@given(requests())
+@settings(deadline=None, max_examples=120)
+def test_picked_cells_are_valid_and_conflicts_minimal(query: dict[str, Any]):
+    picked = pick_cells(KNOWN.universe, query_from_document(query), KNOWN.published)
+    for choice in picked.choices:
+        found = check_query(KNOWN.universe, query_from_document(query_of(choice.cell)), KNOWN.published)
+        assert found.verdict in ("compatible", "verified"), found.findings
+    assert bool(picked.choices) is not bool(picked.conflict)
+    alone: dict[str, Any] = {"packages": {}}
+    for clash in picked.conflict:
+        less = without(query, clash.demand)
+        # Nothing of the conflict can be left out: without one of its demands the others can be met.
+        others = {other.demand for other in picked.conflict} - {clash.demand}
+        for demand in [demand for demand in demands_of(less) if demand not in others]:
+            less = without(less, demand)
+        assert pick_cells(KNOWN.universe, query_from_document(less), KNOWN.published).choices, (clash.demand, less)
+        alone = query
+    if picked.conflict:
+        names = {clash.demand for clash in picked.conflict}
+        for demand in [demand for demand in demands_of(alone) if demand not in names]:
+            alone = without(alone, demand)
+        assert not pick_cells(KNOWN.universe, query_from_document(alone), KNOWN.published).choices
+
+
+def demands_of(query: dict[str, Any]) -> list[str]:
+    named = [f"{name}={query[name]}" for name in ("gpu", "attn", "driver", "python") if name in query]
+    texts = [parse_requirement(name + specifier) for name, specifier in query["packages"].items()]
+    return [*named, *(wanted.text for wanted in texts if wanted is not None)]
+
+
+@given(requests())
+@settings(deadline=None, max_examples=60)
+def test_a_relaxation_opens_a_solution(query: dict[str, Any]):
+    picked = pick_cells(KNOWN.universe, query_from_document(query), KNOWN.published)
+    for clash in picked.conflict:
+        if clash.relax is not None:
+            less = without(query, clash.demand)
+            [(name, value)] = clash.relax["change"].items()
+            if name in PACKAGES or name == "flash-attn-4":
+                less["packages"][name] = value
+            else:
+                less[name] = value
+            assert pick_cells(KNOWN.universe, query_from_document(less), KNOWN.published).choices
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str]):
+    assert main(["pick", "--gpu", "V100", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["cells"][0]["id"].startswith("sm70-")
+    assert main(["pick", "--gpu", "V100", "--attn", "fa2"]) == 1
+    assert "the nearest that works" in capsys.readouterr().out
+    assert main(["pick", "tranformers>=4"]) == 2
+    assert "transformers" in capsys.readouterr().err

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from samples import ROOT
+
+from knowngood.core import local_files
+
+
+def test_an_atomic_write_returns_whether_the_content_changed(tmp_path):
+    path = tmp_path / "deep" / "file"
+    assert local_files.write_atomically(path, "one\n") is True
+    before = path.stat().st_mtime_ns
+    assert local_files.write_atomically(path, "one\n") is False
+    assert path.stat().st_mtime_ns == before
+    assert local_files.write_atomically(path, "two\n") is True
+    assert path.read_text() == "two\n"
+
+
+def test_other_line_ends_are_other_content(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"one\r\n")
+    assert local_files.write_atomically(path, "one\n") is True
+    assert path.read_bytes() == b"one\n"
+
+
+def test_a_binary_file_is_replaced(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"\xff\xfe")
+    assert local_files.write_atomically(path, "é") is True
+    assert path.read_bytes() == "é".encode()
+
+
+def test_everybody_may_read_a_written_file(tmp_path):
+    local_files.write_atomically(tmp_path / "file", "x")
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize("failing", ["fsync", "rename"])
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch, failing, error):
+    path = tmp_path / "file"
+    path.write_text("old")
+
+    def fail(*_args):
+        raise error
+
+    monkeypatch.setattr(
+        *(("knowngood.core.local_files.os.fsync", fail) if failing == "fsync" else ("pathlib.Path.rename", fail))
+    )
+    with pytest.raises(type(error)):
+        local_files.write_atomically(path, "new")
+    assert path.read_text() == "old"
+    assert [item.name for item in tmp_path.iterdir()] == ["file"]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30, deadline=None)
+@given(st.text(st.characters(codec="utf-8")))
+def test_the_same_text_is_read_back(tmp_path, text):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("knowngood.core.local_files.os.fsync", lambda _: None)  # thirty times, the disk takes its time
+        local_files.write_atomically(tmp_path / "file", text)
+    assert (tmp_path / "file").read_bytes() == text.encode()
+
+
+def test_a_killed_writer_leaves_the_old_file(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+    script = (
+        "import os, signal, sys; from pathlib import Path; from knowngood.core import local_files\n"
+        "local_files.os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "local_files.write_atomically(Path(sys.argv[1]), 'new')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(path)], check=False, env=os.environ)
+    assert done.returncode == -signal.SIGKILL
+    assert path.read_text() == "old"
+
+
+@pytest.fixture
+def _fresh_data_folder():
+    local_files.data_folder.cache_clear()
+    yield
+    local_files.data_folder.cache_clear()
+
+
+@pytest.mark.usefixtures("_fresh_data_folder")
+def test_in_a_checkout_the_data_folder_is_the_checkout():
+    assert (local_files.data_folder() / "facts" / "torch.json").exists()
+    assert local_files.data_folder() == ROOT
+
+
+@pytest.mark.usefixtures("_fresh_data_folder")
+def test_an_installed_package_has_its_data_inside(monkeypatch, tmp_path):
+    package = tmp_path / "site-packages" / "knowngood"
+    package.mkdir(parents=True)
+    monkeypatch.setattr(local_files, "_PACKAGE", package)
+    assert local_files.data_folder() == package / "_data"
+
+
+@pytest.mark.usefixtures("_fresh_data_folder")
+def test_a_folder_named_src_alone_is_not_a_checkout(monkeypatch, tmp_path):
+    monkeypatch.setattr(local_files, "_PACKAGE", tmp_path / "src" / "knowngood")
+    assert local_files.data_folder() == tmp_path / "src" / "knowngood" / "_data"

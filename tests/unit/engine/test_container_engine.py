@@ -1,0 +1,155 @@
+import json
+import os
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from knowngood.core.errors import MissingError
+from knowngood.engine import container_engine, embedded_engine
+from knowngood.engine import engine_info as engineinfo
+from knowngood.engine.container_engine import Engine, UnsuitableEngine
+from knowngood.engine.engine_info import EngineInfo
+
+GOOD = EngineInfo(version="28.2.2", os="linux", arch="x86_64", containerd_store=True)
+UNSUITABLE = UnsuitableEngine(reason="no engine answers at unix:///x", answers=False)
+
+
+def make(**changes) -> Engine:
+    values = {
+        "host": "unix:///run/x y/docker.sock",
+        "docker": ("/tools/bin/docker", "--host", "unix:///run/x y/docker.sock"),
+        "env": {"DOCKER_CONFIG": "/tools/it's"},
+        "version": "26.1.5",
+        "buildkit": "0.13",
+        "containerd_store": True,
+        "embedded": True,
+        "network": "host",
+    }
+    return Engine(**(values | changes))
+
+
+@pytest.mark.parametrize(
+    ("inspected", "version", "expected"),
+    [
+        ("Name: default\nBuildKit version: v0.13.2\n", "26.1.0", "0.13.2"),
+        ("BuildKit: v0.11.6+616c3f613b54", "24.0.7", "0.11.6+616c3f613b54"),
+        ("BuildKit version: v0.0.0+unknown\n", "26.1.5+dfsg1", "0.13"),
+        ("", "20.10.24+dfsg1", "0"),
+        ("", "31.0.0", "0.25"),
+    ],
+)
+def test_buildkit_version(inspected, version, expected):
+    assert engineinfo.buildkit_version(inspected, version) == expected
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"), [("0.13.1", (0, 13)), ("v26", (26, 0)), ("", (0, 0)), ("0.20-rc1", (0, 20))]
+)
+def test_release(version, expected):
+    assert engineinfo.parse_release(version) == expected
+
+
+def test_an_engine_that_can_build_has_no_objection():
+    assert engineinfo.describe_objection("unix:///x", GOOD, "0.13.0") is None
+
+
+def test_an_engine_that_only_runs_images_may_be_old_and_needs_no_docker_command(monkeypatch):
+    monkeypatch.setattr(
+        container_engine,
+        "_read_engine_info",
+        lambda _: EngineInfo(version="20.10", os="linux", arch="x86_64", containerd_store=False),
+    )
+    monkeypatch.setattr(container_engine, "_find_docker_command", lambda *_: None)
+    assert container_engine.examine_engine("unix:///x").lacks_client
+    found = container_engine.examine_engine("unix:///x", builds=False)
+    assert (found.host, found.docker, found.containerd_store) == ("unix:///x", (), False)
+    monkeypatch.setattr(
+        container_engine,
+        "_read_engine_info",
+        lambda _: EngineInfo(version="28", os="linux", arch="aarch64", containerd_store=True),
+    )
+    assert "on aarch64" in container_engine.examine_engine("unix:///x", builds=False).reason
+
+
+@pytest.mark.parametrize(
+    ("info", "buildkit", "told"),
+    [
+        (GOOD, "0.12.5", "BuildKit 0.12.5, older than 0.13"),
+        (EngineInfo(version="28", os="windows", arch="x86_64", containerd_store=True), "0.20", "for windows"),
+        (EngineInfo(version="28", os="linux", arch="aarch64", containerd_store=True), "0.20", "on aarch64"),
+    ],
+)
+def test_an_objection_names_the_engine(info, buildkit, told):
+    sentence = engineinfo.describe_objection("unix:///x", info, buildkit)
+    assert told in sentence
+    assert "unix:///x" in sentence
+
+
+def test_the_containerd_store_is_recognized():
+    answer = {
+        "ServerVersion": "26.1.5",
+        "OSType": "linux",
+        "Architecture": "x86_64",
+        "DriverStatus": [["driver-type", "io.containerd.snapshotter.v1"]],
+    }
+    assert engineinfo.parse_engine_info(json.dumps(answer)).containerd_store
+    answer["DriverStatus"] = [["Backing Filesystem", "extfs"]]
+    assert not engineinfo.parse_engine_info(json.dumps(answer)).containerd_store
+
+
+@pytest.mark.parametrize("text", ["", "{}", "null", '{"ServerErrors": ["x"]}'])
+def test_an_engine_that_does_not_answer_has_no_info(text):
+    assert engineinfo.parse_engine_info(text) is None
+
+
+def test_the_shell_lines_work_in_a_shell():
+    script = (
+        container_engine.render_shell_environment(make())
+        + '\nprintf "%s\\n" "$DOCKER_HOST" "$DOCKER_CONFIG" "${PATH%%:*}"'
+    )
+    told = subprocess.run(["sh", "-c", script], check=True, capture_output=True, text=True).stdout
+    assert told.splitlines() == ["unix:///run/x y/docker.sock", "/tools/it's", "/tools/bin"]
+    assert all(
+        shlex.split(line)[0] == "export" for line in container_engine.render_shell_environment(make()).splitlines()
+    )
+
+
+def test_a_suitable_system_engine_is_used(monkeypatch):
+    system = make(embedded=False)
+    monkeypatch.setattr(container_engine, "find_system_engine", lambda **_: system)
+    monkeypatch.setattr(embedded_engine, "start_embedded_engine", pytest.fail)
+    assert container_engine.ensure_engine(notify=pytest.fail) is system
+
+
+def test_a_running_embedded_engine_is_used_without_a_message(monkeypatch):
+    own = make()
+    monkeypatch.setattr(container_engine, "find_system_engine", lambda **_: UNSUITABLE)
+    monkeypatch.setattr(container_engine, "find_embedded_engine", lambda: own)
+    monkeypatch.setattr(embedded_engine, "start_embedded_engine", pytest.fail)
+    assert container_engine.ensure_engine(notify=pytest.fail) is own
+
+
+def test_the_error_without_any_engine_has_both_reasons(monkeypatch):
+    monkeypatch.setattr(container_engine, "find_system_engine", lambda **_: UNSUITABLE)
+    monkeypatch.setattr(container_engine, "find_embedded_engine", lambda: None)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(MissingError) as caught:
+        container_engine.ensure_engine(notify=pytest.fail)
+    assert caught.value.exit_code == 4
+    assert str(caught.value) == (
+        "no engine answers at unix:///x, and the embedded engine needs root: run knowngood as root, "
+        "or install Docker Engine 26 or newer with buildx and start it"
+    )
+
+
+def test_a_missing_engine_is_reported(monkeypatch, tmp_path):
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    found = container_engine.find_system_engine()
+    assert found == UnsuitableEngine(reason=f"no engine answers at unix://{tmp_path}/none.sock", answers=False)
+
+
+def test_importing_the_engine_does_not_import_the_sdk():
+    code = "import sys, knowngood.engine.container_engine; sys.exit('docker' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,285 @@
+import json
+
+import harvest_registry
+import pytest
+from packaging.version import Version
+
+from knowngood.facts import (
+    driver_reader,
+    flash_attn_4_reader,
+    flash_attn_reader,
+    framework_reader,
+    import_closure,
+    python_source,
+    transformer_engine_reader,
+    transformers_reader,
+    triton_reader,
+)
+from knowngood.facts.fact_reader import IndexedRelease, ReleaseReading, choose_wheel_by
+from knowngood.index.artefact import PublishedFile, UnreadableError
+
+
+class Memory:
+    """An artefact made of a dictionary."""
+
+    def __init__(self, members, name="p-1-py3-none-any.whl"):
+        self.content = {path: text.encode() if isinstance(text, str) else text for path, text in members.items()}
+        self.file = PublishedFile(name=name, url="", sha256="", version=Version("1"), yanked=False)
+        self.size = 7
+        self.members = {path: len(content) for path, content in self.content.items()}
+
+    def read(self, member):
+        return self.content[member]
+
+    def stream(self, member):
+        yield self.content[member]
+
+    def derived(self, _, compute):
+        return json.loads(json.dumps(compute()))
+
+    def close(self):
+        pass
+
+
+def tree(text):
+    return python_source.parse_python(text, "text")
+
+
+SETUP = """
+def cuda_archs():
+    return os.getenv("FLASH_ATTN_CUDA_ARCHS", "80;90;100").split(";")
+if bare_metal_version < Version("11.7"):
+    raise RuntimeError("too old")
+if "80" in cuda_archs():
+    cc_flag.append("arch=compute_80,code=sm_80")
+if CUDA_HOME is not None:
+    if bare_metal_version >= Version("11.8") and "90" in cuda_archs():
+        cc_flag.append("arch=compute_90,code=sm_90")
+    if bare_metal_version >= Version("12.8"):
+        cc_flag.append("arch=compute_100,code=sm_100")
+        cc_flag.append("arch=compute_120,code=compute_120")
+setup(name=PACKAGE, python_requires=">=3.9", install_requires=["torch", "einops"])
+"""
+
+
+FLASH_API = """
+// TORCH_CHECK(is_sm75, "FlashAttention only supports Turing GPUs or newer.");
+TORCH_CHECK(is_sm90 || is_sm8x, "FlashAttention only supports Ampere GPUs or newer.");
+TORCH_CHECK(q_dtype == torch::kFloat16 || q_dtype == torch::kBFloat16, "x");
+TORCH_CHECK(head_size_og <= 256, "FlashAttention forward only supports head dimension at most 256");
+TORCH_CHECK(is_sm80 || is_sm90, "FlashAttention backward for head dim > 192 with dropout requires A100/A800");
+"""
+
+
+def test_flash_attn_sdist():
+    artefact = Memory(
+        {
+            "setup.py": SETUP,
+            "csrc/layer_norm/setup.py": "",
+            "csrc/flash_attn/flash.h": "",
+            "csrc/flash_attn/flash_api.cpp": FLASH_API,
+            "flash_attn/__init__.py": "from flash_attn.flash_attn_interface import f",
+            "flash_attn/flash_attn_interface.py": "import torch, flash_attn_2_cuda\ndef f(q, k=None): return 1, 2\n",
+            "flash_attn/ops/__init__.py": "",
+            "flash_attn/ops/rms_norm.py": "import dropout_layer_norm\n",
+            "flash_attn/ops/triton/rotary.py": "import triton\nimport triton.language as tl\n",
+            "flash_attn/layers/rotary.py": "from einops import rearrange\nfrom flash_attn.ops.triton.rotary import x\n",
+            "flash_attn/broken.py": "def (",
+        },
+        name="flash_attn-2.8.3.tar.gz",
+    )
+    reading = ReleaseReading()
+    flash_attn_reader.read_flash_attn(artefact, None, reading)
+    assert reading.unknown == {}
+    assert reading.facts == {
+        "requires_python": ">=3.9",
+        "requires": ["torch", "einops"],
+        "cuda_minimum": "11.7",
+        "sass": {"80": "11.7", "90": "11.8", "100": "12.8"},
+        "ptx": {"120": "12.8"},
+        "archs_by_default": ["80", "90", "100"],
+        "newer_than_sm90": False,
+        "head_dim_maximum": 256,
+        "backward_needs_sm80_or_sm90": "head dim > 192 with dropout",
+        "dtypes": ["bfloat16", "float16"],
+        "extensions": ["layer_norm"],
+        "functions": {"flash_attn.flash_attn_interface.f": ["(q, k=None)", [2]]},
+        "needs": {
+            "flash_attn": ["flash_attn_2_cuda"],
+            "flash_attn.layers.rotary": ["einops", "triton"],
+            "flash_attn.ops.rms_norm": ["dropout_layer_norm"],
+            "flash_attn.ops.triton.rotary": ["triton"],
+        },
+        "sdist_size": 7,
+    }
+
+
+def test_needs_follows_cycles_and_relative_imports():
+    artefact = Memory(
+        {
+            "p/__init__.py": "",
+            "p/a.py": "from . import b\n",
+            "p/b.py": "from .a import x\nimport foreign\ntry:\n    import guarded\nexcept ImportError: pass\n",
+        }
+    )
+    assert import_closure.find_needed_modules(artefact, "p") == {"p": [], "p.a": ["foreign"], "p.b": ["foreign"]}
+
+
+def test_needs_names_modules_that_the_artefact_lacks():
+    artefact = Memory(
+        {
+            "p/__init__.py": "",
+            "p/a.py": "from p.gone import x\nfrom p import name\nimport p.space.b\n",
+            "p/space/b.py": "",
+        }
+    )
+    assert import_closure.find_needed_modules(artefact, "p") == {"p": [], "p.a": ["p.gone"]}
+
+
+IMPORTS = """
+KERNELS_MIN_VERSION = "0.9.0"
+def is_torch_available():
+    return version.parse(v) >= version.parse("2.6.0")
+def is_torch_sdpa_available():
+    if is_torch_mlu_available():
+        return parse(v) >= version.parse("2.1.0")
+    return version.parse(v) >= version.parse("2.1.1")
+def is_flash_attn_2_available():
+    if not _is_package_available("flash_attn"):
+        return False
+    if torch.version.cuda:
+        return version.parse(m("flash_attn")) >= version.parse("2.1.0")
+    return version.parse(m("flash_attn")) >= version.parse("2.0.4")
+def is_flash_attn_3_available():
+    return _is_package_available("flash_attn_interface")[0]
+"""
+
+
+def test_transformers_demands():
+    assert transformers_reader.find_demands(tree(IMPORTS)) == {
+        "torch_enforced": "2.6.0",
+        "sdpa_torch": "2.1.1",
+        "flash_attn_minimum": "2.1.0",
+        "flash_attention_2_module": "flash_attn",
+        "flash_attention_3_module": "flash_attn_interface",
+    }
+    assert transformers_reader.find_minimums(tree(IMPORTS)) == {"kernels": "0.9.0"}
+
+
+def test_transformers_that_enforced_torch_at_module_level():
+    text = 'if USE_TORCH:\n    _torch_available = version.parse(_torch_version) >= version.parse("2.1.0")\n'
+    assert transformers_reader.find_demands(tree(text)) == {"torch_enforced": "2.1.0"}
+    assert transformers_reader.find_demands(tree("")) == {}
+
+
+def test_transformers_attention():
+    modeling = tree('X = {"flash_attention_2": f, "sdpa": g}\nif a == "eager": "use flash_attention_3 instead"\n')
+    assert transformers_reader.find_implementations(modeling) == ["eager", "flash_attention_2", "sdpa"]
+    with pytest.raises(UnreadableError):
+        transformers_reader.find_implementations(tree("x = 1"))
+
+
+@pytest.mark.parametrize(
+    ("model", "has"),
+    [
+        ('QWEN2_ATTENTION_CLASSES = {"eager": A, "sdpa": B}', ["eager", "sdpa"]),
+        ("class M:\n    _supports_flash_attn = True\n    _supports_sdpa = False\n", ["eager", "flash_attention_2"]),
+        ("class M:\n    _supports_flex_attn = True\n", ["eager"]),
+    ],
+)
+def test_qwen2_attention(model, has):
+    assert transformers_reader.find_qwen2_attention(tree(model), ["eager", "sdpa", "flash_attention_2"]) == has
+
+
+def test_transformers_min_majors():
+    table = 'FLASH_ATTENTION_COMPATIBILITY_MATRIX = {2: {"x": 1}, 3: {"cuda_min_major_version": 8}}'
+    assert transformers_reader.find_min_majors(tree(table)) == {"3": 8}
+    assert transformers_reader.find_min_majors(tree("")) is None
+
+
+WINDOW = """
+class FlashAttentionUtils:
+    version_required = PkgVersion("2.1.1")
+    version_required_blackwell = PkgVersion("2.7.3")
+    max_version = PkgVersion("2.8.4")
+    def ok(version): return minimum_version <= version {} FlashAttentionUtils.max_version
+"""
+
+
+@pytest.mark.parametrize(("operator", "included"), [("<", False), ("<=", True)])
+def test_transformer_engine_window(operator, included):
+    assert transformer_engine_reader.find_flash_attn_window([tree(WINDOW.format(operator))]) == {
+        "flash_attn_minimum": "2.1.1",
+        "flash_attn_minimum_blackwell": "2.7.3",
+        "flash_attn_maximum": "2.8.4",
+        "flash_attn_maximum_included": included,
+    }
+
+
+def test_transformer_engine_later_assignments_do_not_count():
+    text = '_flash_attn_max_version = PkgVersion("2.6.3")\ndef f():\n    _flash_attn_max_version = PkgVersion("2.1")\n'
+    assert transformer_engine_reader.find_flash_attn_window([tree(text)])["flash_attn_maximum"] == "2.6.3"
+
+
+def test_flash_attn_4_takes_the_first_assertion_about_the_gpu():
+    text = """
+def _flash_attn_fwd(q):
+    assert q.dtype in [a, b]
+    assert arch // 10 in [8, 9], "no"
+    assert arch // 10 in [9], "less"
+"""
+    assert flash_attn_4_reader.find_accepted_majors(tree(text), "_flash_attn_fwd") == [8, 9]
+    with pytest.raises(UnreadableError, match="no _flash_attn_bwd"):
+        flash_attn_4_reader.find_accepted_majors(tree(text), "_flash_attn_bwd")
+
+
+def test_xtuner_model_minimums():
+    text = "LOWEST_TRANSFORMERS_VERSION = dict(Qwen2ForCausalLM=digit_version('4.39'))"
+    assert framework_reader.find_model_minimums(tree(text)) == {"Qwen2ForCausalLM": "4.39"}
+    assert framework_reader.find_model_minimums(tree("")) is None
+
+
+def test_triton_assembler_is_found_across_pieces():
+    artefact = Memory({"triton/bin/ptxas": b""})
+    artefact.stream = lambda _: iter([b"\0" * 9 + b"release 12.8, V1", b"2.8.93\0"])
+    assert triton_reader.find_assembler_release(artefact, "triton/bin/ptxas") == "12.8.93"
+    artefact.stream = lambda _: iter([b"nothing"])
+    with pytest.raises(UnreadableError):
+        triton_reader.find_assembler_release(artefact, "triton/bin/ptxas")
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [("os.path.join(path, 'libcuda.so')", "libcuda.so"), ('if "libcuda.so.1" in line', "libcuda.so.1"), ("", None)],
+)
+def test_triton_libcuda(text, name):
+    assert triton_reader.find_launcher_libcuda([text]) == name
+
+
+def test_drivers():
+    rust = """
+static LINUX_CUDA_DRIVERS: LazyLock<[(TorchBackend, Version); 3]> = LazyLock::new(|| {
+    [
+        (TorchBackend::Cu130, Version::new([580])),
+        (TorchBackend::Cu118, Version::new([450, 80, 2])),
+        (TorchBackend::Cu102, Version::new([440, 33])),
+    ]
+});
+static WINDOWS: (TorchBackend::Cu129, Version::new([528, 33])),
+"""
+    rows = driver_reader.parse_driver_table(rust)
+    assert {cuda: facts["minimum"] for cuda, facts in rows.items()} == {"13.0": "580", "11.8": "450.80.02"}
+    with pytest.raises(UnreadableError, match="no table of drivers"):
+        driver_reader.parse_driver_table("static OTHER")
+
+
+def test_greatest_build_number_is_the_one_that_installers_take():
+    names = [f"torch-2.10.0-{tag}cp311-cp311-manylinux_2_28_x86_64.whl" for tag in ("", "3-", "12-")]
+    names += ["torch-2.10.0-20-cp312-cp312-manylinux_2_28_x86_64.whl", "torch-2.10.0-cp311-cp311-win_amd64.whl"]
+    files = [PublishedFile(name=n, url="", sha256="", version=Version("2.10.0"), yanked=False) for n in names]
+    chosen = choose_wheel_by("-cp311-")(IndexedRelease(project="torch", version=Version("2.10.0"), files=tuple(files)))
+    assert chosen.name == "torch-2.10.0-12-cp311-cp311-manylinux_2_28_x86_64.whl"
+
+
+def test_sdist_helper_matches_what_the_reader_strips():
+    assert harvest_registry.sdist("top", {"setup.py": ""})

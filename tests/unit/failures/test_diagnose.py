@@ -1,0 +1,481 @@
+"""Diagnosis of logs: what is recognized, in which forms of log, and what is not claimed."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import re
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.specifiers import SpecifierSet
+
+from knowngood.cli.main import main
+from knowngood.compat.incident import Fix
+from knowngood.compat.log_signature import SignatureError, compile_signature, normalize_log
+from knowngood.compat.rule_files import load_incidents
+from knowngood.core import gpus
+from knowngood.failures.diagnosis import diagnose_log
+from knowngood.failures.log_scan import BLOCK, SignatureScan, strip_digits
+
+KNOWN = {incident.id: incident for incident in load_incidents() if incident.signatures}
+GPUS = gpus.gpu_catalog_from_sections(
+    {"sm_70": {"family": "Volta", "cards": ["V100"]}, "sm_90": {"family": "Hopper", "cards": ["H100"]}}
+)
+XTUNER = "[rank1]: AttributeError: 'Qwen2FlashAttention2' object has no attribute '_flash_attention_forward'\n"
+SOFTCAP = "TypeError: _flash_attn_varlen_backward() missing 1 required positional argument: 'softcap'\n"
+
+
+def found(log, known=None):
+    data = log if isinstance(log, bytes) else log.encode()
+    return diagnose_log(io.BytesIO(data), list((known or KNOWN).values()), GPUS)
+
+
+def ids(log):
+    return [match.incident.id for match in found(log).matches]
+
+
+def sample(text):
+    """A line that shows a signature."""
+    filled = text.replace("{version}", "2.8.3").replace("{number}", "11040").replace("{name}", "Some")
+    return re.sub(r"(?<!\\)\*", "XyZ", filled).replace("\\*", "*")
+
+
+def log_of(incident, *, line=None):
+    text = line or sample(incident.signatures[0].text)
+    context = " ".join(sample(item.text) for item in (*incident.context[:1], *incident.signatures[0].beside[:1]))
+    return f"Traceback (most recent call last):\n  {context}\n{text}\n"
+
+
+@pytest.mark.parametrize("name", sorted(KNOWN))
+def test_each_incident_is_found_by_its_own_signature(name):
+    incident = KNOWN[name]
+    log = log_of(incident)
+    if incident.severity == "silent" and incident.affected:
+        assert name not in ids(log), "a silent one without its versions is a guess"
+        return
+    assert name in ids(log)
+
+
+@pytest.mark.parametrize("name", sorted(name for name, incident in KNOWN.items() if incident.severity == "failure"))
+def test_each_failure_is_found_in_every_form_of_log(name):
+    incident = KNOWN[name]
+    line = sample(incident.signatures[0].text)
+    bent = [
+        f"\x1b[31m\x1b[1m{line}\x1b[0m",
+        f"[rank7]: {line}",
+        f"(EngineCore_DP0 pid=269) ERROR 10-10 20:06:26 [core.py:708] {line}",
+        line.replace("'", "\u2019"),
+    ]
+    for text in bent:
+        assert name in ids(log_of(incident, line=text)), text
+    assert name in ids(log_of(incident).replace("\n", "\r\n"))
+    assert name in [match.incident.id for match in found(log_of(incident).encode("utf-16")).matches]
+    as_json = json.dumps({"message": log_of(incident)}) + "\n"
+    assert name in ids(as_json)
+
+
+@pytest.mark.parametrize("width", [72, 80, 100, 120])
+def test_a_wrapped_line_is_read(width):
+    text = (
+        "[rank1]: "
+        + "x" * 23
+        + " AttributeError: 'Qwen2FlashAttention2' object has no attribute '_flash_attention_forward'"
+    )
+    wrapped = "\n".join(
+        ("" if start == 0 else "[rank1]: ") + text[start : start + width] for start in range(0, len(text), width)
+    )
+    assert ids(wrapped) == ["xtuner-qwen2-flash-attention-forward"]
+
+
+def test_versions_confirm_and_exclude():
+    seen = found("xtuner==0.1.23\ntransformers==4.44.2\n" + XTUNER).matches[0]
+    assert seen.confirmed
+    assert seen.versions_seen == {"xtuner": "0.1.23", "transformers": "4.44.2"}
+    excluded = found("xtuner==0.1.23\ntransformers==4.42.4\n" + XTUNER)
+    assert not excluded.matches
+    assert excluded.excluded == ("xtuner-qwen2-flash-attention-forward",)
+    assert not found(XTUNER).matches[0].confirmed
+
+
+def test_the_combination_that_the_versions_confirm_is_shown():
+    """The first combination is of a package that the log does not state, the second of one that it does."""
+    known = replace(
+        KNOWN["xtuner-qwen2-flash-attention-forward"],
+        affected=(
+            {"transformers": SpecifierSet(">=4.43"), "deepspeed": SpecifierSet(">=1")},
+            {"transformers": SpecifierSet(">=4.43"), "xtuner": SpecifierSet("<0.2")},
+        ),
+    )
+    (match,) = found("xtuner==0.1.23\ntransformers==4.44.2\n" + XTUNER, {known.id: known}).matches
+    assert match.confirmed
+    assert match.versions_seen == {"xtuner": "0.1.23", "transformers": "4.44.2"}
+
+
+def test_of_two_confirmed_combinations_the_first_is_shown():
+    known = replace(
+        KNOWN["xtuner-qwen2-flash-attention-forward"],
+        affected=({"transformers": SpecifierSet(">=4.43")}, {"xtuner": SpecifierSet("<0.2")}),
+    )
+    log = "xtuner==0.1.22\nxtuner==0.1.23\nxtuner==0.3\ntransformers==4.44.2\n"
+    (match,) = found(log + XTUNER, {known.id: known}).matches
+    assert match.versions_seen["xtuner"] == "0.3"  # the second would narrow it to 0.1.23
+
+
+def test_an_incident_without_version_ranges_is_never_confirmed():
+    known = next(item for item in KNOWN.values() if item.severity == "failure" and not item.affected)
+    (match,) = found(log_of(known), {known.id: known}).matches
+    assert not match.confirmed
+
+
+def test_a_remedy_that_is_applied_already_is_not_offered():
+    log = "ERROR: ld: cannot find -lcuda\n"
+    assert {"triton"} in [set(remedy.fix.change) for remedy in found(log).matches[0].fix]
+    assert {"triton"} not in [set(remedy.fix.change) for remedy in found("triton==3.1.0\n" + log).matches[0].fix]
+
+
+THREADS = yaml.safe_load((Path(__file__).parents[1] / "logs" / "threads.yaml").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("case", THREADS, ids=lambda case: case["thread"])
+def test_a_log_of_a_public_thread_gets_its_answer(case):
+    assert (ids(case["log"]) or ["none"])[0] == case["first"]
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "said", "frame"),
+    [
+        (
+            "xtuner-qwen2-rotary-seq-len",
+            "Qwen2RotaryEmbedding.forward",
+            "seq_len",
+            'File "/lib/site-packages/xtuner/model/modules/dispatch/qwen2.py", line 74, in qwen2_attn_forward',
+        ),
+        (
+            "llama-rotary-seq-len",
+            "LlamaRotaryEmbedding.forward",
+            "seq_len",
+            'File "/lib/site-packages/transformers/models/llama/modeling_llama.py", line 734, in forward',
+        ),
+        ("sft-trainer-tokenizer-argument", "SFTTrainer.__init__", "tokenizer", "    trainer = SFTTrainer("),
+        ("trainer-processing-class-argument", "Trainer.__init__", "processing_class", "    trainer = Trainer("),
+    ],
+)
+def test_the_wording_of_python_before_3_10_needs_the_callers_file(name, function, said, frame):
+    """It leaves the class out, so that the same words may be of anything."""
+    newer = f"TypeError: {function}() got an unexpected keyword argument '{said}'\n"
+    older = newer.replace(function, function.rpartition(".")[2])
+    assert ids(newer) == [name]
+    assert ids(f"  {frame}\n{older}") == [name]
+    assert ids(older) == []
+    assert ids(f"  {frame}\n" + older.replace(said, "other")) == []
+    other = newer.replace(function, "Other" + function)
+    assert ids(f"  File other.py, line 7\n{other}") == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "AttributeError: 'Qwen2FlashAttentoin2' object has no attribute '_flash_attention_forward'",
+        "AttributeError: 'Qwen2FlashAttention2' object has no attribute '_flash_atention_forward'",
+        "TypeError: _flash_attn_varlen_backward() missing 1 required positional argument: 'softcaps'",
+        "ImportError: cannot import name 'LlamaFlashAttention3' from 'transformers.models.llama.modeling_llama'",
+        "ModuleNotFoundError: No module named 'torch'",
+        "ModuleNotFoundError: No module named 'flash_attn'",
+        "everything is fine",
+        "",
+    ],
+)
+def test_an_unknown_failure_has_no_match(line):
+    assert ids("transformers==4.44.2\n" + line) == []
+
+
+def test_the_first_cause_comes_first():
+    names = [name for name in sorted(KNOWN) if KNOWN[name].severity == "failure" and not KNOWN[name].affected][:10]
+    random.Random(3).shuffle(names)  # noqa: S311 - a shuffle
+    log = "".join(log_of(KNOWN[name]) + "step\n" * 20 for name in names)
+    assert ids(log)[0] == names[0]
+    assert set(names) <= set(ids(log))
+
+
+def test_a_harmless_warning_comes_after_the_failure():
+    log = log_of(KNOWN["qwen-rms-norm-not-imported"]) + "step\n" * 50 + SOFTCAP
+    assert ids(log) == ["transformer-engine-softcap-backward", "qwen-rms-norm-not-imported"]
+
+
+def test_a_silent_fault_is_reported_when_the_log_states_its_versions():
+    log = "use_varlen_attn = True\nxtuner==0.1.23\ntransformers=={}\nloss: 1.0\n"
+    assert ids(log.format("4.48.3")) == ["xtuner-dispatch-left-out"]
+    assert ids(log.format("4.42.4")) == []
+
+
+def test_the_gpu_excludes_and_confirms():
+    error = "RuntimeError: FlashAttention only supports Ampere GPUs or newer.\n"
+    assert ids("GPU type: Tesla V100-SXM2-32GB\n" + error) == ["flash-attn-2-needs-ampere"]
+    assert ids("GPU type: NVIDIA H100 80GB HBM3\n" + error) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "version"),
+    [
+        ("transformers==4.44.2", "transformers", "4.44.2"),
+        ("transformers == 4.44.2 xtuner == 0.1.23", "xtuner", "0.1.23"),
+        ("Successfully installed torch-2.4.0 flash-attn-2.6.3\n", "flash-attn", "2.6.3"),
+        ("/x/site-packages/flash_attn-2.5.8.dist-info/METADATA", "flash-attn", "2.5.8"),
+        (
+            "flash_attn-2.5.5+cu118torch2.2cxx11abiTRUE-cp38-cp38-linux_x86_64.whl",
+            "flash-attn",
+            "2.5.5+cu118torch2.2cxx11abiTRUE",
+        ),
+        ("- `transformers` version: 4.54.1\n", "transformers", "4.54.1"),
+        ("- PyTorch version (GPU?): 2.4.0+cu124 (False)\n", "torch", "2.4.0+cu124"),
+        ("PyTorch version: 2.1.0+cu118\n", "cuda", "11.8"),
+        ("torch                             2.3.0+cu121\n", "torch", "2.3.0+cu121"),
+        ("Name: torch\nVersion: 2.1.2\n", "torch", "2.1.2"),
+        ("Transformers Version: 4.44.2\n", "transformers", "4.44.2"),
+        ("Python version: 3.10.14\n", "python", "3.10.14"),
+        ('File "/opt/lib/python3.10/site-packages/x.py"', "python", "3.10"),
+        ("x.cpython-311-x86_64-linux-gnu.so", "python", "3.11"),
+        ("| NVIDIA-SMI 535.183.01   Driver Version: 535.183.01   CUDA Version: 12.2 |", "driver", "535.183.01"),
+        ("CUDA used to build PyTorch: 12.1\n", "cuda", "12.1"),
+        ("Cuda compilation tools, release 11.8, V11.8.89", "nvcc", "11.8"),
+        ("Libc version: glibc-2.31\n", "glibc", "2.31"),
+        ("- flash-attn: 2.5.7\n", "flash-attn", "2.5.7"),
+        ("NVIDIA GeForce RTX 5090 with CUDA capability sm_120 is not", "gpu", "120"),
+    ],
+)
+def test_versions_are_read(text, name, version):
+    assert version in found("\n" + text).versions.get(name, [])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "You are attempting to use Flash Attention 2.0 without specifying a torch dtype",
+        "specifying the manual implementation will be required from Transformers version v5.0.0 onwards.",
+        "The `seen_tokens` attribute is deprecated and will be removed in v4.41. Use the `cache_position` input",
+        "This needs transformers 4.53 or newer",
+        "vllm 0.6.3 requires torch==2.4.0",
+        "requires torch 2.6.0",
+        "at least transformers 4.40.0",
+        "python 3 -m torch.distributed.run",
+        "transformers>=4.41.2,<=4.46.1",
+    ],
+)
+def test_a_version_that_is_only_mentioned_is_not_read(text):
+    assert set(found(f"step\n{text}\n").versions) <= {"vllm"}
+
+
+@pytest.mark.parametrize("after", [0, 30_000, 120_000])
+def test_versions_late_in_a_long_log_are_read(after):
+    step = "{'loss': 1.0, 'learning_rate': 1e-05, 'epoch': 0.12}\n"
+    report = "- Transformers version: 4.42.4\n- xtuner version: 0.1.23\n" + XTUNER
+    seen = found(step * 80_000 + report + step * after)
+    assert seen.versions["transformers"] == ["4.42.4"]
+    assert not seen.matches
+
+
+def test_a_training_step_is_not_read_as_a_version():
+    assert not found("{'loss': 0.5, 'step': 100}\ntorch.cuda.amp 1\nat torch/nn/modules/module.py:1553\n").versions
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_garbage_raises_no_error(seed):
+    made = random.Random(seed)  # noqa: S311 - noise
+    data = made.randbytes(3 << 19)  # more than one block
+    assert found(data).matches == ()
+    cut = (b"\xff\xfe\x00" + data + XTUNER.encode() + "训练报错".encode("gb18030") + data)[: -made.randrange(1000)]
+    assert [match.incident.id for match in found(cut).matches] == ["xtuner-qwen2-flash-attention-forward"]
+
+
+@pytest.mark.parametrize("shift", range(0, 120, 7))
+def test_a_failure_across_two_blocks_is_found_with_its_line(shift):
+    line = b"x" * 99 + b"\n"
+    before = (line * (BLOCK // 100 + 2))[: BLOCK - shift]
+    before = before[: before.rfind(b"\n") + 1]
+    seen = found(before + XTUNER.encode() + line * 1000).matches
+    assert [match.line for match in seen] == [before.count(b"\n") + 1]
+
+
+@pytest.mark.timeout(60)
+def test_near_misses_and_hostile_lines_take_little_time():
+    hostile = b"'Qwen2FlashAttention2' " * 200_000 + b"undefined symbol: " * 200_000 + b"==" * 500_000
+    start = time.process_time()
+    assert found(hostile).matches == ()
+    assert time.process_time() - start < 20
+
+
+def test_signatures_are_checked():
+    for text in (
+        "a.*b and much more text",
+        "(a+)+ and much more text",
+        r"\d+ and much more text",
+        "short",
+        "{what} and more",
+    ):
+        with pytest.raises(SignatureError):
+            compile_signature(text)
+    with pytest.raises(SignatureError, match="one line"):
+        compile_signature("one line of words\nanother line of words")
+    made = compile_signature(r"call to \*args of * failed completely")
+    assert made.search(normalize_log(b"Error: call to *args of some_function failed completely"))
+    assert not made.search(normalize_log(b"Error: call to args of some_function failed completely"))
+    assert not made.search(normalize_log(b"call to *args of some\nfunction failed completely"))
+    assert not made.search(normalize_log(b"call to *args of " + b"x" * 300 + b" failed completely"))
+
+
+def test_a_signature_is_found_after_an_incomplete_match():
+    made = compile_signature("cannot import name * from widget.kernels")
+    assert made.search(
+        normalize_log(b"cannot import name f from elsewhere\ncannot import name g from widget.kernels\n")
+    )
+    assert made.search(
+        normalize_log(b"cannot import name f; cannot import name " + b"g" * 190 + b" from widget.kernels")
+    )
+    assert not made.search(normalize_log(b"cannot import name f from elsewhere\ncannot import name g from gadget\n"))
+
+
+def test_a_signature_after_many_near_misses_is_found_by_its_longest_part():
+    """Its words occur more often than the scan visits them; its longest part occurs twice."""
+    made = compile_signature("cannot import name * from widget.kernels")
+    noise = b"".join(b"kernels %d\n" % number for number in range(3000))
+    log = b"imported f from widget.kernels\n" + noise + b"cannot import name f from widget.kernels\n" + noise
+    scan = SignatureScan(signatures=[made])
+    scan.read(io.BytesIO(log))
+    assert scan.lines_of == {0: 3002}
+
+
+def test_the_limits_of_wildcards_placeholders_and_length():
+    six, four = "quoted words of it" + " * more" * 6, "quoted words of it" + " {number} more" * 4
+    assert compile_signature(six).segments
+    assert compile_signature(four).segments
+    for text in (six + " * more", four + " {number} more", "elevenchars"):
+        with pytest.raises(SignatureError):
+            compile_signature(text)
+    assert compile_signature("twelve_chars").segments
+
+
+def test_a_word_that_touches_a_wildcard_or_a_placeholder_is_not_searched_for():
+    assert compile_signature("failed at widget{number}gadget, kernels*loaded now, {name}behind").words == (b"failed",)
+
+
+def test_the_command_line(tmp_path, capsys, monkeypatch):
+    log = tmp_path / "train.log"
+    log.write_text("xtuner==0.1.23 transformers==4.44.2\n" + XTUNER)
+    assert main(["diagnose", str(log), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    match = document["matches"][0]
+    assert match["incident"] == "xtuner-qwen2-flash-attention-forward"
+    assert match["component"] == "xtuner"
+    assert match["versions_seen"] == {"xtuner": "0.1.23", "transformers": "4.44.2"}
+    assert match["fix"][0]["change"] == {"transformers": ">=4.39,<4.43"}
+    assert {"confidence", "because", "severity", "line"} <= set(match)
+    assert main(["diagnose", str(log)]) == 0
+    assert "xtuner-qwen2-flash-attention-forward" in capsys.readouterr().out
+    log.write_text("all went well\n")
+    assert main(["diagnose", str(log), "--json"]) == 3
+    assert json.loads(capsys.readouterr().out)["matches"] == []
+    assert main(["diagnose", str(log)]) == 3
+    assert "no known failure" in capsys.readouterr().out
+    assert main(["diagnose", str(tmp_path / "none.log")]) == 2
+    assert main(["diagnose", str(tmp_path)]) == 2
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(SOFTCAP.encode())))
+    assert main(["diagnose", "-"]) == 0
+    assert "transformer-engine-softcap-backward" in capsys.readouterr().out
+
+
+def test_incidents_of_another_folder(tmp_path, capsys):
+    log = tmp_path / "train.log"
+    log.write_text("the widget exploded twice\n")
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    assert main(["diagnose", str(log), "--incidents", str(folder)]) == 2
+    (folder / "widget.yaml").write_text(
+        "title: Widget\nkind: config\ncomponent: widget\nsignatures: [the widget exploded]\nbecause: It does.\n"
+        "fix: [{note: none}]\nsource: owner/name#1\nconfidence: measured\n"
+    )
+    assert main(["diagnose", str(log), "--incidents", str(folder)]) == 0
+    (folder / "bad.yaml").write_text('signatures: ["(x+x+)+y in a long line"]\n')
+    assert main(["diagnose", str(log), "--incidents", str(folder)]) == 2
+    assert "bad.yaml:1:" in capsys.readouterr().err
+
+
+def test_every_signature_has_a_word_besides_numbers():
+    marks = [mark for incident in load_incidents() for mark in incident.marks]
+    assert all(strip_digits(word) for mark in marks for word in mark.words)
+    with pytest.raises(SignatureError, match="whole word"):
+        compile_signature("1234567 12345678 123456789")
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r"])
+def test_a_failure_among_similar_lines_is_found(end):
+    noise = end.join(b"%d%% loss 0.%d" % (number % 100, number) for number in range(200_000))
+    log = (
+        noise + b"\nAttributeError: 'Qwen2FlashAttention2' object has no attribute '_flash_attention_forward'\n" + noise
+    )
+    found = diagnose_log(
+        io.BytesIO(b"xtuner==0.1.23\ntransformers==4.44.2\nxtuner/model/modules/dispatch/x.py\n" + log),
+        load_incidents(),
+    )
+    assert [match.incident.id for match in found.matches] == ["xtuner-qwen2-flash-attention-forward"]
+    assert found.matches[0].line == 4 + noise.count(b"\n") + 1
+
+
+def test_versions_in_many_similar_lines_are_all_read():
+    log = b"".join(b"rank %d: transformers 4.4%d.0\n" % (number, number % 3) for number in range(30))
+    assert diagnose_log(io.BytesIO(log), []).versions["transformers"] == ["4.40.0", "4.41.0", "4.42.0"]
+
+
+def test_fifty_similar_lines_of_running_text_are_read():
+    log = b"".join(b"rank %d has transformers 4.40.0\n" % number for number in range(49))
+    assert (
+        diagnose_log(io.BytesIO(log + b"rank 7 has transformers 4.41.0\n"), []).versions["transformers"][-1] == "4.41.0"
+    )
+
+
+def test_versions_at_the_end_of_a_long_log_are_read():
+    step = b"{'loss': 1.0, 'learning_rate': 1e-05, 'epoch': 0.12}\n"
+    log = step * 40_000 + b"- transformers: 4.42.4\n" + step * 1000
+    assert len(log) > BLOCK
+    assert diagnose_log(io.BytesIO(log), []).versions["transformers"] == ["4.42.4"]
+
+
+def test_twenty_versions_of_a_package_are_kept():
+    log = b"".join(b"torch==2.%d.0\n" % number for number in range(30))
+    assert diagnose_log(io.BytesIO(log), []).versions["torch"] == [f"2.{number}.0" for number in range(20)]
+
+
+def test_only_the_build_of_torch_names_the_cuda_release():
+    assert found("xformers==0.0.28+cu118\n").versions == {"xformers": ["0.0.28+cu118"]}
+    assert found("torch==2.4.0+cu118\n").versions["cuda"] == ["11.8"]
+
+
+def test_a_wrapped_line_is_found_after_an_earlier_occurrence_of_its_word():
+    made = compile_signature("cannot import name something from widget.kernels")
+    line = b"x" * 60 + b" cannot import name\n something from widget.kernels"
+    scan = SignatureScan(signatures=[made])
+    scan.read(io.BytesIO(b"something of the widget kernels\n" + b"step\n" * 1000 + line + b"\n"))
+    assert scan.lines_of == {0: 1003}
+
+
+def test_of_two_incidents_in_one_line_the_confirmed_one_comes_first():
+    first = KNOWN["xtuner-qwen2-flash-attention-forward"]
+    unsure = replace(first, id="a", affected=({"transformers": SpecifierSet(">=4.43"), "trl": SpecifierSet(">1")},))
+    sure = replace(first, id="b", affected=({"transformers": SpecifierSet(">=4.43")},))
+    matches = found("transformers==4.44.2\nxtuner==0.1.23\n" + XTUNER, {"a": unsure, "b": sure}).matches
+    assert [(match.incident.id, match.confirmed) for match in matches] == [("b", True), ("a", False)]
+
+
+def test_a_remedy_that_any_release_meets_is_still_offered():
+    first = KNOWN["xtuner-qwen2-flash-attention-forward"]
+    again = replace(first, fix=(Fix(note="install it again", change={"xtuner": "*"}),))
+    (match,) = found("xtuner==0.1.23\ntransformers==4.44.2\n" + XTUNER, {again.id: again}).matches
+    assert [remedy.fix.note for remedy in match.fix] == ["install it again"]
+
+
+def test_a_full_stop_is_not_part_of_a_version():
+    assert found("Installed torch==2.3.0+cu121.\n").versions == {"torch": ["2.3.0+cu121"], "cuda": ["12.1"]}
