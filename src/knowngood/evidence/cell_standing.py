@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from knowngood.evidence import run_evidence
 from knowngood.evidence.observed_run import RecordedRun, RunDetails, StepFigures
-from knowngood.evidence.run_evidence import RunPlace, Tier
+from knowngood.evidence.run_evidence import RunPlace, SettingObservation, Tier
 
 if TYPE_CHECKING:
     import msgspec
@@ -23,13 +23,22 @@ class CellStanding:
     proven: Tier = Tier.NONE
     """The tier from runs alone; a lock is not looked at."""
     count: int = 0
-    best: str | None = None
-    """The file of the run that proves the most; `attention`, `reasons` and `figures` are taken from it."""
-    attention: Mapping[str, str] = field(default_factory=dict)
-    reasons: Mapping[str, str] = field(default_factory=dict)
-    """Attention setting -> message of the first check that decided its outcome."""
+    run: RecordedRun | None = None
+    """The run that proves the most; `settings` and `figures` are taken from it."""
+    settings: Mapping[str, SettingObservation] = field(default_factory=dict)
+    """What that run observed of each attention setting."""
     figures: Mapping[str, StepFigures] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
+
+    @property
+    def best(self) -> str | None:
+        """The file of the run that proves the most."""
+        return self.run.file if self.run else None
+
+    @property
+    def attention(self) -> dict[str, str]:
+        """The outcome of each attention setting in that run."""
+        return {setting: observation.outcome for setting, observation in self.settings.items()}
 
     def tier(self, *, locked: bool) -> Tier:
         """Return how far the cell is proven, when it has a lock or not."""
@@ -57,18 +66,17 @@ def standing_from_runs(
     `before`. `left_out` are the reasons of files that could not be used.
     """
     best = run_evidence.most_telling_run(runs)
-    reasons, figures = before.reasons, before.figures
+    settings, figures = before.settings, before.figures
     if best is None:
-        reasons, figures = {}, {}
+        settings, figures = {}, {}
     elif best.file != before.best:
         details = load_details(best.file)
-        reasons, figures = ({}, {}) if isinstance(details, str) else (details.reasons, details.figures)
+        settings, figures = ({}, {}) if isinstance(details, str) else (details.settings, details.figures)
     return CellStanding(
         proven=run_evidence.proven_tier(runs, locked=False),
         count=len(runs),
-        best=best.file if best else None,
-        attention=best.outcomes if best else {},
-        reasons=reasons,
+        run=best,
+        settings=settings,
         figures=figures,
         left_out=tuple(left_out),
     )

@@ -34,7 +34,11 @@ class RecordedRun:
     image: str | None
     suite: str
     gpu: str | None
+    sm: str | None
+    """The architecture of the GPU; `None` for a run on a CPU."""
     ok: bool
+    domain: str
+    """The part at fault: `none`, `image`, `suite` or `host`."""
     quick: bool
     verdict: str
     outcomes: Mapping[str, str]
@@ -55,8 +59,8 @@ class RunDetails:
     """A run with what is shown of it when it is the run that proves the most of its cell."""
 
     run: RecordedRun
-    reasons: Mapping[str, str]
-    """Attention setting -> message of the first check that decided its outcome."""
+    settings: Mapping[str, run_evidence.SettingObservation]
+    """What it observed of each attention setting."""
     figures: Mapping[str, StepFigures]
 
 
@@ -72,7 +76,7 @@ def load_run_details(path: Path) -> RunDetails | str:
             return printable_name(evidence.replace(str(path), label))
         defect = _defect(path, evidence)
         run = _recorded_run(label, evidence)
-        details = RunDetails(run=run, reasons=_reasons(evidence), figures=_figures(evidence))
+        details = RunDetails(run=run, settings=evidence.observations, figures=_figures(evidence))
     except (RecursionError, AttributeError, MemoryError, ValueError, TypeError, KeyError) as error:
         return f"{label}: not readable as evidence ({type(error).__name__})"
     return f"{label}: {defect}" if defect else details
@@ -97,7 +101,7 @@ def _defect(path: Path, evidence: run_evidence.Evidence) -> str | None:
 
 
 def _recorded_run(file: str, run: run_evidence.Evidence) -> RecordedRun:
-    gpu = run.report["environment"].get("gpu")
+    gpu, sm = (run.report["environment"].get(name) for name in ("gpu", "sm"))
     return RecordedRun(
         file=file,
         when=run.when,
@@ -105,22 +109,13 @@ def _recorded_run(file: str, run: run_evidence.Evidence) -> RecordedRun:
         image=run.image,
         suite=run.suite,
         gpu=None if gpu is None else str(gpu),
+        sm=None if sm is None else str(sm),
         ok=run.ok,
+        domain=run.domain,
         quick=run.quick,
         verdict=str(run.report["verdict"].get("text", "")),
         outcomes=run.outcomes,
     )
-
-
-def _reasons(run: run_evidence.Evidence) -> dict[str, str]:
-    reasons: dict[str, str] = {}
-    for check in run.report["checks"]:
-        setting = check["setting"]
-        if setting in reasons or check["outcome"] == "pass" or check["outcome"] != run.outcomes.get(setting):
-            continue
-        message = check.get("message") or check.get("reason") or ""
-        reasons[setting] = " ".join(str(message).split())[:240]
-    return reasons
 
 
 def _figures(run: run_evidence.Evidence) -> dict[str, StepFigures]:
@@ -141,8 +136,12 @@ def _figures(run: run_evidence.Evidence) -> dict[str, StepFigures]:
 
 
 class _ShownCheck(TypedDict, total=False):
+    id: Any
     topic: Any
     setting: Any
+    dtype: Any
+    layout: Any
+    mode: Any
     outcome: Any
     agreement: Any
     message: Any
@@ -153,6 +152,7 @@ class _ShownCheck(TypedDict, total=False):
 
 class _ShownEnvironment(TypedDict, total=False):
     gpu: Any
+    sm: Any
 
 
 class _ShownReport(TypedDict, total=False):

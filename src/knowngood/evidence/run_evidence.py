@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -32,6 +32,54 @@ class Tier(StrEnum):
     BUILT = "built"
     TRAINS_ON_CPU = "trains-on-cpu"
     TRAINS_ON_GPU = "trains-on-gpu"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SettingObservation:
+    """What one run observed of an attention setting, over all its checks."""
+
+    outcome: str
+    """`pass`, `fail`, `refused` or `not-run`.
+
+    A failure that nobody predicted decides. Without one, the plain training checks do (no checkpointing, LoRA or
+    cache): `pass` when one of them trained, else `fail`, `refused` or `not-run`, the first of these that occurred.
+    """
+    message: str = ""
+    """The words of the first check with this outcome; empty for `pass`."""
+    limits: tuple[str, ...] = ()
+    """The plain checks (`fp32/dense`) that were refused although another one trained."""
+    defects: tuple[str, ...] = ()
+    """The ids of the checks that failed as predicted."""
+
+
+_DECISION_ORDER = ("pass", "fail", "refused", "not-run")
+_MESSAGE_LENGTH = 240
+
+
+def observe_settings(checks: Iterable[Mapping[str, Any]]) -> dict[str, SettingObservation]:
+    """Return what the checks of a report observed of each attention setting."""
+    checks_of: dict[str, list[Mapping[str, Any]]] = {}
+    for check in checks:
+        if check["setting"]:
+            checks_of.setdefault(check["setting"], []).append(check)
+    return {setting: _observe_setting(its_checks) for setting, its_checks in checks_of.items()}
+
+
+def _observe_setting(checks: Sequence[Mapping[str, Any]]) -> SettingObservation:
+    failed = [check for check in checks if check["outcome"] == "fail"]
+    unpredicted = [check for check in failed if check.get("agreement") != "agree"]
+    plain = [check for check in checks if check.get("topic") == "training" and check.get("mode", "full") == "full"]
+    deciding = unpredicted or plain or checks
+    outcome = "fail" if unpredicted else min((check["outcome"] for check in deciding), key=_DECISION_ORDER.index)
+    first = next(check for check in deciding if check["outcome"] == outcome)
+    message = "" if outcome == "pass" else first.get("message") or first.get("reason") or ""
+    refused = [check for check in plain if check["outcome"] == "refused"] if outcome == "pass" else []
+    return SettingObservation(
+        outcome=outcome,
+        message=" ".join(str(message).split())[:_MESSAGE_LENGTH],
+        limits=tuple(f"{check.get('dtype')}/{check.get('layout')}" for check in refused),
+        defects=tuple(str(check.get("id")) for check in failed if check.get("agreement") == "agree"),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,21 +112,20 @@ class Evidence:
         """Whether only the suite's quick part ran."""
         return "--quick" in self.command
 
-    @cached_property
-    def outcomes(self) -> dict[str, str]:
-        """Return the outcome of each attention setting over all its checks.
+    @property
+    def domain(self) -> str:
+        """The part at fault: `none`, `image`, `suite` or `host`."""
+        return str(self.report["verdict"].get("domain", "none" if self.ok else "image"))
 
-        An unpredicted `fail` decides; without one, a `pass` does. A predicted failure does not count here.
-        """
-        rank = {"fail": 0, "pass": 1, "refused": 2, "not-run": 3}
-        outcomes: dict[str, str] = {}
-        for check in self.report["checks"]:
-            setting = check["setting"]
-            if not setting or (check["outcome"] == "fail" and check.get("agreement") == "agree"):
-                continue  # not a check of a setting, or a known defect that is reported elsewhere
-            if rank[check["outcome"]] <= rank[outcomes.get(setting, "not-run")]:
-                outcomes[setting] = check["outcome"]
-        return outcomes
+    @cached_property
+    def observations(self) -> dict[str, SettingObservation]:
+        """What the run observed of each attention setting."""
+        return observe_settings(self.report["checks"])
+
+    @property
+    def outcomes(self) -> dict[str, str]:
+        """The outcome of each attention setting; `SettingObservation.outcome` says how it is decided."""
+        return {setting: observation.outcome for setting, observation in self.observations.items()}
 
     def document(self) -> dict[str, Any]:
         """Return the content of the evidence file."""
@@ -123,7 +170,7 @@ def load_evidence(path: Path, parse: Callable[[bytes], Any] = json.loads) -> Evi
             command=tuple(stored["command"]),
             report=stored["report"],
         )
-        _ = (evidence.ok, evidence.suite, evidence.outcomes)
+        _ = (evidence.ok, evidence.suite, evidence.domain, evidence.observations)
     except (OSError, ValueError, KeyError, TypeError) as error:
         return f"{path}: not readable as evidence ({error!r})"
     if evidence.cell != path.parent.name:
@@ -164,6 +211,10 @@ class RunSummary(Protocol):
         """Whether the suite's verdict was good."""
 
     @property
+    def domain(self) -> str:
+        """The part at fault: `none`, `image`, `suite` or `host`."""
+
+    @property
     def outcomes(self) -> Mapping[str, str]:
         """Attention setting -> outcome."""
 
@@ -171,10 +222,24 @@ class RunSummary(Protocol):
 _T = TypeVar("_T", bound=RunSummary)
 
 
+def valid_runs(runs: Iterable[_T]) -> list[_T]:
+    """Return the runs that still say something: a red run makes all older ones invalid, and is valid while it is last.
+
+    Runs in an image and runs in a bare environment do not touch each other. A run whose host was at fault says nothing.
+    """
+    valid: list[_T] = []
+    telling = sorted((run for run in runs if run.domain != "host"), key=lambda run: run.when)
+    for bare in (True, False):
+        ordered = [run for run in telling if (run.where is RunPlace.BARE) is bare]
+        red = [place for place, run in enumerate(ordered) if not run.ok]
+        valid += ordered[red[-1] + 1 :] or ordered[-1:] if red else ordered
+    return valid
+
+
 def most_telling_run(runs: Iterable[_T]) -> _T | None:
     """Return the run that proves the most: a GPU before a CPU, the whole suite before the quick part, the newest."""
     order = (RunPlace.BARE, RunPlace.CONTAINER_CPU, RunPlace.CONTAINER_GPU)
-    return max(runs, key=lambda run: (order.index(run.where), not run.quick, run.when), default=None)
+    return max(valid_runs(runs), key=lambda run: (order.index(run.where), not run.quick, run.when), default=None)
 
 
 def attention_outcomes(runs: Iterable[Evidence]) -> dict[str, str]:
@@ -184,16 +249,15 @@ def attention_outcomes(runs: Iterable[Evidence]) -> dict[str, str]:
 
 
 def proven_tier(runs: Iterable[RunSummary], *, locked: bool) -> Tier:
-    """Return how far these runs prove their cell.
+    """Return how far these runs prove their cell; a red run takes away what older runs proved.
 
     Only runs in an image count: a bare environment has no digest that could be published.
     """
-    reached = Tier.RESOLVED if locked else Tier.NONE
+    in_image = [run for run in runs if run.where is not RunPlace.BARE]
+    reached = Tier.BUILT if in_image else Tier.RESOLVED if locked else Tier.NONE
     order = list(Tier)
-    for run in runs:
-        if run.where is RunPlace.BARE:
-            continue
-        trains = run.ok and "pass" in run.outcomes.values()
-        proven = Tier.TRAINS_ON_GPU if run.where is RunPlace.CONTAINER_GPU else Tier.TRAINS_ON_CPU
-        reached = max(reached, proven if trains else Tier.BUILT, key=order.index)
+    for run in valid_runs(in_image):
+        if run.ok and "pass" in run.outcomes.values():
+            proven = Tier.TRAINS_ON_GPU if run.where is RunPlace.CONTAINER_GPU else Tier.TRAINS_ON_CPU
+            reached = max(reached, proven, key=order.index)
     return reached

@@ -149,8 +149,8 @@ def _image_reference(here: Project, cell: Cell, repository: str | None) -> str |
 def _attention(standing: CellStanding) -> dict[str, dict[str, Any]]:
     """Return what each attention setting does in a cell, with its figures where there are some."""
     attention: dict[str, dict[str, Any]] = {}
-    for setting, outcome in standing.attention.items():
-        attention[setting] = {"outcome": outcome, "reason": standing.reasons.get(setting, "")}
+    for setting, observation in standing.settings.items():
+        attention[setting] = {"outcome": observation.outcome, "reason": observation.message}
         if figures := standing.figures.get(setting):
             attention[setting] |= {
                 "step_ms": figures.step_ms,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from samples import FA4
 
 from knowngood.evidence import run_evidence, sealed_files
-from knowngood.evidence.run_evidence import Evidence, RunPlace, Tier
+from knowngood.evidence.run_evidence import Evidence, RunPlace, SettingObservation, Tier
 
 SUITE = "5" * 64
 
@@ -22,10 +22,11 @@ def run(
     checks=(("eager", "pass"),),
     when="2026-11-21T10:00:00+00:00",
     cell=FA4,
+    domain=None,
     **more,
 ):
     report = {
-        "verdict": {"ok": ok, "domain": "suite", "text": "all well"},
+        "verdict": {"ok": ok, "domain": domain or ("none" if ok else "image"), "text": "all well"},
         "suite_hash": SUITE,
         "checks": [{"setting": setting, "outcome": outcome} for setting, outcome in checks],
     }
@@ -164,6 +165,7 @@ def test_the_order_of_the_checks_decides_nothing(outcomes):
 
 
 GPU, CPU, BARE = RunPlace.CONTAINER_GPU, RunPlace.CONTAINER_CPU, RunPlace.BARE
+LATER = "2026-11-25T10:00:00+00:00"
 
 
 @pytest.mark.parametrize(
@@ -178,8 +180,12 @@ GPU, CPU, BARE = RunPlace.CONTAINER_GPU, RunPlace.CONTAINER_CPU, RunPlace.BARE
         ([run(CPU, checks=[("eager", "refused")])], True, Tier.BUILT),
         ([run(CPU)], True, Tier.TRAINS_ON_CPU),
         ([run(GPU)], True, Tier.TRAINS_ON_GPU),
-        ([run(GPU), run(CPU, ok=False)], True, Tier.TRAINS_ON_GPU),
-        ([run(GPU, ok=False), run(CPU)], True, Tier.TRAINS_ON_CPU),
+        ([run(GPU, when=LATER), run(CPU, ok=False)], True, Tier.TRAINS_ON_GPU),
+        ([run(GPU), run(CPU, ok=False, when=LATER)], True, Tier.BUILT),
+        ([run(GPU), run(GPU, ok=False, when=LATER)], True, Tier.BUILT),
+        ([run(GPU), run(GPU, ok=False, when=LATER, domain="host")], True, Tier.TRAINS_ON_GPU),
+        ([run(GPU), run(BARE, ok=False, when=LATER)], True, Tier.TRAINS_ON_GPU),
+        ([run(GPU, ok=False), run(CPU, when=LATER)], True, Tier.TRAINS_ON_CPU),
     ],
 )
 def test_the_tier(runs, locked, tier):
@@ -193,13 +199,51 @@ def test_a_quick_run_knows_that_it_is():
 
 def test_the_attention_table_is_of_the_run_that_says_most():
     gpu = run(RunPlace.CONTAINER_GPU, checks=[("fa4", "pass")], when="2026-11-20T10:00:00+00:00")
-    quick = run(checks=[("fa4", "fail")], command=("python", "--quick"), when="2026-11-23T10:00:00+00:00")
+    quick = run(checks=[("fa4", "pass")], command=("python", "--quick"), when="2026-11-23T10:00:00+00:00")
     whole = run(checks=[("fa4", "refused")])
     newer = run(checks=[("fa4", "not-run")], when="2026-11-22T10:00:00+00:00")
+    red = run(RunPlace.CONTAINER_GPU, checks=[("fa4", "fail")], ok=False, when=LATER)
     assert run_evidence.attention_outcomes([gpu, whole, quick]) == {"fa4": "pass"}
     assert run_evidence.attention_outcomes([whole, quick]) == {"fa4": "refused"}
     assert run_evidence.attention_outcomes([newer, whole]) == {"fa4": "not-run"}
+    assert run_evidence.attention_outcomes([gpu, whole, red]) == {"fa4": "fail"}
     assert run_evidence.attention_outcomes([]) == {}
+
+
+def training_check(setting, outcome, *, dtype="bf16", layout="dense", mode="full", **fields):
+    name = f"{setting}/{dtype}/{layout}/{mode}"
+    about = {"id": name, "topic": "training", "setting": setting, "dtype": dtype, "layout": layout, "mode": mode}
+    return {**about, "outcome": outcome, **fields}
+
+
+def test_a_setting_that_trains_in_a_special_mode_only_is_refused():
+    item = run(checks=[])
+    item.report["checks"] = [
+        training_check("sdpa-flash", "refused", message="No available  kernel."),
+        training_check("sdpa-flash", "pass", mode="use-cache"),
+    ]
+    assert item.observations == {"sdpa-flash": SettingObservation(outcome="refused", message="No available kernel.")}
+
+
+def test_what_a_setting_that_trains_does_not_do_is_listed():
+    item = run(checks=[])
+    item.report["checks"] = [
+        training_check("sdpa-flash", "pass"),
+        training_check("sdpa-flash", "refused", dtype="fp32"),
+        training_check("sdpa-flash", "fail", layout="packed", mode="use-cache", agreement="agree"),
+    ]
+    assert item.observations == {
+        "sdpa-flash": SettingObservation(
+            outcome="pass", limits=("fp32/dense",), defects=("sdpa-flash/bf16/packed/use-cache",)
+        )
+    }
+
+
+def test_a_setting_that_only_fails_as_predicted_has_failed():
+    item = run(checks=[])
+    item.report["checks"] = [training_check("flex", "fail", agreement="agree", reason="kernel-swapped")]
+    assert item.observations["flex"].outcome == "fail"
+    assert item.observations["flex"].message == "kernel-swapped"
 
 
 def test_checks_without_a_setting_and_predicted_failures_do_not_decide():

@@ -18,7 +18,7 @@ from test_evidence import SUITE, run
 from knowngood.core import local_files
 from knowngood.evidence import observed_run, run_evidence, run_index, sealed_files
 from knowngood.evidence.cell_standing import CellStanding, standing_from_runs
-from knowngood.evidence.run_evidence import RunPlace, Tier
+from knowngood.evidence.run_evidence import RunPlace, SettingObservation, Tier
 from knowngood.evidence.run_index import RunIndex
 
 REAL = local_files.data_folder() / "evidence"
@@ -66,7 +66,7 @@ def test_it_says_what_the_files_of_this_project_say():
             (it.when, it.ok, it.image, it.outcomes) for it in sorted(files, key=lambda it: it.when)
         ]
     assert any(how.figures for how in found.values())
-    assert any(how.reasons for how in found.values())
+    assert any(item.message for how in found.values() for item in how.settings.values())
 
 
 def test_what_is_stepped_over_changes_nothing(monkeypatch, tmp_path):
@@ -105,19 +105,19 @@ def test_what_goes_is_forgotten(tmp_path):
 
 
 def test_the_run_that_says_most_is_the_one_whose_reasons_are_shown(tmp_path):
-    said = real(checks=[("eager", "fail")], when="2026-11-21T12:00:00+00:00")
-    said.report["checks"][0]["message"] = "no kernel image"
-    newer = run_evidence.store_evidence(said, tmp_path)
+    failed = real(checks=[("eager", "fail")], when="2026-11-21T12:00:00+00:00")
+    failed.report["checks"][0]["message"] = "no kernel image"
+    newer = run_evidence.store_evidence(failed, tmp_path)
     run_evidence.store_evidence(real(), tmp_path)
-    assert standings(tmp_path)[FA4].reasons == {"eager": "no kernel image"}
+    assert standings(tmp_path)[FA4].settings["eager"].message == "no kernel image"
     newer.unlink()
-    assert standings(tmp_path)[FA4].reasons == {}
+    assert standings(tmp_path)[FA4].settings["eager"].message == ""
 
 
 def test_without_a_run_nothing_of_earlier_runs_remains():
-    before = CellStanding(best="a.json", reasons={"eager": "no kernel image"})
-    found = standing_from_runs([], (), before, lambda _: "never called")
-    assert (found.best, found.reasons, found.figures) == (None, {}, {})
+    before = CellStanding(settings={"eager": SettingObservation(outcome="refused", message="no kernel image")})
+    standing = standing_from_runs([], (), before, lambda _: "never called")
+    assert (standing.best, standing.settings, standing.figures) == (None, {}, {})
 
 
 @pytest.mark.parametrize("few", [True, False])
