@@ -14,8 +14,11 @@ from knowngood.cli import builder_arguments, shared_arguments
 from knowngood.cli import compile as compile_command
 from knowngood.cli.main import Answer
 from knowngood.cli.progress import report_progress
+from knowngood.compat import knowledge
+from knowngood.compat.cell_answer import BrokenCellError
 from knowngood.core.cell import Cell
 from knowngood.core.formatting import format_table
+from knowngood.core.notify import ignore_notes
 from knowngood.engine import container_engine
 from knowngood.engine.container_engine import Engine
 from knowngood.evidence import run_evidence
@@ -87,13 +90,13 @@ def build_cells(arguments: argparse.Namespace, *, suite: SuiteStep | None) -> An
     """Build the selected cells and, with `suite`, run it in them. The first cell that fails decides the exit code."""
     on_builders = builder_arguments.uses_builders(arguments)
     project = find_project()
-    cells = project.matrix.select_cells(shared_arguments.selection_words(arguments))
+    cells, broken = _sound_cells(project, project.matrix.select_cells(shared_arguments.selection_words(arguments)))
     options = _pipeline_options(arguments, suite)
-    if arguments.dry_run:
+    if arguments.dry_run and not broken:
         commands = _dry_run_commands(arguments, project, cells, options)
         return Answer(0, {"commands": commands}, "\n".join(dict.fromkeys(commands)))
     published = _published_results(arguments, project, cells) if arguments.published else {}
-    results, compile_codes = list(published.values()), []
+    results, compile_codes = [*broken, *published.values()], []
     if cells := [cell for cell in cells if str(cell) not in published]:
         engine = None
         if not on_builders or suite:
@@ -116,6 +119,20 @@ def build_cells(arguments: argparse.Namespace, *, suite: SuiteStep | None) -> An
     codes = [*(item.error.exit_code for item in results if item.error), *compile_codes]
     document = {"cells": [result.document(project.root) for result in results]}
     return Answer(codes[0] if codes else 0, document, format_results(results, project))
+
+
+def _sound_cells(project: Project, cells: Sequence[Cell]) -> tuple[list[Cell], list[CellResult]]:
+    """Return the cells that the rules allow, and a failed result for each of the others."""
+    sound, broken = [], []
+    answers = knowledge.judge_cells(knowledge.load_knowledge(), project.matrix, cells)
+    for name, answer in answers.items():
+        if answer.broken:
+            error = BrokenCellError(answer.cell, answer.errors)
+            print(error, file=sys.stderr)
+            broken.append(CellResult(cell=name, status=CellStatus.FAILED, seconds=0.0, error=error))
+        else:
+            sound.append(answer.cell)
+    return sound, broken
 
 
 def _pipeline_options(arguments: argparse.Namespace, suite: SuiteStep | None) -> PipelineOptions:
@@ -193,17 +210,13 @@ def _local_results(  # noqa: PLR0913, PLR0917
 
     with contextlib.ExitStack() as stack:
         # With one job, the cell itself uses the live line of the terminal.
-        notify = stack.enter_context(report_progress("queue")) if jobs > 1 else _ignore_step
+        notify = stack.enter_context(report_progress("queue")) if jobs > 1 else ignore_notes
         for result in task_crew.run_tasks(
             tasks, start_task, lambda: task_crew.measure_free_resources(engine), jobs=jobs, notify=notify
         ):
             if result.error:
                 print(f"{result.cell}: {result.error}", file=sys.stderr)
             yield result
-
-
-def _ignore_step(_: str) -> None:
-    pass
 
 
 def _compile_wheels(

@@ -24,31 +24,29 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> Answer:
-    """List the selected cells (default: all)."""
-    from knowngood.evidence.cell_standing import CellStanding
-    from knowngood.evidence.run_index import RunIndex, query_index
+    """List the selected cells (default: all). A cell that the rules forbid makes the exit code 1."""
+    from knowngood.compat import knowledge
 
     if arguments.catalog:
         return _list_catalog(arguments.catalog, arguments.select)
     project = find_project()
     matrix = project.matrix
-    standings = query_index(project.evidence, RunIndex.standings, partial(print, file=sys.stderr))
-    locked = project.tree.locked()
-    cells, notes = [], list[str]()
-    for cell in matrix.select_cells(arguments.select):
-        name = str(cell)
-        standing = standings.get(name, CellStanding())
-        notes += standing.left_out
-        cells.append(
-            {
-                "id": name,
-                "axes": {str(axis): value for axis, value in cell.axes().items()},
-                "aliases": [alias for alias, target in matrix.aliases.items() if target == name],
-                "tier": str(standing.tier(locked=name in locked)),
-                "attention": dict(standing.attention),
-            }
-        )
-    return _answer(cells, notes)
+    selected = matrix.select_cells(arguments.select)
+    known = knowledge.load_knowledge(notify=partial(print, file=sys.stderr))
+    answers = knowledge.judge_cells(known, matrix, selected)
+    cells = [
+        {
+            "id": name,
+            "axes": {str(axis): value for axis, value in answer.cell.axes().items()},
+            "aliases": [alias for alias, target in matrix.aliases.items() if target == name],
+            "tier": str(answer.tier),
+            "attention": known.published.standing(name).attention,
+            "settings": {setting: state.document() for setting, state in answer.settings.items()},
+            "errors": [finding.document() for finding in answer.errors],
+        }
+        for name, answer in answers.items()
+    ]
+    return _answer(cells, [note for name in answers for note in known.published.standing(name).left_out])
 
 
 def _list_catalog(origin: str, words: list[str]) -> Answer:
@@ -68,6 +66,8 @@ def _list_catalog(origin: str, words: list[str]) -> Answer:
             "aliases": item.aliases,
             "tier": item.tier,
             "attention": {setting: result.outcome for setting, result in item.attention.items()},
+            "settings": {setting: result.model_dump() for setting, result in item.attention.items()},
+            "errors": item.errors,
         }
         for item in selected
     ]
@@ -75,14 +75,23 @@ def _list_catalog(origin: str, words: list[str]) -> Answer:
 
 
 def _answer(cells: list[dict[str, Any]], left_out: list[str]) -> Answer:
+    broken = [cell for cell in cells if cell["errors"]]
     rows = [
         [
             cell["id"],
-            cell["tier"],
+            "BROKEN" if cell["errors"] else cell["tier"],
             ", ".join(cell["aliases"]),
-            ", ".join(setting for setting, outcome in cell["attention"].items() if outcome == "pass") or "-",
+            _settings_in(cell, "seen-on-gpu"),
+            _settings_in(cell, "seen-on-cpu"),
+            _settings_in(cell, "refused", "wrong"),
         ]
         for cell in cells
     ]
-    text = format_table(["cell", "tier", "aliases", "trains with"], rows)
-    return Answer(0, {"cells": cells, "left_out": left_out}, "\n".join([text, *left_out]))
+    header = ["cell", "tier", "aliases", "seen training on its GPU", "on a CPU only", "refused or wrong"]
+    errors = [f"{cell['id']}: {error['because']}  [{error['id']}]" for cell in broken for error in cell["errors"]]
+    text = "\n".join([format_table(header, rows), *errors, *left_out])
+    return Answer(1 if broken else 0, {"cells": cells, "left_out": left_out}, text)
+
+
+def _settings_in(cell: dict[str, Any], *states: str) -> str:
+    return ", ".join(name for name, item in cell["settings"].items() if item["state"] in states) or "-"

@@ -8,6 +8,8 @@ from knowngood.base import base_image
 from knowngood.cli import shared_arguments
 from knowngood.cli.main import Answer
 from knowngood.cli.progress import report_progress
+from knowngood.compat import knowledge
+from knowngood.compat.cell_answer import BrokenCellError
 from knowngood.core.errors import KnowngoodError, UsageError
 from knowngood.core.formatting import format_table
 from knowngood.lock import cell_locking, wheelhouse
@@ -38,9 +40,12 @@ def run(arguments: argparse.Namespace) -> Answer:
     rows: list[list[str]] = []
     document: list[dict[str, object]] = []
     code = 0
-    for cell in matrix.select_cells(arguments.select):
-        name = str(cell)
+    answers = knowledge.judge_cells(knowledge.load_knowledge(), matrix, matrix.select_cells(arguments.select))
+    for name, answer in answers.items():
+        cell = answer.cell
         try:
+            if answer.broken:
+                raise BrokenCellError(cell, answer.errors)
             with report_progress(name) as notify:
                 locked = cell_locking.lock_cell(
                     matrix.entry(cell),

@@ -45,6 +45,7 @@ def _text(answer: PickAnswer) -> str:
         lines += _choice(choice)
     if answer.conflict:
         lines.append(f"nothing fits, out of {answer.considered:,} combinations; these demands contradict each other:")
+    lines += [f"not offered: {name}: {reason}" for name, reason in answer.left_out.items()]
     for clash in answer.conflict:
         lines += _clash(clash)
     lines += [f"{finding.severity}: {finding.because}" for finding in answer.findings]

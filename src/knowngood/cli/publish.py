@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from knowngood.cli import shared_arguments
 from knowngood.cli.main import Answer
 from knowngood.cli.progress import report_progress
+from knowngood.compat import knowledge
+from knowngood.compat.cell_answer import BrokenCellError
 from knowngood.core.cell import Cell
 from knowngood.core.errors import KnowngoodError, UsageError
 from knowngood.core.formatting import format_table
@@ -62,19 +64,23 @@ def run(arguments: argparse.Namespace) -> Answer:
     matrix = project.matrix
     cells = matrix.select_cells(shared_arguments.selection_words(arguments))
     registry = Registry(Repository.parse(where), insecure=arguments.insecure)
-    unchanged = image_release.published_digests_unchanged(project, registry, cells, revision=arguments.revision)
+    refusals = _refusals(project, cells)
+    sound = [cell for cell in cells if str(cell) not in refusals]
+    unchanged = image_release.published_digests_unchanged(project, registry, sound, revision=arguments.revision)
     rows: list[dict[str, Any]] = []
     failed: list[KnowngoodError] = []
-    cell_pipeline = _prepare_pipeline(project) if len(unchanged) < len(cells) else None
+    cell_pipeline = _prepare_pipeline(project) if len(unchanged) < len(sound) else None
     for number, cell in enumerate(cells, 1):
-        if cell_pipeline is None or str(cell) in unchanged:
-            tag = image_release.lock_tag(project, cell, arguments.revision)
-            rows.append(
-                {"id": str(cell), "status": "unchanged", "tag": tag, "digest": unchanged[str(cell)], "error": None}
-            )
-            continue
-        with report_progress(f"[{number}/{len(cells)}] {cell}") as notify:
-            row, error = _publish_cell(cell_pipeline, cell, registry, arguments, notify)
+        row: dict[str, Any] = {"id": str(cell), "status": "failed", "tag": None, "digest": None, "error": None}
+        error = refusals.get(str(cell))
+        if error is None and (digest := unchanged.get(str(cell))):
+            row |= {"tag": image_release.lock_tag(project, cell, arguments.revision), "digest": digest}
+            error = _unproven(project, cell, digest)
+            row["status"] = "failed" if error else "unchanged"
+        elif error is None and cell_pipeline is not None:
+            with report_progress(f"[{number}/{len(cells)}] {cell}") as notify:
+                error = _publish_cell(cell_pipeline, cell, registry, arguments, row, notify)
+        row["error"] = str(error) if error else None
         rows.append(row)
         if error:
             failed.append(error)
@@ -99,24 +105,42 @@ def _prepare_pipeline(project: Project) -> Pipeline:
     )
 
 
-def _publish_cell(
-    cell_pipeline: Pipeline, cell: Cell, registry: Registry, arguments: argparse.Namespace, notify: Notify
-) -> tuple[dict[str, Any], KnowngoodError | None]:
+def _refusals(project: Project, cells: Sequence[Cell]) -> dict[str, KnowngoodError]:
+    """Return cell id -> why it is not published, for the cells that the rules forbid."""
+    answers = knowledge.judge_cells(knowledge.load_knowledge(), project.matrix, cells)
+    return {name: BrokenCellError(answer.cell, answer.errors) for name, answer in answers.items() if answer.broken}
 
-    row: dict[str, Any] = {"id": str(cell), "status": "failed", "tag": None, "digest": None, "error": None}
+
+def _unproven(project: Project, cell: Cell, digest: str) -> KnowngoodError | None:
+    """Return why an image that the registry has already is not proven (any more), or `None`."""
+    try:
+        image_release.newest_good_run(project, cell, digest)
+    except KnowngoodError as error:
+        return error
+    return None
+
+
+def _publish_cell(  # noqa: PLR0913, PLR0917
+    cell_pipeline: Pipeline,
+    cell: Cell,
+    registry: Registry,
+    arguments: argparse.Namespace,
+    row: dict[str, Any],
+    notify: Notify,
+) -> KnowngoodError | None:
+    """Publish a cell, write what was done into its row, and return the error if there was one."""
     try:
         ready = image_release.prepare_release(cell_pipeline, cell, revision=arguments.revision)
         row |= {"tag": ready.tag, "digest": ready.digest}
         if arguments.dry_run:
             published = publication.tag_is_published(ready, registry)
             row["status"] = "unchanged" if published else "would be published"
-            return row, None
+            return None
         result = publication.publish_release(ready, registry, cell_pipeline.engine, notify)
         row |= {"status": str(result.status), "pushed": result.pushed, "seconds": round(result.seconds, 1)}
     except KnowngoodError as error:
-        row["error"] = str(error)
-        return row, error
-    return row, None
+        return error
+    return None
 
 
 def _move_alias(registry: Registry, alias: str, digest: str, row: dict[str, Any]) -> KnowngoodError | None:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from knowngood.base import base_image
 from knowngood.cli.main import Answer
-from knowngood.compat import factbook
+from knowngood.compat import knowledge
+from knowngood.compat.knowledge import CompatKnowledge
 from knowngood.compat.rule_files import load_incidents
 from knowngood.core.local_files import write_atomically
 from knowngood.evidence import run_evidence
@@ -69,6 +70,7 @@ def _render_pages(project: Project, runs: Sequence[Evidence]) -> tuple[dict[Path
     """Return the pages that facts, incidents, evidence and templates determine, and the files of obsolete pages."""
     files: dict[Path, str] = {}
     obsolete: list[Path] = []
+    known = knowledge.load_knowledge()
     if (project.root / "facts").is_dir():
         files[project.root / "docs/compatibility.md"] = compatibility_tables.render_compatibility_page()
         front = (project.root / "README.md").read_text(encoding="utf-8")
@@ -76,7 +78,7 @@ def _render_pages(project: Project, runs: Sequence[Evidence]) -> tuple[dict[Path
             front, "compatibility", compatibility_tables.render_readme_compatibility()
         )
         files[project.root / "README.md"] = readme_parts.replace_marked_part(
-            front, "cells", readme_parts.render_cell_table(_rows(project, runs))
+            front, "cells", readme_parts.render_cell_table(_rows(project, known))
         )
     if (project.root / "facts" / "contracts").is_dir():
         files[project.root / "docs/contract-tables.md"] = render_contract_tables(project.root)
@@ -94,7 +96,7 @@ def _render_pages(project: Project, runs: Sequence[Evidence]) -> tuple[dict[Path
             project.root / "docs" / name: text for name, text in attention_page.render_attention_files(runs).items()
         }
         if (project.root / "facts").is_dir() and (project.templates / "site").is_dir():
-            files[project.root / "docs/matrix.svg"] = _picture(project)
+            files[project.root / "docs/matrix.svg"] = _picture(project, known)
     if (project.root / ci_workflows.WORKFLOW_FOLDER).is_dir():
         files |= {
             project.root / ci_workflows.WORKFLOW_FOLDER / name: text
@@ -103,31 +105,24 @@ def _render_pages(project: Project, runs: Sequence[Evidence]) -> tuple[dict[Path
     return files, obsolete
 
 
-def _rows(project: Project, every: Sequence[Evidence]) -> list[ReadmeRow]:
+def _rows(project: Project, known: CompatKnowledge) -> list[ReadmeRow]:
     """Return the rows of the README's table of cells, from what is committed."""
+    answers = knowledge.judge_cells(known, project.matrix, project.matrix.cells)
     rows = []
-    for cell in project.matrix.cells:
-        runs = [run for run in every if run.cell == str(cell)]
-        record = project.tree.load_record(cell)
+    for name, answer in answers.items():
+        record = project.tree.load_record(answer.cell)
+        aliases = [alias for alias, target in project.matrix.aliases.items() if target == name]
         rows.append(
             readme_parts.ReadmeRow(
-                cell=cell,
-                aliases=[alias for alias, target in project.matrix.aliases.items() if target == str(cell)],
-                tier=str(run_evidence.proven_tier(runs, locked=project.tree.load(cell) is not None)),
-                trains=[
-                    setting for setting, outcome in run_evidence.attention_outcomes(runs).items() if outcome == "pass"
-                ],
-                size=record.size if record else None,
+                cell=answer.cell, aliases=aliases, answer=answer, size=record.size if record else None
             )
         )
     return rows
 
 
-def _picture(project: Project) -> str:
-    book = factbook.read_factbook(project.root / "facts")
-    return readme_parts.render_matrix_picture(
-        catalog_collection.collect_catalog_cells(project, project.evidence, book)[0], project.templates / "site"
-    )
+def _picture(project: Project, known: CompatKnowledge) -> str:
+    cells, _ = catalog_collection.collect_catalog_cells(project, project.evidence, known)
+    return readme_parts.render_matrix_picture(cells, project.templates / "site")
 
 
 def _load_evidence(project: Project) -> tuple[list[Evidence], list[str]]:

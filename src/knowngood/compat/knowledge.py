@@ -6,18 +6,25 @@ which the command runs, else this program's own.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from knowngood.compat.cell_answer import CellAnswer, answer_about_cell
 from knowngood.compat.factbook import factbook_with_torch_build, read_factbook
-from knowngood.compat.matrix_cells import PublishedCells, cells_from_matrix
+from knowngood.compat.matrix_cells import PublishedCells, cells_from_matrix, waivers_from_matrix
 from knowngood.compat.query import Query
 from knowngood.compat.rule_files import load_incident_rules, load_rules
 from knowngood.compat.universe import Universe, build_universe
 from knowngood.core import gpus, local_files
+from knowngood.core.cell import Cell
 from knowngood.core.errors import MissingError
+from knowngood.core.notify import Notify, ignore_notes
 from knowngood.project import checkout
+
+if TYPE_CHECKING:
+    from knowngood.core.matrix import Matrix
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,18 +46,33 @@ class CompatKnowledge:
                 return self._torch_builds[key]
         return self.universe
 
+    def answer(self, cell: Cell, glibc: str | None = None) -> CellAnswer:
+        """Return what is known of a cell of matrix.yaml; `glibc` is that of its base."""
+        name = str(cell)
+        standing, locked = self.published.standing(name), name in self.published.locked
+        return answer_about_cell(self.universe, cell, standing, locked=locked, glibc=glibc)
+
     def _with_torch_build(self, version: str, local: str) -> Universe:
         universe = self.universe
         book = factbook_with_torch_build(universe.space.book, version, local)
         if book is None:
             return universe
-        return build_universe(book, universe.gpus, universe.written_rules, universe.incidents)
+        return build_universe(book, universe.gpus, universe.written_rules, universe.incidents, universe.waivers)
 
 
-def load_knowledge(root: Path | None = None) -> CompatKnowledge:
+def judge_cells(known: CompatKnowledge, matrix: Matrix, cells: Iterable[Cell]) -> dict[str, CellAnswer]:
+    """Return what is known of each of these cells of a matrix, by its id.
+
+    Every command that makes something of a cell asks this first, and refuses a cell that is broken.
+    """
+    return {str(cell): known.answer(cell, matrix.bases[matrix.entry(cell).base].glibc) for cell in cells}
+
+
+def load_knowledge(root: Path | None = None, notify: Notify = ignore_notes) -> CompatKnowledge:
     """Read everything; a facts file that is missing or damaged is left out and named in the notes.
 
-    `root` is a folder with other facts, rules and incidents than this program's own.
+    `root` is a folder with other facts, rules and incidents than this program's own. `notify` hears of long work: the
+    first reading of many runs.
 
     Raises:
         MissingError: there are no facts at all, or matrix.yaml has no GPUs.
@@ -65,13 +87,19 @@ def load_knowledge(root: Path | None = None) -> CompatKnowledge:
     locks = project.root / "docker" / "cells"
     incidents = load_incident_rules(root / "incidents")
     rules = [*load_rules(root / "rules"), *incidents.rules]
-    catalog = gpus.gpu_catalog_from_sections(matrix["gpus"])
+    # Rules name GPUs that a project's matrix.yaml may not have.
+    own = local_files.data_folder() / checkout.MATRIX_FILE
+    common = {} if own == project.root / checkout.MATRIX_FILE else _read_matrix_data(own)["gpus"]
+    catalog = gpus.gpu_catalog_from_sections({**common, **matrix["gpus"]})
+    cells = cells_from_matrix(matrix, book)
+    waivers = waivers_from_matrix(matrix, cells)
     return CompatKnowledge(
-        universe=build_universe(book, catalog, rules, incidents.incidents_of_rule),
+        universe=build_universe(book, catalog, rules, incidents.incidents_of_rule, waivers),
         published=PublishedCells(
-            cells=cells_from_matrix(matrix, book),
+            cells=cells,
             aliases=matrix.get("aliases") or {},
             folder=project.evidence,
+            notify=notify,
             locked=frozenset(path.parent.name for path in locks.glob("*/cell.json")),
         ),
         notes=book.left_out,

@@ -7,7 +7,7 @@ of a file without defects; an integration test compares the two.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
@@ -17,9 +17,13 @@ from knowngood.compat.factbook import Factbook
 from knowngood.compat.findings import AXES
 from knowngood.compat.query import Query
 from knowngood.compat.query_placement import QueryPlacement, stated_packages
+from knowngood.compat.waivers import Waiver
 from knowngood.core.cell import NO_FLASH_ATTN, Cell, parse_cell
 from knowngood.core.errors import UsageError
+from knowngood.core.notify import Notify, ignore_notes
+from knowngood.core.selection import CellFilter
 from knowngood.evidence import run_evidence
+from knowngood.evidence.cell_standing import CellStanding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,10 +36,21 @@ class PublishedCells:
     """The folder of the evidence; `None` when there is none."""
     locked: frozenset[str] = frozenset()
     """The ids of the cells that have a lock."""
+    notify: Notify = ignore_notes
+    """Hears when many runs are read for the first time."""
 
     @cached_property
     def _runs(self) -> dict[str, list[run_evidence.Evidence]]:
         return {}
+
+    @cached_property
+    def standings(self) -> Mapping[str, CellStanding]:
+        """What the runs of each cell prove, for every cell that has runs."""
+        if self.folder is None or not self.folder.is_dir():
+            return {}
+        from knowngood.evidence import run_index  # it imports SQLite, and a query that names no cell needs neither
+
+        return run_index.query_index(self.folder, run_index.RunIndex.standings, self.notify)
 
     @cached_property
     def proven(self) -> frozenset[str]:
@@ -44,17 +59,21 @@ class PublishedCells:
             return frozenset()
         return frozenset(path.name for path in self.folder.iterdir() if path.is_dir())
 
-    def runs(self, cell: str) -> list[run_evidence.Evidence]:
-        """Return the runs of a cell."""
+    def valid_runs(self, cell: str) -> list[run_evidence.Evidence]:
+        """Return the runs of a cell that no newer red run has made invalid."""
         if cell not in self.proven or self.folder is None:
             return []
         if cell not in self._runs:
-            self._runs[cell] = run_evidence.load_cell_evidence(self.folder, cell)[0]
+            self._runs[cell] = run_evidence.valid_runs(run_evidence.load_cell_evidence(self.folder, cell)[0])
         return self._runs[cell]
+
+    def standing(self, cell: str) -> CellStanding:
+        """Return what the runs of a cell prove."""
+        return self.standings.get(cell) or CellStanding()
 
     def tier(self, cell: str) -> run_evidence.Tier:
         """Return how far a cell is proven."""
-        return run_evidence.proven_tier(self.runs(cell), locked=cell in self.locked)
+        return self.standing(cell).tier(locked=cell in self.locked)
 
     @cached_property
     def ranked(self) -> list[Cell]:
@@ -99,6 +118,26 @@ def cells_from_matrix(matrix: Mapping[str, Any], book: Factbook) -> tuple[Cell, 
     return tuple(cells.values())
 
 
+def waivers_from_matrix(matrix: Mapping[str, Any], cells: Sequence[Cell]) -> tuple[Waiver, ...]:
+    """Return the waivers in matrix.yaml's plain data; an item that is no valid amendment is left out."""
+    waivers = []
+    for item in matrix.get("amendments") or ():
+        findings = _listed(item.get("waive", [])) if isinstance(item, Mapping) else []
+        try:
+            condition = CellFilter(str(item.get("when"))) if findings else None
+        except UsageError:
+            continue
+        waivers += [
+            Waiver(
+                finding=finding, values=values_of_cell(cell), on=str(item.get("on")), because=str(item.get("because"))
+            )
+            for cell in cells
+            if condition and condition.matches(cell)
+            for finding in findings
+        ]
+    return tuple(waivers)
+
+
 def _listed(value: Any) -> list[str]:
     return [str(item) for item in value] if isinstance(value, list) else [str(value)]
 
@@ -116,6 +155,12 @@ def packages_of_cell(cell: Cell) -> dict[str, str]:
     }
 
 
+@cache
+def values_of_cell(cell: Cell) -> dict[str, str]:
+    """Return the value of each variable that a cell decides: its packages, GPU and Python."""
+    return packages_of_cell(cell) | {"gpu": cell.gpu, "python": cell.python}
+
+
 def find_published_cell(
     published: PublishedCells, placement: QueryPlacement, assignment: Mapping[str, int]
 ) -> str | None:
@@ -128,7 +173,7 @@ def find_published_cell(
     for cell in published.ranked:
         if cell.framework_pin and cell.framework_pin[0] not in wanted:
             continue
-        has = packages_of_cell(cell) | {"gpu": cell.gpu, "python": cell.python}
+        has = values_of_cell(cell)
         if any(name not in has and value != "none" for name, value in wanted.items() if name not in AXES):
             continue
         if any(has[name] != value for name, value in wanted.items() if name in has):
@@ -151,7 +196,7 @@ def find_evidence(published: PublishedCells, placement: QueryPlacement, query: Q
         except UsageError:
             continue
         if _is_cell_of(cell, placement, packages, query):
-            runs = [run for run in published.runs(name) if _run_shows(run, packages, placement, query)]
+            runs = [run for run in published.valid_runs(name) if _run_shows(run, packages, placement, query)]
             evidence += [f"{run.cell}: {run.where}, {run.when}, suite {run.suite[:12]}" for run in runs]
             proven = proven or any(run.where is run_evidence.RunPlace.CONTAINER_GPU for run in runs)
     return tuple(evidence), proven

@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from knowngood.compat.box_index import Assignment
+from knowngood.compat.cell_answer import setting_state
 from knowngood.compat.conflicts import (
     Demand,
     DemandProblem,
@@ -22,7 +23,7 @@ from knowngood.compat.conflicts import (
     find_relaxation,
 )
 from knowngood.compat.findings import Finding, fill_template, finding_from_box, sort_findings
-from knowngood.compat.matrix_cells import PublishedCells, packages_of_cell
+from knowngood.compat.matrix_cells import PublishedCells, values_of_cell
 from knowngood.compat.query import Query
 from knowngood.compat.query_placement import QueryPlacement, place_query
 from knowngood.compat.suggestions import stated_condition_boxes
@@ -81,6 +82,8 @@ class PickAnswer:
     findings: tuple[Finding, ...] = ()
     unknown: bool = False
     uncovered: Mapping[str, str] = field(default_factory=dict)
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """The cells of matrix.yaml that fit but for the attention setting: id -> what is known of the setting there."""
 
     @property
     def exit_code(self) -> int:
@@ -95,6 +98,7 @@ class PickAnswer:
             "considered": self.considered,
             "findings": [finding.document() for finding in self.findings],
             "uncovered": dict(self.uncovered),
+            "left_out": dict(self.left_out),
         }
 
 
@@ -110,10 +114,17 @@ def pick_cells(universe: Universe, query: Query, published: PublishedCells, *, c
         return PickAnswer(choices=(), conflict=(), considered=considered, findings=findings, unknown=True)
     problem = pick_problem(placement, query, published)
     choices: dict[str, CellChoice] = {}
+    left_out: dict[str, str] = {}
     for choice in itertools.chain(
         _published_choices(placement, problem, published), _newest_choices(placement, problem)
     ):
-        choices.setdefault(str(choice.cell), choice)
+        name = str(choice.cell)
+        if choice.published and query.attn:
+            state = setting_state(universe, choice.cell, query.attn, published.standing(name))
+            if not state.trains:
+                left_out[name] = f"{query.attn}: {state.text}: {state.reason}"
+        if choice.extras or name not in left_out:
+            choices.setdefault(name, choice)
         if len(choices) == count:
             break
     return PickAnswer(
@@ -122,6 +133,7 @@ def pick_cells(universe: Universe, query: Query, published: PublishedCells, *, c
         considered=considered,
         findings=findings,
         uncovered=placement.uncovered,
+        left_out=left_out,
     )
 
 
@@ -190,7 +202,7 @@ def _published_choices(
     for cell in published.ranked:
         if cell.framework_pin and cell.framework_pin[0] not in demanded:
             continue  # a cell with a framework is only for a query that names it
-        values = packages_of_cell(cell) | {"gpu": cell.gpu, "python": cell.python}
+        values = values_of_cell(cell)
         sets = dict(problem.base)
         try:
             for name, value in values.items():

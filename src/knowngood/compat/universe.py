@@ -17,6 +17,7 @@ from knowngood.compat.factbook import DRIVERS, Factbook
 from knowngood.compat.rule import Condition, Rule
 from knowngood.compat.rule_boxes import Box, ValueSpace, all_subjects_known, compile_rules
 from knowngood.compat.value_domain import NameDomain, ValueDomain
+from knowngood.compat.waivers import Waiver, apply_waivers
 from knowngood.core.gpus import GpuCatalog
 
 ATTENTION: Mapping[str, str] = {
@@ -50,6 +51,8 @@ class Universe:
     """The rules that ask what a wheel was built for (`{wheel.torch}`)."""
     incidents: Mapping[str, tuple[str, ...]]
     """A rule's id -> the incidents that it covers; each has a page."""
+    waivers: tuple[Waiver, ...]
+    """What matrix.yaml waives; the boxes are without it."""
     bounds: Mapping[str, Mapping[str, Mapping[str, int]]]
     """Package without facts -> package with facts -> specifier on the first -> releases of the second with it."""
 
@@ -113,21 +116,29 @@ class Universe:
 
 
 def build_universe(
-    book: Factbook, gpus: GpuCatalog, rules: Sequence[Rule], incidents: Mapping[str, tuple[str, ...]] | None = None
+    book: Factbook,
+    gpus: GpuCatalog,
+    rules: Sequence[Rule],
+    incidents: Mapping[str, tuple[str, ...]] | None = None,
+    waivers: tuple[Waiver, ...] = (),
 ) -> Universe:
-    """Build the universe of these facts and rules; `incidents` has the incidents that a rule covers, by its id."""
+    """Build the universe of these facts and rules without what `waivers` waive.
+
+    `incidents` has the incidents that a rule covers, by its id.
+    """
     domains = build_domains(book, gpus, rules)
     bounds = collect_bounds(book, domains)
     all_rules = [*rules, *declared_rules(book)]
     space = ValueSpace(book=book, domains=domains, attributes=build_attributes(gpus))
     boxes = (*compile_rules(space, all_rules), *boxes_of_conflicting_bounds(bounds))
     return Universe(
-        index=BoxIndex(space=space, boxes=boxes),
+        index=BoxIndex(space=space, boxes=tuple(apply_waivers(space, boxes, waivers))),
         gpus=gpus,
         rules=tuple(all_rules),
         written_rules=tuple(rules),
         wheel_rules=tuple(rule for rule in rules if any(name.startswith("wheel.") for name in rule.references)),
         incidents=incidents or {},
+        waivers=waivers,
         bounds=bounds,
     )
 

@@ -68,6 +68,10 @@ class Amendment:
     """Requirements that replace what other packages require of the same distribution."""
     wheel: tuple[tuple[str, str], ...]
     """Distributions, with versions, that publish no wheel and need CUDA's compiler. They come from the wheelhouse."""
+    waive: tuple[str, ...]
+    """The ids of findings of `check` that do not count for these cells."""
+    on: str | None
+    """The day on which the findings were waived, ISO 8601."""
     because: str
 
 
@@ -210,6 +214,8 @@ class _MatrixReader:
             source=tuple(map(canonicalize_name, item.source)),
             override=item.override,
             wheel=tuple((canonicalize_name(pin.partition("==")[0]), pin.partition("==")[2]) for pin in item.wheel),
+            waive=item.waive,
+            on=item.on,
             because=item.because,
         )
 

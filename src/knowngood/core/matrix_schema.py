@@ -150,7 +150,15 @@ class AmendmentItem(_Section):
     source: Annotated[tuple[Package, ...], BeforeValidator(as_list)] = ()
     override: Requirements = ()
     wheel: Pins = ()
+    waive: Annotated[tuple[Text, ...], BeforeValidator(as_list)] = ()
+    on: Day | None = None
     because: Text
+
+    @model_validator(mode="after")
+    def _waived_on_a_day(self) -> AmendmentItem:
+        if bool(self.waive) != (self.on is not None):
+            raise ValueError("`waive` and `on` go together: the id of a finding, and the day on which it was waived")
+        return self
 
 
 class CellItem(_Section):

@@ -23,7 +23,7 @@ from typing import TypeVar
 
 from knowngood.core import worker_pool
 from knowngood.core.local_files import cache_folder
-from knowngood.core.notify import Notify
+from knowngood.core.notify import Notify, ignore_notes
 from knowngood.evidence import cell_standing, observed_run, run_evidence, sealed_files
 from knowngood.evidence.cell_standing import (
     CellStanding,
@@ -109,7 +109,7 @@ _TABLES = {
 _T = TypeVar("_T")
 
 
-def query_index(folder: Path, question: Callable[[RunIndex], _T], notify: Notify = lambda _: None) -> _T:
+def query_index(folder: Path, question: Callable[[RunIndex], _T], notify: Notify = ignore_notes) -> _T:
     """Bring the index up to date and return `question(index)`.
 
     Where the cache folder cannot be used, the index is made in memory.

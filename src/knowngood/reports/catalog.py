@@ -21,14 +21,33 @@ class _Model(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
-class CatalogAttention(_Model):
-    """What an attention setting does in a cell."""
+class CatalogDefect(_Model):
+    """A check that fails as predicted."""
 
-    outcome: CatalogOutcome
-    reason: str = ""
+    check: str
+    because: str
+    incident: str | None = Field(description="the known failure that it shows")
+
+
+class CatalogAttention(_Model):
+    """What is known of an attention setting in a cell."""
+
+    outcome: CatalogOutcome = Field(description="of the run that proves the most, wherever it ran")
+    state: Literal["seen-on-gpu", "seen-on-cpu", "predicted", "refused", "wrong", "not-run"] = "not-run"
+    text: str = Field("", description="the state in words")
+    trains: bool = Field(False, description="whether it is offered: seen training, or nothing speaks against it")
+    reason: str = Field("", description="the words of the refusal, the fault or the rule")
+    rule: str | None = Field(None, description="the rule that predicts a refusal")
+    limits: list[str] = Field([], description="plain checks that the GPU refused although another one trained")
+    defects: list[CatalogDefect] = []
     step_ms: float | None = Field(None, description="median of a training step of 8,192 tokens")
     peak_bytes: int | None = None
     length: int | None = Field(None, description="tokens a sequence in that step")
+
+    @property
+    def mark(self) -> str:
+        """The state, in which a predicted refusal is told apart."""
+        return "predicted-refusal" if self.state == "predicted" and not self.trains else self.state
 
 
 class CatalogRun(_Model):
@@ -40,6 +59,7 @@ class CatalogRun(_Model):
     image: str | None = Field(description="digest of the image that ran; null for a bare environment")
     suite: str
     gpu: str | None
+    sm: str | None = Field(None, description="the architecture of the GPU; null for a run on a CPU")
     ok: bool
     quick: bool
     verdict: str
@@ -62,6 +82,8 @@ class CatalogCell(_Model):
     aliases: list[str]
     in_matrix: bool = Field(description="false: it has runs, but is not in matrix.yaml")
     tier: Literal["none", "resolved", "built", "trains-on-cpu", "trains-on-gpu"]
+    tier_text: str = Field("", description="the tier in words")
+    errors: list[dict[str, Any]] = Field([], description="why the rules forbid it; it is neither built nor published")
     driver_minimum: str | None = Field(description="the oldest driver for its CUDA release, by NVIDIA's table")
     reference: str | None = Field(description="the reference of the image for `docker run`")
     image: CatalogImage | None

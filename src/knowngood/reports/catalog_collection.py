@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from knowngood.compat.cell_answer import CellAnswer, answer_about_cell, describe_tier
 from knowngood.core import cell as cells
 from knowngood.core.errors import UsageError
 from knowngood.evidence import run_index, sealed_files
@@ -14,10 +15,11 @@ from knowngood.evidence.observed_run import RecordedRun, printable_name
 from knowngood.images import image_sizes
 from knowngood.registry.image_reference import immutable_tag
 from knowngood.reports import catalog, compatibility_tables
+from knowngood.smoke.predictions import PREDICTIONS_FILE, Prediction, explain_check, load_predictions
 
 if TYPE_CHECKING:
-    from knowngood.compat.factbook import Factbook
     from knowngood.compat.incident import Incident
+    from knowngood.compat.knowledge import CompatKnowledge
     from knowngood.core.cell import Cell
     from knowngood.project.checkout import Project
 
@@ -35,19 +37,12 @@ def read_cell_standings(folder: Path) -> CellStandings:
     )
 
 
-def list_tiers(here: Project, standings: CellStandings) -> dict[str, str]:
-    """Return the tier of each cell of the matrix."""
-    locked, nothing = here.tree.locked(), CellStanding()
-    names = map(str, here.matrix.cells)
-    return {name: str(standings.get(name, (nothing,))[0].tier(locked=name in locked)) for name in names}
-
-
 def collect_catalog(  # noqa: PLR0913, PLR0917
     here: Project,
     folder: Path,
     standings: CellStandings,
-    known: Iterable[Incident],
-    book: Factbook,
+    incidents: Iterable[Incident],
+    known: CompatKnowledge,
     repository: str | None,
 ) -> catalog.Catalog:
     """Return the catalog of a project.
@@ -60,7 +55,7 @@ def collect_catalog(  # noqa: PLR0913, PLR0917
         record.cell: catalog.CatalogImage(digest=record.manifest.digest, size=size.size, own=size.own)
         for record, size in zip(records, sizes.cells, strict=True)
     }
-    catalog_cells, left_out = collect_catalog_cells(here, folder, book, repository, images, standings)
+    catalog_cells, left_out = collect_catalog_cells(here, folder, known, repository, images, standings)
     return catalog.Catalog(
         schema=catalog.CATALOG_SCHEMA,
         cells=catalog_cells,
@@ -68,7 +63,7 @@ def collect_catalog(  # noqa: PLR0913, PLR0917
             catalog.CatalogLayer(name=layer.name, digest=layer.digest, size=layer.size, cells=list(layer.cells))
             for layer in sizes.layers
         ],
-        incidents=[_catalog_incident(incident) for incident in known],
+        incidents=[_catalog_incident(incident) for incident in incidents],
         compatibility=[
             catalog.CatalogTable(
                 title=title,
@@ -85,7 +80,7 @@ def collect_catalog(  # noqa: PLR0913, PLR0917
 def collect_catalog_cells(  # noqa: PLR0913, PLR0917
     here: Project,
     folder: Path,
-    book: Factbook,
+    known: CompatKnowledge,
     repository: str | None = None,
     images: Mapping[str, catalog.CatalogImage] | None = None,
     standings: CellStandings | None = None,
@@ -96,21 +91,25 @@ def collect_catalog_cells(  # noqa: PLR0913, PLR0917
     standings = read_cell_standings(folder) if standings is None else standings
     strays, left_out = _cells_outside_matrix(standings, wanted)
     left_out += _changed_reproduction_runs(folder)
-    locked = here.tree.locked()
+    locked, predictions = here.tree.locked(), _predictions(here)
     catalog_cells = []
     for name, cell in (wanted | strays).items():
         standing, runs = standings.get(name, (CellStanding(), []))
         left_out += standing.left_out
+        glibc = matrix.bases[matrix.entry(cell).base].glibc if name in wanted else None
+        answer = answer_about_cell(known.universe, cell, standing, locked=name in locked, glibc=glibc)
         document = {
             "id": name,
             "axes": {str(axis): value for axis, value in cell.axes().items()},
             "aliases": [alias for alias, target in matrix.aliases.items() if target == name],
             "in_matrix": name in wanted,
-            "tier": str(standing.tier(locked=name in locked)),
-            "driver_minimum": book.fact("torch", cell.torch, "driver_minimum"),
+            "tier": str(answer.tier),
+            "tier_text": describe_tier(answer.tier),
+            "errors": [finding.document() for finding in answer.errors],
+            "driver_minimum": known.universe.space.book.fact("torch", cell.torch, "driver_minimum"),
             "reference": _image_reference(here, cell, repository) if name in wanted else None,
             "image": (images or {}).get(name),
-            "attention": _attention(standing),
+            "attention": _attention(answer, standing, predictions),
             "evidence": standing.best,
             "runs": [vars(run) for run in runs],
             "runs_seen": standing.count,
@@ -146,11 +145,17 @@ def _image_reference(here: Project, cell: Cell, repository: str | None) -> str |
     return f"{repository}:{immutable_tag(str(cell), locked.digest)}" if locked else None
 
 
-def _attention(standing: CellStanding) -> dict[str, dict[str, Any]]:
-    """Return what each attention setting does in a cell, with its figures where there are some."""
+def _attention(answer: CellAnswer, standing: CellStanding, predictions: list[Prediction]) -> dict[str, dict[str, Any]]:
+    """Return what is known of each attention setting in a cell, with its figures where there are some."""
     attention: dict[str, dict[str, Any]] = {}
-    for setting, observation in standing.settings.items():
-        attention[setting] = {"outcome": observation.outcome, "reason": observation.message}
+    on_gpu = bool(answer.run and answer.run.sm)
+    for setting, state in answer.settings.items():
+        defects = [_defect(predictions, answer.cell, check, on_gpu) for check in state.defects]
+        attention[setting] = state.document() | {
+            "outcome": standing.attention.get(setting, "not-run"),
+            "text": state.text,
+            "defects": defects,
+        }
         if figures := standing.figures.get(setting):
             attention[setting] |= {
                 "step_ms": figures.step_ms,
@@ -158,6 +163,17 @@ def _attention(standing: CellStanding) -> dict[str, dict[str, Any]]:
                 "length": figures.length,
             }
     return attention
+
+
+def _predictions(here: Project) -> list[Prediction]:
+    """Return the project's predictions; none in a project that has no file of them."""
+    return load_predictions(here.root) if (here.root / PREDICTIONS_FILE).is_file() else []
+
+
+def _defect(predictions: list[Prediction], cell: Cell, check: str, on_gpu: bool) -> dict[str, str | None]:
+    prediction = explain_check(predictions, cell, check, gpu=on_gpu)
+    because = prediction.because if prediction else "it was predicted when the suite ran, and is not any more"
+    return {"check": check, "because": because, "incident": prediction.incident if prediction else None}
 
 
 def _catalog_incident(incident: Incident) -> catalog.CatalogIncident:

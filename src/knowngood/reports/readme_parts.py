@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from knowngood.compat.cell_answer import CellAnswer, SettingStateKind
 from knowngood.compat.universe import ATTENTION
 from knowngood.core.cell import Cell
 from knowngood.core.errors import UsageError
@@ -26,9 +27,7 @@ class ReadmeRow:
 
     cell: Cell
     aliases: Sequence[str]
-    tier: str
-    trains: Sequence[str]
-    """The attention settings that have been observed training."""
+    answer: CellAnswer
     size: int | None
     """Compressed bytes in a registry; `None` when no build is recorded."""
 
@@ -46,7 +45,7 @@ def replace_marked_part(text: str, name: str, body: str) -> str:
 def render_cell_table(rows: Iterable[ReadmeRow]) -> str:
     """Return the table of cells as Markdown."""
     lines = [
-        "| alias | GPU | CUDA, torch | transformers | flash-attn | framework | proven | trains with | size |",
+        "| alias | GPU | CUDA, torch | transformers | flash-attn | framework | proven | seen training with | size |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for row in rows:
@@ -58,17 +57,26 @@ def render_cell_table(rows: Iterable[ReadmeRow]) -> str:
             cell.transformers,
             "" if cell.flash_attn_package is None else cell.flash_attn,
             " ".join(cell.framework_pin or ()),
-            row.tier,
-            ", ".join(row.trains),
+            row.answer.tier_text,
+            _seen_settings(row.answer),
             "" if row.size is None else f"{row.size / 1e9:.2f} GB",
         ]
         lines.append(f"| {' | '.join(columns)} |")
     return "\n".join(lines)
 
 
+def _seen_settings(answer: CellAnswer) -> str:
+    """Return the settings that were seen training on the cell's GPU; where there are none, those of a CPU."""
+    on_gpu, on_cpu = (
+        [name for name, state in answer.settings.items() if state.kind is kind]
+        for kind in (SettingStateKind.SEEN_ON_GPU, SettingStateKind.SEEN_ON_CPU)
+    )
+    return ", ".join(on_gpu) or (f"on a CPU: {', '.join(on_cpu)}" if on_cpu else "")
+
+
 _LETTER, _TIER, _SQUARE = 5.7, 126, 54
 """Widths in pixels: a letter of a cell's name, the column of tiers, a square."""
-_ROW, _TOP = 23, 64
+_ROW, _TOP = 23, 82
 """Heights in pixels: a row, and everything above the first row."""
 
 
@@ -108,8 +116,8 @@ def render_matrix_picture(cells: Iterable[CatalogCell], templates: Path) -> str:
             width=width,
             height=y + 16,
             settings=list(ATTENTION),
-            glyphs=site_pages.OUTCOME_GLYPHS,
-            meanings=site_pages.OUTCOME_MEANINGS,
+            glyphs=site_pages.STATE_GLYPHS,
+            meanings=site_pages.STATE_MEANINGS,
             tiers=site_pages.TIER_MEANINGS,
             **sizes,
         )

@@ -15,11 +15,12 @@ from knowngood.compat import knowledge
 from knowngood.compat.universe import ATTENTION
 from knowngood.core import local_files, worker_pool
 from knowngood.core.local_files import cache_folder, write_atomically
+from knowngood.evidence.cell_standing import CellStanding
 from knowngood.reports import catalog_collection, site_incidents, site_pages, site_questions, site_verdicts
 
 if TYPE_CHECKING:
     from knowngood.compat.incident import Incident
-    from knowngood.core.cell import Cell
+    from knowngood.compat.matrix_cells import PublishedCells
     from knowngood.project.checkout import Project
     from knowngood.reports.catalog import Catalog
 
@@ -48,11 +49,9 @@ def build_site(
     templates = (
         here.templates / "site" if (here.templates / "site").is_dir() else local_files.data_folder() / "templates/site"
     )
-    with computed_tables(known, catalog_collection.list_tiers(here, standings)) as answers:
+    with computed_tables(known, {name: standing for name, (standing, _) in standings.items()}) as answers:
         # The pages are made here while the worker processes compute the tables.
-        catalog = catalog_collection.collect_catalog(
-            here, evidence, standings, incidents, known.universe.space.book, repository
-        )
+        catalog = catalog_collection.collect_catalog(here, evidence, standings, incidents, known, repository)
         files = site_pages.render_site(catalog, templates, site_incidents.render_incident_bodies(incidents), runs_at)
         files["data/signatures.js"] = render_page_script("signatures", site_incidents.browser_signatures(incidents))
         files["data/find.js"] = render_page_script("find", _find_page_data(known, catalog))
@@ -86,7 +85,7 @@ def _find_page_data(known: knowledge.CompatKnowledge, catalog: Catalog) -> dict[
 
 @contextmanager
 def computed_tables(
-    known: knowledge.CompatKnowledge, tiers: Mapping[str, str]
+    known: knowledge.CompatKnowledge, standings: Mapping[str, CellStanding]
 ) -> Iterator[Callable[[], Iterator[tuple[str, dict[str, Any]]]]]:
     """Begin to compute the table of answers for each GPU, in worker processes; yield a function that waits for them.
 
@@ -94,15 +93,15 @@ def computed_tables(
     """
     names = known.universe.gpus.names
     common = _common_key(known)
-    keys = {name: _gpu_key(common, name, known.published.cells, tiers) for name in names}
+    keys = {name: _gpu_key(common, name, known.published, standings) for name in names}
     tables = {name: cached for name in names if (cached := _read_cached(keys[name])) is not None}
     missing = [name for name in names if name not in tables]
     # Neighbouring GPUs share work, so they go in pairs; the newest take longest and therefore begin.
     pairs = [missing[place : place + 2] for place in range(0, len(missing), 2)][::-1]
     with worker_pool.process_pool(len(pairs)) as pool:
-        running = {
-            name: task for pair in pairs for task in [pool.submit(_compute_tables, tiers, pair)] for name in pair
-        }
+        locked = known.published.locked
+        tasks = [(pair, pool.submit(_compute_tables, locked, standings, pair)) for pair in pairs]
+        running = {name: task for pair, task in tasks for name in pair}
 
         def answers() -> Iterator[tuple[str, dict[str, Any]]]:
             for name in names:
@@ -120,14 +119,15 @@ def _read_knowledge() -> knowledge.CompatKnowledge:
     return knowledge.load_knowledge()
 
 
-def _compute_tables(tiers: Mapping[str, str], gpus: Iterable[str]) -> dict[str, Any]:
+def _compute_tables(
+    locked: frozenset[str], standings: Mapping[str, CellStanding], gpus: Iterable[str]
+) -> dict[str, Any]:
     known = _read_knowledge()
     cells, settings = known.published.cells, list(ATTENTION)
     tables = {}
     for gpu in gpus:
-        table = site_verdicts.GpuAnswerTable(
-            universe=known.universe, published=site_questions.GpuCells(cells=cells, gpu=gpu, tiers=tiers)
-        )
+        published = site_questions.GpuCells(cells=cells, locked=locked, gpu=gpu, known_standings=standings)
+        table = site_verdicts.GpuAnswerTable(universe=known.universe, published=published)
         tables[gpu] = table.document(
             settings, site_verdicts.list_minor_releases(known.universe), site_verdicts.list_frameworks(known.published)
         )
@@ -149,9 +149,13 @@ def _common_key(known: knowledge.CompatKnowledge) -> str:
     return digest.hexdigest()
 
 
-def _gpu_key(common: str, gpu: str, cells: Iterable[Cell], tiers: Mapping[str, str]) -> str:
-    """Return the cache key of a GPU's table: with its cells in order, their tiers, and all Pythons and frameworks."""
-    lines = [f"{cell} {tiers.get(str(cell), '')}" for cell in cells if cell.gpu == gpu]
+def _gpu_key(common: str, gpu: str, published: PublishedCells, standings: Mapping[str, CellStanding]) -> str:
+    """Return the cache key of a GPU's table: with its cells in order, what is known of them, Pythons and frameworks."""
+    cells, nothing = published.cells, CellStanding()
+    lines = []
+    for name in (str(cell) for cell in cells if cell.gpu == gpu):
+        standing = standings.get(name, nothing)
+        lines.append(f"{name} {name in published.locked} {standing.proven} {standing.settings}")
     pythons = list(dict.fromkeys(cell.python for cell in cells))
     pins = sorted({(cell.framework, cell.transformers) for cell in cells if cell.framework_pin})
     return hashlib.sha256(repr((common, gpu, lines, pythons, pins)).encode()).hexdigest()

@@ -22,19 +22,34 @@ if TYPE_CHECKING:
     from knowngood.reports.catalog import Catalog, CatalogCell
 
 OUTCOME_GLYPHS = {"pass": "✓", "fail": "✗", "refused": "⊘", "not-run": "·"}
-OUTCOME_MEANINGS = {
-    "pass": "trains; its own kernels ran",
-    "fail": "wrong or broken",
-    "refused": "refuses with an error",
-    "not-run": "cannot run here",
+"""The sign of each outcome of a check."""
+STATE_GLYPHS = {
+    "seen-on-gpu": "✓",
+    "seen-on-cpu": "○",
+    "predicted": "?",
+    "refused": "⊘",
+    "predicted-refusal": "⊘?",
+    "wrong": "✗",
+    "not-run": "·",
+}
+"""The sign of each state of an attention setting in a cell."""
+STATE_MEANINGS = {
+    "seen-on-gpu": "seen training on its GPU",
+    "seen-on-cpu": "on a CPU only, unseen on a GPU",
+    "predicted": "predicted to train, unseen",
+    "refused": "refused on its GPU",
+    "predicted-refusal": "predicted to be refused",
+    "wrong": "wrong or broken",
+    "not-run": "not in the image",
 }
 TIER_MEANINGS = {
-    Tier.TRAINS_ON_GPU: "trains on a GPU",
-    Tier.TRAINS_ON_CPU: "trains on a CPU",
+    Tier.TRAINS_ON_GPU: "seen on a GPU",
+    Tier.TRAINS_ON_CPU: "unseen on a GPU",
     Tier.BUILT: "built, not seen training",
     Tier.RESOLVED: "locked, not built",
     Tier.NONE: "not locked",
 }
+"""Each tier in two or three words; `cell_answer.describe_tier` has the sentence."""
 FIRST_PAGE_CELLS = 40
 """The most cells for which the first page shows the matrix itself."""
 
@@ -48,8 +63,8 @@ def render_site(
     """
     environment = site_templates(templates)
     environment.globals.update(
-        glyphs=OUTCOME_GLYPHS,
-        meanings=OUTCOME_MEANINGS,
+        glyphs=STATE_GLYPHS,
+        meanings=STATE_MEANINGS,
         tiers=TIER_MEANINGS,
         settings=list(ATTENTION),
         greatest=greatest_figures,
@@ -169,9 +184,9 @@ class MatrixPage:
         """Count the cells of this page by tier."""
         return Counter(cell.tier for cell in self.cells)
 
-    def outcomes(self, setting: str) -> dict[str, int]:
-        """Count the cells of this page by what they do under a setting."""
-        return Counter(cell.attention[setting].outcome for cell in self.cells if setting in cell.attention)
+    def states(self, setting: str) -> dict[str, int]:
+        """Count the cells of this page by what is known of a setting."""
+        return Counter(cell.attention[setting].state for cell in self.cells if setting in cell.attention)
 
 
 def split_matrix(cells: Sequence[CatalogCell]) -> list[MatrixPage]:

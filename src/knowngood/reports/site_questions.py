@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from knowngood.compat.box_search import BoxSearch
+from knowngood.compat.cell_answer import setting_state
 from knowngood.compat.findings import fill_template
 from knowngood.compat.matrix_cells import PublishedCells, packages_of_cell
 from knowngood.compat.pick_answer import pick_cells, pick_problem
@@ -21,6 +22,7 @@ from knowngood.compat.query_placement import place_query
 from knowngood.compat.universe import ATTENTION, Universe
 from knowngood.compat.value_domain import NONE, iterate_bits
 from knowngood.core.cell import Cell
+from knowngood.evidence.cell_standing import CellStanding
 from knowngood.evidence.run_evidence import Tier
 
 if TYPE_CHECKING:
@@ -51,16 +53,17 @@ class SiteQuestion(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class GpuCells(PublishedCells):
-    """The published cells, of which only those of one GPU and one release can be answers; with their tiers."""
+    """The published cells, of which only those of one GPU and one release can be answers."""
 
     gpu: str
-    tiers: Mapping[str, str]
+    known_standings: Mapping[str, CellStanding]
     release: str = ""
     """A minor release of transformers, or empty for all."""
 
-    def tier(self, cell: str) -> Tier:
-        """Return the cell's tier as in the catalog."""
-        return Tier(self.tiers.get(cell, Tier.NONE))
+    @property
+    def standings(self) -> Mapping[str, CellStanding]:
+        """What the runs of each cell prove, as in the catalog."""
+        return self.known_standings
 
     @cached_property
     def ranked(self) -> list[Cell]:
@@ -123,7 +126,9 @@ class GpuAnswers:
         return self._by_release[release]
 
     def _fits(self, choice: CellChoice, question: SiteQuestion) -> bool:
-        """Return whether no rule forbids the cell with the setting and the driver of the question."""
+        """Return whether the cell is offered for the setting, and no rule forbids it with the question's driver."""
+        if question.setting and choice.published and not self._offers(choice.cell, question.setting):
+            return False
         index = self.universe.index
         point, live = self._inside(choice.cell, choice.extras)
         live &= self._active_boxes[question.setting]
@@ -136,6 +141,9 @@ class GpuAnswers:
                 sets[name] = index.domains[name].all
         return BoxSearch(index=index, among=live).can_complete(sets, live, point)
 
+    def _offers(self, cell: Cell, setting: str) -> bool:
+        return setting_state(self.universe, cell, setting, self.published.standing(str(cell))).trains
+
     def knows(self, cell: Cell) -> bool:
         """Return whether there are facts about everything that a cell has."""
         domains = self.universe.index.domains
@@ -145,7 +153,11 @@ class GpuAnswers:
         )
 
     def against(self, cell: Cell, axis: str, value: str) -> list[str]:
-        """Return why rules forbid a published cell with an attention setting (`attn`) or with a `driver`."""
+        """Return why a published cell is no answer for an attention setting (`attn`) or a `driver`."""
+        if axis == "attn":
+            state = setting_state(self.universe, cell, value, self.published.standing(str(cell)))
+            if not state.trains and state.rule is None:
+                return [f"{state.text}: {state.reason}"]
         index = self.universe.index
         position = index.domains[axis].index[value]
         variables, live = self._inside(cell, {})
@@ -185,12 +197,14 @@ class GpuAnswers:
 
     @cached_property
     def _twins(self) -> Mapping[str, str]:
-        """Attention setting to the first setting with the same rules."""
+        """Attention setting to the first setting with the same rules, which the same cells are offered for."""
         index = self.universe.index
         domain, outside = index.domains["attn"], index.outside["attn"]
         gpu = index.outside["gpu"][index.domains["gpu"].index[self.published.gpu]]
-        first: dict[int, str] = {}
+        first: dict[tuple[int, tuple[bool, ...]], str] = {}
         twins = {}
         for setting, position in domain.index.items():
-            twins[setting] = first.setdefault(self._active_boxes[setting] & ~gpu & ~outside[position], setting)
+            offered = tuple(self._offers(cell, setting) for cell in self.published.ranked)
+            rules = self._active_boxes[setting] & ~gpu & ~outside[position]
+            twins[setting] = first.setdefault((rules, offered), setting)
         return twins

@@ -24,6 +24,7 @@ class PredictionItem(BaseModel):
     source: Text
     when: Text | None = None
     device: Literal["cpu", "gpu"] | None = None
+    incident: Text | None = None
 
 
 def validate_prediction_items(source: YamlDocument) -> list[PredictionItem]:

@@ -5,6 +5,7 @@ The suite compares each prediction with what it observed. Where they disagree, o
 
 from __future__ import annotations
 
+import fnmatch
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,7 @@ from knowngood.core.cell import Cell
 from knowngood.core.errors import InputError, UsageError
 from knowngood.core.selection import CellFilter
 
+PREDICTIONS_FILE = "rules/smoke.yaml"
 PredictedOutcome = Literal["pass", "fail", "refused", "not-run"]
 
 
@@ -28,13 +30,14 @@ class Prediction:
     source: str
     when: CellFilter | None
     device: str | None
+    incident: str | None = None
+    """The known failure that a predicted `fail` shows; it has a page."""
 
 
 @cache
 def load_predictions(root: Path) -> list[Prediction]:
     """Read `rules/smoke.yaml` below a project's root; raises `InputError` with the line of each defect."""
-    name = "rules/smoke.yaml"
-    return parse_predictions((root / name).read_text(encoding="utf-8"), name)
+    return parse_predictions((root / PREDICTIONS_FILE).read_text(encoding="utf-8"), PREDICTIONS_FILE)
 
 
 def parse_predictions(text: str, file: str) -> list[Prediction]:
@@ -56,6 +59,7 @@ def parse_predictions(text: str, file: str) -> list[Prediction]:
                 source=item.source,
                 when=when,
                 device=item.device,
+                incident=item.incident,
             )
             for check in item.check
         ]
@@ -70,3 +74,19 @@ def predictions_for_cell(predictions: list[Prediction], cell: Cell, *, gpu: bool
         for item in predictions
         if (item.when is None or item.when.matches(cell)) and item.device in (None, device)
     }
+
+
+def explain_check(predictions: list[Prediction], cell: Cell, check: str, *, gpu: bool) -> Prediction | None:
+    """Return the prediction that counts for a check of a cell: the longest glob that matches, the last of equal ones.
+
+    The suite chooses in the same way.
+    """
+    device = "gpu" if gpu else "cpu"
+    matching = [
+        item
+        for item in predictions
+        if item.device in (None, device)
+        and fnmatch.fnmatchcase(check, item.check)
+        and (item.when is None or item.when.matches(cell))
+    ]
+    return max(enumerate(matching), key=lambda pair: (len(pair[1].check), pair[0]))[1] if matching else None

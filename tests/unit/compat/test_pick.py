@@ -76,7 +76,7 @@ def test_an_attention_setting_brings_its_package():
 def test_a_framework_brings_what_it_requires():
     [choice] = ask("openrlhf==0.11.2", gpu="A100").choices
     assert choice.extras["openrlhf"] == "0.11.2"
-    assert (choice.cell.transformers, choice.cell.flash_attn) == ("5.15.0", "2.8.3")
+    assert (choice.cell.transformers, choice.cell.flash_attn) == ("5.15.0", "2.8.3.post2")
 
 
 def test_a_conflict_has_rules_and_relaxations():

@@ -91,7 +91,8 @@ def cell(**changes):
     run |= {"gpu": "H200", "ok": True, "quick": False, "verdict": "fine", "outcomes": {"sdpa": "pass"}}
     whole = {"id": CELL, "axes": {"gpu": "sm_90"}, "aliases": ["default"], "in_matrix": True, "tier": "trains-on-gpu"}
     whole |= {"driver_minimum": "580", "reference": f"knowngood:{CELL}", "image": None, "evidence": "x.json"}
-    return whole | {"attention": {"sdpa": {"outcome": "pass"}}, "runs": [run]} | changes
+    seen = {"outcome": "pass", "state": "seen-on-gpu", "trains": True}
+    return whole | {"attention": {"sdpa": seen}, "runs": [run]} | changes
 
 
 @pytest.mark.parametrize(
@@ -121,9 +122,7 @@ def test_forged_evidence_is_listed_and_not_shown(tmp_path, known):
     incident = sealed_files.write_sealed_json(tmp_path / "incidents" / "gone", "20261120T010203Z-abababababab", "{}")
     incident.write_text("{ }")
     (tmp_path / "no cell").mkdir()
-    shown, left_out = catalog_collection.collect_catalog_cells(
-        checkout.Project(ROOT), tmp_path, known.universe.space.book
-    )
+    shown, left_out = catalog_collection.collect_catalog_cells(checkout.Project(ROOT), tmp_path, known)
     assert [run.file for one in shown for run in one.runs] == [f"{CELL}/{good.name}"]
     assert [why.partition(":")[0] for why in left_out] == [
         "no cell/",
@@ -138,9 +137,7 @@ def test_of_many_runs_the_newest_are_listed_and_all_are_counted(tmp_path, known)
     for number in range(30):
         run = run_file(when=f"2026-11-20T01:02:{number:02}+00:00")
         sealed_files.write_sealed_json(tmp_path / CELL, f"20261120T0102{number:02}Z-{SUITE[:12]}", json.dumps(run))
-    shown, left_out = catalog_collection.collect_catalog_cells(
-        checkout.Project(ROOT), tmp_path, known.universe.space.book
-    )
+    shown, left_out = catalog_collection.collect_catalog_cells(checkout.Project(ROOT), tmp_path, known)
     (one,) = [item for item in shown if item.id == CELL]
     assert ([run.when[17:19] for run in one.runs], one.runs_seen) == ([str(it) for it in range(10, 30)], 30)
     assert left_out == []
@@ -259,12 +256,15 @@ def test_the_templates_escape_by_themselves():
 
 def test_the_picture_is_well_formed_and_inert():
     axes = {"gpu": HOSTILE, "torch": "2.11.0", "transformers": "5.17.0", "framework": HOSTILE}
-    seen = {"sdpa": {"outcome": "pass", "step_ms": 20.0, "peak_bytes": 10}, "fa2": {"outcome": "refused"}}
+    trained = {"outcome": "pass", "state": "seen-on-gpu", "step_ms": 20.0, "peak_bytes": 10}
+    seen = {"sdpa": trained, "fa2": {"outcome": "refused", "state": "refused"}}
     shown = made([cell(axes=axes, attention=seen), cell(in_matrix=False, attention=seen, axes=cell_axes())]).cells
     text = readme_parts.render_matrix_picture(shown, ROOT / "templates" / "site")
     found = [item.tag.rpartition("}")[2] for item in ET.fromstring(text).iter()]  # noqa: S314 - made here
     assert set(found) == {"svg", "title", "desc", "style", "rect", "text", "path"}
-    assert text.count('class="pass" x=') == 1 + 2 * 3  # the legend; of each row its tier, its square and its mark
+    assert (
+        text.count('class="seen-on-gpu" x=') == 1 + 2 * 3
+    )  # the legend; of each row its tier, its square and its mark
     assert "prefers-color-scheme: dark" in text
 
 
@@ -289,7 +289,7 @@ def test_a_script_is_refused_as_an_address(tmp_path, capsys):
 
 
 def test_a_cell_that_is_not_an_answer_has_its_rules(known):
-    published = site_questions.GpuCells(cells=known.published.cells, gpu="sm_90", tiers={})
+    published = site_questions.GpuCells(cells=known.published.cells, gpu="sm_90", known_standings={})
     table = site_verdicts.GpuAnswerTable(universe=known.universe, published=published).document(
         ["sdpa", "fa4"], ["5.17"], [""]
     )
@@ -372,10 +372,11 @@ def said(picked):
 def test_the_verdicts_are_those_of_pick(known, gpu):
     """Every driver that is told apart, settings that are alike and that are not, against asking `pick` itself."""
     universe, published = known.universe, known.published
-    tiers = {str(item): str(published.tier(str(item))) for item in published.cells}
-    narrowed = site_questions.GpuCells(cells=published.cells, gpu=gpu, tiers=tiers)
+    narrowed = site_questions.GpuCells(
+        cells=published.cells, locked=published.locked, gpu=gpu, known_standings=published.standings
+    )
     table = site_verdicts.GpuAnswerTable(universe=universe, published=narrowed)
-    settings, releases = ["sdpa", "sdpa-math", "flex", "fa2", "fa4"], ["5.17", "4.57", "4.44"]
+    settings, releases = ["sdpa", "sdpa-flash", "flex", "fa2", "fa4"], ["5.17", "4.57", "4.44"]
     pins = site_verdicts.list_frameworks(published)[:3]
     told = table.document(settings, releases, pins)
     compared = 0
@@ -392,7 +393,7 @@ def test_the_verdicts_are_those_of_pick(known, gpu):
                         found = pick_cells(universe, question.request(gpu), published)
                         assert spelled(told, told["answers"][steps[0]]) == said(found), question
                         compared += 1
-    assert compared > 100
+    assert compared > 90
 
 
 def test_the_page_can_ask_about_every_setting(known):

@@ -1,0 +1,244 @@
+"""What is known of a cell: whether `check` finds an error in it, and what each attention setting does on its GPU.
+
+Every list, page and gate asks here, so that all of them say the same: `cells`, `pick`, `lock`, `build`, `publish`, the
+site and its catalog. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from knowngood.compat.findings import Finding, finding_from_box, sort_findings
+from knowngood.compat.matrix_cells import values_of_cell
+from knowngood.compat.suggestions import stated_condition_boxes
+from knowngood.compat.universe import ATTENTION, Universe
+from knowngood.compat.value_domain import NONE, iterate_bits
+from knowngood.core.cell import Cell
+from knowngood.core.errors import KnowngoodError
+from knowngood.evidence.cell_standing import CellStanding
+from knowngood.evidence.observed_run import RecordedRun
+from knowngood.evidence.run_evidence import RunPlace, SettingObservation, Tier
+
+
+class SettingStateKind(StrEnum):
+    """What is known of an attention setting in a cell."""
+
+    SEEN_ON_GPU = "seen-on-gpu"
+    """It was seen training on a GPU of the cell's architecture."""
+    SEEN_ON_CPU = "seen-on-cpu"
+    """It was seen training on a CPU only: unseen on a GPU."""
+    PREDICTED = "predicted"
+    """No run decided it; the rules say whether it trains."""
+    REFUSED = "refused"
+    """A run on the GPU refused it with an error."""
+    WRONG = "wrong"
+    """A run saw it train wrongly, or fail."""
+    NOT_RUN = "not-run"
+    """A run could not try it: its package or its code is not in the image."""
+
+
+_WORDS: Mapping[SettingStateKind, str] = {
+    SettingStateKind.SEEN_ON_GPU: "seen training on a GPU of this architecture",
+    SettingStateKind.SEEN_ON_CPU: "seen training on a CPU only; unseen on a GPU",
+    SettingStateKind.REFUSED: "refused on the GPU",
+    SettingStateKind.WRONG: "wrong",
+    SettingStateKind.NOT_RUN: "not in the image",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SettingState:
+    """What is known of one attention setting in one cell."""
+
+    kind: SettingStateKind
+    trains: bool
+    """Whether it is offered: it was seen training, or nothing speaks against it."""
+    reason: str = ""
+    """The words of the refusal, the fault or the rule."""
+    rule: str | None = None
+    """The id of the rule that predicts a refusal."""
+    limits: tuple[str, ...] = ()
+    """The plain checks (`fp32/dense`) that the GPU refused although another one trained."""
+    defects: tuple[str, ...] = ()
+    """The ids of the checks that failed as predicted."""
+
+    @property
+    def text(self) -> str:
+        """The state in words, without the reason."""
+        if self.kind is SettingStateKind.PREDICTED:
+            return "predicted to train; unseen" if self.trains else "predicted to be refused; unseen"
+        return _WORDS[self.kind]
+
+    def document(self) -> dict[str, Any]:
+        """The state as `--json` prints it."""
+        return {
+            "state": str(self.kind),
+            "trains": self.trains,
+            "reason": self.reason,
+            "rule": self.rule,
+            "limits": list(self.limits),
+            "defects": list(self.defects),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellAnswer:
+    """What is known of a cell."""
+
+    cell: Cell
+    tier: Tier
+    errors: tuple[Finding, ...] = ()
+    """What is wrong with it by rules and facts, without what matrix.yaml waives."""
+    settings: Mapping[str, SettingState] = field(default_factory=dict)
+    """Attention setting -> its state, for every setting."""
+    run: RecordedRun | None = None
+    """The run that proves the most."""
+
+    @property
+    def broken(self) -> bool:
+        """Whether the rules forbid the cell."""
+        return bool(self.errors)
+
+    @property
+    def tier_text(self) -> str:
+        """How far the cell is proven, in words."""
+        return describe_tier(self.tier)
+
+
+class BrokenCellError(KnowngoodError):
+    """A cell that the rules forbid (exit 1); it is neither locked, built nor published."""
+
+    def __init__(self, cell: Cell, errors: tuple[Finding, ...]) -> None:
+        reasons = "; ".join(f"{finding.because} [{finding.id}]" for finding in errors)
+        super().__init__(
+            f"{cell} is broken: {reasons}. Correct the cell, or waive the finding in matrix.yaml's amendments: "
+            f"{{when: ..., waive: {errors[0].id}, on: DAY, because: ...}}"
+        )
+        self.errors = errors
+
+
+_TIER_WORDS: Mapping[Tier, str] = {
+    Tier.NONE: "not locked",
+    Tier.RESOLVED: "locked, never built",
+    Tier.BUILT: "built, not seen training",
+    Tier.TRAINS_ON_CPU: "seen training on a CPU only; unseen on a GPU",
+    Tier.TRAINS_ON_GPU: "seen training on a GPU",
+}
+
+
+def describe_tier(tier: Tier | str) -> str:
+    """Return a tier in words."""
+    return _TIER_WORDS[Tier(tier)]
+
+
+def answer_about_cell(
+    universe: Universe, cell: Cell, standing: CellStanding, *, locked: bool, glibc: str | None = None
+) -> CellAnswer:
+    """Return what is known of a cell.
+
+    Args:
+        universe: the facts and rules, without what matrix.yaml waives.
+        cell: the cell.
+        standing: what its runs prove.
+        locked: whether it has a lock.
+        glibc: the glibc of its base, where that is known.
+    """
+    errors = find_cell_errors(universe, cell, glibc)
+    return CellAnswer(
+        cell=cell,
+        tier=standing.tier(locked=locked),
+        errors=errors,
+        settings={setting: setting_state(universe, cell, setting, standing) for setting in ATTENTION},
+        run=standing.run,
+    )
+
+
+def find_cell_errors(universe: Universe, cell: Cell, glibc: str | None = None) -> tuple[Finding, ...]:
+    """Return the errors of a cell by rules and facts, under any attention setting and all conditions of use."""
+    assignment, as_written = _assignment_of_cell(universe, cell), dict[str, str]()
+    below = universe.index.domains["glibc"].mask(f"<={glibc}") if glibc else 0
+    if glibc and below:
+        assignment["glibc"] = below.bit_length() - 1
+        as_written["glibc"] = glibc
+    index = universe.index
+    return _findings(universe, assignment, as_written, index.find_broken(assignment, index.errors))
+
+
+def _assignment_of_cell(universe: Universe, cell: Cell) -> dict[str, int]:
+    """Return variable -> place of the cell's value; a value that facts do not know is left out."""
+    domains = universe.index.domains
+    places = {
+        name: len(domains[name].values) if value == NONE else domains[name].index.get(value)
+        for name, value in values_of_cell(cell).items()
+        if name in domains
+    }
+    return {name: place for name, place in places.items() if place is not None}
+
+
+def _findings(
+    universe: Universe, assignment: Mapping[str, int], as_written: Mapping[str, str], bits: int
+) -> tuple[Finding, ...]:
+    index = universe.index
+    boxes = (index.boxes[bit] for bit in iterate_bits(bits))
+    return tuple(sort_findings([finding_from_box(index, box, assignment, as_written, {}) for box in boxes]))
+
+
+def setting_state(universe: Universe, cell: Cell, setting: str, standing: CellStanding) -> SettingState:
+    """Return what is known of an attention setting in a cell."""
+    observation, run = standing.settings.get(setting), standing.run
+    if observation and run and run.sm is not None and run.sm == cell.gpu:
+        return _state_on_gpu(observation)
+    if refusal := _predicted_refusal(universe, cell, setting):
+        reason, rule = refusal.because, refusal.id
+        return SettingState(kind=SettingStateKind.PREDICTED, trains=False, reason=reason, rule=rule)
+    if observation and run and run.where is not RunPlace.BARE and run.sm is None:
+        return _state_on_cpu(observation)
+    return SettingState(kind=SettingStateKind.PREDICTED, trains=True, reason="no rule forbids it")
+
+
+def _predicted_refusal(universe: Universe, cell: Cell, setting: str) -> Finding | None:
+    """Return the first error that the cell has under this setting and not under all."""
+    index = universe.index
+    among: int = universe.cached(
+        f"refusals of {setting}",
+        lambda: (index.errors | stated_condition_boxes(universe, {"attn": setting})) & index.mentions["attn"],
+    )
+    assignment = _assignment_of_cell(universe, cell) | {"attn": index.domains["attn"].index[setting]}
+    bits = index.find_broken(assignment, among)
+    return _findings(universe, assignment, {}, bits)[0] if bits else None
+
+
+def _state_on_gpu(observation: SettingObservation) -> SettingState:
+    kind = {
+        "pass": SettingStateKind.SEEN_ON_GPU,
+        "refused": SettingStateKind.REFUSED,
+        "fail": SettingStateKind.WRONG,
+    }.get(observation.outcome, SettingStateKind.NOT_RUN)
+    return SettingState(
+        kind=kind,
+        trains=kind is SettingStateKind.SEEN_ON_GPU,
+        reason=observation.message,
+        limits=observation.limits,
+        defects=observation.defects,
+    )
+
+
+def _state_on_cpu(observation: SettingObservation) -> SettingState:
+    """A CPU's refusal says nothing about the GPU: most kernels of settings exist for GPUs alone."""
+    if observation.outcome == "refused" or (observation.outcome == "fail" and observation.defects):
+        return SettingState(
+            kind=SettingStateKind.PREDICTED, trains=True, reason="no rule forbids it; a CPU cannot try it"
+        )
+    kind = {
+        "pass": SettingStateKind.SEEN_ON_CPU,
+        "fail": SettingStateKind.WRONG,
+    }.get(observation.outcome, SettingStateKind.NOT_RUN)
+    return SettingState(
+        kind=kind,
+        trains=kind is SettingStateKind.SEEN_ON_CPU,
+        reason=observation.message,
+        defects=observation.defects,
+    )

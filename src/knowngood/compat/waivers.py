@@ -1,0 +1,68 @@
+"""Waivers: findings that matrix.yaml takes upon itself for some cells, with a reason and a day. Pure.
+
+A rule can be right in general and wrong for a cell that was seen training: OpenRLHF 0.11.2 pins flash-attn 2.8.3
+exactly, and the post-release 2.8.3.post2 does the same. An item of `amendments` with `waive` and `on` says so. The
+values that the rule forbids in such a cell are then taken out of the rule's boxes, for `check`, `pick` and all others,
+and what remains of the finding is a note with the reason.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from knowngood.compat.rule_boxes import Box, ValueSpace
+from knowngood.compat.value_domain import NONE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waiver:
+    """A finding that matrix.yaml waives for one cell."""
+
+    finding: str
+    """The id of the finding."""
+    values: Mapping[str, str]
+    """The cell's value of each axis and package, `none` for a package that it does not have."""
+    on: str
+    """The day of the decision, ISO 8601."""
+    because: str
+
+
+def apply_waivers(space: ValueSpace, boxes: Iterable[Box], waivers: Sequence[Waiver]) -> Iterator[Box]:
+    """Yield the boxes without the values that waivers allow, and for these values a box of a note."""
+    by_finding: dict[str, list[Waiver]] = defaultdict(list)
+    for waiver in waivers:
+        by_finding[waiver.finding].append(waiver)
+    for box in boxes:
+        own = by_finding.get(box.rule.id, []) if box.rule.severity == "error" else []
+        parts, notes = [box], list[Box]()
+        for waiver in own:
+            split = [item for part in parts for item in _split_box(space, part, waiver)]
+            parts = [item for item in split if item.rule.severity == "error"]
+            notes += [item for item in split if item.rule.severity != "error"]
+        yield from (*parts, *notes)
+
+
+def _split_box(space: ValueSpace, box: Box, waiver: Waiver) -> Iterator[Box]:
+    """Yield the parts of a box outside of a waived cell's values, and the part inside as a note."""
+    inside = dict(box.masks)
+    outside = []
+    for name, mask in box.masks.items():
+        if name in waiver.values:
+            own = _mask_of_value(space, name, waiver.values[name])
+            outside.append({**inside, name: mask & ~own})
+            inside[name] = mask & own
+    if not outside or not all(inside.values()):
+        yield box
+        return
+    yield from (replace(box, masks=masks) for masks in outside if all(masks.values()))
+    because = f"{box.rule.because} (waived in matrix.yaml on {waiver.on}: {waiver.because})"
+    yield replace(box, masks=inside, rule=replace(box.rule, severity="info", because=because, fix=()))
+
+
+def _mask_of_value(space: ValueSpace, name: str, value: str) -> int:
+    domain = space.domains[name]
+    if value == NONE:
+        return domain.absent
+    return 1 << domain.index[value] if value in domain.index else 0

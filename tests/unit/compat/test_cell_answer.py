@@ -1,0 +1,182 @@
+"""One answer about a cell: its errors by rules, what matrix.yaml waives, and the state of each attention setting."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from knowngood.compat import knowledge
+from knowngood.compat.cell_answer import SettingStateKind, answer_about_cell, find_cell_errors
+from knowngood.compat.check_answer import CheckVerdict, check_query
+from knowngood.compat.matrix_cells import values_of_cell, waivers_from_matrix
+from knowngood.compat.pick_answer import pick_cells
+from knowngood.compat.query import PackageSpec, Query
+from knowngood.compat.universe import ATTENTION, build_universe
+from knowngood.core.cell import Cell, parse_cell
+from knowngood.evidence.cell_standing import CellStanding
+from knowngood.evidence.observed_run import RecordedRun
+from knowngood.evidence.run_evidence import RunPlace, SettingObservation, Tier
+from knowngood.project.checkout import find_project
+
+KNOWN = knowledge.load_knowledge()
+HOPPER = parse_cell("sm90-cu130-torch2.11.0-tf4.57.6-fa2.8.3.post2-triton3.6.0-py311")
+T4 = parse_cell("sm75-cu132-torch2.15.0-tf5.23.0-fa0-triton3.9.0-py311")
+OLD_GPU = parse_cell("sm70-cu130-torch2.11.0-tf5.17.0-fa0-triton3.6.0-py311")
+OPENRLHF = next(cell for cell in KNOWN.published.cells if "openrlhf" in str(cell))
+
+
+def standing(sm=None, place=RunPlace.CONTAINER_CPU, **settings):
+    """The standing of a cell with one run that observed these settings."""
+    observed = {name.replace("_", "-"): SettingObservation(**item) for name, item in settings.items()}
+    run = RecordedRun(
+        file="x.json",
+        when="2026-11-22T00:00:00+00:00",
+        where=place,
+        image=None,
+        suite="5" * 64,
+        gpu=sm and "NVIDIA",
+        sm=sm,
+        ok=True,
+        domain="none",
+        quick=False,
+        verdict="",
+        outcomes={name: item.outcome for name, item in observed.items()},
+    )
+    return CellStanding(proven=Tier.TRAINS_ON_CPU, count=1, run=run, settings=observed)
+
+
+def states(cell, how):
+    return answer_about_cell(KNOWN.universe, cell, how, locked=True).settings
+
+
+@pytest.mark.parametrize(
+    ("outcome", "kind", "trains"),
+    [
+        ("pass", SettingStateKind.SEEN_ON_GPU, True),
+        ("refused", SettingStateKind.REFUSED, False),
+        ("fail", SettingStateKind.WRONG, False),
+        ("not-run", SettingStateKind.NOT_RUN, False),
+    ],
+)
+def test_a_run_on_the_gpu_decides(outcome, kind, trains):
+    how = standing("sm_90", RunPlace.CONTAINER_GPU, fa2={"outcome": outcome, "message": "its words"})
+    state = states(HOPPER, how)["fa2"]
+    assert (state.kind, state.trains, state.reason) == (kind, trains, "its words")
+
+
+def test_a_gpu_of_another_architecture_is_no_proof():
+    how = standing("sm_80", RunPlace.CONTAINER_GPU, sdpa={"outcome": "pass"})
+    assert states(HOPPER, how)["sdpa"].kind is SettingStateKind.PREDICTED
+
+
+def test_what_a_cpu_saw_is_said_as_that():
+    how = standing(sdpa={"outcome": "pass"}, flex={"outcome": "refused"}, fa4={"outcome": "not-run"})
+    found = states(HOPPER, how)
+    assert found["sdpa"].kind is SettingStateKind.SEEN_ON_CPU
+    assert "unseen on a GPU" in found["sdpa"].text
+    assert (found["flex"].kind, found["flex"].trains) == (SettingStateKind.PREDICTED, True)
+    assert not found["fa4"].trains
+
+
+def test_rules_about_the_card_come_before_what_a_cpu_saw():
+    state = states(T4, standing(sdpa_flash={"outcome": "pass"}))["sdpa-flash"]
+    assert (state.kind, state.trains, state.rule) == (SettingStateKind.PREDICTED, False, "sdpa-flash-gpu")
+    assert "sm_80" in state.reason
+
+
+def test_a_failure_that_was_predicted_for_a_cpu_says_nothing_about_the_gpu():
+    foretold = standing(flex={"outcome": "fail", "defects": ("flex/fp32/dense/full",)})
+    unexpected = standing(flex={"outcome": "fail"})
+    assert states(HOPPER, foretold)["flex"].kind is SettingStateKind.PREDICTED
+    assert states(HOPPER, unexpected)["flex"].kind is SettingStateKind.WRONG
+
+
+def test_every_setting_has_a_state_without_any_run():
+    assert states(HOPPER, CellStanding()).keys() == set(ATTENTION)
+
+
+def test_a_cell_without_code_for_its_gpu_is_broken():
+    assert [finding.id for finding in find_cell_errors(KNOWN.universe, OLD_GPU)] == ["torch-runs-on-gpu"]
+
+
+def test_the_glibc_of_a_base_counts():
+    findings = {finding.id: finding.packages["glibc"] for finding in find_cell_errors(KNOWN.universe, HOPPER, "2.17")}
+    assert findings["binary:torch:glibc"] == "2.17"
+
+
+def query_of(cell: Cell, setting: str | None = None) -> Query:
+    values = values_of_cell(cell)
+    packages = [
+        PackageSpec(name=name, specifier="none" if value == "none" else f"=={value}")
+        for name, value in values.items()
+        if name not in ("gpu", "python")
+    ]
+    return Query(gpu=cell.gpu, axes={"python": cell.python}, attn=setting, packages=tuple(packages))
+
+
+@pytest.mark.parametrize("cell", KNOWN.published.cells, ids=str)
+def test_no_cell_of_the_matrix_is_broken(cell):
+    assert not KNOWN.answer(cell).errors
+    verdict = check_query(KNOWN.universe, query_of(cell), KNOWN.published).verdict
+    assert verdict in (CheckVerdict.VERIFIED, CheckVerdict.COMPATIBLE)
+
+
+@pytest.mark.parametrize("cell", KNOWN.published.cells, ids=str)
+def test_pick_with_the_axes_of_a_cell_gives_that_cell_first(cell):
+    assert pick_cells(KNOWN.universe, query_of(cell), KNOWN.published).choices[0].cell == cell
+
+
+@pytest.mark.parametrize("setting", ATTENTION)
+def test_pick_offers_a_cell_exactly_where_its_answer_says_that_it_trains(setting):
+    for cell in KNOWN.published.cells:
+        picked = pick_cells(KNOWN.universe, query_of(cell, setting), KNOWN.published, count=100)
+        offered = cell in [choice.cell for choice in picked.choices if choice.published]
+        state = KNOWN.answer(cell).settings[setting]
+        assert offered is state.trains, (str(cell), setting, state)
+        assert (str(cell) in picked.left_out) <= (not state.trains)
+
+
+def test_a_waiver_is_needed_and_holds_for_its_cell_only():
+    universe = KNOWN.universe
+    strict = build_universe(universe.space.book, universe.gpus, universe.written_rules, universe.incidents)
+    [finding] = find_cell_errors(strict, OPENRLHF)
+    assert finding.id == "requires:openrlhf:flash-attn"
+    assert find_cell_errors(universe, OPENRLHF) == ()
+    earlier = replace(OPENRLHF, framework="openrlhf0.11.1")
+    assert [item.id for item in find_cell_errors(universe, earlier)] == ["requires:openrlhf:flash-attn"]
+
+
+def test_a_waived_finding_is_a_note_with_its_reason_and_day():
+    answer = check_query(KNOWN.universe, query_of(OPENRLHF), KNOWN.published)
+    [note] = [finding for finding in answer.findings if finding.id == "requires:openrlhf:flash-attn"]
+    assert note.severity == "info"
+    assert "waived in matrix.yaml on 2026-" in note.because
+    assert answer.verdict is CheckVerdict.VERIFIED
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"when": "framework=openrlhf*", "because": "no waive"},
+        {"when": "no condition", "waive": "x", "on": "2026-11-22", "because": "y"},
+        "text",
+    ],
+)
+def test_amendments_that_waive_nothing(item):
+    assert waivers_from_matrix({"amendments": [item]}, [OPENRLHF]) == ()
+
+
+def test_the_matrix_and_the_quick_reader_see_the_same_waivers():
+    matrix = find_project().matrix
+    expected = {
+        (finding, str(cell))
+        for amendment in matrix.amendments
+        for finding in amendment.waive
+        for cell in matrix.cells
+        if amendment.when.matches(cell)
+    }
+    by_values = {tuple(values_of_cell(cell).items()): str(cell) for cell in KNOWN.published.cells}
+    quick = {(waiver.finding, by_values[tuple(waiver.values.items())]) for waiver in KNOWN.universe.waivers}
+    assert quick == expected
+    assert expected
