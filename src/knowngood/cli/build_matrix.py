@@ -12,10 +12,9 @@ from dataclasses import dataclass
 
 from knowngood.cli import builder_arguments, shared_arguments
 from knowngood.cli import compile as compile_command
+from knowngood.cli.cell_judgement import split_broken_cells
 from knowngood.cli.main import Answer
 from knowngood.cli.progress import report_progress
-from knowngood.compat import knowledge
-from knowngood.compat.cell_answer import BrokenCellError
 from knowngood.core.cell import Cell
 from knowngood.core.formatting import format_table
 from knowngood.core.notify import ignore_notes
@@ -123,16 +122,13 @@ def build_cells(arguments: argparse.Namespace, *, suite: SuiteStep | None) -> An
 
 def _sound_cells(project: Project, cells: Sequence[Cell]) -> tuple[list[Cell], list[CellResult]]:
     """Return the cells that the rules allow, and a failed result for each of the others."""
-    sound, broken = [], []
-    answers = knowledge.judge_cells(knowledge.load_knowledge(), project.matrix, cells)
-    for name, answer in answers.items():
-        if answer.broken:
-            error = BrokenCellError(answer.cell, answer.errors)
-            print(error, file=sys.stderr)
-            broken.append(CellResult(cell=name, status=CellStatus.FAILED, seconds=0.0, error=error))
-        else:
-            sound.append(answer.cell)
-    return sound, broken
+    sound, broken = split_broken_cells(project, cells)
+    for error in broken.values():
+        print(error, file=sys.stderr)
+    failed = [
+        CellResult(cell=name, status=CellStatus.FAILED, seconds=0.0, error=error) for name, error in broken.items()
+    ]
+    return sound, failed
 
 
 def _pipeline_options(arguments: argparse.Namespace, suite: SuiteStep | None) -> PipelineOptions:

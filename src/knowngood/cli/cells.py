@@ -25,7 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Answer:
     """List the selected cells (default: all). A cell that the rules forbid makes the exit code 1."""
-    from knowngood.compat import knowledge
+    from knowngood.compat import knowledge, waivers
 
     if arguments.catalog:
         return _list_catalog(arguments.catalog, arguments.select)
@@ -46,7 +46,13 @@ def run(arguments: argparse.Namespace) -> Answer:
         }
         for name, answer in answers.items()
     ]
-    return _answer(cells, [note for name in answers for note in known.published.standing(name).left_out])
+    notes = [note for name in answers for note in known.published.standing(name).left_out]
+    index = known.universe.index
+    notes += [
+        f"matrix.yaml waives {finding} for cells that do not have that finding"
+        for finding in waivers.needless_waivers(index.space, index.boxes, known.universe.waivers)
+    ]
+    return _answer(cells, notes)
 
 
 def _list_catalog(origin: str, words: list[str]) -> Answer:

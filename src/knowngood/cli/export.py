@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from knowngood.cli import shared_arguments
+from knowngood.cli.cell_judgement import split_broken_cells
 from knowngood.cli.main import Answer
 from knowngood.cli.progress import report_progress
 from knowngood.core.errors import UsageError
@@ -38,6 +39,9 @@ def run(arguments: argparse.Namespace) -> Answer:
     if arguments.image and form not in (ExportFormat.APPTAINER, ExportFormat.DEVCONTAINER):
         raise UsageError(f"--image has no meaning for {form}, which is made from the lock alone")
     image = str(ImageReference.parse(arguments.image)) if arguments.image else None
+    _, broken = split_broken_cells(project, [cell])
+    for error in broken.values():
+        raise error
     locked = image_release.require_lock(project, cell)
     if form is ExportFormat.REQUIREMENTS:
         text = lock_exports.render_requirements(locked)

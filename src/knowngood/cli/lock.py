@@ -6,10 +6,9 @@ import argparse
 
 from knowngood.base import base_image
 from knowngood.cli import shared_arguments
+from knowngood.cli.cell_judgement import split_broken_cells
 from knowngood.cli.main import Answer
 from knowngood.cli.progress import report_progress
-from knowngood.compat import knowledge
-from knowngood.compat.cell_answer import BrokenCellError
 from knowngood.core.errors import KnowngoodError, UsageError
 from knowngood.core.formatting import format_table
 from knowngood.lock import cell_locking, wheelhouse
@@ -40,12 +39,13 @@ def run(arguments: argparse.Namespace) -> Answer:
     rows: list[list[str]] = []
     document: list[dict[str, object]] = []
     code = 0
-    answers = knowledge.judge_cells(knowledge.load_knowledge(), matrix, matrix.select_cells(arguments.select))
-    for name, answer in answers.items():
-        cell = answer.cell
+    cells = matrix.select_cells(arguments.select)
+    _, broken = split_broken_cells(project, cells)
+    for cell in cells:
+        name = str(cell)
         try:
-            if answer.broken:
-                raise BrokenCellError(cell, answer.errors)
+            if name in broken:
+                raise broken[name]
             with report_progress(name) as notify:
                 locked = cell_locking.lock_cell(
                     matrix.entry(cell),

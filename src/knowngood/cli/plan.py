@@ -10,6 +10,7 @@ from pathlib import Path
 import yaml
 
 from knowngood.cli import shared_arguments
+from knowngood.cli.cell_judgement import split_broken_cells
 from knowngood.cli.main import Answer
 from knowngood.core.cell import Cell, parse_cell
 from knowngood.core.errors import KnowngoodError, UsageError
@@ -60,6 +61,9 @@ def run(arguments: argparse.Namespace) -> Answer:
     cells = project.matrix.select_cells(arguments.select)
     if arguments.changed_since is not None:
         cells = _changed(project, cells, arguments.changed_since)
+    _, broken = split_broken_cells(project, cells)
+    if broken:
+        raise KnowngoodError("\n".join(map(str, broken.values())))
     if arguments.format:
         if arguments.published:
             raise UsageError(

@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from knowngood.cli import shared_arguments
+from knowngood.cli.cell_judgement import split_broken_cells
 from knowngood.cli.main import Answer
 from knowngood.cli.progress import report_progress
-from knowngood.compat import knowledge
-from knowngood.compat.cell_answer import BrokenCellError
 from knowngood.core.cell import Cell
 from knowngood.core.errors import KnowngoodError, UsageError
 from knowngood.core.formatting import format_table
@@ -64,15 +63,14 @@ def run(arguments: argparse.Namespace) -> Answer:
     matrix = project.matrix
     cells = matrix.select_cells(shared_arguments.selection_words(arguments))
     registry = Registry(Repository.parse(where), insecure=arguments.insecure)
-    refusals = _refusals(project, cells)
-    sound = [cell for cell in cells if str(cell) not in refusals]
+    sound, broken = split_broken_cells(project, cells)
     unchanged = image_release.published_digests_unchanged(project, registry, sound, revision=arguments.revision)
     rows: list[dict[str, Any]] = []
     failed: list[KnowngoodError] = []
     cell_pipeline = _prepare_pipeline(project) if len(unchanged) < len(sound) else None
     for number, cell in enumerate(cells, 1):
         row: dict[str, Any] = {"id": str(cell), "status": "failed", "tag": None, "digest": None, "error": None}
-        error = refusals.get(str(cell))
+        error: KnowngoodError | None = broken.get(str(cell))
         if error is None and (digest := unchanged.get(str(cell))):
             row |= {"tag": image_release.lock_tag(project, cell, arguments.revision), "digest": digest}
             error = _unproven(project, cell, digest)
@@ -103,12 +101,6 @@ def _prepare_pipeline(project: Project) -> Pipeline:
     return pipeline.Pipeline(
         project, pipeline.PipelineOptions(wheelhouse=wheelhouse.wheelhouse_folder(), locked=True), engine
     )
-
-
-def _refusals(project: Project, cells: Sequence[Cell]) -> dict[str, KnowngoodError]:
-    """Return cell id -> why it is not published, for the cells that the rules forbid."""
-    answers = knowledge.judge_cells(knowledge.load_knowledge(), project.matrix, cells)
-    return {name: BrokenCellError(answer.cell, answer.errors) for name, answer in answers.items() if answer.broken}
 
 
 def _unproven(project: Project, cell: Cell, digest: str) -> KnowngoodError | None:

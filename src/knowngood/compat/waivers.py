@@ -66,3 +66,19 @@ def _mask_of_value(space: ValueSpace, name: str, value: str) -> int:
     if value == NONE:
         return domain.absent
     return 1 << domain.index[value] if value in domain.index else 0
+
+
+def needless_waivers(space: ValueSpace, boxes: Sequence[Box], waivers: Sequence[Waiver]) -> list[str]:
+    """Return the findings that are waived although no cell of the waiver has them.
+
+    `boxes` are those that `apply_waivers` returned: what a waiver allows is a note there.
+    """
+    used = {waiver.finding for waiver in waivers if any(_is_note_of(space, box, waiver) for box in boxes)}
+    return list(dict.fromkeys(waiver.finding for waiver in waivers if waiver.finding not in used))
+
+
+def _is_note_of(space: ValueSpace, box: Box, waiver: Waiver) -> bool:
+    if box.rule.id != waiver.finding or box.rule.severity == "error":
+        return False
+    values = waiver.values
+    return all(mask & _mask_of_value(space, name, values[name]) for name, mask in box.masks.items() if name in values)
