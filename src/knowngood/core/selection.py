@@ -11,7 +11,7 @@ import fnmatch
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
 
 from knowngood.core.cell import NO_FLASH_ATTN, NO_FRAMEWORK, Axis, Cell
 from knowngood.core.errors import UsageError
@@ -60,11 +60,28 @@ def _parse_condition(part: str, whole: str) -> tuple[Axis, str, str]:
                 f"{part.strip()!r}: a framework takes = or !=, as in framework=xtuner0.1.23 or framework=xtuner*"
             )
         return axis, operator, value
-    try:
-        SpecifierSet(operator + value)
-    except InvalidSpecifier:
-        raise UsageError(f"{part.strip()!r}: {value!r} is not a version") from None
+    if not _is_specifier(operator, value):
+        raise UsageError(f"{part.strip()!r}: {value!r} is not a version")
     return axis, operator, value
+
+
+def _is_specifier(operator: str, value: str) -> bool:
+    # `packaging.specifiers` is half of what `check` imports, and most conditions do not need it.
+    try:
+        if _is_plain_equality(operator, value):
+            return bool(Version(value))
+        from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+        try:
+            return bool(SpecifierSet(operator + value))
+        except InvalidSpecifier:
+            return False
+    except InvalidVersion:
+        return False
+
+
+def _is_plain_equality(operator: str, value: str) -> bool:
+    return operator == "==" and "*" not in value
 
 
 def _holds(axis: Axis, actual: str, operator: str, value: str) -> bool:
@@ -72,6 +89,11 @@ def _holds(axis: Axis, actual: str, operator: str, value: str) -> bool:
         if operator in ("==", "!="):
             return fnmatch.fnmatchcase(actual, value) == (operator == "==")
         actual = actual.removeprefix("sm_")
+    if _is_plain_equality(operator, value):
+        candidate, wanted = Version(actual), Version(value)
+        return (candidate if wanted.local else Version(candidate.public)) == wanted
+    from packaging.specifiers import SpecifierSet
+
     return SpecifierSet(operator + value).contains(actual, prereleases=True)
 
 

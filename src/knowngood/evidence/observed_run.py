@@ -1,21 +1,15 @@
 """The part of an evidence file that lists and pages show. A file that cannot be trusted is left out, with the reason.
 
-Most of a file are losses and kernels, check by check, which no page shows. Skipping them is four times as fast as
-reading everything. A file with an unexpected form is read whole, by a parser whose error says where it is wrong.
+`knowngood.evidence.shown_parts` parses a file; it is imported when there is a file to read.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache
 from pathlib import Path
-from typing import Any, TypedDict
-
-import msgspec
 
 from knowngood.evidence import run_evidence
 
@@ -69,9 +63,11 @@ def load_run_details(path: Path) -> RunDetails | str:
 
     The time and the suite that its name states must be those of its content.
     """
+    from knowngood.evidence import shown_parts
+
     label = printable_name(f"{path.parent.name}/{path.name}")
     try:
-        evidence = run_evidence.load_evidence(path, parse_shown_parts)
+        evidence = run_evidence.load_evidence(path, shown_parts.parse_shown_parts)
         if isinstance(evidence, str):
             return printable_name(evidence.replace(str(path), label))
         defect = _defect(path, evidence)
@@ -120,10 +116,12 @@ def _recorded_run(file: str, run: run_evidence.Evidence) -> RecordedRun:
 
 def _figures(run: run_evidence.Evidence) -> dict[str, StepFigures]:
     """Return the figures of each setting at the longest sequences that were measured."""
+    from knowngood.evidence import shown_parts
+
     figures = {}
     for check in run.report["checks"]:
         if check["topic"] == "speed" and check["outcome"] == "pass":
-            measured = parse_skipped_part(check["figures"])["lengths"]
+            measured = shown_parts.parse_skipped_part(check["figures"])["lengths"]
             lengths = {int(key): value for key, value in measured.items() if "step_ms" in value}
             if lengths:
                 longest = max(lengths)
@@ -133,61 +131,3 @@ def _figures(run: run_evidence.Evidence) -> dict[str, StepFigures]:
                     length=longest,
                 )
     return figures
-
-
-class _ShownCheck(TypedDict, total=False):
-    id: Any
-    topic: Any
-    setting: Any
-    dtype: Any
-    layout: Any
-    mode: Any
-    outcome: Any
-    agreement: Any
-    message: Any
-    reason: Any
-    figures: msgspec.Raw
-    """Kept as bytes: most of them are never shown."""
-
-
-class _ShownEnvironment(TypedDict, total=False):
-    gpu: Any
-    sm: Any
-
-
-class _ShownReport(TypedDict, total=False):
-    suite_hash: Any
-    verdict: Any
-    environment: _ShownEnvironment
-    checks: list[_ShownCheck]
-
-
-class _ShownRun(TypedDict, total=False):
-    schema: Any
-    cell: Any
-    where: Any
-    image: Any
-    when: Any
-    node: Any
-    command: Any
-    report: _ShownReport
-
-
-def parse_shown_parts(data: bytes) -> Any:
-    """Parse an evidence file without the parts that no page shows; `ValueError` when it is not JSON."""
-    try:
-        return _shown_parts_decoder().decode(data)
-    except (msgspec.MsgspecError, RecursionError):
-        from pydantic_core import from_json
-
-        return from_json(data)
-
-
-def parse_skipped_part(value: Any) -> Any:
-    """Parse a part that `parse_shown_parts` kept as bytes."""
-    return json.loads(bytes(value)) if isinstance(value, msgspec.Raw) else value
-
-
-@cache
-def _shown_parts_decoder() -> msgspec.json.Decoder[_ShownRun]:
-    return msgspec.json.Decoder(_ShownRun)

@@ -21,10 +21,9 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TypeVar
 
-from knowngood.core import worker_pool
 from knowngood.core.local_files import cache_folder
 from knowngood.core.notify import Notify, ignore_notes
-from knowngood.evidence import cell_standing, observed_run, run_evidence, sealed_files
+from knowngood.evidence import sealed_files
 from knowngood.evidence.cell_standing import (
     CellStanding,
     parse_standing,
@@ -86,6 +85,8 @@ def read_changes(folder: Path, changes: Iterable[FolderChanges], count: int) -> 
     if count < FILES_WORTH_PROCESSES:
         yield from map(read_folder, changes)
     else:
+        from knowngood.core import worker_pool
+
         with worker_pool.process_pool() as pool:
             yield from pool.map(read_folder, changes, chunksize=8)
 
@@ -286,7 +287,7 @@ def _origin(folder: Path) -> str:
 @cache
 def _program_digest() -> bytes:
     """Return a digest of the modules that read evidence."""
-    digest = hashlib.sha256(Path(__file__).read_bytes())
-    for module in (run_evidence, sealed_files, observed_run, cell_standing):
-        digest.update(Path(str(module.__file__)).read_bytes())
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
     return digest.digest()
