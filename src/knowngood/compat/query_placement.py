@@ -14,6 +14,7 @@ from knowngood.compat.rule_boxes import Box, all_subjects_known, box_from_combin
 from knowngood.compat.universe import Universe, specifiers_overlap
 from knowngood.compat.value_domain import ValueDomain, version_matches
 from knowngood.core.errors import UsageError
+from knowngood.core.nearest_versions import find_nearest_versions
 
 FAMILIAR = frozenset({"accelerate", "peft", "trl", "deepspeed", "vllm", "bitsandbytes", "datasets", "flash-attn-3"})
 """Packages without facts that a user may name, besides those that packages with facts require."""
@@ -172,7 +173,7 @@ def _value_as_written(package: PackageSpec, domain: ValueDomain, mask: int) -> s
 def _no_facts_finding(universe: Universe, package: PackageSpec) -> Finding:
     book = universe.space.book
     asked_for = package.version or package.specifier
-    near = difflib.get_close_matches(asked_for, book.versions(package.name), 1, 0)
+    near = find_nearest_versions(asked_for, book.versions(package.name))
     because = (
         f"there are no facts about {_text_with_local(package)}; the nearest known release is "
         f"{near[0] if near else 'none'}, the newest {book.latest(package.name)} "

@@ -16,6 +16,7 @@ from packaging.utils import canonicalize_name
 from knowngood.core.cell import NO_FLASH_ATTN, NO_FRAMEWORK, Cell, flash_attn_package, parse_cell, parse_framework
 from knowngood.core.errors import InputError, InputProblem, UsageError
 from knowngood.core.formatting import parse_bytes
+from knowngood.core.nearest_versions import find_nearest_versions
 from knowngood.core.selection import CellFilter, select_cells
 from knowngood.core.yaml_document import YamlDocument, parse_yaml, parse_yaml_with_problems
 
@@ -298,7 +299,7 @@ def _unknown_release(package: str, version: str, facts: MatrixFacts) -> str | No
     releases = facts.torch if package == "torch" else facts.releases(package)
     if releases is None or version in releases:
         return None
-    near = difflib.get_close_matches(version, releases, 3, 0)
+    near = find_nearest_versions(version, releases, 3)
     return (
         f"{package} {version} is not among the releases in facts/{package}.json "
         f"(near it: {', '.join(near)}); correct it, or run `knowngood harvest {package}` if it is new"

@@ -119,6 +119,10 @@ def test_a_release_without_facts_is_unknown():
     assert result.verdict.exit_code == 3
 
 
+def test_the_nearest_release_is_near_in_order_not_in_spelling():
+    assert "the nearest known release is 2.15.0" in ask("torch==2.16.0").findings[0].because
+
+
 def test_a_known_collision_beside_an_unknown_release_is_broken():
     assert ask("torch==2.6.0", "triton==3.3.0", "transformers==99.0").verdict == "broken"
 
