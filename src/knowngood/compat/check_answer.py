@@ -33,6 +33,7 @@ from knowngood.compat.suggestions import check_problem, find_suggestion, stated_
 from knowngood.compat.universe import Universe
 from knowngood.compat.value_domain import iterate_bits
 from knowngood.core.errors import UsageError
+from knowngood.core.gpus import UncoveredGpuError
 
 _FINDINGS_LIMIT = 20_000
 """A cache with more findings is emptied, because a batch can be long."""
@@ -89,7 +90,10 @@ def check_query(universe: Universe, query: Query, published: PublishedCells, *, 
     Raises:
         UsageError: a name is not known, or the query's GPU name means several GPUs whose verdicts differ.
     """
-    gpus = universe.gpus.find_capabilities(query.gpu) if query.gpu is not None else [None]
+    try:
+        gpus = universe.gpus.find_capabilities(query.gpu) if query.gpu is not None else [None]
+    except UncoveredGpuError:
+        gpus = [None]  # its placement says so
     answers = [_check_one_gpu(universe, query, published, suggest, [gpu] if gpu else None) for gpu in gpus]
     if len({answer.verdict for answer in answers}) > 1:
         verdicts = "; ".join(

@@ -14,6 +14,7 @@ from knowngood.compat.rule_boxes import Box, all_subjects_known, box_from_combin
 from knowngood.compat.universe import Universe, specifiers_overlap
 from knowngood.compat.value_domain import ValueDomain, version_matches
 from knowngood.core.errors import UsageError
+from knowngood.core.gpus import UncoveredGpuError
 from knowngood.core.nearest_versions import find_nearest_versions
 
 FAMILIAR = frozenset({"accelerate", "peft", "trl", "deepspeed", "vllm", "bitsandbytes", "datasets", "flash-attn-3"})
@@ -68,8 +69,7 @@ def place_query(universe: Universe, query: Query, gpus: list[str] | None = None)
     placement = QueryPlacement(universe=universe)
     domains = universe.index.domains
     if query.gpu is not None:
-        names = gpus or universe.gpus.find_capabilities(query.gpu)
-        placement.demand(f"gpu={query.gpu}", "gpu", sum(1 << domains["gpu"].index[name] for name in names))
+        _place_gpu(placement, query.gpu, gpus)
     for name, text in query.axes.items():
         _place_axis(placement, domains[name], name, text)
     if query.attn is not None:
@@ -78,6 +78,18 @@ def place_query(universe: Universe, query: Query, gpus: list[str] | None = None)
         _place_package(placement, package)
     _apply_partial_rules(placement, query)
     return placement
+
+
+def _place_gpu(placement: QueryPlacement, text: str, names: list[str] | None) -> None:
+    universe = placement.universe
+    try:
+        names = names or universe.gpus.find_capabilities(text)
+    except UncoveredGpuError as error:
+        placement.unknown = True
+        placement.findings.append(fact_finding("unknown:gpu", "info", {"gpu": text}, str(error), ["matrix.yaml"]))
+        return
+    index = universe.index.domains["gpu"].index
+    placement.demand(f"gpu={text}", "gpu", sum(1 << index[name] for name in names))
 
 
 def _apply_partial_rules(placement: QueryPlacement, query: Query) -> None:

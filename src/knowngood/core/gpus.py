@@ -1,24 +1,18 @@
-"""GPUs by card, family or compute capability: `H100 80GB HBM3`, `RTX 5000 16GB`, `Volta`, `sm_70`, `7.0`.
-
-The cards are those of matrix.yaml. A name is a sequence of words. Memory sizes, form factors and the maker's prefixes
-do not determine the architecture and are ignored. `RTX 5000` is Turing, but `RTX 5000 Ada` is not, and neither is a
-GeForce of the 50 series. Pure.
-"""
+"""The GPUs of matrix.yaml, by card, family or compute capability: `H100 80GB HBM3`, `Volta`, `sm_70`, `7.0`. Pure."""
 
 from __future__ import annotations
 
 import difflib
-import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 
-from knowngood.core.errors import UsageError
+from knowngood.core.errors import UnknownError, UsageError
+from knowngood.core.gpu_names import GpuNameKind, GpuNameTable, name_words
 
-_PREFIXES = {"nvidia", "grid", "geforce", "quadro", "tesla", "graphics", "gpu", "device", "generation"}
-_FORMS = {"pcie", "nvl", "hgx", "dgx", "spark", "server", "workstation", "laptop", "mobile", "max", "q", "edition"}
-_FORMS |= {"hbm2", "hbm2e", "hbm3", "hbm3e", "super", "ti", "d"}
-_SIZE = re.compile(r"\d+ ?(gb|gib|g)\b|\bsxm\d?\b|\b\d+x\b")
+
+class UncoveredGpuError(UnknownError):
+    """An accelerator that exists and that the facts are not about (exit 3)."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +21,8 @@ class GpuCatalog:
 
     sections: Mapping[str, tuple[str, tuple[str, ...]]]
     """Compute capability -> its family and its cards."""
+    aarch64: frozenset[str] = field(default=frozenset())
+    """The cards that are built together with a CPU of Arm: programs for x86-64 do not run on their hosts."""
 
     @property
     def names(self) -> list[str]:
@@ -43,56 +39,62 @@ class GpuCatalog:
         return f"{sm} ({family}: {', '.join(cards)})"
 
     @cached_property
-    def _cards(self) -> dict[tuple[str, ...], str]:
-        return {_words(card): sm for sm, (_, cards) in self.sections.items() for card in cards}
+    def name_table(self) -> GpuNameTable:
+        """What decides which GPU a name means."""
+        return GpuNameTable(self.sections)
 
     def find_capabilities(self, text: str) -> list[str]:
         """Return the compute capabilities that a name means: one, or all of a family.
 
-        Raises `UsageError` with the nearest known name when the text names no GPU of matrix.yaml.
+        Raises:
+            UsageError: the text names no GPU of matrix.yaml, or several of different architectures.
+            UncoveredGpuError: the text names an accelerator of another maker than NVIDIA.
         """
-        name = text.strip()
-        number = re.fullmatch(r"(?:sm|compute)?[_ -]?(\d{1,2})\.?(\d)[af]?", name.lower())
-        if number:
-            sm = f"sm_{number[1]}{number[2]}"
-            if sm in self.sections:
-                return [sm]
+        match = self.name_table.match(text)
+        if match.kind is GpuNameKind.KNOWN:
+            return list(match.capabilities)
+        if match.kind is GpuNameKind.OTHER_MAKER:
+            raise UncoveredGpuError(
+                f"{match.maker} is not covered: {text!r} is no GPU of NVIDIA, and all facts are about CUDA"
+            )
+        if match.kind is GpuNameKind.INSTANCE:
+            raise UsageError(
+                f"{text!r} looks like the name of a cloud instance, not of a GPU; "
+                f"name its card, as `nvidia-smi -L` prints it there"
+            )
+        if match.kind is GpuNameKind.AMBIGUOUS:
+            raise UsageError(
+                f"there is no GPU {text!r}, but several with that name; say which: {', '.join(match.cards)}"
+            )
+        if match.kind is GpuNameKind.ARCHITECTURE:
+            [sm] = match.capabilities
             raise UsageError(f"{text!r}: matrix.yaml has no {sm}; the nearest there is {self._nearest_sm(sm)}")
-        families = [sm for sm, (family, _) in self.sections.items() if family.lower() == name.lower()]
-        if families:
-            return families
-        words = _words(name)
-        for length in range(len(words), 0, -1):
-            card_sm = self._cards.get(words[:length])
-            if card_sm and set(words[length:]) <= _FORMS:
-                return [card_sm]
-        # `Quadro` and `GeForce` tell cards apart that share a number. Without them the number decides.
-        for length in range(len(words), 0, -1):
-            bare = _bare(words[:length])
-            matches = {sm for card, sm in self._cards.items() if _bare(card) == bare}
-            if bare and len(matches) == 1 and set(words[length:]) <= _FORMS:
-                return sorted(matches)
-        raise UsageError(f"there is no GPU {text!r} in matrix.yaml; the nearest name is {self._nearest_name(name)}")
+        raise UsageError(
+            f"there is no GPU {text!r} in matrix.yaml; the nearest name is {self._nearest_name(text)} "
+            f"(`nvidia-smi --query-gpu=compute_cap --format=csv` prints the architecture of any card)"
+        )
+
+    def host_architecture(self, text: str) -> str | None:
+        """Return the architecture of the CPU beside a card, `x86_64` or `aarch64`.
+
+        The result is `None` when the text names no card, but a whole family or architecture. Raises as
+        `find_capabilities` does.
+        """
+        self.find_capabilities(text)
+        cards = self.name_table.match(text).cards
+        if not cards:
+            return None
+        return "aarch64" if self.aarch64.issuperset(cards) else "x86_64"
 
     def _nearest_sm(self, sm: str) -> str:
         wanted = int(sm.removeprefix("sm_"))
         return self.describe(min(self.sections, key=lambda name: abs(int(name.removeprefix("sm_")) - wanted)))
 
     def _nearest_name(self, name: str) -> str:
-        known = {" ".join(_words(card)): card for _, cards in self.sections.values() for card in cards}
+        known = {" ".join(name_words(card)): card for _, cards in self.sections.values() for card in cards}
         known |= {family.lower(): family for family, _ in self.sections.values()} | {sm: sm for sm in self.sections}
-        near = difflib.get_close_matches(" ".join(_words(name)) or name.lower(), known, 1, 0)
+        near = difflib.get_close_matches(" ".join(name_words(name)) or name.lower(), known, 1, 0)
         return known[near[0]]
-
-
-def _words(text: str) -> tuple[str, ...]:
-    cleaned = re.sub(r"\b(rtx|gtx)(?=\d)", r"\1 ", _SIZE.sub(" ", re.sub(r"[-_/()]", " ", text.lower())))
-    words = re.findall(r"[a-z0-9.]+", cleaned)
-    return tuple(word for word in words if word not in _PREFIXES - {"quadro", "geforce"})
-
-
-def _bare(words: Iterable[str]) -> tuple[str, ...]:
-    return tuple(word for word in words if word not in _PREFIXES)
 
 
 def gpu_catalog_from_sections(sections: Mapping[str, Mapping[str, object]]) -> GpuCatalog:
@@ -101,7 +103,8 @@ def gpu_catalog_from_sections(sections: Mapping[str, Mapping[str, object]]) -> G
         {
             sm: (str(item.get("family", "")), tuple(map(str, _as_list(item.get("cards", [])))))
             for sm, item in sections.items()
-        }
+        },
+        aarch64=frozenset(str(card) for item in sections.values() for card in _as_list(item.get("aarch64", []))),
     )
 
 

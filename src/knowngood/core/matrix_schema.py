@@ -115,6 +115,15 @@ class GpuArchitecture(_Section):
 
     family: Text
     cards: Annotated[tuple[Text, ...], Field(min_length=1)]
+    aarch64: tuple[Text, ...] = ()
+    """Those of the cards that are built together with a CPU of Arm."""
+
+    @model_validator(mode="after")
+    def _hosts_of_its_cards(self) -> GpuArchitecture:
+        strange = [card for card in self.aarch64 if card not in self.cards]
+        if strange:
+            raise ValueError(f"`aarch64` names {strange[0]!r}, which is not among the cards")
+        return self
 
 
 class Bootstrap(_Section):

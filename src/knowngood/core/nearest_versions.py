@@ -15,7 +15,7 @@ def find_nearest_versions(wanted: str, versions: Iterable[str], count: int = 1) 
 
     A release that begins with the same numbers is nearer (to 2.6.5 it is 2.6.0, not 2.7.0), then the one with fewer
     releases between, then the older. Pre-releases count only when `wanted` is one, or when there is nothing else.
-    `wanted` may be a specifier, of which the first version counts; when it holds none, the newest releases are returned.
+    `wanted` may be a specifier, of which the first version counts; when it has none, the newest releases are returned.
     """
     known = sorted(versions, key=Version)
     match = _VERSION.search(wanted)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from packaging.version import InvalidVersion, Version
 
 from knowngood.compat.incident import Fix, Incident, IncidentSeverity
-from knowngood.core.errors import UsageError
+from knowngood.core.errors import UnknownError, UsageError
 from knowngood.failures.log_scan import LogSource, SignatureScan
 from knowngood.failures.log_versions import VersionReader
 from knowngood.failures.traceback_frames import (
@@ -164,7 +164,7 @@ def _capabilities(cards: Sequence[str], gpus: GpuCatalog | None) -> list[str]:
     for card in cards if gpus else ():
         try:
             names = gpus.find_capabilities(card) if gpus else []
-        except UsageError:
+        except (UsageError, UnknownError):
             continue
         capabilities += [name for sm in names if (name := sm.removeprefix("sm_")) not in capabilities]
     return capabilities

@@ -65,6 +65,7 @@ def _find_page_data(known: knowledge.CompatKnowledge, catalog: Catalog) -> dict[
     gpus = known.universe.gpus
     return {
         "gpus": [{"sm": sm, "family": gpus.family(sm), "cards": list(gpus.sections[sm][1])} for sm in gpus.names],
+        "gpu_names": gpus.name_table.matching_data(),
         "attention": list(ATTENTION),
         "frameworks": site_verdicts.list_frameworks(known.published),
         "drivers": site_verdicts.list_drivers(known.universe),
@@ -145,7 +146,7 @@ def _common_key(known: knowledge.CompatKnowledge) -> str:
     ):
         for path in sorted(path for path in paths if path.is_file()):
             digest.update(f"{path.relative_to(base)}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
-    digest.update(repr(known.universe.gpus.sections).encode())
+    digest.update(repr(known.universe.gpus).encode())
     return digest.hexdigest()
 
 

@@ -17,18 +17,22 @@
     list.append(element("option", text, { value }));
   }
 
-  const bare = (text) => text.toLowerCase().replace(/nvidia|tesla|geforce/g, "").replace(/[^a-z0-9.]/g, "");
-
+  /* One GPU, or a sentence that says why there is none. */
   function gpuOf(text) {
-    const said = bare(text);
-    if (!said) return null;
-    const number = said.match(/^(?:sm|compute)?(\d{1,2})\.?(\d)$/);
-    const sm = number && `sm_${number[1]}${number[2]}`;
-    return (
-      known.gpus.find((gpu) => gpu.sm === sm || gpu.cards.some((card) => bare(card) === said)) ||
-      known.gpus.find((gpu) => gpu.cards.some((card) => said.startsWith(bare(card)) && !/\d/.test(said[bare(card).length] || ""))) ||
-      null
-    );
+    if (!text.trim()) return { why: "Say which GPU." };
+    const match = globalThis.knowngood.matchGpuName(known.gpu_names, text);
+    const gpus = known.gpus.filter((gpu) => match.capabilities.includes(gpu.sm));
+    if (match.kind === "known" && gpus.length === 1) return gpus[0];
+    const list = gpus.map((gpu) => `${gpu.sm} (${gpu.cards.slice(0, 3).join(", ")})`).join("; ");
+    const why = {
+      known: `"${text.trim()}" is more than one architecture; say which: ${list}.`,
+      ambiguous: `There are several cards of that name; say which: ${match.cards.join(", ")}.`,
+      architecture: `There is no ${match.capabilities[0]} in the matrix.`,
+      "other-maker": `${match.maker} is not covered: all facts are about NVIDIA's CUDA.`,
+      instance: "That looks like the name of a cloud instance; name its card, as nvidia-smi -L prints it there.",
+      unknown: `There is no GPU "${text.trim()}" in the matrix.`,
+    };
+    return { why: why[match.kind] };
   }
 
   function older(one, two) {
@@ -175,9 +179,8 @@
 
   async function update() {
     const gpu = gpuOf(field("gpu").value);
-    if (!gpu) {
-      const said = field("gpu").value.trim();
-      answer.replaceChildren(element("p", said ? `There is no GPU "${said}" in the matrix.` : "Say which GPU."));
+    if (gpu.why) {
+      answer.replaceChildren(element("p", gpu.why));
       return;
     }
     if (field("driver").value.trim() && !driver()) {

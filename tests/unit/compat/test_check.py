@@ -180,6 +180,13 @@ def test_a_gpu_family_with_different_verdicts_is_refused():
     assert ask("torch==2.11.0", gpu="Ampere").verdict == "compatible"
 
 
+def test_a_gpu_of_another_maker_makes_the_answer_unknown():
+    result = ask("torch==2.6.0", "triton==3.2.0", gpu="MI300X")
+    assert (result.verdict, result.verdict.exit_code) == ("unknown", 3)
+    assert result.findings[0].because.startswith("AMD is not covered")
+    assert ask("torch==2.6.0", "triton==3.3.0", gpu="MI300X").verdict == "broken"
+
+
 def test_the_suggestion_is_the_smallest_change():
     result = ask("torch==2.6.0", "triton==3.3.1", "transformers==4.57.6")
     assert result.changes in ({"torch": "2.7.1"}, {"triton": "3.2.0"})

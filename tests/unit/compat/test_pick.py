@@ -189,3 +189,9 @@ def test_the_command(capsys: pytest.CaptureFixture[str]):
     assert "the nearest that works" in capsys.readouterr().out
     assert main(["pick", "tranformers>=4"]) == 2
     assert "transformers" in capsys.readouterr().err
+
+
+def test_nothing_is_picked_for_a_gpu_of_another_maker():
+    answer = ask("torch==2.6.0", gpu="gfx942")
+    assert (answer.exit_code, answer.choices) == (3, ())
+    assert answer.findings[0].because.startswith("AMD is not covered")
