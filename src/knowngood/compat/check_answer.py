@@ -8,7 +8,6 @@ combination on a GPU; else `compatible`.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -31,6 +30,7 @@ from knowngood.compat.query_placement import QueryPlacement, place_query
 from knowngood.compat.rule import Rule
 from knowngood.compat.suggestions import check_problem, find_suggestion, stated_condition_boxes
 from knowngood.compat.universe import Universe
+from knowngood.compat.use_conditions import SettledQuery, settle_query
 from knowngood.compat.value_domain import iterate_bits
 from knowngood.core.errors import UsageError
 from knowngood.core.gpus import UncoveredGpuError
@@ -90,11 +90,13 @@ def check_query(universe: Universe, query: Query, published: PublishedCells, *, 
     Raises:
         UsageError: a name is not known, or the query's GPU name means several GPUs whose verdicts differ.
     """
+    settled = settle_query(universe, query)
+    query = settled.query
     try:
         gpus = universe.gpus.find_capabilities(query.gpu) if query.gpu is not None else [None]
     except UncoveredGpuError:
         gpus = [None]  # its placement says so
-    answers = [_check_one_gpu(universe, query, published, suggest, [gpu] if gpu else None) for gpu in gpus]
+    answers = [_check_one_gpu(universe, settled, published, suggest, [gpu] if gpu else None) for gpu in gpus]
     if len({answer.verdict for answer in answers}) > 1:
         verdicts = "; ".join(
             f"{universe.gpus.describe(str(gpu))}: {answer.verdict}" for gpu, answer in zip(gpus, answers, strict=True)
@@ -104,8 +106,9 @@ def check_query(universe: Universe, query: Query, published: PublishedCells, *, 
 
 
 def _check_one_gpu(
-    universe: Universe, query: Query, published: PublishedCells, suggest: bool, gpus: list[str] | None
+    universe: Universe, settled: SettledQuery, published: PublishedCells, suggest: bool, gpus: list[str] | None
 ) -> CheckAnswer:
+    query = settled.query
     placement = place_query(universe, query, gpus)
     conditions = query.stated_conditions
     findings = [*placement.findings, *find_broken_rules(placement, conditions)]
@@ -136,7 +139,7 @@ def _check_one_gpu(
         cell=cell,
         evidence=evidence,
         uncovered=placement.uncovered,
-        notes=_notes_on_conditions(universe, query),
+        notes=settled.notes,
     )
 
 
@@ -273,13 +276,3 @@ def _collision_finding(placement: QueryPlacement, problem: DemandProblem) -> Fin
         source=tuple(dict.fromkeys(sources)),
         confidence=boxes[0].rule.confidence if boxes else "artefact",
     )
-
-
-def _notes_on_conditions(universe: Universe, query: Query) -> tuple[str, ...]:
-    """A note for each condition of use that no rule asks about, with the nearest name."""
-    notes = []
-    for key in query.conditions:
-        if key not in universe.conditions:
-            near = difflib.get_close_matches(key, universe.conditions, 1)
-            notes.append(f"no rule asks about {key!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
-    return tuple(notes)

@@ -28,6 +28,7 @@ from knowngood.compat.query import Query
 from knowngood.compat.query_placement import QueryPlacement, place_query
 from knowngood.compat.suggestions import stated_condition_boxes
 from knowngood.compat.universe import CELL_PACKAGES, Universe
+from knowngood.compat.use_conditions import settle_query
 from knowngood.compat.value_domain import iterate_bits
 from knowngood.core.cell import NO_FLASH_ATTN, Cell
 
@@ -107,6 +108,7 @@ FAMILIES = ("flash-attn", "flash-attn-4")
 
 def pick_cells(universe: Universe, query: Query, published: PublishedCells, *, count: int = 3) -> PickAnswer:
     """Return up to `count` cells that fit a query; raises `UsageError` for a name that is not known."""
+    query = settle_query(universe, query).query
     placement = place_query(universe, query)
     findings = tuple(sort_findings(placement.findings))
     considered = count_combinations(universe)

@@ -202,8 +202,9 @@ _EXAMPLES = {"driver": "580.65.06", "nvcc": "12.8", "python": "3.11", "glibc": "
 def parse_attention(text: str) -> str:
     """Return the attention setting of any of its names; raises `UsageError` with the nearest name."""
     names = {name: name for name in ATTENTION}
-    names |= {"flash-attention-2": "fa2", "flash-attention-3": "fa3", "flash-attention-4": "fa4"}
-    names |= {"flex-attention": "flex", "flash-attn": "fa2", "sdpa-mem-efficient": "sdpa-efficient"}
+    names |= {"flash-attn": "fa2", "sdpa-mem-efficient": "sdpa-efficient"}
+    for setting, implementation in ATTENTION.items():
+        names.setdefault(implementation.replace("_", "-"), setting)
     name = re.sub(r"[_\s]+", "-", text.strip().lower())
     if name in names:
         return names[name]
