@@ -9,6 +9,7 @@ from pathlib import Path
 from knowngood.cli import shared_arguments
 from knowngood.cli.main import Answer
 from knowngood.cli.progress import report_progress
+from knowngood.core.errors import UsageError
 from knowngood.core.formatting import format_table
 from knowngood.project.checkout import find_project
 from knowngood.reports import nightly_folder, nightly_run
@@ -61,6 +62,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Run the nightly checks, or finish those of a run that was killed. The worst finding decides the exit code."""
+    if not arguments.share and "rebuild" in (arguments.only or ()):
+        raise UsageError("--share 0 leaves nothing for --only rebuild to do; give a share of at least 1")
     project = find_project()
     request = nightly_run.NightlyRequest(
         words=tuple(arguments.select),
@@ -77,10 +80,10 @@ def run(arguments: argparse.Namespace) -> Answer:
         suite=shared_arguments.suite_options_from_arguments(arguments),
     )
     with report_progress("nightly") as notify:
-        prepared = nightly_run.prepare_nightly(project, request, notify)
+        prepared = nightly_run.prepare_nightly(project, request, notify, dry_run=arguments.dry_run)
     if arguments.dry_run:
-        commands = prepared.commands()
-        return Answer(0, {"commands": commands}, "\n".join(commands))
+        commands, notes = prepared.commands(), prepared.dry_run_notes()
+        return Answer(0, {"commands": commands, "notes": notes}, "\n".join([*commands, *(f"# {it}" for it in notes)]))
     report = prepared.run(report_progress)
     page = nightly_folder.save_report(report, request.folder)
     print(f"wrote {page} and {page.with_suffix('.json').name}", file=sys.stderr)

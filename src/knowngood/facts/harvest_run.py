@@ -118,6 +118,9 @@ class _Harvest:
             for release in group_by_release(reader.package, self.index.files(reader.package))
             if (floor is None or release.version >= floor) and reader.accepts(release.version)
         ]
+        if not wanted:
+            since = f" from {floor} on" if floor else ""
+            raise UnreadableError(f"the index lists no release of {reader.package}{since}")
         all_are_due = self.refresh or file.reader != reader.revision
         due = [release for release in wanted if all_are_due or _is_due(file, release)]
         self.report.unchanged += len(wanted) - len(due)

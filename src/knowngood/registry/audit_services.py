@@ -23,30 +23,43 @@ AnswerT = TypeVar("AnswerT")
 def audit_cells(project: Project, cells: Sequence[Cell], tracker: str, notify: Notify) -> tuple[AuditReport, int]:
     """Audit the wheels and bases of cells; return the report and the number of wheels.
 
-    A service that does not answer is named in the report.
+    A service that does not answer is named in the report, and so is what could not be looked up at all.
     """
     allowed = _read_allowlist(project)
     vulnerabilities: list[Vulnerability] = []
     unanswered: list[str] = []
-    pins, locks = _pins_and_bases(project, cells)
-    notify(f"asking OSV about {len(pins)} wheels")
-    vulnerabilities += _answer_or_note(lambda: vulnerability_audit.audit_wheels(pins), unanswered)
+    pins, locks, pulled = _pins_and_bases(project, cells)
+    unanswered += [
+        f"base {name} is pulled as {image}: no lock says which packages it has, so none of them was looked up"
+        for name, image in pulled.items()
+    ]
+    if pins:
+        notify(f"asking OSV about {len(pins)} wheels")
+        vulnerabilities += _answer_or_note(lambda: vulnerability_audit.audit_wheels(pins), unanswered)
+    else:
+        unanswered.append("the cells lock no wheel, so nothing was looked up")
     if locks:
         notify(f"asking Debian's tracker about {len({p for lock in locks for p in lock.packages})} packages")
         vulnerabilities += _answer_or_note(lambda: _audit_debian(locks, tracker), unanswered)
     return vulnerability_audit.apply_allowlist(vulnerabilities, unanswered, allowed), len(pins)
 
 
-def _pins_and_bases(project: Project, cells: Sequence[Cell]) -> tuple[set[tuple[str, str]], list[PackagesLock]]:
+def _pins_and_bases(
+    project: Project, cells: Sequence[Cell]
+) -> tuple[set[tuple[str, str]], list[PackagesLock], dict[str, str]]:
+    """Return the pinned distributions of cells, the locks of bootstrapped bases, and the images of pulled ones."""
     pins: set[tuple[str, str]] = set()
     bases: dict[str, PackagesLock] = {}
+    pulled: dict[str, str] = {}
     for cell in cells:
         locked = image_release.require_lock(project, cell)
         pins |= {(item.name, item.version) for item in locked.distributions}
         base = image_release.read_base_source(project, locked)
         if isinstance(base, PackagesLock):
             bases[locked.base] = base
-    return pins, list(bases.values())
+        else:
+            pulled[locked.base] = base
+    return pins, list(bases.values()), pulled
 
 
 def _audit_debian(locks: list[PackagesLock], url: str) -> list[Vulnerability]:

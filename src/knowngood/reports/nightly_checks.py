@@ -21,10 +21,16 @@ from knowngood.images.verification import VerificationOutcome
 from knowngood.index.artefact import PackageIndex, UnreadableError
 from knowngood.index.package_index import SimpleIndex
 from knowngood.lock import wheelhouse
-from knowngood.registry import audit_services, image_release
-from knowngood.reports import index_changes
+from knowngood.registry import audit_services
+from knowngood.reports import index_changes, nightly_locks
 from knowngood.reports.index_changes import IndexFile, IndexListing
-from knowngood.reports.nightly_report import NightlyCheck, NightlyFinding, NightlyResult, NightlySeverity
+from knowngood.reports.nightly_report import (
+    NightlyCheck,
+    NightlyFinding,
+    NightlyResult,
+    NightlySeverity,
+    unexamined_finding,
+)
 from knowngood.reports.nightly_tasks import CheckAttempt, FaultDomain, attempt_from_error
 
 if TYPE_CHECKING:
@@ -32,6 +38,7 @@ if TYPE_CHECKING:
 
     from knowngood.core.cell import Cell
     from knowngood.images.pipeline import Pipeline
+    from knowngood.lock.cell_lock import Distribution
     from knowngood.project.checkout import Project
     from knowngood.registry.vulnerability_audit import AuditReport as Audited
 
@@ -68,7 +75,7 @@ class ImageChecks:
             return CheckAttempt(domain=FaultDomain.IMAGE, text=text, where=where, data=data)
         if verdict.outcome is not VerificationOutcome.SAME:
             reason = verdict.note or "it has no image.json"
-            data["warning"] = (
+            data["unexamined"] = (
                 f"there is nothing to compare a rebuild with: {reason}; `knowngood build --record '{cell}'` records it"
             )
         return CheckAttempt(domain=FaultDomain.NONE, text=(verdict.rebuilt or "")[:19], where=where, data=data)
@@ -141,7 +148,8 @@ class LockedFilesCheck:
 
     def __call__(self, notify: Notify) -> NightlyResult:
         """Check every locked file; a wheel that was compiled here is checked in the wheelhouse, if it is there."""
-        locks = {str(cell): image_release.require_lock(self.here, cell).distributions for cell in self.cells}
+        read = nightly_locks.read_nightly_locks(self.here, self.cells)
+        locks = {str(cell): lock.distributions for cell, lock in read.locks.items()}
         locked = index_changes.list_locked_files(locks)
         compiled_here = [item for item in locked if item.made_here]
         projects = sorted({item.name for item in locked if not item.made_here})
@@ -149,29 +157,38 @@ class LockedFilesCheck:
         source = self.index or SimpleIndex()
         with ThreadPoolExecutor(_PARALLEL_REQUESTS) as pool:
             listings = dict(zip(projects, pool.map(lambda name: _read_listing(source, name), projects), strict=True))
-        findings = index_changes.judge_locked_files(locks, listings)
-        in_wheelhouse = [item for item in compiled_here if (self.wheelhouse / item.file).is_file()]
-        for item in in_wheelhouse:
-            wheel = wheelhouse.WheelhouseWheel(path=self.wheelhouse / item.file, version=item.version)
-            try:
-                wheelhouse.check_wheel_hash(wheel, item.sha256)
-            except KnowngoodError as error:
-                findings.append(
-                    NightlyFinding(
-                        check=NightlyCheck.FILES,
-                        kind="hash-changed",
-                        severity=NightlySeverity.ERROR,
-                        subject=item.file,
-                        text=str(error),
-                        cells=locked[item],
-                    )
-                )
+        findings = [
+            *read.findings(NightlyCheck.FILES),
+            *index_changes.judge_locked_files(locks, listings),
+            *(finding for item in compiled_here for finding in self._judge_compiled_wheel(item, locked[item])),
+        ]
+        absent = sum(item.kind == "not-compared" for item in findings)
+        if len(locked) == absent:
+            findings.append(unexamined_finding(NightlyCheck.FILES, "no locked file could be compared with anything"))
         note = f"{len(locked) - len(compiled_here)} files of {len(projects)} projects"
         if compiled_here:
-            note += f"; the wheelhouse has {len(in_wheelhouse)} of the {len(compiled_here)} wheels compiled here"
+            note += (
+                f"; the wheelhouse has {len(compiled_here) - absent} of the {len(compiled_here)} wheels compiled here"
+            )
         kinds = [item.kind for item in findings]
         outcome = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds)) or "all there"
         return NightlyResult(check=NightlyCheck.FILES, outcome=outcome, note=note, findings=tuple(findings))
+
+    def _judge_compiled_wheel(self, item: Distribution, cells: tuple[str, ...]) -> Iterator[NightlyFinding]:
+        """Yield what is wrong with a wheel that no index has: another hash, or no file to compare it with."""
+        path = self.wheelhouse / item.file
+        defect = f"{item.file} was compiled, so no index has it, and this host's wheelhouse lacks it: not compared"
+        kind, severity = "not-compared", NightlySeverity.WARNING
+        if path.is_file():
+            try:
+                wheelhouse.check_wheel_hash(wheelhouse.WheelhouseWheel(path=path, version=item.version), item.sha256)
+            except KnowngoodError as error:
+                kind, severity, defect = "hash-changed", NightlySeverity.ERROR, str(error)
+            else:
+                return
+        yield NightlyFinding(
+            check=NightlyCheck.FILES, kind=kind, severity=severity, subject=item.file, text=defect, cells=cells
+        )
 
 
 def _read_listing(index: PackageIndex, project: str) -> IndexListing | str:
@@ -196,16 +213,19 @@ class AuditCheck:
 
     def __call__(self, notify: Notify) -> NightlyResult:
         """Return the vulnerabilities that audit.yaml does not accept, and how many of them are new."""
+        read = nightly_locks.read_nightly_locks(self.here, self.cells)
         try:
-            audited, wheels = audit_services.audit_cells(self.here, self.cells, self.tracker, notify)
+            audited, wheels = audit_services.audit_cells(self.here, read.cells, self.tracker, notify)
         except MissingError as error:
-            finding = _unanswered_finding(str(error), NightlySeverity.MISSING)
-            return NightlyResult(check=NightlyCheck.AUDIT, outcome="not known", findings=(finding,))
-        findings = vulnerability_findings(audited)
+            unanswered = _unanswered_finding(str(error), NightlySeverity.MISSING)
+            findings = [*read.findings(NightlyCheck.AUDIT), unanswered]
+            return NightlyResult(check=NightlyCheck.AUDIT, outcome="not known", findings=tuple(findings))
+        findings = [*read.findings(NightlyCheck.AUDIT), *vulnerability_findings(audited)]
         subjects = [item.subject for item in findings if item.kind == "vulnerability"]
         new = [item for item in subjects if item not in self.earlier]
-        gone = [] if audited.unanswered else [item for item in self.earlier if item not in subjects]
-        outcome = f"{len(subjects)} open, {len(new)} new" + (", not all known" if audited.unanswered else "")
+        complete = not audited.unanswered and not read.defects
+        gone = [] if not complete else [item for item in self.earlier if item not in subjects]
+        outcome = f"{len(subjects)} open, {len(new)} new" + ("" if complete else ", not all known")
         note = (
             f"{wheels} wheels and their bases; {len(audited.accepted)} accepted; {len(gone)} gone since the last report"
         )

@@ -8,13 +8,21 @@ from __future__ import annotations
 import hashlib
 import heapq
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from knowngood.core.cell import NO_FRAMEWORK, Axis, Cell
-from knowngood.evidence.run_evidence import Evidence, RunPlace
-from knowngood.reports.nightly_report import NightlyCheck, NightlyReport, NightlyResult, ResultState, task_name
+from knowngood.evidence.run_evidence import Evidence, RunPlace, valid_runs
+from knowngood.reports.nightly_report import (
+    NightlyCheck,
+    NightlyReport,
+    NightlyResult,
+    NightlySeverity,
+    ResultState,
+    task_name,
+    unexamined_finding,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,6 +130,29 @@ def result_without_time(task: NightlyTask, settings: NightlySettings) -> Nightly
     return _skipped_result(task.check, task.cell, f"no time left of {(settings.budget or 0) / 60:g} min")
 
 
+def list_unexamined_checks(results: Iterable[NightlyResult], settings: NightlySettings) -> list[NightlyResult]:
+    """Return a result with a finding for each check of cells that looked at no cell at all, and found no proof.
+
+    A share of 0 cells turns rebuilds off, so their absence is then as requested.
+    """
+    unexamined = []
+    requested = settings.checks - ({NightlyCheck.REBUILD} if settings.share == 0 else set())
+    for check in (NightlyCheck.REBUILD, NightlyCheck.SUITE):
+        of_check = [result for result in results if result.check is check]
+        if check not in requested or not of_check or any(one.state is not ResultState.LEFT for one in of_check):
+            continue
+        notes = list(dict.fromkeys(result.note for result in of_check))
+        reason = f"all {len(of_check)} cells were left ({'; '.join(notes[:3])})"
+        finding = unexamined_finding(check, reason, NightlySeverity.UNKNOWN)
+        unexamined.append(NightlyResult(check=check, outcome="not known", note=reason, findings=(finding,)))
+    return unexamined
+
+
+def assume_node(runs: Iterable[Evidence], node: Mapping[str, Any]) -> list[Evidence]:
+    """Return the runs on machines with the name of `node`, as if all else were equal, for a plan without an engine."""
+    return [replace(run, node=node) for run in runs if run.node.get("name") == node["name"]]
+
+
 def is_proof_valid(proven: str | None, now: datetime, days: int) -> bool:
     """Return whether there is a proof and it is younger than this number of days."""
     return proven is not None and now - datetime.fromisoformat(proven) < timedelta(days=days)
@@ -133,18 +164,17 @@ def find_proof(
     """Return when this very image last passed its suite on this node, or `None`.
 
     A run on a GPU also proves the CPU, and a full run also proves a quick one. The suite is part of the image, so the
-    same digest implies the same suite.
+    same digest implies the same suite. A failed run takes back what older runs proved.
     """
+    of_image = [
+        run
+        for run in runs
+        if image is not None and run.image == image and run.node == node and run.where is not RunPlace.BARE
+    ]
     passed = [
         run.when
-        for run in runs
-        if run.ok
-        and image is not None
-        and run.image == image
-        and run.node == node
-        and run.where is not RunPlace.BARE
-        and (run.where is RunPlace.CONTAINER_GPU or not gpus)
-        and (quick or not run.quick)
+        for run in valid_runs(of_image)
+        if run.ok and (run.where is RunPlace.CONTAINER_GPU or not gpus) and (quick or not run.quick)
     ]
     return max(passed, key=datetime.fromisoformat, default=None)
 

@@ -33,7 +33,7 @@ class NightlySeverity(StrEnum):
     MISSING = "missing"
     """This host lacks something, so it is unknown whether what is published is good."""
     UNKNOWN = "unknown"
-    """A service did not answer."""
+    """A service did not answer, or there was nothing to look at."""
     WARNING = "warning"
     INFO = "info"
 
@@ -74,6 +74,14 @@ class NightlyFinding(_Frozen):
     def key(self) -> tuple[str, str, str]:
         """What the same finding has in common on different dates."""
         return (self.check, self.kind, self.subject)
+
+
+def unexamined_finding(
+    check: NightlyCheck, reason: str, severity: NightlySeverity = NightlySeverity.ERROR
+) -> NightlyFinding:
+    """Return the finding that a check looked at nothing, so that its silence does not count as good."""
+    text = f"{check}: nothing was examined: {reason}"
+    return NightlyFinding(check=check, kind="nothing-examined", severity=severity, subject=str(check), text=text)
 
 
 class NightlyResult(_Frozen):

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from knowngood.core import cell as cells
 from knowngood.core import local_files, selection
-from knowngood.core.errors import KnowngoodError, UsageError
+from knowngood.core.errors import KnowngoodError
 from knowngood.core.notify import Notify
 from knowngood.engine import container_engine as engines
 from knowngood.evidence import run_evidence
 from knowngood.images import build_inputs, build_survey, dockerfile, pipeline
 from knowngood.lock import wheelhouse
 from knowngood.registry import image_release, vulnerability_audit
-from knowngood.reports import nightly_folder, nightly_plan, nightly_report
+from knowngood.reports import nightly_folder, nightly_locks, nightly_plan, nightly_report
 from knowngood.reports.failing_cells import FailureExplainer
 from knowngood.reports.nightly_checks import AuditCheck, ImageChecks, LockedFilesCheck
 from knowngood.reports.nightly_report import (
@@ -38,6 +38,7 @@ from knowngood.smoke import suite_command, suite_run
 if TYPE_CHECKING:
     from knowngood.core.cell import Cell
     from knowngood.project.checkout import Project
+    from knowngood.reports.nightly_locks import NightlyLocks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +121,10 @@ class PreparedNightly:
             for task in self.tasks
         ]
 
+    def dry_run_notes(self) -> list[str]:
+        """Return what a dry run should say besides its commands: notes, and what is wrong before anything is done."""
+        return [*self.notes, *(finding.text for result in self.skipped for finding in result.findings)]
+
     def run(self, reporter: TaskReporter) -> NightlyReport:
         """Do everything that is not finished yet for this date; wait for another run with the same folder to end."""
         with local_files.lock_folder(self.request.folder):
@@ -154,14 +159,23 @@ def _revision(here: Project) -> str | None:
     return source.commit if source else None
 
 
-def prepare_nightly(here: Project, request: NightlyRequest, notify: Notify) -> PreparedNightly:
-    """Read cells, evidence, reports and the engine, and plan the run."""
+def prepare_nightly(
+    here: Project, request: NightlyRequest, notify: Notify, *, dry_run: bool = False
+) -> PreparedNightly:
+    """Read cells, evidence, reports and the engine, and plan the run.
+
+    A dry run asks no engine and writes nothing: a suite then counts as proven by a run on a machine of this name.
+    """
     chosen = selection.select_cells(here.matrix.cells, here.matrix.aliases, request.words)
     now = datetime.now(UTC)
     reports, notes = nightly_folder.load_reports(request.folder)
     earlier = [report for report in reports if report.date < now.date().isoformat()]
     wheels_folder = wheelhouse.wheelhouse_folder(request.wheelhouse)
-    images = _image_checks(here, request, wheels_folder, notify)
+    if dry_run:
+        images = ImageChecks(line=None)
+        notes.append("no engine was asked: a run on a machine of this name counts as a proof of a suite")
+    else:
+        images = _image_checks(here, request, wheels_folder, notify)
     node = (
         suite_run.engine_fingerprint(images.line.engine)
         if images.line
@@ -176,9 +190,9 @@ def prepare_nightly(here: Project, request: NightlyRequest, notify: Notify) -> P
             continue
         runs, unreadable = run_evidence.load_cell_evidence(here.evidence, item.cell)
         notes += unreadable
+        runs = nightly_plan.assume_node(runs, node) if dry_run else runs
         inputs = item.shape.inputs if item.shape else ""
         planned.append(_planned_cell(here, cells.parse_cell(item.cell), inputs, runs, earlier, node, request))
-    locked = [cell for cell in chosen if _has_lock(here, cell)]
     if not request.checks & {NightlyCheck.REBUILD, NightlyCheck.SUITE}:
         refused = []
     settings = request.settings()
@@ -193,15 +207,16 @@ def prepare_nightly(here: Project, request: NightlyRequest, notify: Notify) -> P
         notify(text)
         notes.append(text)
         settings = replace(settings, among=covering.cells)
-    tasks, skipped = nightly_plan.plan_nightly(planned, settings, now, _project_key(planned, request))
+    project_key = _project_key(planned, nightly_locks.read_nightly_locks(here, chosen), request)
+    tasks, skipped = nightly_plan.plan_nightly(planned, settings, now, project_key)
     last = nightly_report.find_previous_report(reports, now.date().isoformat())
     checks = NightlyChecks(
         project={
-            NightlyCheck.FILES: LockedFilesCheck(here=here, cells=locked, wheelhouse=wheels_folder),
+            NightlyCheck.FILES: LockedFilesCheck(here=here, cells=chosen, wheelhouse=wheels_folder),
             NightlyCheck.UPSTREAM: UpstreamCheck(here=here, cells=chosen),
             NightlyCheck.AUDIT: AuditCheck(
                 here=here,
-                cells=locked,
+                cells=chosen,
                 tracker=request.tracker or vulnerability_audit.DEBIAN_TRACKER_URL,
                 earlier=_earlier_vulnerabilities(last),
             ),
@@ -224,14 +239,6 @@ def prepare_nightly(here: Project, request: NightlyRequest, notify: Notify) -> P
         last=last,
         notes=notes,
     )
-
-
-def _has_lock(here: Project, cell: Cell) -> bool:
-    """Return whether the cell has an undamaged lock; if not, the result of its rebuild reports why."""
-    try:
-        return here.tree.load(cell) is not None
-    except UsageError:
-        return False
 
 
 def _image_checks(here: Project, request: NightlyRequest, wheels_folder: Path, notify: Notify) -> ImageChecks:
@@ -293,10 +300,10 @@ def _attention_settings(cell: str, here: Project) -> list[str]:
     return settings or ["eager", "sdpa"]
 
 
-def _project_key(planned: Sequence[nightly_plan.PlannedCell], request: NightlyRequest) -> str:
+def _project_key(planned: Sequence[nightly_plan.PlannedCell], locks: NightlyLocks, request: NightlyRequest) -> str:
     """Return the hash of all inputs of the checks of the whole project."""
     words = sorted(f"{item.id} {item.inputs}" for item in planned)
-    return hashlib.sha256("\n".join([*words, request.tracker or ""]).encode()).hexdigest()
+    return hashlib.sha256("\n".join([*words, locks.key, request.tracker or ""]).encode()).hexdigest()
 
 
 def _earlier_vulnerabilities(last: NightlyReport | None) -> dict[str, str]:

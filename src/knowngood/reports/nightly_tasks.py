@@ -154,7 +154,8 @@ class NightlyExecution:
                 spent += result.seconds if task.cell else 0
                 self.keep(result)
             results[result.task] = result
-        return sorted(results.values(), key=lambda item: list(NightlyCheck).index(item.check))
+        all_results = [*results.values(), *nightly_plan.list_unexamined_checks(results.values(), self.settings)]
+        return sorted(all_results, key=lambda item: list(NightlyCheck).index(item.check))
 
     def _do(self, task: nightly_plan.NightlyTask, notify: Notify) -> NightlyResult:
         if task.cell is not None:
@@ -184,8 +185,8 @@ class NightlyExecution:
         if verdict.severity is not None:
             text = f"{cell}: {check}: {verdict.text}"
             findings.append(_finding(check, verdict.outcome, verdict.severity, cell, text))
-        if "warning" in data:
-            findings.append(_finding(check, outcome, NightlySeverity.WARNING, cell, f"{cell}: {data['warning']}"))
+        if "unexamined" in data:
+            findings.append(_finding(check, outcome, NightlySeverity.UNKNOWN, cell, f"{cell}: {data['unexamined']}"))
         if verdict.severity is NightlySeverity.ERROR and verdict.domain is FaultDomain.IMAGE and data.get("evidence"):
             findings += self._explain(cell, last, notify)
         return NightlyResult(
@@ -207,10 +208,15 @@ class NightlyExecution:
 
 
 def result_from_error(check: NightlyCheck, error: KnowngoodError) -> NightlyResult:
-    """Return the result of a project check that could not be made: it is unknown, never good."""
-    lacking = isinstance(error, MissingError) and not isinstance(error, UnknownError)
-    severity = NightlySeverity.MISSING if lacking else NightlySeverity.UNKNOWN
-    finding = _finding(check, "unanswered", severity, str(check), f"{check}: {error}")
+    """Return the result of a project check that could not be made: never good, and an error when an input is at fault.
+
+    A service that did not answer leaves the result unknown; what this host lacks is missing.
+    """
+    severity, kind = NightlySeverity.ERROR, "unreadable"
+    if isinstance(error, (UnknownError, MissingError)):
+        severity = NightlySeverity.MISSING if isinstance(error, MissingError) else NightlySeverity.UNKNOWN
+        kind = "unanswered"
+    finding = _finding(check, kind, severity, str(check), f"{check}: {error}")
     return NightlyResult(check=check, outcome="not known", note=str(error), findings=(finding,))
 
 

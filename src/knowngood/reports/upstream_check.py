@@ -67,10 +67,11 @@ class UpstreamCheck:
                 )
                 for name in packages
             ]
-            findings = _unanswered_findings(report, before)
+            findings = [*self._uncovered_findings(packages), *_unanswered_findings(report, before)]
             if new:
                 findings += self._judge(root, new, known, notify)
-        outcome = f"{len(new)} new releases" + (", not all known" if report.failed else "")
+        unknown = any(item.severity is NightlySeverity.UNKNOWN for item in findings)
+        outcome = f"{len(new)} new releases" + (", not all known" if unknown else "")
         ahead = [f"{axis.package} {axis.newest}" for axis in axes if axis.newest and axis.newest != axis.in_cells]
         note = f"no cell has {', '.join(ahead)}" if ahead else "the cells have the newest of each axis"
         return NightlyResult(
@@ -80,6 +81,19 @@ class UpstreamCheck:
             findings=tuple(findings),
             data={"axes": [vars(axis) | {"new": list(axis.new)} for axis in axes]},
         )
+
+    def _uncovered_findings(self, packages: Sequence[str]) -> list[NightlyFinding]:
+        """Return a finding for each package of an axis whose releases nothing reads, so that news of it stay unseen."""
+        return [
+            _upstream_finding(
+                "uncovered",
+                NightlySeverity.UNKNOWN,
+                name,
+                f"{name}: no reader of facts covers it, so its releases are not known",
+            )
+            for name in index_changes.list_axis_packages(self.cells)
+            if name not in packages
+        ]
 
     def _copy(self, root: Path) -> None:
         """Copy facts of the project, and rules and incidents of this program, from which the knowledge is made."""
@@ -97,8 +111,7 @@ class UpstreamCheck:
         notify(f"judging {', '.join(map(str, new))}")
         copied = knowledge.load_knowledge(root)
         gpus = list(dict.fromkeys(cell.gpu for cell in self.cells))
-        broken = self._broken_contracts(root, new, known, notify)
-        findings = []
+        broken, findings = self._broken_contracts(root, new, known, notify)
         for release in new:
             verdicts = index_changes.judge_release(copied.universe, copied.published, release, self.cells)
             proposals = index_changes.propose_cells(copied.universe, copied.published, release, gpus)
@@ -107,12 +120,13 @@ class UpstreamCheck:
 
     def _broken_contracts(
         self, root: Path, new: Sequence[UpstreamRelease], known: Mapping[str, Sequence[str]], notify: Notify
-    ) -> dict[UpstreamRelease, dict[str, str]]:
-        """Return the contracts that each new release breaks, each with an explanation.
+    ) -> tuple[dict[UpstreamRelease, dict[str, str]], list[NightlyFinding]]:
+        """Return the contracts that each new release breaks, each with an explanation, and those not judged.
 
         A release is judged together with what the cells have.
         """
         folder, broken = root / "of-new", dict[UpstreamRelease, dict[str, str]]()
+        findings: list[NightlyFinding] = []
         kept = _releases_to_judge(new, known, self.cells)
         index = _FilteredIndex(self.index or SimpleIndex(), kept)
         for path in sorted((self.here.root / "contracts").glob("*.yaml")):
@@ -122,15 +136,20 @@ class UpstreamCheck:
             if not about:
                 continue
             try:
-                harvest_contracts(
+                report = harvest_contracts(
                     {file: text}, folder=lambda _: folder, floors=self._floors(), notify=notify, index=index
                 )
             except InputError:
                 continue  # these few releases do not have what the contract is about
+            severity = NightlySeverity.UNKNOWN if report.unanswered else NightlySeverity.WARNING
+            findings += [
+                _upstream_finding("not-judged", severity, name, f"contract {name} was not judged: {why}")
+                for name, why in report.failed.items()
+            ]
             table = folder / f"{contract.id}.json"
             if table.exists():
                 _collect_broken(broken, contract, contract_files.read_contract_table(table).pairs(), about)
-        return broken
+        return broken, findings
 
 
 def _collect_broken(
@@ -191,12 +210,15 @@ def _known_releases(root: Path, packages: Iterable[str]) -> dict[str, list[str]]
 def _unanswered_findings(report: HarvestReport, before: Mapping[str, Sequence[str]]) -> list[NightlyFinding]:
     """Return a finding for each package that could not be harvested; its committed facts are used."""
     return [
-        NightlyFinding(
-            check=NightlyCheck.UPSTREAM,
-            kind="unanswered",
-            severity=NightlySeverity.UNKNOWN,
-            subject=name,
-            text=f"{name}: {why}; the committed facts are used ({len(before[name])} releases)",
+        _upstream_finding(
+            "unanswered",
+            NightlySeverity.UNKNOWN,
+            name,
+            f"{name}: {why}; the committed facts are used ({len(before[name])} releases)",
         )
         for name, why in report.failed.items()
     ]
+
+
+def _upstream_finding(kind: str, severity: NightlySeverity, subject: str, text: str) -> NightlyFinding:
+    return NightlyFinding(check=NightlyCheck.UPSTREAM, kind=kind, severity=severity, subject=subject, text=text)

@@ -93,6 +93,14 @@ def test_second_run_reads_only_what_is_new(run, registry, facts):
     assert list(facts()) == ["2.10.0", "2.11.0", "2.12.0"]
 
 
+def test_an_index_without_any_release_to_read_is_a_failure(run, registry):
+    for name in [name for name in registry.files if "1.13.0" not in name]:
+        del registry.files[name]
+    report = run()
+    assert report.failed == {"torch": "the index lists no release of torch from 2.0 on"}
+    assert (report.exit_code, report.unanswered) == (1, False)
+
+
 def test_twice_harvested_is_byte_identical(run, tmp_path):
     run(folder="one", cache="cache-one")
     run(folder="two", cache="cache-two")

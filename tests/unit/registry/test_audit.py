@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import json
 import threading
+from dataclasses import replace
 from datetime import date
 
 import pytest
@@ -14,7 +15,7 @@ from knowngood.base import private_apt
 from knowngood.cli import main
 from knowngood.core.errors import InputError, UnknownError
 from knowngood.lock.debian_lock import DebianPackage
-from knowngood.registry import audit_allowlist, vulnerability_audit
+from knowngood.registry import audit_allowlist, audit_services, vulnerability_audit
 
 TODAY = date(2026, 11, 21)
 OSV = {
@@ -162,6 +163,33 @@ def test_versions_are_compared_as_debian_does():
     packages = [DebianPackage(name="cpp-12", version="12.2.0-14+deb12u2", arch="amd64", sha256="1" * 64)]
     found = vulnerability_audit.debian_vulnerabilities(packages, "bookworm", {"cpp-12": "gcc-12"}, TRACKER)
     assert [item.id for item in found] == ["CVE-2026-2"]
+
+
+@pytest.mark.parametrize("tracker", [{}, {"gcc-12": {"CVE-1": {"releases": {"trixie": {"status": "open"}}}}}])
+def test_a_tracker_that_says_nothing_about_the_suite_leaves_it_unknown(tracker):
+    packages = [DebianPackage(name="cpp-12", version="12.2.0-14", arch="amd64", sha256="1" * 64)]
+    with pytest.raises(UnknownError, match="says nothing about bookworm"):
+        vulnerability_audit.debian_vulnerabilities(packages, "bookworm", {}, tracker)
+
+
+def test_a_base_that_is_pulled_was_not_looked_up(locked, monkeypatch, capsys):
+    monkeypatch.setattr(vulnerability_audit, "audit_wheels", lambda _pins: [])
+    image = "registry.example/debian@sha256:" + "1" * 64
+    monkeypatch.setattr(audit_services.image_release, "read_base_source", lambda *_: image)
+    code, said = answer(capsys, FA0)
+    assert (code, said["unanswered"]) == (
+        3,
+        [f"base debian12 is pulled as {image}: no lock says which packages it has, so none of them was looked up"],
+    )
+    assert locked.matrix.cells
+
+
+def test_cells_that_lock_no_wheel_are_not_good(locked, services, capsys):  # noqa: ARG001
+    (lock,) = [locked.tree.load(cell) for cell in locked.matrix.cells if str(cell) == FA0]
+    locked.tree.save(replace(lock, layers=()))
+    code, said = answer(capsys, FA0)
+    assert code in (1, 3)
+    assert "the cells lock no wheel, so nothing was looked up" in said["unanswered"]
 
 
 def test_sources_of_packages():

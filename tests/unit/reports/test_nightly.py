@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from samples import FA0, FA2, FA4, distribution
 
-from knowngood.core.errors import KnowngoodError, MissingError, NetworkError, UnknownError
+from knowngood.core.errors import KnowngoodError, MissingError, NetworkError, UnknownError, UsageError
 from knowngood.evidence.run_evidence import Evidence, RunPlace
 from knowngood.reports import (
     failing_cells,
@@ -244,6 +244,40 @@ class TestPlan:
         assert nightly_plan.find_proof([run(command=("--quick",))], "sha256:1", node, gpus=False, quick=True)
         assert nightly_plan.find_proof([run(image=None)], None, node, gpus=False, quick=True) is None
 
+    @pytest.mark.parametrize(
+        ("red", "counts"),
+        [
+            (run(ok=False, when="2026-11-20T04:00:00+00:00"), False),
+            (run(ok=False, when="2026-11-20T02:00:00+00:00"), True),
+            (run(ok=False, when="2026-11-20T04:00:00+00:00", node="m"), True),
+            (run(ok=False, when="2026-11-20T04:00:00+00:00", image="sha256:2"), True),
+        ],
+    )
+    def test_a_later_failure_of_the_same_image_on_this_node_takes_the_proof_back(self, red, counts):
+        found = nightly_plan.find_proof([run(), red], "sha256:1", {"name": "n"}, gpus=False, quick=False)
+        assert (found is not None) is counts
+
+    def unexamined(self, *states, check=NightlyCheck.SUITE, **settings):
+        results = [
+            NightlyResult(check=check, subject=FA4, state=state, outcome=str(state), note="no time") for state in states
+        ]
+        return nightly_plan.list_unexamined_checks(results, nightly_plan.NightlySettings(**settings))
+
+    @pytest.mark.parametrize("check", [NightlyCheck.SUITE, NightlyCheck.REBUILD])
+    def test_a_check_that_looked_at_no_cell_is_not_good(self, check):
+        (result,) = self.unexamined(ResultState.LEFT, ResultState.LEFT, check=check)
+        assert (result.check, result.outcome) == (check, "not known")
+        assert findings_exit_code(result.findings) == 3
+        assert result.findings[0].text == f"{check}: nothing was examined: all 2 cells were left (no time)"
+
+    @pytest.mark.parametrize("state", [ResultState.DONE, ResultState.PROVEN])
+    def test_one_examined_or_proven_cell_is_enough(self, state):
+        assert self.unexamined(ResultState.LEFT, state) == []
+
+    def test_rebuilds_that_were_turned_off_are_not_missed(self):
+        assert self.unexamined(ResultState.LEFT, check=NightlyCheck.REBUILD, share=0) == []
+        assert self.unexamined(ResultState.LEFT, checks=frozenset({NightlyCheck.FILES})) == []
+
     def test_an_earlier_rebuild_counts_for_the_same_inputs(self):
         made = NightlyResult(check=NightlyCheck.REBUILD, subject=FA4, key="i", outcome="same", seconds=9)
         reports = [report("2026-11-19", (made,)), report("2026-11-20", (made.model_copy(update={"outcome": "image"}),))]
@@ -354,6 +388,25 @@ class TestExecution:
         done = {item.task: item.model_copy(update={"key": "old"}) for item in self.results()}
         self.results(done=done)
         assert len(self.kept) == 2
+
+    def test_a_night_without_time_for_any_suite_is_not_good(self):
+        _, left, verdict = self.results(budget=0)
+        assert (left.state, verdict.outcome) == (ResultState.LEFT, "not known")
+        assert findings_exit_code(verdict.findings) == 3
+        assert [item.check for item in self.kept] == [NightlyCheck.FILES]
+
+    def test_a_rebuild_with_nothing_to_compare_is_not_good(self):
+        data = {"outcome": "stale", "unexamined": "there is nothing to compare a rebuild with: changed"}
+        _, result = self.results(suite=(replace(GREEN, data=data),))
+        assert (result.outcome, findings_exit_code(result.findings)) == ("stale", 3)
+
+    @pytest.mark.parametrize("error", [UsageError("x is damaged"), KnowngoodError("x has no packages.lock")])
+    def test_a_damaged_input_of_a_project_check_is_an_error(self, error):
+        def wide(_say):
+            raise error
+
+        files_, _ = self.results(wide=wide)
+        assert (files_.outcome, files_.findings[0].severity) == ("not known", "error")
 
     def test_tasks_beyond_the_budget_are_reported_as_left(self):
         _, *suites = self.results(suite=(GREEN, GREEN), cells=(FA4, FA2, FA0), budget=15)

@@ -6,15 +6,17 @@ from types import SimpleNamespace
 
 import pytest
 from packaging.version import Version
-from samples import FA4
+from samples import FA2, FA4
 
 from knowngood.core.cell import parse_cell
 from knowngood.core.errors import MissingError
+from knowngood.images import verification
+from knowngood.images.verification import Verification, VerificationOutcome
 from knowngood.index.artefact import PublishedFile, UnansweredError, UnreadableError
 from knowngood.registry import audit_services
 from knowngood.registry.vulnerability_audit import AuditReport as Audited
 from knowngood.registry.vulnerability_audit import Vulnerability
-from knowngood.reports.nightly_checks import AuditCheck, LockedFilesCheck
+from knowngood.reports.nightly_checks import AuditCheck, ImageChecks, LockedFilesCheck
 
 
 class Index:
@@ -59,6 +61,29 @@ def test_a_project_that_is_gone_and_one_without_answer_are_different_findings(as
     )
     assert result.outcome == "1 gone, 1 unanswered"
     assert [item.severity for item in result.findings] == ["error", "unknown"]
+
+
+def test_a_compiled_wheel_that_the_wheelhouse_lacks_is_not_called_all_there(home, lock_of, tmp_path):
+    def check(wheels):
+        index = Index(lock_of(FA2))
+        return LockedFilesCheck(here=home, cells=[parse_cell(FA2)], wheelhouse=wheels, index=index)(print)
+
+    result = check(tmp_path)
+    assert (result.outcome, result.findings[0].severity) == ("1 not-compared", "warning")
+    (wheel,) = [item for item in lock_of(FA2).distributions if item.made_here]
+    (tmp_path / wheel.file).write_bytes(b"another wheel")
+    assert check(tmp_path).outcome == "1 hash-changed"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "note"), [(VerificationOutcome.STALE, "changed since it was recorded: suite"), ("unrecorded", "")]
+)
+def test_a_rebuild_without_a_record_to_compare_with_says_so(monkeypatch, outcome, note):
+    verdict = Verification(cell=FA4, outcome=VerificationOutcome(outcome), note=note)
+    monkeypatch.setattr(verification, "verify_cell", lambda *_, **_more: verdict)
+    attempt = ImageChecks(line=SimpleNamespace()).rebuild(FA4, print, elsewhere=False)
+    assert attempt.ok
+    assert "there is nothing to compare a rebuild with" in attempt.data["unexamined"]
 
 
 def audit(monkeypatch, report, earlier):
