@@ -151,7 +151,7 @@ def measure_run(setup: Setup, count: int, rate: float | None) -> Measurements:
             began, start, before = time.time(), time.monotonic(), busy_seconds(mine)
             with settings(proxy, server, setup.index), small.command(here, "build", *words) as process:
                 for line in process.stderr:
-                    if re.search(r"goes to|built|stopped|waits|leaves|processors$", line):
+                    if re.search(r"builds|built|stopped|waits|processors$", line):
                         notify(line.rstrip())
                 out = process.stdout.read()
             seconds, after = time.monotonic() - start, busy_seconds(mine)

@@ -229,7 +229,7 @@ def ran(text: str) -> list[str]:
 
     Cached steps are left out, and also steps whose result was fetched: these only show blobs.
     """
-    steps = dict(re.findall(r"^#(\d+) \[(\S+) +\d+/\d+\] RUN ", text, re.MULTILINE))
+    steps = dict(re.findall(r"^#(\d+) \[(?:\S+ +)?(\S+) +\d+/\d+\] RUN ", text, re.MULTILINE))
     done = set(re.findall(r"^#(\d+) DONE ", text, re.MULTILINE))
     taken = set(re.findall(r"^#(\d+) (?:CACHED$|sha256:|extracting sha256:)", text, re.MULTILINE))
     return [stage for number, stage in steps.items() if number in done - taken]

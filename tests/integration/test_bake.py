@@ -10,10 +10,9 @@ import subprocess
 import pytest
 import small
 
-from knowngood.images import image_build, pipeline
+from knowngood.images import bake_file, image_build, pipeline
 from knowngood.images.cell_tasks import CellStatus
 from knowngood.index import index_settings
-from knowngood.reports import ci_formats
 
 pytestmark = pytest.mark.integration
 
@@ -38,12 +37,11 @@ def planned(line, *words):
 def buildx(line, folder, document, *words):
     (folder / "docker-bake.json").write_text(json.dumps(document))
     (folder / "env").write_text(index_settings.read_index_settings().shell())
-    # bake of buildx 0.13 takes a network from compose files alone; what comes later wins where both say something.
-    services = {name: {"build": {"network": target["network"]}} for name, target in document["target"].items()}
-    (folder / "docker-compose.yml").write_text(json.dumps({"services": services}))
-    files = ["--file", str(folder / "docker-compose.yml"), "--file", str(folder / "docker-bake.json")]
+    (network,) = {target["network"] for target in document["target"].values()}
+    (folder / "network.yml").write_text(json.dumps(bake_file.render_network_file(document["target"], network)))
+    files = ["--file", str(folder / "network.yml"), "--file", str(folder / "docker-bake.json")]
     argv = [*line.engine.docker, "buildx", "bake", *words, *files]
-    environment = {**line.engine.environment(), ci_formats.BAKE_FOLDER_VARIABLE: str(folder)}
+    environment = {**line.engine.environment(), bake_file.BAKE_FOLDER_VARIABLE: str(folder)}
     return subprocess.run(argv, capture_output=True, text=True, check=False, env=environment)
 
 
@@ -56,7 +54,7 @@ def test_bake_reads_it_and_builds_the_same_images(line, tmp_path):
     printed = buildx(line, tmp_path, document, "--print")
     assert printed.returncode == 0, printed.stderr
     seen = json.loads(printed.stdout)
-    assert seen["group"]["default"]["targets"] == [ci_formats.dotless_name(str(cell)) for cell in cells]
+    assert seen["group"]["default"]["targets"] == [bake_file.dotless_name(str(cell)) for cell in cells]
     for name, target in document["target"].items():
         assert seen["target"][name]["contexts"] == target["contexts"]
         assert seen["target"][name]["output"] == target["output"]

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
 
-from knowngood.core.errors import KnowngoodError, MissingError
+from plan_samples import shape
+
+from knowngood.core.cell import parse_cell
+from knowngood.core.errors import KnowngoodError
 from knowngood.executors.builder import Builder
-from knowngood.executors.builder_scheduler import BuilderScheduler, SchedulerActions
+from knowngood.executors.builder_crew import BuilderLostError
+from knowngood.executors.builder_pipeline import BakeProduct
+from knowngood.executors.builder_rounds import BuilderRounds
+from knowngood.executors.shared_layers import CellBuild
 from knowngood.images import build_command
-from knowngood.images.cell_tasks import BuildTask, CellResult, CellStatus, MachineResources
+from knowngood.images.cell_tasks import CellResult, CellStatus
 from knowngood.registry.image_reference import Repository
 from knowngood.registry.manifests import MANIFEST_MEDIA_TYPE, RegistryManifest
 
 GB = 10**9
 REPOSITORY = Repository.parse("registry.example/team/builds")
-PLENTY = MachineResources(memory=1000 * GB, disk=10_000 * GB)
+KEY_INPUTS = "m" * 64
 
 
 def make_builder(name: str, **changes) -> Builder:
@@ -23,9 +32,20 @@ def make_builder(name: str, **changes) -> Builder:
     return Builder(name=name, **{**fields, **changes})
 
 
-def make_task(name, *, makes=(), after=(), memory=2, disk=0):
-    keys = {"makes": frozenset((key, "m") for key in makes), "after": frozenset((key, "m") for key in after)}
-    return BuildTask(cell=name, need=MachineResources(memory=memory * GB, disk=disk), **keys)
+def cell_build(number: int, **layers: int) -> CellBuild:
+    """A cell with layers of these sizes, besides the foundation."""
+    cell = parse_cell(f"sm90-cu130-torch2.11.0-tf4.55.{number}-fa0-triton3.6.0-py311")
+    plan = build_command.CellBuildPlan(
+        tag=f"knowngood:{cell}",
+        dockerfile=Path("/p/Dockerfile"),
+        context=Path("/p"),
+        contexts={"base": "b"},
+        inputs=f"{number:064d}",
+        locked_cell=SimpleNamespace(cell=cell, layers=()),
+        shape=shape("x"),
+    )
+    sizes = {"venv": 0, "suite-s": 0} | {name.replace("_", "-"): size for name, size in layers.items()}
+    return CellBuild(request=cell, plan=plan, layers={(name, KEY_INPUTS): size for name, size in sizes.items()})
 
 
 def option_values(argv: list[str], option: str) -> list[str]:
@@ -33,75 +53,75 @@ def option_values(argv: list[str], option: str) -> list[str]:
     return [argv[index + 1] for index, word in enumerate(argv) if word == option]
 
 
-class FakeBuilders:
-    """Builders that answer or not, and tasks that end when their state was checked a few times."""
+class FakeFleet:
+    """Builders that answer or not, and the registry that they share, as the rounds of a run use them."""
 
     def __init__(self):
         self.dead: set[str] = set()
         self.fails: dict[tuple[str, str], KnowngoodError] = {}
-        """The error of a task on a builder."""
+        """The error of a build on a builder; the other builds of its bake are cancelled."""
         self.kills: dict[str, str] = {}
-        """For a task the builder that dies when it runs the task."""
-        self.started: list[tuple[str, str]] = []
-        """Each started task with its builder."""
-        self.stopped: list[str] = []
+        """For a build the builder that dies when it does it."""
+        self.bakes: list[tuple[str, list[str]]] = []
+        """The builder and the builds of each bake, layers by their names without the inputs."""
+        self.images: set[str] = set()
+        self.layers: set = set()
         self.messages: list[str] = []
-        self.running: Counter[str] = Counter()
-        self.most_running = Counter()
-        self.checks: dict[str, int] = {}
-        """How many checks find a task running; 2 for a task that is not named."""
-        self.now = 0.0
+        self.stop = threading.Event()
+        self._lock = threading.Lock()
 
-    def start(self, task, builder):
-        builders, name = self, builder.name
-        self.started.append((task.cell, name))
-        self.running[name] += 1
-        self.most_running[name] = max(self.most_running[name], self.running[name])
+    def find_images(self, inputs):
+        return self.images & set(inputs)
 
-        class Job:
-            checks = 0
-            interrupted = False
+    def find_layers(self, keys):
+        return self.layers & set(keys)
 
-            def done(self):
-                self.checks += 1
-                builders.now += 1
-                return self.interrupted or self.checks > builders.checks.get(task.cell, 2)
+    def run(self, cells, **room):
+        """Run the rounds on builders that can do so many builds at once, and return the results by cell."""
+        pipelines = {name: _FakePipeline(builder=make_builder(name), fleet=self) for name in room}
+        rounds = BuilderRounds(cells, room, pipelines, self.stop, self.messages.append)
+        return {result.cell: result for result in rounds.results()}
 
-            def result(self):
-                builders.running[name] -= 1
-                if self.interrupted:
-                    error = KnowngoodError("its process ended without a result (exit 1); run it again")
-                    return CellResult(cell=task.cell, status=CellStatus.FAILED, seconds=1, error=error)
-                if builders.kills.get(task.cell) == name:
-                    builders.dead.add(name)
-                error = builders.fails.get((task.cell, name))
-                if name in builders.dead:
-                    error = MissingError("the engine stopped answering during the build")
-                status = CellStatus.FAILED if error else CellStatus.BUILT
-                image = None if error else build_command.Image(tag="t", digest="sha256:0", size=1, built=True)
-                return CellResult(cell=task.cell, status=status, seconds=1, image=image, error=error)
+    def bake(self, builder, builds, title):
+        names = [title(build) for build in builds]
+        with self._lock:
+            self.bakes.append((builder, names))
+        for build, name in zip(builds, names, strict=True):
+            if self.kills.get(name) == builder:
+                self.dead.add(builder)
+            if builder in self.dead:
+                raise BuilderLostError(f"builder {builder} was lost during the build")
+            if error := self.fails.get((name, builder)):
+                return {build.name: error}
+        return {}
 
-            def interrupt(self):
-                self.interrupted = True
 
-            def stop(self):
-                builders.stopped.append(task.cell)
+@dataclass(frozen=True)
+class _FakePipeline:
+    builder: Builder
+    fleet: FakeFleet
+    built: bool = False
 
-        return Job()
+    @property
+    def registry(self):
+        return self.fleet
 
-    def run(self, tasks, layers, *names, jobs=1, free=PLENTY, machine=None, early=()):
-        """Run the tasks on builders with these names, and return the results by cell."""
-        free_on = free if isinstance(free, dict) else dict.fromkeys(names, free)
-        actions = SchedulerActions(
-            start=self.start,
-            free=lambda builder: free_on[builder.name],
-            answers=lambda builder: builder.name not in self.dead,
-            notify=self.messages.append,
-            clock=lambda: self.now,
-        )
-        builders = [(make_builder(name, machine=machine or name), jobs) for name in names]
-        scheduler = BuilderScheduler([*layers, *tasks], [*layers, *early], builders, actions, early)
-        return {result.cell: result for result in scheduler.results()}
+    def bake_layers(self, builds, _notify):
+        failures = self.fleet.bake(self.builder.name, builds, lambda build: "+".join(name for name, _ in build.keys))
+        if not failures:
+            self.fleet.layers |= {key for build in builds for key in build.keys}
+        return failures
+
+    def bake_cells(self, cells, _notify):
+        failures = self.fleet.bake(self.builder.name, cells, lambda cell: cell.name)
+        if failures:
+            return BakeProduct(failures=failures)
+        self.fleet.images |= {cell.plan.inputs for cell in cells}
+        return BakeProduct(images={cell.name: True for cell in cells})
+
+    def run(self, cell, _notify):
+        image = build_command.Image(tag="t", digest="sha256:0", size=1, built=self.built)
+        return CellResult(cell=str(cell), status=CellStatus.BUILT, seconds=1, image=image)
 
 
 class FakeRegistryClient:

@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from knowngood.cli import builder_arguments, shared_arguments
@@ -112,7 +112,7 @@ def build_cells(arguments: argparse.Namespace, *, suite: SuiteStep | None) -> An
             return _command_for_cell(arguments, cell, suite)
 
         if builder_run:
-            results += builder_arguments.run_on_builders(arguments, builder_run, cells, command_for)
+            results += builder_arguments.run_on_builders(builder_run, cells, arguments.jobs)
         elif engine:
             results += _local_results(project, cells, options, engine, command_for, arguments.jobs)
     codes = [*(item.error.exit_code for item in results if item.error), *compile_codes]
@@ -181,7 +181,7 @@ def _local_results(  # noqa: PLR0913, PLR0917
     cells: Sequence[Cell],
     options: PipelineOptions,
     engine: Engine,
-    command_for: builder_arguments.CommandForCell,
+    command_for: Callable[[str], list[str]],
     most_jobs: int | None,
 ) -> Iterator[CellResult]:
     """Yield the result of each cell when it is ready. Cells that build layers for others come first."""

@@ -64,7 +64,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     shared_arguments.add_insecure(parser)
     parser.add_argument("--dry-run", action="store_true", help="print the exact commands and do nothing")
-    builder_arguments.add_builder_arguments(parser, layers=False)
+    builder_arguments.add_builder_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> Answer:
@@ -103,20 +103,22 @@ def compile_wheels(
             engine = container_engine.ensure_engine(notify=notify)
         return _compile_one_by_one(_local_compiler(project, engine, options), wheel_orders)
     if len(builder_run.builders) == 1:
-        return _compile_one_by_one(_builder_compiler(builder_run, options), wheel_orders)
+        return _compile_one_by_one(_builder_compiler(builder_run, options, builder_run.builders[0]), wheel_orders)
     with report_progress("builders") as notify:
         return builder_compile.compile_on_builders(
             builder_run,
             wheel_orders,
-            lambda builder, request: _command_for_wheel(builder_run, options, builder, request),
+            lambda builder, request, step: (
+                _builder_compiler(builder_run, options, builder).run(request, step).document()
+            ),
             options.memory_each,
             notify,
         )
 
 
-def _builder_compiler(run: BuilderRun, options: CompileOptions, *, measure: bool = True) -> Compiler:
-    """Return the compiler on the first builder; without `measure`, it counts on the builder's known limits."""
-    builder_pipeline = run.pipeline(run.builders[0])
+def _builder_compiler(run: BuilderRun, options: CompileOptions, builder: Builder, *, measure: bool = True) -> Compiler:
+    """Return the compiler on a builder; without `measure`, it counts on the builder's known limits."""
+    builder_pipeline = run.pipeline(builder)
     place = BuilderCompilePlace(pipeline=builder_pipeline, measure=measure)
     return Compiler(line=builder_pipeline, options=options, place=place)
 
@@ -144,29 +146,12 @@ def _compile_one_by_one(compiler: Compiler, wheel_orders: Sequence[WheelRequest]
     return documents
 
 
-def _command_for_wheel(
-    builder_run: BuilderRun, options: CompileOptions, builder: Builder, one: WheelRequest
-) -> list[str]:
-    """Return the words of the command line for one wheel on one builder."""
-    what = ["--package", f"{one.package}=={one.version}"]
-    if one.sdist:
-        what = ["--sdist", f"{one.sdist.path}#sha256={one.sdist.sha256}"]
-    registry = builder_run.registry.client
-    argv = ["compile", str(one.cell), *what, "--wheelhouse", str(options.wheelhouse)]
-    argv += ["--memory-per-job", f"{options.memory_each >> 20}M"]
-    argv += ["--jobs", str(options.jobs)] if options.jobs else []
-    argv += ["--wheels", str(options.wheels)] if options.wheels else []
-    argv += ["--renew"] if options.renew else []
-    argv += ["--builder", builder.name, "--to", str(registry.repository), "--network", builder_run.network]
-    return [*argv, "--insecure"] if registry.insecure else argv
-
-
 def dry_run_wheel_commands(
     project: Project, builder_run: BuilderRun | None, wheel_orders: Sequence[WheelRequest], options: CompileOptions
 ) -> list[str]:
     """Return the commands that compiling the ordered wheels would run."""
     if builder_run:
-        compiler = _builder_compiler(builder_run, options, measure=False)
+        compiler = _builder_compiler(builder_run, options, builder_run.builders[0], measure=False)
     else:
         compiler = _local_compiler(project, dry_run.dry_run_engine(), options)
     return [

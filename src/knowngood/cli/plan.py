@@ -17,7 +17,7 @@ from knowngood.core.errors import KnowngoodError, UsageError
 from knowngood.core.formatting import format_bytes, format_table
 from knowngood.engine import container_engine
 from knowngood.engine.container_engine import Engine
-from knowngood.images import build_survey, dockerfile, dry_run, matrix_plan, pipeline
+from knowngood.images import bake_file, build_survey, dockerfile, dry_run, matrix_plan, pipeline
 from knowngood.images.matrix_plan import CellPlan, LayerPlan, MatrixPlan, PlanAction
 from knowngood.lock import wheelhouse
 from knowngood.project.checkout import MATRIX_FILE, Project, find_project
@@ -108,7 +108,7 @@ def _for_ci(arguments: argparse.Namespace, project: Project, cells: list[Cell]) 
     ordered = matrix_plan.order_cells(list(build_survey.survey_cells(project, cells, None)), matrix_plan.Holdings())
     if kind == "bake":
         commands = _build_commands(arguments, project, [item.cell for item in ordered])
-        document = ci_formats.bake_file(commands)
+        document = bake_file.render_bake_file(commands)
         return Answer(0, document, json.dumps(document, indent=2))
     limits = {
         "github": ci_formats.GITHUB_LIMIT,

@@ -24,7 +24,7 @@ from knowngood.project.checkout import Project, find_project
 from knowngood.smoke import predictions, suite_run
 
 _BUILDING = ("wheelhouse", "locked", "jobs", "record", "compile", "published", "insecure")
-_ON_BUILDERS = ("builder", "to", "network", "layers")
+_ON_BUILDERS = ("builder", "to", "network")
 REFUSED_WITH_ON = (*_BUILDING, *_ON_BUILDERS)
 """Arguments that only matter when this command builds the images."""
 REFUSED_WITH_HERE = (*REFUSED_WITH_ON, "select", "all", "again", "no_wait", "dry_run")

@@ -35,6 +35,8 @@ class Builder:
     memory: int | None = None
     """Bytes of memory of the machine; `None` when they are not known."""
     processors: int | None = None
+    bake_has_allow: bool = False
+    """Whether its `bake` has the option `--allow`: it then refuses the host's network without it."""
     has_bridge: bool = True
     """Whether build steps can have a network of their own; without it they use the host's network."""
 

@@ -11,7 +11,7 @@ import shlex
 import shutil
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,21 +22,20 @@ from knowngood.core import local_files
 from knowngood.core.cell import Cell
 from knowngood.core.errors import KnowngoodError, MissingError
 from knowngood.core.notify import Notify
-from knowngood.executors import builder_commands, builder_discovery
+from knowngood.executors import builder_commands
 from knowngood.executors.builder import Builder
+from knowngood.executors.builder_crew import NO_BUILDER_LEFT, BuilderCrew, BuilderLostError
 from knowngood.executors.builder_pipeline import AddedStages, BuilderPipeline
-from knowngood.executors.builder_run import UNKNOWN_BYTES, BuilderRun
-from knowngood.executors.builder_scheduler import BuilderScheduler, SchedulerActions
-from knowngood.images import build_command, task_crew
-from knowngood.images.cell_tasks import BuildTask, CellResult, CellStatus, MachineResources
+from knowngood.executors.builder_run import BuilderRun
+from knowngood.images import build_command
 from knowngood.images.dry_run import RUN_FOLDER
 from knowngood.wheels import compile_inside, compile_recipe, compile_request
 from knowngood.wheels.compile_request import CompileCapacity, CompileOutcome, CompilePlan, WheelRequest
 
 WheelDocument = Mapping[str, Any]
 """What `knowngood compile --json` states about a wheel."""
-CommandForWheel = Callable[[Builder, WheelRequest], Sequence[str]]
-"""Gives the words of the command line that compiles a wheel on a builder."""
+CompileWheel = Callable[[Builder, WheelRequest, Notify], WheelDocument]
+"""Compiles a wheel on a builder; raises `KnowngoodError`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,34 +141,18 @@ def _compile_stages(planned: CompilePlan) -> AddedStages:
     )
 
 
-class _CompileProcess(task_crew.TaskProcess):
-    """A compile in a process of its own; the wheel's document goes into `documents`."""
-
-    def __init__(self, task: str, argv: Sequence[str], root: Path, documents: dict[str, WheelDocument]) -> None:
-        super().__init__(task, argv, root)
-        self._task, self._documents = task, documents
-
-    def _parse_result(self, document: Any) -> CellResult:
-        (wheel,) = document["wheels"]
-        self._documents[self._task] = wheel
-        if "error" not in wheel:
-            return CellResult(cell=self._task, status=CellStatus.BUILT, seconds=wheel["seconds"])
-        error = KnowngoodError(wheel["error"])
-        error.exit_code = wheel["exit"]
-        return CellResult(cell=self._task, status=CellStatus.FAILED, seconds=0, error=error)
-
-
 def compile_on_builders(
     run: BuilderRun,
     requests: Sequence[WheelRequest],
-    command_for: CommandForWheel,
+    compile_wheel: CompileWheel,
     memory_each: int,
     notify: Notify,
 ) -> list[WheelDocument]:
     """Return the document of each requested wheel, in the order of the requests.
 
-    A wheel that several cells can use is compiled once. A builder compiles one wheel at a time, with all of its
-    processors. `memory_each` is the memory in bytes that one compiler needs at least.
+    A wheel that several cells can use is compiled once. A machine compiles one wheel at a time, with all of its
+    processors. A wheel whose builder is lost, or lacks something, goes to another builder. `memory_each` is the memory
+    in bytes that one compiler needs at least.
 
     Raises:
         MissingError: no builder reports its free memory.
@@ -180,44 +163,87 @@ def compile_on_builders(
         cell = request.cell
         base = run.project.matrix.entry(cell).base
         groups[(request.package, request.version, cell.gpu, cell.cuda, cell.torch, cell.python, base)].append(request)
-    requests_of = {f"{group[0].package} {group[0].version} for {group[0].cell}": group for group in groups.values()}
-    compiled: dict[str, WheelDocument] = {}
 
-    def start_task(task: BuildTask, builder: Builder) -> task_crew.RunningTask:
-        argv = command_for(builder, requests_of[task.cell][0])
-        return _CompileProcess(task.cell, argv, run.project.root, compiled)
-
-    def free_resources(builder: Builder) -> MachineResources:
-        # A compile uses all processors of its machine. With less than twice `memory_each`, no second one starts.
-        memory = min(capacities[builder.name].memory, 2 * memory_each - 1)
-        return MachineResources(memory=memory, disk=UNKNOWN_BYTES)
-
-    def parallel_compilers(name: str) -> int:
-        capacity = capacities[name]
+    def parallel_compilers(builder: Builder) -> int:
+        capacity = capacities[builder.name]
         return compile_recipe.jobs_that_fit(capacity.processors, capacity.memory, memory_each)
 
-    builders = {builder.name: builder for builder in run.builders}
-    strongest_first = [(builders[name], 1) for name in sorted(capacities, key=parallel_compilers, reverse=True)]
-    tasks = [BuildTask(cell=name, need=MachineResources(memory=memory_each, disk=0)) for name in requests_of]
-    actions = SchedulerActions(
-        start=start_task, free=free_resources, answers=builder_discovery.builder_answers, notify=notify
-    )
-    documents: dict[WheelRequest, WheelDocument] = {}
-    for result in BuilderScheduler(tasks, (), strongest_first, actions).results():
-        documents |= _request_documents(requests_of[result.cell], result, compiled)
+    def compile_first(builder: Builder, group: _WheelGroup) -> WheelDocument:
+        notify(f"{group[0].package} {group[0].version} for {group[0].cell} goes to {builder.name}")
+        return compile_wheel(builder, group[0], lambda step: notify(f"on {builder.name}: {step}"))
+
+    builders = [builder for builder in run.builders if builder.name in capacities]
+    builders.sort(key=parallel_compilers, reverse=True)
+    enough = [builder for builder in builders if capacities[builder.name].memory >= memory_each]
+    crew: BuilderCrew[_WheelGroup, WheelDocument, _WheelAnswer]
+    crew = BuilderCrew(builders, compile_first, run.stop, notify)
+    queue = _WheelQueue(groups.values())
+
+    def take(builder: Builder) -> _WheelGroup | None:
+        has_enough = builder in enough or not any(other in enough for other in crew.builders)
+        return queue.take(builder) if has_enough else None
+
+    documents = dict([*crew.run(take, queue.settle), *queue.give_up()])
     return [documents[request] for request in requests]
 
 
+_WheelGroup = list[WheelRequest]
+"""The requests for one wheel."""
+_WheelAnswer = tuple[WheelRequest, WheelDocument]
+
+
+class _WheelQueue:
+    """The wheels that wait for a builder, and which builders failed with them."""
+
+    def __init__(self, groups: Iterable[_WheelGroup]) -> None:
+        self._waiting = list(groups)
+        self._failures: dict[WheelRequest, dict[str, KnowngoodError]] = defaultdict(dict)
+        self._notes: dict[WheelRequest, list[str]] = defaultdict(list)
+        self._busy_machines: set[str] = set()
+
+    def take(self, builder: Builder) -> _WheelGroup | None:
+        """Return the next wheel that the builder has not failed with; none while its machine compiles another one."""
+        for group in self._waiting:
+            if builder.machine not in self._busy_machines and builder.name not in self._failures[group[0]]:
+                self._waiting.remove(group)
+                self._busy_machines.add(builder.machine)
+                return group
+        return None
+
+    def settle(
+        self, builder: Builder, group: _WheelGroup, outcome: WheelDocument | KnowngoodError
+    ) -> Iterable[_WheelAnswer]:
+        """Return the documents of a wheel; none if another builder may still compile it."""
+        self._busy_machines.discard(builder.machine)
+        if not isinstance(outcome, KnowngoodError):
+            return _request_documents(group, outcome, self._notes[group[0]])
+        if outcome.exit_code != MissingError.exit_code:
+            return _failed_documents(group, outcome)
+        if isinstance(outcome, BuilderLostError):
+            self._notes[group[0]].append(f"begun by {builder.name}, which stopped answering")
+        else:
+            self._failures[group[0]][builder.name] = outcome
+        self._waiting.insert(0, group)
+        return ()
+
+    def give_up(self) -> Iterator[_WheelAnswer]:
+        """Yield the failures of the wheels that no remaining builder could compile."""
+        for group in self._waiting:
+            error = next(reversed(self._failures[group[0]].values()), MissingError(NO_BUILDER_LEFT))
+            yield from _failed_documents(group, error)
+
+
 def _request_documents(
-    requests: Sequence[WheelRequest], result: CellResult, compiled: Mapping[str, WheelDocument]
-) -> dict[WheelRequest, WheelDocument]:
+    requests: Sequence[WheelRequest], wheel: WheelDocument, notes: Sequence[str]
+) -> list[_WheelAnswer]:
     """Return the documents of the requests for one wheel: it is compiled for the first one, and present for others."""
-    if result.error:
-        return {request: compile_request.failed_wheel_document(request, result.error) for request in requests}
-    wheel = compiled[result.cell]
-    first = {**wheel, "note": "; ".join(filter(None, [wheel["note"], result.note]))}
+    first = {**wheel, "note": "; ".join(filter(None, [wheel["note"], *notes]))}
     present = {**first, "status": str(compile_request.WheelStatus.PRESENT), "seconds": 0.0}
-    return {requests[0]: first} | {request: {**present, "cell": str(request.cell)} for request in requests[1:]}
+    return [(requests[0], first), *((request, {**present, "cell": str(request.cell)}) for request in requests[1:])]
+
+
+def _failed_documents(requests: Sequence[WheelRequest], error: KnowngoodError) -> list[_WheelAnswer]:
+    return [(request, compile_request.failed_wheel_document(request, error)) for request in requests]
 
 
 def _measure_capacities(run: BuilderRun, cell: Cell, notify: Notify) -> dict[str, CompileCapacity]:

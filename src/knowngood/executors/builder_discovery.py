@@ -76,7 +76,9 @@ class _ShortTimeoutEngine(Engine):
 
 def _find_builder_or_reason(name: str, buildx: Sequence[str], notify: Notify) -> Builder | str:
     try:
-        return _find_builder(name, buildx, notify)
+        builder = _find_builder(name, buildx, notify)
+        usage = _run_command([*builder.buildx, "bake", "--help"]).stdout
+        return replace(builder, bake_has_allow="--allow" in usage)
     except KnowngoodError as error:
         return redact_credentials(str(error))
 

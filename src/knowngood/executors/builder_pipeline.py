@@ -1,13 +1,15 @@
-"""The pipeline of a cell on one builder: its images and layers go to the shared registry, and are read from there."""
+"""The pipeline of cells on one builder: its images and layers go to the shared registry, and are read from there."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import threading
+import time
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from knowngood.core import image_record, local_files
@@ -20,17 +22,34 @@ from knowngood.engine.container_engine import Engine
 from knowngood.evidence.run_evidence import Evidence
 from knowngood.executors import builder_commands, builder_discovery
 from knowngood.executors.builder import Builder
-from knowngood.executors.builder_commands import BuilderCommands
-from knowngood.executors.shared_layers import image_inputs_tag, layer_cache_tag, shareable_keys
+from knowngood.executors.builder_commands import BuilderCommands, image_inputs_tag
+from knowngood.executors.builder_crew import BuilderLostError
+from knowngood.executors.shared_layers import CellBuild, LayerBuild, find_shareable_layers
 from knowngood.executors.shared_registry import SharedRegistry
-from knowngood.images import cell_ownership, image_build, pipeline
+from knowngood.images import bake_file, image_build
 from knowngood.images.build_command import CellBuildPlan, Image, ParseStep, parse_build_step
-from knowngood.images.matrix_plan import LayerKey, PlanInput
+from knowngood.images.cell_ownership import CellHeldError, hold_cell
+from knowngood.images.matrix_plan import LayerKey
 from knowngood.images.pipeline import Pipeline
 
+_ANSWER_CHECK_SECONDS = 10.0
+"""Seconds between two checks of whether a builder still answers."""
+_MISSED_ANSWERS = 3
+"""After so many missed answers in a row, a builder counts as lost."""
 
-class BuilderLostError(MissingError):
-    """The builder stopped answering (exit 4)."""
+BuildFailures = dict[str, KnowngoodError]
+"""The builds of a bake that failed, by name; the others were built, or cancelled."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BakeProduct:
+    """What a bake left behind; a build that is in neither of both was cancelled."""
+
+    failures: Mapping[str, KnowngoodError] = field(default_factory=dict)
+    """The builds that failed, by name."""
+    images: Mapping[str, bool] = field(default_factory=dict)
+    """The cells whose image is in the registry, and whether this bake built it."""
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,87 +73,157 @@ class BuilderPipeline(Pipeline):
     """The network of build steps: the same on all builders, because it is a part of BuildKit's cache key."""
     prover: Engine | None = None
     """The engine that runs the suite."""
+    built: bool = False
+    """Whether this run has built the images that the pipeline finds."""
+    stop: threading.Event = field(default_factory=threading.Event)
+    """Ends a build early when it is set."""
 
-    def find_image(self, build_plan: CellBuildPlan) -> Image | None:
-        """Return the plan's image in the registry, whichever builder made it."""
-        return self.registry.find_image(build_plan.inputs)
-
-    def build_image(self, build_plan: CellBuildPlan, notify: Notify) -> Image:
-        """Build the plan's image and push it; other cells can use its new layers afterwards."""
-        cell = build_plan.locked_cell.cell
-        keys = _layer_keys(build_plan)
-        new_keys = self._missing_layers(keys)
-        cache_tag = layer_cache_tag(new_keys[0]) if new_keys else None
-        with local_files.scratch_folder() as folder:
-            commands = self.commands(self.registry.cache_sources(keys), folder)
-            argv = commands.build_image(build_plan, image_inputs_tag(build_plan.inputs), cache_tag)
-            self.run_build(argv, pipeline.cell_log_path(cell, f"build-{self.builder.file_name}"), notify)
-            metadata = json.loads(commands.metadata.read_text(encoding="utf-8"))
-        image = self.registry.tag_pushed_image(build_plan.inputs, str(metadata["containerimage.digest"]))
-        self.registry.tag_cache(new_keys)
-        self._tag_local_image(image, cell, notify)
+    def image(self, build_plan: CellBuildPlan, notify: Notify) -> Image:
+        """Return the plan's image in the registry, whichever builder made it, with its record."""
+        image = super().image(build_plan, notify)
+        if image.built:
+            self._tag_local_image(image, build_plan.locked_cell.cell, notify)
         return image
 
-    def build_layers(self, cell: Cell, names: Sequence[str], notify: Notify) -> None:
-        """Build these layers of a cell into the registry's cache."""
-        locked_cell, _ = self.lock(cell, notify)
-        plan = self.plan(locked_cell, notify)
-        keys = {key[0]: key for key in _layer_keys(plan)}
-        if unknown := [name for name in names if name not in keys]:
-            raise KnowngoodError(
-                f"{locked_cell.cell} has no layer {', '.join(unknown)}; its lock has changed: run it again"
-            )
-        self._build_into_cache(plan, [keys[name] for name in names], notify)
+    def find_image(self, build_plan: CellBuildPlan) -> Image:
+        """Return the plan's image, which `bake_cells` has built; raises `KnowngoodError` if the registry lost it."""
+        image = self.registry.find_image(build_plan.inputs)
+        if image is None:
+            raise KnowngoodError(f"the registry lost the image {image_inputs_tag(build_plan.inputs)}; run it again")
+        return replace(image, built=self.built)
+
+    def bake_cells(self, cells: Sequence[CellBuild], notify: Notify) -> BakeProduct:
+        """Build and push the images of these cells in one bake; other cells can use their new layers afterwards."""
+        failures: BuildFailures = {}
+        with contextlib.ExitStack() as stack:
+            for cell in sorted(cells, key=lambda cell: cell.name):  # in one order, so that no two runs wait in a circle
+                try:
+                    stack.enter_context(hold_cell(cell.name, wait=self.options.wait, notify=notify))
+                except CellHeldError as error:
+                    failures[cell.name] = error
+            inputs = [cell.plan.inputs for cell in cells if cell.name not in failures]
+            earlier = self.registry.find_images(inputs)  # another run may have built some in the meantime
+            missing = [cell for cell in cells if cell.plan.inputs in set(inputs) - earlier]
+            failures |= self._bake_images(missing, notify)
+            images = self.registry.find_images(inputs)
+        return BakeProduct(
+            failures=failures,
+            images={cell.name: cell.plan.inputs not in earlier for cell in cells if cell.plan.inputs in images},
+        )
+
+    def _bake_images(self, cells: Sequence[CellBuild], notify: Notify) -> BuildFailures:
+        existing = self.registry.find_layers(key for cell in cells for key in cell.layers)
+        new_keys: dict[str, list[LayerKey]] = {}
+        for cell in cells:
+            # The caches of images have no results of `RUN`, from which other layers start: they are no foundation.
+            new_keys[cell.name] = [
+                key for key in cell.layers if key not in existing and not builder_commands.is_foundation_layer(key[0])
+            ]
+            existing |= set(new_keys[cell.name])
+        caches = {cell.name: self.registry.cache_sources(cell.layers) for cell in cells}
+
+        def render_commands(folder: Path, secrets: Mapping[str, Path]) -> dict[str, list[str]]:
+            return {
+                cell.name: self.commands(caches[cell.name], folder).build_image(
+                    replace(cell.plan, secrets=secrets), new_keys[cell.name]
+                )
+                for cell in cells
+            }
+
+        digests, failures = self._bake([cell.name for cell in cells], render_commands, notify)
+        for cell in cells if not failures else ():
+            try:
+                self.registry.tag_pushed_image(cell.plan.inputs, digests[cell.name])
+                self.registry.tag_cache(new_keys[cell.name])
+            except KnowngoodError as error:
+                failures[cell.name] = error
+        return failures
+
+    def bake_layers(self, builds: Sequence[LayerBuild], notify: Notify) -> BuildFailures:
+        """Build layers into the registry's caches in one bake."""
+        with contextlib.ExitStack() as stack:
+            for name in sorted(build.name for build in builds):
+                stack.enter_context(hold_cell(name, wait=True, notify=notify))
+            missing = [build for build in builds if self.registry.find_layers(build.keys) != set(build.keys)]
+            caches = {build.name: self.registry.cache_sources(build.cell.layers) for build in missing}
+
+            def render_commands(folder: Path, secrets: Mapping[str, Path]) -> dict[str, list[str]]:
+                commands = {}
+                for build in missing:
+                    plan = build.cell.plan
+                    text = builder_commands.render_layers_dockerfile(
+                        plan.dockerfile.read_text(encoding="utf-8"), plan.locked_cell.layers, build.keys
+                    )
+                    derived = replace(plan, dockerfile=folder / f"Dockerfile.{build.name}", secrets=secrets)
+                    derived.dockerfile.write_text(text, encoding="utf-8")
+                    commands[build.name] = self.commands(caches[build.name], folder).build_layers(derived, build.keys)
+                return commands
+
+            _, failures = self._bake([build.name for build in missing], render_commands, notify)
+            for build in missing if not failures else ():
+                self.registry.tag_cache(build.keys)
+            return failures
 
     def build_missing_layers(self, plan: CellBuildPlan, notify: Notify) -> None:
         """Build those layers of a cell that are not in the registry's cache, the foundation first."""
-        keys = _layer_keys(plan)
-        foundation = [key for key in keys if builder_commands.is_foundation_layer(key[0])]
-        for part in (foundation, [key for key in keys if key not in foundation]):
-            self._build_into_cache(plan, self._missing_layers(part), notify)
+        layers = find_shareable_layers(plan, plan.dockerfile.read_text(encoding="utf-8"))
+        cell = CellBuild(request=plan.locked_cell.cell, plan=plan, layers=layers)
+        existing = self.registry.find_layers(layers)
+        foundation = [key for key in layers if builder_commands.is_foundation_layer(key[0])]
+        for part in (foundation, [key for key in layers if key not in foundation]):
+            if keys := tuple(key for key in part if key not in existing):
+                for error in self.bake_layers([LayerBuild(cell=cell, keys=keys)], notify).values():
+                    raise error
+
+    def _bake(
+        self,
+        names: Sequence[str],
+        render_commands: Callable[[Path, Mapping[str, Path]], Mapping[str, Sequence[str]]],
+        notify: Notify,
+    ) -> tuple[dict[str, str], BuildFailures]:
+        """Run the commands in one bake, and return the digests of images, or which builds failed.
+
+        `render_commands` returns a command of `buildx build` for each name, given a folder for files and the secrets.
+        If the output does not name the build that failed, the failure counts for all of them.
+        """
+        if not names:
+            return {}, {}
+        log = local_files.cache_folder() / "logs" / names[0] / f"build-{self.builder.file_name}.log"
+        log.unlink(missing_ok=True)
+        with local_files.scratch_folder() as folder:
+            commands = self.commands((), folder)
+
+            def bake(secrets: Mapping[str, Path]) -> None:
+                for name, document in commands.bake_files(render_commands(folder, secrets)).items():
+                    (folder / name).write_text(json.dumps(document, indent=1), encoding="utf-8")
+                self.run_build(commands.bake(), log, notify)
+
+            try:
+                image_build.work_with_secrets(bake, notify)
+            except BuilderLostError:
+                raise
+            except KnowngoodError as error:
+                target = bake_file.parse_failed_target(log.read_text(encoding="utf-8")) if log.exists() else None
+                failed = [name for name in names if bake_file.dotless_name(name) == target]
+                return {}, dict.fromkeys(failed or names, error)
+            metadata = json.loads(commands.metadata.read_text(encoding="utf-8"))
+        built = {name: metadata.get(bake_file.dotless_name(name), {}) for name in names}
+        return {name: str(item.get("containerimage.digest")) for name, item in built.items()}, {}
 
     def export_files(self, plan: CellBuildPlan, stages: AddedStages, out: Path, log: Path, notify: Notify) -> None:
         """Build stages after those of a cell's Dockerfile, and write the files of their target to the folder `out`."""
+        dockerfile = plan.dockerfile.read_text(encoding="utf-8")
 
-        def build(plan_with_secrets: CellBuildPlan) -> None:
-            text = f"{plan.dockerfile.read_text(encoding='utf-8')}\n{stages.text}"
+        def build(secrets: Mapping[str, Path]) -> None:
             contexts = {**plan.contexts, **stages.contexts}
             with local_files.scratch_folder() as folder:
-                derived = replace(plan_with_secrets, dockerfile=_write_dockerfile(folder, text), contexts=contexts)
-                commands = self.commands(self.registry.cache_sources(_layer_keys(plan)), folder)
+                derived = replace(plan, dockerfile=folder / "Dockerfile", contexts=contexts, secrets=secrets)
+                derived.dockerfile.write_text(f"{dockerfile}\n{stages.text}", encoding="utf-8")
+                commands = self.commands(self.registry.cache_sources(find_shareable_layers(plan, dockerfile)), folder)
                 argv = commands.export_files(derived, stages.target, uuid.uuid4().hex, out)
                 self.run_build(argv, log, notify, builder_commands.parse_compile_step)
 
-        image_build.work_with_secrets(plan, build, notify)
-
-    def _missing_layers(self, keys: Sequence[LayerKey]) -> list[LayerKey]:
-        caches = self.registry.find_caches(keys)
-        return [key for key in keys if layer_cache_tag(key) not in caches]
-
-    def _build_into_cache(self, plan: CellBuildPlan, keys: Sequence[LayerKey], notify: Notify) -> None:
-        if not keys:
-            return
-        with cell_ownership.hold_cell(layer_cache_tag(keys[0]), wait=True, notify=notify):
-            if len(self.registry.find_caches(keys)) == len(keys):  # another run has built them
-                return
-            image_build.work_with_secrets(
-                plan, lambda with_secrets: self._run_layers(with_secrets, keys, notify), notify
-            )
-            self.registry.tag_cache(keys)
-
-    def _run_layers(self, plan: CellBuildPlan, keys: Sequence[LayerKey], notify: Notify) -> None:
-        names = [name for name, _ in keys]
-        stage_names = {layer.name: builder_commands.layer_stage_name(layer) for layer in plan.locked_cell.layers}
-        stages = [stage_names.get(name, name.partition("-")[0]) for name in names]
-        text = builder_commands.render_layers_dockerfile(plan.dockerfile.read_text(encoding="utf-8"), stages)
-        with local_files.scratch_folder() as folder:
-            derived = replace(plan, dockerfile=_write_dockerfile(folder, text))
-            commands = self.commands(self.registry.cache_sources(_layer_keys(plan)), folder)
-            argv = commands.build_layers(
-                derived, layer_cache_tag(keys[0]), foundation=builder_commands.VENV_STAGE in names
-            )
-            log = local_files.cache_folder() / "logs" / f"layer-{names[0]}" / f"build-{self.builder.file_name}.log"
-            self.run_build(argv, log, notify)
+        image_build.work_with_secrets(build, notify)
 
     def take_record(self, image: Image, build_plan: CellBuildPlan) -> ImageRecord:
         """Return the record of an image in the registry."""
@@ -158,28 +247,31 @@ class BuilderPipeline(Pipeline):
         pulled = replace(image, tag=f"knowngood:{cell}")
         return Pipeline.prove(replace(self, engine=self.prover), cell, pulled, earlier, notify)
 
-    def commands(self, caches: Sequence[str], folder: Path) -> BuilderCommands:
-        """Return the commands for the builder, which read from these caches; buildx writes its metadata to `folder`."""
+    def commands(self, caches: Iterable[str], folder: Path) -> BuilderCommands:
+        """Return the commands for the builder, which read from these caches; their files are in `folder`."""
         return BuilderCommands(
             builder=self.builder,
             repository=self.registry.client.repository,
             network=self.network,
-            caches=caches,
-            metadata=folder / "metadata.json",
+            caches=tuple(caches),
+            folder=folder,
         )
 
     def run_build(
         self, argv: Sequence[str], log: Path, notify: Notify, parse_step: ParseStep = parse_build_step
     ) -> None:
-        """Run a build on the builder.
+        """Run a build on the builder, which is asked every ten seconds whether it still answers.
 
         Raises:
             BuilderLostError: the build failed, and the builder does not answer.
         """
         log.parent.mkdir(parents=True, exist_ok=True)
-        env = {**os.environ, **self.builder.env}
+        env = {**os.environ, **self.builder.env, **builder_commands.BAKE_ENVIRONMENT}
+        check = _AnswerCheck(self.builder, self.stop)
         try:
-            image_build.run_buildx(argv, env, log=log, notify=notify, parse_step=parse_step)
+            image_build.run_buildx(
+                argv, env, log=log, notify=notify, parse_step=parse_step, should_stop=check.should_stop
+            )
         except KnowngoodError as error:
             if builder_discovery.builder_answers(self.builder):
                 raise
@@ -196,16 +288,15 @@ class BuilderPipeline(Pipeline):
             notify(f"loaded as knowngood:{cell}")
 
 
-def _write_dockerfile(folder: Path, text: str) -> Path:
-    path = folder / "Dockerfile"
-    path.write_text(text, encoding="utf-8")
-    return path
+class _AnswerCheck:
+    """Decides during a build whether it is to be stopped: the run ends, or the builder no longer answers."""
 
+    def __init__(self, builder: Builder, stop: threading.Event) -> None:
+        self._builder, self._stop = builder, stop
+        self._last, self._missed = time.monotonic(), 0
 
-def _layer_keys(plan: CellBuildPlan) -> tuple[LayerKey, ...]:
-    """Return the layers of a cell that builders can share: none, if a project's own template has other stages."""
-    text = plan.dockerfile.read_text(encoding="utf-8")
-    if not builder_commands.has_stages(text, (builder_commands.VENV_STAGE, builder_commands.SUITE_STAGE)):
-        return ()
-    locked_cell = plan.locked_cell
-    return shareable_keys(PlanInput(cell=str(locked_cell.cell), layers=locked_cell.layers, shape=plan.shape))
+    def should_stop(self) -> bool:
+        if not self._stop.is_set() and time.monotonic() > self._last + _ANSWER_CHECK_SECONDS:
+            self._missed = 0 if builder_discovery.builder_answers(self._builder) else self._missed + 1
+            self._last = time.monotonic()
+        return self._stop.is_set() or self._missed >= _MISSED_ANSWERS

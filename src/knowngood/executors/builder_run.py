@@ -2,43 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import shlex
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+import threading
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from knowngood.core.cell import Cell, parse_cell
-from knowngood.core.errors import KnowngoodError
+from knowngood.core.errors import KnowngoodError, error_from_os
 from knowngood.core.notify import Notify
 from knowngood.engine.container_engine import Engine
-from knowngood.executors import builder_commands, builder_discovery
+from knowngood.executors import builder_commands, builder_discovery, shared_layers
 from knowngood.executors.builder import Builder
 from knowngood.executors.builder_pipeline import BuilderPipeline
-from knowngood.executors.builder_scheduler import BuilderScheduler, SchedulerActions
-from knowngood.executors.shared_layers import (
-    image_inputs_tag,
-    layer_cache_tag,
-    plan_early_layers,
-    plan_shared_layers,
-    shareable_keys,
-    task_after_layers,
-)
+from knowngood.executors.builder_rounds import BuilderRounds
+from knowngood.executors.shared_layers import CellBuild, LayerBuild, find_shareable_layers
 from knowngood.executors.shared_registry import SharedRegistry
-from knowngood.images import build_survey, matrix_plan, task_crew
-from knowngood.images.cell_tasks import BuildTask, CellResult, CellStatus, MachineResources
+from knowngood.images import build_survey, task_crew
+from knowngood.images.cell_tasks import MEMORY_TO_BUILD, CellResult, CellStatus
 from knowngood.images.dockerfile import render_dockerfile
 from knowngood.images.dry_run import RUN_FOLDER, dry_build_plan
-from knowngood.images.matrix_plan import Holdings, LayerKey, PlanInput
+from knowngood.images.matrix_plan import LayerKey
 from knowngood.images.pipeline import PipelineOptions
 from knowngood.project.checkout import Project
 
-UNKNOWN_BYTES = 10**15
-"""The bytes of memory or disk to assume where the amount is not known."""
+MOST_TARGETS = 8
+"""The most targets in one bake by default: when one of them fails, the others are cancelled."""
 _MEMORY_SHARE = 0.9
 """The part of a machine's memory that builds may take."""
-
-TaskCommand = Callable[[Builder, Cell, Sequence[str]], Sequence[str]]
-"""Gives the words of the command line that builds a cell, or the named layers of it, on a builder."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,110 +45,107 @@ class BuilderRun:
     """The network of build steps."""
     prover: Engine | None
     """The engine that runs the suite; `None` for a run that only builds."""
+    stop: threading.Event = field(default_factory=threading.Event)
+    """Ends all builds early when it is set."""
 
     def pipeline(self, builder: Builder) -> BuilderPipeline:
         """Return the pipeline on one of the builders."""
         engine = builder_discovery.engine_from_builder(builder)
-        return BuilderPipeline(self.project, self.options, engine, builder, self.registry, self.network, self.prover)
-
-    def build_cells(
-        self, cells: Sequence[Cell], command_for: TaskCommand, *, jobs: int | None, notify: Notify
-    ) -> Iterator[CellResult]:
-        """Yield the result of each cell when it is ready. Each task runs in a process of its own.
-
-        `jobs` is the number of tasks at once on each builder; by default it follows from the builder's processors.
-        """
-        cell_of = build_survey.survey_cells(self.project, cells, self.options.wheelhouse)
-        local = build_survey.survey_holdings(self.project, None)
-        holdings = self.registry.find_holdings(list(cell_of), local)
-        inputs = matrix_plan.order_cells(list(cell_of), holdings)
-        shared_jobs = plan_shared_layers(inputs, holdings, self._has_layer_stages)
-        shared = frozenset(key for job in shared_jobs for key in job.keys)
-        early_jobs = plan_early_layers(inputs, holdings, shared, self._has_layer_stages)
-        cell_tasks = {task_after_layers(item, holdings, shared, prove=self.options.prove): item for item in inputs}
-        layer_tasks = {job.task: job for job in (*shared_jobs, *early_jobs)}
-        cell_named = {item.cell: cell for item, cell in cell_of.items()}
-
-        def start_task(task: BuildTask, builder: Builder) -> task_crew.RunningTask:
-            if job := layer_tasks.get(task):
-                argv = command_for(builder, cell_named[job.cell], job.names)
-                return task_crew.TaskProcess(task.cell, argv, self.project.root)
-            item = cell_tasks[task]
-            cell = cell_of[item]
-            exists = item.shape is not None and item.shape.inputs in holdings.images
-            if exists and not self.options.prove:  # so quick that it needs no process
-                return task_crew.FinishedTask(self.pipeline(builder).run(cell, notify))
-            return task_crew.TaskProcess(task.cell, command_for(builder, cell, ()), self.project.root)
-
-        actions = SchedulerActions(
-            start=start_task, free=free_resources, answers=builder_discovery.builder_answers, notify=notify
+        return BuilderPipeline(
+            self.project,
+            self.options,
+            engine,
+            builder,
+            registry=self.registry,
+            network=self.network,
+            prover=self.prover,
+            stop=self.stop,
         )
-        builders = [(builder, jobs or task_crew.suggest_jobs(builder.processors or 1)) for builder in self.builders]
-        if shared_jobs:
-            count = sum(len(job.names) for job in shared_jobs)
-            layers = f"{count} layers are" if count > 1 else "1 layer is"
-            notify(f"{layers} in several cells, and built once before them")
-        tasks = [*(job.task for job in shared_jobs), *cell_tasks]
-        early_tasks = [job.task for job in early_jobs]
-        return BuilderScheduler(tasks, layer_tasks, builders, actions, early_tasks).results()
+
+    def build_cells(self, cells: Sequence[Cell], *, jobs: int | None, notify: Notify) -> Iterator[CellResult]:
+        """Yield the result of each cell when it is ready.
+
+        `jobs` is the most builds at once on each builder; by default it follows from the builder's memory.
+        """
+        line = self.pipeline(self.builders[0])
+        builds: dict[str, CellBuild] = {}
+        for cell in cells:
+            try:
+                locked_cell, _ = line.lock(cell, notify)
+                plan = line.plan(locked_cell, notify)
+            except (KnowngoodError, OSError) as error:
+                failure = error if isinstance(error, KnowngoodError) else error_from_os(error)
+                if failure is None:
+                    raise
+                yield CellResult(cell=str(cell), status=CellStatus.FAILED, seconds=0, error=failure)
+                continue
+            layers = find_shareable_layers(plan, plan.dockerfile.read_text(encoding="utf-8"))
+            build = CellBuild(request=cell, plan=plan, layers=layers)
+            builds.setdefault(build.name, build)  # a twin may replace several cells
+        room = {builder.name: builds_at_once(builder, self.builders, jobs) for builder in self.builders}
+        pipelines = {builder.name: self.pipeline(builder) for builder in self.builders}
+        rounds = BuilderRounds(builds.values(), room, pipelines, self.stop, notify)
+        with contextlib.closing(rounds.results()) as results:
+            yield from results
 
     def dry_run_commands(self, cells: Sequence[Cell]) -> list[str]:
-        """Return the commands for the first builder, as if nothing was built before; other builders get the same."""
-        inputs = matrix_plan.order_cells(
-            list(build_survey.survey_cells(self.project, cells, self.options.wheelhouse)), Holdings()
-        )
-        shared_jobs = plan_shared_layers(inputs, Holdings(), self._has_layer_stages)
-        shared = {key for job in shared_jobs for key in job.keys}
-        pipeline = self.pipeline(self.builders[0])
-        lines = []
-
-        def commands_with(caches: Sequence[LayerKey]) -> builder_commands.BuilderCommands:
-            return pipeline.commands([layer_cache_tag(key) for key in caches], RUN_FOLDER)
-
-        for job in shared_jobs:
-            names = ", ".join(job.names)
-            lines.append(f"# $KNOWNGOOD_TMP/Dockerfile: that of {job.cell}, and a last stage with only {names}")
-            plan = replace(dry_build_plan(pipeline, parse_cell(job.cell)), dockerfile=RUN_FOLDER / "Dockerfile")
-            commands = commands_with(sorted(job.after))
-            argv = commands.build_layers(plan, layer_cache_tag(job.keys[0]), foundation=not job.after)
-            lines.append(shlex.join(argv))
-        for item in inputs:
+        """Return the commands as if nothing was built before and one builder, the first one, did everything at once."""
+        lines: list[str] = []
+        line = self.pipeline(self.builders[0])
+        builds = []
+        for item in build_survey.survey_cells(self.project, cells, self.options.wheelhouse):
             problem = item.missing_wheel or item.lock_problem
-            lines.append(f"# {item.cell}: {problem}" if problem else f"# {item.cell}")
+            lines += [f"# {item.cell}: {problem}"] if problem else []
             if item.shape and not item.missing_wheel:
-                cell_plan = dry_build_plan(pipeline, parse_cell(item.cell))
-                keys = shareable_keys(item)
-                own = [key for key in keys if key not in shared]
-                commands = commands_with([key for key in keys if key in shared])
-                cache_tag = layer_cache_tag(own[0]) if own else None
-                lines.append(shlex.join(commands.build_image(cell_plan, image_inputs_tag(cell_plan.inputs), cache_tag)))
-        return lines
+                plan = dry_build_plan(line, parse_cell(item.cell))
+                text = render_dockerfile(plan.locked_cell, self.project.templates)
+                builds.append(
+                    CellBuild(request=parse_cell(item.cell), plan=plan, layers=find_shareable_layers(plan, text))
+                )
+        existing: set[LayerKey] = set()
+        while len(self.builders) > 1 and (layers := shared_layers.plan_layer_builds(builds, existing)):
+            lines.append(self._dry_run_bake(line, layers, existing))
+            existing |= {key for build in layers for key in build.keys}
+        return [*lines, self._dry_run_bake(line, builds, existing)] if builds else lines
 
-    def build_layers(self, cell: Cell, names: Sequence[str], notify: Notify) -> CellResult:
-        """Build these layers of a cell on the first builder."""
-        start, error = time.monotonic(), None
-        try:
-            self.pipeline(self.builders[0]).build_layers(cell, names, notify)
-        except KnowngoodError as failure:
-            error = failure
-        status = CellStatus.FAILED if error else CellStatus.BUILT
-        return CellResult(cell=str(cell), status=status, seconds=time.monotonic() - start, error=error)
+    @staticmethod
+    def _dry_run_bake(
+        line: BuilderPipeline, builds: Sequence[CellBuild] | Sequence[LayerBuild], existing: Collection[LayerKey]
+    ) -> str:
+        """Return the commands of one bake: those that write its files, and `buildx bake`."""
+        lines, commands = [], {}
+        for build in builds:
+            cell = build.cell if isinstance(build, LayerBuild) else build
+            caches = [builder_commands.layer_cache_tag(key) for key in cell.layers if key in existing]
+            one = line.commands(caches, RUN_FOLDER)
+            if isinstance(build, LayerBuild):
+                names = ", ".join(name for name, _ in build.keys)
+                plan = replace(cell.plan, dockerfile=RUN_FOLDER / f"Dockerfile.{build.name}")
+                lines.append(f"# {plan.dockerfile}: that of {cell.name}, and a last stage with only {names}")
+                commands[build.name] = one.build_layers(plan, build.keys)
+            else:
+                new_keys = [key for key in cell.layers if key not in existing]
+                commands[build.name] = one.build_image(cell.plan, new_keys)
+        bake = line.commands((), RUN_FOLDER)
+        for name, document in bake.bake_files(commands).items():
+            lines.append(f"cat > {RUN_FOLDER / name} <<'END'\n{json.dumps(document, indent=1)}\nEND")
+        return "\n".join([*lines, shlex.join(bake.bake())])
 
-    def _has_layer_stages(self, item: PlanInput) -> bool:
-        locked_cell = self.project.tree.load(parse_cell(item.cell))
-        if locked_cell is None:
-            return False
-        stages = {builder_commands.VENV_STAGE, builder_commands.SUITE_STAGE}
-        stages |= set(map(builder_commands.layer_stage_name, locked_cell.layers))
-        return builder_commands.has_stages(render_dockerfile(locked_cell, self.project.templates), stages)
 
+def builds_at_once(builder: Builder, builders: Sequence[Builder], jobs: int | None) -> int:
+    """Return how many builds the memory of the builder's machine allows at once, at most `jobs`.
 
-def free_resources(builder: Builder) -> MachineResources:
-    """Return what the builder's machine has left: memory and disk of this machine, the total memory of another one."""
+    Builders on one machine share its memory. If the memory is not known, `jobs` decides alone, and without it one build
+    runs at a time.
+    """
+    sharing = max(1, sum(other.machine == builder.machine for other in builders))
     if builder.host.startswith("unix://"):
-        return task_crew.measure_free_resources(builder_discovery.engine_from_builder(builder))
-    memory = int(builder.memory * _MEMORY_SHARE) if builder.memory else UNKNOWN_BYTES
-    return MachineResources(memory=memory, disk=UNKNOWN_BYTES)
+        memory = task_crew.measure_free_resources(builder_discovery.engine_from_builder(builder)).memory
+    elif builder.memory:
+        memory = int(builder.memory * _MEMORY_SHARE)
+    else:
+        return jobs or 1
+    return max(1, min(jobs or MOST_TARGETS, memory // sharing // MEMORY_TO_BUILD))
 
 
 def choose_network(builders: Sequence[Builder]) -> str:

@@ -1,139 +1,121 @@
-"""The layers that builders share: which are built before the cells, in which order, and under which tags. Pure.
-
-Layers that several cells have are built once, before these cells. In the registry, an image has a tag with the digest
-of its inputs, and the cache of a layer has a tag with the layer's name and inputs. A tag names everything that shapes
-the bytes, so all builders that need the same bytes find them under the same tag.
-"""
+"""What builders build: cells, and before them the layers that several cells have. How it is divided. Pure."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
-from knowngood.executors.builder_commands import is_foundation_layer
-from knowngood.images.cell_tasks import (
-    DISK_PER_BYTE,
-    LARGE_LAYER,
-    MEMORY_TO_BUILD,
-    BuildTask,
-    MachineResources,
-    task_for_cell,
-)
-from knowngood.images.matrix_plan import Holdings, LayerKey, PlanInput, layers_to_build
-from knowngood.registry.image_reference import TAG_HASH_DIGITS, TAG_LENGTH_LIMIT
+from knowngood.core.cell import Cell
+from knowngood.executors import builder_commands
+from knowngood.images.build_command import CellBuildPlan
+from knowngood.images.cell_tasks import LARGE_LAYER
+from knowngood.images.matrix_plan import LayerKey
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayerJob:
-    """Layers that are built before the cells that have them."""
+class CellBuild:
+    """A cell whose image is to be built."""
 
-    cell: str
+    request: Cell
+    """The cell that was asked for; its twin may be built in its place."""
+    plan: CellBuildPlan
+    layers: Mapping[LayerKey, int]
+    """The layers that builders can share, with the bytes of the wheels in each."""
+
+    @property
+    def name(self) -> str:
+        """The id of the cell that is built."""
+        return str(self.plan.locked_cell.cell)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all wheels: every builder unpacks the whole image, whoever made its layers."""
+        return sum(self.layers.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerBuild:
+    """Layers of several cells, built before these cells into one cache."""
+
+    cell: CellBuild
     """A cell that has all of these layers; its Dockerfile makes them."""
     keys: tuple[LayerKey, ...]
-    after: frozenset[LayerKey] = frozenset()
-    """Layers that other jobs build first."""
-    size: int = 0
-    """Bytes of the wheels in the layers."""
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the layers."""
-        return tuple(name for name, _ in self.keys)
+    def name(self) -> str:
+        """The tag under which the cache is written."""
+        return builder_commands.layer_cache_tag(self.keys[0])
 
     @property
-    def task(self) -> BuildTask:
-        """The job as a task for the scheduler."""
-        more = f" and {len(self.names) - 1} more" if len(self.names) > 1 else ""
-        return BuildTask(
-            cell=f"{self.names[0]}{more}",
-            need=MachineResources(memory=MEMORY_TO_BUILD, disk=DISK_PER_BYTE * self.size),
-            makes=frozenset(self.keys),
-            after=self.after,
-        )
+    def size(self) -> int:
+        """Bytes of the wheels in these layers."""
+        return sum(self.cell.layers[key] for key in self.keys)
+
+    @property
+    def is_foundation(self) -> bool:
+        """Whether all other layers are built on these."""
+        return builder_commands.is_foundation_layer(self.keys[0][0])
 
 
-def foundation_keys(item: PlanInput) -> tuple[LayerKey, ...]:
-    """Return the layers on which all other layers of a cell are built: the empty environment and the suite."""
-    if item.shape is None:
-        return ()
-    names = item.shape.layer_names(())
-    return tuple((name, item.shape.layer_inputs) for name in names if is_foundation_layer(name))
+Build: TypeAlias = CellBuild | LayerBuild
+Bake: TypeAlias = Sequence[Build]
+"""What one builder builds at once."""
 
 
-def shareable_keys(item: PlanInput) -> tuple[LayerKey, ...]:
-    """Return all layers of a cell that builders can share."""
-    if item.shape is None:
-        return ()
-    return (*foundation_keys(item), *((layer.name, item.shape.layer_inputs) for layer in item.layers))
+def find_shareable_layers(plan: CellBuildPlan, dockerfile: str) -> dict[LayerKey, int]:
+    """Return the layers of a cell that builders can share, the foundation first, with the bytes of their wheels.
 
-
-def plan_shared_layers(
-    inputs: Sequence[PlanInput], holdings: Holdings, has_layer_stages: Callable[[PlanInput], bool]
-) -> list[LayerJob]:
-    """Return the jobs for layers that several cells have and that do not exist yet, in the best order to start them.
-
-    A large layer is a job of its own, so that builders can divide the work. Small layers that the same cells have are
-    one job. `has_layer_stages` returns whether a cell's Dockerfile has the stages that make its layers.
+    A Dockerfile without a stage for each layer, from a project's own template, shares none.
     """
-    users: dict[LayerKey, list[PlanInput]] = defaultdict(list)
-    sizes: dict[LayerKey, int] = {}
-    for item in inputs:
-        missing = dict(layers_to_build(item, holdings))
-        if item.shape is None or item.shape.inputs in holdings.images or not has_layer_stages(item):
-            continue
-        for key in shareable_keys(item):
-            if key in missing or (key not in holdings.layers and key in foundation_keys(item)):
-                users[key].append(item)
-                sizes[key] = missing.get(key, 0)
-    shared = {key: cells for key, cells in users.items() if len(cells) > 1}
-    foundation = {key for cells in shared.values() for item in cells for key in foundation_keys(item)} & shared.keys()
+    layers = plan.locked_cell.layers
+    stages = [builder_commands.layer_stage_name(layer) for layer in layers]
+    if not builder_commands.has_stages(
+        dockerfile, {builder_commands.VENV_STAGE, builder_commands.SUITE_STAGE, *stages}
+    ):
+        return {}
+    foundation = [name for name in plan.shape.layer_names(()) if builder_commands.is_foundation_layer(name)]
+    sizes = dict.fromkeys(foundation, 0) | {layer.name: layer.size for layer in layers}
+    return {(name, plan.shape.layer_inputs): size for name, size in sizes.items()}
+
+
+def plan_layer_builds(cells: Sequence[CellBuild], existing: Collection[LayerKey]) -> list[LayerBuild]:
+    """Return the layers to build next: those that several cells have and that do not exist yet.
+
+    The foundation comes alone, because all other layers start from it. Large layers are builds of their own, so that
+    builders can divide the work; small layers that the same cells have are built together.
+    """
+    users: dict[LayerKey, list[CellBuild]] = defaultdict(list)
+    for cell in cells:
+        for key in cell.layers.keys() - set(existing):
+            users[key].append(cell)
     groups: dict[tuple[object, ...], list[LayerKey]] = defaultdict(list)
-    for key, cells in shared.items():
-        large_name = key[0] if sizes[key] >= LARGE_LAYER else ""
-        groups[(key in foundation, large_name, *(item.cell for item in cells))].append(key)
-    jobs = []
-    for keys in groups.values():
-        first_cell = shared[keys[0]][0]
-        after = frozenset() if keys[0] in foundation else frozenset(foundation_keys(first_cell)) & foundation
-        size = sum(sizes[key] for key in keys)
-        jobs.append(LayerJob(cell=first_cell.cell, keys=tuple(keys), after=after, size=size))
-    return sorted(jobs, key=lambda job: (bool(job.after), -job.size, job.names))
+    for key in dict.fromkeys(key for cell in cells for key in cell.layers):  # in the order of the cells
+        if len(users[key]) > 1:
+            is_large = users[key][0].layers[key] >= LARGE_LAYER
+            is_foundation = builder_commands.is_foundation_layer(key[0])
+            groups[(is_foundation, key if is_large else "", *(cell.name for cell in users[key]))].append(key)
+    builds = [LayerBuild(cell=users[keys[0]][0], keys=tuple(keys)) for keys in groups.values()]
+    return [build for build in builds if build.is_foundation] or builds
 
 
-def plan_early_layers(
-    inputs: Sequence[PlanInput],
-    holdings: Holdings,
-    shared: frozenset[LayerKey],
-    has_layer_stages: Callable[[PlanInput], bool],
-) -> list[LayerJob]:
-    """Return the large layers that only one cell has, the largest first.
+def divide_builds(
+    builds: Sequence[Build], room: Mapping[str, int], refusals: Mapping[str, Collection[str]]
+) -> dict[str, list[Bake]]:
+    """Return the bakes of each builder, one after the other: the builds are divided by their bytes, the largest first.
 
-    A builder that has nothing else to do makes them before their cell. `shared` are the layers of other jobs.
+    `room` states how many builds a builder can do at once, which is also the most in one of its bakes. `refusals` names
+    the builders that cannot do a build, by the build's name; each build needs a builder that is not among them.
     """
-    jobs = [
-        LayerJob(cell=item.cell, keys=(key,), after=frozenset(foundation_keys(item)) & shared, size=size)
-        for item in inputs
-        if item.shape and item.shape.inputs not in holdings.images and has_layer_stages(item)
-        for key, size in layers_to_build(item, holdings)
-        if size >= LARGE_LAYER and key not in shared
-    ]
-    return sorted(jobs, key=lambda job: -job.size)
-
-
-def task_after_layers(item: PlanInput, holdings: Holdings, shared: frozenset[LayerKey], *, prove: bool) -> BuildTask:
-    """Return the task of a cell that starts after the jobs for its layers among `shared`; it makes the other ones."""
-    task = task_for_cell(item, holdings, prove=prove)
-    return replace(task, makes=task.makes - shared, after=frozenset(shareable_keys(item)) & shared)
-
-
-def image_inputs_tag(inputs: str) -> str:
-    """Return the tag of the image whose inputs have this digest."""
-    return f"inputs-{inputs}"
-
-
-def layer_cache_tag(key: LayerKey) -> str:
-    """Return the tag of BuildKit's cache of a layer."""
-    name, inputs = key
-    end = f"-{inputs[:TAG_HASH_DIGITS]}"
-    return f"layer-{name}"[: TAG_LENGTH_LIMIT - len(end)] + end
+    shares: dict[str, list[Build]] = {name: [] for name in room}
+    loads = dict.fromkeys(room, 0)
+    for build in sorted(builds, key=lambda build: -build.size):
+        able = [name for name in room if name not in refusals.get(build.name, ())]
+        name = min(able, key=lambda name: (loads[name] + build.size + 1) / room[name])
+        loads[name] += build.size + 1
+        shares[name].append(build)
+    return {
+        name: [share[start : start + room[name]] for start in range(0, len(share), room[name])]
+        for name, share in shares.items()
+    }

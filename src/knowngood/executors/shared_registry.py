@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 from knowngood.core.errors import KnowngoodError
 from knowngood.core.image_record import ImageBlob, ImageManifest
-from knowngood.executors.shared_layers import image_inputs_tag, layer_cache_tag, shareable_keys
+from knowngood.executors.builder_commands import image_inputs_tag, layer_cache_tag
 from knowngood.images.build_command import Image
-from knowngood.images.matrix_plan import Holdings, LayerKey, PlanInput
+from knowngood.images.matrix_plan import LayerKey
 from knowngood.registry import publication
 from knowngood.registry.manifests import RegistryManifest
 from knowngood.registry.registry_client import Registry
@@ -22,17 +22,16 @@ class SharedRegistry:
 
     client: Registry
 
-    def find_holdings(self, inputs: Sequence[PlanInput], local: Holdings) -> Holdings:
-        """Return the images and layers of these cells that are in the repository; the rest is as in `local`."""
-        image_inputs = [item.shape.inputs for item in inputs if item.shape]
-        layers = list(dict.fromkeys(key for item in inputs for key in shareable_keys(item)))
-        images = self._find_digests([image_inputs_tag(digest) for digest in image_inputs])
-        caches = self.find_caches(layers)
-        return replace(
-            local,
-            images=frozenset(digest for digest in image_inputs if image_inputs_tag(digest) in images),
-            layers=frozenset(key for key in layers if layer_cache_tag(key) in caches),
-        )
+    def find_images(self, inputs: Sequence[str]) -> set[str]:
+        """Return those of the digests of inputs whose image exists, whichever builder made it."""
+        images = self._find_digests([image_inputs_tag(digest) for digest in inputs])
+        return {digest for digest in inputs if image_inputs_tag(digest) in images}
+
+    def find_layers(self, keys: Iterable[LayerKey]) -> set[LayerKey]:
+        """Return those of the layers that are in a cache."""
+        keys = set(keys)
+        caches = self.find_caches(keys)
+        return {key for key in keys if layer_cache_tag(key) in caches}
 
     def find_image(self, inputs: str) -> Image | None:
         """Return the image whose inputs have this digest, if any builder has made it."""

@@ -93,10 +93,11 @@ def buildx_arguments(plan: BuildPlan, network: str, metadata: Path) -> list[str]
 
 def parse_build_step(line: str) -> str | None:
     """Return the name of the step that a line of BuildKit's plain progress starts, `None` for any other line."""
-    match = re.match(r"#\d+ \[(?:(?P<stage>\S+)\s+)?\d+/\d+\] (?P<what>RUN|COPY|FROM)", line)
+    # A bake of several targets names the target before the stage.
+    match = re.match(r"#\d+ \[(?:(?:\S+ +)?(?P<stage>\S+)\s+)?\d+/\d+\] (?P<what>RUN|COPY|FROM)", line)
     if match:
         return f"{match['what'].lower()} {match['stage'] or ''}".rstrip()
-    return "export" if re.match(r"#\d+ exporting (layers|to image)", line) else None
+    return "export" if re.match(r"#\d+ (\[\S+\] )?exporting (layers|to image)", line) else None
 
 
 # A pattern in the output, the exception, and the sentence for it. The first pattern that matches counts.
@@ -153,7 +154,11 @@ _SUMMARY = re.compile(r"(?i)failed to solve|did not complete successfully")
 
 def explain_build_failure(output: str, log: Path) -> KnowngoodError:
     """Return the exception for a build that failed with this output; `log` is the file with all of it."""
-    lines = [re.sub(r"^#\d+ ([\d.]+ )?", "", line.strip()) for line in output.splitlines() if line.strip()]
+    # What other steps print says nothing about the failure; in a bake, they may belong to other targets.
+    failed = set(re.findall(r"^#(\d+) ERROR: (?!.*context canceled)", output, re.MULTILINE))
+    steps = [(re.match(r"#(\d+) ", line), line.strip()) for line in output.splitlines() if line.strip()]
+    relevant = [line for step, line in steps if step is None or not failed or step[1] in failed]
+    lines = [re.sub(r"^#\d+ ([\d.]+ )?", "", line) for line in relevant]
     for pattern, error_class, sentence in _FAILURES:
         if line := next((line for line in lines if re.search(pattern, line, re.IGNORECASE)), None):
             return error_class(f"{sentence}: {line} (log: {log}); run it again, finished steps are kept")

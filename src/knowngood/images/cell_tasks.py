@@ -39,14 +39,12 @@ class MachineResources:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildTask:
-    """A cell, or some layers, to be built."""
+    """A cell to be built, and what that takes of the machine."""
 
     cell: str
     need: MachineResources
     makes: frozenset[LayerKey] = frozenset()
     """The large layers that it builds."""
-    after: frozenset[LayerKey] = frozenset()
-    """Layers that other tasks build for it: it starts when they exist."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,21 +82,18 @@ def choose_task(
     free: MachineResources,
     *,
     jobs: int,
-    others: Collection[BuildTask] = (),
 ) -> BuildTask | ScheduleRefusal | ScheduleWait:
     """Return the task to start now, or why none starts.
 
-    `free` is what the machine has left; running tasks may not have taken all of theirs yet. `others` are tasks that
-    run or wait on other machines: what they make is not made here.
+    `free` is what the machine has left; running tasks may not have taken all of theirs yet.
     """
     if len(running) >= jobs:
         return ScheduleWait(reason=f"{jobs} at once")
     reasons = []
     for task in waiting:
-        builders = [other.cell for other in (*running, *others) if other.makes & task.makes]
-        first = [other.cell for other in (*waiting, *running, *others) if other.makes & task.after]
-        if builders or first:
-            reasons.append(f"{task.cell} waits for layers that {(builders or first)[0]} builds")
+        makers = [other.cell for other in running if other.makes & task.makes]
+        if makers:
+            reasons.append(f"{task.cell} waits for layers that {makers[0]} builds")
         elif not running:
             if task.need.disk * DISK_AT_LEAST > free.disk * DISK_PER_BYTE:
                 return ScheduleRefusal(task=task, reason=_describe_lack_of_disk(task, free))

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
+import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -23,11 +25,11 @@ from knowngood.engine.container_engine import Engine
 from knowngood.images import build_command, build_inputs
 from knowngood.images.build_command import INPUTS_LABEL, BuildPlan, CellBuildPlan, Image, ParseStep, parse_build_step
 
-Plan = TypeVar("Plan", bound=BuildPlan)
 Product = TypeVar("Product")
 
 STOP_SECONDS = 20.0
 """How long the client may take to end a build that is stopped."""
+_STOP_CHECK_SECONDS = 0.5
 
 
 def find_image(plan: BuildPlan, engine: Engine) -> Image | None:
@@ -64,24 +66,35 @@ def build_image(plan: BuildPlan, engine: Engine, *, log: Path, notify: Notify) -
         return _retry_collected(lambda: _build_once(plan, engine, log=log, notify=notify), notify)
 
 
-def run_buildx(
-    argv: Sequence[str], env: Mapping[str, str], *, log: Path, notify: Notify, parse_step: ParseStep
+def run_buildx(  # noqa: PLR0913
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    *,
+    log: Path,
+    notify: Notify,
+    parse_step: ParseStep,
+    should_stop: Callable[[], bool],
 ) -> None:
-    """Run a `docker buildx build` command on the builder that it names, as `build_image` does.
+    """Run a command of buildx on the builder that it names, as `build_image` does.
 
-    `parse_step` makes a progress message of a line of BuildKit's output; each message is passed on once.
+    `parse_step` makes a progress message of a line of BuildKit's output; each message is passed on once. The build is
+    stopped, and fails, as soon as `should_stop` returns true; another thread calls it all the time.
     """
+
+    def run_once() -> None:
+        _run_process(argv, env, log=log, notify=notify, parse_step=parse_step, should_stop=should_stop)
+
     with local_files.lock_folder(log.parent):
-        _retry_collected(lambda: _run_process(argv, env, log=log, notify=notify, parse_step=parse_step), notify)
+        _retry_collected(run_once, notify)
 
 
-def work_with_secrets(plan: Plan, work: Callable[[Plan], Product], notify: Notify) -> Product:
-    """Return `work` of the plan with the host's secrets in it; tried again when a server did not answer."""
+def work_with_secrets(work: Callable[[Mapping[str, Path]], Product], notify: Notify) -> Product:
+    """Return `work` of the files with the host's secrets; tried again when a server did not answer."""
     for attempt in retries.retry_attempts(on=NetworkError, attempts=3, wait_initial=2, wait_max=30, timeout=None):
         with attempt, build_inputs.host_secrets() as secrets:
             if attempt.num > 1:
                 notify(f"the network failed: attempt {attempt.num}")
-            return work(replace(plan, secrets=secrets))
+            return work(secrets)
     raise AssertionError("the last attempt raises")
 
 
@@ -104,8 +117,14 @@ def _build_once(plan: BuildPlan, engine: Engine, *, log: Path, notify: Notify) -
     return replace(image, built=True)
 
 
-def _run_process(
-    argv: Sequence[str], env: Mapping[str, str], *, log: Path, notify: Notify, parse_step: ParseStep
+def _run_process(  # noqa: PLR0913
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    *,
+    log: Path,
+    notify: Notify,
+    parse_step: ParseStep,
+    should_stop: Callable[[], bool] | None = None,
 ) -> None:
     tail: deque[str] = deque(maxlen=60)
     started: set[str] = set()
@@ -121,6 +140,8 @@ def _run_process(
             errors="replace",
         ) as process,
     ):
+        if should_stop:
+            threading.Thread(target=_stop_on_demand, args=(process, should_stop), daemon=True).start()
         try:
             assert process.stdout is not None  # noqa: S101
             for line in map(redact_credentials, process.stdout):
@@ -135,6 +156,18 @@ def _run_process(
             raise
     if process.returncode:
         raise build_command.explain_build_failure("".join(tail), log)
+
+
+def _stop_on_demand(process: subprocess.Popen[str], should_stop: Callable[[], bool]) -> None:
+    """End the client when `should_stop` returns true; returns when the client has ended."""
+    while process.poll() is None:
+        if should_stop():
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(STOP_SECONDS)
+            process.kill()
+            return
+        time.sleep(_STOP_CHECK_SECONDS)
 
 
 def _stop(process: subprocess.Popen[str]) -> None:

@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from knowngood.core import local_files
 from knowngood.core.errors import KnowngoodError, MissingError
@@ -48,9 +48,6 @@ class RunningTask(Protocol):
     def result(self) -> CellResult:
         """Return its result; only when it is done."""
 
-    def interrupt(self) -> None:
-        """Ask it to end, as Ctrl-C does, and do not wait. Its further output is dropped."""
-
     def stop(self) -> None:
         """End it, as Ctrl-C does, and wait until it has cleaned up."""
 
@@ -69,9 +66,6 @@ class FinishedTask:
         """Return the result that the work gave."""
         return self._result
 
-    def interrupt(self) -> None:
-        """Do nothing: it has ended."""
-
     def stop(self) -> None:
         """Do nothing: it has ended."""
 
@@ -82,7 +76,6 @@ class TaskProcess:
     def __init__(self, cell: str, argv: Sequence[str], root: Path) -> None:
         self._cell, self._root = cell, root
         self._start = time.monotonic()
-        self._is_stopping, self._is_relaying = False, True
         self._output = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed with the result
         self._process = subprocess.Popen(
             [sys.executable, "-m", "knowngood", *argv, "--json"],
@@ -107,39 +100,24 @@ class TaskProcess:
             output.seek(0)
             text = output.read()
         try:
-            return self._parse_result(json.loads(text))
+            (stored,) = json.loads(text)["cells"]
+            return CellResult.from_document(stored, self._root)
         except (ValueError, KeyError, TypeError):
             end = f"killed by signal {-code}" if code < 0 else f"exit {code}"
             error = KnowngoodError(f"its process ended without a result ({end}); run it again")
             seconds = time.monotonic() - self._start
             return CellResult(cell=self._cell, status=CellStatus.FAILED, seconds=seconds, error=error)
 
-    def _parse_result(self, document: Any) -> CellResult:
-        """Return the result in a document; raises an error of a wrong document when there is none."""
-        (stored,) = document["cells"]
-        return CellResult.from_document(stored, self._root)
-
-    def interrupt(self) -> None:
-        """Ask the process to end, as Ctrl-C does, and drop its further messages."""
-        self._is_relaying = False
-        self._terminate()
-
     def stop(self) -> None:
         """End the process, as Ctrl-C does, and wait for it."""
-        self._terminate()
+        # Not SIGINT: when a shell runs this program in the background, everything that it starts ignores SIGINT.
+        self._process.terminate()
         self._process.wait()
-
-    def _terminate(self) -> None:
-        if not self._is_stopping:  # once: a second signal would break off its cleaning up
-            self._is_stopping = True
-            # Not SIGINT: when a shell runs this program in the background, everything that it starts ignores SIGINT.
-            self._process.terminate()
 
     def _relay_messages(self) -> None:
         assert self._process.stderr is not None  # noqa: S101
         for line in self._process.stderr:
-            if self._is_relaying:
-                print(line, end="", file=sys.stderr, flush=True)
+            print(line, end="", file=sys.stderr, flush=True)
 
 
 def run_tasks(

@@ -1,17 +1,16 @@
-"""The plan in the format of each CI system: GitHub Actions, GitLab, Buildkite, and `docker buildx bake`. Pure.
+"""The plan in the format of each CI system: GitHub Actions, GitLab, Buildkite. Pure.
 
-One public function a system takes the jobs of `ci_jobs.plan_ci_jobs` and returns the document. Bake is different: it
-takes the commands of `knowngood build --dry-run` and writes the same builds as targets.
+One public function a system takes the jobs of `ci_jobs.plan_ci_jobs` and returns the document.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from knowngood.core.errors import UsageError
+from knowngood.images.bake_file import dotless_name
 from knowngood.reports.ci_jobs import CI_WHEELHOUSE, REPOSITORY_VARIABLE, CiJob, CiStage
 from knowngood.reports.ci_workflows import SETUP_COMMANDS
 
@@ -33,9 +32,6 @@ BUILDKITE_LIMIT = 500
 GITHUB_RUNNER = ("ubuntu-24.04",)
 GITLAB_RUNNER = BUILDKITE_RUNNER = ("build",)
 """The default runner of jobs that need no GPU: labels for GitHub, tags for GitLab, the queue for Buildkite."""
-
-BAKE_FOLDER_VARIABLE = "KNOWNGOOD_TMP"
-"""The variable of a bake file that holds the folder of the secret `env`; dry runs use the same name."""
 
 
 def github_matrix(jobs: Sequence[CiJob], stage: CiStage, runner: Sequence[str] = GITHUB_RUNNER) -> dict[str, Any]:
@@ -124,71 +120,5 @@ def _buildkite_step(job: CiJob, jobs: Sequence[CiJob], runner: Sequence[str]) ->
     return {**step, "artifact_paths": paths, **({"depends_on": needs} if needs else {})}
 
 
-def bake_file(commands: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """Return docker-bake.json from the `docker buildx build` command of each cell, by the cell's id.
-
-    The group `default` has the targets in the order of the commands.
-    """
-    targets = {dotless_name(cell): bake_target(argv) for cell, argv in commands.items()}
-    secrets = [secret for target in targets.values() for secret in target.get("secret", [])]
-    needs_folder = any(f"${{{BAKE_FOLDER_VARIABLE}}}" in secret for secret in secrets)
-    variables = {"variable": {BAKE_FOLDER_VARIABLE: {"default": "."}}} if needs_folder else {}
-    return {**variables, "group": {"default": {"targets": list(targets)}}, "target": targets}
-
-
-def bake_target(argv: Sequence[str]) -> dict[str, Any]:
-    """Return the target that builds what the command builds.
-
-    Raises:
-        ValueError: the command has an option that this function does not translate.
-    """
-    options = _build_command_parser().parse_args(list(argv[argv.index("build") + 1 :]))
-    target: dict[str, Any] = {
-        "context": options.context,
-        "dockerfile": options.file,
-        "contexts": _key_values(options.build_context),
-        "args": _key_values(options.build_arg),
-        "labels": _key_values(options.label),
-        "network": options.network,
-        "attest": [
-            f"type={kind},disabled=true" for kind in ("provenance", "sbom") if getattr(options, kind) == "false"
-        ],
-        "output": ["type=docker"] if options.load else options.output,
-    }
-    optional = {
-        "secret": [text.replace(f"${BAKE_FOLDER_VARIABLE}", f"${{{BAKE_FOLDER_VARIABLE}}}") for text in options.secret],
-        "tags": options.tag,
-        "no-cache": options.no_cache,
-    }
-    return target | {key: value for key, value in optional.items() if value}
-
-
-def _key_values(items: Sequence[str]) -> dict[str, str]:
-    return {key: value for key, _, value in (item.partition("=") for item in items)}
-
-
-class _BuildCommandParser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ValueError(message)
-
-
-def _build_command_parser() -> argparse.ArgumentParser:
-    """Return a parser for the options that `knowngood build` passes to `docker buildx build`."""
-    parser = _BuildCommandParser(add_help=False, allow_abbrev=False)
-    for flag in ("--file", "--network", "--progress", "--metadata-file", "--provenance", "--sbom"):
-        parser.add_argument(flag)
-    for flag in ("--build-context", "--secret", "--build-arg", "--label", "--output", "--tag"):
-        parser.add_argument(flag, action="append", default=[])
-    for flag in ("--no-cache", "--load"):
-        parser.add_argument(flag, action="store_true")
-    parser.add_argument("context")
-    return parser
-
-
 def _stage_and_title(job: CiJob) -> str:
     return job.name if job.stage is CiStage.PROMOTION else f"{job.stage}: {job.title}"
-
-
-def dotless_name(name: str) -> str:
-    """Return the name as Buildkite's keys and bake's targets allow it; names stay distinct, as ids have no `_`."""
-    return name.replace(".", "_")

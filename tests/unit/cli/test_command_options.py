@@ -83,7 +83,7 @@ def options(command: str) -> dict[str, argparse.Action]:
     return {action.dest: action for action in commands.choices[command]._actions if action.dest not in ("help", "json")}
 
 
-OPTIONAL = {"layers": "compile", "files": "pick", "here": "pick"}
+OPTIONAL = {"files": "pick", "here": "pick"}
 """Options that code shared by several commands reads, with the command that does not have them."""
 
 
@@ -128,7 +128,6 @@ def test_smoke_refuses_the_options_that_its_mode_ignores(mode, function, refused
         (["publish", "--verify", "x/y:z", "--no-aliases"], "--no-aliases does nothing with --verify"),
         (["harvest", "--contracts", "--check", "--refresh"], "--refresh does nothing with --check"),
         (["build", "--timeout", "5"], "unrecognized arguments: --timeout"),
-        (["build", "--layers", "torch"], "--layers goes with --builder NAME"),
         (["smoke", "--cancel"], "--cancel ends jobs of an executor"),
     ],
 )

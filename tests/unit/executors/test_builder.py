@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shlex
 import sys
 
@@ -83,9 +85,19 @@ def test_the_hosts_network_is_used_when_one_builder_has_no_other():
     assert builder_run.choose_network([make_builder("a"), make_builder("b", has_bridge=False)]) == "host"
 
 
-def test_free_memory_is_a_share_of_the_builders_memory_or_unknown():
-    assert builder_run.free_resources(make_builder("a", memory=100 * GB)).memory == 90 * GB
-    assert builder_run.free_resources(make_builder("a")).memory == builder_run.UNKNOWN_BYTES
+def test_the_memory_of_a_machine_decides_how_much_is_built_at_once():
+    def at_once(memory, jobs=None, sharing=1):
+        builder = make_builder("a", memory=memory and memory * GB)
+        return builder_run.builds_at_once(builder, [builder] * sharing, jobs)
+
+    assert at_once(10) == 4, "nine tenths of the memory, two gigabytes each"
+    assert at_once(10, sharing=2) == 2
+    assert at_once(10, jobs=3) == 3
+    assert at_once(10, jobs=64) == 4
+    assert at_once(1) == 1
+    assert at_once(1000) == builder_run.MOST_TARGETS
+    assert at_once(1000, jobs=64) == 64
+    assert (at_once(None), at_once(None, jobs=5)) == (1, 5)
 
 
 DOCKER = """\
@@ -152,21 +164,36 @@ def test_wrong_options_for_builders_are_usage_errors(words, why, capsys, monkeyp
     assert why in capsys.readouterr().err
 
 
-@pytest.mark.usefixtures("docker")
-def test_the_dry_run_shows_layers_first_and_no_secret(lock_of, capsys, monkeypatch):
+def bake_targets(text):
+    """The targets of each bake file that the commands of a dry run write."""
+    documents = map(json.loads, re.findall(r"<<'END'\n(.*?)\nEND\n", text, re.DOTALL))
+    return [list(document["target"].values()) for document in documents]
+
+
+def test_the_dry_run_shows_the_bakes_layers_first_and_no_secret(lock_of, docker, capsys, monkeypatch):
     monkeypatch.setenv("UV_INDEX_SOMEWHERE_PASSWORD", "s3cret")
     monkeypatch.setattr(base_image, "expected_base_context", lambda *_: "oci-layout:///b@sha256:" + "b" * 64)
     monkeypatch.setattr(base_image, "read_base_digest", lambda *_: "sha256:" + "b" * 64)
+    docker.write_text(
+        docker.read_text()
+        .replace('("far", "gone")', '("far", "gone", "near")')
+        .replace('"far" else', '"far" or words[2] == "near" else')
+    )
     for identity in (FA4, FA0):
         lock_of(identity)
-    words = ["--builder", "far", "--to", "registry.example/builds", "--dry-run"]
-    assert main.main(["build", FA4, FA0, *words]) == 0
+    words = ["--to", "registry.example/builds", "--dry-run"]
+    assert main.main(["build", FA4, FA0, "--builder", "far,near", *words]) == 0
     output = capsys.readouterr().out
-    commands = [shlex.split(line) for line in output.splitlines() if not line.startswith("#")]
-    foundation, *_, last = commands
-    assert "mode=max" in " ".join(option_values(foundation, "--cache-to"))
-    assert option_values(foundation, "--output") == ["type=cacheonly"]
-    assert "push-by-digest=true" in option_values(last, "--output")[0]
-    assert {command[0] for command in commands} == {foundation[0]}
-    assert sum("push=true" in " ".join(command) for command in commands) == 2
+    foundation, layers, cells = bake_targets(output)
+    assert "mode=max" in foundation[0]["cache-to"][0]
+    assert foundation[0]["dockerfile"].startswith("${KNOWNGOOD_TMP}/Dockerfile.layer-venv")
+    assert [target["output"] for target in (*foundation, *layers)] == [["type=cacheonly"]] * (1 + len(layers))
+    assert [target["network"] for target in cells] == ["default", "default"]
+    assert all("push-by-digest=true" in target["output"][0] for target in cells)
+    bakes = [shlex.split(line) for line in output.splitlines() if " bake " in line]
+    assert bakes == [bakes[0]] * 3
+    assert option_values(bakes[0], "--file") == ["$KNOWNGOOD_TMP/bake.json"]
     assert "s3cret" not in output
+    assert main.main(["build", FA4, FA0, "--builder", "far", "--network", "host", *words]) == 0
+    network, cells = re.findall(r"^cat > (\S+) <<", capsys.readouterr().out, re.MULTILINE)
+    assert (network, cells) == ("$KNOWNGOOD_TMP/bake.json", "$KNOWNGOOD_TMP/network.yml"), "one builder needs one bake"

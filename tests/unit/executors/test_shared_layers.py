@@ -1,4 +1,4 @@
-"""Layers that builders share: which are built first, the Dockerfiles and commands for them, and the registry."""
+"""Layers that builders share: which are built first, how builds are divided, the Dockerfiles, and the registry."""
 
 from __future__ import annotations
 
@@ -6,26 +6,32 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from builder_samples import REPOSITORY, FakeRegistryClient, image_manifest, make_builder, option_values
-from plan_samples import NUMBERS, OLD, TORCH, layer, wanted
+from builder_samples import (
+    KEY_INPUTS,
+    REPOSITORY,
+    FakeRegistryClient,
+    cell_build,
+    image_manifest,
+    make_builder,
+    option_values,
+)
+from plan_samples import NUMBERS, TORCH, layer
 from samples import ROOT
 
 from knowngood.core.errors import KnowngoodError
 from knowngood.executors import builder_commands
 from knowngood.executors.builder import Builder
-from knowngood.executors.builder_commands import BuilderCommands, has_stages, render_layers_dockerfile
-from knowngood.executors.shared_layers import (
-    foundation_keys,
+from knowngood.executors.builder_commands import (
+    BuilderCommands,
+    has_stages,
     image_inputs_tag,
     layer_cache_tag,
-    plan_early_layers,
-    plan_shared_layers,
-    shareable_keys,
-    task_after_layers,
+    render_layers_dockerfile,
 )
+from knowngood.executors.shared_layers import divide_builds, find_shareable_layers, plan_layer_builds
 from knowngood.executors.shared_registry import SharedRegistry
 from knowngood.images import build_command
-from knowngood.images.matrix_plan import Holdings
+from knowngood.images.cell_tasks import LARGE_LAYER
 
 DOCKERFILE = """\
 FROM base AS venv
@@ -45,7 +51,8 @@ def test_a_tag_is_short_enough_and_differs_with_the_inputs():
 
 
 def test_a_derived_dockerfile_joins_layers_as_the_cells_does():
-    text = render_layers_dockerfile(DOCKERFILE, ["layer-torch", "suite"])
+    keys = [(TORCH.name, KEY_INPUTS), ("suite-abc", KEY_INPUTS)]
+    text = render_layers_dockerfile(DOCKERFILE, [TORCH, NUMBERS], keys)
     assert text.startswith(DOCKERFILE)
     assert text.endswith(
         "FROM scratch AS knowngood-layers\nCOPY --link --from=layer-torch /out/ /\nCOPY --link --from=suite /out/ /\n"
@@ -62,79 +69,91 @@ def test_the_template_of_cells_has_the_stages_that_layers_need():
     assert '"stage": "layer-" + ' in (ROOT / "src/knowngood/images/dockerfile.py").read_text()
 
 
-HUGE = layer("huge", 60 * 10**6)
-X, Y, Z = wanted("x", HUGE, NUMBERS, OLD), wanted("y", HUGE, NUMBERS), wanted("z", TORCH, NUMBERS)
+def test_the_shareable_layers_of_a_cell_are_the_foundation_and_those_of_its_lock():
+    plan = cell_build(0).plan
+    plan = replace(plan, locked_cell=type("Locked", (), {"layers": (TORCH, layer("numbers", 30))}))
+    sizes = find_shareable_layers(plan, DOCKERFILE)
+    assert [name.partition("-")[0] for name, _ in sizes] == ["venv", "suite", "torch", "numbers"]
+    assert list(sizes.values()) == [0, 0, 500, 30]
+    assert {inputs for _, inputs in sizes} == {plan.shape.layer_inputs}
+    without = DOCKERFILE.replace("FROM venv AS layer-numbers\n", "")
+    assert find_shareable_layers(plan, without) == {}, "a project's own template has other stages"
 
 
-def test_layers_of_several_cells_are_jobs_with_the_foundation_first_and_large_layers_alone():
-    jobs = plan_shared_layers([X, Y, Z], Holdings(), lambda _: True)
-    assert [job.names for job in jobs] == [("venv", f"suite-{'s' * 12}"), (HUGE.name,), (NUMBERS.name,)]
-    foundation, huge, numbers = jobs
-    assert foundation.after == frozenset()
-    assert huge.after == numbers.after == frozenset(foundation.keys)
-    assert {job.cell for job in jobs} == {"x"}
-    shared = frozenset(key for job in jobs for key in job.keys)
-    task = task_after_layers(X, Holdings(), shared, prove=False)
-    assert task.after == shared
-    assert not task.makes & shared
+X, Y = (cell_build(number, huge=LARGE_LAYER, small=20, tiny=10) for number in (0, 1))
+Z = cell_build(2, small=20, other=LARGE_LAYER)
+FOUNDATION = {("venv", KEY_INPUTS), ("suite-s", KEY_INPUTS)}
 
 
-def test_a_large_layer_of_one_cell_is_an_early_layer():
-    jobs = plan_shared_layers([X, Z], Holdings(), lambda _: True)
-    shared = frozenset(key for job in jobs for key in job.keys)
-    (early,) = plan_early_layers([X, Z], Holdings(), shared, lambda _: True)
-    assert (early.names, early.cell, early.after) == ((HUGE.name,), "x", frozenset(foundation_keys(X)))
-    assert plan_early_layers([X, Y], Holdings(), shared | {(HUGE.name, X.shape.layer_inputs)}, lambda _: True) == []
-    assert plan_early_layers([X, Z], Holdings(), shared, lambda _: False) == []
-    assert plan_early_layers([X], Holdings(images=frozenset({X.shape.inputs})), frozenset(), lambda _: True) == []
+def names(builds):
+    return [[name for name, _ in build.keys] for build in builds]
 
 
-def test_layers_in_the_registry_are_not_built():
-    held = Holdings(layers=frozenset({(HUGE.name, X.shape.layer_inputs), *foundation_keys(X)}))
-    assert [job.names for job in plan_shared_layers([X, Y, Z], held, lambda _: True)] == [(NUMBERS.name,)]
-    built = Holdings(images=frozenset({X.shape.inputs, Y.shape.inputs}))
-    assert plan_shared_layers([X, Y, Z], built, lambda _: True) == []
+def test_the_foundation_comes_first_then_large_layers_alone_and_small_ones_together():
+    first = plan_layer_builds([X, Y, Z], set())
+    assert names(first) == [["venv", "suite-s"]]
+    assert first[0].is_foundation
+    second = plan_layer_builds([X, Y, Z], FOUNDATION)
+    assert names(second) == [["huge"], ["small"], ["tiny"]]
+    assert (second[0].cell, second[0].size) == (X, LARGE_LAYER)
+    just_small = [cell_build(number, one=LARGE_LAYER - 1, two=5) for number in (0, 1)]
+    assert names(plan_layer_builds(just_small, FOUNDATION)) == [["one", "two"]]
 
 
-def test_a_cell_whose_dockerfile_lacks_the_stages_shares_no_layers():
-    assert plan_shared_layers([X, Y], Holdings(), lambda _: False) == []
-    assert plan_shared_layers([X], Holdings(), lambda _: True) == []
+def test_layers_that_exist_or_that_one_cell_has_are_not_built_before_the_cells():
+    assert plan_layer_builds([X], set()) == []
+    held = FOUNDATION | {("huge", KEY_INPUTS), ("tiny", KEY_INPUTS)}
+    assert names(plan_layer_builds([X, Y, Z], held)) == [["small"]]
+    assert plan_layer_builds([X, replace(Y, layers={})], set()) == []
+    other = replace(Y, layers={(name, "n" * 64): size for (name, _), size in Y.layers.items()})
+    assert plan_layer_builds([X, other], set()) == [], "another recipe gives other layers"
 
 
-def test_cells_with_different_recipes_share_no_layers():
-    other = wanted("o", HUGE, NUMBERS, recipe="another")
-    assert plan_shared_layers([X, other], Holdings(), lambda _: True) == []
+def test_builds_are_divided_by_their_bytes_and_bakes_are_no_larger_than_the_room():
+    cells = [cell_build(number, big=size) for number, size in enumerate((100, 10, 60, 30))]
+    bakes = divide_builds(cells, {"a": 8, "b": 8}, {})
+    assert [[build.size for build in bake] for bake in bakes["a"]] == [[100]]
+    assert [[build.size for build in bake] for bake in bakes["b"]] == [[60, 30, 10]]
+    equal = [cell_build(number) for number in range(6)]
+    bakes = divide_builds(equal, {"a": 2, "b": 1}, {})
+    assert [len(bake) for bake in bakes["a"]] == [2, 2]
+    assert [len(bake) for bake in bakes["b"]] == [1, 1]
+    refused = divide_builds(equal, {"a": 8, "b": 8}, {cell.name: ["a"] for cell in equal})
+    assert [len(bake) for bake in refused["b"]] == [6]
+    assert refused["a"] == []
 
 
-def commands(builder: Builder, *caches: str) -> BuilderCommands:
+def commands(builder: Builder, *caches: str, network: str = "default") -> BuilderCommands:
     return BuilderCommands(
-        builder=builder, repository=REPOSITORY, network="default", caches=caches, metadata=Path("/tmp/metadata.json")
+        builder=builder, repository=REPOSITORY, network=network, caches=caches, folder=Path("/tmp/folder")
     )
 
 
 PLAN = build_command.BuildPlan(
     tag="knowngood:x", dockerfile=Path("/p/Dockerfile"), context=Path("/p"), contexts={"base": "b"}, inputs="i" * 64
 )
+KEY = ("torch", KEY_INPUTS)
 
 
 def test_an_instance_pushes_by_digest_and_an_engine_under_the_tag_of_the_inputs():
     instance = make_builder("far", driver="remote", options=("--builder", "far"))
-    argv = commands(instance, "layer-a", "layer-b").build_image(PLAN, image_inputs_tag(PLAN.inputs), "layer-c")
+    argv = commands(instance, "layer-a", "layer-b").build_image(PLAN, [KEY])
     assert option_values(argv, "--builder") == ["far"]
     (output,) = option_values(argv, "--output")
     assert output.startswith(f"type=image,name={REPOSITORY},push=true,push-by-digest=true,")
     assert output.endswith(build_command.COMPRESSION)
     assert option_values(argv, "--cache-from") == [f"type=registry,ref={REPOSITORY}:layer-{name}" for name in "ab"]
-    assert option_values(argv, "--cache-to")[0].startswith(f"type=registry,ref={REPOSITORY}:layer-c,mode=min,")
-    (output,) = option_values(
-        commands(make_builder("here")).build_image(PLAN, image_inputs_tag(PLAN.inputs), None), "--output"
-    )
+    (cache,) = option_values(argv, "--cache-to")
+    assert cache.startswith(f"type=registry,ref={REPOSITORY}:{layer_cache_tag(KEY)},mode=min,")
+    argv = commands(make_builder("here")).build_image(PLAN, [])
+    (output,) = option_values(argv, "--output")
     assert output.startswith(f"type=image,name={REPOSITORY}:inputs-{PLAN.inputs},push=true,compression=zstd")
+    assert not option_values(argv, "--cache-to")
 
 
 def test_layers_go_only_to_the_cache_and_the_foundation_keeps_its_steps():
-    for foundation, mode in ((False, "min"), (True, "max")):
-        argv = commands(make_builder("here")).build_layers(PLAN, "layer-a", foundation=foundation)
+    for key, mode in ((KEY, "min"), (("venv", KEY_INPUTS), "max")):
+        argv = commands(make_builder("here")).build_layers(PLAN, [key])
         assert option_values(argv, "--output") == ["type=cacheonly"]
         assert option_values(argv, "--target") == [builder_commands.LAYERS_TARGET]
         assert f"mode={mode}," in option_values(argv, "--cache-to")[0]
@@ -149,33 +168,49 @@ def test_files_of_a_stage_come_to_this_machine_and_its_step_runs_each_time():
     assert not option_values(argv, "--cache-to")
 
 
+def test_one_bake_does_several_builds_with_the_network_of_all_builders():
+    far = commands(make_builder("far", options=("--builder", "far")))
+    builds = {"cell.a": far.build_image(PLAN, [KEY]), "cell.b": far.build_image(PLAN, [])}
+    assert far.bake_files(builds).keys() == {"bake.json"}
+    targets = far.bake_files(builds)["bake.json"]["target"]
+    assert targets.keys() == {"cell_a", "cell_b"}
+    assert targets["cell_a"]["cache-to"] == option_values(builds["cell.a"], "--cache-to")
+    argv = far.bake()
+    assert argv[:5] == ["docker", "buildx", "bake", "--builder", "far"]
+    assert option_values(argv, "--file") == ["/tmp/folder/bake.json"]
+    hosts = commands(make_builder("here"), network="host")
+    assert option_values(hosts.bake(), "--file") == ["/tmp/folder/network.yml", "/tmp/folder/bake.json"]
+    assert hosts.bake_files(builds)["network.yml"]["services"]["cell_b"] == {"build": {"network": "host"}}
+    assert "--allow" not in hosts.bake()
+    later = commands(make_builder("here", bake_has_allow=True), network="host")
+    assert option_values(later.bake(), "--allow") == ["network.host"]
+
+
 def test_the_registry_holds_the_state_of_a_run():
     client = FakeRegistryClient()
     registry = SharedRegistry(client)
-    first, second, third = shareable_keys(X)[-3:]
+    first, second, third = list(X.layers)[-3:]
     client.put_manifest(image_manifest("cache", 1), layer_cache_tag(first))
     registry.tag_cache([first, second])
+    assert registry.find_layers([*X.layers, *Z.layers]) == {first, second}
     client.put_manifest(image_manifest("another", 1), layer_cache_tag(third))
-    assert registry.find_holdings([X, Y], Holdings()).layers == {first, second, third} & {
-        *shareable_keys(X),
-        *shareable_keys(Y),
-    }
-    assert len(registry.cache_sources(shareable_keys(X))) == 2, "one cache that has two layers is read once"
-    assert registry.find_image(X.shape.inputs) is None
+    assert len(registry.cache_sources(X.layers)) == 2, "one cache that has two layers is read once"
+    inputs = X.plan.inputs
+    assert registry.find_image(inputs) is None
     image = image_manifest("image", 5, 7, 11)
     client.put_manifest(image, "pushed by its digest alone")
-    pushed = registry.tag_pushed_image(X.shape.inputs, image.descriptor.digest)
+    pushed = registry.tag_pushed_image(inputs, image.descriptor.digest)
     assert (pushed.digest, pushed.built) == (image.descriptor.digest, True)
     assert pushed.size == 5 + 7 + 11 + len(image.data)
-    assert registry.find_image(X.shape.inputs) == replace(pushed, built=False)
-    assert registry.find_holdings([X, Y], Holdings()).images == {X.shape.inputs}
+    assert registry.find_image(inputs) == replace(pushed, built=False)
+    assert registry.find_images([inputs, Y.plan.inputs]) == {inputs}
     assert [layer.size for layer in registry.read_manifest(pushed.digest).layers] == [7, 11]
 
 
 def test_something_that_the_registry_lost_is_an_error():
     registry = SharedRegistry(FakeRegistryClient())
     with pytest.raises(KnowngoodError, match="lost layer-"):
-        registry.tag_cache(shareable_keys(X)[:1])
+        registry.tag_cache([KEY])
     with pytest.raises(KnowngoodError, match="lost sha256:"):
-        registry.tag_pushed_image(X.shape.inputs, "sha256:" + "0" * 64)
+        registry.tag_pushed_image("i" * 64, "sha256:" + "0" * 64)
     registry.tag_cache([])

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import io
 import json
 import os
 import subprocess
@@ -101,25 +100,10 @@ def test_a_task_waits_for_a_large_layer_of_another_task():
     assert found == ScheduleWait(reason="b waits for layers that a builds")
 
 
-def test_a_task_waits_for_a_layer_that_is_made_on_another_machine():
-    others = [task("a", makes="torch")]
-    found = cell_tasks.choose_task([task("b", makes="torch")], [], PLENTY, jobs=9, others=others)
-    assert found == ScheduleWait(reason="b waits for layers that a builds")
-
-
 @pytest.mark.parametrize(("size", "waited"), [(cell_tasks.LARGE_LAYER - 1, False), (cell_tasks.LARGE_LAYER, True)])
 def test_only_layers_from_a_certain_size_on_are_waited_for(size, waited):
     item = wanted("x", layer("torch", size))
     assert bool(cell_tasks.task_for_cell(item, Holdings(), prove=False).makes) is waited
-
-
-def test_a_task_waits_for_the_layers_that_a_later_task_makes():
-    need = MachineResources(memory=0, disk=0)
-    first = BuildTask(cell="a", need=need, after=frozenset({("torch", "m")}))
-    maker = task("b", makes="torch")
-    assert cell_tasks.choose_task([first, maker], [], PLENTY, jobs=9) is maker
-    found = cell_tasks.choose_task([first], [maker], PLENTY, jobs=9)
-    assert found == ScheduleWait(reason="a waits for layers that b builds")
 
 
 class Fake:
@@ -144,9 +128,6 @@ class Fake:
         return CellResult(
             cell=self.cell, status=CellStatus.BUILT if self.ok else CellStatus.FAILED, seconds=1, error=error
         )
-
-    def interrupt(self) -> None:
-        """Never asked for here."""
 
     def stop(self) -> None:
         self.stopped = True
@@ -236,37 +217,6 @@ def test_a_process_that_closes_its_streams_before_it_ends_is_waited_for(tmp_path
     found = child(tmp_path, monkeypatch, "import time\nos.close(1), os.close(2), time.sleep(0.3), os._exit(3)")
     assert found.status is CellStatus.FAILED
     assert "exit 3" in str(found.error)
-
-
-class WatchedStream(io.StringIO):
-    """A stream whose event is set when something has been written to it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.written = threading.Event()
-
-    def write(self, text: str) -> int:
-        count = super().write(text)
-        self.written.set()
-        return count
-
-
-def test_an_interrupted_process_prints_nothing_more(tmp_path, monkeypatch):
-    program = tmp_path / "python"
-    blocked = "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])\nprint('on', file=sys.stderr, flush=True)"
-    program.write_text(
-        f"#!{sys.executable}\nimport signal, sys\n{blocked}\nsignal.sigwait([signal.SIGTERM])\nsys.exit('stopped')\n"
-    )
-    program.chmod(0o755)
-    monkeypatch.setattr(task_crew.sys, "executable", str(program))
-    monkeypatch.setattr(task_crew.sys, "stderr", stream := WatchedStream())
-    work = task_crew.TaskProcess(FA4, ["build", FA4], tmp_path)
-    assert stream.written.wait(60)
-    work.interrupt()
-    work.interrupt()
-    assert work.result().status is CellStatus.FAILED
-    assert work.done()
-    assert stream.getvalue() == "on\n"
 
 
 HOLD = """

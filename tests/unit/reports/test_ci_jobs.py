@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from knowngood.core.cell import parse_cell
 from knowngood.core.errors import UsageError
+from knowngood.images import bake_file
 from knowngood.images.matrix_plan import PlanInput
 from knowngood.lock.cell_lock import split_into_layers
 from knowngood.reports import ci_formats
@@ -150,49 +151,10 @@ def test_a_gitlab_job_names_no_more_needs_than_gitlab_takes():
 
 def test_keys_and_targets_of_different_cells_differ():
     names = [item.cell for item in cells(500)]
-    assert len({ci_formats.dotless_name(name) for name in names}) == 500
+    assert len({bake_file.dotless_name(name) for name in names}) == 500
     steps = ci_formats.buildkite_pipeline(planned(cells(300), limit=ci_formats.BUILDKITE_LIMIT))["steps"]
     assert len({step["key"] for step in steps}) == len(steps)
     known = set()
     for step in steps:
         assert set(step.get("depends_on", ())) <= known
         known.add(step["key"])
-
-
-def test_a_bake_target_does_what_the_command_does():
-    argv = ["docker", "--host", "unix:///x", "buildx", "build", "--progress", "plain", "--no-cache", "--file", "D"]
-    argv += [
-        "--network",
-        "host",
-        "--build-context",
-        "base=oci-layout:///b@sha256:1",
-        "--secret",
-        "id=env,src=$KNOWNGOOD_TMP/env",
-    ]
-    argv += ["--build-arg", "A=b=c", "--label", "l=1", "--provenance", "false", "--sbom", "false"]
-    argv += ["--metadata-file", "m", "--load", "--tag", "knowngood:a.b", "ctx"]
-    found = ci_formats.bake_file({"a.b": argv})
-    assert found == {
-        "variable": {"KNOWNGOOD_TMP": {"default": "."}},
-        "group": {"default": {"targets": ["a_b"]}},
-        "target": {
-            "a_b": {
-                "context": "ctx",
-                "dockerfile": "D",
-                "contexts": {"base": "oci-layout:///b@sha256:1"},
-                "args": {"A": "b=c"},
-                "labels": {"l": "1"},
-                "network": "host",
-                "attest": ["type=provenance,disabled=true", "type=sbom,disabled=true"],
-                "output": ["type=docker"],
-                "secret": ["id=env,src=${KNOWNGOOD_TMP}/env"],
-                "tags": ["knowngood:a.b"],
-                "no-cache": True,
-            }
-        },
-    }
-
-
-def test_an_option_that_bake_cannot_have_is_an_error():
-    with pytest.raises(ValueError, match="--ssh"):
-        ci_formats.bake_target(["docker", "buildx", "build", "--ssh", "default", "."])
