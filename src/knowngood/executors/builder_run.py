@@ -20,7 +20,7 @@ from knowngood.executors.builder_rounds import BuilderRounds
 from knowngood.executors.shared_layers import CellBuild, LayerBuild, find_shareable_layers
 from knowngood.executors.shared_registry import SharedRegistry
 from knowngood.images import build_survey, task_crew
-from knowngood.images.cell_tasks import MEMORY_TO_BUILD, CellResult, CellStatus
+from knowngood.images.cell_tasks import MEMORY_TO_BUILD, MEMORY_TO_PROVE, CellResult, CellStatus
 from knowngood.images.dockerfile import render_dockerfile
 from knowngood.images.dry_run import RUN_FOLDER, dry_build_plan
 from knowngood.images.matrix_plan import LayerKey
@@ -82,7 +82,10 @@ class BuilderRun:
             layers = find_shareable_layers(plan, plan.dockerfile.read_text(encoding="utf-8"))
             build = CellBuild(request=cell, plan=plan, layers=layers)
             builds.setdefault(build.name, build)  # a twin may replace several cells
-        room = {builder.name: builds_at_once(builder, self.builders, jobs) for builder in self.builders}
+        room = {
+            builder.name: builds_at_once(builder, self.builders, jobs, prove=self.options.prove)
+            for builder in self.builders
+        }
         pipelines = {builder.name: self.pipeline(builder) for builder in self.builders}
         rounds = BuilderRounds(builds.values(), room, pipelines, self.stop, notify)
         with contextlib.closing(rounds.results()) as results:
@@ -132,15 +135,16 @@ class BuilderRun:
         return "\n".join([*lines, shlex.join(bake.bake())])
 
 
-def builds_at_once(builder: Builder, builders: Sequence[Builder], jobs: int | None) -> int:
+def builds_at_once(builder: Builder, builders: Sequence[Builder], jobs: int | None, *, prove: bool) -> int:
     """Return how many builds the memory of the builder's machine allows at once, at most `jobs`.
 
-    Builders on one machine share its memory. If the memory is not known, `jobs` decides alone, and without it one build
-    runs at a time.
+    Builders on one machine share its memory, on this machine with the suite if that runs (`prove`). If the memory is
+    not known, `jobs` decides alone, and without it one build runs at a time.
     """
     sharing = max(1, sum(other.machine == builder.machine for other in builders))
     if builder.host.startswith("unix://"):
-        memory = task_crew.measure_free_resources(builder_discovery.engine_from_builder(builder)).memory
+        free = task_crew.measure_free_resources(builder_discovery.engine_from_builder(builder))
+        memory = free.memory - (MEMORY_TO_PROVE if prove else 0)
     elif builder.memory:
         memory = int(builder.memory * _MEMORY_SHARE)
     else:

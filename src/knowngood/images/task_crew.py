@@ -167,12 +167,12 @@ def measure_free_resources(engine: Engine) -> MachineResources:
     return MachineResources(memory=_free_memory(), disk=shutil.disk_usage(_engine_data_folder(engine)).free)
 
 
-def suggest_jobs(processors: int | None = None) -> int:
-    """Return how many cells to build at once with so many processors (by default this machine's), 1 to 4.
+def suggest_jobs() -> int:
+    """Return how many cells to build at once with the processors of this machine, 1 to 4.
 
     One for every four processors, because the export of a build keeps several busy.
     """
-    return max(1, min(4, (processors or os.cpu_count() or 1) // 4))
+    return max(1, min(4, (os.cpu_count() or 1) // 4))
 
 
 def _free_memory() -> int:

@@ -16,6 +16,8 @@ from knowngood.cli import main
 from knowngood.core.errors import MissingError, UsageError
 from knowngood.executors import builder_discovery, builder_run
 from knowngood.executors.builder import parse_builder_names, parse_buildx_inspect
+from knowngood.images import task_crew
+from knowngood.images.cell_tasks import MachineResources
 
 KUBERNETES = """\
 Name:          far
@@ -88,7 +90,7 @@ def test_the_hosts_network_is_used_when_one_builder_has_no_other():
 def test_the_memory_of_a_machine_decides_how_much_is_built_at_once():
     def at_once(memory, jobs=None, sharing=1):
         builder = make_builder("a", memory=memory and memory * GB)
-        return builder_run.builds_at_once(builder, [builder] * sharing, jobs)
+        return builder_run.builds_at_once(builder, [builder] * sharing, jobs, prove=True)
 
     assert at_once(10) == 4, "nine tenths of the memory, two gigabytes each"
     assert at_once(10, sharing=2) == 2
@@ -98,6 +100,14 @@ def test_the_memory_of_a_machine_decides_how_much_is_built_at_once():
     assert at_once(1000) == builder_run.MOST_TARGETS
     assert at_once(1000, jobs=64) == 64
     assert (at_once(None), at_once(None, jobs=5)) == (1, 5)
+
+
+@pytest.mark.parametrize(("prove", "count"), [(False, 5), (True, 3)])
+def test_the_suite_takes_its_share_of_this_machines_memory(prove, count, monkeypatch):
+    free = MachineResources(memory=11 * GB, disk=0)
+    monkeypatch.setattr(task_crew, "measure_free_resources", lambda _: free)
+    here = make_builder("here", host="unix:///run/e.sock")
+    assert builder_run.builds_at_once(here, [here], None, prove=prove) == count
 
 
 DOCKER = """\
