@@ -10,6 +10,7 @@ from typing import Any
 from knowngood.cli import shared_arguments
 from knowngood.cli.main import Answer
 from knowngood.core.formatting import format_table
+from knowngood.core.matrix_entries import Retirement
 from knowngood.project.checkout import find_project
 
 
@@ -24,14 +25,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> Answer:
-    """List the selected cells (default: all). A cell that the rules forbid makes the exit code 1."""
+    """List the selected cells (default: all). A maintained cell that the rules forbid makes the exit code 1."""
     from knowngood.compat import knowledge, waivers
 
     if arguments.catalog:
         return _list_catalog(arguments.catalog, arguments.select)
     project = find_project()
     matrix = project.matrix
-    selected = matrix.select_cells(arguments.select)
+    selected = matrix.select_all_cells(arguments.select)
     known = knowledge.load_knowledge(notify=partial(print, file=sys.stderr))
     answers = knowledge.judge_cells(known, matrix, selected)
     cells = [
@@ -43,6 +44,7 @@ def run(arguments: argparse.Namespace) -> Answer:
             "attention": known.published.standing(name).attention,
             "settings": {setting: state.document() for setting, state in answer.settings.items()},
             "errors": [finding.document() for finding in answer.errors],
+            "retired": retired.document() if (retired := matrix.retired.get(name)) else None,
         }
         for name, answer in answers.items()
     ]
@@ -74,6 +76,7 @@ def _list_catalog(origin: str, words: list[str]) -> Answer:
             "attention": {setting: result.outcome for setting, result in item.attention.items()},
             "settings": {setting: result.model_dump() for setting, result in item.attention.items()},
             "errors": item.errors,
+            "retired": item.retired and item.retired.model_dump(by_alias=True),
         }
         for item in selected
     ]
@@ -85,7 +88,7 @@ def _answer(cells: list[dict[str, Any]], left_out: list[str]) -> Answer:
     rows = [
         [
             cell["id"],
-            "BROKEN" if cell["errors"] else cell["tier"],
+            _tier_text(cell),
             ", ".join(cell["aliases"]),
             _settings_in(cell, "seen-on-gpu"),
             _settings_in(cell, "seen-on-cpu"),
@@ -95,9 +98,20 @@ def _answer(cells: list[dict[str, Any]], left_out: list[str]) -> Answer:
     ]
     header = ["cell", "tier", "aliases", "seen training on its GPU", "on a CPU only", "refused or wrong"]
     errors = [f"{cell['id']}: {error['because']}  [{error['id']}]" for cell in broken for error in cell["errors"]]
-    text = "\n".join([format_table(header, rows), *errors, *left_out])
-    return Answer(1 if broken else 0, {"cells": cells, "left_out": left_out}, text)
+    retired = [
+        Retirement(on=item["on"], successor=item["for"]).sentence(cell["id"])
+        for cell in cells
+        if (item := cell["retired"])
+    ]
+    text = "\n".join([format_table(header, rows), *errors, *retired, *left_out])
+    code = 1 if any(not cell["retired"] for cell in broken) else 0
+    return Answer(code, {"cells": cells, "left_out": left_out}, text)
 
 
 def _settings_in(cell: dict[str, Any], *states: str) -> str:
     return ", ".join(name for name, item in cell["settings"].items() if item["state"] in states) or "-"
+
+
+def _tier_text(cell: dict[str, Any]) -> str:
+    tier = "BROKEN" if cell["errors"] else cell["tier"]
+    return f"{tier}, retired" if cell["retired"] else str(tier)

@@ -38,7 +38,8 @@ def run(arguments: argparse.Namespace) -> Answer:
     for cell in project.matrix.cells:
         locked = project.tree.load(cell)
         if locked is None:
-            unlocked.append(str(cell))
+            if str(cell) not in project.matrix.retired:
+                unlocked.append(str(cell))
             continue
         path = project.tree.cell_folder(cell) / "Dockerfile"
         files[path] = dockerfile.render_dockerfile(locked, project.templates)
@@ -106,8 +107,8 @@ def _render_pages(project: Project, runs: Sequence[Evidence]) -> tuple[dict[Path
 
 
 def _rows(project: Project, known: CompatKnowledge) -> list[ReadmeRow]:
-    """Return the rows of the README's table of cells, from what is committed."""
-    answers = knowledge.judge_cells(known, project.matrix, project.matrix.cells)
+    """Return the rows of the README's table of maintained cells, from what is committed."""
+    answers = knowledge.judge_cells(known, project.matrix, project.matrix.select_cells([]))
     rows = []
     for name, answer in answers.items():
         record = project.tree.load_record(answer.cell)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -44,10 +45,15 @@ def add_one_cell(parser: argparse.ArgumentParser) -> None:
 
 
 def select_one_cell(arguments: argparse.Namespace, matrix: Matrix) -> Cell:
-    """Return the cell that ID selects. Raises `UsageError` when it selects several."""
-    cells = matrix.select_cells([arguments.cell])
+    """Return the cell that ID selects, with a note on standard error when it is retired.
+
+    Raises `UsageError` when ID selects several.
+    """
+    cells = matrix.select_all_cells([arguments.cell])
     if len(cells) != 1:
         raise UsageError(f"{arguments.cell!r} selects {len(cells)} cells; name one")
+    if retired := matrix.retired.get(str(cells[0])):
+        print(f"note: {retired.sentence(str(cells[0]))}", file=sys.stderr)
     return cells[0]
 
 

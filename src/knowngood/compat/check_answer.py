@@ -24,7 +24,7 @@ from knowngood.compat.findings import (
     finding_from_box,
     sort_findings,
 )
-from knowngood.compat.matrix_cells import PublishedCells, find_evidence, find_published_cell
+from knowngood.compat.matrix_cells import PublishedCells, find_evidence, find_published_cell, find_retired_cell
 from knowngood.compat.query import Query
 from knowngood.compat.query_placement import QueryPlacement, place_query
 from knowngood.compat.rule import Rule
@@ -132,6 +132,7 @@ def _check_one_gpu(
         evidence, verified = find_evidence(published, placement, query)
         verdict = CheckVerdict.VERIFIED if verified else CheckVerdict.COMPATIBLE
         cell = find_published_cell(published, placement, placement.assignment)
+    retired = find_retired_cell(published, placement, placement.assignment) if cell is None else None
     return CheckAnswer(
         verdict=verdict,
         findings=tuple(_with_incidents(universe, finding) for finding in sort_findings(findings)),
@@ -139,7 +140,7 @@ def _check_one_gpu(
         cell=cell,
         evidence=evidence,
         uncovered=placement.uncovered,
-        notes=settled.notes,
+        notes=(*settled.notes, *([retired] if retired else [])),
     )
 
 

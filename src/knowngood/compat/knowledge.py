@@ -91,12 +91,17 @@ def load_knowledge(root: Path | None = None, notify: Notify = ignore_notes) -> C
     own = local_files.data_folder() / checkout.MATRIX_FILE
     common = {} if own == project.root / checkout.MATRIX_FILE else _read_matrix_data(own)["gpus"]
     catalog = gpus.gpu_catalog_from_sections({**common, **matrix["gpus"]})
-    cells = cells_from_matrix(matrix, book)
+    try:
+        cells = cells_from_matrix(matrix, book)
+    except (AttributeError, KeyError, TypeError):
+        _ = project.matrix  # it raises `InputError` with the place of the defect
+        raise
     waivers = waivers_from_matrix(matrix, cells)
     return CompatKnowledge(
         universe=build_universe(book, catalog, rules, incidents.incidents_of_rule, waivers),
         published=PublishedCells(
-            cells=cells,
+            cells=tuple(cell for cell, retirement in cells.items() if retirement is None),
+            retired={cell: retirement for cell, retirement in cells.items() if retirement},
             aliases=matrix.get("aliases") or {},
             folder=project.evidence,
             notify=notify,

@@ -6,8 +6,7 @@ of a file without defects; an integration test compares the two.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
@@ -18,8 +17,9 @@ from knowngood.compat.findings import AXES
 from knowngood.compat.query import Query
 from knowngood.compat.query_placement import QueryPlacement, stated_packages
 from knowngood.compat.waivers import Waiver
-from knowngood.core.cell import NO_FLASH_ATTN, Cell, parse_cell
+from knowngood.core.cell import Cell, parse_cell
 from knowngood.core.errors import UsageError
+from knowngood.core.matrix_entries import Retirement, axis_lists, expand_product, retirement_from_item
 from knowngood.core.notify import Notify, ignore_notes
 from knowngood.core.selection import CellFilter
 from knowngood.evidence import run_evidence
@@ -31,6 +31,9 @@ class PublishedCells:
     """The cells of matrix.yaml, with the evidence about them."""
 
     cells: tuple[Cell, ...] = ()
+    """The cells that are maintained."""
+    retired: Mapping[Cell, Retirement] = field(default_factory=dict)
+    """The cells that are not: they are never offered, and an answer about one names its successor."""
     aliases: Mapping[str, str] = field(default_factory=dict)
     folder: Path | None = None
     """The folder of the evidence; `None` when there is none."""
@@ -81,6 +84,14 @@ class PublishedCells:
         order = list(run_evidence.Tier)
         return sorted(self.cells, key=lambda cell: -order.index(self.tier(str(cell))))
 
+    def find_retired(self, cell: Cell, extras: Mapping[str, str]) -> Cell | None:
+        """Return the retired cell that a cell without framework is, together with extra packages; `None` for none."""
+        for retired in self.retired:
+            name, version = retired.framework_pin or ("", None)
+            if retired.without_framework() == cell and extras.get(name) == version:
+                return retired
+        return None
+
     @cached_property
     def pythons(self) -> tuple[str, ...]:
         """The Pythons of the cells, in the matrix's order."""
@@ -92,33 +103,34 @@ class PublishedCells:
         return tuple(dict.fromkeys(cell.gpu for cell in self.ranked))
 
 
-def cells_from_matrix(matrix: Mapping[str, Any], book: Factbook) -> tuple[Cell, ...]:
-    """Return the cells in matrix.yaml's plain data; a combination that is no valid cell is left out."""
-    cells: dict[str, Cell] = {}
+def cells_from_matrix(matrix: Mapping[str, Any], book: Factbook) -> dict[Cell, Retirement | None]:
+    """Return the cells in matrix.yaml's plain data, each with its retirement, `None` for a maintained one.
+
+    A combination that is no valid cell is left out.
+    """
+    cells: dict[Cell, Retirement | None] = {}
     for item in matrix.get("cells") or ():
-        axes = ("gpu", "base", "torch", "transformers", "flash-attn", "framework")
-        lists = [_listed(item.get(key, "none")) for key in axes]
-        for gpu, base, torch, transformers, flash, framework in itertools.product(*lists):
-            cuda, triton = book.fact("torch", torch, "cuda"), book.fact("torch", torch, "triton")
-            python = (matrix.get("bases") or {}).get(base, {}).get("python")
+        retired = retirement_from_item(item)
+        for axes in expand_product(axis_lists(item), [axis_lists(exclude) for exclude in item.get("exclude") or ()]):
+            torch = axes["torch"]
             try:
                 cell = Cell(
-                    gpu=gpu,
-                    cuda=str(cuda),
+                    gpu=axes["gpu"],
+                    cuda=str(book.fact("torch", torch, "cuda")),
                     torch=torch,
-                    transformers=transformers,
-                    flash_attn=NO_FLASH_ATTN if flash == "none" else flash,
-                    triton=str(triton),
-                    python=str(python),
-                    framework=framework.replace("==", ""),
+                    transformers=axes["transformers"],
+                    flash_attn=axes["flash-attn"],
+                    triton=str(book.fact("torch", torch, "triton")),
+                    python=str((matrix.get("bases") or {}).get(axes["base"], {}).get("python")),
+                    framework=axes["framework"],
                 )
             except UsageError:
                 continue
-            cells.setdefault(str(cell), cell)
-    return tuple(cells.values())
+            cells.setdefault(cell, retired)
+    return cells
 
 
-def waivers_from_matrix(matrix: Mapping[str, Any], cells: Sequence[Cell]) -> tuple[Waiver, ...]:
+def waivers_from_matrix(matrix: Mapping[str, Any], cells: Iterable[Cell]) -> tuple[Waiver, ...]:
     """Return the waivers in matrix.yaml's plain data; an item that is no valid amendment is left out."""
     waivers = []
     for item in matrix.get("amendments") or ():
@@ -165,12 +177,25 @@ def find_published_cell(
     published: PublishedCells, placement: QueryPlacement, assignment: Mapping[str, int]
 ) -> str | None:
     """Return the best proven published cell that has these values; `None` when there is none."""
+    return next(matching_cells(published.ranked, placement, assignment), None)
+
+
+def find_retired_cell(
+    published: PublishedCells, placement: QueryPlacement, assignment: Mapping[str, int]
+) -> str | None:
+    """Return a sentence on the first retired cell that has these values, with its successor; `None` without one."""
+    cell = next(matching_cells(published.retired, placement, assignment), None)
+    return None if cell is None else published.retired[parse_cell(cell)].sentence(cell)
+
+
+def matching_cells(cells: Iterable[Cell], placement: QueryPlacement, assignment: Mapping[str, int]) -> Iterator[str]:
+    """Yield the ids of the cells that have these values and fulfil the query's ranges; frameworks must be named."""
     domains = placement.universe.index.domains
     wanted = {name: domains[name].text(place) for name, place in assignment.items()}
     if not {"torch", "transformers"} & set(wanted):
-        return None
+        return
     ranges = {demand.variable: demand.mask for demand in placement.demands if demand.variable not in assignment}
-    for cell in published.ranked:
+    for cell in cells:
         if cell.framework_pin and cell.framework_pin[0] not in wanted:
             continue
         has = values_of_cell(cell)
@@ -179,8 +204,7 @@ def find_published_cell(
         if any(has[name] != value for name, value in wanted.items() if name in has):
             continue
         if all(mask >> domains[name].index.get(has[name], 10_000) & 1 for name, mask in ranges.items() if name in has):
-            return str(cell)
-    return None
+            yield str(cell)
 
 
 def find_evidence(published: PublishedCells, placement: QueryPlacement, query: Query) -> tuple[tuple[str, ...], bool]:

@@ -22,7 +22,7 @@ from knowngood.compat.conflicts import (
     find_minimal_rules,
     find_relaxation,
 )
-from knowngood.compat.findings import Finding, fill_template, finding_from_box, sort_findings
+from knowngood.compat.findings import Finding, fact_finding, fill_template, finding_from_box, sort_findings
 from knowngood.compat.matrix_cells import PublishedCells, values_of_cell
 from knowngood.compat.query import Query
 from knowngood.compat.query_placement import QueryPlacement, place_query
@@ -117,10 +117,16 @@ def pick_cells(universe: Universe, query: Query, published: PublishedCells, *, c
     problem = pick_problem(placement, query, published)
     choices: dict[str, CellChoice] = {}
     left_out: dict[str, str] = {}
+    skipped: list[Finding] = []
     for choice in itertools.chain(
         _published_choices(placement, problem, published), _newest_choices(placement, problem)
     ):
         name = str(choice.cell)
+        retired = None if choice.published else published.find_retired(choice.cell, choice.extras)
+        if retired:
+            because = published.retired[retired].sentence(str(retired))
+            skipped.append(fact_finding(f"retired:{retired}", "info", {}, because, ["matrix.yaml"]))
+            continue
         if choice.published and query.attn:
             state = setting_state(universe, choice.cell, query.attn, published.standing(name))
             if not state.trains:
@@ -131,9 +137,9 @@ def pick_cells(universe: Universe, query: Query, published: PublishedCells, *, c
             break
     return PickAnswer(
         choices=tuple(choices.values()),
-        conflict=() if choices else tuple(find_clashes(placement, problem)),
+        conflict=() if choices or skipped else tuple(find_clashes(placement, problem)),
         considered=considered,
-        findings=findings,
+        findings=(*findings, *skipped),
         uncovered=placement.uncovered,
         left_out=left_out,
     )

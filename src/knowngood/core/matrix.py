@@ -5,19 +5,31 @@ Pure: text and facts in, a frozen `Matrix` out. One run reports every defect of 
 
 from __future__ import annotations
 
-import difflib
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
 
-from knowngood.core.cell import NO_FLASH_ATTN, NO_FRAMEWORK, Cell, flash_attn_package, parse_cell, parse_framework
+from knowngood.core.cell import Cell, parse_cell
 from knowngood.core.errors import InputError, InputProblem, UsageError
 from knowngood.core.formatting import parse_bytes
-from knowngood.core.nearest_versions import find_nearest_versions
+from knowngood.core.matrix_entries import (
+    RetiredCellError,
+    Retirement,
+    expand_product,
+    find_exclude_problems,
+    retirement_from_item,
+)
 from knowngood.core.selection import CellFilter, select_cells
+from knowngood.core.value_problems import (
+    describe_missing_name,
+    describe_other_pin,
+    describe_unknown_flash_attn,
+    describe_unknown_framework,
+    describe_unknown_release,
+    hint_nearest_name,
+)
 from knowngood.core.yaml_document import YamlDocument, parse_yaml, parse_yaml_with_problems
 
 if TYPE_CHECKING:
@@ -54,6 +66,8 @@ class MatrixEntry:
     base: str
     extras: tuple[str, ...]
     """Requirements (PEP 508) besides those of the axes."""
+    retired: Retirement | None = None
+    """Since when the cell is no longer built, published or offered; `None` while it is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,12 +107,32 @@ class Matrix:
 
     @property
     def cells(self) -> list[Cell]:
-        """All cells, in the order of the file."""
+        """All cells, also retired ones, in the order of the file."""
         return [entry.cell for entry in self.entries.values()]
 
-    def select_cells(self, words: Sequence[str]) -> list[Cell]:
-        """Return the cells that the words of SELECT select, as `selection.select_cells` does."""
+    @property
+    def retired(self) -> dict[str, Retirement]:
+        """The ids of the retired cells, with what the file says about each."""
+        return {name: entry.retired for name, entry in self.entries.items() if entry.retired}
+
+    def select_all_cells(self, words: Sequence[str]) -> list[Cell]:
+        """Return the cells that the words of SELECT select, also retired ones, as `selection.select_cells` does."""
         return select_cells(self.cells, self.aliases, words)
+
+    def select_cells(self, words: Sequence[str]) -> list[Cell]:
+        """Return the maintained cells that the words of SELECT select.
+
+        Raises:
+            RetiredCellError: a word is the id or alias of a retired cell, or selects only retired cells.
+            UsageError: a word selects no cell.
+        """
+        retired = self.retired
+        cells = self.select_all_cells(words)
+        for word in words if retired else ():
+            named = [str(cell) for cell in self.select_all_cells([word])]
+            if all(name in retired for name in named):
+                raise RetiredCellError("; ".join(retired[name].sentence(name) for name in named))
+        return [cell for cell in cells if str(cell) not in retired]
 
     def entry(self, cell: Cell) -> MatrixEntry:
         """Return the entry of a cell of this matrix."""
@@ -157,8 +191,10 @@ class _MatrixReader:
             self.report(("layers",), text, key=True)
         before = len(self.problems)
         entries = self.entries()
-        # When a defect leaves out cells, an alias may name one of those.
-        self.check_aliases(entries, complete=len(self.problems) == before and all(raw.cells))
+        # When a defect leaves out cells, an alias or a successor may name one of those.
+        complete = len(self.problems) == before and all(raw.cells)
+        self.check_aliases(entries, complete=complete)
+        self.check_successors(entries, complete=complete)
         amendments = [self.amendment(item, index) for index, item in enumerate(raw.amendments) if item]
         if self.problems:
             raise InputError(list(dict.fromkeys(self.problems)))
@@ -199,8 +235,22 @@ class _MatrixReader:
                     ("aliases", alias), f"the alias {alias!r} is itself a cell id; give it another name", key=True
                 )
             if target not in entries and (complete or not _is_cell_id(target)):
-                hint = _nearest_hint(target, entries, "; the nearest is")
+                hint = hint_nearest_name(target, entries, "; the nearest is")
                 self.report(("aliases", alias), f"the alias {alias!r} names {target!r}, which is no cell{hint}")
+
+    def check_successors(self, entries: Mapping[str, MatrixEntry], *, complete: bool) -> None:
+        """Report successors of retired cells that are retired themselves or no cell; `complete` as for aliases."""
+        for index, item in enumerate(self.raw.cells):
+            target = item.retired.successor if item and item.retired else "none"
+            if target == "none":
+                continue
+            path = ("cells", index, "retired", "for")
+            if target in entries:
+                if entries[target].retired:
+                    self.report(path, f"the successor {target} is retired itself; name one that is not, or `none`")
+            elif complete or not _is_cell_id(target):
+                hint = hint_nearest_name(target, entries, "; the nearest is")
+                self.report(path, f"the successor {target!r} is no cell of this file{hint}")
 
     def amendment(self, item: matrix_schema.AmendmentItem, index: int) -> Amendment | None:
         try:
@@ -221,7 +271,7 @@ class _MatrixReader:
         )
 
     def expand(self, item: matrix_schema.CellItem, index: int) -> list[MatrixEntry]:
-        """Return the product of an item's lists, without the combinations that a problem was reported for."""
+        """Return the cells of an item, without the combinations that it excludes or that a problem was reported for."""
         facts, data = self.facts, self.source.data
 
         def check(axis: str, value: str, text: str | None) -> bool:
@@ -234,18 +284,18 @@ class _MatrixReader:
             self.report(path, text)
             return False
 
-        gpus = [x for x in item.gpu if check("gpu", x, _missing_name(x, data["gpus"], "gpus"))]
-        torches = [x for x in item.torch if check("torch", x, _unknown_release("torch", x, facts))]
+        gpus = [x for x in item.gpu if check("gpu", x, describe_missing_name(x, data["gpus"], "gpus"))]
+        torches = [x for x in item.torch if check("torch", x, describe_unknown_release("torch", x, facts))]
         transformers = [
-            x for x in item.transformers if check("transformers", x, _unknown_release("transformers", x, facts))
+            x for x in item.transformers if check("transformers", x, describe_unknown_release("transformers", x, facts))
         ]
-        flash_attns = [x for x in item.flash_attn if check("flash-attn", x, _unknown_flash_attn(x, facts))]
-        frameworks = [x for x in item.framework if check("framework", x, _unknown_framework(x, facts))]
-        bases = [x for x in item.base if check("base", x, _missing_name(x, data["bases"], "bases"))]
+        flash_attns = [x for x in item.flash_attn if check("flash-attn", x, describe_unknown_flash_attn(x, facts))]
+        frameworks = [x for x in item.framework if check("framework", x, describe_unknown_framework(x, facts))]
+        bases = [x for x in item.base if check("base", x, describe_missing_name(x, data["bases"], "bases"))]
         for x in list(torches):
             pins = facts.torch[x]
-            cuda = check("cuda", item.cuda or "", _differs_from_pin("cuda", item.cuda, x, pins.cuda))
-            triton = check("triton", item.triton or "", _differs_from_pin("triton", item.triton, x, pins.triton))
+            cuda = check("cuda", item.cuda or "", describe_other_pin("cuda", item.cuda, x, pins.cuda))
+            triton = check("triton", item.triton or "", describe_other_pin("triton", item.triton, x, pins.triton))
             if not (cuda and triton):
                 torches.remove(x)
         bases = [x for x in bases if x in self.raw.bases]
@@ -253,26 +303,38 @@ class _MatrixReader:
         if size > MAX_CELLS:
             self.report(("cells", index), f"this item stands for {size:,} cells; at most {MAX_CELLS} are allowed")
             return []
+        lists = {
+            "gpu": gpus,
+            "base": bases,
+            "torch": torches,
+            "transformers": transformers,
+            "flash-attn": flash_attns,
+            "framework": frameworks,
+        }
+        excludes = [exclude.lists() for exclude in item.exclude]
+        for place, text in find_exclude_problems(lists, item.lists(), excludes):
+            self.report(("cells", index, "exclude", *place), text)
+        retired = retirement_from_item(data["cells"][index])
         entries = []
-        for gpu, base, torch, tf, flash_attn, framework in itertools.product(
-            gpus, bases, torches, transformers, flash_attns, frameworks
-        ):
+        for axes in expand_product(lists, excludes):
+            torch, base = axes["torch"], axes["base"]
             pins, python = facts.torch[torch], self.raw.bases[base].python
             if python not in pins.pythons:
                 wheels = ", ".join(pins.pythons)
                 check("torch", torch, f"torch {torch} has no wheel for Python {python} of base {base}; it has {wheels}")
                 continue
             cell = Cell(
-                gpu=gpu,
+                gpu=axes["gpu"],
                 cuda=pins.cuda,
                 torch=torch,
-                transformers=tf,
-                flash_attn=flash_attn,
+                transformers=axes["transformers"],
+                flash_attn=axes["flash-attn"],
                 triton=pins.triton,
                 python=python,
-                framework=framework,
+                framework=axes["framework"],
             )
-            entries.append(MatrixEntry(cell=cell, base=base, extras=(*self.raw.stack, *item.extras)))
+            extras = (*self.raw.stack, *item.extras)
+            entries.append(MatrixEntry(cell=cell, base=base, extras=extras, retired=retired))
         return entries
 
 
@@ -282,46 +344,3 @@ def _is_cell_id(text: str) -> bool:
     except UsageError:
         return False
     return True
-
-
-def _nearest_hint(name: str, names: Mapping[str, object], words: str) -> str:
-    near = difflib.get_close_matches(name, names, 1, 0)
-    return f"{words} {near[0]}" if near else ""
-
-
-def _missing_name(name: str, section: Mapping[str, object], title: str) -> str | None:
-    if name in section:
-        return None
-    return f"{name!r} is not in {title}" + _nearest_hint(name, section, "; the nearest there is")
-
-
-def _unknown_release(package: str, version: str, facts: MatrixFacts) -> str | None:
-    releases = facts.torch if package == "torch" else facts.releases(package)
-    if releases is None or version in releases:
-        return None
-    near = find_nearest_versions(version, releases, 3)
-    return (
-        f"{package} {version} is not among the releases in facts/{package}.json "
-        f"(near it: {', '.join(near)}); correct it, or run `knowngood harvest {package}` if it is new"
-    )
-
-
-def _unknown_flash_attn(version: str, facts: MatrixFacts) -> str | None:
-    if version == NO_FLASH_ATTN:
-        return None
-    return _unknown_release(flash_attn_package(version), version, facts)
-
-
-def _unknown_framework(value: str, facts: MatrixFacts) -> str | None:
-    if value == NO_FRAMEWORK:
-        return None
-    return _unknown_release(*parse_framework(value), facts)
-
-
-def _differs_from_pin(axis: str, written: str | None, torch: str, pinned: str) -> str | None:
-    if written is None or written == pinned:
-        return None
-    return (
-        f"{axis} {written} is written here, but torch {torch} pins {axis} {pinned}; "
-        f"leave {axis} out, or take a torch that pins {written}"
-    )

@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from knowngood.core import formatting
 from knowngood.core.cell import NO_FLASH_ATTN, NO_FRAMEWORK, flash_attn_package, parse_framework, validate_version
 from knowngood.core.errors import InputProblem, UsageError
+from knowngood.core.matrix_entries import ENTRY_AXES, normal_axis_value
 from knowngood.core.yaml_document import YamlDocument
 
 
@@ -42,26 +43,27 @@ def _version_of(package: str) -> AfterValidator:
 
 
 def _flash_attn(value: str) -> str:
-    if value in ("none", NO_FLASH_ATTN):
-        return NO_FLASH_ATTN
+    version = normal_axis_value("flash-attn", value)
     try:
-        flash_attn_package(value)
+        if version != NO_FLASH_ATTN:
+            flash_attn_package(version)
     except UsageError as error:
         raise ValueError(str(error)) from None
-    return value
+    return version
 
 
 def _framework(value: str) -> str:
     if value == NO_FRAMEWORK:
         return value
     name, _, version = value.partition("==")
+    framework = normal_axis_value("framework", value)
     try:
-        parse_framework(name + version)
+        parse_framework(framework)
     except UsageError as error:
         raise ValueError(str(error)) from None
     if not version or not name.replace("-", "").isalpha():
         raise ValueError(f"{value!r} is not written like xtuner==0.1.23")
-    return name + version
+    return framework
 
 
 def _requirement(value: str) -> str:
@@ -170,20 +172,62 @@ class AmendmentItem(_Section):
         return self
 
 
+TorchVersion = Annotated[str, _version_of("torch")]
+TransformersVersion = Annotated[str, _version_of("transformers")]
+FlashAttn = Annotated[str, AfterValidator(_flash_attn)]
+Framework = Annotated[str, AfterValidator(_framework)]
+
+
+def _lists(item: BaseModel) -> dict[str, tuple[str, ...]]:
+    return {axis: values for axis in ENTRY_AXES if (values := getattr(item, axis.replace("-", "_")))}
+
+
+class ExcludeItem(_Section):
+    """One item of an entry's `exclude`: the combinations that have one of these values on every axis named here."""
+
+    gpu: Values[GpuName] | None = None
+    base: Values[Name] | None = None
+    torch: Values[TorchVersion] | None = None
+    transformers: Values[TransformersVersion] | None = None
+    flash_attn: Annotated[Values[FlashAttn] | None, Field(alias="flash-attn")] = None
+    framework: Values[Framework] | None = None
+
+    @model_validator(mode="after")
+    def _some_axis(self) -> ExcludeItem:
+        if not self.lists():
+            raise ValueError(f"an exclude names values on at least one of {', '.join(ENTRY_AXES)}")
+        return self
+
+    def lists(self) -> dict[str, tuple[str, ...]]:
+        """Return axis -> values, for the axes that are named."""
+        return _lists(self)
+
+
+class RetiredItem(_Section):
+    """`retired` of an item of `cells`: since when, and the id of the cell to take instead."""
+
+    on: Day
+    successor: Annotated[Text, Field(alias="for")] = "none"
+
+
 class CellItem(_Section):
-    """One item of `cells`. An axis may hold a list; the item stands for the product of its lists."""
+    """One item of `cells`. An axis may hold a list; the item stands for the product without what `exclude` matches."""
 
     gpu: Values[GpuName]
-    torch: Values[Annotated[str, _version_of("torch")]]
-    transformers: Values[Annotated[str, _version_of("transformers")]]
-    flash_attn: Annotated[Values[Annotated[str, AfterValidator(_flash_attn)]], Field(alias="flash-attn")] = (
-        NO_FLASH_ATTN,
-    )
-    framework: Values[Annotated[str, AfterValidator(_framework)]] = (NO_FRAMEWORK,)
+    torch: Values[TorchVersion]
+    transformers: Values[TransformersVersion]
+    flash_attn: Annotated[Values[FlashAttn], Field(alias="flash-attn")] = (NO_FLASH_ATTN,)
+    framework: Values[Framework] = (NO_FRAMEWORK,)
     base: Values[Name]
+    exclude: tuple[ExcludeItem, ...] = ()
+    retired: RetiredItem | None = None
     cuda: Annotated[str, _matching(r"\d{2}\.\d", "13.0")] | None = None
     triton: Annotated[str, _version_of("triton")] | None = None
     extras: Annotated[Requirements, Field(alias="with")] = ()
+
+    def lists(self) -> dict[str, tuple[str, ...]]:
+        """Return axis -> values, for every axis that may hold a list."""
+        return _lists(self)
 
 
 def _size(value: str) -> str:
@@ -252,7 +296,7 @@ def _remove(data: Any, path: tuple[str | int, ...], *, unknown: bool) -> bool:
     if not path:
         return False
     title = str(path[0])
-    if unknown:
+    if unknown and "exclude" not in path:  # without the unknown axis an exclude would mean something else
         for part in path[:-1]:
             data = data[part]
             if data is None:  # the whole item was removed before
@@ -312,7 +356,7 @@ def _key_hint(path: Sequence[str | int]) -> str:
             "gpus": GpuArchitecture,
             "bases": Bootstrap if "bootstrap" in path else Base,
             "amendments": AmendmentItem,
-            "cells": CellItem,
+            "cells": ExcludeItem if "exclude" in path else RetiredItem if "retired" in path else CellItem,
             "size": SizeLimit,
         }.get(str(path[0]), MatrixFile)
         if len(path) > 1

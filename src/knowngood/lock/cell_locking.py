@@ -199,8 +199,8 @@ def choose_buildable_cell(
     twin = cell.without_flash_attn()
     if missing.package != "flash-attn":
         raise NoWheelError(missing.message)
-    if str(twin) not in matrix.entries:
-        raise NoWheelError(f"{missing.message}; and matrix.yaml has no {twin}")
+    if str(twin) not in matrix.entries or str(twin) in matrix.retired:
+        raise NoWheelError(f"{missing.message}; and matrix.yaml has no {twin} that is maintained")
     return twin, missing.message
 
 

@@ -74,6 +74,13 @@ class CatalogImage(_Model):
     own: int = Field(description="bytes of the layers that no other cell has")
 
 
+class CatalogRetirement(_Model):
+    """Since when a cell is no longer built, published or offered."""
+
+    on: str
+    successor: str | None = Field(alias="for", description="the id of the cell to take instead")
+
+
 class CatalogCell(_Model):
     """One point of the matrix."""
 
@@ -90,6 +97,7 @@ class CatalogCell(_Model):
     attention: dict[str, CatalogAttention]
     evidence: str | None = Field(description="the run that `attention` comes from")
     runs: list[CatalogRun] = Field(description="the newest runs, the oldest of them first")
+    retired: CatalogRetirement | None = Field(None, description="null: it is maintained")
     runs_seen: int | None = Field(None, description="how many runs there are, including those that are not listed")
 
 

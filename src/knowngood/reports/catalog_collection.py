@@ -112,6 +112,7 @@ def collect_catalog_cells(  # noqa: PLR0913, PLR0917
             "attention": _attention(answer, standing, predictions),
             "evidence": standing.best,
             "runs": [vars(run) for run in runs],
+            "retired": (retired := matrix.retired.get(name)) and retired.document(),
             "runs_seen": standing.count,
         }
         catalog_cells.append(catalog.CatalogCell.model_validate(document))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from packaging.utils import canonicalize_name
 
 from knowngood.compat import query
-from knowngood.core import selection, yaml_document
+from knowngood.core import yaml_document
 from knowngood.core.cell import parse_cell
 from knowngood.core.errors import UsageError
 from knowngood.evidence import run_evidence
@@ -119,7 +119,7 @@ def _parse_pylock(text: str, name: str) -> PinnedPackages:
 
 
 def _read_cell(here: Project, named: str) -> PinnedPackages:
-    cells = selection.select_cells(here.matrix.cells, here.matrix.aliases, [named])
+    cells = here.matrix.select_cells([named])
     if len(cells) != 1:
         raise UsageError(f"{named!r} selects {len(cells)} cells; name one cell, a file, or REVISION:CELL")
     locked = image_release.require_lock(here, cells[0])

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from knowngood.core import cell as cells
-from knowngood.core import local_files, selection
+from knowngood.core import local_files
 from knowngood.core.errors import KnowngoodError
 from knowngood.core.notify import Notify
 from knowngood.engine import container_engine as engines
@@ -166,7 +166,7 @@ def prepare_nightly(
 
     A dry run asks no engine and writes nothing: a suite then counts as proven by a run on a machine of this name.
     """
-    chosen = selection.select_cells(here.matrix.cells, here.matrix.aliases, request.words)
+    chosen = here.matrix.select_cells(request.words)
     now = datetime.now(UTC)
     reports, notes = nightly_folder.load_reports(request.folder)
     earlier = [report for report in reports if report.date < now.date().isoformat()]

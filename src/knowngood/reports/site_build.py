@@ -125,9 +125,12 @@ def _compute_tables(
 ) -> dict[str, Any]:
     known = _read_knowledge()
     cells, settings = known.published.cells, list(ATTENTION)
+    retired = known.published.retired
     tables = {}
     for gpu in gpus:
-        published = site_questions.GpuCells(cells=cells, locked=locked, gpu=gpu, known_standings=standings)
+        published = site_questions.GpuCells(
+            cells=cells, retired=retired, locked=locked, gpu=gpu, known_standings=standings
+        )
         table = site_verdicts.GpuAnswerTable(universe=known.universe, published=published)
         tables[gpu] = table.document(
             settings, site_verdicts.list_minor_releases(known.universe), site_verdicts.list_frameworks(known.published)
@@ -159,7 +162,8 @@ def _gpu_key(common: str, gpu: str, published: PublishedCells, standings: Mappin
         lines.append(f"{name} {name in published.locked} {standing.proven} {standing.settings}")
     pythons = list(dict.fromkeys(cell.python for cell in cells))
     pins = sorted({(cell.framework, cell.transformers) for cell in cells if cell.framework_pin})
-    return hashlib.sha256(repr((common, gpu, lines, pythons, pins)).encode()).hexdigest()
+    retired = [str(cell) for cell in published.retired if cell.gpu == gpu]
+    return hashlib.sha256(repr((common, gpu, lines, pythons, pins, retired)).encode()).hexdigest()
 
 
 def _cache_path(key: str) -> Path:

@@ -277,6 +277,17 @@ def test_a_row_of_the_picture_has_a_short_label():
     assert readme_parts.shorten_cell(one) == "sm_90, torch 2.11.0, tf 5.17.0, fa 4.0.0b33"
 
 
+@pytest.mark.parametrize(
+    ("successor", "text"), [(CELL, f'href="../cells/{CELL}.html"'), (None, "It has no successor.")]
+)
+def test_the_page_of_a_retired_cell_names_its_successor(successor, text):
+    retired = made([cell(retired={"on": "2026-11-01", "for": successor})])
+    page = site_pages.render_site(retired, ROOT / "templates" / "site", {})[f"cells/{CELL}.html"]
+    assert "Retired on 2026-11-01" in page
+    assert text in page
+    assert json.loads(retired.render_json())["cells"][0]["retired"] == {"on": "2026-11-01", "for": successor}
+
+
 @pytest.mark.parametrize(("url", "linked"), [(None, False), ("https://forge.example/e", True)])
 def test_files_of_runs_are_links_where_their_folder_is_known(url, linked):
     files = site_pages.render_site(made([cell()]), ROOT / "templates" / "site", {}, url)

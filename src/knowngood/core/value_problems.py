@@ -1,0 +1,62 @@
+"""What is wrong with a value in matrix.yaml, as a sentence with the nearest value that would do. Pure."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from knowngood.core.cell import NO_FLASH_ATTN, NO_FRAMEWORK, flash_attn_package, parse_framework
+from knowngood.core.nearest_versions import find_nearest_versions
+
+if TYPE_CHECKING:
+    from knowngood.core.matrix import MatrixFacts
+
+
+def hint_nearest_name(name: str, names: Mapping[str, object], words: str) -> str:
+    """Return `words` and the nearest of `names`; empty text when there are no names."""
+    near = difflib.get_close_matches(name, names, 1, 0)
+    return f"{words} {near[0]}" if near else ""
+
+
+def describe_missing_name(name: str, section: Mapping[str, object], title: str) -> str | None:
+    """Return what is wrong with a name that a section of the file should have; `None` when it has it."""
+    if name in section:
+        return None
+    return f"{name!r} is not in {title}" + hint_nearest_name(name, section, "; the nearest there is")
+
+
+def describe_unknown_release(package: str, version: str, facts: MatrixFacts) -> str | None:
+    """Return what is wrong with a release that facts do not have; `None` when they have it or know nothing of it."""
+    releases = facts.torch if package == "torch" else facts.releases(package)
+    if releases is None or version in releases:
+        return None
+    near = find_nearest_versions(version, releases, 3)
+    return (
+        f"{package} {version} is not among the releases in facts/{package}.json "
+        f"(near it: {', '.join(near)}); correct it, or run `knowngood harvest {package}` if it is new"
+    )
+
+
+def describe_unknown_flash_attn(version: str, facts: MatrixFacts) -> str | None:
+    """Return what is wrong with a value of the flash-attn axis, `None` for a known release or `0`."""
+    if version == NO_FLASH_ATTN:
+        return None
+    return describe_unknown_release(flash_attn_package(version), version, facts)
+
+
+def describe_unknown_framework(value: str, facts: MatrixFacts) -> str | None:
+    """Return what is wrong with a value of the framework axis, `None` for a known release or `none`."""
+    if value == NO_FRAMEWORK:
+        return None
+    return describe_unknown_release(*parse_framework(value), facts)
+
+
+def describe_other_pin(axis: str, written: str | None, torch: str, pinned: str) -> str | None:
+    """Return what is wrong with a CUDA or triton that is written beside a torch which pins another; else `None`."""
+    if written is None or written == pinned:
+        return None
+    return (
+        f"{axis} {written} is written here, but torch {torch} pins {axis} {pinned}; "
+        f"leave {axis} out, or take a torch that pins {written}"
+    )
