@@ -5,14 +5,13 @@ Also finds covering sets of cells, for runs in which not all suites can run (`--
 
 from __future__ import annotations
 
-import hashlib
-import heapq
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from knowngood.core.cell import NO_FRAMEWORK, Axis, Cell
+from knowngood.core.pair_coverage import choose_covering_rows, list_value_pairs
 from knowngood.evidence.run_evidence import Evidence, RunPlace, valid_runs
 from knowngood.reports.nightly_report import (
     NightlyCheck,
@@ -249,49 +248,12 @@ def find_covering_set(settings: Mapping[Cell, Sequence[str]]) -> CoveringSet:
     `settings` has the attention settings that are tested in each cell.
     """
     rows = {(*_axis_values(cell), name): str(cell) for cell, names in settings.items() for name in names}
-    chosen = _choose_rows(sorted(rows, key=_shuffle_key))
+    chosen = choose_covering_rows(rows)
     return CoveringSet(
         rows=tuple(sorted((rows[row], row[-1]) for row in chosen)),
         combinations=len(rows),
         pairs=len(list_value_pairs(chosen)),
     )
-
-
-def _choose_rows(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Choose greedily: always the row with the most pairs that are still missing, until none is missing.
-
-    The number of missing pairs in a row only falls. So when the recomputed number of the top row is still the greatest,
-    no other row needs to be recomputed.
-    """
-    row_pairs = [frozenset(list_value_pairs([row])) for row in rows]
-    missing = set().union(*row_pairs)
-    heap = [(-len(pairs), index) for index, pairs in enumerate(row_pairs)]
-    heapq.heapify(heap)
-    chosen = []
-    while missing:
-        _, index = heapq.heappop(heap)
-        adds = len(row_pairs[index] & missing)
-        if heap and -adds > heap[0][0]:
-            heapq.heappush(heap, (-adds, index))
-        else:
-            chosen.append(rows[index])
-            missing -= row_pairs[index]
-    return chosen
-
-
-def _shuffle_key(row: tuple[str, ...]) -> bytes:
-    """Return a sort key that is stable but arbitrary, so that equal rows are not all of the first GPU."""
-    return hashlib.sha256(repr(row).encode()).digest()
-
-
-def list_value_pairs(rows: Sequence[Sequence[str]]) -> set[tuple[int, str, int, str]]:
-    """Return the pairs of values in these rows, each value with its column."""
-    return {
-        (first, row[first], second, row[second])
-        for row in rows
-        for first in range(len(row))
-        for second in range(first + 1, len(row))
-    }
 
 
 def _axis_values(cell: Cell) -> tuple[str, ...]:

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from knowngood.compat import knowledge
+from knowngood.compat.matrix_map import build_matrix_map
 from knowngood.compat.universe import ATTENTION
 from knowngood.core import local_files, worker_pool
 from knowngood.core.local_files import cache_folder, write_atomically
 from knowngood.evidence.cell_standing import CellStanding
-from knowngood.reports import catalog_collection, site_incidents, site_pages, site_questions, site_verdicts
+from knowngood.reports import catalog_collection, map_view, site_incidents, site_pages, site_questions, site_verdicts
 
 if TYPE_CHECKING:
     from knowngood.compat.incident import Incident
@@ -49,10 +50,13 @@ def build_site(
     templates = (
         here.templates / "site" if (here.templates / "site").is_dir() else local_files.data_folder() / "templates/site"
     )
-    with computed_tables(known, {name: standing for name, (standing, _) in standings.items()}) as answers:
+    cell_standings = {name: standing for name, (standing, _) in standings.items()}
+    with computed_tables(known, cell_standings) as answers:
         # The pages are made here while the worker processes compute the tables.
         catalog = catalog_collection.collect_catalog(here, evidence, standings, incidents, known, repository)
         files = site_pages.render_site(catalog, templates, site_incidents.render_incident_bodies(incidents), runs_at)
+        matrix_map = build_matrix_map(known.universe, known.published.cells, cell_standings)
+        files["map.html"] = site_pages.render_map_page(catalog, templates, map_view.map_page_data(matrix_map))
         files["data/signatures.js"] = render_page_script("signatures", site_incidents.browser_signatures(incidents))
         files["data/find.js"] = render_page_script("find", _find_page_data(known, catalog))
         for gpu, table in answers():

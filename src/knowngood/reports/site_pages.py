@@ -102,6 +102,11 @@ def render_site(
     return files | {"catalog.json": catalog.render_json(), "catalog.schema.json": catalogs.render_catalog_schema()}
 
 
+def render_map_page(catalog: Catalog, templates: Path, map_data: Mapping[str, Any]) -> str:
+    """Return the page of the map; `map_data` is what `map_view.map_page_data` returns."""
+    return _render_page(site_templates(templates), "map.html", "map.html.j2", catalog, {"map": map_data})
+
+
 def _render_page(environment: Environment, name: str, template: str, catalog: Catalog, more: Mapping[str, Any]) -> str:
     root = "../" * name.count("/")
     return environment.get_template(template).render(catalog=catalog, root=root, page=name, **more)

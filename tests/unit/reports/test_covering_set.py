@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from samples import FA2, FA4
 
 from knowngood.core.cell import Cell, parse_cell
-from knowngood.reports.nightly_plan import find_covering_set, list_value_pairs
+from knowngood.core.pair_coverage import list_value_pairs
+from knowngood.reports.nightly_plan import find_covering_set
 
 
 def cell(gpu, torch, transformers):
