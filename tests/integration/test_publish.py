@@ -174,7 +174,12 @@ def test_published_pulled_into_an_empty_engine_and_run(tiny, proxy, second, caps
     code, said = run(capsys, "publish", "--verify", f"{where[1]}:default", "--insecure")
     assert (code, said["problems"], said["digest"]) == (0, [], image.digest)
     assert sorted(item["type"] for item in said["attached"]) == sorted(
-        [attachments.SBOM_MEDIA_TYPE, attachments.PROVENANCE_MEDIA_TYPE, attachments.EVIDENCE_MEDIA_TYPE]
+        [
+            attachments.SBOM_MEDIA_TYPE,
+            attachments.PROVENANCE_MEDIA_TYPE,
+            attachments.EVIDENCE_MEDIA_TYPE,
+            attachments.TIER_MEDIA_TYPE,
+        ]
     )
 
     with contextlib.closing(second.client()) as client:
@@ -232,7 +237,13 @@ def scratch(engine, tmp_path_factory):
     image = image_build.build_image(plan, engine, log=context / "log", notify=print)
     document = Attachment(media=attachments.SBOM_MEDIA_TYPE, name="sbom.cdx.json", data=b"{}")
     yield publication.ImageRelease(
-        cell="tiny", image=image.tag, digest=image.digest, tag="tiny-1", labels=labels, attachments=(document,)
+        cell="tiny",
+        image=image.tag,
+        digest=image.digest,
+        tag="tiny-1",
+        tier="built",
+        labels=labels,
+        attachments=(document,),
     )
     with contextlib.closing(engine.client()) as client:
         client.images.remove(image.tag, force=True)

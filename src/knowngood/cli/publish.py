@@ -21,7 +21,7 @@ from knowngood.images import pipeline
 from knowngood.images.pipeline import Pipeline
 from knowngood.lock import wheelhouse
 from knowngood.project.checkout import Project, find_project
-from knowngood.registry import image_release, publication, publication_check
+from knowngood.registry import attachments, image_release, publication, publication_check, release_proof
 from knowngood.registry.image_reference import ImageReference, Repository
 from knowngood.registry.registry_client import Registry
 
@@ -69,12 +69,11 @@ def run(arguments: argparse.Namespace) -> Answer:
     failed: list[KnowngoodError] = []
     cell_pipeline = _prepare_pipeline(project) if len(unchanged) < len(sound) else None
     for number, cell in enumerate(cells, 1):
-        row: dict[str, Any] = {"id": str(cell), "status": "failed", "tag": None, "digest": None, "error": None}
+        row: dict[str, Any] = {"id": str(cell), "status": "failed", "tag": None, "digest": None, "tier": None}
         error: KnowngoodError | None = broken.get(str(cell))
         if error is None and (digest := unchanged.get(str(cell))):
             row |= {"tag": image_release.lock_tag(project, cell, arguments.revision), "digest": digest}
-            error = _unproven(project, cell, digest)
-            row["status"] = "failed" if error else "unchanged"
+            error = _confirm_cell(project, cell, registry, arguments, row)
         elif error is None and cell_pipeline is not None:
             with report_progress(f"[{number}/{len(cells)}] {cell}") as notify:
                 error = _publish_cell(cell_pipeline, cell, registry, arguments, row, notify)
@@ -103,12 +102,22 @@ def _prepare_pipeline(project: Project) -> Pipeline:
     )
 
 
-def _unproven(project: Project, cell: Cell, digest: str) -> KnowngoodError | None:
-    """Return why an image that the registry has already is not proven (any more), or `None`."""
+def _confirm_cell(
+    project: Project, cell: Cell, registry: Registry, arguments: argparse.Namespace, row: dict[str, Any]
+) -> KnowngoodError | None:
+    """Look at the evidence of an image that the registry has already, and attach what has been proven since.
+
+    Returns the error when the image is not proven (any more), or less far than matrix.yaml wants.
+    """
     try:
-        image_release.newest_good_run(project, cell, digest)
+        proof = release_proof.read_release_proof(project, cell, row["digest"])
+        row["tier"] = str(proof.tier)
+        proof.require_tier(project.matrix.publish)
+        if not arguments.dry_run:
+            row["attached"] = attachments.attach_missing(registry, proof.digest, proof.attachments())
     except KnowngoodError as error:
         return error
+    row["status"] = "unchanged"
     return None
 
 
@@ -123,7 +132,7 @@ def _publish_cell(  # noqa: PLR0913, PLR0917
     """Publish a cell, write what was done into its row, and return the error if there was one."""
     try:
         ready = image_release.prepare_release(cell_pipeline, cell, revision=arguments.revision)
-        row |= {"tag": ready.tag, "digest": ready.digest}
+        row |= {"tag": ready.tag, "digest": ready.digest, "tier": ready.tier}
         if arguments.dry_run:
             published = publication.tag_is_published(ready, registry)
             row["status"] = "unchanged" if published else "would be published"
@@ -150,13 +159,14 @@ def _text(rows: list[dict[str, Any]], aliases: Mapping[str, Mapping[str, Any]], 
         [
             row["tag"] or row["id"],
             row["status"],
+            row["tier"] or "-",
             (row["digest"] or "-")[:19],
             f"{row['pushed'] / 1e6:,.1f} MB" if "pushed" in row else "-",
             f"{row['seconds']:.1f} s" if "seconds" in row else "-",
         ]
         for row in rows
     ]
-    text = format_table([f"tag in {registry.repository}", "status", "image", "pushed", "time"], lines)
+    text = format_table([f"tag in {registry.repository}", "status", "tier", "image", "pushed", "time"], lines)
     moved = [
         f"{alias} -> {row['cell']}{': FAILED' if 'error' in row else '' if row.get('moved') else ' (as before)'}"
         for alias, row in aliases.items()

@@ -134,6 +134,22 @@ def describe_tier(tier: Tier | str) -> str:
     return _TIER_WORDS[Tier(tier)]
 
 
+def explain_tier(tier: Tier | str, gpu: str) -> str:
+    """Return what a tier means for the image of a cell for this GPU architecture, in whole sentences."""
+    if Tier(tier) is Tier.TRAINS_ON_GPU:
+        return (
+            "The suite trained a small model in this image on a GPU. What each attention setting did there is in the "
+            "evidence of that run."
+        )
+    if Tier(tier) is Tier.TRAINS_ON_CPU:
+        return (
+            "Unseen on a GPU: the suite trained a small model in this image on a CPU only. Its packages import, go "
+            f"together and compute right there. That its kernels for {gpu} load, run and are right is predicted by "
+            "facts and rules; no run has observed it."
+        )
+    return f"Unseen on a GPU: no run has observed this image training, on a CPU or on a GPU of architecture {gpu}."
+
+
 def answer_about_cell(
     universe: Universe, cell: Cell, standing: CellStanding, *, locked: bool, glibc: str | None = None
 ) -> CellAnswer:

@@ -6,7 +6,7 @@ Pure: text and facts in, a frozen `Matrix` out. One run reports every defect of 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
@@ -21,6 +21,7 @@ from knowngood.core.matrix_entries import (
     find_exclude_problems,
     retirement_from_item,
 )
+from knowngood.core.publish_policy import PublishPolicy
 from knowngood.core.selection import CellFilter, select_cells
 from knowngood.core.value_problems import (
     describe_missing_name,
@@ -104,6 +105,8 @@ class Matrix:
     aliases: Mapping[str, str]
     size: int | None
     """The most bytes that the image of one cell may have in a registry."""
+    publish: PublishPolicy = field(default_factory=PublishPolicy)
+    """How far an image must be proven to be published."""
 
     @property
     def cells(self) -> list[Cell]:
@@ -189,6 +192,9 @@ class _MatrixReader:
         if all_layers_valid and not any("*" in globs for globs in raw.layers.values()):
             text = "no glob in layers matches every distribution; end the section with a layer of '*'"
             self.report(("layers",), text, key=True)
+        for gpu in raw.publish.gpus:
+            if problem := describe_missing_name(gpu, self.source.data["gpus"], "gpus"):
+                self.report(("publish", "gpus", gpu), problem, key=True)
         before = len(self.problems)
         entries = self.entries()
         # When a defect leaves out cells, an alias or a successor may name one of those.
@@ -207,6 +213,7 @@ class _MatrixReader:
             entries=entries,
             aliases=raw.aliases,
             size=parse_bytes(raw.size.cell) if raw.size else None,
+            publish=PublishPolicy(tier=raw.publish.tier, gpus=raw.publish.gpus),
         )
 
     def report(self, path: Sequence[str | int], text: str, *, key: bool = False) -> None:

@@ -16,6 +16,7 @@ from knowngood.core import formatting
 from knowngood.core.cell import NO_FLASH_ATTN, NO_FRAMEWORK, flash_attn_package, parse_framework, validate_version
 from knowngood.core.errors import InputProblem, UsageError
 from knowngood.core.matrix_entries import ENTRY_AXES, normal_axis_value
+from knowngood.core.publish_policy import LeastTier
 from knowngood.core.yaml_document import YamlDocument
 
 
@@ -241,6 +242,13 @@ class SizeLimit(_Section):
     cell: Annotated[str, AfterValidator(_size)]
 
 
+class PublishItem(_Section):
+    """The section `publish`; `publish_policy.PublishPolicy` explains the fields."""
+
+    tier: LeastTier = "built"
+    gpus: dict[GpuName, LeastTier] = {}
+
+
 class MatrixFile(_Section):
     """The content of matrix.yaml, as it is written."""
 
@@ -255,6 +263,7 @@ class MatrixFile(_Section):
     cells: Annotated[tuple[CellItem | None, ...], Field(min_length=1)]
     floors: Annotated[dict[Package, Annotated[str, _version_of("the floor")]], Field(min_length=1)]
     size: SizeLimit | None = None
+    publish: PublishItem = PublishItem()
     aliases: dict[Name, str] = {}
 
 
@@ -286,6 +295,7 @@ _REPLACEMENTS: Mapping[str, Any] = {
     "stack": [],
     "layers": {},
     "size": None,
+    "publish": {},
     "amendments": [],
     "aliases": {},
 }
@@ -358,6 +368,7 @@ def _key_hint(path: Sequence[str | int]) -> str:
             "amendments": AmendmentItem,
             "cells": ExcludeItem if "exclude" in path else RetiredItem if "retired" in path else CellItem,
             "size": SizeLimit,
+            "publish": PublishItem,
         }.get(str(path[0]), MatrixFile)
         if len(path) > 1
         else MatrixFile

@@ -20,9 +20,14 @@ if TYPE_CHECKING:
 
 SBOM_MEDIA_TYPE = "application/vnd.cyclonedx+json"
 PROVENANCE_MEDIA_TYPE = "application/vnd.in-toto+json"
+TIER_MEDIA_TYPE = "application/vnd.knowngood.tier+json"
 EVIDENCE_MEDIA_TYPE = "application/vnd.knowngood.evidence+json"
 
+PROOF_MEDIA_TYPES = (EVIDENCE_MEDIA_TYPE, TIER_MEDIA_TYPE)
+"""The documents about an image that a later run may add to."""
+
 _EMPTY = "application/vnd.oci.empty.v1+json"
+_EMPTY_CONFIG = b"{}"
 _TITLE = "org.opencontainers.image.title"
 _WRITE_ATTEMPTS = 5
 
@@ -55,11 +60,30 @@ def attach_documents(registry: Registry, subject: Descriptor, attachments: Itera
     listed = []
     tracked = True
     for item in attachments:
-        manifest = _attachment_manifest(registry, subject, item)
+        registry.put_bytes(_EMPTY_CONFIG, _EMPTY)
+        registry.put_bytes(item.data, item.media)
+        manifest = _attachment_manifest(subject, item)
         tracked &= registry.put_manifest(manifest, manifest.descriptor.digest)
         listed.append({**manifest.descriptor.document(), "artifactType": item.media})
     if listed and not tracked:
         _add_to_fallback_index(registry, subject.digest, listed)
+
+
+def attach_missing(registry: Registry, digest: str, attachments: Iterable[Attachment]) -> list[str]:
+    """Push those of these documents that the published image does not have, and return their names.
+
+    For a document that is there, this costs one small request. Raises `KnowngoodError` when the image is not there.
+    """
+    image = registry.manifest(digest)
+    if image is None:
+        raise KnowngoodError(f"{registry.repository} does not have {digest}")
+    missing = [
+        item
+        for item in attachments
+        if registry.digest(_attachment_manifest(image.descriptor, item).descriptor.digest) is None
+    ]
+    attach_documents(registry, image.descriptor, missing)
+    return [item.name for item in missing]
 
 
 def fetch_attachments(registry: Registry, digest: str) -> list[Attachment]:
@@ -82,9 +106,8 @@ def fetch_attachments(registry: Registry, digest: str) -> list[Attachment]:
     return documents
 
 
-def _attachment_manifest(registry: Registry, subject: Descriptor, item: Attachment) -> RegistryManifest:
-    config = registry.put_bytes(b"{}", _EMPTY)
-    blob = registry.put_bytes(item.data, item.media)
+def _attachment_manifest(subject: Descriptor, item: Attachment) -> RegistryManifest:
+    config, blob = Descriptor.of(_EMPTY_CONFIG, _EMPTY), Descriptor.of(item.data, item.media)
     document = {
         "schemaVersion": 2,
         "mediaType": MANIFEST_MEDIA_TYPE,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,8 +11,6 @@ from typing import TYPE_CHECKING
 from knowngood import __version__
 from knowngood.base import base_image
 from knowngood.core.errors import KnowngoodError, MissingError, UsageError, redact_credentials
-from knowngood.evidence import run_evidence
-from knowngood.evidence.run_evidence import Evidence, RunPlace
 from knowngood.images import build_command, build_inputs, dockerfile, image_build
 from knowngood.lock.debian_lock import PackagesLock
 from knowngood.registry import attachments, licences, provenance
@@ -21,6 +18,7 @@ from knowngood.registry import bill_of_materials as sbom
 from knowngood.registry.attachments import Attachment
 from knowngood.registry.image_reference import immutable_tag
 from knowngood.registry.publication import ImageRelease
+from knowngood.registry.release_proof import read_release_proof
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -28,6 +26,7 @@ if TYPE_CHECKING:
     from knowngood.core.cell import Cell
     from knowngood.core.image_record import ImageRecord
     from knowngood.engine.container_engine import Engine
+    from knowngood.evidence.run_evidence import Evidence
     from knowngood.images.pipeline import Pipeline
     from knowngood.lock.lock_tree import CellLock
     from knowngood.project.checkout import Project
@@ -67,7 +66,7 @@ def prepare_release(line: Pipeline, cell: Cell, *, revision: int = 1) -> ImageRe
 
     Raises:
         MissingError: the engine has no image of what is committed.
-        KnowngoodError: the cell has no lock, or its newest run did not pass.
+        KnowngoodError: the cell has no lock, its newest run did not pass, or matrix.yaml wants a higher tier.
     """
     project = line.project
     locked = require_lock(project, cell)
@@ -90,7 +89,8 @@ def prepare_release(line: Pipeline, cell: Cell, *, revision: int = 1) -> ImageRe
         raise MissingError(
             f"the engine has no image of {cell} as it is committed; run `knowngood build-matrix '{cell}'`"
         )
-    run, path = newest_good_run(project, cell, image.digest)
+    proof = read_release_proof(project, cell, image.digest)
+    proof.require_tier(project.matrix.publish)
     record = project.tree.load_record(cell)
     tools = record.tools if record and record.manifest.digest == image.digest else _tool_versions(line.engine)
     facts = provenance.BuildFacts(
@@ -107,6 +107,7 @@ def prepare_release(line: Pipeline, cell: Cell, *, revision: int = 1) -> ImageRe
         image=image.tag,
         digest=image.digest,
         tag=immutable_tag(str(cell), locked.digest, revision),
+        tier=str(proof.tier),
         labels={**dockerfile.image_labels(locked), f"{dockerfile.LABEL_PREFIX}inputs": f"sha256:{inputs}"},
         attachments=(
             Attachment(media=attachments.SBOM_MEDIA_TYPE, name="sbom.cdx.json", data=bill_of_materials.encode()),
@@ -115,11 +116,7 @@ def prepare_release(line: Pipeline, cell: Cell, *, revision: int = 1) -> ImageRe
                 name="provenance.intoto.json",
                 data=provenance.render_provenance(locked, base, facts).encode(),
             ),
-            Attachment(
-                media=attachments.EVIDENCE_MEDIA_TYPE,
-                name=path,
-                data=(json.dumps(run.document(), indent=1, ensure_ascii=False) + "\n").encode(),
-            ),
+            *proof.attachments(),
         ),
     )
 
@@ -155,7 +152,7 @@ def published_and_proven(
     chosen = {str(cell): cell for cell in cells}
     for name, digest in published_digests_unchanged(project, registry, chosen.values()).items():
         with contextlib.suppress(KnowngoodError):  # no good run of it is known here, so it is built and run
-            finished[name] = digest, newest_good_run(project, chosen[name], digest)[0]
+            finished[name] = digest, read_release_proof(project, chosen[name], digest).newest
     return finished
 
 
@@ -177,28 +174,6 @@ def current_record(project: Project, cell: Cell, folders: Mapping[str, str]) -> 
     except UsageError:
         return None  # `prepare_release` reports what is wrong with it
     return record if record and record.shape.inputs == inputs else image_build.load_kept_record(inputs)
-
-
-def newest_good_run(project: Project, cell: Cell, digest: str) -> tuple[Evidence, str]:
-    """Return the newest good run of this image and the name of its file.
-
-    Raises `KnowngoodError` when there is none, or when a newer run of the image failed.
-    """
-    runs, left_out = run_evidence.load_cell_evidence(project.evidence, str(cell))
-    of_image = [run for run in runs if run.image == digest and run.where is not RunPlace.BARE]
-    good = [run for run in of_image if run.ok]
-    if not good:
-        reason = f"the last of its {len(of_image)} runs failed" if of_image else "evidence/ has no run of it"
-        ignored = f" (left out: {'; '.join(left_out)})" if left_out else ""
-        raise KnowngoodError(
-            f"{cell}: {digest} is not proven: {reason}{ignored}; run `knowngood smoke '{cell}'` and see what fails"
-        )
-    if of_image[-1] is not good[-1]:
-        raise KnowngoodError(
-            f"{cell}: the newest run of {digest} ({of_image[-1].when}) failed, although an older one passed; "
-            f"run `knowngood smoke '{cell}'`"
-        )
-    return good[-1], f"evidence-{good[-1].when[:10]}-{good[-1].suite[:12]}.json"
 
 
 def read_git_source(root: Path) -> provenance.GitSource | None:

@@ -50,6 +50,8 @@ class ImageRelease:
     """The image's name in the engine."""
     digest: str
     tag: str
+    tier: str
+    """How far the image is proven."""
     labels: Mapping[str, str]
     """The labels that the image must have."""
     attachments: tuple[Attachment, ...]
@@ -69,13 +71,15 @@ def publish_release(release: ImageRelease, registry: Registry, engine: Engine, n
     """Publish a release; `KnowngoodError` when its tag names another image, or when what is read back differs."""
     start = time.monotonic()
     if tag_is_published(release, registry):
+        proof = [item for item in release.attachments if item.media in attachments.PROOF_MEDIA_TYPES]
+        attachments.attach_missing(registry, release.digest, proof)
         return PublishResult(status=PublishStatus.UNCHANGED, seconds=time.monotonic() - start)
     pushed = 0
     manifest = registry.manifest(release.digest)
     if manifest is None:
         manifest, pushed = _push_missing_blobs(release, registry, engine, notify)
         registry.put_manifest(manifest, release.digest)
-    notify("attaching SBOM, provenance and evidence")
+    notify("attaching SBOM, provenance, evidence and tier")
     attachments.attach_documents(registry, manifest.descriptor, release.attachments)
     check_published_image(registry, release.digest, release.labels, notify)
     if not tag_is_published(release, registry):

@@ -48,6 +48,8 @@ class PublishedImage:
         lines = [f"{self.name}: {self.digest}, {self.size / 1e6:,.1f} MB, every byte read"]
         lines += [f"  {key} = {value}" for key, value in self.labels.items() if key.startswith(LABEL_PREFIX)]
         lines += [f"  attached: {item.name} ({item.media})" for item in self.attached]
+        tiers = [item.document() for item in self.attached if item.media == attachments.TIER_MEDIA_TYPE]
+        lines += [f"  {item.get('tier')}: {item.get('meaning')}" for item in tiers]
         return "\n".join([*lines, *(f"PROBLEM: {item}" for item in self.problems)])
 
 
@@ -83,6 +85,7 @@ def find_contradictions(digest: str, labels: Mapping[str, str], attached: tuple[
         attachments.SBOM_MEDIA_TYPE: "SBOM",
         attachments.PROVENANCE_MEDIA_TYPE: "provenance",
         attachments.EVIDENCE_MEDIA_TYPE: "evidence",
+        attachments.TIER_MEDIA_TYPE: "tier",
     }
     problems += [f"no {name} is attached" for media, name in names.items() if media not in by_media]
     lock = labels.get(LABEL_PREFIX + "lock")
@@ -94,9 +97,10 @@ def find_contradictions(digest: str, labels: Mapping[str, str], attached: tuple[
         subjects = [subject.get("digest", {}).get("sha256") for subject in statement.get("subject", [])]
         if subjects != [digest.removeprefix("sha256:")]:
             problems.append(f"the provenance is of {subjects}, not of this image")
-    for run in by_media.get(attachments.EVIDENCE_MEDIA_TYPE, []):
-        if run.get("image") != digest:
-            problems.append(f"the evidence is of {run.get('image')}, not of this image")
-        elif not run.get("report", {}).get("verdict", {}).get("ok"):
-            problems.append("the evidence is of a run that failed")
+    for media in (attachments.EVIDENCE_MEDIA_TYPE, attachments.TIER_MEDIA_TYPE):
+        others = [item.get("image") for item in by_media.get(media, []) if item.get("image") != digest]
+        problems += [f"the {names[media]} is of {other}, not of this image" for other in others]
+    runs = [item for item in by_media.get(attachments.EVIDENCE_MEDIA_TYPE, []) if item.get("image") == digest]
+    if not all(run.get("report", {}).get("verdict", {}).get("ok") for run in runs):
+        problems.append("the evidence is of a run that failed")
     return problems

@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from knowngood.compat.cell_answer import explain_tier
 from knowngood.compat.universe import ATTENTION
 from knowngood.evidence.run_evidence import Tier
 from knowngood.reports import catalog as catalogs
@@ -66,6 +67,7 @@ def render_site(
         glyphs=STATE_GLYPHS,
         meanings=STATE_MEANINGS,
         tiers=TIER_MEANINGS,
+        explain_tier=explain_tier,
         settings=list(ATTENTION),
         greatest=greatest_figures,
         runs_at=runs_at,

@@ -29,6 +29,7 @@ from knowngood.registry import (
     licences,
     provenance,
     publication_check,
+    release_proof,
 )
 from knowngood.registry.attachments import Attachment
 from knowngood.registry.image_reference import ImageReference, Repository, immutable_tag
@@ -319,11 +320,12 @@ LABELS = {"io.knowngood.lock": "sha256:1"}
 
 
 def attached(**changes):
-    """The three documents, as they should be."""
+    """The documents, as they should be."""
     documents = {
         attachments.SBOM_MEDIA_TYPE: {"metadata": {"properties": [{"name": "knowngood:lock", "value": "sha256:1"}]}},
         attachments.PROVENANCE_MEDIA_TYPE: {"subject": [{"digest": {"sha256": "d" * 64}}]},
         attachments.EVIDENCE_MEDIA_TYPE: {"image": DIGEST, "report": {"verdict": {"ok": True}}},
+        attachments.TIER_MEDIA_TYPE: {"image": DIGEST, "tier": "trains-on-cpu"},
     }
     chosen = {**documents, **{getattr(attachments, key): value for key, value in changes.items()}}
     return tuple(
@@ -343,6 +345,8 @@ class TestReadback:
             ({"PROVENANCE_MEDIA_TYPE": {"subject": [{"digest": {"sha256": "1"}}]}}, "not of this image"),
             ({"EVIDENCE_MEDIA_TYPE": {"image": "sha256:1"}}, "the evidence is of sha256:1"),
             ({"EVIDENCE_MEDIA_TYPE": {"image": DIGEST, "report": {}}}, "a run that failed"),
+            ({"TIER_MEDIA_TYPE": None}, "no tier is attached"),
+            ({"TIER_MEDIA_TYPE": {"image": "sha256:1"}}, "the tier is of sha256:1"),
         ],
     )
     def test_what_does_not_is_said(self, changes, said):
@@ -367,21 +371,21 @@ class TestGate:
     def test_only_the_newest_good_run_of_this_image_in_a_container_counts(self, home):
         wanted = cell.parse_cell(FA0)
         with pytest.raises(KnowngoodError, match="no run of it"):
-            image_release.newest_good_run(home, wanted, DIGEST)
+            release_proof.read_release_proof(home, wanted, DIGEST)
         self.run(home, where=RunPlace.BARE)
         self.run(home, image="sha256:" + "0" * 64)
         with pytest.raises(KnowngoodError, match="no run of it"):
-            image_release.newest_good_run(home, wanted, DIGEST)
+            release_proof.read_release_proof(home, wanted, DIGEST)
         (home.evidence / FA0 / "cut.json").write_text('{"schema"')
         with pytest.raises(KnowngoodError, match=r"left out: .*cut\.json: not readable"):
-            image_release.newest_good_run(home, wanted, DIGEST)
+            release_proof.read_release_proof(home, wanted, DIGEST)
         self.run(home, hour=11)
-        assert image_release.newest_good_run(home, wanted, DIGEST)[0].when.startswith("2026-11-21T11")
+        assert release_proof.read_release_proof(home, wanted, DIGEST).newest.when.startswith("2026-11-21T11")
         self.run(home, ok=False, hour=12)
         with pytest.raises(KnowngoodError, match="the newest run"):
-            image_release.newest_good_run(home, wanted, DIGEST)
+            release_proof.read_release_proof(home, wanted, DIGEST)
         self.run(home, hour=13)
-        assert image_release.newest_good_run(home, wanted, DIGEST)[0].when.startswith("2026-11-21T13")
+        assert release_proof.read_release_proof(home, wanted, DIGEST).newest.when.startswith("2026-11-21T13")
 
     def test_is_it_published_already(self, home, lock_of):
         locked = lock_of(FA0)

@@ -278,6 +278,18 @@ def test_a_row_of_the_picture_has_a_short_label():
 
 
 @pytest.mark.parametrize(
+    ("tier", "text"),
+    [
+        ("trains-on-cpu", "Unseen on a GPU: the suite trained a small model in this image on a CPU only."),
+        ("trains-on-gpu", "The suite trained a small model in this image on a GPU."),
+    ],
+)
+def test_the_page_of_a_cell_says_what_its_tier_means(tier, text):
+    page = site_pages.render_site(made([cell(tier=tier)]), ROOT / "templates" / "site", {})[f"cells/{CELL}.html"]
+    assert text in page
+
+
+@pytest.mark.parametrize(
     ("successor", "text"), [(CELL, f'href="../cells/{CELL}.html"'), (None, "It has no successor.")]
 )
 def test_the_page_of_a_retired_cell_names_its_successor(successor, text):

@@ -1,0 +1,231 @@
+"""The least tier that matrix.yaml wants of a published image, and the tier that is attached to it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+from samples import FA0, MATRIX, parsed, with_
+
+from knowngood.cli import main
+from knowngood.core.cell import parse_cell
+from knowngood.core.errors import InputError, KnowngoodError
+from knowngood.core.publish_policy import PublishPolicy
+from knowngood.evidence import run_evidence
+from knowngood.evidence.run_evidence import Evidence, RunPlace, Tier
+from knowngood.registry import attachments, image_release, publication, publication_check
+from knowngood.registry.manifests import MANIFEST_MEDIA_TYPE, Descriptor, RegistryManifest
+from knowngood.registry.release_proof import ReleaseProof, read_release_proof
+
+IMAGE = RegistryManifest(data=b'{"config": {}}', media=MANIFEST_MEDIA_TYPE)
+DIGEST = IMAGE.descriptor.digest
+CELL = parse_cell(FA0)
+
+
+class MemoryRegistry:
+    """A registry without the referrers API that has one image; `puts` are the names of what was sent to it."""
+
+    def __init__(self, repository="registry.example/team/images", *_args, **_more):
+        self.repository = repository
+        self.manifests = {DIGEST: IMAGE}
+        self.blobs = {}
+        self.puts = []
+
+    def manifest(self, reference):
+        return self.manifests.get(reference)
+
+    def digest(self, reference):
+        found = self.manifests.get(reference)
+        return found and found.descriptor.digest
+
+    def put_manifest(self, manifest, reference):
+        self.puts.append(reference)
+        self.manifests[reference] = manifest
+        return False
+
+    def put_bytes(self, data, media):
+        blob = Descriptor.of(data, media)
+        self.puts.append(blob.digest)
+        self.blobs[blob.digest] = data
+        return blob
+
+    def referrers(self, _digest):
+        return None
+
+    def read(self, blob):
+        return self.blobs[blob.digest]
+
+    def documents(self, media):
+        return [item.document() for item in attachments.fetch_attachments(self, DIGEST) if item.media == media]
+
+
+def run(hour: int, *, where=RunPlace.CONTAINER_CPU, ok=True, outcome="pass", quick=False) -> Evidence:
+    sm = "sm_90" if where is RunPlace.CONTAINER_GPU else None
+    report = {
+        "verdict": {"ok": ok, "domain": "none" if ok else "image", "text": ""},
+        "suite_hash": "5" * 64,
+        "environment": {"sm": sm, "gpu": sm and "NVIDIA H100"},
+        "checks": [{"setting": "sdpa", "outcome": outcome, "topic": "training", "id": "x"}],
+    }
+    when = f"2026-11-21T{hour}:00:00+00:00"
+    command = ("pytest", "--quick") if quick else ("pytest",)
+    return Evidence(cell=FA0, where=where, image=DIGEST, when=when, node={}, command=command, report=report)
+
+
+@pytest.fixture
+def proof_of(home) -> Callable[..., ReleaseProof]:
+    """A function that stores runs of the image and returns what they prove."""
+
+    def store(*runs: Evidence) -> ReleaseProof:
+        for item in runs:
+            run_evidence.store_evidence(item, home.evidence)
+        return read_release_proof(home, CELL, DIGEST)
+
+    return store
+
+
+@pytest.mark.parametrize(
+    ("item", "tier", "words"),
+    [
+        (run(10), Tier.TRAINS_ON_CPU, "Unseen on a GPU: the suite trained a small model in this image on a CPU only."),
+        (run(10, where=RunPlace.CONTAINER_GPU), Tier.TRAINS_ON_GPU, "trained a small model in this image on a GPU."),
+        (run(10, outcome="refused"), Tier.BUILT, "Unseen on a GPU: no run has observed this image training"),
+    ],
+)
+def test_the_document_says_the_tier_and_what_it_means(proof_of, item, tier, words):
+    document = proof_of(item).document()
+    assert (document["tier"], document["image"], document["cell"], document["gpu"]) == (str(tier), DIGEST, FA0, "sm_90")
+    assert document["unseen_on_gpu"] is (tier is not Tier.TRAINS_ON_GPU)
+    assert words in document["meaning"]
+    assert document["run"]["when"] == item.when
+
+
+def test_further_runs_that_say_the_same_change_no_document(proof_of):
+    first = proof_of(run(10, quick=True), run(11))
+    assert first.document()["run"]["when"] == "2026-11-21T11:00:00+00:00", "the whole suite proves more"
+    again = proof_of(run(12), run(13, quick=True))
+    assert again.newest.when > first.newest.when
+    assert [item.data for item in again.attachments()] == [item.data for item in first.attachments()]
+
+
+def test_a_red_run_takes_back_what_older_runs_proved(proof_of):
+    assert proof_of(run(10, where=RunPlace.CONTAINER_GPU)).tier is Tier.TRAINS_ON_GPU
+    with pytest.raises(KnowngoodError, match=r"the newest run of .* failed"):
+        proof_of(run(11, ok=False))
+    assert proof_of(run(12)).tier is Tier.TRAINS_ON_CPU
+
+
+@pytest.mark.parametrize(
+    ("policy", "least"),
+    [
+        (PublishPolicy(), None),
+        (PublishPolicy(tier="trains-on-cpu"), None),
+        (PublishPolicy(tier="trains-on-gpu", gpus={"sm_90": "trains-on-cpu"}), None),
+        (PublishPolicy(gpus={"sm_80": "trains-on-gpu"}), None),
+        (PublishPolicy(tier="trains-on-gpu"), "trains-on-gpu"),
+        (PublishPolicy(gpus={"sm_90": "trains-on-gpu"}), "trains-on-gpu"),
+    ],
+)
+def test_the_least_tier_is_that_of_the_gpu_else_the_overall_one(proof_of, policy, least):
+    proof = proof_of(run(10))
+    if least is None:
+        proof.require_tier(policy)
+        return
+    with pytest.raises(KnowngoodError, match=rf"unseen on a GPU\), and matrix.yaml .* sm_90 from {least} on") as caught:
+        proof.require_tier(policy)
+    assert f"knowngood smoke --gpus '{FA0}'" in str(caught.value)
+    proof_of(run(11, where=RunPlace.CONTAINER_GPU)).require_tier(policy)
+
+
+def test_the_tier_is_attached_once_and_again_when_it_rises(proof_of):
+    registry = MemoryRegistry()
+    assert attachments.attach_missing(registry, DIGEST, proof_of(run(10)).attachments()) == [
+        "evidence-2026-11-21-555555555555.json",
+        "tier.json",
+    ]
+    registry.puts.clear()
+    assert attachments.attach_missing(registry, DIGEST, proof_of(run(11)).attachments()) == []
+    assert registry.puts == []
+    raised = proof_of(run(12, where=RunPlace.CONTAINER_GPU))
+    assert len(attachments.attach_missing(registry, DIGEST, raised.attachments())) == 2
+    assert [item["tier"] for item in registry.documents(attachments.TIER_MEDIA_TYPE)] == [
+        "trains-on-cpu",
+        "trains-on-gpu",
+    ]
+    with pytest.raises(KnowngoodError, match="does not have sha256:0"):
+        attachments.attach_missing(registry, "sha256:0", raised.attachments())
+
+
+def test_verify_prints_the_tier_in_words(proof_of):
+    attached = proof_of(run(10)).attachments()
+    image = publication_check.PublishedImage(name="x", digest=DIGEST, size=1, labels={}, attached=attached, problems=())
+    assert "\n  trains-on-cpu: Unseen on a GPU: the suite trained" in image.text()
+
+
+@pytest.fixture
+def registry(monkeypatch):
+    """The registry of the command `publish`, which has the image of FA0 under its tag; `aliases` were moved there."""
+    memory = MemoryRegistry()
+    memory.aliases = []
+    monkeypatch.setattr("knowngood.cli.publish.Registry", lambda *_, **__: memory)
+    monkeypatch.setattr(image_release, "published_digests_unchanged", lambda *_, **__: {FA0: DIGEST})
+    monkeypatch.setattr(publication, "move_alias", lambda _, alias, __: memory.aliases.append(alias) or True)
+    return memory
+
+
+def publish(home, capsys, section: str, *words: str):
+    alias = MATRIX.partition("default: ")[2].partition("\n")[0]
+    (home.root / "matrix.yaml").write_text(with_((alias, FA0), ("floors:", f"{section}floors:")))
+    code = main.main(["publish", FA0, "--to", "registry.example/team/images", "--json", *words])
+    document = json.loads(capsys.readouterr().out)
+    return code, document["cells"][0], document["aliases"]
+
+
+def test_an_image_in_the_registry_gets_its_tier_attached(home, capsys, registry, proof_of):
+    proof_of(run(10))
+    code, row, aliases = publish(home, capsys, "", "--dry-run")
+    assert (code, row["status"], row["tier"], registry.puts) == (0, "unchanged", "trains-on-cpu", [])
+    assert aliases
+    code, row, _ = publish(home, capsys, "")
+    assert (code, row["status"], row["attached"][-1]) == (0, "unchanged", "tier.json")
+    assert registry.aliases == ["default"]
+    code, row, _ = publish(home, capsys, "")
+    assert (code, row["attached"]) == (0, [])
+
+
+def test_an_image_in_the_registry_below_the_least_tier_gets_no_alias(home, capsys, registry, proof_of):
+    proof_of(run(10))
+    section = "publish: {tier: trains-on-cpu, gpus: {sm_90: trains-on-gpu}}\n"
+    code, row, aliases = publish(home, capsys, section)
+    assert (code, row["status"], row["tier"], aliases) == (1, "failed", "trains-on-cpu", {})
+    assert "matrix.yaml publishes images for sm_90 from trains-on-gpu on" in row["error"]
+    assert (registry.aliases, registry.puts) == ([], [])
+    proof_of(run(11, where=RunPlace.CONTAINER_GPU))
+    code, row, _ = publish(home, capsys, section)
+    assert (code, row["tier"], registry.aliases) == (0, "trains-on-gpu", ["default"])
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("publish: {tier: trains}", "1:17: publish.tier must be 'built', 'trains-on-cpu' or 'trains-on-gpu'"),
+        ("publish: {gpus: {sm_90: none}}", "1:25: publish.gpus.sm_90 must be 'built', 'trains-on-cpu' or"),
+        ("publish: {gpus: {sm90: built}}", "1:18: 'sm90' is not written like sm_90"),
+        ("publish: {gpus: {sm_91: built}}", "1:18: 'sm_91' is not in gpus; the nearest there is sm_90"),
+        ("publish: {teir: built}", "1:11: unknown key 'teir'; did you mean 'tier'?"),
+        ("publish: built", "1:10: publish must be a mapping (KEY: VALUE lines)"),
+    ],
+)
+def test_a_malformed_policy_is_reported_at_its_place(line, message):
+    with pytest.raises(InputError) as caught:
+        parsed(f"{line}\n{MATRIX}")
+    (text,) = str(caught.value).splitlines()
+    assert text.startswith(f"matrix.yaml:{message}")
+
+
+def test_without_the_section_every_good_run_is_enough():
+    assert parsed().publish.least_tier(CELL) == "built"
+    policy = parsed(f"publish: {{tier: trains-on-cpu, gpus: {{sm_100: trains-on-gpu}}}}\n{MATRIX}").publish
+    assert policy.least_tier(CELL) == "trains-on-cpu"
+    assert policy.gpus == {"sm_100": "trains-on-gpu"}
