@@ -60,8 +60,8 @@ class MemoryRegistry:
         return [item.document() for item in attachments.fetch_attachments(self, DIGEST) if item.media == media]
 
 
-def run(hour: int, *, where=RunPlace.CONTAINER_CPU, ok=True, outcome="pass", quick=False) -> Evidence:
-    sm = "sm_90" if where is RunPlace.CONTAINER_GPU else None
+def run(hour: int, *, where=RunPlace.CONTAINER_CPU, ok=True, outcome="pass", quick=False, gpu="sm_90") -> Evidence:
+    sm = gpu if where is RunPlace.CONTAINER_GPU else None
     report = {
         "verdict": {"ok": ok, "domain": "none" if ok else "image", "text": ""},
         "suite_hash": "5" * 64,
@@ -90,6 +90,7 @@ def proof_of(home) -> Callable[..., ReleaseProof]:
     [
         (run(10), Tier.TRAINS_ON_CPU, "Unseen on a GPU: the suite trained a small model in this image on a CPU only."),
         (run(10, where=RunPlace.CONTAINER_GPU), Tier.TRAINS_ON_GPU, "trained a small model in this image on a GPU."),
+        (run(10, where=RunPlace.CONTAINER_GPU, gpu="sm_80"), Tier.BUILT, "Unseen on a GPU: no run has observed"),
         (run(10, outcome="refused"), Tier.BUILT, "Unseen on a GPU: no run has observed this image training"),
     ],
 )
