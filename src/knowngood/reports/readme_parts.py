@@ -91,12 +91,13 @@ class PictureRow:
 
 
 def render_matrix_picture(cells: Iterable[CatalogCell], templates: Path) -> str:
-    """Return the matrix as SVG: the cells of the matrix, then those that only runs know."""
+    """Return the matrix as SVG: maintained cells, retired ones, then those that only runs know."""
     cells = list(cells)
     lines: list[PictureRow] = []
     y = _TOP
     for title, members in (
-        ("", [cell for cell in cells if cell.in_matrix]),
+        ("", [cell for cell in cells if cell.in_matrix and not cell.retired]),
+        ("retired", [cell for cell in cells if cell.retired]),
         ("seen in runs, not in the matrix", [cell for cell in cells if not cell.in_matrix and cell.attention]),
     ):
         if title and members:

@@ -300,6 +300,16 @@ def test_the_page_of_a_retired_cell_names_its_successor(successor, text):
     assert json.loads(retired.render_json())["cells"][0]["retired"] == {"on": "2026-11-01", "for": successor}
 
 
+def test_a_retired_cell_is_marked_in_the_matrix_and_apart_in_the_picture():
+    old = {"id": CELL.replace("py311", "py312"), "retired": {"on": "2026-11-01", "for": None}}
+    both = [cell(axes=cell_axes()), cell(axes=cell_axes(), **old)]
+    page = site_pages.render_site(made(both), ROOT / "templates" / "site", {})["matrix.html"]
+    assert [", retired</td>" in row for row in page.split("<tr")[1:] if 'class="tier' in row] == [False, True]
+    picture = readme_parts.render_matrix_picture(made(both).cells, ROOT / "templates" / "site")
+    assert picture.count(">retired<") == 1
+    assert ">retired<" not in readme_parts.render_matrix_picture(made(both[:1]).cells, ROOT / "templates" / "site")
+
+
 @pytest.mark.parametrize(("url", "linked"), [(None, False), ("https://forge.example/e", True)])
 def test_files_of_runs_are_links_where_their_folder_is_known(url, linked):
     files = site_pages.render_site(made([cell()]), ROOT / "templates" / "site", {}, url)
