@@ -47,7 +47,7 @@ def bisect(locks, *words, command=("python", "-c", ASKS)):
     return done.returncode, json.loads(done.stdout), done.stderr
 
 
-def test_the_bad_pin_is_found_in_seven_environments_and_can_be_shown_again(locks):
+def test_the_bad_pin_is_found_in_nine_environments_and_can_be_shown_again(locks):
     pinned = [(locks / f"{name}.txt").read_text().splitlines() for name in ("good", "bad")]
     assert min(map(len, pinned)) >= 40
     code, found, said = bisect(locks)
@@ -55,7 +55,8 @@ def test_the_bad_pin_is_found_in_seven_environments_and_can_be_shown_again(locks
     assert [move["name"] for move in found["culprits"]] == ["packaging"]
     assert found["proven"]
     assert found["changed"] >= 30
-    assert found["environments"] <= 7
+    assert found["environments"] <= 9
+    assert found["ends"] == {"good": "good", "bad": "bad"}
     assert said.count(": environment ") == found["environments"]
     assert "No module named 'packaging.licenses'" in found["said"]
     code, shown, said = bisect(locks, "--only", "packaging")
@@ -63,6 +64,14 @@ def test_the_bad_pin_is_found_in_seven_environments_and_can_be_shown_again(locks
     assert "--only packaging" in found["again"]
     code, shown, _ = bisect(locks, "--only", "six")
     assert (code, shown["outcome"]) == (0, "good")
+
+
+def test_swapped_ends_blame_no_package(locks):
+    (locks / "swapped").mkdir(exist_ok=True)
+    for name, other in (("good", "bad"), ("bad", "good")):
+        (locks / "swapped" / f"{name}.txt").write_text((locks / f"{other}.txt").read_text())
+    code, found, said = bisect(locks / "swapped")
+    assert (code, found["problem"], found["culprits"], found["environments"]) == (2, "swapped", [], 2), said
 
 
 def test_what_no_package_did_is_said(locks):

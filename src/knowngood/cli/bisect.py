@@ -15,7 +15,10 @@ from knowngood.lock import wheelhouse
 from knowngood.project.checkout import find_project
 from knowngood.reports import bisect_run, lock_pins
 from knowngood.reports.bisect_run import LockBisection
-from knowngood.reports.lock_bisect import BisectResult, EnvironmentOutcome, list_package_changes, mix_locks
+from knowngood.reports.lock_bisect import BisectResult, EndProblem, EnvironmentOutcome, list_package_changes, mix_locks
+
+_FEWEST = 2
+"""The environments of the two ends."""
 
 _END = "a requirements file, a pylock, a file of evidence, a cell or alias, or REVISION:CELL of git"
 
@@ -38,7 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="test one environment: GOOD with these packages of BAD",
     )
     parser.add_argument("--python", metavar="VERSION", help="Python of the environments (default: that of the locks)")
-    parser.add_argument("--most", type=int, default=30, metavar="N", help="the most environments to test (default: 30)")
+    parser.add_argument("--most", type=int, default=40, metavar="N", help="the most environments to test (default: 40)")
     parser.add_argument(
         "--timeout",
         type=shared_arguments.parse_seconds,
@@ -50,7 +53,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> Answer:
-    """Exit 0 when the responsible packages are proven, 3 when they are suspected, 1 when there are none."""
+    """Exit 0 when the responsible packages are proven and 3 when they are suspected, 1 when there are none.
+
+    When the ends are not as claimed, nothing is searched: exit 2 when they are swapped, 3 when one cannot be tried, and
+    else 1.
+    """
+    if arguments.most < _FEWEST:
+        raise UsageError(f"--most {arguments.most}: testing GOOD and BAD takes {_FEWEST} environments already")
     project = find_project()
     search = bisect_run.LockBisection(
         good=lock_pins.read_pins(arguments.good, project),
@@ -59,14 +68,21 @@ def run(arguments: argparse.Namespace) -> Answer:
         python=arguments.python,
         wheelhouse=wheelhouse.wheelhouse_folder(arguments.wheelhouse),
         seconds=arguments.timeout,
-        most=max(1, arguments.most),
+        most=arguments.most,
     )
     with report_progress("bisect") as notify:
         if arguments.only:
             return _test_one_environment(search, arguments.only, notify)
         result, output = search.run(notify)
-    code = 0 if result.proven else 3 if result.culprits else 1
-    return Answer(code, _document(result, search, output), bisect_run.describe_bisection(result, search, output))
+    return Answer(
+        _exit_code(result), _document(result, search, output), bisect_run.describe_bisection(result, search, output)
+    )
+
+
+def _exit_code(result: BisectResult) -> int:
+    if result.problem is not None:
+        return {EndProblem.SWAPPED: 2, EndProblem.UNTESTED: 3}.get(result.problem, 1)
+    return 0 if result.proven else 3
 
 
 def _test_one_environment(search: LockBisection, names: list[str], notify: Notify) -> Answer:
@@ -91,4 +107,9 @@ def _document(result: BisectResult, search: LockBisection, output: list[str]) ->
         "note": result.note,
         "said": output[-1] if output else "",
         "again": search.repeat_command(result) if result.culprits else None,
+        "ends": {"good": result.good_end, "bad": result.bad_end},
+        "problem": result.problem,
+        "ties": list(result.ties),
+        "unread": list(result.unread),
+        "untried": list(result.untried),
     }

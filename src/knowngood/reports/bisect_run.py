@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
@@ -29,6 +29,7 @@ from knowngood.index.wheel_metadata import parse_metadata
 from knowngood.lock import resolver
 from knowngood.reports.lock_bisect import (
     BisectResult,
+    EndProblem,
     EnvironmentOutcome,
     LockVersions,
     PackageChange,
@@ -58,7 +59,7 @@ class LockBisection:
     wheelhouse: Path | None = None
     seconds: float = 1200
     """The time limit of each run of the command."""
-    most: int = 30
+    most: int = 40
     """The most environments to make."""
 
     @property
@@ -75,7 +76,9 @@ class LockBisection:
         release = interpreter.name.removeprefix("python")
         requirements = read_requirements(changes, release, notify) if changes else {}
         result = bisect_locks(self.good.versions, self.bad.versions, requirements, environments, most=self.most)
-        return result, environments.last_lines
+        releases = [(move.name, version) for move in result.culprits for version in (move.old, move.new) if version]
+        unread = [f"{name} {version}" for name, version in releases if (name, version) not in requirements]
+        return replace(result, unread=tuple(unread), untried=tuple(environments.untried)), environments.last_lines
 
     def environments(self, interpreter: Path, notify: Notify, *, show: bool = False) -> MixedEnvironments:
         """Return the maker of the environments; `show` lets the command's output through."""
@@ -93,22 +96,40 @@ class LockBisection:
     def repeat_command(self, result: BisectResult) -> str:
         """Return the shell command that shows the result once more, in a single environment."""
         only = [word for change in (*result.culprits, *result.along) for word in ("--only", change.name)]
-        words = ["knowngood", "bisect", self.good.source, self.bad.source, *only]
+        return self._command(self.good, self.bad, *only)
+
+    def swapped_command(self) -> str:
+        """Return the shell command of the same search with the two ends the other way round."""
+        return self._command(self.bad, self.good)
+
+    def _command(self, good: PinnedPackages, bad: PinnedPackages, *options: str) -> str:
+        words = ["knowngood", "bisect", good.source, bad.source, *options]
         words += ["--python", self.python] if self.python else []
         return shlex.join([*words, "--", *self.command])
 
 
 def describe_bisection(result: BisectResult, bisection: LockBisection, last_lines: Sequence[str]) -> str:
-    """Return one sentence: the package, both versions, how certain the result is, and how to see it again."""
+    """Return one sentence: the package, both versions, how certain the result is, and how to see it again.
+
+    When an end is not as claimed, the sentence names it, and its source.
+    """
+    output = f"; last output: {last_lines[-1]}" if last_lines else ""
+    untried = f"; not tried: {result.untried[-1]}" if result.untried else ""
     if not result.culprits:
-        return f"none of {result.changed} changed packages: {result.note} ({result.environments} environments)"
+        if result.good_end is None:
+            return f"none of {result.changed} changed packages: {result.note} ({result.environments} environments)"
+        ends = f"GOOD is {bisection.good.source}, BAD is {bisection.bad.source}"
+        again = f"; run it the other way round: {bisection.swapped_command()}"
+        more = again if result.problem is EndProblem.SWAPPED else ""
+        return f"{result.note} ({ends}; {result.environments} environments){output}{untried}{more}"
     names = ", ".join(map(str, result.culprits))
     along = f" (together with {', '.join(map(str, result.along))}, which it requires)" if result.along else ""
-    alone = "this change alone makes it fail" if len(result.culprits) == 1 else "only together do they make it fail"
-    certainty = alone if result.proven else result.note
-    output = f"; last output: {last_lines[-1]}" if last_lines else ""
+    certainty = result.note or "this change alone makes it fail"
+    if result.unread:
+        certainty += f"; what {', '.join(result.unread)} require could not be read, so the cause may be a requirement"
+    untried = "" if result.proven else untried
     cost = f"{result.environments} environments for {result.changed} changed packages"
-    return f"{names}{along}: {certainty} ({cost}){output}; to repeat: {bisection.repeat_command(result)}"
+    return f"{names}{along}: {certainty} ({cost}){output}{untried}; to repeat: {bisection.repeat_command(result)}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +147,8 @@ class MixedEnvironments:
     """Let the command's output through."""
     last_lines: list[str] = field(default_factory=list)
     """The last output line of each bad run, in order."""
+    untried: list[str] = field(default_factory=list)
+    """Why each environment that gave no answer gave none, in order."""
     _number: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def outcome(self, versions: LockVersions) -> EnvironmentOutcome:
@@ -140,7 +163,8 @@ class MixedEnvironments:
         with local_files.scratch_folder() as folder:
             venv = folder / "venv"
             if reason := self._install(venv, folder, versions):
-                self.notify(f"the environment cannot be made: {reason}")
+                self.untried.append(f"the environment cannot be made: {reason}")
+                self.notify(self.untried[-1])
                 return EnvironmentOutcome.UNRESOLVED
             return self._run(venv)
 
@@ -192,6 +216,7 @@ class MixedEnvironments:
         if process.returncode == 0:
             return EnvironmentOutcome.GOOD
         if process.returncode in _CANNOT_TELL:
+            self.untried.append(f"the command gave no answer (exit {process.returncode})")
             return EnvironmentOutcome.UNRESOLVED
         lines = [line for line in (process.stdout or "").splitlines() if line.strip()]
         self.last_lines.append(lines[-1].strip() if lines else f"exit {process.returncode}")

@@ -1,15 +1,16 @@
 """Finds which package changes turn a good lock into a bad one. Pure, but for the tester that is passed in.
 
-The changes are put into an order in which every prefix is a lock whose packages fit together: what a release requires
-comes before it, and packages that require one another change in one step. A binary search finds the shortest bad
-prefix; its last step is a culprit. If the culprit alone is not bad, it needs another one as well, which is searched for
-among the steps before it. One culprit among 40 changes costs at most 7 environments: 6 to find it, and one that shows
+Both locks are tested first: the search begins only when the good one is good and the bad one is bad. The changes are
+put into an order in which every prefix is a lock whose packages fit together: what a release requires comes before it,
+and packages that require one another change in one step. A binary search finds the shortest bad prefix; its last step
+is a culprit. If the culprit alone is not bad, it needs another one as well, which is searched for among the steps
+before it. One culprit among 40 changes costs at most 9 environments: 2 for the ends, 6 to find it, and one that shows
 that it is bad alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -71,7 +72,7 @@ def order_changes(changes: Sequence[PackageChange], requirements: KnownRequireme
     Packages that need one another are one step.
     """
     by_name = {change.name: change for change in changes}
-    needs = {change.name: _required_changes(change, by_name, requirements) for change in changes}
+    needs = {change.name: set(_required_changes(change, by_name, requirements)) for change in changes}
     all_needs = {name: _transitive_needs(name, needs) for name in needs}
     groups: dict[frozenset[str], list[PackageChange]] = {}
     for name, change in by_name.items():
@@ -90,19 +91,26 @@ def order_changes(changes: Sequence[PackageChange], requirements: KnownRequireme
 
 def _required_changes(
     change: PackageChange, by_name: Mapping[str, PackageChange], requirements: KnownRequirements
-) -> set[str]:
-    """Return the packages that have to change when this one does."""
-    required = requirements.get((change.name, change.new), {}) if change.new else {}
-    names = {
-        name
-        for name, spec in required.items()
-        if (other := by_name.get(name)) and _accepts(spec, other.new) and not _accepts(spec, other.old)
-    }
+) -> dict[str, str]:
+    """Return the packages that have to change when this one does, each with the requirement that says so."""
+    reasons = {}
     for name, other in by_name.items():
+        if name == change.name:
+            continue
+        spec = requirements.get((change.name, change.new), {}).get(name) if change.new else None
+        if spec is not None and _accepts(spec, other.new) and not _accepts(spec, other.old):
+            reasons[name] = f"{change.name} {change.new} requires {name}{spec}"
         spec = requirements.get((name, other.old), {}).get(change.name) if other.old else None
-        if name != change.name and spec is not None and _accepts(spec, change.old) and not _accepts(spec, change.new):
-            names.add(name)
-    return names - {change.name}
+        if spec is not None and _accepts(spec, change.old) and not _accepts(spec, change.new):
+            reasons.setdefault(name, f"{name} {other.old} requires {change.name}{spec}")
+    return reasons
+
+
+def list_ties(changes: Sequence[PackageChange], requirements: KnownRequirements) -> list[str]:
+    """Return the requirements because of which some of these changes can only be made together, as sentences."""
+    by_name = {change.name: change for change in changes}
+    reasons = (_required_changes(change, by_name, requirements).values() for change in sorted(changes))
+    return list(dict.fromkeys(reason for of_change in reasons for reason in of_change))
 
 
 def _accepts(spec: SpecifierSet, version: str | None) -> bool:
@@ -136,6 +144,19 @@ class EnvironmentTester(Protocol):
         ...
 
 
+class EndProblem(StrEnum):
+    """Why a search between two locks is not begun."""
+
+    SAME = "same"
+    """The two locks have the same packages."""
+    SWAPPED = "swapped"
+    """The good lock is bad and the bad lock is good."""
+    GOOD_FAILS = "good-fails"
+    BAD_PASSES = "bad-passes"
+    UNTESTED = "untested"
+    """At least one lock cannot be tried, and the other one is as claimed or cannot be tried either."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class BisectResult:
     """The result of a bisection."""
@@ -151,6 +172,19 @@ class BisectResult:
     changed: int
     """How many packages differ between the locks."""
     note: str = ""
+    """Why there is no culprit, or why there is more than one; empty for a single proven culprit."""
+    good_end: EnvironmentOutcome | None = None
+    """What the command reported with the good lock; `None` when that was not tested."""
+    bad_end: EnvironmentOutcome | None = None
+    """What the command reported with the bad lock; `None` when that was not tested."""
+    problem: EndProblem | None = None
+    """Why nothing was searched; `None` when the ends are as claimed."""
+    ties: tuple[str, ...] = ()
+    """The requirements because of which culprits can only change together, and with the changes `along`."""
+    unread: tuple[str, ...] = ()
+    """The releases of culprits whose requirements could not be read."""
+    untried: tuple[str, ...] = ()
+    """Why environments could not be tried, in the order in which that happened."""
 
 
 class _LimitReachedError(Exception):
@@ -158,24 +192,83 @@ class _LimitReachedError(Exception):
 
 
 def bisect_locks(
-    good: LockVersions, bad: LockVersions, requirements: KnownRequirements, tester: EnvironmentTester, *, most: int = 30
+    good: LockVersions, bad: LockVersions, requirements: KnownRequirements, tester: EnvironmentTester, *, most: int = 40
 ) -> BisectResult:
-    """Find the changes that turn the good lock bad, with at most `most` environments, never twice the same one."""
+    """Test both locks, then find the changes that turn the good one bad.
+
+    At most `most` environments are made, and never the same one twice.
+    """
     ordered = order_changes(list_package_changes(good, bad), requirements)
     tested = _TestedSteps(ordered, lambda steps: tester.outcome(mix_locks(good, _changes_of(ordered, steps))), most)
-    note, steps, proven = "", frozenset[int](), False
+    changed = sum(len(step.changes) for step in ordered)
+    if not ordered:
+        note = "the locks are the same: it is not the packages"
+        return BisectResult(culprits=(), proven=False, environments=0, changed=0, note=note, problem=EndProblem.SAME)
+    good_end, bad_end = tested(frozenset()), tested(tested.suspects)
+    if problem := judge_ends(good_end, bad_end):
+        return BisectResult(
+            culprits=(),
+            proven=False,
+            environments=len(tested.outcomes),
+            changed=changed,
+            note=_describe_ends(good_end, bad_end),
+            good_end=good_end,
+            bad_end=bad_end,
+            problem=problem,
+        )
     try:
-        steps, note, proven = _search_steps(tested)
+        steps, ambiguous = _search_steps(tested)
+        steps, reasons = (steps, []) if ambiguous else _narrow_to_one(tested, steps)
     except _LimitReachedError:
-        steps, note = tested.suspects, f"stopped after {most} environments: it is among these"
+        steps, ambiguous = tested.suspects, True
+        reasons = [f"stopped after {most} environments: it is among these"]
+    else:
+        reasons += ["no mix of these could be tried, so they are not told apart"] if ambiguous else []
+    culprits, along = _changes_of(ordered, steps), _changes_of(ordered, _required_steps(ordered, steps) - steps)
+    reasons += [_describe_ring(ordered[step], requirements) for step in steps if len(ordered[step].changes) > 1]
     return BisectResult(
-        culprits=tuple(_changes_of(ordered, steps)),
-        along=tuple(_changes_of(ordered, _required_steps(ordered, steps) - steps)),
-        proven=proven,
+        culprits=tuple(culprits),
+        along=tuple(along),
+        proven=not ambiguous,
         environments=len(tested.outcomes),
-        changed=sum(len(step.changes) for step in ordered),
-        note=note,
+        changed=changed,
+        note="; ".join(reasons),
+        good_end=good_end,
+        bad_end=bad_end,
+        ties=tuple(list_ties([*culprits, *along], requirements)),
     )
+
+
+def judge_ends(good: EnvironmentOutcome, bad: EnvironmentOutcome) -> EndProblem | None:
+    """Return what is wrong with the two ends of a search, or `None` when they are as claimed."""
+    if good is EnvironmentOutcome.BAD:
+        return EndProblem.SWAPPED if bad is EnvironmentOutcome.GOOD else EndProblem.GOOD_FAILS
+    if bad is EnvironmentOutcome.GOOD:
+        return EndProblem.BAD_PASSES
+    return EndProblem.UNTESTED if EnvironmentOutcome.UNRESOLVED in (good, bad) else None
+
+
+def _describe_ends(good: EnvironmentOutcome, bad: EnvironmentOutcome) -> str:
+    """Return the sentence that names which of two ends is not as claimed."""
+    if (good, bad) == (EnvironmentOutcome.BAD, EnvironmentOutcome.GOOD):
+        return "the ends are swapped: the good lock fails and the bad lock passes"
+    if (good, bad) == (EnvironmentOutcome.BAD, EnvironmentOutcome.BAD):
+        return "the good lock fails as well: it is not what changed between the two"
+    if (good, bad) == (EnvironmentOutcome.GOOD, EnvironmentOutcome.GOOD):
+        return "the bad lock passes here: it is not the packages, or not on this machine"
+    words = {EnvironmentOutcome.BAD: "fails", EnvironmentOutcome.GOOD: "passes here"}
+    words[EnvironmentOutcome.UNRESOLVED] = "cannot be tried here"
+    wrong = [f"the good lock {words[good]}"] if good is not EnvironmentOutcome.GOOD else []
+    wrong += [f"the bad lock {words[bad]}"] if bad is not EnvironmentOutcome.BAD else []
+    return f"{' and '.join(wrong)}, so nothing was searched"
+
+
+def _describe_ring(step: ChangeStep, requirements: KnownRequirements) -> str:
+    """Return why the packages of a step cannot be told apart, with the requirements that tie them."""
+    ties = list_ties(step.changes, requirements)
+    names = ", ".join(change.name for change in step.changes)
+    more = f" and {len(ties) - 4} more" if len(ties) > 4 else ""
+    return f"{names} can only change together: {', '.join(ties[:4])}{more}"
 
 
 class _TestedSteps:
@@ -199,43 +292,36 @@ class _TestedSteps:
             self.outcomes[steps] = self._test(steps)
         return self.outcomes[steps]
 
-    def occurred(self, outcome: EnvironmentOutcome) -> bool:
-        return outcome in self.outcomes.values()
 
+def _search_steps(tested: _TestedSteps) -> tuple[frozenset[int], bool]:
+    """Return steps that are bad without any other, and whether some of them were not told apart.
 
-def _search_steps(tested: _TestedSteps) -> tuple[frozenset[int], str, bool]:
-    """Return the culprit steps, a note, and whether they were proven to be it."""
-    nothing, everything = frozenset[int](), frozenset(range(len(tested.ordered)))
-    if not everything:
-        return nothing, "the locks are the same: it is not the packages", False
-    culprits, high, ambiguous = nothing, len(tested.ordered), False
-    while True:
-        low, high = _find_edge(tested, high, culprits)
-        culprits |= set(range(low, high))
-        ambiguous |= high - low > 1
-        tested.suspects = culprits
-        if tested(culprits) is EnvironmentOutcome.BAD:
-            break
-        if (
-            not tested.occurred(EnvironmentOutcome.BAD)
-            and (outcome := tested(everything)) is not EnvironmentOutcome.BAD
-        ):
-            return nothing, _explain_bad_lock(outcome), False
-        if low == 0:  # all of the bad lock is here again, and it is not bad
-            return culprits, "the same lock was first bad and then not: the command's answer is not stable", False
+    The ends have been tested. The culprits so far, together with the steps before `high`, are always bad.
+    """
+    culprits, high, ambiguous = frozenset[int](), len(tested.ordered), False
+    while tested(culprits) is not EnvironmentOutcome.BAD:
+        low, edge = _find_edge(tested, high, culprits)
+        culprits |= set(range(low, edge))
+        ambiguous |= edge - low > 1
+        tested.suspects = culprits | set(range(low))
         high = low
-    if not tested.occurred(EnvironmentOutcome.GOOD) and (outcome := tested(nothing)) is not EnvironmentOutcome.GOOD:
-        problem = "fails as well" if outcome is EnvironmentOutcome.BAD else "cannot be tried"
-        return nothing, f"the good lock {problem}: it is not what changed between the two", False
-    note = "no mix of these could be tried, so they are not told apart" if ambiguous else ""
-    return culprits, note, not ambiguous
+    tested.suspects = culprits
+    return culprits, ambiguous
 
 
-def _explain_bad_lock(outcome: EnvironmentOutcome) -> str:
-    """Return why there is no culprit when the bad lock itself is not bad."""
-    if outcome is EnvironmentOutcome.GOOD:
-        return "the bad lock passes here: it is not the packages, or not on this machine"
-    return "the bad lock cannot be tried here, so nothing is known"
+def _narrow_to_one(tested: _TestedSteps, culprits: frozenset[int]) -> tuple[frozenset[int], list[str]]:
+    """Return the one step that is bad alone, if there is one, else all culprits and why there is more than one."""
+    if len(culprits) == 1:
+        return culprits, []
+    outcomes = {step: tested(frozenset({step})) for step in sorted(culprits)}
+    for step, outcome in outcomes.items():
+        if outcome is EnvironmentOutcome.BAD:
+            return frozenset({step}), []
+    untried = [step for step, outcome in outcomes.items() if outcome is EnvironmentOutcome.UNRESOLVED]
+    if untried:
+        names = ", ".join(change.name for change in _changes_of(tested.ordered, untried))
+        return culprits, [f"only together do they make it fail; without the others this could not be tried: {names}"]
+    return culprits, ["only together do they make it fail: each of them alone passes"]
 
 
 def _find_edge(tested: _TestedSteps, high: int, culprits: frozenset[int]) -> tuple[int, int]:
@@ -256,9 +342,9 @@ def _find_edge(tested: _TestedSteps, high: int, culprits: frozenset[int]) -> tup
     return low, high
 
 
-def _required_steps(ordered: Sequence[ChangeStep], steps: frozenset[int]) -> frozenset[int]:
+def _required_steps(ordered: Sequence[ChangeStep], steps: Iterable[int]) -> frozenset[int]:
     return frozenset(number for step in steps for number in ordered[step].needs)
 
 
-def _changes_of(ordered: Sequence[ChangeStep], steps: frozenset[int]) -> list[PackageChange]:
+def _changes_of(ordered: Sequence[ChangeStep], steps: Iterable[int]) -> list[PackageChange]:
     return sorted(change for step in steps for change in ordered[step].changes)

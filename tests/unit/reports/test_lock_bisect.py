@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
 
 from knowngood.reports.lock_bisect import (
+    EndProblem,
     EnvironmentOutcome,
     PackageChange,
     bisect_locks,
@@ -47,14 +48,14 @@ def locks(count):
 
 
 @given(st.integers(1, 40).flatmap(lambda count: st.tuples(st.just(count), st.integers(0, count - 1))))
-def test_one_bad_pin_among_forty_costs_at_most_seven_environments(case):
+def test_one_bad_pin_among_forty_costs_at_most_nine_environments(case):
     count, planted = case
     good, bad = locks(count)
     machine = Machine([(f"p{planted:02}", "2")])
     found = bisect_locks(good, bad, {}, machine)
     assert found.culprits == (PackageChange(name=f"p{planted:02}", old="1", new="2"),)
     assert (found.proven, found.along, found.note) == (True, (), "")
-    assert len(machine.tested) == found.environments <= 7
+    assert len(machine.tested) == found.environments <= 9
     assert len({tuple(item.items()) for item in machine.tested}) == len(machine.tested)
 
 
@@ -64,7 +65,7 @@ def test_several_that_do_it_only_together_are_all_named(planted):
     found = bisect_locks(good, bad, {}, Machine([(f"p{number:02}", "2") for number in planted]))
     assert [move.name for move in found.culprits] == [f"p{number:02}" for number in sorted(planted)]
     assert found.proven
-    assert found.environments <= 7 * len(planted) + 1  # and one that sees the bad lock bad
+    assert found.environments <= 2 + 8 * len(planted)  # the ends; finding each and trying it alone
 
 
 pairs = st.tuples(st.integers(0, 19), st.integers(0, 19)).filter(lambda pair: pair[0] != pair[1])
@@ -82,7 +83,7 @@ def test_releases_that_pin_one_another_change_together(pinned, planted):
     assert all(machine.fits(versions) for versions in machine.tested)
     assert f"p{planted:02}" in {move.name for move in found.culprits}
     assert found.proven
-    assert found.environments <= 7
+    assert found.environments <= 9
 
 
 def test_what_is_needed_comes_first_and_a_cycle_is_one_step():
@@ -173,8 +174,9 @@ def test_the_same_lock_is_not_bisected():
 
 
 def test_the_number_of_environments_has_a_limit():
-    found = bisect_locks(*locks(40), {}, Machine([("p30", "2")]), most=3)
-    assert (found.environments, found.proven) == (3, False)
+    found = bisect_locks(*locks(40), {}, Machine([("p30", "2")]), most=5)
+    assert (found.environments, found.proven) == (5, False)
+    assert found.note == "stopped after 5 environments: it is among these"
     assert "p30" in {move.name for move in found.culprits}
     assert len(found.culprits) <= 5
 
@@ -191,3 +193,90 @@ class UnstableCommand:
 def test_an_unstable_command_ends_the_search():
     found = bisect_locks(*locks(40), {}, UnstableCommand())
     assert not found.proven
+
+
+class FixedEnds:
+    """A command whose answers for the two ends are given; every other environment is a mistake."""
+
+    def __init__(self, good, bad):
+        self.ends = [EnvironmentOutcome(good), EnvironmentOutcome(bad)]
+
+    def outcome(self, _versions):
+        return self.ends.pop(0)
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "problem", "note"),
+    [
+        ("bad", "good", "swapped", "the ends are swapped: the good lock fails and the bad lock passes"),
+        ("bad", "bad", "good-fails", "the good lock fails as well"),
+        ("good", "good", "bad-passes", "the bad lock passes here"),
+        ("unresolved", "bad", "untested", "the good lock cannot be tried here, so nothing was searched"),
+        ("good", "unresolved", "untested", "the bad lock cannot be tried here, so nothing was searched"),
+        ("bad", "unresolved", "good-fails", "the good lock fails and the bad lock cannot be tried here"),
+        ("unresolved", "good", "bad-passes", "the good lock cannot be tried here and the bad lock passes here"),
+    ],
+)
+def test_ends_that_are_not_as_claimed_are_named_and_nothing_is_searched(good, bad, problem, note):
+    tester = FixedEnds(good, bad)
+    found = bisect_locks(*locks(40), {}, tester)
+    assert tester.ends == []
+    assert (found.problem, found.good_end, found.bad_end) == (problem, good, bad)
+    assert (found.culprits, found.proven, found.environments) == ((), False, 2)
+    assert note in found.note
+
+
+@given(st.integers(1, 20), st.data())
+def test_swapped_ends_blame_no_package(count, data):
+    planted = data.draw(st.integers(0, count - 1))
+    good, bad = locks(count)
+    found = bisect_locks(bad, good, {}, Machine([(f"p{planted:02}", "2")]))
+    assert (found.problem, found.culprits) == (EndProblem.SWAPPED, ())
+
+
+def test_two_packages_that_can_only_change_together_are_named_with_the_requirements():
+    requires = {
+        ("torch", "2"): {"triton": SpecifierSet("==2")},
+        ("torch", "1"): {"triton": SpecifierSet("==1")},
+        ("other", "2"): {"numpy": SpecifierSet(">=1")},
+    }
+    good, bad = (dict.fromkeys(("numpy", "other", "torch", "triton"), side) for side in "12")
+    found = bisect_locks(good, bad, requires, Machine([("triton", "2")], requires=requires))
+    assert [move.name for move in found.culprits] == ["torch", "triton"]
+    assert found.proven
+    assert found.ties == ("torch 2 requires triton==2", "torch 1 requires triton==1")
+    assert found.note == (
+        "torch, triton can only change together: torch 2 requires triton==2, torch 1 requires triton==1"
+    )
+
+
+def test_several_culprits_are_explained_by_each_of_them_passing_alone():
+    machine = Machine([("p03", "2"), ("p07", "2")])
+    found = bisect_locks(*locks(10), {}, machine)
+    assert found.note == "only together do they make it fail: each of them alone passes"
+    tried = [{name for name, version in versions.items() if version == "2"} for versions in machine.tested]
+    assert {"p03"} in tried
+    assert {"p07"} in tried
+
+
+def test_a_culprit_that_cannot_be_tried_alone_is_named():
+    good, bad = locks(10)
+    both = {("p07", "2"): {"p00": SpecifierSet("==2")}}  # known to the machine, not to the search
+    found = bisect_locks(good, bad, {}, Machine([("p07", "2")], requires=both))
+    assert [move.name for move in found.culprits] == ["p00", "p07"]
+    assert found.note.endswith("without the others this could not be tried: p07")
+
+
+class MaskedCommand:
+    """Bad with p2; p5 hides that, and p8 brings it back."""
+
+    def outcome(self, versions):
+        has = {name for name, version in versions.items() if version == "2"}
+        bad = "p02" in has and ("p05" not in has or "p08" in has)
+        return EnvironmentOutcome.BAD if bad else EnvironmentOutcome.GOOD
+
+
+def test_a_package_that_is_bad_alone_is_the_only_culprit_although_another_one_hides_it():
+    found = bisect_locks(*locks(10), {}, MaskedCommand())
+    assert [move.name for move in found.culprits] == ["p02"]
+    assert (found.proven, found.note) == (True, "")

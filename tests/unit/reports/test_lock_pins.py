@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
+from dataclasses import replace
 
 import pytest
 from samples import FA4
@@ -12,7 +14,7 @@ from knowngood.core.errors import UsageError
 from knowngood.evidence import run_evidence
 from knowngood.evidence.run_evidence import Evidence, RunPlace
 from knowngood.reports import bisect_run, lock_pins
-from knowngood.reports.lock_bisect import BisectResult, PackageChange
+from knowngood.reports.lock_bisect import BisectResult, EndProblem, EnvironmentOutcome, PackageChange
 
 
 def git(home, *words):
@@ -128,3 +130,81 @@ def test_the_command_of_the_command_line_is_what_follows_two_dashes(tmp_path, ca
     assert "the locks are the same" in capsys.readouterr().out
     assert main(["bisect", *words, "--only", "a", "--", "true"]) == 2
     assert main(["bisect", *words]) == 2
+
+
+def ends(problem, note, **outcomes):
+    return BisectResult(
+        culprits=(), proven=False, environments=2, changed=1, note=note, problem=EndProblem(problem), **outcomes
+    )
+
+
+def test_swapped_ends_are_described_with_the_command_that_puts_them_right():
+    found = ends("swapped", "the ends are swapped", good_end="bad", bad_end="good")
+    assert bisect_run.describe_bisection(found, search(python="3.11"), ["No module named a.b"]) == (
+        "the ends are swapped (GOOD is good.txt, BAD is bad.txt; 2 environments); last output: No module named a.b; "
+        "run it the other way round: knowngood bisect bad.txt good.txt --python 3.11 -- python -c 'import a.b'"
+    )
+
+
+def test_an_end_that_cannot_be_tried_is_described_with_the_reason():
+    found = ends("untested", "the bad lock cannot be tried", good_end="good", bad_end="unresolved")
+    found = replace(found, untried=("the environment cannot be made: no wheel",))
+    assert bisect_run.describe_bisection(found, search(), []) == (
+        "the bad lock cannot be tried (GOOD is good.txt, BAD is bad.txt; 2 environments); "
+        "not tried: the environment cannot be made: no wheel"
+    )
+
+
+def test_a_culprit_whose_requirements_are_not_known_is_described_with_that():
+    move = PackageChange(name="a", old="1", new="2")
+    found = BisectResult(culprits=(move,), proven=True, environments=7, changed=40, unread=("a 2",))
+    said = bisect_run.describe_bisection(found, search(), [])
+    assert "this change alone makes it fail; what a 2 require could not be read" in said
+
+
+@pytest.fixture
+def bisect(home, tmp_path, monkeypatch, capsys):
+    """A function that bisects between urllib3 1 and 2 in made-up environments; the command fails with `failing`."""
+    for name, version in (("old", "1"), ("new", "2")):
+        (tmp_path / f"{name}.txt").write_text(f"idna=={version}\nurllib3=={version}\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(bisect_run, "read_requirements", lambda *_: {})
+    assert home
+
+    def run(good, bad, outcome):
+        monkeypatch.setattr(bisect_run.MixedEnvironments, "outcome", lambda _self, versions: outcome(versions))
+        code = main(["bisect", "--json", good, bad, "--", "true"])
+        return code, json.loads(capsys.readouterr().out)
+
+    return run
+
+
+def fails_with_new_idna(versions):
+    return EnvironmentOutcome.BAD if versions["idna"] == "2" else EnvironmentOutcome.GOOD
+
+
+def test_ends_as_claimed_are_searched(bisect):
+    code, found = bisect("old.txt", "new.txt", fails_with_new_idna)
+    assert (code, [move["name"] for move in found["culprits"]]) == (0, ["idna"])
+    assert (found["ends"], found["problem"]) == ({"good": "good", "bad": "bad"}, None)
+
+
+def test_swapped_ends_are_wrong_usage(bisect):
+    code, found = bisect("new.txt", "old.txt", fails_with_new_idna)
+    assert (code, found["problem"], found["culprits"]) == (2, "swapped", [])
+    assert found["ends"] == {"good": "bad", "bad": "good"}
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code", "problem"), [("bad", 1, "good-fails"), ("good", 1, "bad-passes"), ("unresolved", 3, "untested")]
+)
+def test_an_end_that_is_not_as_claimed_has_its_exit_code(bisect, outcome, code, problem):
+    found = bisect("old.txt", "new.txt", lambda _versions: EnvironmentOutcome(outcome))
+    assert (found[0], found[1]["problem"]) == (code, problem)
+
+
+@pytest.mark.usefixtures("home")
+def test_fewer_environments_than_two_ends_are_refused(tmp_path, capsys):
+    (tmp_path / "a.txt").write_text("a==1\n")
+    assert main(["bisect", str(tmp_path / "a.txt"), str(tmp_path / "a.txt"), "--most", "1", "--", "true"]) == 2
+    assert "testing GOOD and BAD takes 2 environments already" in capsys.readouterr().err
