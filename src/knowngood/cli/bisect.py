@@ -15,7 +15,8 @@ from knowngood.lock import wheelhouse
 from knowngood.project.checkout import find_project
 from knowngood.reports import bisect_run, lock_pins
 from knowngood.reports.bisect_run import LockBisection
-from knowngood.reports.lock_bisect import BisectResult, EndProblem, EnvironmentOutcome, list_package_changes, mix_locks
+from knowngood.reports.lock_bisect import BisectResult, EndProblem, EnvironmentOutcome
+from knowngood.reports.package_changes import list_package_changes, mix_locks
 
 _FEWEST = 2
 """The environments of the two ends."""

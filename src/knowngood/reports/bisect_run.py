@@ -27,16 +27,9 @@ from knowngood.index.artefact import PackageIndex, UnreadableError
 from knowngood.index.package_index import SimpleIndex
 from knowngood.index.wheel_metadata import parse_metadata
 from knowngood.lock import resolver
-from knowngood.reports.lock_bisect import (
-    BisectResult,
-    EndProblem,
-    EnvironmentOutcome,
-    LockVersions,
-    PackageChange,
-    bisect_locks,
-    list_package_changes,
-)
+from knowngood.reports.lock_bisect import BisectResult, EndProblem, EnvironmentOutcome, bisect_locks
 from knowngood.reports.lock_pins import PinnedPackages
+from knowngood.reports.package_changes import LockVersions, PackageChange, list_package_changes
 from knowngood.reproductions.local_places import find_python
 
 _CANNOT_TELL = (125, 126, 127)

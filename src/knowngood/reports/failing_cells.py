@@ -13,10 +13,10 @@ from knowngood.evidence import run_evidence
 from knowngood.evidence.run_evidence import Evidence, RunPlace
 from knowngood.registry import image_release
 from knowngood.reports.bisect_run import LockBisection, describe_bisection
-from knowngood.reports.lock_bisect import list_package_changes
 from knowngood.reports.lock_pins import PinnedPackages, pins_from_distributions, pins_from_evidence
 from knowngood.reports.nightly_report import NightlyCheck, NightlyFinding, NightlySeverity
 from knowngood.reports.nightly_tasks import CheckAttempt
+from knowngood.reports.package_changes import list_package_changes
 
 if TYPE_CHECKING:
     from knowngood.core.cell import Cell

@@ -7,15 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
 
-from knowngood.reports.lock_bisect import (
-    EndProblem,
-    EnvironmentOutcome,
-    PackageChange,
-    bisect_locks,
-    list_package_changes,
-    mix_locks,
-    order_changes,
-)
+from knowngood.reports.lock_bisect import EndProblem, EnvironmentOutcome, bisect_locks
+from knowngood.reports.package_changes import PackageChange, list_package_changes, mix_locks, order_changes
 
 
 class Machine:

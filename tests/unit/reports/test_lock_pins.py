@@ -14,7 +14,8 @@ from knowngood.core.errors import UsageError
 from knowngood.evidence import run_evidence
 from knowngood.evidence.run_evidence import Evidence, RunPlace
 from knowngood.reports import bisect_run, lock_pins
-from knowngood.reports.lock_bisect import BisectResult, EndProblem, EnvironmentOutcome, PackageChange
+from knowngood.reports.lock_bisect import BisectResult, EndProblem, EnvironmentOutcome
+from knowngood.reports.package_changes import PackageChange
 
 
 def git(home, *words):
