@@ -26,7 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="the interpreter or the folder of an environment (default: VIRTUAL_ENV's, else the first python on PATH)",
     )
-    parser.add_argument("--image", metavar="REF", help="an image, or a cell's id, in place of an environment")
+    parser.add_argument("--image", metavar="REF", help="an image, or a cell's id or alias, in place of an environment")
     shared_arguments.add_insecure(parser)
     parser.add_argument("--gpu", metavar="GPU", help="judge for this GPU, in place of the machine's: H100, sm_90")
     parser.add_argument(

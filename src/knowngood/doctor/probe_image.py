@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from docker.errors import ImageNotFound, NotFound
 
-from knowngood.core.cell import parse_cell
+from knowngood.core.cell import Cell, parse_cell
 from knowngood.core.errors import KnowngoodError, MissingError, UsageError
 from knowngood.core.notify import Notify
 from knowngood.doctor.probe_machine import machine_architecture
@@ -17,6 +18,7 @@ from knowngood.doctor.system_state import ImageDescription
 from knowngood.engine import container_engine
 from knowngood.engine.container_engine import Engine
 from knowngood.images.dockerfile import LABEL_PREFIX
+from knowngood.project.checkout import find_project
 from knowngood.registry.image_reference import ImageReference
 from knowngood.registry.manifests import Descriptor
 from knowngood.registry.registry_client import Registry
@@ -26,27 +28,42 @@ _MAX_CONFIGURATION = 4 << 20
 
 
 def describe_image(name: str, notify: Notify, *, insecure: bool = False) -> ImageDescription:
-    """Return the description of a cell's id or of an image's name.
+    """Return the description of a cell, by its id or an alias of the matrix, or of an image, by its name.
+
+    A cell is described by its image in the engine, and where there is none, by what its id says.
 
     Raises `MissingError` when neither the engine nor a registry has the image. `insecure` allows plain HTTP.
     """
-    if description := _describe_cell(name):
-        return description
+    cell = _find_cell(name)
     notify("asking the engine")
     engine = _find_engine()
+    if cell:
+        return _describe_cell(cell, engine)
     if engine and (description := _ask_engine(name, engine)):
         return description
     return _ask_registry(name, notify, insecure=insecure, runtimes=_list_runtimes(engine))
 
 
-def _describe_cell(name: str) -> ImageDescription | None:
-    """Return a description with the labels that the image of a cell has; `None` when the name is no cell's id."""
-    try:
-        cell = parse_cell(name)
-    except UsageError:
-        return None
-    labels = {LABEL_PREFIX + "cell": name} | {LABEL_PREFIX + str(axis): value for axis, value in cell.axes().items()}
-    return ImageDescription(name=name, where="a cell by its id", labels=labels)
+def _find_cell(name: str) -> Cell | None:
+    """Return the cell with this id, or with this alias in matrix.yaml; `None` when the name is neither."""
+    with contextlib.suppress(UsageError):
+        return parse_cell(name)
+    if any(character in name for character in "/:@"):
+        return None  # a reference to an image
+    aliases = find_project().matrix.aliases
+    return parse_cell(aliases[name]) if name in aliases else None
+
+
+def _describe_cell(cell: Cell, engine: Engine | None) -> ImageDescription:
+    """Return the description of the engine's image of a cell, or else one with the labels that such an image has."""
+    if engine:
+        with contextlib.suppress(KnowngoodError):  # what the id says is enough
+            if image := _ask_engine(f"knowngood:{cell}", engine):
+                return replace(image, name=str(cell))
+    labels = {LABEL_PREFIX + str(axis): value for axis, value in cell.axes().items()}
+    return ImageDescription(
+        name=str(cell), where="a cell by its id", labels={LABEL_PREFIX + "cell": str(cell)} | labels
+    )
 
 
 def _find_engine() -> Engine | None:
@@ -87,7 +104,7 @@ def _ask_registry(name: str, notify: Notify, *, insecure: bool, runtimes: tuple[
     except UsageError as error:
         raise MissingError(
             f"no engine here has an image {name!r}, and it is no reference to one in a registry: {error}; "
-            "`knowngood cells` lists the ids of cells, which can be judged too"
+            "`knowngood cells` lists the ids and aliases of cells, which can be judged too"
         ) from None
     notify(f"asking {reference.repository.host}")
     registry = Registry(reference.repository, insecure=insecure)

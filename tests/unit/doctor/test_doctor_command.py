@@ -8,11 +8,13 @@ import json
 import shutil
 import sys
 import sysconfig
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import elf_samples
 import pytest
+from samples import FA4
 
 from knowngood.cli.main import main
 from knowngood.compat import knowledge
@@ -366,6 +368,42 @@ def test_a_cell_is_judged_by_its_id(capsys, monkeypatch):
     assert lines["driver"]["incidents"] == ["nvidia-driver-too-old"]
     assert lines["image-gpu:sm_80"]["verdict"] == "bad"
     assert main(["doctor", "--json", "--image", cell, "--gpu", "H200", "--driver", "580.65.06"]) == 0
+
+
+@pytest.fixture
+def describe(home, monkeypatch):
+    """A function that describes an image of the small project; the engine has the images that it is given."""
+
+    def call(name, **images):
+        def ask(tag, _engine):
+            return images.get("image") if tag == f"knowngood:{FA4}" else None
+
+        monkeypatch.setattr(probe_image, "_find_engine", lambda: object() if images else None)
+        monkeypatch.setattr(probe_image, "_ask_engine", ask)
+        monkeypatch.setattr(probe_image, "_list_runtimes", lambda _engine: None)
+        return probe_image.describe_image(name, print, insecure=True)
+
+    assert home.matrix.aliases == {"default": FA4}
+    return call
+
+
+def test_an_alias_is_judged_like_the_id_that_it_stands_for(describe):
+    by_alias = describe("default")
+    assert by_alias == describe(FA4)
+    assert (by_alias.name, by_alias.labels["io.knowngood.cell"]) == (FA4, FA4)
+
+
+@pytest.mark.parametrize("name", ["default", FA4])
+def test_the_image_of_a_cell_in_the_engine_is_what_is_judged(describe, name):
+    image = system_state.ImageDescription(name=f"knowngood:{FA4}", where="the engine at x", digest="sha256:1")
+    assert describe(name, image=image) == replace(image, name=FA4)
+    assert describe(name, image=None).where == "a cell by its id"
+
+
+def test_a_damaged_matrix_does_not_matter_to_a_reference(home, describe):
+    (home.root / "matrix.yaml").write_text("cells: 3\n")
+    with pytest.raises(MissingError, match=r"127\.0\.0\.1:9"):
+        describe("127.0.0.1:9/team/default:1", image=None)
 
 
 def test_an_image_that_does_not_exist(monkeypatch, capsys):
