@@ -6,6 +6,7 @@ import argparse
 import gc
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,9 +99,16 @@ def _text(result: CheckAnswer) -> str:
     if result.cell:
         lines.append(f"  cell: {result.cell}")
     lines += [f"  evidence: {run}" for run in result.evidence]
+    if result.uncovered or result.unread:
+        lines.append(f"  covered by facts: {_listed(result.covered) or 'nothing'}")
     if result.uncovered:
-        lines.append(f"  not covered by facts: {', '.join(result.uncovered)}")
+        lines.append(f"  not covered by facts: {_listed(result.uncovered)}")
+    lines += [f"  not read: {line}" for line in result.unread]
     return "\n".join([*lines, *(f"  note: {note}" for note in result.notes)])
+
+
+def _listed(packages: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {version}".rstrip() for name, version in packages.items())
 
 
 def _fix(fix: Any) -> str:

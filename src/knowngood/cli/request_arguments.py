@@ -54,6 +54,7 @@ def allow_intermixed_arguments(parser: argparse.ArgumentParser) -> None:
 def request_from_arguments(arguments: argparse.Namespace) -> Query:
     """Return the request that the command line describes."""
     from knowngood.compat import query
+    from knowngood.compat.requirement_lines import parse_package_list
 
     versions = {
         "driver": arguments.driver,
@@ -63,9 +64,13 @@ def request_from_arguments(arguments: argparse.Namespace) -> Query:
     }
     axes = {name: query.parse_axis_version(name, value) for name, value in versions.items() if value is not None}
     packages = [query.parse_requirement(text, python=axes.get("python")) for text in arguments.requirements]
+    unread: list[query.UnreadLine] = []
     for name in getattr(arguments, "files", []):
         text = sys.stdin.read() if name == "-" else _read_text(name)
-        packages += query.parse_package_list(text, "stdin" if name == "-" else name, python=axes.get("python"))
+        origin = "stdin" if name == "-" else name
+        requirements = parse_package_list(text, origin, python=axes.get("python"), read=_read_if_there)
+        packages += requirements.packages
+        unread += requirements.unread
     if getattr(arguments, "here", False):
         from knowngood.doctor import python_environment
 
@@ -79,7 +84,12 @@ def request_from_arguments(arguments: argparse.Namespace) -> Query:
         attn=None if arguments.attn is None else query.parse_attention(arguments.attn),
         conditions=dict(query.parse_use_condition(text) for text in arguments.used),
         packages=tuple(package for package in packages if package is not None),
+        unread=tuple(unread),
     )
+
+
+def _read_if_there(name: str) -> str | None:
+    return _read_text(name) if Path(name).is_file() else None
 
 
 def _read_text(name: str) -> str:

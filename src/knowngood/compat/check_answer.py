@@ -25,7 +25,7 @@ from knowngood.compat.findings import (
     sort_findings,
 )
 from knowngood.compat.matrix_cells import PublishedCells, find_evidence, find_published_cell, find_retired_cell
-from knowngood.compat.query import Query
+from knowngood.compat.query import Query, UnreadLine
 from knowngood.compat.query_placement import QueryPlacement, place_query
 from knowngood.compat.rule import Rule
 from knowngood.compat.suggestions import check_problem, find_suggestion, stated_condition_boxes
@@ -65,6 +65,12 @@ class CheckAnswer:
     """The published cell that has the combination, or the suggested one."""
     evidence: tuple[str, ...] = ()
     uncovered: Mapping[str, str] = field(default_factory=dict)
+    """The packages, releases and extras that facts do not cover: name -> version or specifier."""
+    covered: Mapping[str, str] = field(default_factory=dict)
+    """The packages that facts cover: name -> version or specifier."""
+    covered_verdict: CheckVerdict
+    """The verdict about the covered packages alone."""
+    unread: tuple[UnreadLine, ...] = ()
     notes: tuple[str, ...] = ()
 
     def document(self) -> dict[str, Any]:
@@ -79,8 +85,11 @@ class CheckAnswer:
         }
         if self.evidence:
             document["evidence"] = list(self.evidence)
-        if self.uncovered:
+        if self.uncovered or self.unread:
+            document["covered"] = dict(self.covered)
             document["uncovered"] = dict(self.uncovered)
+        if self.unread:
+            document["unread"] = [line.document() for line in self.unread]
         return document | ({"notes": list(self.notes)} if self.notes else {})
 
 
@@ -112,6 +121,7 @@ def _check_one_gpu(
     placement = place_query(universe, query, gpus)
     conditions = query.stated_conditions
     findings = [*placement.findings, *find_broken_rules(placement, conditions)]
+    findings += _find_driver_branch_limits(placement, conditions, findings)
     broken = any(finding.severity == "error" for finding in findings)
     if not broken:
         collision = find_collision(placement, stated_condition_boxes(universe, conditions))
@@ -123,14 +133,16 @@ def _check_one_gpu(
     changes = cell = None
     evidence: tuple[str, ...] = ()
     if broken:
-        verdict = CheckVerdict.BROKEN
+        verdict = covered_verdict = CheckVerdict.BROKEN
         if suggest:
             changes, cell = find_suggestion(placement, conditions, published)
     elif unknown_facts or placement.unknown or not has_known_package(placement):
-        verdict = CheckVerdict.UNKNOWN
+        verdict = covered_verdict = CheckVerdict.UNKNOWN
     else:
         evidence, verified = find_evidence(published, placement, query)
-        verdict = CheckVerdict.VERIFIED if verified else CheckVerdict.COMPATIBLE
+        covered_verdict = CheckVerdict.VERIFIED if verified else CheckVerdict.COMPATIBLE
+        complete = not query.unread and (verified or not placement.uncovered)
+        verdict = covered_verdict if complete else CheckVerdict.UNKNOWN
         cell = find_published_cell(published, placement, placement.assignment)
     retired = find_retired_cell(published, placement, placement.assignment) if cell is None else None
     return CheckAnswer(
@@ -139,7 +151,10 @@ def _check_one_gpu(
         changes=changes,
         cell=cell,
         evidence=evidence,
-        uncovered=placement.uncovered,
+        uncovered={**placement.uncovered, **placement.unknown_releases},
+        covered=placement.covered,
+        covered_verdict=covered_verdict,
+        unread=query.unread,
         notes=(*settled.notes, *([retired] if retired else [])),
     )
 
@@ -171,6 +186,30 @@ def find_broken_rules(placement: QueryPlacement, conditions: Mapping[str, str]) 
             finding = replace(finding, packages={**others, **finding.packages})
             findings.append(_under_conditions(box.rule, finding, conditions))
     return [*(finding for finding in findings if finding is not None), *_find_excluded_packages(placement)]
+
+
+def _find_driver_branch_limits(
+    placement: QueryPlacement, conditions: Mapping[str, str], findings: list[Finding]
+) -> list[Finding]:
+    """Return a warning for each rule that only older releases of the driver's branch break.
+
+    The branch is placed as its newest release, so what that breaks is among `findings` already.
+    """
+    limits: dict[str, Finding] = {}
+    domain = placement.universe.index.domains["driver"]
+    newest = placement.assignment.get("driver")
+    for place in iterate_bits(placement.driver_branch):
+        if place == newest:
+            continue
+        older = replace(placement, assignment={**placement.assignment, "driver": place}, findings=[])
+        for finding in find_broken_rules(older, conditions):
+            if finding.severity == "error" and finding.id not in [item.id for item in findings]:
+                least = domain.text(place + 1)
+                because = f"of the driver's branch only releases from {least} on will do: {finding.because}"
+                limits[finding.id] = replace(
+                    finding, id=f"branch:{finding.id}", severity="warning", because=because, fix=()
+                )
+    return list(limits.values())
 
 
 def _under_conditions(rule: Rule, finding: Finding, conditions: Mapping[str, str]) -> Finding | None:

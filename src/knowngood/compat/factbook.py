@@ -18,6 +18,9 @@ from packaging.version import Version
 DRIVERS = "drivers"
 """The one table whose "releases" are those of CUDA and not of a distribution."""
 
+_FACTS_OF_EXTRAS = {("transformers", "torch"): ("torch", "accelerate")}
+"""A package and its extra -> the facts that are what the extra requires of the distributions of the same names."""
+
 _REQUIREMENT = re.compile(r"\s*([A-Za-z0-9._-]+)\s*(\[[^\]]*\])?\s*([^;]*)")
 
 
@@ -81,6 +84,16 @@ class Factbook:
             pairs = raw.items() if isinstance(raw, Mapping) else map(_split_requirement, raw)
             requires = self._requires[key] = {name: _without_extras(text) for name, text in pairs}
         return requires
+
+    def extra_requires(self, package: str, version: str, extra: str) -> Mapping[str, str] | None:
+        """Return what an extra of a release adds to its requirements; `None` when the facts do not say."""
+        requires = (self.fact(package, version, "extras") or {}).get(extra)
+        if requires is None:
+            requires = self.fact(package, version, f"requires_{extra}")
+        if requires is None and (package, extra) in _FACTS_OF_EXTRAS:
+            facts = {name: self.fact(package, version, name) for name in _FACTS_OF_EXTRAS[package, extra]}
+            requires = None if None in facts.values() else facts
+        return None if requires is None else {name: _without_extras(text) for name, text in requires.items()}
 
     def source(self, package: str, version: str) -> str:
         """Return what the facts of a release were read from, as text for people."""

@@ -246,6 +246,7 @@ def _run_shows(
         return False
     installed: Mapping[str, str] = run.report.get("environment", {}).get("distributions", {})
     for name, version in (*packages.items(), *placement.uncovered.items()):
-        if version and version.partition("+")[0] != installed.get(name, "none").partition("+")[0]:
+        there = installed.get(name, "none").partition("+")[0]
+        if there != version.partition("+")[0] and (version or there == "none"):
             return False
     return query.attn is None or run.outcomes.get(query.attn) == "pass"

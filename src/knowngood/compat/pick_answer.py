@@ -82,14 +82,15 @@ class PickAnswer:
     """The number of combinations of the cells' axes."""
     findings: tuple[Finding, ...] = ()
     unknown: bool = False
+    """The query names something that facts do not cover."""
     uncovered: Mapping[str, str] = field(default_factory=dict)
     left_out: Mapping[str, str] = field(default_factory=dict)
     """The cells of matrix.yaml that fit but for the attention setting: id -> what is known of the setting there."""
 
     @property
     def exit_code(self) -> int:
-        """The exit code of the command: 0 a cell fits, 1 none fits, 3 facts do not cover the query."""
-        return 0 if self.choices else 3 if self.unknown else 1
+        """The exit code of the command: 1 no cell can fit, 3 facts do not cover the whole query, else 0."""
+        return 1 if self.conflict else 3 if self.unknown else 0 if self.choices else 1
 
     def document(self) -> dict[str, Any]:
         """The value as `pick --json` prints it."""
@@ -112,8 +113,10 @@ def pick_cells(universe: Universe, query: Query, published: PublishedCells, *, c
     placement = place_query(universe, query)
     findings = tuple(sort_findings(placement.findings))
     considered = count_combinations(universe)
-    if any(finding.id.removeprefix("unknown:") in universe.index.domains for finding in findings):
-        return PickAnswer(choices=(), conflict=(), considered=considered, findings=findings, unknown=True)
+    broken = any(finding.severity == "error" for finding in findings)
+    unknown = not broken and any(item.id.removeprefix("unknown:") in universe.index.domains for item in findings)
+    if unknown or broken:
+        return PickAnswer(choices=(), conflict=(), considered=considered, findings=findings, unknown=unknown)
     problem = pick_problem(placement, query, published)
     choices: dict[str, CellChoice] = {}
     left_out: dict[str, str] = {}
@@ -140,6 +143,7 @@ def pick_cells(universe: Universe, query: Query, published: PublishedCells, *, c
         conflict=() if choices or skipped else tuple(find_clashes(placement, problem)),
         considered=considered,
         findings=(*findings, *skipped),
+        unknown=placement.unknown or bool(placement.uncovered),
         uncovered=placement.uncovered,
         left_out=left_out,
     )

@@ -1,14 +1,14 @@
 """The question that a user puts to `check` or `pick`, parsed from text into a `Query`. Pure.
 
-A package can be given as `torch==2.6.0`, `torch==2.6.0+cu124`, `transformers>=4.40,<5`, as the file name of a wheel, or
-as a line of `pip freeze` or of a requirements file.
+A package can be given as `torch==2.6.0`, `torch==2.6.0+cu124`, `transformers[torch]>=4.40,<5`, or as the file name of a
+wheel. `knowngood.compat.requirement_lines` reads requirements files and freezes.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -35,6 +35,8 @@ class PackageSpec:
     wheel: wheel_tags.WheelBuild | None = None
     explicit: bool = True
     """The user named it; `False` for a line of a requirements file or of a freeze."""
+    extras: tuple[str, ...] = ()
+    """The extras that are asked for, normalized by PEP 503."""
 
     @property
     def text(self) -> str:
@@ -49,6 +51,26 @@ class PackageSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
+class UnreadLine:
+    """A line of a requirements file that could not be used for the answer."""
+
+    file: str
+    line: int
+    text: str
+    because: str
+    package: str | None = None
+    """The package that it names, where it names one."""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.text} ({self.because})"
+
+    def document(self) -> dict[str, Any]:
+        """Return the line as `check --json` prints it."""
+        place = {"file": self.file, "line": self.line, "text": self.text, "because": self.because}
+        return place | ({"package": self.package} if self.package else {})
+
+
+@dataclass(frozen=True, kw_only=True)
 class Query:
     """A combination of axes, packages and conditions of use that `check` or `pick` answers about."""
 
@@ -58,6 +80,8 @@ class Query:
     conditions: Mapping[str, str] = field(default_factory=dict)
     """The conditions of use that `--with` states."""
     packages: tuple[PackageSpec, ...] = ()
+    unread: tuple[UnreadLine, ...] = ()
+    """The lines of requirements files whose packages are not known."""
 
     @property
     def stated_conditions(self) -> Mapping[str, str]:
@@ -121,10 +145,12 @@ def _parse_any_requirement(text: str, *, explicit: bool, python: str | None) -> 
             return _parse_wheel_name(name.replace("%2B", "+"), explicit=explicit)
         return PackageSpec(name=canonical_name(requirement.name), specifier="", explicit=explicit)
     clauses = [str(clause) for clause in requirement.specifier]
+    extras = tuple(sorted(map(canonical_name, requirement.extras)))
     if len(clauses) == 1 and clauses[0].startswith("==") and "*" not in clauses[0]:
         version, _, local = clauses[0].lstrip("=").partition("+")
-        return pinned_package(requirement.name, version, local or None, explicit=explicit)
-    return PackageSpec(name=canonical_name(requirement.name), specifier=",".join(sorted(clauses)), explicit=explicit)
+        return replace(pinned_package(requirement.name, version, local or None, explicit=explicit), extras=extras)
+    name, specifier = canonical_name(requirement.name), ",".join(sorted(clauses))
+    return PackageSpec(name=name, specifier=specifier, explicit=explicit, extras=extras)
 
 
 def _environment(python: str | None) -> dict[str, str]:
@@ -149,51 +175,19 @@ def _parse_wheel_name(text: str, *, explicit: bool) -> PackageSpec:
     return replace(package, wheel=tags)
 
 
-def parse_package_list(text: str, origin: str, *, python: str | None = None) -> list[PackageSpec]:
-    """Parse the packages of a requirements file or of a freeze.
-
-    Options (`-r`, `--index-url`, ...) and editable installs say nothing about versions and are skipped.
-
-    Raises:
-        UsageError: a line cannot be parsed; the text names `origin` and the line.
-    """
-    packages = []
-    for number, line in enumerate(_logical_lines(text), start=1):
-        item = re.sub(r"(^|\s)#.*$", "", line).strip()
-        item = re.sub(r"\s+--(hash|config-settings)[= ]\S+", "", item)
-        if not item or item.startswith("-"):
-            continue
-        if "://" in item and " @ " not in item and not item.endswith(".whl"):
-            continue
-        try:
-            package = parse_requirement(item, explicit=False, python=python)
-        except UsageError as error:
-            raise UsageError(f"{origin}:{number}: {error}") from None
-        if package:
-            packages.append(package)
-    return packages
-
-
-def _logical_lines(text: str) -> Iterable[str]:
-    joined = ""
-    for line in text.lstrip("\ufeff").splitlines():
-        if line.endswith("\\"):
-            joined += line[:-1] + " "
-            yield ""
-            continue
-        yield joined + line
-        joined = ""
-    if joined:
-        yield joined
-
-
 def parse_axis_version(name: str, text: str) -> str:
-    """Return the value of a version axis (`3.11.4`, `580.65.06`); raises `UsageError` when it is no version."""
+    """Return the value of a version axis: `3.11.4`, `3.13t` (free-threaded), `580.65.06`, `535` for a driver's branch.
+
+    `R535` is the branch 535. Raises `UsageError` when the text is no version.
+    """
+    value = text.strip()
+    if name == "driver":
+        value = re.sub(r"(?i)^r(?=[0-9]{3})|\.[x*]$", "", value)
     try:
-        Version(text)
+        Version(value.removesuffix("t") if name == "python" else value)
     except InvalidVersion:
         raise UsageError(f"{text!r} is not a version of {name}; one is written like {_EXAMPLES[name]}") from None
-    return text
+    return value
 
 
 _EXAMPLES = {"driver": "580.65.06", "nvcc": "12.8", "python": "3.11", "glibc": "2.36"}

@@ -10,15 +10,12 @@ from knowngood.compat.box_index import Assignment
 from knowngood.compat.conflicts import Demand
 from knowngood.compat.findings import AXES, Finding, conditions_apply, fact_finding
 from knowngood.compat.query import PackageSpec, Query
+from knowngood.compat.repeated_packages import merge_repeated_packages
 from knowngood.compat.rule_boxes import Box, all_subjects_known, box_from_combination, compile_rules
 from knowngood.compat.universe import Universe, specifiers_overlap
 from knowngood.compat.value_domain import ValueDomain, version_matches
-from knowngood.core.errors import UsageError
 from knowngood.core.gpus import UncoveredGpuError
 from knowngood.core.nearest_versions import find_nearest_versions
-
-FAMILIAR = frozenset({"accelerate", "peft", "trl", "deepspeed", "vllm", "bitsandbytes", "datasets", "flash-attn-3"})
-"""Packages without facts that a user may name, besides those that packages with facts require."""
 
 
 @dataclass(kw_only=True)
@@ -33,7 +30,14 @@ class QueryPlacement:
     as_written: dict[str, str] = field(default_factory=dict)
     """Variable -> its value as the user wrote it."""
     uncovered: dict[str, str] = field(default_factory=dict)
-    """The packages of the query that facts do not cover: name -> version or specifier."""
+    """The packages of the query that facts do not cover: name -> version or specifier. An extra is one of them, as
+    `transformers[vision]`, when facts do not say what it adds."""
+    covered: dict[str, str] = field(default_factory=dict)
+    """The packages of the query that facts cover: name -> version or specifier."""
+    unknown_releases: dict[str, str] = field(default_factory=dict)
+    """The packages with facts, but none about the release that the query names."""
+    driver_branch: int = 0
+    """The releases of the driver's branch, when the query names a branch; `assignment` has the newest."""
     implied_demands: list[Demand] = field(default_factory=list)
     """What the uncovered packages and the wheels' builds imply for packages with facts."""
     findings: list[Finding] = field(default_factory=list)
@@ -64,7 +68,7 @@ def place_query(universe: Universe, query: Query, gpus: list[str] | None = None)
     """Place a query in the universe, for these GPUs instead of all that the query's name means.
 
     Raises:
-        UsageError: a name is not known; the text has the nearest known name.
+        UsageError: the name of the GPU is not known; the text has the nearest.
     """
     placement = QueryPlacement(universe=universe)
     domains = universe.index.domains
@@ -74,8 +78,14 @@ def place_query(universe: Universe, query: Query, gpus: list[str] | None = None)
         _place_axis(placement, domains[name], name, text)
     if query.attn is not None:
         placement.demand(f"attn={query.attn}", "attn", domains["attn"].mask(query.attn))
-    for package in query.packages:
+    packages, contradictions = merge_repeated_packages(query.packages)
+    placement.findings += contradictions
+    for package in packages:
         _place_package(placement, package)
+    for package in packages:
+        _place_extras(placement, package)
+    if query.axes.get("python", "").endswith("t"):
+        _apply_free_threading(placement, query.axes["python"])
     _apply_partial_rules(placement, query)
     return placement
 
@@ -126,12 +136,14 @@ def _is_inside(condition: str, version: str) -> bool:
 
 def _place_axis(placement: QueryPlacement, domain: ValueDomain, name: str, text: str) -> None:
     if name == "python":
-        release = ".".join(text.split(".")[:2])
+        release = ".".join(text.removesuffix("t").split(".")[:2])
         mask = 1 << domain.index[release] if release in domain.index else 0
     else:
         # A driver, nvcc or glibc counts as the greatest release at or below it that facts or rules name.
+        branch = domain.mask(f"=={text}.*") if name == "driver" and text.isdigit() else 0
         below = domain.mask(f"<={text}")
-        mask = 1 << (below.bit_length() - 1) if below else 0
+        mask = 1 << ((below | branch).bit_length() - 1) if below | branch else 0
+        placement.driver_branch |= branch and branch | 1 << (below.bit_length() - 1)
     if mask:
         placement.demand(f"{name}={text}", name, mask, as_written=text)
         return
@@ -139,6 +151,45 @@ def _place_axis(placement: QueryPlacement, domain: ValueDomain, name: str, text:
     reach = f"{domain.values[0]} to {domain.values[-1]}" if domain.values else "nothing"
     because = f"the facts speak of {name} {reach}, not of {text}"
     placement.findings.append(fact_finding(f"unknown:{name}", "info", {name: text}, because, ["facts/"]))
+
+
+def _apply_free_threading(placement: QueryPlacement, python: str) -> None:
+    """Add that a package with binaries needs wheels for the free-threaded Python; the others run with any."""
+    release = ".".join(python.removesuffix("t").split(".")[:2]) + "t"
+    space = placement.universe.space
+    for name in dict.fromkeys(("torch", *placement.covered)):
+        domain = space.domains[name]
+        refused = 0
+        for place, version in enumerate(domain.values):
+            has_binaries = space.book.fact(name, version, "pythons") is not None
+            wheels = space.book.fact(name, version, "free_threaded")
+            if has_binaries and wheels is not None and release not in wheels:
+                refused |= 1 << place
+            elif has_binaries and wheels is None and placement.assignment.get(name) == place:
+                placement.unknown = True
+                because = f"the facts do not say whether {name} {version} has a wheel for Python {release}"
+                source = [space.book.source(name, version)]
+                finding = fact_finding(f"unknown:{name}:python", "info", {name: version}, because, source)
+                placement.findings.append(finding)
+        demands = [item.mask for item in placement.demands if item.variable == name]
+        if refused and demands and not demands[0] & ~refused:
+            placement.findings.append(_no_wheel_finding(placement, name, release))
+        elif refused:
+            text = f"python={python}"
+            placement.implied_demands.append(Demand(text=text, variable=name, mask=domain.all & ~refused))
+
+
+def _no_wheel_finding(placement: QueryPlacement, name: str, python: str) -> Finding:
+    version = placement.covered[name]
+    return Finding(
+        id=f"wheel:{name}:free-threaded",
+        kind="rule",
+        severity="error",
+        packages={name: version, "python": python},
+        because=f"{name} {version} has no wheel for Python {python} (free-threaded)",
+        source=(f"facts/{name}.json, free_threaded",),
+        confidence="artefact",
+    )
 
 
 def _place_package(placement: QueryPlacement, package: PackageSpec) -> None:
@@ -154,10 +205,13 @@ def _place_package(placement: QueryPlacement, package: PackageSpec) -> None:
     else:
         variant = None
         mask &= ~sum(1 << place for place, value in enumerate(domain.values) if "+" in value)
+    wanted = package.version or package.specifier
     if not mask:
         placement.unknown = True
+        placement.unknown_releases[package.name] = wanted
         placement.findings.append(_no_facts_finding(universe, package))
         return
+    placement.covered[package.name] = wanted
     if not package.version and package.specifier != "none" and mask & domain.final:
         mask &= domain.final
     text = _text_with_local(package)
@@ -210,10 +264,6 @@ def _add_yanked_finding(placement: QueryPlacement, name: str, mask: int) -> None
 def _place_uncovered(placement: QueryPlacement, package: PackageSpec) -> None:
     """Note a package without facts, and what packages with facts require of it."""
     universe, name = placement.universe, package.name
-    known = {*universe.packages, *universe.bounds, *FAMILIAR}
-    if name not in known and package.explicit:
-        near = difflib.get_close_matches(name, known, 1, 0)
-        raise UsageError(f"there is no package {name!r} in the facts; the nearest known name is {near[0]}")
     wanted = package.version or package.specifier
     placement.uncovered[name] = wanted
     for other, table in universe.bounds.get(name, {}).items():
@@ -225,9 +275,56 @@ def _place_uncovered(placement: QueryPlacement, package: PackageSpec) -> None:
             rest = universe.index.domains[other].all & ~refused
             placement.implied_demands.append(Demand(text=f"{name}{package.specifier}", variable=other, mask=rest))
     if package.explicit:
-        placement.unknown = True
-        because = f"there are no facts about {name}; what packages with facts require of it was looked at"
+        near = difflib.get_close_matches(name, [*universe.packages, *universe.bounds], 1, 0.85)
+        hint = f" (did you mean {near[0]}?)" if near and near[0] != name else ""
+        because = f"there are no facts about {name}{hint}; what packages with facts require of it was looked at"
         placement.findings.append(fact_finding(f"unknown:{name}", "info", {name: wanted}, because, ["facts/"]))
+
+
+def _place_extras(placement: QueryPlacement, package: PackageSpec) -> None:
+    """Add what the extras of a pinned release require; one that facts do not know counts as a package without facts."""
+    universe = placement.universe
+    domain = universe.index.domains.get(package.name)
+    place = placement.assignment.get(package.name) if domain else None
+    for extra in package.extras:
+        requires = None
+        if domain is not None and place is not None and place < len(domain.values):
+            requires = universe.space.book.extra_requires(package.name, domain.text(place), extra)
+        if requires is None:
+            placement.uncovered[f"{package.name}[{extra}]"] = package.version or package.specifier
+            continue
+        for name, specifier in requires.items():
+            _require_of_extra(placement, package, extra, name, specifier)
+
+
+def _require_of_extra(placement: QueryPlacement, package: PackageSpec, extra: str, name: str, specifier: str) -> None:
+    """Add one requirement of an extra, as an error when the query names a release that does not fulfil it."""
+    text = f"{package.name}[{extra}]{package.specifier}"
+    if name in placement.uncovered:
+        wanted = placement.uncovered[name]
+        fits = not wanted or specifiers_overlap(specifier, wanted if wanted[:1] in "<>=!~" else f"=={wanted}")
+    elif name in placement.universe.packages:
+        domain = placement.universe.index.domains[name]
+        mask = domain.mask(specifier)
+        stated = [item.mask for item in placement.demands if item.variable == name]
+        wanted, fits = placement.covered.get(name, ""), not stated or bool(stated[0] & mask)
+        if fits:
+            placement.implied_demands.append(Demand(text=text, variable=name, mask=mask))
+    else:
+        return
+    if not fits:
+        placement.findings.append(
+            Finding(
+                id=f"requires:{package.name}[{extra}]:{name}",
+                kind="rule",
+                severity="error",
+                packages={package.name: package.version or package.specifier, name: wanted},
+                because=f"{package.name} {package.version} requires {name}{specifier} with its extra {extra}",
+                source=(placement.universe.space.book.source(package.name, str(package.version)),),
+                confidence="artefact",
+                fix=({"change": {name: specifier}, "note": "any release in this range"},),
+            )
+        )
 
 
 def _apply_wheel_rules(placement: QueryPlacement, package: PackageSpec, constants: Mapping[str, str]) -> None:

@@ -147,7 +147,7 @@ def _judge_versions(state: SystemState, answer: CheckAnswer) -> Iterator[DoctorL
 def _coverage_line(state: SystemState, answer: CheckAnswer) -> DoctorLine:
     """Return the line for versions without an error: what `check` answers, and how much of them has facts."""
     covered = len(state.packages) - len(answer.uncovered)
-    word = str(answer.verdict)
+    word = str(answer.covered_verdict)
     if word == "broken":  # by findings that have lines of their own
         word, verdict = "no rule but those above is broken", OK
     elif covered <= 0:

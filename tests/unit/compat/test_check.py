@@ -251,6 +251,11 @@ def recorded_run(**changes: Any) -> Evidence:
         ({"ok": False}, {}, "compatible", 0),
         ({"checks": {"eager": "refused"}}, {}, "compatible", 0),
         ({"installed": {"transformers": "4.57.5"}}, {}, "compatible", 0),
+        ({"installed": {"peft": "0.20.0"}}, {"also": "peft==0.20.0"}, "verified", 1),
+        ({"installed": {"peft": "0.20.0"}}, {"also": "peft"}, "verified", 1),
+        ({"installed": {"peft": "0.20.1"}}, {"also": "peft==0.20.0"}, "unknown", 0),
+        ({}, {"also": "peft"}, "unknown", 0),
+        ({}, {"also": "transformers[vision]==4.57.6"}, "unknown", 0),
     ],
 )
 def test_only_a_run_that_trained_with_exactly_this_combination_verifies_it(
@@ -258,8 +263,9 @@ def test_only_a_run_that_trained_with_exactly_this_combination_verifies_it(
 ):
     store_evidence(recorded_run(**changes), tmp_path)
     known = replace(KNOWN.published, folder=tmp_path)
-    packages = tuple(map(parse_requirement, ("torch==2.11.0", "transformers==4.57.6")))
     options = {"gpu": "H100", **more}
+    texts = ["torch==2.11.0", "transformers==4.57.6", *filter(None, [options.pop("also", None)])]
+    packages = tuple(map(parse_requirement, texts))
     attn = parse_attention(options.pop("attn")) if "attn" in options else None
     axes = {"python": options.pop("python")} if "python" in options else {}
     result = check_query(KNOWN.universe, Query(**options, attn=attn, axes=axes, packages=packages), known)
@@ -355,7 +361,7 @@ def test_the_json_document_has_the_documented_form(capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("words", "near"),
     [
-        (["tranformers==4.40"], "transformers"),
+        (["_torch==2.6.0"], "is not a requirement"),
         (["torch==2.6.0", "--gpu", "H1000"], "H100"),
         (["torch=>2.6"], "torch=>2.6"),
         (["torch==2.6.0", "--attn", "fa22"], "fa2"),
@@ -377,8 +383,122 @@ def test_a_requirements_file_and_stdin(
     assert run(capsys, "-r", str(tmp_path / "r.txt"))[0] == 1
     monkeypatch.setattr("sys.stdin", io.StringIO(text.replace("3.3.0", "3.2.0")))
     code, out, _ = run(capsys, "-r", "-", "--json")
-    assert code == 0
-    assert json.loads(out)["uncovered"] == {"some-private-thing": "1.0"}
+    assert code == 3
+    document = json.loads(out)
+    assert document["verdict"] == "unknown"
+    assert document["uncovered"] == {"some-private-thing": "1.0"}
+    assert document["covered"] == {"torch": "2.6.0", "triton": "3.2.0"}
+    monkeypatch.setattr("sys.stdin", io.StringIO("torch==2.6.0\ntriton==3.2.0\n"))
+    code, out, _ = run(capsys, "-r", "-", "--json")
+    assert (code, "uncovered" in json.loads(out)) == (0, False)
+
+
+def test_a_line_that_cannot_be_read_makes_the_answer_unknown(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "r.txt").write_text("-r base.txt\n-e ./mine\n")
+    (tmp_path / "base.txt").write_text("torch==2.6.0\ntransformers==4.57.6\n")
+    code, out, _ = run(capsys, "-r", str(tmp_path / "r.txt"), "--json")
+    document = json.loads(out)
+    assert (code, document["covered"]) == (3, {"torch": "2.6.0", "transformers": "4.57.6"})
+    because = "a local path names no version"
+    assert document["unread"] == [{"file": str(tmp_path / "r.txt"), "line": 2, "text": "-e ./mine", "because": because}]
+    code, out, _ = run(capsys, "-r", str(tmp_path / "r.txt"))
+    assert code == 3
+    assert f"  not read: {tmp_path}/r.txt:2: -e ./mine ({because})" in out.splitlines()
+    assert "  covered by facts: torch 2.6.0, transformers 4.57.6" in out.splitlines()
+    (tmp_path / "base.txt").write_text("torch==2.6.0\ntriton==3.3.0\n")
+    assert run(capsys, "-r", str(tmp_path / "r.txt"))[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [(["unsloth==2025.1"], None), (["torchh==2.6.0"], "torch"), (["tranformers==4.40"], "transformers")],
+)
+def test_a_package_without_facts_is_unknown(capsys: pytest.CaptureFixture[str], words: list[str], hint: str | None):
+    code, out, _ = run(capsys, "--json", "torch==2.6.0", *words)
+    document = json.loads(out)
+    assert (code, document["verdict"]) == (3, "unknown")
+    assert list(document["uncovered"]) == [words[0].partition("=")[0]]
+    because = next(item["because"] for item in document["findings"] if item["id"].startswith("unknown:"))
+    assert (f"did you mean {hint}?" if hint else "did you mean") in because or hint is None
+    assert hint is not None or "did you mean" not in because
+
+
+@pytest.mark.parametrize(
+    ("requirements", "verdict", "because"),
+    [
+        (["torch==2.6.0", "torch==2.7.0"], "broken", "asked for twice, as torch==2.6.0 and as torch==2.7.0"),
+        (["torch==2.6.0", "torch>=2.7"], "broken", "asked for twice"),
+        (["torch<2.5", "torch>=2.7"], "broken", "asked for twice"),
+        (["torch==2.6.0", "torch=none"], "broken", "asked for twice"),
+        (["torch==2.6.0+cu124", "torch==2.6.0+cu126"], "broken", "as torch==2.6.0+cu124 and as torch==2.6.0+cu126"),
+        (["torch==2.6.0", "peft==0.1", "peft==0.2"], "broken", "peft is asked for twice"),
+        (["torch==2.6.0", "torch==2.6"], "compatible", None),
+        (["torch==2.6.0", "torch>=2", "torch"], "compatible", None),
+        (["torch>=2.6", "torch<2.8"], "compatible", None),
+    ],
+)
+def test_a_package_that_is_named_twice(requirements: list[str], verdict: str, because: str | None):
+    result = ask(*requirements)
+    assert result.verdict == verdict
+    assert because is None or because in result.findings[0].because
+
+
+@pytest.mark.parametrize(
+    ("requirements", "verdict", "broken_by"),
+    [
+        (["transformers[torch]==4.57.6", "torch==2.1.0"], "broken", "requires:transformers[torch]:torch"),
+        (["transformers[torch]==4.57.6", "torch==2.6.0"], "compatible", None),
+        (["transformers==4.57.6", "torch==2.1.0"], "compatible", None),
+        (["transformers[torch]==4.57.6", "accelerate==0.20.0"], "broken", "requires:transformers[torch]:accelerate"),
+        (["transformers[torch]==5.20.0", "accelerate==1.2.0", "torch==2.6.0"], "unknown", None),
+        (["transformer-engine[pytorch]==2.20.2", "transformer-engine-torch==2.9.0"], "broken", None),
+        (["transformers[vision]==4.57.6", "torch==2.6.0"], "unknown", None),
+        (["transformers[torch]>=4.57", "torch==2.6.0"], "unknown", None),
+    ],
+)
+def test_the_extras_of_a_package_count(requirements: list[str], verdict: str, broken_by: str | None):
+    result = ask(*requirements)
+    assert result.verdict == verdict
+    assert broken_by is None or broken_by in errors(result)
+
+
+def test_an_extra_that_facts_do_not_know_is_named():
+    assert ask("transformers[vision]==4.57.6").uncovered == {"transformers[vision]": "4.57.6"}
+
+
+def test_a_driver_branch_means_any_of_its_releases():
+    def ids(result: CheckAnswer) -> set[tuple[str, str]]:
+        return {(item.severity, item.id) for item in result.findings}
+
+    # The CUDA of torch 2.10 needs 525.60.13.
+    branch = ask("torch==2.10.0", driver="525")
+    assert branch.verdict == "compatible"
+    assert ("warning", "branch:driver-for-cuda") in ids(branch)
+    assert "only releases from 525.60.13 on will do" in branch.findings[0].because
+    assert not any(id_.startswith("branch:") for _, id_ in ids(ask("torch==2.10.0", driver="535")))
+    assert ("error", "driver-for-cuda") in ids(ask("torch==2.11.0", driver="525"))
+    assert ask("torch==2.11.0", driver="580").verdict == "compatible"
+    assert ask("torch==2.10.0", driver="470").verdict == "broken"
+
+
+@pytest.mark.parametrize(
+    ("requirement", "python", "verdict"),
+    [
+        ("torch==2.8.0", "3.13t", "compatible"),
+        ("torch==2.6.0", "3.13t", "broken"),
+        ("torch==2.8.0", "3.12t", "broken"),
+        ("torch==2.8.0", "3.13", "compatible"),
+        ("transformers==4.57.6", "3.13t", "compatible"),
+        ("triton==3.4.0", "3.13t", "unknown"),
+        ("torch", "3.13t", "compatible"),
+        ("torch<2.7", "3.13t", "broken"),
+    ],
+)
+def test_a_free_threaded_python_needs_wheels_of_its_own(requirement: str, python: str, verdict: str):
+    result = ask(requirement, python=python)
+    assert result.verdict == verdict
+    if verdict == "broken":
+        assert f"has no wheel for Python {python} (free-threaded)" in result.findings[0].because
 
 
 def test_a_batch_answers_each_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -187,11 +187,17 @@ def test_the_command(capsys: pytest.CaptureFixture[str]):
     assert document["cells"][0]["id"].startswith("sm70-")
     assert main(["pick", "--gpu", "V100", "--attn", "fa2"]) == 1
     assert "the nearest that works" in capsys.readouterr().out
-    assert main(["pick", "tranformers>=4"]) == 2
-    assert "transformers" in capsys.readouterr().err
+    assert main(["pick", "tranformers>=4"]) == 3
+    assert "did you mean transformers?" in capsys.readouterr().out
 
 
 def test_nothing_is_picked_for_a_gpu_of_another_maker():
     answer = ask("torch==2.6.0", gpu="gfx942")
     assert (answer.exit_code, answer.choices) == (3, ())
     assert answer.findings[0].because.startswith("AMD is not covered")
+
+
+def test_nothing_is_picked_for_a_package_that_is_asked_for_twice():
+    answer = ask("torch==2.6.0", "torch==2.7.0")
+    assert (answer.exit_code, answer.choices) == (1, ())
+    assert "asked for twice" in answer.findings[0].because

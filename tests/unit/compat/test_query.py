@@ -73,25 +73,31 @@ def test_a_stable_abi_and_a_platform_tag():
     assert "wheel.python" not in tags.constants()
 
 
-def test_a_package_list_of_any_origin():
-    text = """\
-# a comment
-torch==2.6.0 \\
-    --hash=sha256:00
-transformers==4.57.6  # why
--e git+https://example.org/x#egg=x
---extra-index-url https://example.org
-flash_attn @ https://example.org/flash_attn-2.8.3+cu12torch2.6cxx11abiTRUE-cp311-cp311-linux_x86_64.whl
-numpy==1.26.4; python_version < "4"
-"""
-    found = query.parse_package_list(text, "r.txt")
-    assert [wanted.name for wanted in found] == ["torch", "transformers", "flash-attn", "numpy"]
-    assert not any(wanted.explicit for wanted in found)
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("driver", "R535", "535"),
+        ("driver", "535.x", "535"),
+        ("driver", "535.104.05", "535.104.05"),
+        ("python", "3.13t", "3.13t"),
+        ("python", "3.11.4", "3.11.4"),
+    ],
+)
+def test_a_version_of_an_axis(name: str, text: str, value: str):
+    assert query.parse_axis_version(name, text) == value
 
 
-def test_a_defect_in_a_package_list_has_its_line():
-    with pytest.raises(UsageError, match=r"^r.txt:2: 'torch=>2'"):
-        query.parse_package_list("numpy\ntorch=>2\n", "r.txt")
+@pytest.mark.parametrize(("name", "text"), [("driver", "new"), ("driver", "535t"), ("python", "t"), ("glibc", "2.17t")])
+def test_what_is_no_version_of_an_axis(name: str, text: str):
+    with pytest.raises(UsageError, match="one is written like"):
+        query.parse_axis_version(name, text)
+
+
+def test_the_extras_of_a_requirement():
+    wanted = [
+        query.parse_requirement(text) for text in ("transformers[Torch,vision_x]==4.57.6", "trl[peft]>=0.9", "torch")
+    ]
+    assert [package.extras for package in wanted if package] == [("torch", "vision-x"), ("peft",), ()]
 
 
 def test_an_attention_setting_by_any_of_its_names():
