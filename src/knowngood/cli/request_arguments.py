@@ -95,5 +95,7 @@ def _read_if_there(name: str) -> str | None:
 def _read_text(name: str) -> str:
     try:
         return Path(name).read_text(encoding="utf-8")
+    except (FileNotFoundError, IsADirectoryError):
+        raise UsageError(f"there is no file {name}; -r takes a requirements file, or - for stdin") from None
     except UnicodeDecodeError as error:
         raise UsageError(f"{name}: not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8") from None

@@ -143,7 +143,7 @@ def _check_one_gpu(
         covered_verdict = CheckVerdict.VERIFIED if verified else CheckVerdict.COMPATIBLE
         complete = not query.unread and (verified or not placement.uncovered)
         verdict = covered_verdict if complete else CheckVerdict.UNKNOWN
-        cell = find_published_cell(published, placement, placement.assignment)
+        cell = find_published_cell(published, placement, placement.assignment) if complete else None
     retired = find_retired_cell(published, placement, placement.assignment) if cell is None else None
     return CheckAnswer(
         verdict=verdict,

@@ -308,8 +308,7 @@ def _require_of_extra(placement: QueryPlacement, package: PackageSpec, extra: st
         mask = domain.mask(specifier)
         stated = [item.mask for item in placement.demands if item.variable == name]
         wanted, fits = placement.covered.get(name, ""), not stated or bool(stated[0] & mask)
-        if fits:
-            placement.implied_demands.append(Demand(text=text, variable=name, mask=mask))
+        placement.implied_demands.append(Demand(text=text, variable=name, mask=mask))
     else:
         return
     if not fits:

@@ -365,6 +365,7 @@ def test_the_json_document_has_the_documented_form(capsys: pytest.CaptureFixture
         (["torch==2.6.0", "--gpu", "H1000"], "H100"),
         (["torch=>2.6"], "torch=>2.6"),
         (["torch==2.6.0", "--attn", "fa22"], "fa2"),
+        (["-r", "missing.txt"], "there is no file missing.txt"),
         (["torch==2.6.0", "--driver", "new"], "580"),
         (["torch==2.6.0", "--with", "dtype"], "KEY=VALUE"),
     ],
@@ -410,17 +411,21 @@ def test_a_line_that_cannot_be_read_makes_the_answer_unknown(tmp_path: Path, cap
 
 
 @pytest.mark.parametrize(
-    ("words", "hint"),
-    [(["unsloth==2025.1"], None), (["torchh==2.6.0"], "torch"), (["tranformers==4.40"], "transformers")],
+    ("requirement", "hint"),
+    [
+        ("unsloth==2025.1", ""),
+        ("torchh==2.6.0", " (did you mean torch?)"),
+        ("tranformers==4.40", " (did you mean transformers?)"),
+    ],
 )
-def test_a_package_without_facts_is_unknown(capsys: pytest.CaptureFixture[str], words: list[str], hint: str | None):
-    code, out, _ = run(capsys, "--json", "torch==2.6.0", *words)
+def test_a_package_without_facts_is_unknown(capsys: pytest.CaptureFixture[str], requirement: str, hint: str):
+    code, out, _ = run(capsys, "--json", "torch==2.6.0", requirement)
     document = json.loads(out)
-    assert (code, document["verdict"]) == (3, "unknown")
-    assert list(document["uncovered"]) == [words[0].partition("=")[0]]
-    because = next(item["because"] for item in document["findings"] if item["id"].startswith("unknown:"))
-    assert (f"did you mean {hint}?" if hint else "did you mean") in because or hint is None
-    assert hint is not None or "did you mean" not in because
+    name = requirement.partition("=")[0]
+    assert (code, document["verdict"], list(document["uncovered"])) == (3, "unknown", [name])
+    assert document["suggestion"] is None  # no cell is known to have it
+    [because] = [item["because"] for item in document["findings"] if item["id"] == f"unknown:{name}"]
+    assert because.startswith(f"there are no facts about {name}{hint};")
 
 
 @pytest.mark.parametrize(
@@ -460,6 +465,12 @@ def test_the_extras_of_a_package_count(requirements: list[str], verdict: str, br
     result = ask(*requirements)
     assert result.verdict == verdict
     assert broken_by is None or broken_by in errors(result)
+
+
+def test_a_suggestion_fulfils_what_an_extra_requires():
+    changes = ask("transformers[torch]==4.57.6", "torch==2.1.0").changes
+    assert changes is not None
+    assert Version(changes["torch"]) >= Version("2.2")
 
 
 def test_an_extra_that_facts_do_not_know_is_named():
