@@ -5,6 +5,7 @@ A rule of `rules/*.yaml`:
     - id: torch-runs-on-gpu
       when: {torch: "*"}                               # the rule applies only where all of these hold
       given: {dtype: bf16}                             # conditions of use (`--with`); optional
+      unless: {model: "!qwen2"}                        # conditions of use under which it does not apply; optional
       require: {gpu: {runs: "{torch.sass}", ptx: "{torch.ptx}"}}
       because: torch {torch} has machine code for {torch.sass} and none that {gpu} runs
       source: [facts/torch.json]
@@ -85,7 +86,7 @@ class Rule:
         return list(dict.fromkeys(name for condition in conditions for name in condition.references))
 
 
-_KEYS = ("id", "when", "given", "require", "because", "source", "confidence", "severity", "kind", "fix")
+_KEYS = ("id", "when", "given", "unless", "require", "because", "source", "confidence", "severity", "kind", "fix")
 
 
 def parse_rules(text: str, file: str) -> list[Rule]:
@@ -129,6 +130,7 @@ def parse_rule(item: Any) -> Rule:
         id=item["id"],
         when=_conditions(item, "when"),
         given=_mapping(item, "given"),
+        unless=_mapping(item, "unless"),
         require=_conditions(item, "require"),
         because=item["because"],
         source=tuple(_listed(item["source"])),

@@ -187,15 +187,29 @@ def _compile_rule(space: ValueSpace, rule: Rule, constants: Mapping[str, Any]) -
             and (box := box_from_combination(space, rule, combination)) is not None
         ):
             yield box
-    subjects = [*rule.when, *rule.require]
-    if any(subject.partition(".")[0] not in space.domains for subject in subjects):
+    if any(subject.partition(".")[0] not in space.domains for subject in rule.when):
         return  # a package without facts
+    if missing := [subject for subject in rule.require if subject.partition(".")[0] not in space.domains]:
+        # Where the rule applies, it cannot be told whether it holds.
+        yield from _boxes_without_facts(space, rule, missing[0])
+        return
     references = [name for name in rule.references if name not in constants]
     variables = list(dict.fromkeys(name for text in references for name in _variables(text)))
     if any(name not in space.domains for name in variables):
         return
     for masks, resolved, unknown in _group_by_facts(space, references, variables):
         yield from _boxes_of_case(space, rule, masks, {**constants, **resolved}, unknown)
+
+
+def _boxes_without_facts(space: ValueSpace, rule: Rule, missing: str) -> Iterator[Box]:
+    """The values for which a rule requires something of a package that has no facts; none when it needs other facts."""
+    masks: dict[str, int] = {}
+    for subject, condition in rule.when.items():
+        if condition.references:
+            return
+        masks = _cut(masks, subject, space.masks(subject, condition.relation, condition.arguments)[0])
+    if masks and all(masks.values()):
+        yield Box(rule=rule, masks=masks, unknown=f"{rule.because}; there are no facts about {missing}")
 
 
 def _variables(reference: str) -> list[str]:

@@ -50,7 +50,11 @@ def find_suggestion(
     """
     universe = placement.universe
     condition_boxes = stated_condition_boxes(universe, conditions)
-    met = [bit for bit, box in universe.conditional if condition_boxes >> bit & 1 and placement.may_lie_in(box)]
+    met = [
+        bit
+        for bit, box in universe.conditional
+        if condition_boxes >> bit & 1 and box.rule.forbid and placement.may_lie_in(box)
+    ]
     base = suggestible_values(placement) | {"attn": kept_attentions(universe.index, met)}
     problem = check_problem(placement, condition_boxes, base, unknown_is_broken=True)
     pins = [demand for demand in placement.demands if demand.variable and demand.variable not in AXES]

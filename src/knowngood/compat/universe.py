@@ -34,6 +34,9 @@ ATTENTION: Mapping[str, str] = {
 }
 """Attention setting (as in the smoke suite) -> transformers' `attn_implementation`."""
 
+REFERENCE_MODEL = "qwen2"
+"""The model that is meant when a query states none: the one that the smoke suite trains."""
+
 CELL_PACKAGES = ("torch", "transformers", "flash-attn", "flash-attn-4", "triton")
 """The packages of a cell's axes, in the order in which `pick` prefers the newest release."""
 
@@ -203,6 +206,7 @@ def declared_rules(book: Factbook) -> Iterator[Rule]:
             yield _declared_rule(
                 package, "glibc", floor, f"the binaries of {package} {{{package}}} need", kind="binary"
             )
+        yield from _model_rules(book, package)
         required = {name for version in book.versions(package) for name in book.requires(package, version)}
         for other in sorted(required & set(packages) - {package}):
             text = f"{{{package}.requires:{other}}}"
@@ -212,6 +216,20 @@ def declared_rules(book: Factbook) -> Iterator[Rule]:
                 because=f"{package} {{{package}}} requires {other}{text}",
                 source=(f"{{source:{package}}}",),
             )
+
+
+def _model_rules(book: Factbook, package: str) -> Iterator[Rule]:
+    """Yield a rule for each model of which some release of a package demands a lowest transformers."""
+    for model in sorted({model for table in book.every(package, "model_minimums") for model in table}):
+        floor = f">={{{package}.model_minimums:{model}}}"
+        yield Rule(
+            id=f"model:{package}:{model}",
+            require={"transformers": Condition(relation="spec", arguments=(floor,))},
+            given={} if model == REFERENCE_MODEL else {"model": model},
+            unless={"model": f"!{model}"} if model == REFERENCE_MODEL else {},
+            because=f"{package} {{{package}}} asserts transformers {floor} for {model}",
+            source=(f"{{source:{package}}}",),
+        )
 
 
 def _declared_rule(package: str, axis: str, condition: str, because: str, kind: str = "requires") -> Rule:

@@ -6,6 +6,7 @@ A package of which only the metadata is of interest needs no reader of its own, 
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -40,7 +41,7 @@ class FrameworkFacts:
     requires: Requirements | None
     """Distribution -> specifier that it requires; METADATA."""
     model_minimums: Mapping[str, str] | None
-    """Model class (short name in 0.1.19) -> lowest transformers with which xtuner patches it; its dispatch module."""
+    """Model (`qwen2-moe`) -> lowest transformers with which xtuner dispatches it (else AssertionError); its dispatch."""
 
 
 def read_framework(artefact: Artefact, release: IndexedRelease, reading: ReleaseReading) -> None:
@@ -63,17 +64,27 @@ def read_xtuner(artefact: Artefact, release: IndexedRelease, reading: ReleaseRea
 
 
 def find_model_minimums(dispatch: ast.Module) -> dict[str, str] | None:
-    """Read `LOWEST_TRANSFORMERS_VERSION = dict(Qwen2ForCausalLM=digit_version('4.39'), ...)`; `None` without it."""
+    """Read `LOWEST_TRANSFORMERS_VERSION = dict(Qwen2ForCausalLM=digit_version('4.39'), ...)`; `None` without it.
+
+    The keys are model types as in a config: `qwen2-moe` for `Qwen2MoeForCausalLM`, and for 0.1.19's `qwen2_moe`.
+    """
     table = python_source.find_assigned_value(dispatch, "LOWEST_TRANSFORMERS_VERSION")
     if not isinstance(table, ast.Call):
         return None
     return {
-        keyword.arg: next(python_source.string_constants(keyword.value)) for keyword in table.keywords if keyword.arg
+        _model_type(keyword.arg): next(python_source.string_constants(keyword.value))
+        for keyword in table.keywords
+        if keyword.arg
     }
 
 
+def _model_type(name: str) -> str:
+    words = name.removesuffix("ForCausalLM").replace("InternLM", "Internlm").replace("_", "-")
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", words).lower()
+
+
 READERS = (
-    FactReader(package="xtuner", revision=2, model=FrameworkFacts, choose=choose_wheel_or_sdist, read=read_xtuner),
+    FactReader(package="xtuner", revision=3, model=FrameworkFacts, choose=choose_wheel_or_sdist, read=read_xtuner),
     FactReader(
         package="openrlhf",
         revision=2,

@@ -52,6 +52,10 @@ class TransformerEngineFacts:
     """Whether `flash_attn_maximum` itself is still used."""
     flash_attn_names: tuple[str, ...] | None
     """Distributions whose version its code looks up."""
+    flash_attn_imported: bool | None
+    """Whether its attention code cannot be imported without flash-attn: it looks the version up outside any `try`."""
+    flash_attn_asserted: bool | None
+    """Whether its attention asserts the bounds on any flash-attn that is there; otherwise it leaves that one alone."""
 
 
 def read_transformer_engine(artefact: Artefact, _: IndexedRelease, reading: ReleaseReading) -> None:
@@ -72,6 +76,8 @@ def read_transformer_engine(artefact: Artefact, _: IndexedRelease, reading: Rele
         trees = [python_source.parse_python(read_text_member(artefact, member), member) for member in sorted(files)]
         reading.facts |= find_flash_attn_window(trees)
         reading.take("flash_attn_names", lambda: find_flash_attn_names(trees))
+        reading.take("flash_attn_imported", lambda: any(map(imports_flash_attn, trees)))
+        reading.take("flash_attn_asserted", lambda: any(map(asserts_flash_attn, trees)))
 
 
 def find_flash_attn_window(trees: list[ast.Module]) -> dict[str, object]:
@@ -105,8 +111,30 @@ def find_flash_attn_names(trees: list[ast.Module]) -> list[str]:
     )
 
 
+def imports_flash_attn(tree: ast.Module) -> bool:
+    """Return whether importing the module fails without flash-attn: it looks its version up outside `try` and `if`."""
+    return any(
+        isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Call)
+        and "flash-attn" in python_source.string_constants(node.value)
+        for node in tree.body
+    )
+
+
+def asserts_flash_attn(tree: ast.Module) -> bool:
+    """Return whether making a `FlashAttention` asserts the upper bound on flash-attn, whatever release is there.
+
+    An assertion under `if _flash_attn_is_installed` does not count: outside the bounds that is false.
+    """
+    made = python_source.find_function(tree, "FlashAttention.__init__")
+    return any(
+        isinstance(node, ast.Assert) and "_flash_attn_max_version" in ast.unparse(node.test)
+        for node in (made.body if made else ())
+    )
+
+
 READERS = tuple(
-    FactReader(package=package, revision=2, model=TransformerEngineFacts, choose=choose, read=read_transformer_engine)
+    FactReader(package=package, revision=3, model=TransformerEngineFacts, choose=choose, read=read_transformer_engine)
     for package, choose in (
         ("transformer-engine", choose_wheel_by("-any.whl")),
         ("transformer-engine-torch", choose_sdist),

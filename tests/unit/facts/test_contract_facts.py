@@ -71,7 +71,7 @@ def test_xtuner_with_qwen2_has_four_boundaries():
         ("4.48.0", TABLES["xtuner-qwen2"].callees[-1], PairOutcome.NOT_CALLED),
     ]
     assert [run[3] for run in row[2:4]] == [missing, strange]
-    least = releases("xtuner")["0.1.23"]["facts"]["model_minimums"]["Qwen2ForCausalLM"]
+    least = releases("xtuner")["0.1.23"]["facts"]["model_minimums"]["qwen2"]
     assert f">={least} " in row[0][3]
     assert "Qwen2FlashAttention2" not in {words for _, _, _, words in runs("xtuner-qwen2", "0.2.0")}
 

@@ -235,7 +235,7 @@ def _flash_attn_fwd(q):
 
 def test_xtuner_model_minimums():
     text = "LOWEST_TRANSFORMERS_VERSION = dict(Qwen2ForCausalLM=digit_version('4.39'))"
-    assert framework_reader.find_model_minimums(tree(text)) == {"Qwen2ForCausalLM": "4.39"}
+    assert framework_reader.find_model_minimums(tree(text)) == {"qwen2": "4.39"}
     assert framework_reader.find_model_minimums(tree("")) is None
 
 
