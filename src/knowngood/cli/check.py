@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     if not (arguments.requirements or arguments.files or arguments.here) and not sys.stdin.isatty():
         arguments.files = ["-"]
     request = request_from_arguments(arguments)
-    if not request.packages and request.gpu is None and not request.axes:
+    if not (request.packages or request.unread or request.gpu is not None or request.axes):
         raise UsageError("nothing to check; name packages, as in torch==2.6.0, or give -r FILE, --here or --batch FILE")
     known = knowledge.load_knowledge()
     for note in known.notes:

@@ -155,7 +155,7 @@ def _parse_any_requirement(text: str, *, explicit: bool, python: str | None) -> 
 
 def _environment(python: str | None) -> dict[str, str]:
     """The marker environment of the machines that the facts are about: Linux on x86_64."""
-    version = python or "3.11"
+    version = (python or "3.11").removesuffix("t")
     return {
         "python_version": ".".join(version.split(".")[:2]),
         "python_full_version": version if version.count(".") > 1 else f"{version}.0",

@@ -406,6 +406,9 @@ def test_a_line_that_cannot_be_read_makes_the_answer_unknown(tmp_path: Path, cap
     assert code == 3
     assert f"  not read: {tmp_path}/r.txt:2: -e ./mine ({because})" in out.splitlines()
     assert "  covered by facts: torch 2.6.0, transformers 4.57.6" in out.splitlines()
+    assert run(capsys, "-r", str(tmp_path / "r.txt"), "--python", "3.13t")[0] == 1
+    (tmp_path / "base.txt").write_text("")
+    assert run(capsys, "-r", str(tmp_path / "r.txt"))[0] == 3
     (tmp_path / "base.txt").write_text("torch==2.6.0\ntriton==3.3.0\n")
     assert run(capsys, "-r", str(tmp_path / "r.txt"))[0] == 1
 

@@ -37,6 +37,7 @@ def test_a_malformed_requirement_is_refused(text: str):
 def test_a_marker_that_excludes_linux_leaves_a_package_out():
     assert query.parse_requirement('torch==2.6.0; sys_platform == "win32"') is None
     assert query.parse_requirement('torch==2.6.0; python_version < "3.9"', python="3.11") is None
+    assert query.parse_requirement('torch==2.6.0; python_version < "3.13"', python="3.13t") is None
     assert query.parse_requirement('torch==2.6.0; sys_platform == "linux"') is not None
 
 
