@@ -191,7 +191,7 @@ def choose_buildable_cell(
     A cell whose flash-attn wheel is missing is replaced by its `fa0` twin.
 
     Raises:
-        NoWheelError: another wheel is missing, or matrix.yaml does not have the twin.
+        NoWheelError: another wheel is missing, or matrix.yaml does not have the twin or has retired it.
     """
     missing = find_missing_wheel(cell, matrix, wheel_folder, cxx11abi=cxx11abi)
     if missing is None:
@@ -199,8 +199,10 @@ def choose_buildable_cell(
     twin = cell.without_flash_attn()
     if missing.package != "flash-attn":
         raise NoWheelError(missing.message)
-    if str(twin) not in matrix.entries or str(twin) in matrix.retired:
-        raise NoWheelError(f"{missing.message}; and matrix.yaml has no {twin} that is maintained")
+    if str(twin) not in matrix.entries:
+        raise NoWheelError(f"{missing.message}; and matrix.yaml has no {twin}")
+    if retired := matrix.retired.get(str(twin)):
+        raise NoWheelError(f"{missing.message}; and {retired.sentence(str(twin))}")
     return twin, missing.message
 
 

@@ -232,6 +232,18 @@ def test_a_cell_without_wheel_and_twin_fails(home, world):
     assert world.done == []
 
 
+def test_a_retired_twin_is_not_built_instead(home, world):
+    path = home.root / "matrix.yaml"
+    two = "flash-attn: 2.8.3.post2\n    base: debian12\n  - gpu: sm_90\n    torch: 2.11.0\n    transformers: 4.57.6\n"
+    path.write_text(
+        path.read_text().replace("flash-attn: [2.8.3.post2, none]\n", f"{two}    retired: {{on: 2026-11-01}}\n")
+    )
+    result = run(home, FA2)
+    assert result.error.exit_code == 4
+    assert str(result.error).endswith(f"and {FA0} was retired on 2026-11-01; it has no successor")
+    assert world.done == []
+
+
 def test_a_framework_without_its_wheel_has_no_twin(home, world):
     path = home.root / "matrix.yaml"
     wheel = "  - {when: framework=xtuner*, wheel: some-extension==1.0, because: so}\ncells:\n"
