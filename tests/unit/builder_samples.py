@@ -16,7 +16,7 @@ from knowngood.executors.builder import Builder
 from knowngood.executors.builder_crew import BuilderLostError
 from knowngood.executors.builder_pipeline import BakeProduct
 from knowngood.executors.builder_rounds import BuilderRounds
-from knowngood.executors.shared_layers import CellBuild
+from knowngood.executors.shared_layers import BuilderBuild, layer_cache_tag
 from knowngood.images import build_command
 from knowngood.images.cell_tasks import CellResult, CellStatus
 from knowngood.registry.image_reference import Repository
@@ -32,8 +32,8 @@ def make_builder(name: str, **changes) -> Builder:
     return Builder(name=name, **{**fields, **changes})
 
 
-def cell_build(number: int, **layers: int) -> CellBuild:
-    """A cell with layers of these sizes, besides the foundation."""
+def image_build(number: int, **layers: int) -> BuilderBuild:
+    """The build of a cell with layers of these sizes, besides the foundation."""
     cell = parse_cell(f"sm90-cu130-torch2.11.0-tf4.55.{number}-fa0-triton3.6.0-py311")
     plan = build_command.CellBuildPlan(
         tag=f"knowngood:{cell}",
@@ -45,7 +45,13 @@ def cell_build(number: int, **layers: int) -> CellBuild:
         shape=shape("x"),
     )
     sizes = {"venv": 0, "suite-s": 0} | {name.replace("_", "-"): size for name, size in layers.items()}
-    return CellBuild(request=cell, plan=plan, layers={(name, KEY_INPUTS): size for name, size in sizes.items()})
+    keys = {(name, KEY_INPUTS): size for name, size in sizes.items()}
+    return BuilderBuild(request=cell, plan=plan, dockerfile="FROM base\n", layers=keys)
+
+
+def layer_tags(builds) -> set[str]:
+    """The tags of all layers of the cells of these builds."""
+    return {layer_cache_tag(key) for build in builds for key in build.layers}
 
 
 def option_values(argv: list[str], option: str) -> list[str]:
@@ -64,17 +70,17 @@ class FakeFleet:
         """For a build the builder that dies when it does it."""
         self.bakes: list[tuple[str, list[str]]] = []
         """The builder and the builds of each bake, layers by their names without the inputs."""
-        self.images: set[str] = set()
-        self.layers: set = set()
+        self.tags: set[str] = set()
+        """What is in the registry."""
         self.messages: list[str] = []
         self.stop = threading.Event()
         self._lock = threading.Lock()
 
-    def find_images(self, inputs):
-        return self.images & set(inputs)
+    def find_built(self, builds):
+        return {build.name for build in builds if self.tags >= set(build.tags)}
 
-    def find_layers(self, keys):
-        return self.layers & set(keys)
+    def find_caches(self, builds):
+        return {tag: tag for tag in self.tags & layer_tags(builds)}
 
     def run(self, cells, **room):
         """Run the rounds on builders that can do so many builds at once, and return the results by cell."""
@@ -82,11 +88,12 @@ class FakeFleet:
         rounds = BuilderRounds(cells, room, pipelines, self.stop, self.messages.append)
         return {result.cell: result for result in rounds.results()}
 
-    def bake(self, builder, builds, title):
-        names = [title(build) for build in builds]
+    def bake(self, builder, builds):
+        """Return the failures of a bake, by the names that the tests use: layers without their inputs."""
+        names = {"+".join(name for name, _ in build.keys) or build.name: build for build in builds}
         with self._lock:
-            self.bakes.append((builder, names))
-        for build, name in zip(builds, names, strict=True):
+            self.bakes.append((builder, list(names)))
+        for name, build in names.items():
             if self.kills.get(name) == builder:
                 self.dead.add(builder)
             if builder in self.dead:
@@ -106,18 +113,11 @@ class _FakePipeline:
     def registry(self):
         return self.fleet
 
-    def bake_layers(self, builds, _notify):
-        failures = self.fleet.bake(self.builder.name, builds, lambda build: "+".join(name for name, _ in build.keys))
-        if not failures:
-            self.fleet.layers |= {key for build in builds for key in build.keys}
-        return failures
-
-    def bake_cells(self, cells, _notify):
-        failures = self.fleet.bake(self.builder.name, cells, lambda cell: cell.name)
-        if failures:
+    def bake(self, builds, _notify):
+        if failures := self.fleet.bake(self.builder.name, builds):
             return BakeProduct(failures=failures)
-        self.fleet.images |= {cell.plan.inputs for cell in cells}
-        return BakeProduct(images={cell.name: True for cell in cells})
+        self.fleet.tags |= {tag for build in builds for tag in build.tags}
+        return BakeProduct(built={build.name: True for build in builds})
 
     def run(self, cell, _notify):
         image = build_command.Image(tag="t", digest="sha256:0", size=1, built=self.built)

@@ -3,36 +3,35 @@
 A builder makes a cell's image, some of its layers, or files. For layers and for a compile it gets the cell's own
 Dockerfile with more stages at the end. These join each layer with the same instruction as the cell's Dockerfile does,
 so the key of BuildKit's cache is the same, and the build of the cell finds the layer in the cache.
-
-In the registry, an image has a tag with the digest of its inputs, and the cache of a layer has a tag with the layer's
-name and inputs. A tag names everything that shapes the bytes, so all builders that need the same bytes find them under
-the same tag.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from knowngood.core.errors import MissingError
 from knowngood.executors.builder import Builder
+from knowngood.executors.shared_layers import (
+    LAYERS_TARGET,
+    BuilderBuild,
+    assign_new_layers,
+    choose_cache_tags,
+    image_inputs_tag,
+    is_foundation,
+    layer_cache_tag,
+)
 from knowngood.images import bake_file, build_command
 from knowngood.images.build_command import BuildPlan
 from knowngood.images.matrix_plan import LayerKey
-from knowngood.lock.cell_lock import Layer
-from knowngood.registry.image_reference import TAG_HASH_DIGITS, TAG_LENGTH_LIMIT, ImageReference, Repository
+from knowngood.registry.image_reference import ImageReference, Repository
 from knowngood.wheels.compile_request import CompileCapacity
 
 RUN_ARGUMENT = "KNOWNGOOD_RUN"
 """A build argument with another value in each build, so that the step that takes it always runs."""
-LAYERS_TARGET = "knowngood-layers"
-"""The last stage of a Dockerfile that makes layers and no image."""
-VENV_STAGE, SUITE_STAGE = "venv", "suite"
-"""The stages of the layers that are not in the lock: the empty environment and the test suite."""
 COMPILE_HOST_STAGE = "assembled"
 """The stage of a cell's Dockerfile that has everything installed; a wheel is compiled in it."""
 COMPILE_STAGE, WHEEL_STAGE = "knowngood-compile", "knowngood-wheel"
@@ -66,8 +65,6 @@ class BuilderCommands:
     """Where images and caches are pushed."""
     network: str
     """The network of build steps."""
-    caches: Sequence[str]
-    """Tags in the repository of the caches to read from."""
     folder: Path
     """The folder for the files of these commands."""
 
@@ -77,7 +74,7 @@ class BuilderCommands:
         return self.folder / "metadata.json"
 
     def bake(self) -> list[str]:
-        """Return the command that does in one bake what `bake_files` has written to the folder."""
+        """Return the command that does in one bake what `bake_files` describes."""
         argv = [*self.builder.buildx, "bake", *self.builder.options, "--progress", "plain"]
         argv += ["--metadata-file", str(self.metadata)]
         if self.network != _DEFAULT_NETWORK:
@@ -85,89 +82,65 @@ class BuilderCommands:
             argv += ["--file", str(self.folder / _NETWORK_FILE)]
         return [*argv, "--file", str(self.folder / _BAKE_FILE)]
 
-    def bake_files(self, builds: Mapping[str, Sequence[str]]) -> dict[str, dict[str, Any]]:
-        """Return the JSON files that make `bake` do these commands of `buildx build`, by their names in the folder."""
-        files = {_BAKE_FILE: bake_file.render_bake_file(builds)}
+    def bake_files(
+        self, builds: Sequence[BuilderBuild], existing: Mapping[str, str], secrets: Mapping[str, Path]
+    ) -> dict[str, str]:
+        """Return the files of a bake of these builds: their content by their name in the folder.
+
+        `existing` has the digests of the caches of layers by tag.
+        """
+        new_layers = assign_new_layers(builds, existing)
+        commands = {
+            build.name: self.build(build, new_layers[build.name], choose_cache_tags(build.layers, existing), secrets)
+            for build in builds
+        }
+        files = {_layers_file(build): build.render_layers_dockerfile() for build in builds if build.keys}
         if self.network != _DEFAULT_NETWORK:
-            files[_NETWORK_FILE] = bake_file.render_network_file(builds, self.network)
-        return files
+            files[_NETWORK_FILE] = json.dumps(bake_file.render_network_file(commands, self.network), indent=1)
+        return files | {_BAKE_FILE: json.dumps(bake_file.render_bake_file(commands), indent=1)}
 
-    def build_image(self, plan: BuildPlan, new_layers: Sequence[LayerKey]) -> list[str]:
-        """Return the command that builds a cell's image and pushes it; its new layers go to a cache of theirs."""
-        if self.builder.is_engine:  # buildx refuses push-by-digest for an engine
-            name = ImageReference(repository=self.repository, name=image_inputs_tag(plan.inputs))
-            output = f"type=image,name={name},push=true"
-        else:
-            output = f"type=image,name={self.repository},push=true,push-by-digest=true,name-canonical=true"
-        argv = [*self._common_arguments(plan), "--output", f"{output},{build_command.COMPRESSION}"]
-        return [*argv, *(self._write_cache(new_layers[0], "min") if new_layers else []), str(plan.context)]
-
-    def build_layers(self, plan: BuildPlan, keys: Sequence[LayerKey]) -> list[str]:
-        """Return the command that builds layers into a cache.
+    def build(
+        self, build: BuilderBuild, new_layers: Sequence[LayerKey], caches: Sequence[str], secrets: Mapping[str, Path]
+    ) -> list[str]:
+        """Return the command that builds layers into a cache, or pushes an image and writes a cache of its new layers.
 
         The cache of the foundation also keeps the results of the `RUN` steps, because all other stages start there.
         """
-        argv = [*self._common_arguments(plan), "--target", LAYERS_TARGET, "--output", "type=cacheonly"]
-        mode = "max" if is_foundation_layer(keys[0][0]) else "min"
-        return [*argv, *self._write_cache(keys[0], mode), str(plan.context)]
+        plan = replace(build.plan, secrets={**build.plan.secrets, **secrets})
+        if build.keys:
+            plan = replace(plan, dockerfile=self.folder / _layers_file(build))
+            output = ["--target", LAYERS_TARGET, "--output", "type=cacheonly"]
+        elif self.builder.is_engine:  # buildx refuses push-by-digest for an engine
+            name = ImageReference(repository=self.repository, name=image_inputs_tag(plan.inputs))
+            output = ["--output", f"type=image,name={name},push=true,{build_command.COMPRESSION}"]
+        else:
+            push = f"type=image,name={self.repository},push=true,push-by-digest=true,name-canonical=true"
+            output = ["--output", f"{push},{build_command.COMPRESSION}"]
+        if new_layers:
+            mode = "max" if is_foundation(new_layers[0]) else "min"
+            cache = f"type=registry,ref={self.repository}:{layer_cache_tag(new_layers[0])},mode={mode}"
+            output += ["--cache-to", f"{cache},image-manifest=true,{build_command.COMPRESSION}"]
+        return [*self._common_arguments(plan, caches), *output, str(plan.context)]
 
-    def export_files(self, plan: BuildPlan, target: str, run: str, out: Path) -> list[str]:
+    def export_files(self, plan: BuildPlan, target: str, run: str, out: Path, caches: Sequence[str]) -> list[str]:
         """Return the command that builds a stage and writes its files to the folder `out` of this machine.
 
         A step that takes the argument `RUN_ARGUMENT` runs again for another `run`. The option `--no-cache-filter` does
         not serve here: with it, BuildKit gives the stage new cache mounts as well (observed with 0.13).
         """
-        argv = [*self._common_arguments(plan), "--target", target, "--build-arg", f"{RUN_ARGUMENT}={run}"]
+        argv = [*self._common_arguments(plan, caches), "--target", target, "--build-arg", f"{RUN_ARGUMENT}={run}"]
         return [*argv, "--output", f"type=local,dest={out}", str(plan.context)]
 
-    def _common_arguments(self, plan: BuildPlan) -> list[str]:
+    def _common_arguments(self, plan: BuildPlan, caches: Sequence[str]) -> list[str]:
         argv = [*self.builder.buildx, "build", *self.builder.options]
         argv += build_command.buildx_arguments(plan, self.network, self.metadata)
-        for tag in self.caches:
+        for tag in caches:
             argv += ["--cache-from", f"type=registry,ref={self.repository}:{tag}"]
         return argv
 
-    def _write_cache(self, key: LayerKey, mode: str) -> list[str]:
-        cache = f"type=registry,ref={self.repository}:{layer_cache_tag(key)}"
-        return ["--cache-to", f"{cache},mode={mode},image-manifest=true,{build_command.COMPRESSION}"]
 
-
-def is_foundation_layer(layer: str) -> bool:
-    """Return whether every other layer is built on this one: it is the empty environment or the suite."""
-    return layer.partition("-")[0] in (VENV_STAGE, SUITE_STAGE)
-
-
-def layer_stage_name(layer: Layer) -> str:
-    """Return the name of the stage that installs a layer of the lock."""
-    return f"layer-{layer.group}"
-
-
-def has_stages(dockerfile: str, names: Collection[str]) -> bool:
-    """Return whether the Dockerfile has all of these stages; a project's own template may have none of them."""
-    return set(re.findall(r"^FROM \S+ AS (\S+)$", dockerfile, re.MULTILINE)) >= set(names)
-
-
-def image_inputs_tag(inputs: str) -> str:
-    """Return the tag of the image whose inputs have this digest."""
-    return f"inputs-{inputs}"
-
-
-def layer_cache_tag(key: LayerKey) -> str:
-    """Return the tag of BuildKit's cache of a layer."""
-    name, inputs = key
-    end = f"-{inputs[:TAG_HASH_DIGITS]}"
-    return f"layer-{name}"[: TAG_LENGTH_LIMIT - len(end)] + end
-
-
-def render_layers_dockerfile(dockerfile: str, layers: Sequence[Layer], keys: Sequence[LayerKey]) -> str:
-    """Return the Dockerfile of a cell with a last stage that has these of its layers and nothing else.
-
-    `layers` are those of the cell's lock; a layer that is not among them belongs to the foundation.
-    """
-    stages = {layer.name: layer_stage_name(layer) for layer in layers}
-    names = [stages.get(name, name.partition("-")[0]) for name, _ in keys]
-    copies = "".join(f"COPY --link --from={name} /out/ /\n" for name in names)
-    return f"{dockerfile}\nFROM scratch AS {LAYERS_TARGET}\n{copies}"
+def _layers_file(build: BuilderBuild) -> str:
+    return f"Dockerfile.{build.name}"
 
 
 def render_compile_stages(name: str, env: Mapping[str, str]) -> str:

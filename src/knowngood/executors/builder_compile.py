@@ -22,7 +22,7 @@ from knowngood.core import local_files
 from knowngood.core.cell import Cell
 from knowngood.core.errors import KnowngoodError, MissingError
 from knowngood.core.notify import Notify
-from knowngood.executors import builder_commands
+from knowngood.executors import builder_commands, shared_layers
 from knowngood.executors.builder import Builder
 from knowngood.executors.builder_crew import NO_BUILDER_LEFT, BuilderCrew, BuilderLostError
 from knowngood.executors.builder_pipeline import AddedStages, BuilderPipeline
@@ -77,7 +77,7 @@ class BuilderCompilePlace:
         host, name = planned.host, self.pipeline.builder.file_name
         pipeline = replace(self.pipeline, project=host.line.project, options=host.line.options)
         stage = builder_commands.COMPILE_HOST_STAGE
-        if not builder_commands.has_stages(host.plan.dockerfile.read_text(encoding="utf-8"), {stage}):
+        if not shared_layers.has_stages(host.plan.dockerfile.read_text(encoding="utf-8"), {stage}):
             raise MissingError(
                 f"{host.plan.dockerfile} has no stage {stage}, in which a builder would compile; "
                 "compile on this machine's engine, or add that stage to the project's template"
@@ -100,8 +100,8 @@ class BuilderCompilePlace:
         derived = replace(
             host.plan, dockerfile=RUN_FOLDER / "Dockerfile", contexts={**host.plan.contexts, **stages.contexts}
         )
-        commands = self.pipeline.commands((), RUN_FOLDER)
-        argv = commands.export_files(derived, stages.target, "$RANDOM", RUN_FOLDER / "out")
+        commands = self.pipeline.commands(RUN_FOLDER)
+        argv = commands.export_files(derived, stages.target, "$RANDOM", RUN_FOLDER / "out", ())
         comment = (
             f"# $KNOWNGOOD_TMP/Dockerfile: that of {host.locked.cell}, and a stage that compiles, {planned.jobs} jobs"
         )
@@ -118,8 +118,8 @@ class BuilderCompilePlace:
                 tag="", dockerfile=dockerfile, context=out, contexts={"base": base}, inputs="none"
             )
             out.mkdir()
-            commands = self.pipeline.commands((), folder)
-            argv = commands.export_files(plan, builder_commands.CAPACITY_STAGE, uuid.uuid4().hex, out)
+            commands = self.pipeline.commands(folder)
+            argv = commands.export_files(plan, builder_commands.CAPACITY_STAGE, uuid.uuid4().hex, out, ())
             self.pipeline.run_build(argv, log, lambda _: None)
             return builder_commands.parse_capacity((out / "meminfo").read_text(), (out / "nproc").read_text())
 

@@ -8,7 +8,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -22,23 +22,27 @@ from knowngood.engine.container_engine import Engine
 from knowngood.evidence.run_evidence import Evidence
 from knowngood.executors import builder_commands, builder_discovery
 from knowngood.executors.builder import Builder
-from knowngood.executors.builder_commands import BuilderCommands, image_inputs_tag
+from knowngood.executors.builder_commands import BuilderCommands
 from knowngood.executors.builder_crew import BuilderLostError
-from knowngood.executors.shared_layers import CellBuild, LayerBuild, find_shareable_layers
+from knowngood.executors.shared_layers import (
+    BuilderBuild,
+    assign_new_layers,
+    choose_cache_tags,
+    image_inputs_tag,
+    is_foundation,
+    layer_cache_tag,
+    plan_image_build,
+)
 from knowngood.executors.shared_registry import SharedRegistry
 from knowngood.images import bake_file, image_build
 from knowngood.images.build_command import CellBuildPlan, Image, ParseStep, parse_build_step
 from knowngood.images.cell_ownership import CellHeldError, hold_cell
-from knowngood.images.matrix_plan import LayerKey
 from knowngood.images.pipeline import Pipeline
 
 _ANSWER_CHECK_SECONDS = 10.0
 """Seconds between two checks of whether a builder still answers."""
 _MISSED_ANSWERS = 3
 """After so many missed answers in a row, a builder counts as lost."""
-
-BuildFailures = dict[str, KnowngoodError]
-"""The builds of a bake that failed, by name; the others were built, or cancelled."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +51,8 @@ class BakeProduct:
 
     failures: Mapping[str, KnowngoodError] = field(default_factory=dict)
     """The builds that failed, by name."""
-    images: Mapping[str, bool] = field(default_factory=dict)
-    """The cells whose image is in the registry, and whether this bake built it."""
+    built: Mapping[str, bool] = field(default_factory=dict)
+    """The builds that are in the registry, and whether this bake made them."""
     seconds: float = 0.0
 
 
@@ -86,141 +90,84 @@ class BuilderPipeline(Pipeline):
         return image
 
     def find_image(self, build_plan: CellBuildPlan) -> Image:
-        """Return the plan's image, which `bake_cells` has built; raises `KnowngoodError` if the registry lost it."""
+        """Return the plan's image, which `bake` has built; raises `KnowngoodError` if the registry lost it."""
         image = self.registry.find_image(build_plan.inputs)
         if image is None:
             raise KnowngoodError(f"the registry lost the image {image_inputs_tag(build_plan.inputs)}; run it again")
         return replace(image, built=self.built)
 
-    def bake_cells(self, cells: Sequence[CellBuild], notify: Notify) -> BakeProduct:
-        """Build and push the images of these cells in one bake; other cells can use their new layers afterwards."""
-        failures: BuildFailures = {}
+    def bake(self, builds: Sequence[BuilderBuild], notify: Notify) -> BakeProduct:
+        """Build images or layers in one bake. Images are pushed, and their new layers are left in caches."""
+        failures: dict[str, KnowngoodError] = {}
         with contextlib.ExitStack() as stack:
-            for cell in sorted(cells, key=lambda cell: cell.name):  # in one order, so that no two runs wait in a circle
+            for build in sorted(builds, key=lambda build: build.name):  # in one order: no two runs wait in a circle
                 try:
-                    stack.enter_context(hold_cell(cell.name, wait=self.options.wait, notify=notify))
+                    wait = self.options.wait or bool(build.keys)
+                    stack.enter_context(hold_cell(build.name, wait=wait, notify=notify))
                 except CellHeldError as error:
-                    failures[cell.name] = error
-            inputs = [cell.plan.inputs for cell in cells if cell.name not in failures]
-            earlier = self.registry.find_images(inputs)  # another run may have built some in the meantime
-            missing = [cell for cell in cells if cell.plan.inputs in set(inputs) - earlier]
-            failures |= self._bake_images(missing, notify)
-            images = self.registry.find_images(inputs)
-        return BakeProduct(
-            failures=failures,
-            images={cell.name: cell.plan.inputs not in earlier for cell in cells if cell.plan.inputs in images},
-        )
+                    failures[build.name] = error
+            held = [build for build in builds if build.name not in failures]
+            earlier = self.registry.find_built(held)  # another run may have built some in the meantime
+            if missing := [build for build in held if build.name not in earlier]:
+                failures |= self._bake_missing(missing, notify)
+            return BakeProduct(
+                failures=failures, built={name: name not in earlier for name in self.registry.find_built(held)}
+            )
 
-    def _bake_images(self, cells: Sequence[CellBuild], notify: Notify) -> BuildFailures:
-        existing = self.registry.find_layers(key for cell in cells for key in cell.layers)
-        new_keys: dict[str, list[LayerKey]] = {}
-        for cell in cells:
-            # The caches of images have no results of `RUN`, from which other layers start: they are no foundation.
-            new_keys[cell.name] = [
-                key for key in cell.layers if key not in existing and not builder_commands.is_foundation_layer(key[0])
-            ]
-            existing |= set(new_keys[cell.name])
-        caches = {cell.name: self.registry.cache_sources(cell.layers) for cell in cells}
-
-        def render_commands(folder: Path, secrets: Mapping[str, Path]) -> dict[str, list[str]]:
-            return {
-                cell.name: self.commands(caches[cell.name], folder).build_image(
-                    replace(cell.plan, secrets=secrets), new_keys[cell.name]
-                )
-                for cell in cells
-            }
-
-        digests, failures = self._bake([cell.name for cell in cells], render_commands, notify)
-        for cell in cells if not failures else ():
-            try:
-                self.registry.tag_pushed_image(cell.plan.inputs, digests[cell.name])
-                self.registry.tag_cache(new_keys[cell.name])
-            except KnowngoodError as error:
-                failures[cell.name] = error
-        return failures
-
-    def bake_layers(self, builds: Sequence[LayerBuild], notify: Notify) -> BuildFailures:
-        """Build layers into the registry's caches in one bake."""
-        with contextlib.ExitStack() as stack:
-            for name in sorted(build.name for build in builds):
-                stack.enter_context(hold_cell(name, wait=True, notify=notify))
-            missing = [build for build in builds if self.registry.find_layers(build.keys) != set(build.keys)]
-            caches = {build.name: self.registry.cache_sources(build.cell.layers) for build in missing}
-
-            def render_commands(folder: Path, secrets: Mapping[str, Path]) -> dict[str, list[str]]:
-                commands = {}
-                for build in missing:
-                    plan = build.cell.plan
-                    text = builder_commands.render_layers_dockerfile(
-                        plan.dockerfile.read_text(encoding="utf-8"), plan.locked_cell.layers, build.keys
-                    )
-                    derived = replace(plan, dockerfile=folder / f"Dockerfile.{build.name}", secrets=secrets)
-                    derived.dockerfile.write_text(text, encoding="utf-8")
-                    commands[build.name] = self.commands(caches[build.name], folder).build_layers(derived, build.keys)
-                return commands
-
-            _, failures = self._bake([build.name for build in missing], render_commands, notify)
-            for build in missing if not failures else ():
-                self.registry.tag_cache(build.keys)
-            return failures
-
-    def build_missing_layers(self, plan: CellBuildPlan, notify: Notify) -> None:
-        """Build those layers of a cell that are not in the registry's cache, the foundation first."""
-        layers = find_shareable_layers(plan, plan.dockerfile.read_text(encoding="utf-8"))
-        cell = CellBuild(request=plan.locked_cell.cell, plan=plan, layers=layers)
-        existing = self.registry.find_layers(layers)
-        foundation = [key for key in layers if builder_commands.is_foundation_layer(key[0])]
-        for part in (foundation, [key for key in layers if key not in foundation]):
-            if keys := tuple(key for key in part if key not in existing):
-                for error in self.bake_layers([LayerBuild(cell=cell, keys=keys)], notify).values():
-                    raise error
-
-    def _bake(
-        self,
-        names: Sequence[str],
-        render_commands: Callable[[Path, Mapping[str, Path]], Mapping[str, Sequence[str]]],
-        notify: Notify,
-    ) -> tuple[dict[str, str], BuildFailures]:
-        """Run the commands in one bake, and return the digests of images, or which builds failed.
-
-        `render_commands` returns a command of `buildx build` for each name, given a folder for files and the secrets.
-        If the output does not name the build that failed, the failure counts for all of them.
-        """
-        if not names:
-            return {}, {}
-        log = local_files.cache_folder() / "logs" / names[0] / f"build-{self.builder.file_name}.log"
+    def _bake_missing(self, builds: Sequence[BuilderBuild], notify: Notify) -> dict[str, KnowngoodError]:
+        """Run the bake, and return the builds that failed, by name: all if its output does not name one of them."""
+        names = {bake_file.dotless_name(build.name): build.name for build in builds}
+        existing = self.registry.find_caches(builds)
+        log = local_files.cache_folder() / "logs" / builds[0].name / f"build-{self.builder.file_name}.log"
         log.unlink(missing_ok=True)
         with local_files.scratch_folder() as folder:
-            commands = self.commands((), folder)
+            commands = self.commands(folder)
 
-            def bake(secrets: Mapping[str, Path]) -> None:
-                for name, document in commands.bake_files(render_commands(folder, secrets)).items():
-                    (folder / name).write_text(json.dumps(document, indent=1), encoding="utf-8")
+            def run(secrets: Mapping[str, Path]) -> None:
+                for name, text in commands.bake_files(builds, existing, secrets).items():
+                    (folder / name).write_text(text, encoding="utf-8")
                 self.run_build(commands.bake(), log, notify)
 
             try:
-                image_build.work_with_secrets(bake, notify)
+                image_build.work_with_secrets(run, notify)
             except BuilderLostError:
                 raise
             except KnowngoodError as error:
                 target = bake_file.parse_failed_target(log.read_text(encoding="utf-8")) if log.exists() else None
-                failed = [name for name in names if bake_file.dotless_name(name) == target]
-                return {}, dict.fromkeys(failed or names, error)
+                return dict.fromkeys([names[target]] if target in names else names.values(), error)
             metadata = json.loads(commands.metadata.read_text(encoding="utf-8"))
-        built = {name: metadata.get(bake_file.dotless_name(name), {}) for name in names}
-        return {name: str(item.get("containerimage.digest")) for name, item in built.items()}, {}
+        new_layers, failures = assign_new_layers(builds, existing), {}
+        for target, build in zip(names, builds, strict=True):
+            try:
+                if not build.keys:
+                    self.registry.tag_pushed_image(build.plan.inputs, str(metadata[target]["containerimage.digest"]))
+                self.registry.tag_cache(new_layers[build.name])
+            except KnowngoodError as error:
+                failures[build.name] = error
+        return failures
+
+    def build_missing_layers(self, plan: CellBuildPlan, notify: Notify) -> None:
+        """Build those layers of a cell that are not in the registry's cache, the foundation first."""
+        image = plan_image_build(plan.locked_cell.cell, plan, plan.dockerfile.read_text(encoding="utf-8"))
+        existing = self.registry.find_caches([image])
+        missing = [key for key in image.layers if layer_cache_tag(key) not in existing]
+        for foundation in (True, False):
+            if keys := tuple(key for key in missing if is_foundation(key) is foundation):
+                for error in self.bake([replace(image, keys=keys)], notify).failures.values():
+                    raise error
 
     def export_files(self, plan: CellBuildPlan, stages: AddedStages, out: Path, log: Path, notify: Notify) -> None:
         """Build stages after those of a cell's Dockerfile, and write the files of their target to the folder `out`."""
         dockerfile = plan.dockerfile.read_text(encoding="utf-8")
+        image = plan_image_build(plan.locked_cell.cell, plan, dockerfile)
+        caches = choose_cache_tags(image.layers, self.registry.find_caches([image]))
 
         def build(secrets: Mapping[str, Path]) -> None:
             contexts = {**plan.contexts, **stages.contexts}
             with local_files.scratch_folder() as folder:
                 derived = replace(plan, dockerfile=folder / "Dockerfile", contexts=contexts, secrets=secrets)
                 derived.dockerfile.write_text(f"{dockerfile}\n{stages.text}", encoding="utf-8")
-                commands = self.commands(self.registry.cache_sources(find_shareable_layers(plan, dockerfile)), folder)
-                argv = commands.export_files(derived, stages.target, uuid.uuid4().hex, out)
+                argv = self.commands(folder).export_files(derived, stages.target, uuid.uuid4().hex, out, caches)
                 self.run_build(argv, log, notify, builder_commands.parse_compile_step)
 
         image_build.work_with_secrets(build, notify)
@@ -247,14 +194,10 @@ class BuilderPipeline(Pipeline):
         pulled = replace(image, tag=f"knowngood:{cell}")
         return Pipeline.prove(replace(self, engine=self.prover), cell, pulled, earlier, notify)
 
-    def commands(self, caches: Iterable[str], folder: Path) -> BuilderCommands:
-        """Return the commands for the builder, which read from these caches; their files are in `folder`."""
+    def commands(self, folder: Path) -> BuilderCommands:
+        """Return the commands for the builder; their files are in `folder`."""
         return BuilderCommands(
-            builder=self.builder,
-            repository=self.registry.client.repository,
-            network=self.network,
-            caches=tuple(caches),
-            folder=folder,
+            builder=self.builder, repository=self.registry.client.repository, network=self.network, folder=folder
         )
 
     def run_build(

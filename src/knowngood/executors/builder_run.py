@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import shlex
 import threading
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from knowngood.core.cell import Cell, parse_cell
 from knowngood.core.errors import KnowngoodError, error_from_os
 from knowngood.core.notify import Notify
 from knowngood.engine.container_engine import Engine
-from knowngood.executors import builder_commands, builder_discovery, shared_layers
+from knowngood.executors import builder_discovery
 from knowngood.executors.builder import Builder
+from knowngood.executors.builder_commands import BuilderCommands
 from knowngood.executors.builder_pipeline import BuilderPipeline
 from knowngood.executors.builder_rounds import BuilderRounds
-from knowngood.executors.shared_layers import CellBuild, LayerBuild, find_shareable_layers
+from knowngood.executors.shared_layers import BuilderBuild, plan_image_build, plan_layer_builds
 from knowngood.executors.shared_registry import SharedRegistry
 from knowngood.images import build_survey, task_crew
 from knowngood.images.cell_tasks import MEMORY_TO_BUILD, MEMORY_TO_PROVE, CellResult, CellStatus
 from knowngood.images.dockerfile import render_dockerfile
 from knowngood.images.dry_run import RUN_FOLDER, dry_build_plan
-from knowngood.images.matrix_plan import LayerKey
 from knowngood.images.pipeline import PipelineOptions
 from knowngood.project.checkout import Project
 
@@ -68,7 +67,7 @@ class BuilderRun:
         `jobs` is the most builds at once on each builder; by default it follows from the builder's memory.
         """
         line = self.pipeline(self.builders[0])
-        builds: dict[str, CellBuild] = {}
+        builds: dict[str, BuilderBuild] = {}
         for cell in cells:
             try:
                 locked_cell, _ = line.lock(cell, notify)
@@ -79,8 +78,7 @@ class BuilderRun:
                     raise
                 yield CellResult(cell=str(cell), status=CellStatus.FAILED, seconds=0, error=failure)
                 continue
-            layers = find_shareable_layers(plan, plan.dockerfile.read_text(encoding="utf-8"))
-            build = CellBuild(request=cell, plan=plan, layers=layers)
+            build = plan_image_build(cell, plan, plan.dockerfile.read_text(encoding="utf-8"))
             builds.setdefault(build.name, build)  # a twin may replace several cells
         room = {
             builder.name: builds_at_once(builder, self.builders, jobs, prove=self.options.prove)
@@ -102,37 +100,26 @@ class BuilderRun:
             if item.shape and not item.missing_wheel:
                 plan = dry_build_plan(line, parse_cell(item.cell))
                 text = render_dockerfile(plan.locked_cell, self.project.templates)
-                builds.append(
-                    CellBuild(request=parse_cell(item.cell), plan=plan, layers=find_shareable_layers(plan, text))
-                )
-        existing: set[LayerKey] = set()
-        while len(self.builders) > 1 and (layers := shared_layers.plan_layer_builds(builds, existing)):
-            lines.append(self._dry_run_bake(line, layers, existing))
-            existing |= {key for build in layers for key in build.keys}
-        return [*lines, self._dry_run_bake(line, builds, existing)] if builds else lines
+                builds.append(plan_image_build(parse_cell(item.cell), plan, text))
+        commands, existing = line.commands(RUN_FOLDER), dict[str, str]()
+        while len(self.builders) > 1 and (layers := plan_layer_builds(builds, existing)):
+            lines.append(_describe_bake(commands, layers, existing))
+            existing |= {tag: tag for build in layers for tag in build.tags}
+        return [*lines, _describe_bake(commands, builds, existing)] if builds else lines
 
-    @staticmethod
-    def _dry_run_bake(
-        line: BuilderPipeline, builds: Sequence[CellBuild] | Sequence[LayerBuild], existing: Collection[LayerKey]
-    ) -> str:
-        """Return the commands of one bake: those that write its files, and `buildx bake`."""
-        lines, commands = [], {}
-        for build in builds:
-            cell = build.cell if isinstance(build, LayerBuild) else build
-            caches = [builder_commands.layer_cache_tag(key) for key in cell.layers if key in existing]
-            one = line.commands(caches, RUN_FOLDER)
-            if isinstance(build, LayerBuild):
-                names = ", ".join(name for name, _ in build.keys)
-                plan = replace(cell.plan, dockerfile=RUN_FOLDER / f"Dockerfile.{build.name}")
-                lines.append(f"# {plan.dockerfile}: that of {cell.name}, and a last stage with only {names}")
-                commands[build.name] = one.build_layers(plan, build.keys)
-            else:
-                new_keys = [key for key in cell.layers if key not in existing]
-                commands[build.name] = one.build_image(cell.plan, new_keys)
-        bake = line.commands((), RUN_FOLDER)
-        for name, document in bake.bake_files(commands).items():
-            lines.append(f"cat > {RUN_FOLDER / name} <<'END'\n{json.dumps(document, indent=1)}\nEND")
-        return "\n".join([*lines, shlex.join(bake.bake())])
+
+def _describe_bake(commands: BuilderCommands, builds: Sequence[BuilderBuild], existing: Mapping[str, str]) -> str:
+    """Return the commands of one bake: those that write its files, and `buildx bake`."""
+    lines = [
+        f"# $KNOWNGOOD_TMP/Dockerfile.{build.name}: that of {build.plan.locked_cell.cell}, "
+        f"and a last stage with only {build.layer_names}"
+        for build in builds
+        if build.keys
+    ]
+    for name, text in commands.bake_files(builds, existing, {}).items():
+        if not name.startswith("Dockerfile."):
+            lines.append(f"cat > {commands.folder / name} <<'END'\n{text}\nEND")
+    return "\n".join([*lines, shlex.join(commands.bake())])
 
 
 def builds_at_once(builder: Builder, builders: Sequence[Builder], jobs: int | None, *, prove: bool) -> int:

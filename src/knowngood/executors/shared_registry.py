@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from knowngood.core.errors import KnowngoodError
 from knowngood.core.image_record import ImageBlob, ImageManifest
-from knowngood.executors.builder_commands import image_inputs_tag, layer_cache_tag
+from knowngood.executors.shared_layers import BuilderBuild, image_inputs_tag, layer_cache_tag
 from knowngood.images.build_command import Image
 from knowngood.images.matrix_plan import LayerKey
 from knowngood.registry import publication
@@ -22,16 +22,21 @@ class SharedRegistry:
 
     client: Registry
 
-    def find_images(self, inputs: Sequence[str]) -> set[str]:
-        """Return those of the digests of inputs whose image exists, whichever builder made it."""
-        images = self._find_digests([image_inputs_tag(digest) for digest in inputs])
-        return {digest for digest in inputs if image_inputs_tag(digest) in images}
+    def find_tags(self, tags: Iterable[str]) -> dict[str, str]:
+        """Return those of the tags that exist, with their digests."""
+        tags = list(dict.fromkeys(tags))
+        with ThreadPoolExecutor(8) as pool:
+            digests = dict(zip(tags, pool.map(self.client.digest, tags), strict=True))
+        return {tag: digest for tag, digest in digests.items() if digest}
 
-    def find_layers(self, keys: Iterable[LayerKey]) -> set[LayerKey]:
-        """Return those of the layers that are in a cache."""
-        keys = set(keys)
-        caches = self.find_caches(keys)
-        return {key for key in keys if layer_cache_tag(key) in caches}
+    def find_built(self, builds: Collection[BuilderBuild]) -> set[str]:
+        """Return the names of those builds that exist, whichever builder made them."""
+        tags = self.find_tags(tag for build in builds for tag in build.tags)
+        return {build.name for build in builds if tags.keys() >= set(build.tags)}
+
+    def find_caches(self, builds: Collection[BuilderBuild]) -> dict[str, str]:
+        """Return the tags of those layers of the cells of these builds that exist, with the digests of the caches."""
+        return self.find_tags(layer_cache_tag(key) for build in builds for key in build.layers)
 
     def find_image(self, inputs: str) -> Image | None:
         """Return the image whose inputs have this digest, if any builder has made it."""
@@ -61,15 +66,6 @@ class SharedRegistry:
         own = manifest.descriptor
         return ImageManifest(manifest=ImageBlob(digest=own.digest, size=own.size), config=config, layers=tuple(layers))
 
-    def find_caches(self, keys: Iterable[LayerKey]) -> dict[str, str]:
-        """Return the cache tags of those layers that exist, with the digest of each cache."""
-        return self._find_digests([layer_cache_tag(key) for key in keys])
-
-    def cache_sources(self, keys: Iterable[LayerKey]) -> tuple[str, ...]:
-        """Return one tag for each cache that has any of these layers."""
-        tags = {digest: tag for tag, digest in self.find_caches(keys).items()}
-        return tuple(sorted(tags.values()))
-
     def tag_cache(self, keys: Sequence[LayerKey]) -> None:
         """Put the tags of all these layers on the cache that was written under the tag of the first one.
 
@@ -89,8 +85,3 @@ class SharedRegistry:
         size = manifest.descriptor.size + sum(blob.size for blob in manifest.blobs())
         name = f"{self.client.repository}:{tag}"
         return Image(tag=name, digest=manifest.descriptor.digest, size=size, built=False)
-
-    def _find_digests(self, tags: Sequence[str]) -> dict[str, str]:
-        with ThreadPoolExecutor(8) as pool:
-            digests = dict(zip(tags, pool.map(self.client.digest, tags), strict=True))
-        return {tag: digest for tag, digest in digests.items() if digest}

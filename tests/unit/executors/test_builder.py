@@ -206,4 +206,4 @@ def test_the_dry_run_shows_the_bakes_layers_first_and_no_secret(lock_of, docker,
     assert "s3cret" not in output
     assert main.main(["build", FA4, FA0, "--builder", "far", "--network", "host", *words]) == 0
     network, cells = re.findall(r"^cat > (\S+) <<", capsys.readouterr().out, re.MULTILINE)
-    assert (network, cells) == ("$KNOWNGOOD_TMP/bake.json", "$KNOWNGOOD_TMP/network.yml"), "one builder needs one bake"
+    assert (network, cells) == ("$KNOWNGOOD_TMP/network.yml", "$KNOWNGOOD_TMP/bake.json"), "one builder needs one bake"

@@ -18,7 +18,7 @@ from knowngood.executors import builder_discovery, builder_pipeline
 from knowngood.executors.builder_crew import BuilderLostError
 from knowngood.executors.builder_pipeline import AddedStages
 from knowngood.executors.builder_run import BuilderRun
-from knowngood.executors.shared_layers import CellBuild, find_shareable_layers
+from knowngood.executors.shared_layers import layer_cache_tag, plan_image_build
 from knowngood.executors.shared_registry import SharedRegistry
 from knowngood.images import bake_file, image_build
 from knowngood.images.cell_ownership import hold_cell
@@ -85,8 +85,7 @@ def plan(pipeline):
 
 @pytest.fixture
 def cell(plan):
-    layers = find_shareable_layers(plan, plan.dockerfile.read_text())
-    return CellBuild(request=plan.locked_cell.cell, plan=plan, layers=layers)
+    return plan_image_build(plan.locked_cell.cell, plan, plan.dockerfile.read_text())
 
 
 def test_layers_are_built_once_and_the_image_uses_them(pipeline, cell, bakes):
@@ -97,23 +96,23 @@ def test_layers_are_built_once_and_the_image_uses_them(pipeline, cell, bakes):
     assert len(others["cache-from"]) == 1, "the cache of the foundation"
     pipeline.build_missing_layers(cell.plan, print)
     assert len(bakes) == 2, "all layers are in the registry"
-    product = pipeline.bake_cells([cell], print)
-    assert (product.failures, product.images) == ({}, {FA4: True})
+    product = pipeline.bake([cell], print)
+    assert (product.failures, product.built) == ({}, {FA4: True})
     (target,) = bakes[2].values()
     assert "cache-to" not in target
     assert len(target["cache-from"]) == 2
     assert not pipeline.find_image(cell.plan).built
     assert replace(pipeline, built=True).find_image(cell.plan).built
-    assert pipeline.bake_cells([cell], print).images == {FA4: False}, "the image is there already"
+    assert pipeline.bake([cell], print).built == {FA4: False}, "the image is there already"
     assert len(bakes) == 3
 
 
 def test_an_image_leaves_a_cache_of_its_new_layers(pipeline, cell, bakes):
-    pipeline.bake_cells([cell], print)
+    pipeline.bake([cell], print)
     (target,) = bakes[0].values()
     assert "mode=min" in target["cache-to"][0]
-    assert pipeline.registry.find_layers(cell.layers) == {
-        key for key in cell.layers if key[0].partition("-")[0] not in ("venv", "suite")
+    assert pipeline.registry.find_caches([cell]).keys() == {
+        layer_cache_tag(key) for key in cell.layers if key[0].partition("-")[0] not in ("venv", "suite")
     }, "it keeps no steps from which other layers could start"
 
 
@@ -132,15 +131,15 @@ def test_the_failure_of_a_bake_counts_for_the_target_that_it_names(pipeline, cel
         raise KnowngoodError("the build failed")
 
     monkeypatch.setattr(image_build, "run_buildx", fail)
-    product = pipeline.bake_cells([other, cell], print)
-    assert product.images == {}
+    product = pipeline.bake([other, cell], print)
+    assert product.built == {}
     assert product.failures.keys() == ({FA4} if failed == 1 else {FA4, FA0})
 
 
 def test_a_cell_that_another_run_holds_is_left_to_it(pipeline, cell, bakes):
     waiting_not = replace(pipeline, options=replace(pipeline.options, wait=False))
     with hold_cell(FA4, wait=False, notify=print):
-        product = waiting_not.bake_cells([cell], print)
+        product = waiting_not.bake([cell], print)
     assert "works on it" in str(product.failures[FA4])
     assert bakes == []
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from builder_samples import KEY_INPUTS, FakeFleet, cell_build
+from builder_samples import FakeFleet, image_build, layer_tags
 
 from knowngood.core.errors import KnowngoodError, MissingError
 from knowngood.images.cell_tasks import CellStatus
 
 MB = 10**6
-CELLS = [cell_build(number, torch=500 * MB, cudnn=300 * MB, **{f"own_{number}": 10}) for number in range(4)]
+CELLS = [image_build(number, torch=500 * MB, cudnn=300 * MB, **{f"own_{number}": 10}) for number in range(4)]
 NAMES = [cell.name for cell in CELLS]
 
 
@@ -44,7 +44,7 @@ def test_one_builder_makes_the_layers_with_the_cells_and_no_bake_is_larger_than_
 
 
 def test_what_the_registry_has_is_not_built_again(fleet):
-    fleet.images = {cell.plan.inputs for cell in CELLS[:3]}
+    fleet.tags = {cell.tags[0] for cell in CELLS[:3]}
     results = fleet.run(CELLS, a=8, b=8)
     assert [builds for _, builds in fleet.bakes] == [[NAMES[3]]]
     assert [results[name].image.built for name in NAMES] == [False, False, False, True]
@@ -69,8 +69,8 @@ def test_a_builder_lost_with_a_shared_layer_costs_nothing_but_that_layer(fleet):
 
 
 def test_bakes_that_a_lost_builder_has_not_begun_are_not_said_to_be_begun(fleet):
-    cells = [cell_build(number) for number in range(4)]
-    fleet.layers = {key for cell in cells for key in cell.layers}
+    cells = [image_build(number) for number in range(4)]
+    fleet.tags = layer_tags(cells)
     fleet.kills = {cells[0].name: "a"}
     results = fleet.run(cells, a=1, b=1)
     assert statuses(results) == dict.fromkeys(NAMES, CellStatus.BUILT)
@@ -104,33 +104,33 @@ def test_a_wrong_content_is_final_and_the_cancelled_builds_are_tried_again(fleet
 
 def test_a_failed_layer_fails_only_the_cells_that_need_it(fleet):
     fleet.fails = {("cudnn", name): KnowngoodError("hash mismatch") for name in "ab"}
-    other = cell_build(4, torch=500 * MB)
+    other = image_build(4, torch=500 * MB)
     results = fleet.run([*CELLS, other], a=8, b=8)
     assert results[other.name].status is CellStatus.BUILT
     assert {str(results[name].error) for name in NAMES} == {"it needs cudnn, which was not built: hash mismatch"}
 
 
 def test_a_registry_that_fails_once_does_not_end_the_run(fleet, monkeypatch):
-    def bake(builder, _builds, _title):
+    def bake(builder, _builds):
         if builder == "a":
             raise MissingError("the registry does not answer")
         return {}
 
     monkeypatch.setattr(fleet, "bake", bake)
-    fleet.layers = {key for cell in CELLS for key in cell.layers}
+    fleet.tags = layer_tags(CELLS)
     results = fleet.run(CELLS, a=8, b=8)
     assert {result.note for result in results.values()} == {"built by b"}
 
 
 def test_an_error_of_the_program_stops_all_builds(fleet, monkeypatch):
-    def bake(builder, _builds, _title):
+    def bake(builder, _builds):
         if builder == "a":
             raise ZeroDivisionError
         assert fleet.stop.wait(30), "the other builder is told to stop"
         return {}
 
     monkeypatch.setattr(fleet, "bake", bake)
-    fleet.layers = {key for cell in CELLS for key in cell.layers} | {("venv", KEY_INPUTS)}
+    fleet.tags = layer_tags(CELLS)
     with pytest.raises(ZeroDivisionError):
         fleet.run(CELLS, a=8, b=8)
     assert fleet.stop.is_set()

@@ -21,7 +21,7 @@ from knowngood.base import private_apt
 from knowngood.core.cell import parse_cell
 from knowngood.core.errors import InputError, KnowngoodError, MissingError, UsageError
 from knowngood.engine.container_engine import Engine
-from knowngood.executors import builder_commands
+from knowngood.executors import builder_commands, shared_layers
 from knowngood.lock import wheelhouse
 from knowngood.lock.cell_lock import Distribution
 from knowngood.wheels import (
@@ -575,7 +575,7 @@ def test_the_stage_that_compiles_has_no_network_and_keeps_its_objects_under_thei
     assert 'MAX_JOBS="3"' in text
     assert text.endswith("COPY --from=knowngood-compile /result/ /\n")
     template = (ROOT / "templates/Dockerfile.j2").read_text()
-    assert builder_commands.has_stages(template, {builder_commands.COMPILE_HOST_STAGE})
+    assert shared_layers.has_stages(template, {builder_commands.COMPILE_HOST_STAGE})
 
 
 def test_what_a_builder_says_that_it_has():
