@@ -62,6 +62,14 @@ def error_from_os(error: OSError) -> KnowngoodError | None:
     return KnowngoodError(f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror))
 
 
+def failure_from_error(error: KnowngoodError | OSError) -> KnowngoodError:
+    """Return the error, or that of `error_from_os`; raises an error of the operating system without a number again."""
+    failure = error if isinstance(error, KnowngoodError) else error_from_os(error)
+    if failure is None:
+        raise error
+    return failure
+
+
 @dataclass(frozen=True, kw_only=True, order=True)
 class InputProblem:
     """One defect of an input file. `line` and `column` count from 1, as in editors."""

@@ -11,7 +11,7 @@ import shlex
 import shutil
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from knowngood.core.errors import KnowngoodError, MissingError
 from knowngood.core.notify import Notify
 from knowngood.executors import builder_commands, shared_layers
 from knowngood.executors.builder import Builder
-from knowngood.executors.builder_crew import NO_BUILDER_LEFT, BuilderCrew, BuilderLostError
+from knowngood.executors.builder_crew import BuilderCrew
 from knowngood.executors.builder_pipeline import AddedStages, BuilderPipeline
 from knowngood.executors.builder_run import BuilderRun
 from knowngood.images import build_command
@@ -164,86 +164,51 @@ def compile_on_builders(
         base = run.project.matrix.entry(cell).base
         groups[(request.package, request.version, cell.gpu, cell.cuda, cell.torch, cell.python, base)].append(request)
 
+    wheels = [_Wheel(requests=tuple(group)) for group in groups.values()]
+
     def parallel_compilers(builder: Builder) -> int:
         capacity = capacities[builder.name]
         return compile_recipe.jobs_that_fit(capacity.processors, capacity.memory, memory_each)
 
-    def compile_first(builder: Builder, group: _WheelGroup) -> WheelDocument:
-        notify(f"{group[0].package} {group[0].version} for {group[0].cell} goes to {builder.name}")
-        return compile_wheel(builder, group[0], lambda step: notify(f"on {builder.name}: {step}"))
-
     builders = [builder for builder in run.builders if builder.name in capacities]
-    builders.sort(key=parallel_compilers, reverse=True)
-    enough = [builder for builder in builders if capacities[builder.name].memory >= memory_each]
-    crew: BuilderCrew[_WheelGroup, WheelDocument, _WheelAnswer]
-    crew = BuilderCrew(builders, compile_first, run.stop, notify)
-    queue = _WheelQueue(groups.values())
+    crew: BuilderCrew[_Wheel, WheelDocument] = BuilderCrew(
+        sorted(builders, key=parallel_compilers, reverse=True), run.stop, notify
+    )
 
-    def take(builder: Builder) -> _WheelGroup | None:
-        has_enough = builder in enough or not any(other in enough for other in crew.builders)
-        return queue.take(builder) if has_enough else None
+    def take(builder: Builder) -> Sequence[_Wheel]:
+        enough = [one for one in crew.builders if capacities[one.name].memory >= memory_each]
+        machines = [one.machine for one, _ in crew.running.values()]
+        if builder.machine in machines or (enough and builder not in enough):
+            return ()
+        return [wheel for wheel in wheels if crew.may_do(builder, wheel.name)][:1]
 
-    documents = dict([*crew.run(take, queue.settle), *queue.give_up()])
+    def compile_first(builder: Builder, work: Sequence[_Wheel]) -> WheelDocument:
+        (wheel,) = work
+        notify(f"{wheel.name} goes to {builder.name}")
+        return compile_wheel(builder, wheel.requests[0], lambda step: notify(f"on {builder.name}: {step}"))
+
+    documents: dict[WheelRequest, WheelDocument] = {}
+    for _, (wheel,), document in crew.run(take, compile_first):
+        first = {**document, "note": "; ".join(filter(None, [document["note"], *crew.notes[wheel.name]]))}
+        present = {**first, "status": str(compile_request.WheelStatus.PRESENT), "seconds": 0.0}
+        documents |= {request: {**present, "cell": str(request.cell)} for request in wheel.requests}
+        documents[wheel.requests[0]] = first
+    for wheel in [wheel for wheel in wheels if wheel.name not in crew.done]:
+        error = crew.final_failure(wheel.name) or next(reversed(crew.failures[wheel.name].values()))
+        documents |= {request: compile_request.failed_wheel_document(request, error) for request in wheel.requests}
     return [documents[request] for request in requests]
 
 
-_WheelGroup = list[WheelRequest]
-"""The requests for one wheel."""
-_WheelAnswer = tuple[WheelRequest, WheelDocument]
+@dataclass(frozen=True, kw_only=True)
+class _Wheel:
+    """A wheel, with all requests that it serves; it is compiled for the first one."""
 
+    requests: tuple[WheelRequest, ...]
 
-class _WheelQueue:
-    """The wheels that wait for a builder, and which builders failed with them."""
-
-    def __init__(self, groups: Iterable[_WheelGroup]) -> None:
-        self._waiting = list(groups)
-        self._failures: dict[WheelRequest, dict[str, KnowngoodError]] = defaultdict(dict)
-        self._notes: dict[WheelRequest, list[str]] = defaultdict(list)
-        self._busy_machines: set[str] = set()
-
-    def take(self, builder: Builder) -> _WheelGroup | None:
-        """Return the next wheel that the builder has not failed with; none while its machine compiles another one."""
-        for group in self._waiting:
-            if builder.machine not in self._busy_machines and builder.name not in self._failures[group[0]]:
-                self._waiting.remove(group)
-                self._busy_machines.add(builder.machine)
-                return group
-        return None
-
-    def settle(
-        self, builder: Builder, group: _WheelGroup, outcome: WheelDocument | KnowngoodError
-    ) -> Iterable[_WheelAnswer]:
-        """Return the documents of a wheel; none if another builder may still compile it."""
-        self._busy_machines.discard(builder.machine)
-        if not isinstance(outcome, KnowngoodError):
-            return _request_documents(group, outcome, self._notes[group[0]])
-        if outcome.exit_code != MissingError.exit_code:
-            return _failed_documents(group, outcome)
-        if isinstance(outcome, BuilderLostError):
-            self._notes[group[0]].append(f"begun by {builder.name}, which stopped answering")
-        else:
-            self._failures[group[0]][builder.name] = outcome
-        self._waiting.insert(0, group)
-        return ()
-
-    def give_up(self) -> Iterator[_WheelAnswer]:
-        """Yield the failures of the wheels that no remaining builder could compile."""
-        for group in self._waiting:
-            error = next(reversed(self._failures[group[0]].values()), MissingError(NO_BUILDER_LEFT))
-            yield from _failed_documents(group, error)
-
-
-def _request_documents(
-    requests: Sequence[WheelRequest], wheel: WheelDocument, notes: Sequence[str]
-) -> list[_WheelAnswer]:
-    """Return the documents of the requests for one wheel: it is compiled for the first one, and present for others."""
-    first = {**wheel, "note": "; ".join(filter(None, [wheel["note"], *notes]))}
-    present = {**first, "status": str(compile_request.WheelStatus.PRESENT), "seconds": 0.0}
-    return [(requests[0], first), *((request, {**present, "cell": str(request.cell)}) for request in requests[1:])]
-
-
-def _failed_documents(requests: Sequence[WheelRequest], error: KnowngoodError) -> list[_WheelAnswer]:
-    return [(request, compile_request.failed_wheel_document(request, error)) for request in requests]
+    @property
+    def name(self) -> str:
+        first = self.requests[0]
+        return f"{first.package} {first.version} for {first.cell}"
 
 
 def _measure_capacities(run: BuilderRun, cell: Cell, notify: Notify) -> dict[str, CompileCapacity]:

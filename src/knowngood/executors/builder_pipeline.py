@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import threading
@@ -208,13 +209,20 @@ class BuilderPipeline(Pipeline):
         Raises:
             BuilderLostError: the build failed, and the builder does not answer.
         """
-        log.parent.mkdir(parents=True, exist_ok=True)
         env = {**os.environ, **self.builder.env, **builder_commands.BAKE_ENVIRONMENT}
         check = _AnswerCheck(self.builder, self.stop)
+        run_buildx = functools.partial(
+            image_build.run_buildx,
+            argv,
+            env,
+            log=log,
+            notify=notify,
+            parse_step=parse_step,
+            should_stop=check.should_stop,
+        )
         try:
-            image_build.run_buildx(
-                argv, env, log=log, notify=notify, parse_step=parse_step, should_stop=check.should_stop
-            )
+            with local_files.lock_folder(log.parent):
+                image_build.retry_collected(run_buildx, notify)
         except KnowngoodError as error:
             if builder_discovery.builder_answers(self.builder):
                 raise

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from knowngood.core.cell import Cell, parse_cell
-from knowngood.core.errors import KnowngoodError, error_from_os
+from knowngood.core.errors import KnowngoodError, failure_from_error
 from knowngood.core.notify import Notify
 from knowngood.engine.container_engine import Engine
 from knowngood.executors import builder_discovery
@@ -73,9 +73,7 @@ class BuilderRun:
                 locked_cell, _ = line.lock(cell, notify)
                 plan = line.plan(locked_cell, notify)
             except (KnowngoodError, OSError) as error:
-                failure = error if isinstance(error, KnowngoodError) else error_from_os(error)
-                if failure is None:
-                    raise
+                failure = failure_from_error(error)
                 yield CellResult(cell=str(cell), status=CellStatus.FAILED, seconds=0, error=failure)
                 continue
             build = plan_image_build(cell, plan, plan.dockerfile.read_text(encoding="utf-8"))

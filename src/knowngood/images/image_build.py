@@ -63,29 +63,7 @@ def build_image(plan: BuildPlan, engine: Engine, *, log: Path, notify: Notify) -
                 name: image_store.import_base_layout(engine, address) for name, address in plan.contexts.items()
             }
             plan = replace(plan, contexts=contexts)
-        return _retry_collected(lambda: _build_once(plan, engine, log=log, notify=notify), notify)
-
-
-def run_buildx(  # noqa: PLR0913
-    argv: Sequence[str],
-    env: Mapping[str, str],
-    *,
-    log: Path,
-    notify: Notify,
-    parse_step: ParseStep,
-    should_stop: Callable[[], bool],
-) -> None:
-    """Run a command of buildx on the builder that it names, as `build_image` does.
-
-    `parse_step` makes a progress message of a line of BuildKit's output; each message is passed on once. The build is
-    stopped, and fails, as soon as `should_stop` returns true; another thread calls it all the time.
-    """
-
-    def run_once() -> None:
-        _run_process(argv, env, log=log, notify=notify, parse_step=parse_step, should_stop=should_stop)
-
-    with local_files.lock_folder(log.parent):
-        _retry_collected(run_once, notify)
+        return retry_collected(lambda: _build_once(plan, engine, log=log, notify=notify), notify)
 
 
 def work_with_secrets(work: Callable[[Mapping[str, Path]], Product], notify: Notify) -> Product:
@@ -98,7 +76,8 @@ def work_with_secrets(work: Callable[[Mapping[str, Path]], Product], notify: Not
     raise AssertionError("the last attempt raises")
 
 
-def _retry_collected(work: Callable[[], Product], notify: Notify) -> Product:
+def retry_collected(work: Callable[[], Product], notify: Notify) -> Product:
+    """Return `work`, tried again when the engine's garbage collector takes a blob during a build."""
     for attempt in retries.retry_attempts(on=GarbageCollectedError, attempts=3, wait_initial=1, wait_max=5):
         with attempt:
             if attempt.num > 1:
@@ -110,22 +89,29 @@ def _retry_collected(work: Callable[[], Product], notify: Notify) -> Product:
 def _build_once(plan: BuildPlan, engine: Engine, *, log: Path, notify: Notify) -> Image:
     with local_files.scratch_folder() as folder:
         argv = build_command.buildx_command(plan, engine, folder / "metadata.json")
-        _run_process(argv, engine.environment(), log=log, notify=notify, parse_step=parse_build_step)
+        run_buildx(argv, engine.environment(), log=log, notify=notify)
     image = find_image(plan, engine)
     if image is None:
         raise KnowngoodError(f"{plan.tag} was built, but the engine does not list it; see {log}")
     return replace(image, built=True)
 
 
-def _run_process(  # noqa: PLR0913
+def run_buildx(  # noqa: PLR0913
     argv: Sequence[str],
     env: Mapping[str, str],
     *,
     log: Path,
     notify: Notify,
-    parse_step: ParseStep,
+    parse_step: ParseStep = parse_build_step,
     should_stop: Callable[[], bool] | None = None,
 ) -> None:
+    """Run a command of buildx. Its output goes to `log`, and the message that `parse_step` makes of a line to `notify`.
+
+    The build is stopped as soon as `should_stop`, which another thread calls all the time, returns true.
+
+    Raises:
+        KnowngoodError: the build failed; the message explains the last error of the output.
+    """
     tail: deque[str] = deque(maxlen=60)
     started: set[str] = set()
     with (

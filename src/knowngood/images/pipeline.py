@@ -13,7 +13,7 @@ from pathlib import Path
 
 from knowngood.base import base_image
 from knowngood.core.cell import Cell
-from knowngood.core.errors import KnowngoodError, error_from_os
+from knowngood.core.errors import KnowngoodError, failure_from_error
 from knowngood.core.image_record import ImageRecord
 from knowngood.core.local_files import cache_folder, write_atomically
 from knowngood.core.notify import Notify
@@ -77,11 +77,9 @@ class Pipeline:
                     evidence_path, evidence = self.prove(cell, image, earlier, notify)
                     tier = run_evidence.proven_tier([*earlier, evidence], locked=True)
         except (KnowngoodError, OSError) as error:
-            failure = error if isinstance(error, KnowngoodError) else error_from_os(error)
-            if failure is None:
-                raise
+            failed = failure_from_error(error)
             seconds = time.monotonic() - start
-            return CellResult(cell=str(cell), status=CellStatus.FAILED, seconds=seconds, note=note, error=failure)
+            return CellResult(cell=str(cell), status=CellStatus.FAILED, seconds=seconds, note=note, error=failed)
         status, failure = _judge_evidence(evidence, is_new=image.built or evidence_path is not None)
         return CellResult(
             cell=str(cell),
