@@ -28,10 +28,10 @@ from knowngood.compat.matrix_cells import PublishedCells, find_evidence, find_pu
 from knowngood.compat.query import Query, UnreadLine
 from knowngood.compat.query_placement import QueryPlacement, place_query
 from knowngood.compat.rule import Rule
-from knowngood.compat.suggestions import check_problem, find_suggestion, stated_condition_boxes
+from knowngood.compat.suggestions import check_problem, find_suggestions, stated_condition_boxes
 from knowngood.compat.universe import Universe
 from knowngood.compat.use_conditions import SettledQuery, settle_query
-from knowngood.compat.value_domain import iterate_bits
+from knowngood.compat.value_domain import NONE, iterate_bits
 from knowngood.core.errors import UsageError
 from knowngood.core.gpus import UncoveredGpuError
 
@@ -100,42 +100,73 @@ def check_query(universe: Universe, query: Query, published: PublishedCells, *, 
         UsageError: a name is not known, or the query's GPU name means several GPUs whose verdicts differ.
     """
     settled = settle_query(universe, query)
-    query = settled.query
-    try:
-        gpus = universe.gpus.find_capabilities(query.gpu) if query.gpu is not None else [None]
-    except UncoveredGpuError:
-        gpus = [None]  # its placement says so
-    answers = [_check_one_gpu(universe, settled, published, suggest, [gpu] if gpu else None) for gpu in gpus]
+    placements = _place_for_each_gpu(universe, settled.query)
+    answers = [_judge(placement, settled, published) for placement in placements.values()]
     if len({answer.verdict for answer in answers}) > 1:
         verdicts = "; ".join(
-            f"{universe.gpus.describe(str(gpu))}: {answer.verdict}" for gpu, answer in zip(gpus, answers, strict=True)
+            f"{universe.gpus.describe(gpu)}: {answer.verdict}" for gpu, answer in zip(placements, answers, strict=True)
         )
         raise UsageError(f"{query.gpu} is more than one GPU, and they differ here ({verdicts}); say which")
-    return answers[0]
+    first = answers[0]
+    if not suggest or first.verdict is not CheckVerdict.BROKEN:
+        return first
+    for placement, answer in zip(placements.values(), answers, strict=True):
+        for changes in find_suggestions(placement, settled.query.stated_conditions, answer.findings):
+            changed = replace(settled, query=_changed_query(settled.query, changes))
+            suggested = [
+                (item, _judge(item, changed, published))
+                for item in _place_for_each_gpu(universe, changed.query).values()
+            ]
+            if all(_is_met(*item) for item in suggested):
+                return replace(first, changes=changes, cell=suggested[0][1].cell)
+    return first
 
 
-def _check_one_gpu(
-    universe: Universe, settled: SettledQuery, published: PublishedCells, suggest: bool, gpus: list[str] | None
-) -> CheckAnswer:
-    query = settled.query
-    placement = place_query(universe, query, gpus)
+def _place_for_each_gpu(universe: Universe, query: Query) -> dict[str, QueryPlacement]:
+    """The query placed for each GPU that its name means; under an empty name when it states none."""
+    if query.gpu is None:
+        return {"": place_query(universe, query)}
+    try:
+        gpus = universe.gpus.find_capabilities(query.gpu)
+    except UncoveredGpuError:
+        return {"": place_query(universe, query)}  # the placement says so
+    return {gpu: place_query(universe, query, [gpu]) for gpu in gpus}
+
+
+def _changed_query(query: Query, changes: Mapping[str, str]) -> Query:
+    """The query with other pins; a changed package loses its build."""
+    pins = {name: text if text == NONE else f"=={text}" for name, text in changes.items()}
+    packages = (
+        replace(package, specifier=pins[package.name], local=None, wheel=None) if package.name in pins else package
+        for package in query.packages
+    )
+    return replace(query, packages=tuple(packages))
+
+
+def _is_met(placement: QueryPlacement, answer: CheckAnswer) -> bool:
+    """Whether a suggestion holds: nothing is broken, and unknown is only what the query itself left unknown."""
+    return answer.covered_verdict in (CheckVerdict.COMPATIBLE, CheckVerdict.VERIFIED) or (
+        answer.covered_verdict is CheckVerdict.UNKNOWN and placement.unknown and not find_unknown_facts(placement)
+    )
+
+
+def _judge(placement: QueryPlacement, settled: SettledQuery, published: PublishedCells) -> CheckAnswer:
+    universe, query = placement.universe, settled.query
     conditions = query.stated_conditions
+    condition_boxes = stated_condition_boxes(universe, conditions)
     findings = [*placement.findings, *find_broken_rules(placement, conditions)]
     findings += _find_driver_branch_limits(placement, conditions, findings)
     broken = any(finding.severity == "error" for finding in findings)
     if not broken:
-        collision = find_collision(placement, stated_condition_boxes(universe, conditions))
+        collision = find_collision(placement, condition_boxes)
         if collision is not None:
             findings.append(collision)
             broken = True
     unknown_facts = find_unknown_facts(placement)
     findings += unknown_facts
-    changes = cell = None
     evidence: tuple[str, ...] = ()
     if broken:
         verdict = covered_verdict = CheckVerdict.BROKEN
-        if suggest:
-            changes, cell = find_suggestion(placement, conditions, published)
     elif unknown_facts or placement.unknown or not has_known_package(placement):
         verdict = covered_verdict = CheckVerdict.UNKNOWN
     else:
@@ -143,12 +174,14 @@ def _check_one_gpu(
         covered_verdict = CheckVerdict.VERIFIED if verified else CheckVerdict.COMPATIBLE
         complete = not query.unread and (verified or not placement.uncovered)
         verdict = covered_verdict if complete else CheckVerdict.UNKNOWN
-        cell = find_published_cell(published, placement, placement.assignment) if complete else None
-    retired = find_retired_cell(published, placement, placement.assignment) if cell is None else None
+    among = universe.index.errors | universe.index.unknown_errors | condition_boxes
+    is_good = verdict in (CheckVerdict.VERIFIED, CheckVerdict.COMPATIBLE)
+    cell = find_published_cell(published, placement, among) if is_good else None
+    retired = find_retired_cell(published, placement, among) if cell is None else None
     return CheckAnswer(
         verdict=verdict,
         findings=tuple(_with_incidents(universe, finding) for finding in sort_findings(findings)),
-        changes=changes,
+        changes=None,
         cell=cell,
         evidence=evidence,
         uncovered={**placement.uncovered, **placement.unknown_releases},

@@ -129,17 +129,25 @@ def find_relaxation(
     return None
 
 
-def find_smallest_change(problem: DemandProblem, changeable: Sequence[Demand]) -> dict[str, int] | None:
+@dataclass(frozen=True, kw_only=True)
+class PackageChange:
+    """New places of variables, and what they cost in all; see `move_cost`."""
+
+    places: Mapping[str, int]
+    cost: int
+
+
+def find_smallest_change(problem: DemandProblem, changeable: Sequence[Demand]) -> PackageChange | None:
     """Return the new places of the fewest variables that have to change; `None` when no change helps.
 
-    Of the changes of as many variables, the one with the least sum of distances in releases is taken.
+    Of the changes of as many variables, the one with the least sum of costs is taken.
     """
     index = problem.index
     assignment, _ = index.split_fixed(apply_demands(index, problem.demands, problem.base), problem.among)
     # A change helps only when it changes a variable of every rule that is broken now.
     broken = [frozenset(index.boxes[bit].masks) for bit in iterate_bits(index.find_broken(assignment, problem.among))]
     for count in range(1, len(changeable) + 1):
-        best: _Change | None = None
+        best: PackageChange | None = None
         for chosen in itertools.combinations(changeable, count):
             changed = {demand.variable for demand in chosen}
             changed |= {demand.variable for demand in problem.demands if demand.owner in changed}
@@ -147,18 +155,34 @@ def find_smallest_change(problem: DemandProblem, changeable: Sequence[Demand]) -
                 continue
             changes = _ChangeSearch.of(problem, chosen)
             if changes is not None:
-                best = changes.nearer(best)
+                best = changes.cheaper(best)
         if best is not None:
-            return best.places
+            return best
     return None
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Change:
-    """New places of variables, and the sum of their distances from the demands."""
+_TORCH, _BACK, _TORCH_BACK, _LEFT_OUT = 100, 1_000, 10_000, 100_000
+"""What another torch, an older release, an older torch, and a package that is left out cost besides the distance."""
 
-    places: dict[str, int]
-    distance: int
+_FOLLOWERS = frozenset({"triton"})
+"""Packages that only follow another one (triton follows torch's pin): to move them back costs nothing more."""
+
+
+def move_cost(index: BoxIndex, name: str, place: int, anchor: int) -> int:
+    """Return what it costs to move a package from the values of `anchor` to a place.
+
+    The cost is the distance in releases. Moving torch costs more than that, moving another package back more than
+    moving any forward, moving torch back still more, and leaving a package out the most.
+    """
+    domain = index.domains[name]
+    distance = domain.distance(place, anchor)
+    if place >= len(domain.values):
+        return distance + _LEFT_OUT
+    anchors = anchor & domain.some
+    is_torch = name == "torch"
+    if place >= (anchors & -anchors).bit_length() - 1 or name in _FOLLOWERS:
+        return distance + _TORCH * is_torch
+    return distance + (_TORCH_BACK if is_torch else _BACK)
 
 
 _FEW = 3
@@ -177,7 +201,7 @@ class _ChangeSearch:
     live: int
     """The boxes in which those values lie."""
     ways: list[tuple[str, list[tuple[int, int]]]]
-    """Variable -> (distance, place), nearest first; one of each group, none that collides with what is kept."""
+    """Variable -> (cost, place), cheapest first; one of each group, none that collides with what is kept."""
 
     @classmethod
     def of(cls, problem: DemandProblem, chosen: Sequence[Demand]) -> _ChangeSearch | None:
@@ -218,21 +242,23 @@ class _ChangeSearch:
                 return None
         return cls(problem=problem, open=open_, assignment=assignment, live=live, ways=ways)
 
-    def nearer(self, best: _Change | None) -> _Change | None:
-        """Return the nearer one of `best` and the nearest of these changes."""
+    def cheaper(self, best: PackageChange | None) -> PackageChange | None:
+        """Return the cheaper one of `best` and the cheapest of these changes."""
         return self._extend({}, self.live, 0, best)
 
-    def _extend(self, places: dict[str, int], live: int, spent: int, best: _Change | None) -> _Change | None:
+    def _extend(
+        self, places: dict[str, int], live: int, spent: int, best: PackageChange | None
+    ) -> PackageChange | None:
         index = self.problem.index
         if len(places) == len(self.ways):
             done = frozenset((*self.assignment, *places))
             search = BoxSearch(index=index, among=self.problem.among)
-            return _Change(places=places, distance=spent) if search.decide(self.open, live, done) else best
+            return PackageChange(places=places, cost=spent) if search.decide(self.open, live, done) else best
         variable, ways = self.ways[len(places)]
         within = index.within(frozenset((*self.assignment, *places, variable)))
         outside = index.outside[variable]
         for cost, place in ways:
-            if best is not None and spent + cost >= best.distance:
+            if best is not None and spent + cost >= best.cost:
                 break
             left = live & ~outside[place]
             if not left & within:
@@ -241,14 +267,13 @@ class _ChangeSearch:
 
 
 def _ways(index: BoxIndex, name: str, allowed: int, anchor: int) -> list[tuple[int, int]]:
-    """Distances and places of a set, nearest first, one of each group that no box tells apart."""
+    """Costs and places of a set, cheapest first, one of each group that no box tells apart."""
     key = (name, allowed, anchor)
     ways = index.way_cache.get(key)
     if ways is None:
-        domain, outside = index.domains[name], index.outside[name]
-        nearest: dict[int, tuple[int, int]] = {}
-        for place in domain.nearest_places(allowed, anchor):
-            if outside[place] not in nearest:
-                nearest[outside[place]] = (domain.distance(place, anchor), place)
-        ways = index.way_cache[key] = list(nearest.values())
+        outside = index.outside[name]
+        cheapest: dict[int, tuple[int, int]] = {}
+        for cost, place in sorted((move_cost(index, name, place, anchor), -place) for place in iterate_bits(allowed)):
+            cheapest.setdefault(outside[-place], (cost, -place))
+        ways = index.way_cache[key] = list(cheapest.values())
     return ways

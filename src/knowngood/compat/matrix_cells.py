@@ -173,28 +173,27 @@ def values_of_cell(cell: Cell) -> dict[str, str]:
     return packages_of_cell(cell) | {"gpu": cell.gpu, "python": cell.python}
 
 
-def find_published_cell(
-    published: PublishedCells, placement: QueryPlacement, assignment: Mapping[str, int]
-) -> str | None:
-    """Return the best proven published cell that has these values; `None` when there is none."""
-    return next(matching_cells(published.ranked, placement, assignment), None)
+def find_published_cell(published: PublishedCells, placement: QueryPlacement, among: int) -> str | None:
+    """Return the best proven published cell that fulfils a placed query (see `matching_cells`), `None` without one."""
+    return next(matching_cells(published.ranked, placement, among), None)
 
 
-def find_retired_cell(
-    published: PublishedCells, placement: QueryPlacement, assignment: Mapping[str, int]
-) -> str | None:
-    """Return a sentence on the first retired cell that has these values, with its successor; `None` without one."""
-    cell = next(matching_cells(published.retired, placement, assignment), None)
+def find_retired_cell(published: PublishedCells, placement: QueryPlacement, among: int) -> str | None:
+    """Return a sentence on the first retired cell that fulfils the query, with its successor; `None` without one."""
+    cell = next(matching_cells(published.retired, placement, among), None)
     return None if cell is None else published.retired[parse_cell(cell)].sentence(cell)
 
 
-def matching_cells(cells: Iterable[Cell], placement: QueryPlacement, assignment: Mapping[str, int]) -> Iterator[str]:
-    """Yield the ids of the cells that have these values and fulfil the query's ranges; frameworks must be named."""
+def matching_cells(cells: Iterable[Cell], placement: QueryPlacement, among: int) -> Iterator[str]:
+    """Yield the ids of the cells that have the query's values and fulfil its ranges; frameworks must be named.
+
+    `among` are the boxes that count for the attention setting; a cell that lacks the query's does not fulfil it.
+    """
     domains = placement.universe.index.domains
-    wanted = {name: domains[name].text(place) for name, place in assignment.items()}
+    wanted = {name: domains[name].text(place) for name, place in placement.assignment.items()}
     if not {"torch", "transformers"} & set(wanted):
         return
-    ranges = {demand.variable: demand.mask for demand in placement.demands if demand.variable not in assignment}
+    ranges = {demand.variable: demand.mask for demand in placement.demands if demand.variable not in wanted}
     for cell in cells:
         if cell.framework_pin and cell.framework_pin[0] not in wanted:
             continue
@@ -203,8 +202,22 @@ def matching_cells(cells: Iterable[Cell], placement: QueryPlacement, assignment:
             continue
         if any(has[name] != value for name, value in wanted.items() if name in has):
             continue
-        if all(mask >> domains[name].index.get(has[name], 10_000) & 1 for name, mask in ranges.items() if name in has):
+        known = {name: domains[name].index.get(has[name], 10_000) for name in ranges if name in has}
+        if all(ranges[name] >> place & 1 for name, place in known.items()) and _has_attention(placement, has, among):
             yield str(cell)
+
+
+def _has_attention(placement: QueryPlacement, values: Mapping[str, str], among: int) -> bool:
+    """Whether no rule speaks against the query's attention setting with these values; true when it states none."""
+    index = placement.universe.index
+    if "attn" not in placement.assignment:
+        return True
+    assignment = dict(placement.assignment)
+    for name, value in values.items():
+        domain = index.domains[name]
+        if value in domain.index or value == "none":
+            assignment[name] = domain.index.get(value, len(domain.values))
+    return not index.find_broken(assignment, among & index.mentions["attn"])
 
 
 def find_evidence(published: PublishedCells, placement: QueryPlacement, query: Query) -> tuple[tuple[str, ...], bool]:

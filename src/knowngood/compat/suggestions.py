@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from knowngood.compat.box_index import BoxIndex
 from knowngood.compat.conflicts import DemandProblem, find_smallest_change
-from knowngood.compat.findings import AXES, conditions_apply
-from knowngood.compat.matrix_cells import PublishedCells, find_published_cell
+from knowngood.compat.findings import AXES, Finding, conditions_apply
 from knowngood.compat.query_placement import QueryPlacement
 from knowngood.compat.universe import Universe
 
@@ -41,12 +40,13 @@ def check_problem(
     return DemandProblem(index=index, demands=demands, base=dict(base or {}), among=among)
 
 
-def find_suggestion(
-    placement: QueryPlacement, conditions: Mapping[str, str], published: PublishedCells
-) -> tuple[dict[str, str] | None, str | None]:
-    """Return the smallest change of pins that makes a broken query valid, and the published cell that has it.
+def find_suggestions(
+    placement: QueryPlacement, conditions: Mapping[str, str], findings: Sequence[Finding]
+) -> list[dict[str, str]]:
+    """Return changes of pins that make a broken query valid, the best first; each is package -> version or `none`.
 
-    The change is package -> version, or `none` for a package to leave out.
+    The best changes the fewest packages. Of as many it is one that a finding itself names as its fix, then one that
+    brings no new warning, then the cheapest (`move_cost`).
     """
     universe = placement.universe
     condition_boxes = stated_condition_boxes(universe, conditions)
@@ -59,17 +59,34 @@ def find_suggestion(
     problem = check_problem(placement, condition_boxes, base, unknown_is_broken=True)
     pins = [demand for demand in placement.demands if demand.variable and demand.variable not in AXES]
     change = find_smallest_change(problem, pins)
-    if not change:
-        return None, None
-    # Of two changes of as many packages, the one that brings no new warning is better.
-    without_warning = find_smallest_change(
-        replace(problem, among=problem.among | new_warning_boxes(placement, conditions)), pins
-    )
-    if without_warning and len(without_warning) == len(change):
-        change = without_warning
+    if change is None or not change.places:
+        return []
+    quiet = problem.among | new_warning_boxes(placement, conditions)
+    ranked = []
+    for own, narrowed in (*((0, base) for base in _bases_of_fixes(problem, findings)), (1, base)):
+        for loud, among in ((0, quiet), (1, problem.among)):
+            better = find_smallest_change(replace(problem, base=narrowed, among=among), pins)
+            if better is not None and len(better.places) == len(change.places):
+                ranked.append((own, loud, better.cost, better))
     domains = universe.index.domains
-    changes = {name: domains[name].text(place) for name, place in change.items()}
-    return changes, find_published_cell(published, placement, {**placement.assignment, **change})
+    changes = [
+        {name: domains[name].text(place) for name, place in best.places.items()}
+        for *_, best in sorted(ranked, key=lambda item: item[:3])
+    ]
+    return [change for place, change in enumerate(changes) if change not in changes[:place]]
+
+
+def _bases_of_fixes(problem: DemandProblem, findings: Sequence[Finding]) -> Iterator[Mapping[str, int]]:
+    """The allowed values, narrowed to each fix that an incident itself names: its ranges of packages with facts."""
+    domains = problem.index.domains
+    for finding in findings:
+        if finding.kind != "incident" or finding.severity != "error":
+            continue
+        for fix in finding.fix:
+            ranges = {name: text for name, text in (fix.get("change") or {}).items() if name in domains}
+            if ranges and len(ranges) == len(fix["change"]):
+                narrowed = {name: domains[name].mask(str(text)) for name, text in ranges.items()}
+                yield {**problem.base, **{name: problem.base.get(name, -1) & mask for name, mask in narrowed.items()}}
 
 
 def kept_attentions(index: BoxIndex, met: Iterable[int]) -> int:

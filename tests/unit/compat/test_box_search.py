@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from knowngood.compat import knowledge
 from knowngood.compat.box_index import BoxIndex
 from knowngood.compat.box_search import BoxSearch
 from knowngood.compat.conflicts import (
@@ -17,6 +18,7 @@ from knowngood.compat.conflicts import (
     find_minimal_rules,
     find_relaxation,
     find_smallest_change,
+    move_cost,
 )
 from knowngood.compat.factbook import Factbook
 from knowngood.compat.rule import Rule
@@ -120,13 +122,28 @@ def test_the_smallest_change_is_the_smallest(problem: DemandProblem):
     for point in points(index):
         if valid(index, point):
             changed = [name for name, demand in by_name.items() if not demand.mask >> point[name] & 1]
-            far = sum(index.domains[name].distance(point[name], by_name[name].mask) for name in changed)
-            costs.append((len(changed), far))
+            cost = sum(move_cost(index, name, point[name], by_name[name].mask) for name in changed)
+            costs.append((len(changed), cost))
     found = find_smallest_change(problem, problem.demands)
     assert (found is not None) is bool(costs)
     if found is not None:
-        far = sum(index.domains[name].distance(place, by_name[name].mask) for name, place in found.items())
-        assert (len(found), far) == min(costs)
+        assert found.cost == sum(move_cost(index, name, at, by_name[name].mask) for name, at in found.places.items())
+        assert (len(found.places), found.cost) == min(costs)
+
+
+def test_an_older_torch_costs_more_than_an_older_package_and_that_more_than_any_newer_release():
+    index = knowledge.load_knowledge().universe.index
+
+    def cost(name: str, before: str, after: str) -> int:
+        domain = index.domains[name]
+        return move_cost(index, name, domain.index.get(after, len(domain.values)), domain.mask(f"=={before}"))
+
+    forward = cost("transformers", "4.37.0", "5.23.0")
+    back = cost("transformers", "4.48.0", "4.47.1")
+    assert cost("transformers", "4.47.1", "4.48.0") < cost("torch", "2.5.1", "2.6.0") < back
+    assert forward < back < cost("torch", "2.6.0", "2.5.1")
+    assert cost("torch", "2.6.0", "2.5.1") < cost("flash-attn", "2.8.3", "none")
+    assert cost("triton", "3.3.0", "3.2.0") == cost("triton", "3.2.0", "3.3.0") == 1  # triton follows torch
 
 
 @given(problems())

@@ -79,6 +79,28 @@ def errors(result: CheckAnswer) -> set[str]:
         (["transformers==5.4.0", "flash-attn==2.3.2"], {"attn": "fa2"}, "fa2-minimum"),
         (["transformers==5.4.0", "flash-attn==2.3.3"], {"attn": "fa2"}, None),
         (["transformers==4.46.3"], {"attn": "flex"}, "attention-known"),
+        (["transformers==4.47.1"], {"attn": "flex"}, "qwen2-attention"),
+        (["transformers==4.47.1"], {"attn": "flex", "used": {"model": "qwen2"}}, "qwen2-attention"),
+        (["transformers==4.47.1"], {"attn": "flex", "used": {"model": "gemma2"}}, None),
+        (["transformers==4.50.0"], {"attn": "flex"}, None),
+        (["xtuner==0.1.23", "transformers==4.37.2"], {}, "model:xtuner:qwen2"),
+        (["xtuner==0.1.23", "transformers==4.37.2"], {"used": {"model": "llama"}}, None),
+        (["xtuner==0.1.23", "transformers==4.39.3"], {"used": {"model": "mixtral"}}, "model:xtuner:mixtral"),
+        (["xtuner==0.1.23", "transformers==4.39.0"], {}, None),
+        (["transformer-engine==1.9.0", "flash-attn==2.5.9.post1"], {}, "collision:transformer-engine+flash-attn"),
+        (["transformer-engine==1.10.0", "flash-attn==2.5.9.post1"], {}, "transformer-engine-asserts-flash-attn"),
+        (["transformer-engine==1.10.0", "flash-attn==2.5.8"], {}, None),
+        (["transformer-engine==1.11.0", "flash-attn==2.7.0.post2"], {}, "transformer-engine-asserts-flash-attn"),
+        (["transformer-engine-cu12==1.11.0", "flash-attn==2.7.0.post2"], {}, "transformer-engine-cu12-asserts-flash-attn"),
+        (["transformer-engine==1.12.0", "flash-attn==2.8.3"], {}, None),
+        (["transformer-engine==1.11.0", "flash-attn==none"], {}, "transformer-engine-needs-flash-attn"),
+        (["transformer-engine-cu12==1.9.0", "flash-attn==none"], {}, "transformer-engine-cu12-needs-flash-attn"),
+        (["transformer-engine==1.12.0", "flash-attn==none"], {}, None),
+        (["torch==2.0.1"], {"gpu": "RTX 4090", "driver": "470.256.02"}, "driver-for-ada-and-hopper"),
+        (["torch==2.0.1"], {"gpu": "RTX 4090", "driver": "520.61.05"}, None),
+        (["torch==2.0.1"], {"gpu": "RTX 3090", "driver": "450.102.04"}, "driver-for-ampere-cards"),
+        (["torch==2.0.1"], {"gpu": "A100", "driver": "450.102.04"}, None),
+        (["torch==2.8.0"], {"gpu": "B300", "driver": "570.86.10"}, "driver-for-blackwell-ultra"),
         (["torch==2.1.2"], {"attn": "sdpa-flash", "gpu": "T4"}, None),
         (["torch==2.2.0"], {"attn": "sdpa-flash", "gpu": "T4"}, "sdpa-flash-gpu"),
         (["flash-attn==2.8.3", "torch==2.10.0"], {"nvcc": "13.0"}, "nvcc-major-for-flash-attn"),
@@ -111,6 +133,13 @@ def test_boundaries(requirements: list[str], more: dict[str, Any], broken_by: st
     else:
         assert result.verdict == "broken"
         assert broken_by in errors(result)
+
+
+def test_flash_attention_3_is_unknown_since_no_package_with_facts_provides_it():
+    result = ask("torch==2.11.0", "transformers==5.17.0", gpu="H100", attn="fa3")
+    assert result.verdict == "unknown"
+    assert "flash-attn-3" in next(item.because for item in result.findings if item.id == "unknown:fa3-needs-package")
+    assert ask("torch==2.11.0", "transformers==5.17.0", gpu="A100", attn="fa3").verdict == "broken"
 
 
 def test_a_release_without_facts_is_unknown():
@@ -188,14 +217,30 @@ def test_a_gpu_of_another_maker_makes_the_answer_unknown():
 
 
 def test_the_suggestion_is_the_smallest_change():
-    result = ask("torch==2.6.0", "triton==3.3.1", "transformers==4.57.6")
-    assert result.changes in ({"torch": "2.7.1"}, {"triton": "3.2.0"})
+    assert ask("torch==2.6.0", "triton==3.3.1", "transformers==4.57.6").changes == {"triton": "3.2.0"}
+    assert ask("torch==2.6.0", "triton==3.1.0").changes == {"triton": "3.2.0"}  # torch stays
+    assert ask("torch==2.5.1", "transformers==5.20.0").changes == {"torch": "2.6.0"}  # forward, though 5.19 is as near
     assert ask("torch==2.6.0", "flash-attn==2.6.3", gpu="V100").changes == {"flash-attn": "none"}
     # The same release, another build.
-    assert ask("torch==2.6.0", "flash-attn==2.8.3+cu12torch2.7cxx11abiTRUE").changes in (
-        {"flash-attn": "2.8.3"},
-        {"torch": "2.7.0"},
-    )
+    assert ask("torch==2.6.0", "flash-attn==2.8.3+cu12torch2.7cxx11abiTRUE").changes == {"flash-attn": "2.8.3"}
+
+
+def test_a_suggestion_keeps_the_attention_and_the_fix_of_the_finding():
+    # 4.47.1 is nearer, but its Qwen2 has no FlexAttention; the finding says 4.50 or newer.
+    assert ask("transformers==4.48.0", attn="flex").changes == {"transformers": "4.50.0"}
+    # xtuner 0.1.22 is as near, but the finding says to take an older transformers.
+    xtuner = ("xtuner==0.1.23", "transformers==4.44.2", "flash-attn==2.6.3", "torch==2.4.0")
+    result = ask(*xtuner, gpu="A100", used={"xtuner.use_varlen_attn": "false"})
+    assert result.changes == {"transformers": "4.42.4"}
+
+
+def test_a_cell_is_named_only_when_it_has_the_attention():
+    packages = ("torch==2.11.0", "transformers==4.57.6", "triton==3.5.0")
+    assert ask(*packages, gpu="H100").cell == "sm90-cu130-torch2.11.0-tf4.57.6-fa2.8.3.post2-triton3.6.0-py311"
+    assert ask("torch==2.11.0", "transformers==5.17.0", gpu="H100", attn="fa4").cell is not None
+    assert ask("torch==2.11.0", "transformers==5.17.0", gpu="H100", attn="fa2").cell is None
+    assert ask(*packages, gpu="H100", attn="fa4").cell is None
+    assert ask("torch==2.11.0", "transformers==5.17.0", gpu="H100", attn="fa3").cell is None
 
 
 def test_a_change_of_more_packages_is_not_suggested_to_avoid_a_warning():
@@ -300,10 +345,10 @@ def oracle(cell: Mapping[str, str]) -> bool:  # noqa: C901, PLR0911 - one questi
         return False
     if flash and not rule_relations.code_runs_on_gpu(cell["gpu"], flash["sass"], flash["ptx"]):
         return False
+    branches = {"sm_86": "455", "sm_89": "520", "sm_90": "520", "sm_103": "575", "sm_121": "575"}
+    card = branches.get(cell["gpu"], "570" if int(cell["gpu"][3:]) >= 100 else "0")
     least = facts_of("drivers", torch["cuda"])["minimum"]
-    if Version(cell["driver"]) < Version(least):
-        return False
-    if int(cell["gpu"][3:]) >= 100 and Version(cell["driver"]) < Version("570"):
+    if Version(cell["driver"]) < max(Version(least), Version(card)):
         return False
     enforced = transformers.get("torch_enforced")
     return enforced is None or Version(cell["torch"]) >= Version(enforced)
