@@ -17,10 +17,11 @@ from knowngood.core.errors import KnowngoodError, UsageError
 
 if TYPE_CHECKING:
     from knowngood.compat.check_answer import CheckAnswer
+    from knowngood.compat.findings import Finding
     from knowngood.compat.knowledge import CompatKnowledge
     from knowngood.compat.query import Query
 
-_NOT_WITH_BATCH = ("requirements", "files", "here", "gpu", "driver", "nvcc", "python", "glibc", "attn", "used")
+_NOT_WITH_BATCH = ("requirements", "files", "here", "all", "gpu", "driver", "nvcc", "python", "glibc", "attn", "used")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -28,6 +29,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_request_arguments(parser)
     parser.add_argument("-r", "--requirements", dest="files", action="append", default=[], metavar="FILE")
     parser.add_argument("--here", action="store_true", help="check what is installed beside the python in use")
+    parser.add_argument(
+        "--all", action="store_true", help="show also what holds only under conditions of use that were not stated"
+    )
     parser.add_argument(
         "--batch", metavar="FILE", help="read a query (JSON) from each line and print an answer in a line; - is stdin"
     )
@@ -49,7 +53,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     for note in known.notes:
         print(note, file=sys.stderr)
     result = _answer_query(known, request)
-    return Answer(result.verdict.exit_code, result.document(), _text(result))
+    return Answer(result.verdict.exit_code, result.document(), _text(result, request, show_all=arguments.all))
 
 
 def _answer_query(known: CompatKnowledge, request: Query) -> CheckAnswer:
@@ -85,19 +89,22 @@ def _answer_line(known: CompatKnowledge, line: str) -> dict[str, Any]:
         return {"error": str(error), "exit": error.exit_code}
 
 
-def _text(result: CheckAnswer) -> str:
+def _text(result: CheckAnswer, request: Query, *, show_all: bool) -> str:
+    """The answer for people: the verdict, the change, then the reasons."""
     lines = [str(result.verdict)]
-    for finding in result.findings:
-        packages = " ".join(f"{name} {version}" for name, version in finding.packages.items())
-        condition = "".join(f" when {key} {value}" for key, value in finding.when.items())
-        lines.append(f"  {finding.severity}{condition}: {finding.because}")
-        sources = ", ".join((*finding.source, *finding.pages))
-        lines.append(f"    {packages}  [{finding.id}; {finding.confidence}; {sources}]")
-        lines += [f"    fix: {_fix(fix)}" for fix in finding.fix]
     if result.changes:
         lines.append("  change: " + ", ".join(f"{name} to {version}" for name, version in result.changes.items()))
     if result.cell:
         lines.append(f"  cell: {result.cell}")
+    left_out = [finding for finding in result.findings if finding.undecided and not show_all]
+    for finding in result.findings:
+        if finding not in left_out:
+            lines += _finding_lines(finding)
+    if left_out:
+        keys = {key for finding in left_out for key in finding.when} - request.stated_conditions.keys()
+        hold = "1 more holds" if len(left_out) == 1 else f"{len(left_out)} more hold"
+        shown = "shows it" if len(left_out) == 1 else "shows them"
+        lines.append(f"  {hold} only under conditions that were not stated ({', '.join(sorted(keys))}): --all {shown}")
     lines += [f"  evidence: {run}" for run in result.evidence]
     if result.uncovered or result.unread:
         lines.append(f"  covered by facts: {_listed(result.covered) or 'nothing'}")
@@ -109,6 +116,17 @@ def _text(result: CheckAnswer) -> str:
 
 def _listed(packages: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {version}".rstrip() for name, version in packages.items())
+
+
+def _finding_lines(finding: Finding) -> list[str]:
+    packages = " ".join(f"{name} {version}" for name, version in finding.packages.items())
+    condition = "".join(f" when {key} {value}" for key, value in finding.when.items())
+    sources = ", ".join((*finding.source, *finding.pages))
+    return [
+        f"  {finding.severity}{condition}: {finding.because}",
+        f"    {packages}  [{finding.id}; {finding.confidence}; {sources}]",
+        *(f"    fix: {_fix(fix)}" for fix in finding.fix),
+    ]
 
 
 def _fix(fix: Any) -> str:

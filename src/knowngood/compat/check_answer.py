@@ -252,7 +252,7 @@ def _under_conditions(rule: Rule, finding: Finding, conditions: Mapping[str, str
     apply = conditions_apply(rule, conditions)
     if apply is False or (apply is None and rule.severity != "error"):
         return None
-    return replace(finding, severity="warning") if apply is None else finding
+    return replace(finding, severity="warning", undecided=True) if apply is None else finding
 
 
 def _with_incidents(universe: Universe, finding: Finding) -> Finding:

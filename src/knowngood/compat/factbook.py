@@ -49,8 +49,14 @@ class Factbook:
             return None
         if (package, name) == ("torch", "driver_minimum"):
             return self.fact(DRIVERS, str(entry["facts"].get("cuda")), "minimum")
+        if (package, name) == ("triton", "ptxas_on_blackwell"):
+            # triton 3.4 and 3.5 have one assembler for all; the others a second one for Blackwell.
+            return entry["facts"].get("ptxas_blackwell") or entry["facts"].get("ptxas")
         if name.startswith("requires:"):
             return self.requires(package, version).get(name.removeprefix("requires:"))
+        if name.startswith("extra:"):
+            extras = (entry["facts"].get("extras") or {}).values()
+            return next((extra[other] for extra in extras for other in extra if other == name[len("extra:") :]), None)
         if ":" in name:
             name, _, key = name.partition(":")
             return (entry["facts"].get(name) or {}).get(key)

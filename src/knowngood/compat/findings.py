@@ -34,6 +34,8 @@ class Finding:
     when: Mapping[str, str] = field(default_factory=dict)
     incidents: tuple[str, ...] = ()
     """The incidents that this rule covers; each has a page."""
+    undecided: bool = False
+    """It holds only under conditions of use of which the query states none or not all."""
 
     @property
     def pages(self) -> tuple[str, ...]:

@@ -207,6 +207,7 @@ def declared_rules(book: Factbook) -> Iterator[Rule]:
                 package, "glibc", floor, f"the binaries of {package} {{{package}}} need", kind="binary"
             )
         yield from _model_rules(book, package)
+        yield from _extra_rules(book, package)
         required = {name for version in book.versions(package) for name in book.requires(package, version)}
         for other in sorted(required & set(packages) - {package}):
             text = f"{{{package}.requires:{other}}}"
@@ -228,6 +229,20 @@ def _model_rules(book: Factbook, package: str) -> Iterator[Rule]:
             given={} if model == REFERENCE_MODEL else {"model": model},
             unless={"model": f"!{model}"} if model == REFERENCE_MODEL else {},
             because=f"{package} {{{package}}} asserts transformers {floor} for {model}",
+            source=(f"{{source:{package}}}",),
+        )
+
+
+def _extra_rules(book: Factbook, package: str) -> Iterator[Rule]:
+    """Yield a rule for each package that an extra of another one pins: present, it is the release of that pin."""
+    extras = {name for table in book.every(package, "extras") for extra in table.values() for name in extra}
+    for other in sorted(extras & set(book.packages)):
+        text = f"{{{package}.extra:{other}}}"
+        yield Rule(
+            id=f"extra:{package}:{other}",
+            when={other: Condition(relation="spec", arguments=("*",))},
+            require={other: Condition(relation="spec", arguments=(text,))},
+            because=f"an extra of {package} {{{package}}} pins {other}{text}; where both are there, their releases belong together",
             source=(f"{{source:{package}}}",),
         )
 

@@ -101,6 +101,16 @@ def errors(result: CheckAnswer) -> set[str]:
         (["torch==2.0.1"], {"gpu": "RTX 3090", "driver": "450.102.04"}, "driver-for-ampere-cards"),
         (["torch==2.0.1"], {"gpu": "A100", "driver": "450.102.04"}, None),
         (["torch==2.8.0"], {"gpu": "B300", "driver": "570.86.10"}, "driver-for-blackwell-ultra"),
+        (["torch==2.10.0"], {"gpu": "V100", "driver": "590.48.01"}, "driver-without-volta"),
+        (["torch==2.10.0"], {"gpu": "V100", "driver": "580.126.09"}, None),
+        (["torch==2.10.0"], {"gpu": "T4", "driver": "590.48.01"}, None),
+        (["triton==3.5.0"], {"gpu": "B300", "attn": "flex"}, "flex-ptxas-for-blackwell-ultra"),
+        (["triton==3.5.0"], {"gpu": "GB10", "used": {"compile": "true"}}, "ptxas-for-blackwell-ultra"),
+        (["triton==3.6.0"], {"gpu": "B300", "attn": "flex"}, None),
+        (["triton==3.5.0"], {"gpu": "B200", "attn": "flex"}, None),
+        (["transformer-engine==2.11.0", "transformer-engine-cu12==2.10.0"], {}, "extra:transformer-engine:transformer-engine-cu12"),
+        (["transformer-engine==2.11.0", "transformer-engine-torch==2.10.0"], {}, "extra:transformer-engine:transformer-engine-torch"),
+        (["transformer-engine==2.11.0", "transformer-engine-cu12==2.11.0"], {}, None),
         (["torch==2.1.2"], {"attn": "sdpa-flash", "gpu": "T4"}, None),
         (["torch==2.2.0"], {"attn": "sdpa-flash", "gpu": "T4"}, "sdpa-flash-gpu"),
         (["flash-attn==2.8.3", "torch==2.10.0"], {"nvcc": "13.0"}, "nvcc-major-for-flash-attn"),
@@ -419,6 +429,26 @@ def test_bad_input_is_refused_with_the_nearest_name(capsys: pytest.CaptureFixtur
     code, _, err = run(capsys, *words)
     assert code == 2
     assert near in err
+
+
+def test_the_text_begins_with_the_verdict_and_the_change(capsys: pytest.CaptureFixture[str]):
+    _, out, _ = run(capsys, "torch==2.6.0", "triton==3.1.0", "--gpu", "V100")
+    assert out.splitlines()[:2] == ["broken", "  change: triton to 3.2.0"]
+
+
+def test_what_holds_under_conditions_that_were_not_stated_is_one_line(capsys: pytest.CaptureFixture[str]):
+    _, out, _ = run(capsys, "transformers==4.48.3")
+    assert len(out.split()) < 60
+    assert "more hold only under conditions that were not stated (attn, " in out
+    assert "--all shows them" in out
+    _, whole, _ = run(capsys, "transformers==4.48.3", "--all")
+    assert "packed-rows-leak" in whole
+    assert "not stated" not in whole
+    _, document, _ = run(capsys, "transformers==4.48.3", "--json")
+    assert "packed-rows-leak" in document
+    # What is stated is no longer left out.
+    _, stated, _ = run(capsys, "transformers==4.48.3", "--with", "packing=true", "--with", "attn=sdpa")
+    assert "packed-rows-leak" in stated
 
 
 def test_a_requirements_file_and_stdin(
