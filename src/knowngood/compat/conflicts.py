@@ -130,14 +130,14 @@ def find_relaxation(
 
 
 @dataclass(frozen=True, kw_only=True)
-class PackageChange:
+class PinChange:
     """New places of variables, and what they cost in all; see `move_cost`."""
 
     places: Mapping[str, int]
     cost: int
 
 
-def find_smallest_change(problem: DemandProblem, changeable: Sequence[Demand]) -> PackageChange | None:
+def find_smallest_change(problem: DemandProblem, changeable: Sequence[Demand]) -> PinChange | None:
     """Return the new places of the fewest variables that have to change; `None` when no change helps.
 
     Of the changes of as many variables, the one with the least sum of costs is taken.
@@ -147,7 +147,7 @@ def find_smallest_change(problem: DemandProblem, changeable: Sequence[Demand]) -
     # A change helps only when it changes a variable of every rule that is broken now.
     broken = [frozenset(index.boxes[bit].masks) for bit in iterate_bits(index.find_broken(assignment, problem.among))]
     for count in range(1, len(changeable) + 1):
-        best: PackageChange | None = None
+        best: PinChange | None = None
         for chosen in itertools.combinations(changeable, count):
             changed = {demand.variable for demand in chosen}
             changed |= {demand.variable for demand in problem.demands if demand.owner in changed}
@@ -242,18 +242,18 @@ class _ChangeSearch:
                 return None
         return cls(problem=problem, open=open_, assignment=assignment, live=live, ways=ways)
 
-    def cheaper(self, best: PackageChange | None) -> PackageChange | None:
+    def cheaper(self, best: PinChange | None) -> PinChange | None:
         """Return the cheaper one of `best` and the cheapest of these changes."""
         return self._extend({}, self.live, 0, best)
 
     def _extend(
-        self, places: dict[str, int], live: int, spent: int, best: PackageChange | None
-    ) -> PackageChange | None:
+        self, places: dict[str, int], live: int, spent: int, best: PinChange | None
+    ) -> PinChange | None:
         index = self.problem.index
         if len(places) == len(self.ways):
             done = frozenset((*self.assignment, *places))
             search = BoxSearch(index=index, among=self.problem.among)
-            return PackageChange(places=places, cost=spent) if search.decide(self.open, live, done) else best
+            return PinChange(places=places, cost=spent) if search.decide(self.open, live, done) else best
         variable, ways = self.ways[len(places)]
         within = index.within(frozenset((*self.assignment, *places, variable)))
         outside = index.outside[variable]

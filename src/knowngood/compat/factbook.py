@@ -52,15 +52,17 @@ class Factbook:
         if (package, name) == ("triton", "ptxas_on_blackwell"):
             # triton 3.4 and 3.5 have one assembler for all; the others a second one for Blackwell.
             return entry["facts"].get("ptxas_blackwell") or entry["facts"].get("ptxas")
-        if name.startswith("requires:"):
-            return self.requires(package, version).get(name.removeprefix("requires:"))
-        if name.startswith("extra:"):
-            extras = (entry["facts"].get("extras") or {}).values()
-            return next((extra[other] for extra in extras for other in extra if other == name[len("extra:") :]), None)
-        if ":" in name:
-            name, _, key = name.partition(":")
-            return (entry["facts"].get(name) or {}).get(key)
-        return entry["facts"].get(name)
+        name, colon, key = name.partition(":")
+        return self._entry_of_table(package, version, name, key) if colon else entry["facts"].get(name)
+
+    def _entry_of_table(self, package: str, version: str, name: str, key: str) -> Any:
+        """What the fact `name` says of `key`; `requires` is normalized, and `extra` looks in all extras."""
+        if name == "requires":
+            return self.requires(package, version).get(key)
+        facts = self.tables[package][version]["facts"]
+        if name == "extra":
+            return next((extra[key] for extra in (facts.get("extras") or {}).values() if key in extra), None)
+        return (facts.get(name) or {}).get(key)
 
     def reason(self, package: str, version: str, name: str) -> str | None:
         """Return why a fact is not known; `None` when it is known, or the release has no such fact."""

@@ -242,7 +242,7 @@ def _extra_rules(book: Factbook, package: str) -> Iterator[Rule]:
             id=f"extra:{package}:{other}",
             when={other: Condition(relation="spec", arguments=("*",))},
             require={other: Condition(relation="spec", arguments=(text,))},
-            because=f"an extra of {package} {{{package}}} pins {other}{text}; where both are there, their releases belong together",
+            because=f"{package} {{{package}}} goes with {other}{text} only, as its extra says",
             source=(f"{{source:{package}}}",),
         )
 

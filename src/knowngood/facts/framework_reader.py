@@ -41,7 +41,7 @@ class FrameworkFacts:
     requires: Requirements | None
     """Distribution -> specifier that it requires; METADATA."""
     model_minimums: Mapping[str, str] | None
-    """Model (`qwen2-moe`) -> lowest transformers with which xtuner dispatches it (else AssertionError); its dispatch."""
+    """Model (`qwen2-moe`) -> lowest transformers that xtuner accepts for it, by an assertion; its dispatch module."""
 
 
 def read_framework(artefact: Artefact, release: IndexedRelease, reading: ReleaseReading) -> None:
