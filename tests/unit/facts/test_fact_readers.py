@@ -221,6 +221,30 @@ def test_transformer_engine_later_assignments_do_not_count():
     assert transformer_engine_reader.find_flash_attn_window([tree(text)])["flash_attn_maximum"] == "2.6.3"
 
 
+ASSERTED = """
+_flash_attn_version = PkgVersion(get_pkg_version("flash-attn"))
+class FlashAttention(torch.nn.Module):
+    def __init__(self):
+        assert _flash_attn_version <= _flash_attn_max_version, "maximum"
+"""
+GUARDED = """
+try:
+    _flash_attn_version = PkgVersion(get_pkg_version("flash-attn"))
+except PackageNotFoundError:
+    pass
+class FlashAttention(torch.nn.Module):
+    def __init__(self):
+        if _flash_attn_is_installed:
+            assert _flash_attn_version <= _flash_attn_max_version, "maximum"
+"""
+
+
+@pytest.mark.parametrize(("text", "expected"), [(ASSERTED, True), (GUARDED, False), ("", False)])
+def test_transformer_engine_that_cannot_do_without_a_fitting_flash_attn(text, expected):
+    assert transformer_engine_reader.imports_flash_attn(tree(text)) is expected
+    assert transformer_engine_reader.asserts_flash_attn(tree(text)) is expected
+
+
 def test_flash_attn_4_takes_the_first_assertion_about_the_gpu():
     text = """
 def _flash_attn_fwd(q):
@@ -237,6 +261,20 @@ def test_xtuner_model_minimums():
     text = "LOWEST_TRANSFORMERS_VERSION = dict(Qwen2ForCausalLM=digit_version('4.39'))"
     assert framework_reader.find_model_minimums(tree(text)) == {"qwen2": "4.39"}
     assert framework_reader.find_model_minimums(tree("")) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("Qwen2MoeForCausalLM", "qwen2-moe"),
+        ("InternLM2ForCausalLM", "internlm2"),
+        ("DeepseekV2ForCausalLM", "deepseek-v2"),
+        ("qwen2_moe", "qwen2-moe"),  # as 0.1.19 has them
+    ],
+)
+def test_xtuner_models_are_named_by_their_type(name, model):
+    text = f"LOWEST_TRANSFORMERS_VERSION = dict({name}=digit_version('4.40'))"
+    assert framework_reader.find_model_minimums(tree(text)) == {model: "4.40"}
 
 
 def test_triton_assembler_is_found_across_pieces():
