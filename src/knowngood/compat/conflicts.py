@@ -246,9 +246,7 @@ class _ChangeSearch:
         """Return the cheaper one of `best` and the cheapest of these changes."""
         return self._extend({}, self.live, 0, best)
 
-    def _extend(
-        self, places: dict[str, int], live: int, spent: int, best: PinChange | None
-    ) -> PinChange | None:
+    def _extend(self, places: dict[str, int], live: int, spent: int, best: PinChange | None) -> PinChange | None:
         index = self.problem.index
         if len(places) == len(self.ways):
             done = frozenset((*self.assignment, *places))
