@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from knowngood.cli import builder_arguments, shared_arguments
 from knowngood.cli import compile as compile_command
@@ -16,6 +17,7 @@ from knowngood.cli.cell_judgement import split_broken_cells
 from knowngood.cli.main import Answer
 from knowngood.cli.progress import report_progress
 from knowngood.core.cell import Cell
+from knowngood.core.errors import KnowngoodError
 from knowngood.core.formatting import format_table
 from knowngood.core.notify import ignore_notes
 from knowngood.engine import container_engine
@@ -24,6 +26,7 @@ from knowngood.evidence import run_evidence
 from knowngood.executors.builder_run import BuilderRun
 from knowngood.images import build_survey, cell_tasks, dry_run, matrix_plan, pipeline, task_crew
 from knowngood.images.cell_tasks import CellResult, CellStatus
+from knowngood.images.matrix_plan import Holdings, PlanInput
 from knowngood.images.pipeline import PipelineOptions
 from knowngood.lock import wheelhouse
 from knowngood.project.checkout import Project, find_project
@@ -91,7 +94,9 @@ def build_cells(arguments: argparse.Namespace, *, suite: SuiteStep | None) -> An
     project = find_project()
     cells, broken = _sound_cells(project, project.matrix.select_cells(shared_arguments.selection_words(arguments)))
     options = _pipeline_options(arguments, suite)
-    if arguments.dry_run and not broken:
+    if arguments.dry_run:
+        if broken:
+            raise KnowngoodError("\n".join(str(result.error) for result in broken))
         commands = _dry_run_commands(arguments, project, cells, options)
         return Answer(0, {"commands": commands}, "\n".join(dict.fromkeys(commands)))
     published = _published_results(arguments, project, cells) if arguments.published else {}
@@ -155,8 +160,13 @@ def _dry_run_commands(
         commands = compile_command.dry_run_wheel_commands(project, builder_run, wheel_orders, compile_options)
     if builder_run:
         return commands + builder_run.dry_run_commands(cells)
-    cell_pipeline = pipeline.Pipeline(project, options, dry_run.dry_run_engine())
-    return commands + [command for cell in cells for command in dry_run.cell_commands(cell_pipeline, cell)]
+    engine = dry_run.dry_run_engine()
+    house = None if arguments.compile else options.wheelhouse
+    cell_pipeline = pipeline.Pipeline(project, options, engine)
+    _, ordered = _survey_in_build_order(project, cells, house, engine if engine.version else None)
+    for cell in ordered.values():
+        commands += dry_run.cell_commands(cell_pipeline, cell, compiled=arguments.compile)
+    return commands
 
 
 def _published_results(arguments: argparse.Namespace, project: Project, cells: Sequence[Cell]) -> dict[str, CellResult]:
@@ -176,6 +186,15 @@ def _published_results(arguments: argparse.Namespace, project: Project, cells: S
     }
 
 
+def _survey_in_build_order(
+    project: Project, cells: Sequence[Cell], house: Path | None, engine: Engine | None
+) -> tuple[Holdings, dict[PlanInput, Cell]]:
+    """Return what exists already, and the cells in the order in which `knowngood plan` shows them."""
+    inputs = build_survey.survey_cells(project, cells, house)
+    holdings = build_survey.survey_holdings(project, engine)
+    return holdings, {item: inputs[item] for item in matrix_plan.order_cells(list(inputs), holdings)}
+
+
 def _local_results(  # noqa: PLR0913, PLR0917
     project: Project,
     cells: Sequence[Cell],
@@ -186,13 +205,9 @@ def _local_results(  # noqa: PLR0913, PLR0917
 ) -> Iterator[CellResult]:
     """Yield the result of each cell when it is ready. Cells that build layers for others come first."""
     cell_pipeline = pipeline.Pipeline(project, options, engine)
-    inputs = build_survey.survey_cells(project, cells, options.wheelhouse)
-    holdings = build_survey.survey_holdings(project, engine)
-    tasks = [
-        cell_tasks.task_for_cell(item, holdings, prove=options.prove)
-        for item in matrix_plan.order_cells(list(inputs), holdings)
-    ]
-    cells_by_task = {item.cell: cell for item, cell in inputs.items()}
+    holdings, ordered = _survey_in_build_order(project, cells, options.wheelhouse, engine)
+    tasks = [cell_tasks.task_for_cell(item, holdings, prove=options.prove) for item in ordered]
+    cells_by_task = {item.cell: cell for item, cell in ordered.items()}
     jobs = min(most_jobs or task_crew.suggest_jobs(), len(tasks))
     count = itertools.count(1)
 

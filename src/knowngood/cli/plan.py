@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
@@ -33,7 +34,11 @@ FORMATS = ("github", "gitlab", "buildkite", "bake", "json")
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     shared_arguments.add_select(parser)
+    parser.add_argument("--all", action="store_true", help="every cell, as without SELECT")
     shared_arguments.add_wheelhouse(parser)
+    parser.add_argument(
+        "--compile", action="store_true", help="as if the wheels that the wheelhouse lacks were compiled first"
+    )
     parser.add_argument("--offline", action="store_true", help="ask no engine; everything counts as not built yet")
     parser.add_argument(
         "--published",
@@ -58,27 +63,39 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> Answer:
     """Show the plan for the selected cells (default: all)."""
     project = find_project()
-    cells = project.matrix.select_cells(arguments.select)
+    cells = project.matrix.select_cells(shared_arguments.selection_words(arguments, default=()))
     if arguments.changed_since is not None:
         cells = _changed(project, cells, arguments.changed_since)
     _, broken = split_broken_cells(project, cells)
     if broken:
         raise KnowngoodError("\n".join(map(str, broken.values())))
     if arguments.format:
-        if arguments.published:
-            raise UsageError(
-                "--published and --format do not go together: the jobs of a CI system ask the registry themselves"
-            )
+        ignored = ("published", "compile")
+        shared_arguments.refuse_options(
+            arguments, ignored, "does nothing with --format: the jobs of a CI system do that themselves"
+        )
         return _for_ci(arguments, project, cells)
     if arguments.stage or arguments.gpus or arguments.runner:
         raise UsageError("--stage, --gpus and --runner belong to --format: `knowngood plan --format github`")
     engine = None if arguments.offline else _find_engine()
     published = _published_notes(arguments, project, cells) if arguments.published else {}
-    plan = build_survey.survey_plan(
-        project, cells, wheelhouse.wheelhouse_folder(arguments.wheelhouse), engine, published
-    )
-    host = engine.host if engine else None
-    return Answer(0, {"engine": host, **plan.document()}, _text(plan, host))
+    house = None if arguments.compile else wheelhouse.wheelhouse_folder(arguments.wheelhouse)
+    plan = build_survey.survey_plan(project, cells, house, engine, published)
+    host, command = engine.host if engine else None, _build_command(arguments, cells)
+    text = "\n".join([_text(plan, host), *([f"to build this: {command}"] if command else [])])
+    return Answer(0, {"engine": host, **plan.document(), "command": command}, text)
+
+
+def _build_command(arguments: argparse.Namespace, cells: Sequence[Cell]) -> str | None:
+    """Return the command that builds what the plan shows, with the same options; `None` without any cell."""
+    if not cells:
+        return None
+    words = [str(cell) for cell in cells] if arguments.changed_since is not None else arguments.select
+    words = ["knowngood", "build", *(words or ["--all"])]
+    words += ["--wheelhouse", arguments.wheelhouse] if arguments.wheelhouse else []
+    words += ["--compile"] if arguments.compile else []
+    words += ["--published", arguments.published] if arguments.published else []
+    return shlex.join([*words, *(["--insecure"] if arguments.insecure else [])])
 
 
 def _published_notes(arguments: argparse.Namespace, project: Project, cells: list[Cell]) -> dict[str, str]:

@@ -6,7 +6,7 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from knowngood.core.errors import UsageError
@@ -32,9 +32,14 @@ def add_all(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--all", action="store_true", help="every cell (without SELECT: the alias default)")
 
 
-def selection_words(arguments: argparse.Namespace) -> list[str]:
-    """Return the words of SELECT, no words for `--all`, and otherwise the alias `default`."""
-    return arguments.select or ([] if arguments.all else ["default"])
+def selection_words(arguments: argparse.Namespace, *, default: Sequence[str] = ("default",)) -> list[str]:
+    """Return the words of SELECT, no words (every cell) for `--all`, and otherwise those of `default`.
+
+    Raises `UsageError` for SELECT together with `--all`.
+    """
+    if arguments.all and arguments.select:
+        raise UsageError(f"--all is every cell, {' '.join(arguments.select)} only some; give one of the two")
+    return arguments.select or ([] if arguments.all else [*default])
 
 
 def add_one_cell(parser: argparse.ArgumentParser) -> None:
