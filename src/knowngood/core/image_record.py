@@ -158,11 +158,16 @@ class ImageRecord:
         names += ["config"] if self.config.digest != other.config.digest else []
         return names or (["manifest"] if self.manifest.digest != other.manifest.digest else [])
 
-    def describe_difference(self, committed: ImageRecord | None) -> str:
-        """Return a note when the same shape gave other bytes than the committed record has, else an empty text."""
+    def describe_difference(self, committed: ImageRecord | None, *, replaced: bool = False) -> str:
+        """Return a note when the same shape gave other bytes than the committed record has, else an empty text.
+
+        `replaced` says that this record was written in the place of the committed one.
+        """
         if committed is None or committed.shape != self.shape or committed.manifest == self.manifest:
             return ""
         layers = ", ".join(committed.differences(self))
+        if replaced:
+            return f"recorded anew: it was NOT as recorded before ({layers} differ)"
         return f"NOT as recorded ({layers} differ): `knowngood verify '{self.cell}'` lists the files"
 
 

@@ -129,6 +129,8 @@ class CellStatus(StrEnum):
     UNCHANGED = "unchanged"
     """Nothing that it depends on has changed since it was proven; nothing was done."""
     BUILT = "built"
+    DIFFERENT = "different"
+    """The image was built, but its digests are not those of the committed record."""
     FAILED = "failed"
 
 

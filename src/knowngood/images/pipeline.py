@@ -63,14 +63,15 @@ class Pipeline:
     def run(self, cell: Cell, notify: Notify) -> CellResult:
         """Take one cell through all steps; the failure of a step is in the result."""
         start = time.monotonic()
-        note, evidence, evidence_path = "", None, None
+        note, difference, evidence, evidence_path = "", "", None, None
         try:
             locked_cell, note = self.lock(cell, notify)
             cell = locked_cell.cell
             with hold_cell(str(cell), wait=self.options.wait, notify=notify):
                 build_plan = self.plan(locked_cell, notify)
                 image = self.image(build_plan, notify)
-                note = "; ".join(filter(None, [note, self.compare(image, cell)]))
+                difference = self.compare(image, cell)
+                note = "; ".join(filter(None, [note, difference]))
                 tier = Tier.BUILT
                 if self.options.prove:
                     earlier = self.load_evidence(cell, image)
@@ -81,6 +82,8 @@ class Pipeline:
             seconds = time.monotonic() - start
             return CellResult(cell=str(cell), status=CellStatus.FAILED, seconds=seconds, note=note, error=failed)
         status, failure = _judge_evidence(evidence, is_new=image.built or evidence_path is not None)
+        if difference and not self.options.record and failure is None:
+            status, failure = CellStatus.DIFFERENT, _difference_error(cell)
         return CellResult(
             cell=str(cell),
             status=status,
@@ -157,10 +160,9 @@ class Pipeline:
         if image.record is None:
             return ""
         committed = self.project.tree.load_record(cell)
-        note = image.record.describe_difference(committed)
         if self.options.record:
             write_atomically(self.project.tree.record_path(cell), image.record.render())
-        return note
+        return image.record.describe_difference(committed, replaced=self.options.record)
 
     def load_evidence(self, cell: Cell, image: Image) -> list[Evidence]:
         """Return the runs of this very image, oldest first."""
@@ -208,6 +210,13 @@ def _judge_evidence(evidence: Evidence | None, *, is_new: bool) -> tuple[CellSta
         verdict = evidence.report["verdict"]
         return CellStatus.FAILED, KnowngoodError(f"{verdict['domain']}: {verdict['text']}")
     return (CellStatus.PROVEN if is_new else CellStatus.UNCHANGED), None
+
+
+def _difference_error(cell: Cell) -> KnowngoodError:
+    return KnowngoodError(
+        f"{cell}: the image is not the one that its committed record names, so it is not known to be good; if the "
+        f"change is meant, `knowngood build --record '{cell}'` writes the new digests"
+    )
 
 
 def cell_log_path(cell: Cell, step: str) -> Path:

@@ -355,9 +355,31 @@ def test_the_record_is_written_on_request_and_compared_afterwards(home, world):
     assert [layer.size for layer in made.layers] == list(range(world.layers))
     (image,) = world.images.values()
     world.images[world.plan.inputs] = dataclasses.replace(image, digest="sha256:" + "f" * 64)
-    assert run(home).note == f"NOT as recorded (manifest differ): `knowngood verify '{FA4}'` lists the files"
+    different = run(home)
+    assert different.note == f"NOT as recorded (manifest differ): `knowngood verify '{FA4}'` lists the files"
+    assert (different.status, different.error.exit_code) == (CellStatus.DIFFERENT, 1)
+    assert f"`knowngood build --record '{FA4}'` writes the new digests" in str(different.error)
     (home.suite / "test_it.py").write_text("other")
     assert run(home).note == ""
+
+
+def test_recording_an_image_that_differs_is_no_failure(home, world):
+    run(home, record=True)
+    (image,) = world.images.values()
+    world.images[world.plan.inputs] = dataclasses.replace(image, digest="sha256:" + "f" * 64)
+    renewed = run(home, record=True)
+    assert (renewed.error, renewed.note) == (None, "recorded anew: it was NOT as recorded before (manifest differ)")
+    assert run(home).status is CellStatus.UNCHANGED
+
+
+def test_an_image_that_differs_and_fails_the_suite_has_failed(home, world):
+    run(home, record=True)
+    (image,) = world.images.values()
+    world.images[world.plan.inputs] = dataclasses.replace(image, digest="sha256:" + "f" * 64)
+    world.ok = False
+    result = run(home)
+    assert (result.status, str(result.error)) == (CellStatus.FAILED, "image: eager does not train")
+    assert result.note.startswith("NOT as recorded")
 
 
 def test_without_waiting_a_cell_of_another_run_fails(home, world):
