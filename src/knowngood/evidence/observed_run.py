@@ -37,6 +37,11 @@ class RecordedRun:
     verdict: str
     outcomes: Mapping[str, str]
 
+    @property
+    def on_own_gpu(self) -> bool:
+        """Whether it ran on a GPU of the cell's architecture."""
+        return run_evidence.is_own_gpu(self.where, self.file, self.sm)
+
 
 @dataclass(frozen=True, kw_only=True)
 class StepFigures:

@@ -98,6 +98,11 @@ class Evidence:
     """The suite's own report, unchanged."""
 
     @property
+    def on_own_gpu(self) -> bool:
+        """Whether it ran on a GPU of the cell's architecture."""
+        return is_own_gpu(self.where, self.cell, self.report.get("environment", {}).get("sm"))
+
+    @property
     def ok(self) -> bool:
         """Whether the suite's verdict was good."""
         return bool(self.report["verdict"]["ok"])
@@ -191,6 +196,11 @@ def load_cell_evidence(folder: Path, cell: str) -> tuple[list[Evidence], list[st
     return runs, left_out
 
 
+def is_own_gpu(where: RunPlace, cell: str, sm: str | None) -> bool:
+    """Return whether a run in a container was on a GPU of its cell's architecture; an unnamed GPU counts as such."""
+    return where is RunPlace.CONTAINER_GPU and (sm is None or cell.startswith(f"{sm.replace('_', '')}-"))
+
+
 class RunSummary(Protocol):
     """The part of a run that decides what it proves of its cell."""
 
@@ -213,6 +223,10 @@ class RunSummary(Protocol):
     @property
     def domain(self) -> str:
         """The part at fault: `none`, `image`, `suite` or `host`."""
+
+    @property
+    def on_own_gpu(self) -> bool:
+        """Whether it ran on a GPU of the cell's architecture."""
 
     @property
     def outcomes(self) -> Mapping[str, str]:
@@ -251,13 +265,14 @@ def attention_outcomes(runs: Iterable[Evidence]) -> dict[str, str]:
 def proven_tier(runs: Iterable[RunSummary], *, locked: bool) -> Tier:
     """Return how far these runs prove their cell; a red run takes away what older runs proved.
 
-    Only runs in an image count: a bare environment has no digest that could be published.
+    Only runs in an image count: a bare environment has no digest that could be published. A GPU of another architecture
+    proves as much as a CPU.
     """
     in_image = [run for run in runs if run.where is not RunPlace.BARE]
     reached = Tier.BUILT if in_image else Tier.RESOLVED if locked else Tier.NONE
     order = list(Tier)
     for run in valid_runs(in_image):
         if run.ok and "pass" in run.outcomes.values():
-            proven = Tier.TRAINS_ON_GPU if run.where is RunPlace.CONTAINER_GPU else Tier.TRAINS_ON_CPU
+            proven = Tier.TRAINS_ON_GPU if run.on_own_gpu else Tier.TRAINS_ON_CPU
             reached = max(reached, proven, key=order.index)
     return reached

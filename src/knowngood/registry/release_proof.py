@@ -41,7 +41,7 @@ class ReleaseProof:
     @property
     def tier(self) -> Tier:
         """How far the runs prove the image."""
-        return max((self._tier_of(run) for run in self.runs), key=list(Tier).index)
+        return max((_tier_of(run) for run in self.runs), key=list(Tier).index)
 
     @property
     def run(self) -> Evidence:
@@ -49,14 +49,8 @@ class ReleaseProof:
 
         The first, so that the documents stay the same while further runs say the same.
         """
-        proving = [run for run in self.runs if self._tier_of(run) is self.tier]
+        proving = [run for run in self.runs if _tier_of(run) is self.tier]
         return min(proving, key=lambda run: (run.quick, run.when))
-
-    def _tier_of(self, run: Evidence) -> Tier:
-        """Return how far one run proves the image; a GPU of another architecture is no proof that it trains."""
-        sm = run.report.get("environment", {}).get("sm")
-        other_gpu = run.where is RunPlace.CONTAINER_GPU and sm not in (None, self.cell.gpu)
-        return Tier.BUILT if other_gpu else run_evidence.proven_tier([run], locked=False)
 
     def require_tier(self, policy: PublishPolicy) -> None:
         """Raise `KnowngoodError` when the image is proven less far than matrix.yaml publishes images of its GPU."""
@@ -124,3 +118,7 @@ def read_release_proof(project: Project, cell: Cell, digest: str) -> ReleaseProo
             f"run `knowngood smoke '{cell}'`"
         )
     return ReleaseProof(cell=cell, digest=digest, runs=tuple(run_evidence.valid_runs(of_image)))
+
+
+def _tier_of(run: Evidence) -> Tier:
+    return run_evidence.proven_tier([run], locked=False)

@@ -192,6 +192,13 @@ def test_the_tier(runs, locked, tier):
     assert run_evidence.proven_tier(runs, locked=locked) is tier
 
 
+@pytest.mark.parametrize(("sm", "tier"), [("sm_90", Tier.TRAINS_ON_GPU), ("sm_80", Tier.TRAINS_ON_CPU)])
+def test_a_gpu_of_another_architecture_proves_as_much_as_a_cpu(sm, tier):
+    item = run(GPU)
+    item.report["environment"] = {"sm": sm}
+    assert run_evidence.proven_tier([item], locked=True) is tier
+
+
 def test_a_quick_run_knows_that_it_is():
     assert run(command=("pytest", "--quick")).quick
     assert not run().quick
