@@ -35,6 +35,10 @@ def list_frameworks(published: PublishedCells) -> list[str]:
     return [NO_FRAMEWORK, *(f"{name}=={version}" for name, version in sorted(pins))]
 
 
+_BEYOND_DRIVERS = "9999"
+"""Newer than any driver: the least of a step that is only for questions without a driver."""
+
+
 def list_drivers(universe: Universe) -> list[str]:
     """Return the drivers that facts and rules distinguish, newest first; any other counts as the next older one."""
     return [value for value in reversed(universe.index.domains["driver"].values) if value != "0"]
@@ -107,15 +111,19 @@ class GpuAnswerTable:
     def _ladder(self, question: SiteQuestion, known: Iterable[str]) -> int:
         """Return the number of a question's ladder.
 
-        An answer also holds for the next older driver when all its cells run there.
+        An answer also holds for the next older driver when all its cells run there. The newest driver may know the GPU
+        no more; then the answer without a driver is a step of its own, which no driver reaches.
         """
         steps: list[tuple[str, int]] = []
         answer = self.answers.answer(question)
-        for driver in known if answer.choices else list_drivers(self.universe)[-1:]:
+        is_possible, whole = bool(answer.choices), self._answer(answer)
+        for driver in known if is_possible else list_drivers(self.universe)[-1:]:
             older = question._replace(driver=driver)
-            if answer.choices and not self.answers.holds(answer, older):
+            if is_possible and not (answer.choices and self.answers.holds(answer, older)):
                 answer = self.answers.answer(older)
             number = self._answer(answer)
+            if not steps and number != whole:
+                steps.append((_BEYOND_DRIVERS, whole))
             if steps and steps[-1][1] == number:
                 steps[-1] = (driver, number)
             else:
