@@ -17,6 +17,8 @@ class BoxSearch:
     """The bits of the boxes that count."""
     order: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """Variable -> places, the preferred first; for other variables the newest first and absence last."""
+    first: tuple[str, ...] = ()
+    """The variables that get their values before the others."""
     used: int = 0
     failures: dict[str, int] = field(default_factory=dict)
     """Variable -> how often it was left without a value."""
@@ -24,13 +26,14 @@ class BoxSearch:
     def find_best(self, sets: ValueSets) -> Assignment | None:
         """Return the best assignment that breaks no rule, `None` when there is none.
 
-        Best is by the order of the variables, then by `order`. One variable after the other gets its first value with
+        Best is by the order of the variables (`first`, then the domains'), then by `order`. One variable after the other gets its first value with
         which the others can still be completed, so no choice is ever taken back. The answer is kept by what is open,
         which is the same for many values of what is fixed.
         """
         index = self.index
         fixed, live = index.split_fixed(sets, self.among)
-        left = {name: sets.get(name, domain.all) for name, domain in index.domains.items() if name not in fixed}
+        names = [name for name in dict.fromkeys((*self.first, *index.domains)) if name not in fixed]
+        left = {name: sets.get(name, index.domains[name].all) for name in names}
         order = tuple((name, tuple(self.order[name])) for name in left if name in self.order)
         key = (live, tuple(left.items()), order, done := frozenset(fixed))
         if key not in index.solution_cache:

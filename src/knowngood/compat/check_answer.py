@@ -155,6 +155,8 @@ def _judge(placement: QueryPlacement, settled: SettledQuery, published: Publishe
     conditions = query.stated_conditions
     condition_boxes = stated_condition_boxes(universe, conditions)
     findings = [*placement.findings, *find_broken_rules(placement, conditions)]
+    if placement.foreign_host:
+        findings.append(replace(placement.foreign_host, severity="warning"))
     findings += _find_driver_branch_limits(placement, conditions, findings)
     broken = any(finding.severity == "error" for finding in findings)
     if not broken:
@@ -167,7 +169,7 @@ def _judge(placement: QueryPlacement, settled: SettledQuery, published: Publishe
     evidence: tuple[str, ...] = ()
     if broken:
         verdict = covered_verdict = CheckVerdict.BROKEN
-    elif unknown_facts or placement.unknown or not has_known_package(placement):
+    elif unknown_facts or placement.unknown or placement.foreign_host or not has_known_package(placement):
         verdict = covered_verdict = CheckVerdict.UNKNOWN
     else:
         evidence, verified = find_evidence(published, placement, query)

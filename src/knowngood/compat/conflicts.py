@@ -42,10 +42,12 @@ class DemandProblem:
     base: ValueSets
     among: int
     order: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    first: tuple[str, ...] = ()
+    """The variables that get the best values before the others."""
 
     def solve(self, demands: Sequence[Demand]) -> Assignment | None:
         """Return the best assignment that meets these demands; `None` when there is none."""
-        search = BoxSearch(index=self.index, among=self.among, order=self.order)
+        search = BoxSearch(index=self.index, among=self.among, order=self.order, first=self.first)
         return search.find_best(apply_demands(self.index, demands, self.base))
 
     def possible(self, demands: Sequence[Demand]) -> bool:

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from knowngood.compat.box_index import Assignment
-from knowngood.compat.cell_answer import setting_state
+from knowngood.compat.cell_answer import SettingState, setting_state
 from knowngood.compat.conflicts import (
     Demand,
     DemandProblem,
@@ -22,8 +22,9 @@ from knowngood.compat.conflicts import (
     find_minimal_rules,
     find_relaxation,
 )
-from knowngood.compat.findings import Finding, fact_finding, fill_template, finding_from_box, sort_findings
+from knowngood.compat.findings import AXES, Finding, fact_finding, fill_template, finding_from_box, sort_findings
 from knowngood.compat.matrix_cells import PublishedCells, values_of_cell
+from knowngood.compat.outgrown_releases import OUTGROWN
 from knowngood.compat.query import Query
 from knowngood.compat.query_placement import QueryPlacement, place_query
 from knowngood.compat.suggestions import stated_condition_boxes
@@ -31,6 +32,7 @@ from knowngood.compat.universe import CELL_PACKAGES, Universe
 from knowngood.compat.use_conditions import settle_query
 from knowngood.compat.value_domain import iterate_bits
 from knowngood.core.cell import NO_FLASH_ATTN, Cell
+from knowngood.evidence.cell_standing import CellStanding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,9 +43,12 @@ class CellChoice:
     tier: str
     """How far the cell is proven; `none` when it is not in matrix.yaml."""
     published: bool
+    """Whether it is a cell of matrix.yaml."""
     extras: Mapping[str, str]
     """The packages of the query that are not axes of a cell: name -> version."""
     findings: tuple[Finding, ...] = ()
+    setting: SettingState | None = None
+    """What is known of the attention setting that the query states."""
 
     def document(self) -> dict[str, Any]:
         """The value as `pick --json` prints it."""
@@ -54,6 +59,7 @@ class CellChoice:
             "tier": self.tier,
             "extras": dict(self.extras),
             "findings": [finding.document() for finding in self.findings],
+            "setting": self.setting.document() if self.setting else None,
         }
 
 
@@ -106,6 +112,9 @@ class PickAnswer:
 
 FAMILIES = ("flash-attn", "flash-attn-4")
 
+NOT_FRAMEWORKS = AXES | set(CELL_PACKAGES)
+"""The variables that are neither frameworks nor other packages beside the axes of a cell."""
+
 
 def pick_cells(universe: Universe, query: Query, published: PublishedCells, *, count: int = 3) -> PickAnswer:
     """Return up to `count` cells that fit a query; raises `UsageError` for a name that is not known."""
@@ -117,6 +126,9 @@ def pick_cells(universe: Universe, query: Query, published: PublishedCells, *, c
     unknown = not broken and any(item.id.removeprefix("unknown:") in universe.index.domains for item in findings)
     if unknown or broken:
         return PickAnswer(choices=(), conflict=(), considered=considered, findings=findings, unknown=unknown)
+    if host := placement.foreign_host:
+        clash = DemandClash(demand=f"gpu={query.gpu}", rules=(_rule_document(host),), relax=None)
+        return PickAnswer(choices=(), conflict=(clash,), considered=considered, findings=(host, *findings))
     problem = pick_problem(placement, query, published)
     choices: dict[str, CellChoice] = {}
     left_out: dict[str, str] = {}
@@ -130,12 +142,14 @@ def pick_cells(universe: Universe, query: Query, published: PublishedCells, *, c
             because = published.retired[retired].sentence(str(retired))
             skipped.append(fact_finding(f"retired:{retired}", "info", {}, because, ["matrix.yaml"]))
             continue
-        if choice.published and query.attn:
-            state = setting_state(universe, choice.cell, query.attn, published.standing(name))
-            if not state.trains:
+        state = None
+        if query.attn:
+            standing = published.standing(name) if choice.published else CellStanding()
+            state = setting_state(universe, choice.cell, query.attn, standing)
+            if choice.published and not state.trains:
                 left_out[name] = f"{query.attn}: {state.text}: {state.reason}"
         if choice.extras or name not in left_out:
-            choices.setdefault(name, choice)
+            choices.setdefault(name, replace(choice, setting=state))
         if len(choices) == count:
             break
     return PickAnswer(
@@ -177,9 +191,23 @@ def pick_problem(placement: QueryPlacement, query: Query, published: PublishedCe
         among=index.errors
         | index.unknown_errors
         | stated_condition_boxes(universe, query.stated_conditions)
-        | index.boxes_of_rule.get("one-flash-attention", 0),
+        | index.boxes_of_rule.get("one-flash-attention", 0)
+        | _outgrown_boxes(placement),
         order=_preferred_order(placement, published),
+        # A framework that the query names is the newest that fits, and a Python is one that a base has, before the
+        # other packages are the newest.
+        first=(*(item.variable for item in placement.demands if item.variable not in NOT_FRAMEWORKS), "python"),
     )
+
+
+def _outgrown_boxes(placement: QueryPlacement) -> int:
+    """The boxes of outgrown releases, without those of which the query names both releases."""
+    index = placement.universe.index
+    boxes: int = placement.universe.cached(
+        "outgrown", lambda: index.select(lambda box: box.rule.id.startswith(OUTGROWN))
+    )
+    named = (bit for bit in iterate_bits(boxes) if placement.assignment.keys() >= index.boxes[bit].masks.keys())
+    return boxes & ~sum(1 << bit for bit in named)
 
 
 def _preferred_order(placement: QueryPlacement, published: PublishedCells) -> dict[str, Sequence[int]]:
@@ -285,6 +313,12 @@ def _warnings(placement: QueryPlacement, chosen: Assignment) -> tuple[Finding, .
     assignment = {name: chosen[name] for name in (*CELL_PACKAGES, "gpu", "python")} | placement.assignment
     boxes = (index.boxes[bit] for bit in iterate_bits(index.find_broken(assignment, index.advice)))
     return tuple(sort_findings([finding_from_box(index, box, assignment, placement.as_written, {}) for box in boxes]))
+
+
+def _rule_document(finding: Finding) -> dict[str, Any]:
+    """A finding in the form of a rule of a conflict."""
+    source, confidence = list(finding.source), finding.confidence
+    return {"id": finding.id, "because": finding.because, "source": source, "confidence": confidence}
 
 
 def find_clashes(placement: QueryPlacement, problem: DemandProblem) -> list[DemandClash]:

@@ -47,6 +47,8 @@ class QueryPlacement:
     """What the wheels of the query were not built for, each with the values of its wording."""
     partial_boxes: list[tuple[Box, Mapping[str, str]]] = field(default_factory=list)
     """What is forbidden together with uncovered packages, each with the versions of those packages."""
+    foreign_host: Finding | None = None
+    """Why no image runs on the host of the query's GPU."""
 
     def demand(
         self, text: str, variable: str, mask: int, as_written: str | None = None, *, rebuild: bool = False
@@ -93,13 +95,20 @@ def place_query(universe: Universe, query: Query, gpus: list[str] | None = None)
 def _place_gpu(placement: QueryPlacement, text: str, names: list[str] | None) -> None:
     universe = placement.universe
     try:
-        names = names or universe.gpus.find_capabilities(text)
+        meant = universe.gpus.find_capabilities(text)
     except UncoveredGpuError as error:
         placement.unknown = True
         placement.findings.append(fact_finding("unknown:gpu", "info", {"gpu": text}, str(error), ["matrix.yaml"]))
         return
     index = universe.index.domains["gpu"].index
-    placement.demand(f"gpu={text}", "gpu", sum(1 << index[name] for name in names))
+    placement.demand(f"gpu={text}", "gpu", sum(1 << index[name] for name in names or meant))
+    cards = {card for name in meant for card in universe.gpus.sections[name][1]}
+    if universe.gpus.host_architecture(text) == "aarch64" or universe.gpus.aarch64.issuperset(cards):
+        because = (
+            f"the host of {text} has a CPU of Arm (aarch64), and all images are x86-64 until there are others: none "
+            "runs there; the facts are about the wheels for x86-64 too"
+        )
+        placement.foreign_host = fact_finding("host:aarch64", "error", {"gpu": text}, because, ["matrix.yaml"])
 
 
 def _apply_partial_rules(placement: QueryPlacement, query: Query) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from knowngood.compat.box_index import BoxIndex
 from knowngood.compat.factbook import DRIVERS, Factbook
+from knowngood.compat.outgrown_releases import boxes_of_outgrown_releases
 from knowngood.compat.rule import Condition, Rule
 from knowngood.compat.rule_boxes import Box, ValueSpace, all_subjects_known, compile_rules
 from knowngood.compat.value_domain import NameDomain, ValueDomain
@@ -133,7 +134,12 @@ def build_universe(
     bounds = collect_bounds(book, domains)
     all_rules = [*rules, *declared_rules(book)]
     space = ValueSpace(book=book, domains=domains, attributes=build_attributes(gpus))
-    boxes = (*compile_rules(space, all_rules), *boxes_of_conflicting_bounds(bounds))
+    frameworks = [name for name in book.packages if name not in CELL_PACKAGES]
+    boxes = (
+        *compile_rules(space, all_rules),
+        *boxes_of_conflicting_bounds(bounds),
+        *boxes_of_outgrown_releases(book, domains, frameworks),
+    )
     return Universe(
         index=BoxIndex(space=space, boxes=tuple(apply_waivers(space, boxes, waivers))),
         gpus=gpus,

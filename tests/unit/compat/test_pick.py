@@ -201,3 +201,73 @@ def test_nothing_is_picked_for_a_package_that_is_asked_for_twice():
     answer = ask("torch==2.6.0", "torch==2.7.0")
     assert (answer.exit_code, answer.choices) == (1, ())
     assert "asked for twice" in answer.findings[0].because
+
+
+@pytest.mark.parametrize(
+    ("requirements", "extras", "transformers"),
+    [
+        (["xtuner"], {"xtuner": "0.2.0"}, "4.48.0"),
+        (["xtuner", "torch==2.15.0"], {"xtuner": "0.2.0"}, "4.48.0"),
+        (["openrlhf", "torch==2.15.0"], {"openrlhf": "0.11.2"}, "5.15.0"),
+        (["xtuner<=0.1.21"], {"xtuner": "0.1.21"}, "4.48.0"),
+    ],
+)
+def test_a_framework_is_the_newest_that_fits_before_other_packages_are(
+    requirements: list[str], extras: dict[str, str], transformers: str
+):
+    request = Query(gpu="H100", packages=tuple(filter(None, map(parse_requirement, requirements))))
+    new = [choice for choice in pick_cells(KNOWN.universe, request, KNOWN.published, count=9).choices if choice.extras]
+    assert new
+    assert all(choice.extras == extras and choice.cell.transformers == transformers for choice in new)
+
+
+def test_an_outgrown_release_of_a_framework_is_not_offered():
+    picked = ask("xtuner", "transformers==5.23.0", gpu="H100")
+    assert not picked.choices
+    assert {clash.demand for clash in picked.conflict} == {"xtuner", "transformers==5.23.0"}
+    assert "outgrown:xtuner:transformers" in {rule["id"] for clash in picked.conflict for rule in clash.rules}
+
+
+def test_an_outgrown_release_that_is_named_comes_with_a_warning():
+    [choice, *_] = ask("xtuner==0.1.11", "transformers==5.23.0", gpu="H100").choices
+    assert [finding.severity for finding in choice.findings if finding.id.startswith("outgrown:")] == ["warning"]
+
+
+def test_a_python_that_a_base_has_comes_before_the_newest_torch():
+    assert ask("xtuner==0.1.21", gpu="H100").choices[0].cell.python == "3.9"
+
+
+@pytest.mark.parametrize("gpu", ["GH200", "GB200", "GB300", "GB10", "DGX Spark", "GH200 480GB", "sm_121"])
+def test_no_image_is_offered_for_a_host_with_a_cpu_of_arm(gpu: str):
+    picked = ask(gpu=gpu)
+    assert (picked.choices, picked.exit_code) == ((), 1)
+    assert picked.findings[0].severity == "error"
+    assert "aarch64" in picked.findings[0].because
+    assert "x86-64" in picked.findings[0].because
+    document = {"gpu": gpu, "packages": {"torch": "2.15.0", "transformers": "5.17.0"}}
+    checked = check_query(KNOWN.universe, query_from_document(document), KNOWN.published)
+    assert checked.verdict == "unknown"
+    assert checked.cell is None
+    assert [finding.severity for finding in checked.findings if finding.id == "host:aarch64"] == ["warning"]
+
+
+@pytest.mark.parametrize("gpu", ["H100", "Hopper", "sm_90", "Ampere", "Blackwell", "B200"])
+def test_other_gpus_have_hosts_for_the_images(gpu: str):
+    assert ask(gpu=gpu).choices
+
+
+@pytest.mark.parametrize("package", ["vllm==0.9.0", "megatron-core", "accelerate"])
+def test_a_package_without_facts_is_exit_3_although_a_cell_fits_the_rest(package: str):
+    picked = ask(package, gpu="H100")
+    assert picked.choices
+    assert picked.exit_code == 3
+
+
+def test_a_choice_says_what_is_known_of_the_setting():
+    states = [choice.setting for choice in ask(gpu="H100", attn="fa2").choices]
+    assert states[0] is not None
+    assert states[0].text == "seen training on a GPU of this architecture"
+    assert states[0].limits
+    assert states[1] is not None
+    assert states[1].text == "predicted to train; unseen"
+    assert [choice.setting for choice in ask(gpu="H100").choices] == [None] * 3
