@@ -39,6 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Answer one question, or a file of questions."""
+    from knowngood.cli import next_commands
     from knowngood.compat import knowledge
 
     if arguments.batch is not None:
@@ -53,7 +54,8 @@ def run(arguments: argparse.Namespace) -> Answer:
     for note in known.notes:
         print(note, file=sys.stderr)
     result = _answer_query(known, request)
-    return Answer(result.verdict.exit_code, result.document(), _text(result, request, show_all=arguments.all))
+    answer = Answer(result.verdict.exit_code, result.document(), _text(result, request, show_all=arguments.all))
+    return next_commands.end_check_answer(answer, known, request, result)
 
 
 def _answer_query(known: CompatKnowledge, request: Query) -> CheckAnswer:

@@ -25,6 +25,7 @@ COMMANDS = {
     "cells": "list the cells with tier and attention settings",
     "check": "check whether a combination of packages, GPU, driver and use works",
     "pick": "the best cells for a request, or the demands that contradict each other",
+    "add": "add a cell to matrix.yaml, lock it and render its files",
     "diagnose": "what failed in this log, which component is at fault, what fixes it",
     "doctor": "check this machine, an environment or an image: GPU, driver, binaries, compilers, versions",
     "reproduce": "make a known failure and its cure happen, and store the evidence",

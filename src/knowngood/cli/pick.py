@@ -8,9 +8,14 @@ from typing import TYPE_CHECKING
 
 from knowngood.cli.main import Answer
 from knowngood.cli.request_arguments import add_request_arguments, request_from_arguments
+from knowngood.compat.cell_answer import describe_tier
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from knowngood.cli.next_commands import NextCommand
     from knowngood.compat.pick_answer import CellChoice, DemandClash, PickAnswer
+    from knowngood.compat.query import Query
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -28,6 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Print the best cells, or the conflict when no cell fits."""
+    from knowngood.cli import next_commands
     from knowngood.compat import knowledge
     from knowngood.compat.pick_answer import pick_cells
 
@@ -36,27 +42,44 @@ def run(arguments: argparse.Namespace) -> Answer:
     for note in known.notes:
         print(note, file=sys.stderr)
     answer = pick_cells(known.for_query(request), request, known.published, count=arguments.count)
-    return Answer(answer.exit_code, answer.document(), _text(answer))
+    commands = [next_commands.command_for_choice(choice, known.published) for choice in answer.choices]
+    last = next_commands.command_after_pick(answer, request, known)
+    document = answer.document()
+    for cell, command in zip(document["cells"], commands, strict=True):
+        cell["next"] = command.document() if command else None
+    document["next"] = last.document()
+    return Answer(answer.exit_code, document, _text(answer, request, commands, last))
 
 
-def _text(answer: PickAnswer) -> str:
-    lines: list[str] = []
-    for choice in answer.choices:
-        lines += _choice(choice)
+def _text(answer: PickAnswer, request: Query, commands: Sequence[NextCommand | None], last: NextCommand) -> str:
+    """Return the answer in words: what is not known first, then the cells or the conflict, a command at the end."""
+    clashing = {rule["id"] for clash in answer.conflict for rule in clash.rules}
+    lines = [
+        f"{'unknown' if finding.id.startswith('unknown:') else finding.severity}: {finding.because}"
+        for finding in answer.findings
+        if finding.id not in clashing
+    ]
+    if answer.unknown and answer.choices:
+        lines.append("what follows fits the rest of the request:")
+    for choice, command in zip(answer.choices, commands, strict=True):
+        lines += _choice(choice, request.attn)
+        lines += [f"  {command.text}"] if command else []
     if answer.conflict:
         lines.append(f"nothing fits, out of {answer.considered:,} combinations; these demands contradict each other:")
     lines += [f"not offered: {name}: {reason}" for name, reason in answer.left_out.items()]
     for clash in answer.conflict:
         lines += _clash(clash)
-    lines += [f"{finding.severity}: {finding.because}" for finding in answer.findings]
-    return "\n".join(lines)
+    return "\n".join(lines if last in commands else [*lines, last.text])
 
 
-def _choice(choice: CellChoice) -> list[str]:
-    state = choice.tier if choice.published else "valid by facts and rules, not built"
-    extras = "".join(f", with {name} {version}" for name, version in choice.extras.items())
-    warnings = [f"  {finding.severity}: {finding.because}" for finding in choice.findings]
-    return [f"{choice.cell}  ({state}{extras})", *warnings]
+def _choice(choice: CellChoice, setting: str | None) -> list[str]:
+    state = describe_tier(choice.tier) if choice.published else "valid by facts and rules, not built"
+    extras = "".join(f", with {name} {version}" for name, version in choice.extras.items() if version != "none")
+    lines = [f"{choice.cell}  ({state}{extras})"]
+    if choice.setting:
+        limits = f"; there it refuses {', '.join(choice.setting.limits)}" if choice.setting.limits else ""
+        lines.append(f"  {setting}: {choice.setting.text}{limits}")
+    return lines + [f"  {finding.severity}: {finding.because}" for finding in choice.findings]
 
 
 def _clash(clash: DemandClash) -> list[str]:

@@ -32,7 +32,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Render every cell that has a lock, the tables and the workflows."""
-    project = find_project()
+    return render_project(find_project(), check=arguments.check)
+
+
+def render_project(project: Project, *, check: bool) -> Answer:
+    """Write the files of a project that other files determine, or with `check` only say whether they are current."""
     files = {}
     unlocked = []
     for cell in project.matrix.cells:
@@ -48,7 +52,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     files |= pages
     notes = [f"{name} is not locked; run `knowngood lock '{name}'`" for name in unlocked]
     notes += [f"evidence left out: {reason}" for reason in left_out]
-    if arguments.check:
+    if check:
         older = _stale_records(project)
         diff = dockerfile.describe_stale_files(files, [*project.tree.orphans(project.matrix.cells), *obsolete])
         if diff or notes:

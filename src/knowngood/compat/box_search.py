@@ -26,9 +26,9 @@ class BoxSearch:
     def find_best(self, sets: ValueSets) -> Assignment | None:
         """Return the best assignment that breaks no rule, `None` when there is none.
 
-        Best is by the order of the variables (`first`, then the domains'), then by `order`. One variable after the other gets its first value with
-        which the others can still be completed, so no choice is ever taken back. The answer is kept by what is open,
-        which is the same for many values of what is fixed.
+        Best is by the order of the variables (`first`, then the domains'), then by `order`. One variable after the
+        other gets its first value with which the others can still be completed, so no choice is ever taken back. The
+        answer is kept by what is open, which is the same for many values of what is fixed.
         """
         index = self.index
         fixed, live = index.split_fixed(sets, self.among)

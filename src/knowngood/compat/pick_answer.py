@@ -277,12 +277,12 @@ def _values_with_family(problem: DemandProblem, family: str | None) -> dict[str,
 
 def _choice_from_assignment(placement: QueryPlacement, assignment: Assignment) -> CellChoice:
     cell = cell_from_assignment(placement.universe, assignment)
-    demanded = {demand.variable for demand in placement.demands}
+    demanded = list(dict.fromkeys(demand.variable for demand in placement.demands))
     domains = placement.universe.index.domains
     extras = {
         name: domains[name].text(assignment[name])
-        for name in placement.universe.packages
-        if name not in CELL_PACKAGES and (name in demanded or assignment[name] < len(domains[name].values))
+        for name in dict.fromkeys((*demanded, *placement.universe.packages))
+        if name not in NOT_FRAMEWORKS and (name in demanded or assignment[name] < len(domains[name].values))
     }
     findings = _warnings(placement, assignment)
     return CellChoice(cell=cell, tier="none", published=False, extras=extras, findings=findings)

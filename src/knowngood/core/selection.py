@@ -6,6 +6,7 @@ Several words are separated by blanks, and a cell is selected when at least one 
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import fnmatch
 import re
@@ -13,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from packaging.version import InvalidVersion, Version
 
-from knowngood.core.cell import NO_FLASH_ATTN, NO_FRAMEWORK, Axis, Cell
+from knowngood.core.cell import NO_FLASH_ATTN, NO_FRAMEWORK, Axis, Cell, parse_cell
 from knowngood.core.errors import UsageError
 
 _CONDITION = re.compile(r"\s*(?P<axis>[a-z-]+)\s*(?P<operator>===?|!=|~=|[<>]=?|=)\s*(?P<value>[^,\s]+)\s*")
@@ -109,11 +110,17 @@ def select_cells(cells: Iterable[Cell], aliases: Mapping[str, str], words: Seque
     for word in words:
         ids = _select_ids(word, known, aliases)
         if not ids:
-            near = difflib.get_close_matches(word, [*aliases, *known], 1, 0.4)
-            hint = f"; the nearest name is {near[0]}" if near else ""
-            raise UsageError(f"{word!r} selects no cell{hint} (`knowngood cells` lists them)")
+            raise UsageError(_no_cell_message(word, [*aliases, *known]))
         chosen |= ids
     return [cell for name, cell in known.items() if name in chosen]
+
+
+def _no_cell_message(word: str, names: Sequence[str]) -> str:
+    with contextlib.suppress(UsageError):
+        return f"{parse_cell(word)} is not in matrix.yaml; add it: `knowngood add {word}`"
+    near = difflib.get_close_matches(word, names, 1, 0.4)
+    hint = f"; the nearest name is {near[0]}" if near else ""
+    return f"{word!r} selects no cell{hint} (`knowngood cells` lists them)"
 
 
 def _select_ids(word: str, known: Mapping[str, Cell], aliases: Mapping[str, str]) -> set[str]:

@@ -53,6 +53,7 @@ def test_words_select_cells(words, indices):
     [
         ("defualt", "'defualt' selects no cell; the nearest name is default (`knowngood cells` lists them)"),
         ("sm75-*", "'sm75-*' selects no cell"),
+        (FA4.replace("tf5", "tf6"), f"{FA4.replace('tf5', 'tf6')} is not in matrix.yaml; add it: `knowngood add sm90-"),
         ("", "'' selects no cell"),
         ("torch>=3", "'torch>=3' selects no cell"),
         ("torhc>=2", "there is no axis 'torhc'; did you mean torch?"),
