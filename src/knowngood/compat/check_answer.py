@@ -146,7 +146,9 @@ def _changed_query(query: Query, changes: Mapping[str, str]) -> Query:
 def _is_met(placement: QueryPlacement, answer: CheckAnswer) -> bool:
     """Whether a suggestion holds: nothing is broken, and unknown is only what the query itself left unknown."""
     return answer.covered_verdict in (CheckVerdict.COMPATIBLE, CheckVerdict.VERIFIED) or (
-        answer.covered_verdict is CheckVerdict.UNKNOWN and placement.unknown and not find_unknown_facts(placement)
+        answer.covered_verdict is CheckVerdict.UNKNOWN
+        and (placement.unknown or placement.foreign_host is not None)
+        and not find_unknown_facts(placement)
     )
 
 

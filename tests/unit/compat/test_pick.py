@@ -271,3 +271,10 @@ def test_a_choice_says_what_is_known_of_the_setting():
     assert states[1] is not None
     assert states[1].text == "predicted to train; unseen"
     assert [choice.setting for choice in ask(gpu="H100").choices] == [None] * 3
+
+
+def test_a_change_is_suggested_for_a_host_with_a_cpu_of_arm():
+    document = {"gpu": "GH200", "packages": {"torch": "2.6.0", "triton": "3.1.0"}}
+    checked = check_query(KNOWN.universe, query_from_document(document), KNOWN.published)
+    assert checked.verdict == "broken"
+    assert checked.changes
