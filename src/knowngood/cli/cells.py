@@ -33,7 +33,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> Answer:
-    """List the selected cells (default: all). A maintained cell that the rules forbid makes the exit code 1."""
+    """List the selected cells (default: all).
+
+    A maintained cell that the rules forbid makes the exit code 1, and so does an evidence file that cannot be trusted.
+    """
     from knowngood.compat import knowledge, waivers
 
     if arguments.map:
@@ -59,13 +62,13 @@ def run(arguments: argparse.Namespace) -> Answer:
         }
         for name, answer in answers.items()
     ]
-    notes = [note for name in answers for note in known.published.standing(name).left_out]
+    left_out = [note for name in answers for note in known.published.standing(name).left_out]
     index = known.universe.index
-    notes += [
+    needless = [
         f"matrix.yaml waives {finding} for cells that do not have that finding"
         for finding in waivers.needless_waivers(index.space, index.boxes, known.universe.waivers)
     ]
-    return _answer(cells, notes)
+    return _answer(cells, [*left_out, *needless], trusted=not left_out)
 
 
 def _show_map() -> Answer:
@@ -105,7 +108,8 @@ def _list_catalog(origin: str, words: list[str]) -> Answer:
     return _answer(cells, catalog.left_out)
 
 
-def _answer(cells: list[dict[str, Any]], left_out: list[str]) -> Answer:
+def _answer(cells: list[dict[str, Any]], left_out: list[str], *, trusted: bool = True) -> Answer:
+    """Return the table; `trusted` says that every evidence file could be used."""
     broken = [cell for cell in cells if cell["errors"]]
     rows = [
         [
@@ -126,7 +130,7 @@ def _answer(cells: list[dict[str, Any]], left_out: list[str]) -> Answer:
         if (item := cell["retired"])
     ]
     text = "\n".join([format_table(header, rows), *errors, *retired, *left_out])
-    code = 1 if any(not cell["retired"] for cell in broken) else 0
+    code = 1 if not trusted or any(not cell["retired"] for cell in broken) else 0
     return Answer(code, {"cells": cells, "left_out": left_out}, text)
 
 

@@ -17,7 +17,7 @@ from knowngood.facts import contract_table
 from knowngood.facts.contract_harvest import harvest_contracts
 from knowngood.facts.harvest_run import harvest_facts
 from knowngood.failures.contract_files import find_stale_contracts, read_contract_table, rewrite_incident_ranges
-from knowngood.project.checkout import MATRIX_FILE, find_project
+from knowngood.project.checkout import MATRIX_FILE, find_project, read_matrix_text
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -67,8 +67,8 @@ def run(arguments: argparse.Namespace) -> Answer:
 
 
 def _read_floors(root: Path) -> Mapping[str, Version]:
-    text = (root / MATRIX_FILE).read_text(encoding="utf-8")
-    return {name: Version(floor) for name, floor in matrix.parse_floors(text, MATRIX_FILE).items()}
+    floors = matrix.parse_floors(read_matrix_text(root), MATRIX_FILE)
+    return {name: Version(floor) for name, floor in floors.items()}
 
 
 def _read_contracts(root: Path, names: Sequence[str]) -> dict[str, str]:

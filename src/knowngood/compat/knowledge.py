@@ -115,7 +115,7 @@ def _read_matrix_data(path: Path) -> dict[str, Any]:
     """Read matrix.yaml as plain data; for a defect, `knowngood.core.matrix` reads it again and raises `InputError`."""
     import yaml
 
-    text = path.read_text(encoding="utf-8")
+    text = checkout.read_matrix_text(path.parent)
     try:
         data = yaml.load(text, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))  # noqa: S506 - text and lists only
     except yaml.YAMLError:

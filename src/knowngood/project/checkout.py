@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from knowngood.core import local_files
-from knowngood.core.errors import InputError, InputProblem, UnknownError
+from knowngood.core.errors import InputError, InputProblem, UnknownError, UsageError
 
 if TYPE_CHECKING:
     from knowngood.core.matrix import Matrix, MatrixFacts
@@ -28,8 +28,7 @@ class Project:
         """matrix.yaml, checked against the facts. Raises `InputError` with every defect."""
         from knowngood.core import matrix
 
-        text = _decode_utf8((self.root / MATRIX_FILE).read_bytes())
-        return matrix.parse_matrix(text, MATRIX_FILE, load_matrix_facts())
+        return matrix.parse_matrix(read_matrix_text(self.root), MATRIX_FILE, load_matrix_facts())
 
     @cached_property
     def tree(self) -> LockTree:
@@ -52,6 +51,22 @@ class Project:
     def templates(self) -> Path:
         """The folder of Jinja templates."""
         return self.root / "templates"
+
+
+def read_matrix_text(root: Path) -> str:
+    """Return the text of a project's matrix.yaml.
+
+    Raises:
+        UsageError: the folder has none.
+        InputError: it is not UTF-8; the position is stated.
+    """
+    try:
+        return _decode_utf8((root / MATRIX_FILE).read_bytes())
+    except FileNotFoundError:
+        raise UsageError(
+            f"{root} has no {MATRIX_FILE}, which lists the GPUs and the cells; run this in a project that has one, "
+            "or restore the file"
+        ) from None
 
 
 def _decode_utf8(data: bytes) -> str:

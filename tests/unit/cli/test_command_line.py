@@ -24,6 +24,8 @@ from knowngood.core.errors import (
     redact_credentials,
 )
 from knowngood.engine import container_engine as engines
+from knowngood.evidence import run_evidence
+from knowngood.evidence.run_evidence import Evidence, RunPlace
 from knowngood.lock import cell_locking
 
 
@@ -254,6 +256,41 @@ def test_render_check_fails_when_evidence_is_left_out(call, home, lock_of):
     code, out, _ = call("render", "--check", "--json")
     assert code == 1
     assert "20261121T100000Z-cut.json: not readable as evidence" in out["left_out"][0]
+
+
+def test_cells_fails_when_evidence_is_forged(call, home, lock_of):
+    lock_of(FA4)
+    run = Evidence(
+        cell=FA4,
+        where=RunPlace.CONTAINER_CPU,
+        image="sha256:" + "1" * 64,
+        when="2026-11-21T10:00:00+00:00",
+        node={},
+        command=("test",),
+        report={
+            "verdict": {"ok": True, "domain": "none", "text": ""},
+            "suite_hash": "5" * 64,
+            "checks": [],
+            "environment": {},
+        },
+    )
+    path = run_evidence.store_evidence(run, home.evidence)
+    assert call("cells", FA4, "--json")[0] == 0
+    path.write_text(path.read_text().replace(RunPlace.CONTAINER_CPU, RunPlace.CONTAINER_GPU))
+    code, out, _ = call("cells", FA4, "--json")
+    assert (code, out["cells"][0]["errors"]) == (1, [])
+    assert "forged or damaged" in out["left_out"][0]
+    assert call("cells", FA0)[0] == 0
+
+
+@pytest.mark.parametrize("words", [["cells"], ["plan"], ["check", "torch==2.11.0"], ["harvest", "torch"]])
+def test_without_matrix_yaml_the_message_says_so(call, home, monkeypatch, words):
+    monkeypatch.setattr("knowngood.project.checkout.find_project", lambda: home)
+    monkeypatch.setattr(f"knowngood.cli.{words[0]}.find_project", lambda: home, raising=False)
+    (home.root / "matrix.yaml").unlink()
+    code, out, _ = call(*words, "--json")
+    assert (code, out["exit"]) == (2, 2)
+    assert out["error"].startswith(f"{home.root} has no matrix.yaml")
 
 
 def test_render_check_finds_orphans_and_render_removes_them(call, home, lock_of):
