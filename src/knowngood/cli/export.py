@@ -10,7 +10,7 @@ from knowngood.cli import shared_arguments
 from knowngood.cli.cell_judgement import split_broken_cells
 from knowngood.cli.main import Answer
 from knowngood.cli.progress import report_progress
-from knowngood.core.errors import UsageError
+from knowngood.core.errors import UsageError, strip_user_information
 from knowngood.core.local_files import write_atomically
 from knowngood.index.package_index import SimpleIndex
 from knowngood.lock import lock_exports, wheel_locations
@@ -61,8 +61,8 @@ def run(arguments: argparse.Namespace) -> Answer:
 
 
 def _urls(locked: CellLock) -> Mapping[str, str]:
-    """Return the address of each wheel of the lock, by its SHA-256."""
+    """Return the address of each wheel of the lock, by its SHA-256; an address contains no login of the index."""
     with report_progress(str(locked.cell)) as notify:
         notify(f"asking the index where {len(locked.distributions)} wheels are")
         files = wheel_locations.locate_wheels(locked.distributions, SimpleIndex())
-    return {sha256: file.url for sha256, file in files.items()}
+    return {sha256: strip_user_information(file.url) for sha256, file in files.items()}

@@ -11,10 +11,22 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+_URL_USER = re.compile(r"(?i)\b((?:https?|socks\w*|ftp)://)[^/\s\"'<>]*@")
+# `name:tag@sha256:...` names an image, it is no login.
+_PASSWORD = re.compile(r"(://|(?<![\w/@:.-]))[^\s/@:\"'<>`=]+:[^\s/:\"'<>`]+@(?!sha256:)(?=[\w\[])")
+
 
 def redact_credentials(text: str) -> str:
-    """Return `text` without the credentials in its URLs, so that errors and logs can show it."""
-    return re.sub(r"(?i)\b(https?|socks\w*|ftp)(://)[^/\s\"'<>]*@", r"\1\2***@", text)
+    """Return `text` without the credentials in its addresses, so that errors and logs can show it.
+
+    An address without a scheme, `alice:PASSWORD@host/x`, is recognized by its password.
+    """
+    return _PASSWORD.sub(r"\1***@", _URL_USER.sub(r"\1***@", text))
+
+
+def strip_user_information(address: str) -> str:
+    """Return one address, with or without a scheme, without the user and password before its host."""
+    return re.sub(r"^([A-Za-z][\w+.-]*://)?[^/]*@", lambda match: match[1] or "", address)
 
 
 class KnowngoodError(Exception):

@@ -49,6 +49,11 @@ class Repository:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Parse `HOST/PATH`; `UsageError` says what is wrong."""
+        if re.search(r"@(?!sha256:)", text):  # the text is not repeated: it may contain a password
+            raise UsageError(
+                "the name of a repository contains no user and no password; write it as "
+                "registry.example/team/knowngood, and log in with `docker login registry.example`"
+            )
         host, slash, path = text.partition("/")
         if not slash or not _HOST.fullmatch(host) or not ({".", ":"} & set(host) or host == "localhost"):
             raise UsageError(
@@ -75,9 +80,9 @@ class ImageReference:
     def parse(cls, text: str) -> Self:
         """Parse `HOST/PATH:TAG` or `HOST/PATH@DIGEST`; `UsageError` says what is wrong."""
         if "@" in text:
-            repository, _, name = text.partition("@")
-            if not DIGEST.fullmatch(name):
-                raise UsageError(f"{text!r}: what follows @ must be a digest, sha256:<64 hex digits>")
+            repository, _, name = text.rpartition("@")
+            if not DIGEST.fullmatch(name):  # what is before the @ may be a password
+                raise UsageError(f"'...@{name}': what follows @ must be a digest, sha256:<64 hex digits>")
         else:
             repository, _, name = text.rpartition(":")
             if not repository or "/" in name or not _TAG.fullmatch(name):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from knowngood import __version__
 from knowngood.base import base_image
-from knowngood.core.errors import KnowngoodError, MissingError, UsageError, redact_credentials
+from knowngood.core.errors import KnowngoodError, MissingError, UsageError, strip_user_information
 from knowngood.images import build_command, build_inputs, dockerfile, image_build
 from knowngood.lock.debian_lock import PackagesLock
 from knowngood.registry import attachments, licences, provenance
@@ -183,7 +183,7 @@ def read_git_source(root: Path) -> provenance.GitSource | None:
         return None
     changed = _git(root, "status", "--porcelain", "--", *_SHAPING_PATHS) or ""
     origin = _git(root, "config", "--get", "remote.origin.url")
-    remote = redact_credentials(origin) if origin and "://" in origin and not origin.startswith("file:") else None
+    remote = strip_user_information(origin) if origin and "://" in origin and not origin.startswith("file:") else None
     return provenance.GitSource(
         commit=commit, repository=remote, uncommitted=tuple(line[3:] for line in changed.splitlines())
     )

@@ -98,10 +98,52 @@ def test_no_error_shows_credentials(failing, call, scheme):
 
 
 @pytest.mark.parametrize(
-    "text", ["https://index.example/a@b", "me@b.example", "ssh://git@b.example", "a https://b c@d"]
+    "text",
+    [
+        "https://index.example/a@b",
+        "me@b.example",
+        "ssh://git@b.example",
+        "a https://b c@d",
+        f"knowngood:cell@sha256:{'1' * 64}",
+        f"localhost:5000/a/b:c@sha256:{'1' * 64}",
+    ],
 )
 def test_text_without_credentials_stays(text):
     assert redact_credentials(text) == text
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["publish", "--to", "alice:s3cr3t@registry.example/x"],
+        ["publish", "--to", "s3cr3t@registry.example/x"],
+        ["publish", "--to", "https://alice:s3cr3t@registry.example/x"],
+        ["publish", "--verify", "alice:s3cr3t@registry.example/x:a"],
+        ["publish", "--verify", "s3cr3t@registry.example/x:a"],
+        ["build-matrix", "--published", "alice:s3cr3t@registry.example/x"],
+        ["plan", "--published", "alice:s3cr3t@registry.example/x"],
+        ["export", FA4, "--format", "devcontainer", "--image", "alice:s3cr3t@registry.example/x:a"],
+        ["export", FA4, "--format", "pylock", "--output", "pylock.toml"],
+        ["cells", "--catalog", "http://alice:s3cr3t@127.0.0.1:9/catalog.json"],
+    ],
+)
+@pytest.mark.parametrize("as_json", [[], ["--json"]])
+def test_no_login_in_an_address_is_printed_or_written(capsys, home, lock_of, monkeypatch, *, words, as_json):
+    lock_of(FA4)
+    monkeypatch.setenv("KNOWNGOOD_REPOSITORY", "alice:s3cr3t@registry.example/x")
+    for name in ("PIP_INDEX_URL", "UV_DEFAULT_INDEX", "UV_EXTRA_INDEX_URL", "PIP_EXTRA_INDEX_URL"):
+        monkeypatch.setenv(name, "http://bob:s3cr3t@127.0.0.1:9/simple")
+    main.main([*words, *as_json])
+    assert "s3cr3t" not in "".join(capsys.readouterr())
+    assert not [path for path in home.root.rglob("*") if path.is_file() and b"s3cr3t" in path.read_bytes()]
+
+
+@pytest.mark.parametrize(
+    "text", ["alice:s3cr3t@host/x", "'alice:p@s3cr3t@host:5000/x'", "ssh://u:s3cr3t@host/x", "at alice:s3cr3t@[::1]/x"]
+)
+def test_a_password_before_a_host_is_found_without_a_scheme(text):
+    assert "s3cr3t" not in redact_credentials(text)
+    assert "***@" in redact_credentials(text)
 
 
 @pytest.mark.parametrize(

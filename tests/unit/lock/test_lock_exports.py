@@ -10,6 +10,7 @@ import subprocess
 import textwrap
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -193,3 +194,16 @@ def test_a_source_archive_of_a_lock_is_one_in_the_pylock(lock_of):
     )
     assert read["packages"][0]["sdist"]["url"] == "https://i.example/o"
     assert "wheels" not in read["packages"][0]
+
+
+def test_a_pylock_has_no_login_of_the_index(lock_of, monkeypatch, tmp_path):
+    locked = lock_of(FA4)
+    files = {
+        item.sha256: SimpleNamespace(url=f"http://bob:TOKEN@index.example/files/{item.file}")
+        for item in locked.distributions
+    }
+    monkeypatch.setattr("knowngood.lock.wheel_locations.locate_wheels", lambda *_: files)
+    path = tmp_path / "pylock.toml"
+    assert main.main(["export", FA4, "--format", "pylock", "--output", str(path)]) == 0
+    assert "TOKEN" not in path.read_text()
+    assert f"http://index.example/files/{locked.distributions[0].file}" in path.read_text()
