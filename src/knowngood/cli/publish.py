@@ -20,7 +20,7 @@ from knowngood.engine import container_engine
 from knowngood.images import pipeline
 from knowngood.images.pipeline import Pipeline
 from knowngood.lock import wheelhouse
-from knowngood.project.checkout import Project, find_project
+from knowngood.project.checkout import MATRIX_FILE, Project, find_project
 from knowngood.registry import attachments, image_release, publication, publication_check, release_proof
 from knowngood.registry.image_reference import ImageReference, Repository
 from knowngood.registry.registry_client import Registry
@@ -179,9 +179,13 @@ def _verify(arguments: argparse.Namespace) -> Answer:
     refused = ("select", "all", "dry_run", "no_aliases")
     shared_arguments.refuse_options(arguments, refused, "does nothing with --verify, which reads one image")
     reference = ImageReference.parse(arguments.verify)
+    project = find_project()
     with report_progress(str(reference)) as notify:
         check = publication_check.read_published_image(
-            Registry(reference.repository, insecure=arguments.insecure), reference, notify
+            Registry(reference.repository, insecure=arguments.insecure),
+            reference,
+            notify,
+            project if (project.root / MATRIX_FILE).is_file() else None,
         )
     return Answer(1 if check.problems else 0, check.document(), check.text())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -9,11 +10,14 @@ from typing import TYPE_CHECKING, Any
 from knowngood.core.errors import KnowngoodError
 from knowngood.core.notify import Notify
 from knowngood.images.dockerfile import LABEL_PREFIX
-from knowngood.registry import attachments, publication
+from knowngood.registry import attachments, image_release, publication
 from knowngood.registry.attachments import Attachment
 
 if TYPE_CHECKING:
+    from knowngood.core.image_record import ImageRecord
+    from knowngood.project.checkout import Project
     from knowngood.registry.image_reference import ImageReference
+    from knowngood.registry.manifests import RegistryManifest
     from knowngood.registry.registry_client import Registry
 
 
@@ -28,7 +32,9 @@ class PublishedImage:
     labels: Mapping[str, str]
     attached: tuple[Attachment, ...]
     problems: tuple[str, ...]
-    """Contradictions between the image and its documents; empty when there are none."""
+    """Contradictions between the image, its documents and the records here; empty when there are none."""
+    recorded: Mapping[str, str]
+    """Cell id -> digest in its record, for each cell that the image is said to be; empty without a record here."""
 
     def document(self) -> dict[str, Any]:
         """Return the document of `publish --verify --json`."""
@@ -41,6 +47,7 @@ class PublishedImage:
                 {"name": item.name, "type": item.media, "document": item.document()} for item in self.attached
             ],
             "problems": list(self.problems),
+            "recorded": dict(self.recorded),
         }
 
     def text(self) -> str:
@@ -50,11 +57,22 @@ class PublishedImage:
         lines += [f"  attached: {item.name} ({item.media})" for item in self.attached]
         tiers = [item.document() for item in self.attached if item.media == attachments.TIER_MEDIA_TYPE]
         lines += [f"  {item.get('tier')}: {item.get('meaning')}" for item in tiers]
+        lines += [f"  {_describe_record(cell, digest, self.digest)}" for cell, digest in self.recorded.items()]
+        lines += [] if self.recorded else ["  no record here to compare with"]
         return "\n".join([*lines, *(f"PROBLEM: {item}" for item in self.problems)])
 
 
-def read_published_image(registry: Registry, reference: ImageReference, notify: Notify) -> PublishedImage:
-    """Read a published image; `KnowngoodError` when something is missing or does not have its digest."""
+def _describe_record(cell: str, recorded: str, served: str) -> str:
+    return f"record of {cell}: {recorded}, {'the same' if recorded == served else 'ANOTHER image'}"
+
+
+def read_published_image(
+    registry: Registry, reference: ImageReference, notify: Notify, project: Project | None = None
+) -> PublishedImage:
+    """Read a published image, and compare it with the records of `project`.
+
+    Raises `KnowngoodError` when something is missing or does not have its digest.
+    """
     manifest = registry.manifest(reference.name)
     if manifest is None:
         raise KnowngoodError(f"there is no {reference}")
@@ -65,13 +83,45 @@ def read_published_image(registry: Registry, reference: ImageReference, notify: 
         notify(f"reading layer {number} of {len(layers)}, {layer.size / 1e6:,.1f} MB")
         registry.check(layer)
     attached = tuple(attachments.fetch_attachments(registry, digest))
+    records = load_claimed_records(project, reference.name, labels.get(LABEL_PREFIX + "cell", "")) if project else []
     return PublishedImage(
         name=str(reference),
         digest=digest,
         size=sum(blob.size for blob in (config, *layers)),
         labels=labels,
         attached=attached,
-        problems=tuple(find_contradictions(digest, labels, attached)),
+        problems=(
+            *find_contradictions(digest, labels, attached),
+            *(text for record in records if (text := compare_with_record(manifest, record))),
+        ),
+        recorded={record.cell: record.manifest.digest for record in records},
+    )
+
+
+def load_claimed_records(project: Project, name: str, label: str) -> list[ImageRecord]:
+    """Return the records of the cells that an image is said to be.
+
+    `label` is the cell in its configuration, which may be forged; `name` is its tag: an alias, or the tag of a lock.
+    """
+    cells = {str(cell): cell for cell in project.matrix.cells}
+    tag = re.sub(r"-r\d+$", "", name)
+    claimed = {label, project.matrix.aliases.get(name, "")}
+    claimed |= {text for text, cell in cells.items() if image_release.lock_tag(project, cell) == tag}
+    records = [project.tree.load_record(cells[text]) for text in sorted(claimed & cells.keys())]
+    return [record for record in records if record]
+
+
+def compare_with_record(manifest: RegistryManifest, record: ImageRecord) -> str | None:
+    """Return in which parts a served image is not the recorded one, or `None` when it is the same. Pure."""
+    digest = manifest.descriptor.digest
+    if digest == record.manifest.digest:
+        return None
+    config, *layers = manifest.blobs()
+    parts = ["the configuration"] if config.digest != record.config.digest else []
+    parts += ["layers"] if [layer.digest for layer in layers] != [layer.digest for layer in record.layers] else []
+    return (
+        f"the record of {record.cell} in this checkout is of {record.manifest.digest}, the registry serves {digest}: "
+        f"{' and '.join(parts) or 'the manifest'} differ"
     )
 
 

@@ -244,6 +244,11 @@ class Registry:
             if body is not None and not isinstance(body, bytes):
                 body.seek(0)
         _raise_for_status(response, f"{method} {self.repository} {place.partition('?')[0]}")
+        if method in ("GET", "HEAD") and place.startswith(("manifests/", "blobs/")) and _is_html(response):
+            response.close()
+            raise MissingError(
+                f"{self.repository.host} is not a registry: it answers HTML; check the name and the proxy"
+            )
         return response
 
     def _location(self, response: requests.Response) -> str:
@@ -255,6 +260,10 @@ class Registry:
 
 class _AbsentError(KnowngoodError):
     """The registry does not have what was requested."""
+
+
+def _is_html(response: requests.Response) -> bool:
+    return response.headers.get("Content-Type", "").partition(";")[0].strip().lower() == "text/html"
 
 
 def _raise_for_status(response: requests.Response, request: str) -> None:

@@ -160,7 +160,9 @@ def test_the_tier_is_attached_once_and_again_when_it_rises(proof_of):
 
 def test_verify_prints_the_tier_in_words(proof_of):
     attached = proof_of(run(10)).attachments()
-    image = publication_check.PublishedImage(name="x", digest=DIGEST, size=1, labels={}, attached=attached, problems=())
+    image = publication_check.PublishedImage(
+        name="x", digest=DIGEST, size=1, labels={}, attached=attached, problems=(), recorded={}
+    )
     assert "\n  trains-on-cpu: Unseen on a GPU: the suite trained" in image.text()
 
 
