@@ -93,9 +93,13 @@ class CatalogCell(_Model):
     errors: list[dict[str, Any]] = Field([], description="why the rules forbid it; it is neither built nor published")
     driver_minimum: str | None = Field(description="the oldest driver for its CUDA release, by NVIDIA's table")
     reference: str | None = Field(description="the reference of the image for `docker run`")
+    published: bool = Field(False, description="whether the reference is that of a registry")
+    tag: str | None = Field(None, description="the tag that `publish` gives the image; null without a lock")
+    compiled: list[str] = Field([], description="the wheels that are compiled for it and are on no index")
     image: CatalogImage | None
     attention: dict[str, CatalogAttention]
     evidence: str | None = Field(description="the run that `attention` comes from")
+    proof: CatalogRun | None = Field(None, description="that run, which may be older than those that are listed")
     runs: list[CatalogRun] = Field(description="the newest runs, the oldest of them first")
     retired: CatalogRetirement | None = Field(None, description="null: it is maintained")
     runs_seen: int | None = Field(None, description="how many runs there are, including those that are not listed")

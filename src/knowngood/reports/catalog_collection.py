@@ -96,6 +96,8 @@ def collect_catalog_cells(  # noqa: PLR0913, PLR0917
     for name, cell in (wanted | strays).items():
         standing, runs = standings.get(name, (CellStanding(), []))
         left_out += standing.left_out
+        lock = here.tree.load(cell) if name in wanted and name in locked else None
+        tag = immutable_tag(name, lock.digest) if lock else None
         glibc = matrix.bases[matrix.entry(cell).base].glibc if name in wanted else None
         answer = answer_about_cell(known.universe, cell, standing, locked=name in locked, glibc=glibc)
         document = {
@@ -107,10 +109,14 @@ def collect_catalog_cells(  # noqa: PLR0913, PLR0917
             "tier_text": describe_tier(answer.tier),
             "errors": [finding.document() for finding in answer.errors],
             "driver_minimum": known.universe.space.book.fact("torch", cell.torch, "driver_minimum"),
-            "reference": _image_reference(here, cell, repository) if name in wanted else None,
+            "reference": _image_reference(name, tag, repository) if name in wanted else None,
+            "published": repository is not None,
+            "tag": tag,
+            "compiled": [item.file for item in lock.distributions if item.made_here] if lock else [],
             "image": (images or {}).get(name),
             "attention": _attention(answer, standing, predictions),
             "evidence": standing.best,
+            "proof": standing.run and vars(standing.run),
             "runs": [vars(run) for run in runs],
             "retired": (retired := matrix.retired.get(name)) and retired.document(),
             "runs_seen": standing.count,
@@ -138,12 +144,11 @@ def _changed_reproduction_runs(folder: Path) -> Iterator[str]:
             yield printable_name(f"{path.relative_to(folder)}: {defect}")
 
 
-def _image_reference(here: Project, cell: Cell, repository: str | None) -> str | None:
+def _image_reference(name: str, tag: str | None, repository: str | None) -> str | None:
     """Return the reference by which the image is pulled; a local image has the cell's id as its tag."""
     if repository is None:
-        return f"knowngood:{cell}"
-    locked = here.tree.load(cell)
-    return f"{repository}:{immutable_tag(str(cell), locked.digest)}" if locked else None
+        return f"knowngood:{name}"
+    return f"{repository}:{tag}" if tag else None
 
 
 def _attention(answer: CellAnswer, standing: CellStanding, predictions: list[Prediction]) -> dict[str, dict[str, Any]]:

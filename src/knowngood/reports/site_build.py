@@ -18,6 +18,8 @@ from knowngood.core import local_files, worker_pool
 from knowngood.core.local_files import cache_folder, write_atomically
 from knowngood.evidence.cell_standing import CellStanding
 from knowngood.reports import catalog_collection, map_view, site_incidents, site_pages, site_questions, site_verdicts
+from knowngood.reports.run_commands import run_command_templates
+from knowngood.reports.site_cards import MARK_MEANINGS, SETTING_NAMES, UNBUILT_WORDS, CardTable, gpu_label
 
 if TYPE_CHECKING:
     from knowngood.compat.incident import Incident
@@ -54,38 +56,68 @@ def build_site(
     with computed_tables(known, cell_standings) as answers:
         # The pages are made here while the worker processes compute the tables.
         catalog = catalog_collection.collect_catalog(here, evidence, standings, incidents, known, repository)
-        files = site_pages.render_site(catalog, templates, site_incidents.render_incident_bodies(incidents), runs_at)
+        sections = known.universe.gpus.sections
+        labels = {sm: gpu_label(cards) for sm, (_, cards) in sections.items()}
+        bodies = site_incidents.render_incident_bodies(incidents)
+        files = site_pages.render_site(catalog, templates, bodies, runs_at, labels)
         matrix_map = build_matrix_map(known.universe, known.published.cells, cell_standings)
         files["map.html"] = site_pages.render_map_page(catalog, templates, map_view.map_page_data(matrix_map))
         files["data/signatures.js"] = render_page_script("signatures", site_incidents.browser_signatures(incidents))
-        files["data/find.js"] = render_page_script("find", _find_page_data(known, catalog))
+        files["data/find.js"] = render_page_script("find", _find_page_data(known, catalog, labels, runs_at))
+        cells = [cell for cell in catalog.cells if cell.in_matrix]
         for gpu, table in answers():
-            files[f"data/{gpu}.js"] = render_page_script(gpu, table)
+            cards = CardTable().document((cell for cell in cells if cell.axes["gpu"] == gpu), cells_of_answers(table))
+            files[f"data/{gpu}.js"] = render_page_script(gpu, table | cards)
     return BuiltSite(files=files, catalog=catalog)
 
 
-def _find_page_data(known: knowledge.CompatKnowledge, catalog: Catalog) -> dict[str, Any]:
-    """Return the choices of the form on the first page, and what the page shows of each cell."""
+def cells_of_answers(table: Mapping[str, Any]) -> list[str]:
+    """Return the ids of the cells that the answers in a GPU's table name."""
+    return list(dict.fromkeys(choice["id"] for answer in table["answers"] for choice in answer.get("cells", [])))
+
+
+def _find_page_data(
+    known: knowledge.CompatKnowledge, catalog: Catalog, labels: Mapping[str, str], runs_at: str | None
+) -> dict[str, Any]:
+    """Return the choices of the form on the first page, and the texts that cards of all GPUs have in common."""
     gpus = known.universe.gpus
+    cells = [cell for cell in catalog.cells if cell.in_matrix and not cell.retired]
+    covered = {cell.axes["gpu"] for cell in cells}
+    first = next((cell for cell in cells if "default" in cell.aliases), cells[0] if cells else None)
+    releases = {".".join(cell.axes["transformers"].split(".")[:2]) for cell in cells}
     return {
-        "gpus": [{"sm": sm, "family": gpus.family(sm), "cards": list(gpus.sections[sm][1])} for sm in gpus.names],
         "gpu_names": gpus.name_table.matching_data(),
-        "attention": list(ATTENTION),
+        "gpus": [
+            {
+                "sm": sm,
+                "family": gpus.family(sm),
+                "label": labels[sm],
+                "cards": list(gpus.sections[sm][1]),
+                "covered": sm in covered,
+            }
+            for sm in reversed(gpus.names)
+        ],
+        "start": first.axes["gpu"] if first else gpus.names[0],
+        "attention": [[setting, SETTING_NAMES[setting]] for setting in ATTENTION],
         "frameworks": site_verdicts.list_frameworks(known.published),
+        "releases": [release for release in site_verdicts.list_minor_releases(known.universe) if release in releases][
+            :6
+        ],
         "drivers": site_verdicts.list_drivers(known.universe),
         "minimum": site_verdicts.list_minimum_drivers(known.universe),
-        "cells": {
-            cell.id: {
-                "tier": cell.tier,
-                "reference": cell.reference,
-                "driver": cell.driver_minimum,
-                "transformers": cell.axes["transformers"],
-                "framework": cell.axes.get("framework", ""),
-            }
-            for cell in catalog.cells
-            if cell.in_matrix
-        },
+        "commands": run_command_templates(),
+        "unbuilt": UNBUILT_WORDS,
+        "marks": {mark: [site_pages.STATE_GLYPHS[mark], text] for mark, text in site_pages.STATE_MEANINGS.items()},
+        "explanations": dict(MARK_MEANINGS),
+        "titles": {incident.id: incident.title for incident in catalog.incidents if incident.id in _shown(catalog)},
+        "runs": runs_at,
     }
+
+
+def _shown(catalog: Catalog) -> set[str]:
+    """Return the incidents that checks of cells show."""
+    settings = (item for cell in catalog.cells for item in cell.attention.values())
+    return {defect.incident for item in settings for defect in item.defects if defect.incident}
 
 
 @contextmanager

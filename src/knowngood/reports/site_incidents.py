@@ -36,7 +36,7 @@ def render_incident_bodies(known: Sequence[Incident]) -> dict[str, Markup]:
 
 
 def _render_html(reader: MarkdownIt, text: str) -> Markup:
-    parts = reader.parse(_PAGE_HEADER.sub("", text))
+    parts = reader.parse(link_sources(_PAGE_HEADER.sub("", text)))
     for block in parts:
         for part in block.children or ():
             if part.type == "link_open":
@@ -44,6 +44,16 @@ def _render_html(reader: MarkdownIt, text: str) -> Markup:
     html = str(reader.renderer.render(parts, reader.options, {}))
     html = html.replace("<table>", f"{_WIDE_TABLE}<table>").replace("</table>", "</table></div>")
     return Markup(html)  # noqa: S704 - escaped by the reader
+
+
+_SOURCES = "## How we know"
+_THREAD = re.compile(r"^- ([\w.-]+/[\w.-]+)#(\d+)$", re.MULTILINE)
+
+
+def link_sources(text: str) -> str:
+    """Make the sources of an incident that are threads on GitHub (`owner/name#1`) links in the Markdown of its page."""
+    before, title, sources = text.partition(_SOURCES)
+    return before + title + _THREAD.sub(r"- [\1#\2](https://github.com/\1/issues/\2)", sources)
 
 
 def _relink(attributes: dict[str, str | int | float]) -> None:

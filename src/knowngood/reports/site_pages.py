@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from knowngood.compat.cell_answer import explain_tier
 from knowngood.compat.universe import ATTENTION
 from knowngood.evidence.run_evidence import Tier
 from knowngood.reports import catalog as catalogs
+from knowngood.reports.site_cards import MARK_MEANINGS, SETTING_NAMES, CellCard
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -51,29 +53,52 @@ TIER_MEANINGS = {
     Tier.NONE: "not locked",
 }
 """Each tier in two or three words; `cell_answer.describe_tier` has the sentence."""
+TIER_TEXTS = {
+    Tier.TRAINS_ON_GPU: "its image was seen training on the GPU that it is for, with each setting's own kernels",
+    Tier.TRAINS_ON_CPU: "its image was seen training on a CPU; no run of it had the GPU that it is for",
+    Tier.BUILT: "an image was built and the tests ran in it, but none saw it training",
+    Tier.RESOLVED: "its packages are pinned by hash; nobody has built it",
+    Tier.NONE: "nothing is recorded of an image; runs in other environments are shown all the same",
+}
+"""Each tier in a sentence for people who have not read the documentation."""
 FIRST_PAGE_CELLS = 40
 """The most cells for which the first page shows the matrix itself."""
 
 
 def render_site(
-    catalog: Catalog, templates: Path, incidents: Mapping[str, str], runs_at: str | None = None
+    catalog: Catalog,
+    templates: Path,
+    incidents: Mapping[str, str],
+    runs_at: str | None = None,
+    gpus: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """Return the text of every file of the site that follows from the catalog, by its name.
 
-    `incidents` has the body of each incident's page as HTML, `runs_at` is the URL of the folder of evidence.
+    `incidents` has the body of each incident's page as HTML, `runs_at` is the URL of the folder of evidence, `gpus` has
+    the name of each architecture in people's words.
     """
     environment = site_templates(templates)
+    cards = {
+        cell.id: CellCard(cell=cell, gpu=(gpus or {}).get(cell.axes["gpu"], cell.axes["gpu"])) for cell in catalog.cells
+    }
     environment.globals.update(
+        cards=cards,
+        names=SETTING_NAMES,
+        explanations=MARK_MEANINGS,
+        titles={incident.id: incident.title for incident in catalog.incidents},
         glyphs=STATE_GLYPHS,
         meanings=STATE_MEANINGS,
         tiers=TIER_MEANINGS,
         explain_tier=explain_tier,
+        tier_texts=TIER_TEXTS,
         settings=list(ATTENTION),
         greatest=greatest_figures,
         runs_at=runs_at,
     )
     matrix_pages = split_matrix(catalog.cells)
-    matrix = {"figures": _bar_scale(catalog), "sheet": None, "sheets": [], "left": [], "cells": catalog.cells}
+    matrix: dict[str, Any] = {"sheet": None, "sheets": [], "left": [], "cells": catalog.cells, "figures": []}
+    if not matrix_pages:
+        matrix["figures"] = compare_figures(catalog.cells)
     pages: dict[str, tuple[str, dict[str, Any]]] = {
         "index.html": ("index.html.j2", {"small": len(catalog.cells) <= FIRST_PAGE_CELLS}),
         "matrix.html": ("matrix.html.j2", matrix | {"sheets": matrix_pages, "left": catalog.left_out}),
@@ -83,7 +108,8 @@ def render_site(
         "incidents/index.html": ("incidents.html.j2", {"kinds": _incidents_by_kind(catalog)}),
     }
     for part in matrix_pages:
-        pages[f"matrix/{part.name}.html"] = "matrix.html.j2", matrix | {"sheet": part, "cells": part.cells}
+        more = {"sheet": part, "cells": part.cells, "figures": compare_figures(part.cells)}
+        pages[f"matrix/{part.name}.html"] = "matrix.html.j2", matrix | more
     files = {name: _render_page(environment, name, template, catalog, more) for name, (template, more) in pages.items()}
     for cell in catalog.cells:
         name = f"cells/{cell.id}.html"
@@ -131,22 +157,44 @@ def site_templates(templates: Path) -> Environment:
     return environment
 
 
-def _bar_scale(catalog: Catalog) -> dict[str, float]:
-    """Return the greatest figures of all cells, which have the longest bars."""
-    every = [item for cell in catalog.cells for item in cell.attention.values() if item.step_ms]
-    return {
-        "ms": max((item.step_ms or 0 for item in every), default=1),
-        "bytes": max((item.peak_bytes or 0 for item in every), default=1),
+@dataclass(frozen=True, kw_only=True)
+class FigureTable:
+    """A figure of many cells, to compare their attention settings."""
+
+    title: str
+    kind: str
+    """The class of its bars: `time` or `memory`."""
+    settings: Sequence[str]
+    """The settings that any of the cells has a figure for."""
+    rows: Sequence[tuple[CatalogCell, Mapping[str, float]]]
+
+    @property
+    def most(self) -> float:
+        """The figure that has a full bar: three times the median; a few settings need far more than all others."""
+        return 3 * median(value for _, values in self.rows for value in values.values())
+
+
+def compare_figures(cells: Sequence[CatalogCell]) -> list[FigureTable]:
+    """Return the time and the memory of a step for all settings of all cells; nothing when no cell has figures."""
+    kinds: dict[str, tuple[str, Callable[[catalogs.CatalogAttention], float | None]]] = {
+        "time": ("Time of a step, in milliseconds", lambda item: item.step_ms),
+        "memory": ("Peak memory of a step, in GB", lambda item: item.peak_bytes and item.peak_bytes / 1e9),
     }
+    tables = []
+    for kind, (title, figure) in kinds.items():
+        rows = [(cell, {name: it for name, item in cell.attention.items() if (it := figure(item))}) for cell in cells]
+        rows = [(cell, values) for cell, values in rows if values]
+        settings = [name for name in ATTENTION if any(name in values for _, values in rows)]
+        tables.append(FigureTable(title=title, kind=kind, settings=settings, rows=rows))
+    return [table for table in tables if table.rows]
 
 
 def greatest_figures(cell: CatalogCell) -> dict[str, float]:
-    """Return the greatest figures of a cell, which have the longest bars, and how many settings have figures."""
+    """Return the greatest figures of a cell, which have the longest bars."""
     every = [item for item in cell.attention.values() if item.step_ms]
     return {
         "ms": max((item.step_ms or 0 for item in every), default=1),
         "bytes": max((item.peak_bytes or 0 for item in every), default=1),
-        "rows": len(every),
     }
 
 

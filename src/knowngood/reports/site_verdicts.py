@@ -18,7 +18,7 @@ from knowngood.core.cell import Cell
 from knowngood.reports.site_questions import GpuAnswers, GpuCells, SiteQuestion, is_of_release
 
 if TYPE_CHECKING:
-    from knowngood.compat.pick_answer import PickAnswer
+    from knowngood.compat.pick_answer import DemandClash, PickAnswer
 
 NO_FRAMEWORK = ""
 
@@ -49,6 +49,19 @@ def list_minimum_drivers(universe: Universe) -> dict[str, str]:
     book = universe.space.book
     minimum = {version: book.fact(DRIVERS, version, "minimum") for version in book.versions(DRIVERS)}
     return {version.replace(".", ""): str(driver) for version, driver in minimum.items() if driver}
+
+
+_COSTS = ("attn", "transformers", "driver", "gpu")
+"""What a demand is about, the cheapest to change first: a word in a script, a package, a machine, another machine."""
+
+
+def change_cost(clash: DemandClash) -> int:
+    """Return how much the way out of a conflict changes, to begin with the least; without a way out it comes last."""
+    if clash.relax is None:
+        return len(_COSTS) + 1
+    (name,) = clash.relax["change"]
+    # Any other name is that of a framework, which is a package too.
+    return _COSTS.index(name if name in _COSTS else "transformers")
 
 
 @dataclass(kw_only=True)
@@ -148,9 +161,10 @@ class GpuAnswerTable:
                 {
                     "demand": clash.demand,
                     "rules": [self._text(str(rule["because"])) for rule in clash.rules],
+                    "sources": sorted({self._text(source) for rule in clash.rules for source in rule["source"]}),
                     "relax": clash.relax,
                 }
-                for clash in answer.conflict
+                for clash in sorted(answer.conflict, key=change_cost)
             ]
         key = repr(document)
         if key not in self._answers:

@@ -1,205 +1,281 @@
 "use strict";
-/* Looks answers up; what fits and what does not was decided by `knowngood pick` when the site was made. */
+/* The first page: choices whose answer is always a command. The answers were computed by `knowngood pick`. */
 (() => {
   const known = globalThis.knowngood.find;
-  const field = (id) => document.getElementById(id);
-  const answer = field("answer");
-  const waiting = new Map();
+  const { read, write, findGpu, nameGpu, isOlder, driverOf, load, look } = globalThis.knowngood.question;
+  const { element, card } = globalThis.knowngood.card;
+  const names = Object.fromEntries(known.attention);
+  const form = document.getElementById("find");
+  const answer = document.getElementById("answer");
+  let question = read(location.search);
 
-  function element(name, text, attributes = {}) {
-    const made = document.createElement(name);
-    if (text) made.textContent = text;
-    for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-    return made;
+  function choices(name, options) {
+    return options.map(([value, text, small]) =>
+      element("label", "", { class: "choice" }, [
+        element("input", "", { type: "radio", name, value }),
+        element("span", text, {}, small ? [element("small", small)] : []),
+      ]));
   }
 
-  function option(list, value, text) {
-    list.append(element("option", text, { value }));
+  function group(title, name, options, rest = []) {
+    return element("fieldset", "", { id: `choose-${name}` }, [
+      element("legend", title),
+      element("div", "", { class: "choices" }, [...choices(name, options), ...rest]),
+    ]);
   }
 
-  /* One GPU, or a sentence that says why there is none. */
-  function gpuOf(text) {
-    if (!text.trim()) return { why: "Say which GPU." };
-    const match = globalThis.knowngood.matchGpuName(known.gpu_names, text);
-    const gpus = known.gpus.filter((gpu) => match.capabilities.includes(gpu.sm));
-    if (match.kind === "known" && gpus.length === 1) return gpus[0];
-    const list = gpus.map((gpu) => `${gpu.sm} (${gpu.cards.slice(0, 3).join(", ")})`).join("; ");
-    const why = {
-      known: `"${text.trim()}" is more than one architecture; say which: ${list}.`,
-      ambiguous: `There are several cards of that name; say which: ${match.cards.join(", ")}.`,
-      architecture: `There is no ${match.capabilities[0]} in the matrix.`,
-      "other-maker": `${match.maker} is not covered: all facts are about NVIDIA's CUDA.`,
-      instance: "That looks like the name of a cloud instance; name its card, as nvidia-smi -L prints it there.",
-      unknown: `There is no GPU "${text.trim()}" in the matrix.`,
+  /* Choices that few people need; they open by themselves when one of them is chosen. */
+  function more(title, name, options) {
+    return element("details", "", {}, [
+      element("summary", title),
+      element("div", "", { class: "choices" }, choices(name, options)),
+    ]);
+  }
+
+  const kernel = (setting) => setting.startsWith("sdpa-");
+
+  function build() {
+    const card = (gpu) => [gpu.sm, gpu.label, `${gpu.family} ${gpu.sm}`];
+    const cards = known.gpus.flatMap((gpu) => gpu.cards.map((name) =>
+      element("option", `${name} (${gpu.sm}, ${gpu.family})`, { value: name })));
+    const frameworks = known.frameworks.map((pin) => [pin, pin.replace("==", " ") || "none"]);
+    form.append(
+      group("Your card", "gpu", known.gpus.filter((gpu) => gpu.covered).map(card), [
+        more("others", "gpu", known.gpus.filter((gpu) => !gpu.covered).map(card)),
+        element("label", "or its name ", { class: "typed" }, [
+          element("input", "", { id: "gpu", list: "cards", autocomplete: "off", placeholder: "as nvidia-smi prints it" }),
+        ]),
+        element("datalist", "", { id: "cards" }, cards),
+      ]),
+      group("Attention", "attn", [["", "any"], ...known.attention.filter(([setting]) => !kernel(setting))], [
+        more("SDPA by kernel", "attn", known.attention.filter(([setting]) => kernel(setting))),
+      ]),
+      group("Framework", "framework", frameworks),
+      group("transformers", "transformers", [["", "any"], ...known.releases.map((release) => [release, release])], [
+        element("label", "", { class: "typed" }, [
+          element("span", "another release", { class: "hidden" }),
+          element("select", "", { id: "transformers" }),
+        ]),
+      ]),
+      element("fieldset", "", { id: "choose-driver" }, [
+        element("legend", "Driver"),
+        element("label", "", { class: "typed" }, [
+          element("span", "Oldest driver of your machines", { class: "hidden" }),
+          element("input", "", { id: "driver", inputmode: "decimal", autocomplete: "off", placeholder: "any, or 580.65.06" }),
+        ]),
+      ]),
+    );
+    form.hidden = false;
+  }
+
+  /* Show the question in the form. */
+  function fill(gpu, table) {
+    const check = (name, value) => {
+      for (const input of form.querySelectorAll(`input[name="${name}"]`)) {
+        input.checked = input.value === value;
+        const hidden = input.closest("details");
+        if (input.checked && hidden) hidden.open = true;
+      }
     };
-    return { why: why[match.kind] };
+    const releases = table ? table.transformers[question.framework] : known.releases;
+    check("gpu", gpu.sm);
+    check("attn", question.attn);
+    check("framework", question.framework);
+    check("transformers", question.transformers);
+    const typed = document.getElementById("gpu");
+    const driver = document.getElementById("driver");
+    if (document.activeElement !== typed) typed.value = question.gpu.startsWith("sm_") ? "" : question.gpu;
+    if (document.activeElement !== driver) driver.value = question.driver;
+    const list = document.getElementById("transformers");
+    list.replaceChildren(element("option", "another", { value: "" }), ...releases.map((release) => element("option", release, { value: release })));
+    list.value = known.releases.includes(question.transformers) ? "" : question.transformers;
+    if (table) mark(table);
   }
 
-  function older(one, two) {
-    const [a, b] = [one, two].map((text) => text.split(".").map(Number));
-    for (let place = 0; place < Math.max(a.length, b.length); place++) {
-      if ((a[place] || 0) !== (b[place] || 0)) return (a[place] || 0) < (b[place] || 0);
+  /* Strike the choices for which nothing fits, with all others as they are; they can still be asked about. */
+  function mark(table) {
+    for (const name of ["attn", "framework", "transformers"]) {
+      for (const input of form.querySelectorAll(`input[name="${name}"]`)) {
+        const other = { ...question, [name]: input.value };
+        const missing = name === "transformers" && input.value && !table.transformers[question.framework].includes(input.value);
+        if (name === "framework" && !table.transformers[input.value].includes(other.transformers)) other.transformers = "";
+        const fits = !missing && look(table, other)?.cells;
+        input.parentElement.classList.toggle("nothing", !fits);
+        input.parentElement.title = fits ? "" : "nothing fits";
+      }
     }
-    return false;
   }
 
-  /* A script, because a page opened as a file may read nothing else. */
-  function table(gpu) {
-    if (!waiting.has(gpu)) {
-      waiting.set(gpu, new Promise((done, failed) => {
-        const script = element("script", "", { src: `data/${gpu}.js` });
-        script.onload = () => done(globalThis.knowngood[gpu]);
-        script.onerror = () => failed(new Error(`data/${gpu}.js could not be read`));
-        document.head.append(script);
-      }));
+  const label = (gpu) => nameGpu(gpu, question.gpu);
+
+  /* The question that a way out of a conflict leads to; `null` when the form cannot ask it. */
+  function relaxed(change) {
+    const [[name, value]] = Object.entries(change);
+    if (["attn", "gpu", "driver"].includes(name)) return { ...question, [name]: value };
+    if (name === "transformers") return { ...question, transformers: value.split(".").slice(0, 2).join(".") };
+    const pin = `${name}==${value}`;
+    return known.frameworks.includes(pin) ? { ...question, framework: pin } : null;
+  }
+
+  function describe(change) {
+    const [[name, value]] = Object.entries(change);
+    if (name === "attn") return `Take ${names[value]} (${value})`;
+    if (name === "gpu") return `Take another card: ${known.gpus.find((gpu) => gpu.sm === value)?.label || value}`;
+    if (name === "driver") return `Install driver ${value} or newer`;
+    return `Take ${name} ${value}`;
+  }
+
+  /* A demand of a conflict in the words of the form. */
+  function demand(clash) {
+    const [, name, value] = clash.demand.match(/^(\w+)=(\S+)$/) || [];
+    if (name === "attn") return names[value];
+    if (name === "gpu") return known.gpus.find((gpu) => gpu.sm === value)?.label || clash.demand;
+    return clash.demand;
+  }
+
+  /* A source that is a thread on GitHub, or an address, is a link. */
+  function source(text) {
+    const thread = text.match(/^([\w.-]+\/[\w.-]+)#(\d+)$/);
+    const href = thread ? `https://github.com/${thread[1]}/issues/${thread[2]}` : /^https?:\/\/\S+$/.test(text) ? text : "";
+    return href ? element("a", text, { href }) : element("span", text);
+  }
+
+  function conflict(clashes, table) {
+    const ways = clashes.filter((clash) => clash.relax);
+    const steps = element("ul", "", { class: "ways" });
+    for (const { relax } of ways) {
+      const next = relaxed(relax.change);
+      const item = element("li");
+      if (next) {
+        const button = element("button", describe(relax.change), { type: "button" });
+        button.addEventListener("click", () => go(next));
+        item.append(button);
+      } else {
+        item.append(describe(relax.change));
+      }
+      item.append(" ", element("span", relax.cell, { class: "id" }));
+      steps.append(item);
     }
-    return waiting.get(gpu);
-  }
-
-  function cell(found, table, first) {
-    const part = element("div");
-    const told = known.cells[found.id];
-    const built = told && told.tier !== "none" && told.tier !== "resolved";
-    part.append(element(first ? "h2" : "h3", found.id));
-    const state = told ? `in the matrix: ${told.tier}` : "valid by facts and rules, nobody built it";
-    const line = element("p", `${state}; ${needs(found.id)}. `);
-    if (told) line.append(element("a", "What was seen", { href: `cells/${found.id}.html` }));
-    part.append(line);
-    if (built && told.reference) {
-      const command = `docker run --rm -it --gpus all --volume "$PWD:/work" --workdir /work ${told.reference}`;
-      part.append(element("pre", command));
-      const copy = element("button", "Copy", { type: "button" });
-      copy.addEventListener("click", () => navigator.clipboard.writeText(command).then(() => { copy.textContent = "Copied"; }));
-      part.append(copy);
-    } else if (first) {
-      part.append(element("pre", told ? `knowngood build ${found.id}` : "knowngood pick " + asked()));
-    }
-    const extras = Object.entries(found.extras || {}).map(([name, version]) => `${name} ${version}`);
-    if (extras.length) part.append(element("p", `With ${extras.join(", ")}.`));
-    for (const text of found.findings) part.append(element("p", `Note: ${table.texts[text]}`));
-    return part;
-  }
-
-  /* A CUDA release's least driver, as facts have it. */
-  function needs(id) {
-    const least = known.minimum[(id.match(/-cu(\d+)-/) || [])[1]];
-    if (!least) return "its least driver is not known";
-    return `driver ${least} or newer` + (driver() && older(driver(), least) ? `, newer than yours (${driver()})` : "");
-  }
-
-  function asked() {
-    const words = [`--gpu ${gpuOf(field("gpu").value).sm}`];
-    if (field("attention").value) words.push(`--attn ${field("attention").value}`);
-    if (driver()) words.push(`--driver ${driver()}`);
-    if (field("transformers").value) words.push(`'transformers==${field("transformers").value}.*'`);
-    if (field("framework").value) words.push(field("framework").value);
-    return words.join(" ");
-  }
-
-  const driver = () => (field("driver").value.match(/^\s*(\d+(?:\.\d+){0,3})\s*$/) || [])[1];
-
-  function clash(found, table) {
-    const item = element("li", found.demand);
-    const reasons = element("ul");
-    for (const text of found.rules) reasons.append(element("li", table.texts[text]));
-    if (found.relax) {
-      const change = Object.entries(found.relax.change).map(([name, version]) => `${name} ${version}`).join(", ");
-      reasons.append(element("li", `The nearest that works: ${change} (${found.relax.cell}; ${needs(found.relax.cell)})`));
-    }
-    item.append(reasons);
-    return item;
+    const reasons = element("ul", "", {}, clashes.map((clash) => {
+      const sources = clash.sources.map((text) => element("li", "", {}, [source(table.texts[text])]));
+      return element("li", "", {}, [
+        `${demand(clash)}: ${clash.rules.map((text) => table.texts[text]).join("; ")}`,
+        element("details", "", {}, [element("summary", "Where this stands"), element("ul", "", {}, sources)]),
+      ]);
+    }));
+    return element("article", "", { class: "card" }, [
+      element("h2", "Nothing fits all of this"),
+      element("p", clashes.map(demand).join(" with "), { class: "badge refused" }),
+      ...(ways.length ? [element("p", "The nearest that works; what changes least comes first:"), steps] : []),
+      element("h3", "Why"),
+      reasons,
+    ]);
   }
 
   /* Why a cell of the matrix is not among the answers. */
   function against(other, table) {
-    const told = known.cells[other.id];
-    const [release, pin, setting] = ["transformers", "framework", "attention"].map((id) => field(id).value);
+    const values = Object.fromEntries(table.cells[other.id].contents);
+    const [wanted, version] = question.framework.split("==");
+    const common = ["torch", "transformers", "flash-attn", "CUDA", "triton", "Python"];
+    const own = table.cells[other.id].contents.find(([name]) => !common.includes(name));
     const reasons = [];
-    if (release && !`${told.transformers}.`.startsWith(`${release}.`)) reasons.push(`it has transformers ${told.transformers}`);
-    if (told.framework !== pin.replace("==", "")) reasons.push(told.framework ? `it is made for ${told.framework}` : `it has no ${pin}`);
-    for (const text of other.attn[setting] || []) reasons.push(table.texts[text]);
-    const counts = driver() && known.drivers.find((one) => !older(driver(), one));
+    if (question.transformers && !`${values.transformers}.`.startsWith(`${question.transformers}.`)) reasons.push(`it has transformers ${values.transformers}`);
+    if ((own || []).join("==") !== question.framework) reasons.push(own ? `it is made for ${own.join(" ")}` : `it has no ${wanted} ${version}`);
+    for (const text of other.attn[question.attn] || []) reasons.push(table.texts[text]);
+    const driver = driverOf(question.driver);
+    const counts = driver && known.drivers.find((one) => !isOlder(driver, one));
     for (const text of other.driver[counts] || []) reasons.push(table.texts[text]);
     return reasons.length ? reasons : ["it fits too; those above are better proven, or stand first in the matrix"];
   }
 
-  function others(found, table) {
-    const shown = new Set((found.cells || []).map((one) => one.id));
+  function others(cells, table) {
+    const shown = new Set(cells.map((one) => one.id));
     const left = table.others.filter((other) => !shown.has(other.id));
     if (!left.length) return [];
-    const part = element("details");
-    const list = element("ul");
-    for (const other of left) {
-      const item = element("li");
-      item.append(element("a", other.id, { href: `cells/${other.id}.html` }), `: ${against(other, table).join("; ")}`);
-      list.append(item);
-    }
-    part.append(element("summary", `Why not the other ${left.length} of this GPU in the matrix`), list);
-    return [part];
+    const list = element("ul", "", {}, left.map((other) =>
+      element("li", "", {}, [element("a", other.id, { href: `cells/${other.id}.html` }), `: ${against(other, table).join("; ")}`])));
+    return [element("details", "", { id: "others" }, [
+      element("summary", `Why not the ${left.length > 1 ? `${left.length} others` : "other one"} of this GPU in the matrix`),
+      list,
+    ])];
   }
 
-  function show(table) {
-    const release = field("transformers").value;
-    const framework = field("framework").value;
-    const row = table.rows[framework][field("attention").value];
-    const ladder = (place) => table.ladders[row[place]];
-    const down = (steps) => (driver() ? steps.find(([least]) => !older(driver(), least)) : steps[0]);
+  function results(cells, table, gpu) {
+    const [first, ...rest] = cells.map((choice) => card(choice, table, question, label(gpu)));
+    if (!rest.length) return [first];
+    const list = rest.map((made, place) => {
+      const words = element("summary", "", {}, [
+        element("span", made.querySelector("h2").textContent, { class: "title" }),
+        element("span", made.querySelector(".badge").textContent, { class: made.querySelector(".badge").className }),
+        element("span", cells[place + 1].id, { class: "id" }),
+      ]);
+      made.querySelector("h2").remove();
+      return element("details", "", { class: "alternative" }, [words, made]);
+    });
+    return [first, element("h2", "These fit too", { class: "also" }), ...list];
+  }
+
+  function show(table, gpu) {
+    const found = look(table, question);
     const parts = [];
-    let step = down(ladder(release ? table.transformers[framework].indexOf(release) + 1 : 0));
-    if (!step && release && (step = down(ladder(0)))) {
-      parts.push(element("p", `For a driver as old as ${driver()} this page knows no answer for transformers ${release} alone; this one is for any transformers.`));
-    }
-    if (!step) {
-      parts.push(element("p", `The driver ${driver()} is older than any that these packages' CUDA runs with (${known.drivers.at(-1)}).`));
+    if (!found) {
+      parts.push(element("p", `The driver ${driverOf(question.driver)} is older than any that these packages' CUDA runs with (${known.drivers.at(-1)}).`));
     } else {
-      const found = table.answers[step[1]];
-      (found.cells || []).forEach((one, place) => parts.push(cell(one, table, place === 0)));
-      if (found.conflict) {
-        parts.push(element("h2", "Nothing fits; these demands collide"));
-        const list = element("ul");
-        for (const one of found.conflict) list.append(clash(one, table));
-        parts.push(list);
+      if (found.wide) {
+        parts.push(element("p", `For a driver as old as ${driverOf(question.driver)} this page knows no answer for transformers ${question.transformers} alone; this one is for any transformers.`));
       }
-      if (driver() && !found.conflict) parts.push(element("p", `Holds for drivers from ${step[0]}.`));
-      if (found.cells && found.cells.length > 1) parts.push(element("p", "Best first; the others fit too."));
-      parts.push(...others(found, table));
+      if (found.cells) parts.push(...results(found.cells, table, gpu));
+      if (found.conflict) {
+        parts.push(conflict(found.conflict, table));
+        const next = found.conflict.map((clash) => clash.relax && relaxed(clash.relax.change)).find((it) => it && it.gpu === question.gpu);
+        const [best] = (next && look(table, next)?.cells) || [];
+        if (best) parts.push(card(best, table, next, label(gpu)));
+      }
+      parts.push(...others(found.cells || [], table));
     }
     answer.replaceChildren(...parts);
   }
 
-  function releases(table) {
-    const list = field("transformers");
-    const before = list.value;
-    list.replaceChildren();
-    option(list, "", "any");
-    for (const release of table.transformers[field("framework").value]) option(list, release, release);
-    list.value = before;
-    if (list.value !== before) list.value = "";
-  }
-
   async function update() {
-    const gpu = gpuOf(field("gpu").value);
-    if (gpu.why) {
-      answer.replaceChildren(element("p", gpu.why));
-      return;
-    }
-    if (field("driver").value.trim() && !driver()) {
-      answer.replaceChildren(element("p", "A driver is written like 580.65.06."));
+    const asked = question;
+    const gpu = question.gpu ? findGpu(question.gpu) : known.gpus.find((it) => it.sm === known.start);
+    if (gpu.why || (question.driver.trim() && !driverOf(question.driver))) {
+      fill(gpu);
+      answer.replaceChildren(element("p", gpu.why || "A driver is written like 580.65.06."));
       return;
     }
     try {
-      const found = await table(gpu.sm);
-      releases(found);
-      show(found);
+      const table = await load(gpu.sm);
+      if (asked !== question) return;
+      if (question.transformers && !table.transformers[question.framework].includes(question.transformers)) question = { ...question, transformers: "" };
+      fill(gpu, table);
+      show(table, gpu);
     } catch (error) {
       answer.replaceChildren(element("p", String(error.message || error)));
     }
   }
 
-  for (const gpu of known.gpus) for (const card of gpu.cards) option(field("cards"), card, `${card} (${gpu.sm}, ${gpu.family})`);
-  for (const setting of known.attention) option(field("attention"), setting, setting);
-  for (const framework of known.frameworks) if (framework) option(field("framework"), framework, framework);
-  field("find").addEventListener("submit", (event) => event.preventDefault());
-  field("find").addEventListener("input", update);
-  if (field("gpu").value) update();
+  /* Ask another question. A choice is a step that Back undoes; while a word is typed the address only follows. */
+  function go(next, step = true) {
+    question = next;
+    history[step ? "pushState" : "replaceState"](null, "", write(question));
+    return update();
+  }
+
+  function changed({ target }) {
+    if (target.id === "gpu") return go({ ...question, gpu: target.value }, false);
+    if (target.id === "driver") return go({ ...question, driver: target.value }, false);
+    if (target.id === "transformers") return go({ ...question, transformers: target.value });
+    if (target.name === "gpu") document.getElementById("gpu").value = "";
+    return go({ ...question, [target.name]: target.value });
+  }
+
+  build();
+  form.addEventListener("submit", (event) => event.preventDefault());
+  form.addEventListener("input", changed);
+  addEventListener("popstate", () => {
+    question = read(location.search);
+    update();
+  });
+  update();
 })();

@@ -14,6 +14,7 @@ from knowngood.cli.main import main
 from knowngood.compat import knowledge
 from knowngood.compat.pick_answer import pick_cells
 from knowngood.compat.query import Query
+from knowngood.compat.universe import ATTENTION
 from knowngood.core import local_files
 from knowngood.core.errors import UsageError
 from knowngood.evidence import observed_run, run_evidence, sealed_files
@@ -392,13 +393,14 @@ def spelled(table, answer):
         (item["demand"], [table["texts"][number] for number in item["rules"]], item["relax"])
         for item in answer.get("conflict", [])
     ]
-    return cells, clashes
+    return cells, sorted(clashes, key=lambda clash: clash[0])
 
 
 def said(picked):
     """The same of what `pick` said."""
     cells = [(str(it.cell), dict(it.extras), [finding.because for finding in it.findings]) for it in picked.choices]
-    return cells, [(it.demand, [rule["because"] for rule in it.rules], it.relax) for it in picked.conflict]
+    clashes = [(it.demand, [rule["because"] for rule in it.rules], it.relax) for it in picked.conflict]
+    return cells, sorted(clashes, key=lambda clash: clash[0])
 
 
 @pytest.mark.parametrize("gpu", ["sm_70", "sm_90"])
@@ -427,6 +429,22 @@ def test_the_verdicts_are_those_of_pick(known, gpu):
                         assert spelled(told, told["answers"][steps[0]]) == said(found), question
                         compared += 1
     assert compared > 90
+
+
+def test_every_card_setting_and_framework_has_the_answer_of_pick(known):
+    universe, published = known.universe, known.published
+    compared = 0
+    for gpu in universe.gpus.names:
+        cells = site_questions.GpuCells(
+            cells=published.cells, locked=published.locked, gpu=gpu, known_standings=published.standings
+        )
+        answers = site_questions.GpuAnswers(universe=universe, published=cells)
+        for setting in ["", *ATTENTION]:
+            for pin in site_verdicts.list_frameworks(published):
+                question = site_questions.SiteQuestion(setting, "", pin)
+                assert said(answers.answer(question)) == said(pick_cells(universe, question.request(gpu), published))
+                compared += 1
+    assert compared == len(universe.gpus.names) * 11 * len(site_verdicts.list_frameworks(published))
 
 
 def test_the_page_can_ask_about_every_setting(known):

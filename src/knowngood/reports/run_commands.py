@@ -1,0 +1,136 @@
+"""The commands with which people get and run an image of a cell, for each tool that they may have. Pure.
+
+They are the ways of docs/pulling.md, docs/cluster.md and docs/kubernetes.md. An image that is not published is built
+first. The same templates are filled in here for the pages and by the script of the first page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+EXAMPLE_REPOSITORY = "registry.example/team/knowngood"
+
+
+class ImageOrigin(StrEnum):
+    """Where the image of a cell comes from, which decides the commands."""
+
+    PUBLISHED = "published"
+    """A registry has it."""
+    BUILT_HERE = "built-here"
+    """It is built on the user's machine; every wheel is on the index."""
+    COMPILED_HERE = "compiled-here"
+    """It is built on the user's machine, and some of its wheels are compiled there."""
+    UNLOCKED = "unlocked"
+    """It is in the matrix and has no lock yet."""
+    ABSENT = "absent"
+    """It is not in the matrix."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunCommand:
+    """How one tool runs an image; `{id}`, `{image}`, `{tag}` and the other names in braces stand for the cell's."""
+
+    tool: str
+    note: str
+    text: str
+
+
+_WORK = '--ipc host --volume "$PWD:/work" --workdir /work --volume knowngood:/cache \\\n    {image} python train.py'
+_APPTAINER = 'apptainer run --nv --bind "$PWD:/work" --pwd /work knowngood.sif train.py'
+_BUILT_FIRST = "Not published: the first line builds and tests it, in a checkout of this project. No GPU is needed."
+_NOT_IN_MATRIX = (
+    "The rules allow it, and nobody has built it. In a checkout of this project, the first line adds it to the matrix; "
+    "the second builds it and tests it."
+)
+_COMPILED = "One of its wheels is on no index: it is compiled into a folder first."
+_JOB = """\
+kubectl create -f - <<'END'
+apiVersion: batch/v1
+kind: Job
+metadata: {generateName: train-}
+spec:
+  backoffLimit: 0
+  template:
+    spec:
+      restartPolicy: Never
+      nodeSelector: {nvidia.com/gpu.compute.major: "{major}", nvidia.com/gpu.compute.minor: "{minor}"}
+      containers:
+        - name: train
+          image: {pulled}
+          command: [python, -c, "import torch; print(torch.cuda.get_device_name())"]
+          resources: {limits: {nvidia.com/gpu: 1}}
+END"""
+
+
+def list_run_commands(origin: ImageOrigin) -> list[RunCommand]:
+    """Return the commands of every tool, the most common tool first."""
+    if origin is ImageOrigin.ABSENT:
+        return [_command("build", _NOT_IN_MATRIX, "knowngood add {id}", "nox -s build-matrix -- --compile {id}")]
+    published, compiled = origin is ImageOrigin.PUBLISHED, origin is ImageOrigin.COMPILED_HERE
+    first = [] if published else [f"nox -s build-matrix -- {'--compile ' if compiled else ''}{{id}}"]
+    built = "" if published else _BUILT_FIRST
+    definition = "knowngood export {id} --format apptainer -o knowngood.def"
+    wheels = ["knowngood compile {id} --wheelhouse ."] if compiled else []
+    wheels = ["knowngood lock {id}"] if origin is ImageOrigin.UNLOCKED else wheels
+    links = " --find-links ." if compiled else ""
+    push = [] if published else [*first, f"knowngood publish {{id}} --to {EXAMPLE_REPOSITORY}"]
+    apptainer = [definition + " --image {image}"] if published else [*wheels, definition]
+    return [
+        _command("docker", built, *first, f"docker run --rm --gpus all {_WORK}"),
+        _command(
+            "podman",
+            f"{built} The GPU comes by CDI, which `nvidia-ctk cdi generate` describes. This project has not run it.",
+            *first,
+            *([] if published else ["docker save {image} | podman load"]),
+            f"podman run --rm --device nvidia.com/gpu=all --security-opt label=disable --userns keep-id {_WORK}",
+        ),
+        _command(
+            "Apptainer",
+            _COMPILED if compiled else "Build the file where there is network access; then no root is needed.",
+            *apptainer,
+            "apptainer build knowngood.sif knowngood.def",
+            _APPTAINER,
+        ),
+        _command(
+            "Slurm",
+            "With the file that the tab Apptainer makes, on storage that the nodes share.",
+            "sbatch --gres=gpu:1 --cpus-per-task=8 <<'END'",
+            "#!/bin/sh",
+            f"srun {_APPTAINER}",
+            "END",
+        ),
+        _command(
+            "Kubernetes",
+            "The cluster needs NVIDIA's device plugin and GPU feature discovery."
+            + ("" if published else " Put your own registry in place of registry.example."),
+            *push,
+            _JOB.replace("{pulled}", "{image}" if published else f"{EXAMPLE_REPOSITORY}:{{tag}}"),
+        ),
+        _command(
+            "requirements",
+            f"Without containers: the same Python packages, by hash.{' ' + _COMPILED if compiled else ''}",
+            *wheels,
+            "knowngood export {id} --format requirements -o requirements.txt",
+            "uv venv --python {python}",
+            f"uv pip install --no-deps --require-hashes{links} -r requirements.txt",
+        ),
+    ]
+
+
+def _command(tool: str, note: str, *lines: str) -> RunCommand:
+    return RunCommand(tool=tool, note=note.strip(), text="\n".join(lines))
+
+
+def run_command_templates() -> dict[str, list[dict[str, Any]]]:
+    """Return the commands of every origin as plain data, for the script of the first page."""
+    return {str(origin): [asdict(command) for command in list_run_commands(origin)] for origin in ImageOrigin}
+
+
+def fill_run_command(text: str, values: Mapping[str, str]) -> str:
+    """Return a command with the values of a cell; braces that enclose no such name stay."""
+    for name, value in values.items():
+        text = text.replace(f"{{{name}}}", value)
+    return text
