@@ -109,7 +109,7 @@ def test_every_setting_and_every_state_has_words():
     assert set(site_pages.STATE_MEANINGS) == set(site_pages.STATE_GLYPHS)
 
 
-@pytest.mark.parametrize("origin", [origin for origin in ImageOrigin if origin is not ImageOrigin.ABSENT])
+@pytest.mark.parametrize("origin", list(ImageOrigin))
 def test_the_commands_of_this_program_in_a_card_are_accepted(origin, capsys):
     """Each option exists: the parser takes the words, whether or not the cell is there."""
     lines = [line for command in list_run_commands(origin) for line in command.text.splitlines()]
