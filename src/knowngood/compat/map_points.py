@@ -13,6 +13,7 @@ from functools import cached_property
 
 from knowngood.compat.box_search import BoxSearch
 from knowngood.compat.conflicts import DemandProblem, find_minimal_rules
+from knowngood.compat.query_placement import FOREIGN_HOST
 from knowngood.compat.suggestions import stated_condition_boxes
 from knowngood.compat.universe import ATTENTION, CELL_PACKAGES, Universe
 from knowngood.compat.value_domain import iterate_bits
@@ -46,8 +47,12 @@ def list_map_values(universe: Universe) -> dict[str, tuple[str, ...]]:
 
 
 def judge_points(universe: Universe, values: Mapping[str, Sequence[str]]) -> Iterator[tuple[MapPoint, tuple[str, ...]]]:
-    """Yield every point of these values with the ids of the rules that exclude it; a possible point has none."""
+    """Yield every point of these values with the ids of the rules that exclude it; a possible point has none.
+
+    A GPU whose hosts all have a CPU of Arm is excluded as a whole, because the images are x86-64.
+    """
     index = universe.index
+    foreign = {gpu for gpu in values["gpu"] if universe.gpus.has_only_arm_hosts([gpu])}
     tables = [
         [
             (value, index.domains[name].index[value], ~index.outside[name][index.domains[name].index[value]])
@@ -61,11 +66,12 @@ def judge_points(universe: Universe, values: Mapping[str, Sequence[str]]) -> Ite
         among = judge.among & attn_mask
         for gpu, gpu_place, gpu_mask in gpus:
             of_gpu = among & gpu_mask
+            hosts = (FOREIGN_HOST,) if gpu in foreign else ()
             for torch, torch_place, torch_mask in torches:
                 of_torch = of_gpu & torch_mask
                 for transformers, place, mask in releases:
                     reasons = judge.reasons(of_torch & mask, (gpu_place, torch_place, place, attn_place))
-                    yield (gpu, torch, transformers, setting), reasons
+                    yield (gpu, torch, transformers, setting), (*hosts, *reasons)
 
 
 @dataclass(frozen=True, kw_only=True)

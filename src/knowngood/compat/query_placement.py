@@ -17,6 +17,9 @@ from knowngood.compat.value_domain import ValueDomain, version_matches
 from knowngood.core.gpus import UncoveredGpuError
 from knowngood.core.nearest_versions import find_nearest_versions
 
+FOREIGN_HOST = "host:aarch64"
+"""The id of the finding about GPUs whose hosts run no x86-64 image."""
+
 
 @dataclass(kw_only=True)
 class QueryPlacement:
@@ -102,13 +105,12 @@ def _place_gpu(placement: QueryPlacement, text: str, names: list[str] | None) ->
         return
     index = universe.index.domains["gpu"].index
     placement.demand(f"gpu={text}", "gpu", sum(1 << index[name] for name in names or meant))
-    cards = {card for name in meant for card in universe.gpus.sections[name][1]}
-    if universe.gpus.host_architecture(text) == "aarch64" or universe.gpus.aarch64.issuperset(cards):
+    if universe.gpus.host_architecture(text) == "aarch64" or universe.gpus.has_only_arm_hosts(meant):
         because = (
             f"the host of {text} has a CPU of Arm (aarch64), and all images are x86-64 until there are others: none "
             "runs there; the facts are about the wheels for x86-64 too"
         )
-        placement.foreign_host = fact_finding("host:aarch64", "error", {"gpu": text}, because, ["matrix.yaml"])
+        placement.foreign_host = fact_finding(FOREIGN_HOST, "error", {"gpu": text}, because, ["matrix.yaml"])
 
 
 def _apply_partial_rules(placement: QueryPlacement, query: Query) -> None:

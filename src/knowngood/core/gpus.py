@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -85,6 +85,11 @@ class GpuCatalog:
         if not cards:
             return None
         return "aarch64" if self.aarch64.issuperset(cards) else "x86_64"
+
+    def has_only_arm_hosts(self, capabilities: Iterable[str]) -> bool:
+        """Return whether all cards of these architectures stand beside a CPU of Arm."""
+        cards = {card for name in capabilities for card in self.sections[name][1]}
+        return self.aarch64.issuperset(cards)
 
     def _nearest_sm(self, sm: str) -> str:
         wanted = int(sm.removeprefix("sm_"))
