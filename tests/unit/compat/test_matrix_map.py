@@ -15,6 +15,7 @@ from knowngood.compat.matrix_cells import PublishedCells
 from knowngood.compat.matrix_map import STATE_LETTERS, PointState, build_matrix_map
 from knowngood.compat.pick_answer import pick_cells
 from knowngood.compat.query import Query, parse_requirement
+from knowngood.compat.query_placement import FOREIGN_HOST
 from knowngood.core.cell import Cell, parse_cell
 from knowngood.core.pair_coverage import list_value_pairs
 from knowngood.evidence.cell_standing import CellStanding
