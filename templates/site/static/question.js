@@ -52,13 +52,19 @@
 
   const driverOf = (text) => (text.match(/^\s*(\d+(?:\.\d+){0,3})\s*$/) || [])[1];
 
+  /* A table is JSON, compressed by gzip and written in base64. */
+  function unpack(text) {
+    const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+    return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).json();
+  }
+
   /* A script, because a page opened as a file may read nothing else. */
   function load(gpu) {
     if (!waiting.has(gpu)) {
       waiting.set(gpu, new Promise((done, failed) => {
         const script = document.createElement("script");
         script.src = `data/${gpu}.js`;
-        script.onload = () => done(globalThis.knowngood[gpu]);
+        script.onload = () => done(unpack(globalThis.knowngood[gpu]));
         script.onerror = () => failed(new Error(`data/${gpu}.js could not be read`));
         document.head.append(script);
       }));

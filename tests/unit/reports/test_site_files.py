@@ -1,5 +1,7 @@
 """The site: what it says is what the program says; nothing hostile acts; nothing half is left behind."""
 
+import base64
+import gzip
 import json
 import re
 import shutil
@@ -480,3 +482,10 @@ def test_cells_reads_a_catalog(tmp_path, capsys):
     assert main(["cells", "--json", "--catalog", str(tmp_path), "default"]) == 0
     (found,) = json.loads(capsys.readouterr().out)["cells"]
     assert (found["id"], found["tier"], found["attention"]) == (CELL, "trains-on-gpu", {"sdpa": "pass"})
+
+
+def test_a_table_is_unpacked_to_what_it_was():
+    table = {"gpu": "sm_90", "texts": [HOSTILE, "é"]}
+    packed = site_build.compress_table(table)
+    assert json.loads(gzip.decompress(base64.b64decode(packed))) == table
+    assert site_build.compress_table(table) == packed
