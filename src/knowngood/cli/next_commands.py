@@ -11,18 +11,17 @@ from typing import TYPE_CHECKING
 
 from knowngood.cli.main import Answer
 from knowngood.compat.check_answer import CheckAnswer, CheckVerdict
-from knowngood.compat.pick_answer import CellChoice, PickAnswer, pick_cells
 from knowngood.compat.query import VERSION_AXES, PackageSpec, Query
 from knowngood.core.cell import Cell, parse_cell, parse_framework
 from knowngood.core.errors import UsageError
 from knowngood.core.formatting import format_bytes
-from knowngood.core.image_record import IMAGE_RECORD_FILE, parse_image_record
 from knowngood.project.checkout import find_project
 from knowngood.registry.image_reference import Repository, immutable_tag
 
 if TYPE_CHECKING:
     from knowngood.compat.knowledge import CompatKnowledge
     from knowngood.compat.matrix_cells import PublishedCells
+    from knowngood.compat.pick_answer import CellChoice, PickAnswer
 
 _LIST_CELLS = "knowngood cells"
 
@@ -53,6 +52,8 @@ def command_to_get_cell(cell: Cell) -> NextCommand:
     Raises:
         UsageError: KNOWNGOOD_REPOSITORY is not the name of a repository.
     """
+    from knowngood.core.image_record import IMAGE_RECORD_FILE, parse_image_record
+
     folder = find_project().root / "docker" / "cells" / str(cell)
     record = folder / IMAGE_RECORD_FILE
     size = parse_image_record(record.read_text(encoding="utf-8"), str(record)).size if record.is_file() else None
@@ -148,6 +149,8 @@ def _command_after_check(known: CompatKnowledge, request: Query, result: CheckAn
         return harvest
     pinned = {package.name for package in covered if package.version}
     if result.verdict is CheckVerdict.COMPATIBLE and request.gpu and {"torch", "transformers"} <= pinned:
+        from knowngood.compat.pick_answer import pick_cells
+
         return command_after_pick(
             pick_cells(known.for_query(request), request, known.published, count=1), request, known
         )
