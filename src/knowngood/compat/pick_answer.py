@@ -179,6 +179,11 @@ def pick_problem(placement: QueryPlacement, query: Query, published: PublishedCe
     base = dict(universe.selectable)
     for name in ("torch", "transformers", "triton"):
         base[name] &= index.domains[name].some
+    base["gpu"] = sum(
+        1 << place
+        for place, name in enumerate(index.domains["gpu"].values)
+        if not universe.gpus.has_only_arm_hosts([name])  # no image runs there
+    )
     for demand in placement.demands:
         # A pre-release or a withdrawn release may be chosen when the query names it.
         if demand.variable in base and demand.mask & base[demand.variable] == 0:

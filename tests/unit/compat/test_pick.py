@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from knowngood.cli.main import main
@@ -167,6 +167,7 @@ def demands_of(query: dict[str, Any]) -> list[str]:
 
 
 @given(requests())
+@example({"packages": {}, "gpu": "sm_89", "driver": "470.10"})  # sm_87 is near, and its hosts are of Arm
 @settings(deadline=None, max_examples=60)
 def test_a_relaxation_opens_a_solution(query: dict[str, Any]):
     picked = pick_cells(KNOWN.universe, query_from_document(query), KNOWN.published)
