@@ -148,7 +148,7 @@ def pick_cells(universe: Universe, query: Query, published: PublishedCells, *, c
             state = setting_state(universe, choice.cell, query.attn, standing)
             if choice.published and not state.trains:
                 left_out[name] = f"{query.attn}: {state.text}: {state.reason}"
-        if choice.extras or name not in left_out:
+        if not _is_cell_of_matrix(choice, published) and (choice.extras or name not in left_out):
             choices.setdefault(name, replace(choice, setting=state))
         if len(choices) == count:
             break
@@ -160,6 +160,16 @@ def pick_cells(universe: Universe, query: Query, published: PublishedCells, *, c
         unknown=placement.unknown or bool(placement.uncovered),
         uncovered=placement.uncovered,
         left_out=left_out,
+    )
+
+
+def _is_cell_of_matrix(choice: CellChoice, published: PublishedCells) -> bool:
+    """Whether a choice that is not from matrix.yaml is, with one of its packages as the framework, a cell of it."""
+    frameworks = (f"{name}{version}" for name, version in choice.extras.items())
+    return not choice.published and any(
+        cell.framework == framework and replace(cell, framework=choice.cell.framework) == choice.cell
+        for framework in frameworks
+        for cell in published.cells
     )
 
 
