@@ -7,7 +7,7 @@ site and its catalog. Pure.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -228,18 +228,8 @@ def _predicted_refusal(universe: Universe, cell: Cell, setting: str) -> Finding 
 
 
 def _state_on_gpu(observation: SettingObservation) -> SettingState:
-    kind = {
-        "pass": SettingStateKind.SEEN_ON_GPU,
-        "refused": SettingStateKind.REFUSED,
-        "fail": SettingStateKind.WRONG,
-    }.get(observation.outcome, SettingStateKind.NOT_RUN)
-    return SettingState(
-        kind=kind,
-        trains=kind is SettingStateKind.SEEN_ON_GPU,
-        reason=observation.message,
-        limits=observation.limits,
-        defects=observation.defects,
-    )
+    state = _observed_state(observation, trained=SettingStateKind.SEEN_ON_GPU)
+    return replace(state, kind=SettingStateKind.REFUSED) if observation.outcome == "refused" else state
 
 
 def _state_on_cpu(observation: SettingObservation) -> SettingState:
@@ -248,13 +238,16 @@ def _state_on_cpu(observation: SettingObservation) -> SettingState:
         return SettingState(
             kind=SettingStateKind.PREDICTED, trains=True, reason="no rule forbids it; a CPU cannot try it"
         )
-    kind = {
-        "pass": SettingStateKind.SEEN_ON_CPU,
-        "fail": SettingStateKind.WRONG,
-    }.get(observation.outcome, SettingStateKind.NOT_RUN)
+    return _observed_state(observation, trained=SettingStateKind.SEEN_ON_CPU)
+
+
+def _observed_state(observation: SettingObservation, *, trained: SettingStateKind) -> SettingState:
+    """Return the state that a run shows; `trained` is the kind for a setting that trained in it."""
+    kinds = {"pass": trained, "fail": SettingStateKind.WRONG}
     return SettingState(
-        kind=kind,
-        trains=kind is SettingStateKind.SEEN_ON_CPU,
+        kind=kinds.get(observation.outcome, SettingStateKind.NOT_RUN),
+        trains=observation.outcome == "pass",
         reason=observation.message,
+        limits=observation.limits,
         defects=observation.defects,
     )

@@ -21,7 +21,7 @@ class Waiver:
     """A finding that matrix.yaml waives for one cell."""
 
     finding: str
-    """The id of the finding."""
+    """The id of the finding of `check` that is waived, such as `requires:openrlhf:flash-attn`."""
     values: Mapping[str, str]
     """The cell's value of each axis and package, `none` for a package that it does not have."""
     on: str
