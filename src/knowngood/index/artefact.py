@@ -46,6 +46,12 @@ class PublishedFile:
     version: Version
     yanked: bool
     """Whether the index marks it as withdrawn (PEP 592)."""
+    requires_python: str = ""
+    """The Requires-Python that the index lists; empty when it lists none."""
+    uploaded: str = ""
+    """The day of its upload, `2024-07-08`; empty when the index states none."""
+    metadata_sha256: str | None = None
+    """The hash of its metadata file, which the index offers beside it (PEP 658); `None` when it offers none."""
 
     @property
     def is_wheel(self) -> bool:

@@ -6,6 +6,7 @@ The index is the one that the settings of uv or pip on this host name; no host i
 from __future__ import annotations
 
 import re
+from http import HTTPStatus
 from typing import TYPE_CHECKING, TypeVar
 
 import requests
@@ -17,8 +18,11 @@ from packaging.utils import (
 )
 from pypi_simple import (
     PYPI_SIMPLE_ENDPOINT,
+    DistributionPackage,
     NoSuchProjectError,
+    ProjectPage,
     PyPISimple,
+    RepositoryPage,
     UnparsableFilenameError,
     UnsupportedContentTypeError,
     UnsupportedRepoVersionError,
@@ -53,8 +57,8 @@ _PAGE_ERRORS = (
 class SimpleIndex:
     """A package index that speaks the simple repository API (PEP 503, 691)."""
 
-    def __init__(self, endpoint: str | None = None) -> None:
-        self.session = open_http_session()
+    def __init__(self, endpoint: str | None = None, *, connections: int = _CONNECTIONS) -> None:
+        self.session = open_http_session(connections=connections)
         self._client = PyPISimple(endpoint or configured_index(), session=self.session)
 
     def files(self, project: str) -> tuple[PublishedFile, ...]:
@@ -63,7 +67,7 @@ class SimpleIndex:
 
     def _files(self, project: str) -> Iterator[PublishedFile]:
         try:
-            page = call_with_retries(lambda: self._client.get_project_page(project, timeout=_TIMEOUT))
+            packages = call_with_retries(lambda: self._fetch_page(project))
         except NoSuchProjectError:
             raise UnreadableError(f"the registry has no project {project} (404)") from None
         except requests.HTTPError as error:
@@ -76,9 +80,9 @@ class SimpleIndex:
             ) from None
         except _PAGE_ERRORS as error:
             raise UnreadableError(f"the registry's page of {project} does not parse: {type(error).__name__}") from None
-        if not page.packages:
+        if not packages:
             raise UnreadableError(f"the registry's page of {project} lists no file", again=True)
-        for package in page.packages:
+        for package, uploaded in packages:
             version = file_version(package.filename)
             if version is not None:
                 yield PublishedFile(
@@ -87,7 +91,31 @@ class SimpleIndex:
                     sha256=(package.digests or {}).get("sha256", ""),
                     version=version,
                     yanked=package.is_yanked,
+                    requires_python=package.requires_python or "",
+                    uploaded=uploaded[:10],
+                    metadata_sha256=(package.metadata_digests or {}).get("sha256", "")
+                    if package.has_metadata
+                    else None,
                 )
+
+    def _fetch_page(self, project: str) -> list[tuple[DistributionPackage, str]]:
+        """Return the files of a project, each with its time of upload.
+
+        `get_project_page` of the client drops that time when the page is HTML.
+        """
+        address = self._client.get_project_url(project)
+        response = self.session.get(address, timeout=_TIMEOUT, headers={"Accept": self._client.accept})
+        if response.status_code == HTTPStatus.NOT_FOUND:
+            raise NoSuchProjectError(project, address)
+        response.raise_for_status()
+        if "html" not in response.headers.get("content-type", "text/html"):
+            page = ProjectPage.from_response(response, project)
+            return [(file, file.upload_time.isoformat() if file.upload_time else "") for file in page.packages]
+        links = RepositoryPage.from_html(response.content, response.url).links
+        return [
+            (DistributionPackage.from_link(link, project), link.get_str_attrib("data-upload-time") or "")
+            for link in links
+        ]
 
 
 def file_version(name: str) -> Version | None:
@@ -107,14 +135,14 @@ def configured_index() -> str:
     return re.sub(r"^[A-Za-z0-9._-]+=", "", url)  # uv allows NAME=URL
 
 
-def open_http_session(url: str = "") -> requests.Session:
-    """Open a session of few connections with the CA certificates of this host's settings.
+def open_http_session(url: str = "", *, connections: int = _CONNECTIONS) -> requests.Session:
+    """Open a session of that many connections with the CA certificates of this host's settings.
 
     With `url`, the session also has the credentials that an index of the same server was configured with.
     """
     settings = index_settings.read_index_settings()
     session = requests.Session()
-    adapter = HTTPAdapter(pool_connections=_CONNECTIONS, pool_maxsize=_CONNECTIONS)
+    adapter = HTTPAdapter(pool_connections=connections, pool_maxsize=connections)
     session.mount("https://", adapter)
     session.mount("http://", adapter)
     if "ca" in settings.files:

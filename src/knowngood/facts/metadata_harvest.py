@@ -1,0 +1,133 @@
+"""The harvest of metadata: reads the releases that are new, many at a time, and replaces each package's file.
+
+A package's file is written when the package is done, so a harvest that is killed continues with the packages that are
+left. The yank state, the wheels and the days of upload come from the index's page each time.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from packaging.utils import canonicalize_name
+
+from knowngood.core.local_files import write_atomically
+from knowngood.facts.harvest_run import HarvestReport, group_by_release
+from knowngood.facts.metadata_file import render_package_metadata
+from knowngood.facts.metadata_reading import choose_metadata_file, describe_release, read_release_metadata
+from knowngood.facts.package_metadata import SUFFIX, ReleaseMetadata, parse_package_metadata
+from knowngood.index.artefact import PackageIndex, UnansweredError, UnreadableError
+from knowngood.index.package_index import SimpleIndex
+from knowngood.index.remote_metadata import fetch_metadata_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from knowngood.core.notify import Notify
+    from knowngood.facts.fact_reader import IndexedRelease
+
+_PACKAGES = 4  # whose pages are read at once
+_CONNECTIONS = 16  # on which releases are read
+
+
+def harvest_metadata(
+    packages: Sequence[str],
+    *,
+    folder: Path,
+    notify: Notify,
+    refresh: bool = False,
+    index: PackageIndex | None = None,
+) -> HarvestReport:
+    """Read the releases of these packages that `folder` does not know yet, and replace the packages' files.
+
+    `refresh` reads the known releases too. A release that could not be reached is left out of the file, and so is read
+    the next time; one whose metadata is broken is kept with the source `none`.
+
+    Raises:
+        InputError: a file in `folder` is damaged; it is not overwritten.
+    """
+    index = index or SimpleIndex(connections=_CONNECTIONS)
+    report = HarvestReport()
+    with ThreadPoolExecutor(_CONNECTIONS) as readers, ThreadPoolExecutor(_PACKAGES) as pages:
+        harvest = _MetadataHarvest(index=index, folder=folder, refresh=refresh, readers=readers)
+        names = list(dict.fromkeys(canonicalize_name(name) for name in packages))
+        for part in pages.map(harvest.harvest_package, names):
+            _join_reports(report, part, notify)
+    return report
+
+
+def _join_reports(report: HarvestReport, part: HarvestReport, notify: Notify) -> None:
+    report.new += part.new
+    report.unchanged += part.unchanged
+    report.unknown |= part.unknown
+    report.failed |= part.failed
+    report.unanswered |= part.unanswered
+    for name, reason in part.failed.items():
+        notify(f"{name}: {reason}")
+    if part.new:
+        package = part.new[0].partition(" ")[0]
+        notify(f"{package}: {len(part.new)} releases read, {part.unchanged} known before")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _MetadataHarvest:
+    """What the packages of one harvest share."""
+
+    index: PackageIndex
+    folder: Path
+    refresh: bool
+    readers: Executor
+
+    def harvest_package(self, name: str) -> HarvestReport:
+        """Read one package and write its file."""
+        report = HarvestReport()
+        path = self.folder / f"{name}{SUFFIX}"
+        known: Mapping[str, ReleaseMetadata] = {}
+        if path.exists():
+            known = parse_package_metadata(path.read_text(encoding="utf-8"), str(path)).releases
+        try:
+            listed = group_by_release(name, self.index.files(name))
+        except UnreadableError as error:
+            report.failed[name] = str(error)
+            report.unanswered = isinstance(error, UnansweredError)
+            return report
+        wanted = [release for release in listed if not release.version.is_devrelease]
+        due = [release for release in wanted if self.refresh or _is_due(known.get(str(release.version)), release)]
+        readings = self.readers.map(self._read_release, due)
+        kept = {version: known[version] for version in known}  # also what the index lists no more
+        for release in wanted:
+            if (version := str(release.version)) in kept:
+                kept[version] = describe_release(release, kept[version])
+        for release, reading in zip(due, readings, strict=True):
+            version, before = str(release.version), kept.get(str(release.version))
+            if reading.reason:
+                report.unknown[f"{name} {version}"] = reading.reason
+            if reading.metadata is not None and not (before and before.source != "none" and reading.reason):
+                kept[version] = reading.metadata
+            if kept.get(version) != before:
+                report.new.append(f"{name} {version}")
+        report.unchanged = len(wanted) - len(report.new)
+        write_atomically(path, render_package_metadata(name, kept.values()))
+        return report
+
+    def _read_release(self, release: IndexedRelease) -> _Reading:
+        try:
+            metadata = read_release_metadata(release, lambda file: fetch_metadata_text(file, self.index.session))
+        except UnreadableError as error:
+            return _Reading(metadata=None if error.again else describe_release(release), reason=str(error))
+        return _Reading(metadata=metadata)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Reading:
+    """The result of reading one release; without metadata it is read again in the next harvest."""
+
+    metadata: ReleaseMetadata | None
+    reason: str = field(default="")
+
+
+def _is_due(known: ReleaseMetadata | None, release: IndexedRelease) -> bool:
+    """Whether a release is new, or has a wheel by now while only its sdist was read before."""
+    return known is None or (known.source == "none" and not known.wheels and choose_metadata_file(release).is_wheel)

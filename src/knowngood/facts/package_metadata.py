@@ -1,0 +1,193 @@
+"""What the releases of a package declare: requirements, Pythons, wheels; read from `facts/metadata/`, one at a time.
+
+    from knowngood.facts.package_metadata import read_package_metadata
+
+    trl = read_package_metadata("trl")
+    trl.releases["0.9.6"].requirements      # ("accelerate", "datasets", "torch>=1.4.0", ...)
+
+A file is text. After two header lines each release has a block, oldest first, which states how it differs from the
+release before it (`metadata_file` writes it):
+
+    = 0.9.6 2024-07-08 wheel sdist          version, day of upload, source; then `sdist` and `yanked` where they hold
+    py >=3.9                                its Requires-Python from here on
+    r+ torch>=1.4.0                         a requirement from here on; `r-` ends it
+    x+ dev                                  an extra; `x-` ends it
+    w+ py3-none-any                         the tags of a wheel; `w-` ends them
+
+Commands that must start fast import this module, so it imports neither `packaging` nor the index.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Literal, cast
+
+from knowngood.core.errors import InputError, InputProblem
+from knowngood.facts.fact_store import facts_folder
+
+SCHEMA = "knowngood/metadata/1"
+SUFFIX = ".txt"
+
+MetadataSource = Literal["wheel", "sdist", "none"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReleaseMetadata:
+    """What one release declares."""
+
+    version: str
+    requires_python: str
+    """PEP 440 specifier; empty when every Python is allowed."""
+    requirements: tuple[str, ...]
+    """Requires-Dist with markers and extras, in the spelling of `packaging`; one that does not parse as it was written.
+    """
+    extras: tuple[str, ...]
+    """The names of its extras (Provides-Extra), as written."""
+    wheels: tuple[str, ...]
+    """The tags of each wheel as in its file name, `cp311-cp311-manylinux_2_28_x86_64`, without the build tag."""
+    has_sdist: bool
+    yanked: bool
+    """Whether the index withdrew it: all of its files are yanked."""
+    source: MetadataSource
+    """What the requirements were read from. `none`: they are not known, because an sdist's are dynamic (PEP 643)."""
+    uploaded: str
+    """The day of its first file, `2024-07-08`; empty when the index states none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackageMetadata:
+    """All known releases of a package."""
+
+    name: str
+    """The normalized name."""
+    releases: Mapping[str, ReleaseMetadata]
+    """Version -> what it declares, oldest first; decoded when a value is first asked for."""
+
+
+def metadata_folder() -> Path:
+    """Return the folder of the metadata that this installation uses."""
+    return facts_folder() / "metadata"
+
+
+def list_metadata_packages(folder: Path | None = None) -> list[str]:
+    """Return the normalized names of the packages that there is metadata about, sorted."""
+    paths = (folder or metadata_folder()).glob(f"*{SUFFIX}")
+    return sorted(path.name.removesuffix(SUFFIX) for path in paths)
+
+
+def read_package_metadata(name: str, folder: Path | None = None) -> PackageMetadata | None:
+    """Return the metadata of a package, read once in a process; `None` when there is none about it.
+
+    Raises:
+        InputError: the file is damaged.
+    """
+    return _read_package(re.sub(r"[-_.]+", "-", name).lower(), folder or metadata_folder())
+
+
+def parse_package_metadata(text: str, label: str) -> PackageMetadata:
+    """Return the metadata in the text of a file; `label` names it in the message of an `InputError`."""
+    head, *blocks = text.removesuffix("\n").split("\n= ")
+    schema, _, name = head.partition("\n")[0].partition(" ")
+    if schema != SCHEMA or not name:
+        why = f"the first line is not `{SCHEMA} NAME`"
+        raise _damage(label, 1, why)
+    releases = _Releases(blocks, label, head.count("\n") + 2)
+    if len(releases) != len(blocks):
+        raise _damage(label, 1, "a release stands in it twice")
+    return PackageMetadata(name=name, releases=releases)
+
+
+@cache
+def _read_package(name: str, folder: Path) -> PackageMetadata | None:
+    if not re.fullmatch(r"[a-z0-9-]+", name):
+        return None
+    path = folder / f"{name}{SUFFIX}"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError:
+        raise _damage(str(path), 1, "it is not UTF-8") from None
+    return parse_package_metadata(text, str(path))
+
+
+def _damage(label: str, line: int, why: str) -> InputError:
+    text = f"this is not a file of metadata ({why}); restore it, or delete it and run `knowngood harvest --metadata`"
+    return InputError([InputProblem(file=label, line=line, column=1, text=text)])
+
+
+class _Releases(Mapping[str, ReleaseMetadata]):
+    """The blocks of a file: the versions are known at once; all differences are applied at the first look-up."""
+
+    def __init__(self, blocks: list[str], label: str, first_line: int) -> None:
+        self._blocks = {block.split(None, 1)[0] if block.strip() else "": block for block in blocks}
+        self._label = label
+        self._first_line = first_line
+        self._decoded: dict[str, ReleaseMetadata] = {}
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._blocks)
+
+    def __contains__(self, version: object) -> bool:
+        return version in self._blocks
+
+    def __getitem__(self, version: str) -> ReleaseMetadata:
+        release = self._decoded.get(version)
+        if release is None:
+            release = self._decoded[version] = self._decode(version)
+        return release
+
+    def _decode(self, version: str) -> ReleaseMetadata:
+        head, python, requirements, extras, wheels = self._states[version]
+        words = head.split(" ")
+        is_known = words[2] != "none"
+        return ReleaseMetadata(
+            version=version,
+            requires_python=python,
+            requirements=requirements if is_known else (),
+            extras=extras if is_known else (),
+            wheels=wheels,
+            has_sdist="sdist" in words[3:],
+            yanked="yanked" in words[3:],
+            source=cast("MetadataSource", words[2]),
+            uploaded=words[1].removeprefix("-"),
+        )
+
+    @cached_property
+    def _states(self) -> dict[str, tuple[str, str, tuple[str, ...], tuple[str, ...], tuple[str, ...]]]:
+        """The first line of each release, and what holds in it."""
+        current: dict[str, dict[str, None]] = {"r": {}, "x": {}, "w": {}}
+        fixed: dict[str, tuple[str, ...]] = {"r": (), "x": (), "w": ()}
+        python = ""
+        states = {}
+        number = self._first_line
+        for version, block in self._blocks.items():
+            head, *lines = block.split("\n")
+            if len(words := head.split(" ")) < 3 or words[2] not in {"wheel", "sdist", "none"}:
+                raise _damage(self._label, number, f"`= {head}` names no version, day and source")
+            changed = set()
+            for offset, line in enumerate(lines, 1):
+                code, _, value = line.partition(" ")
+                kind, sign = code[:1], code[1:]
+                if code == "py":
+                    python = value
+                elif kind in current and sign == "+":
+                    current[kind][value] = None
+                    changed.add(kind)
+                elif kind in current and sign == "-" and value in current[kind]:
+                    del current[kind][value]
+                    changed.add(kind)
+                else:
+                    raise _damage(self._label, number + offset, f"`{line}` cannot follow the lines before it")
+            for kind in changed:
+                fixed[kind] = tuple(current[kind])
+            states[version] = (head, python, fixed["r"], fixed["x"], fixed["w"])
+            number += 1 + len(lines)
+        return states
