@@ -1,0 +1,218 @@
+"""Requirements as packages publish them, parsed and evaluated for one target. Pure.
+
+A list of packages with everything that it requires has thousands of such lines, most of them alike, so each is parsed
+once. The common forms are parsed here; `packaging` is asked about the others, because its import and parser are slow.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from knowngood.compat.query import canonical_name
+from knowngood.compat.value_domain import version_matches
+from knowngood.core.errors import UsageError
+
+_LINE = re.compile(
+    r"\s*([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*(?:\[([^\]]*)\])?\s*"
+    r"(?:\(([^)]*)\)|(@)\s*\S+|([^;@]*?))\s*(?:;\s*(.*?)\s*)?"
+)
+_TOKEN = re.compile(
+    r"\s*(?:(\(|\))|(\band\b|\bor\b)|(===|==|~=|!=|<=|>=|<|>|\bnot\s+in\b|\bin\b)"
+    r"|\"([^\"]*)\"|'([^']*)'|([a-z_.]+))"
+)
+_VERSION_VARIABLES = frozenset({"python_version", "python_full_version", "implementation_version"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dependency:
+    """One requirement of a release."""
+
+    name: str
+    """Normalized by PEP 503."""
+    extras: tuple[str, ...]
+    specifier: str
+    marker: str
+    """Its marker as text, empty when it has none."""
+    marked_extras: frozenset[str]
+    """The extras that the marker names: those of the package that has this requirement."""
+    is_url: bool = False
+    """It names an address instead of releases, so that its version is not known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolutionTarget:
+    """The machine and the Python for which requirements are resolved: CPython on Linux."""
+
+    python: str
+    """A release such as 3.11 or 3.11.4; without its third number it counts as the first of them."""
+    machine: str = "x86_64"
+    glibc: str | None = None
+    """The newest glibc whose wheels can be used; `None` for any."""
+    free_threaded: bool = False
+    _kept: dict[tuple[str, str], bool] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def minor(self) -> str:
+        """The Python without its third number."""
+        return ".".join(self.python.split(".")[:2])
+
+    @property
+    def full(self) -> str:
+        """The Python with three numbers."""
+        return self.python if self.python.count(".") > 1 else f"{self.python}.0"
+
+    def variables(self) -> dict[str, str]:
+        """Return the variables of markers (PEP 508) without `extra`."""
+        return {
+            "python_version": self.minor,
+            "python_full_version": self.full,
+            "sys_platform": "linux",
+            "sys.platform": "linux",
+            "platform_system": "Linux",
+            "platform_machine": self.machine,
+            "platform_release": "",
+            "platform_version": "",
+            "os_name": "posix",
+            "os.name": "posix",
+            "implementation_name": "cpython",
+            "implementation_version": self.full,
+            "platform_python_implementation": "CPython",
+            "python_implementation": "CPython",
+        }
+
+    def fulfils(self, marker: str, extra: str = "") -> bool:
+        """Whether a marker holds on this target when one extra, or none, is asked for."""
+        key = (marker, extra)
+        if key not in self._kept:
+            self._kept[key] = not marker or _compile_marker(marker)({**self.variables(), "extra": extra})
+        return self._kept[key]
+
+
+@lru_cache(maxsize=50_000)
+def parse_dependency(line: str) -> Dependency | None:
+    """Parse one requirement as metadata has it (`numpy>=1.17; extra == "torch"`); `None` when it cannot be read."""
+    match = _LINE.fullmatch(line)
+    if match is None:
+        return None
+    name, extras, bracketed, url, specifier, marker = match.groups()
+    marker = marker or ""
+    named = frozenset(
+        canonical_name(one or two)
+        for one, two in re.findall(r"\bextra\s*[=!]=\s*['\"]([^'\"]*)|['\"]([^'\"]*)['\"]\s*[=!]=\s*extra\b", marker)
+    )
+    return Dependency(
+        name=canonical_name(name),
+        extras=tuple(sorted(canonical_name(extra.strip()) for extra in (extras or "").split(",") if extra.strip())),
+        specifier=_lenient_specifier(bracketed or specifier or ""),
+        marker=marker,
+        marked_extras=named,
+        is_url=bool(url),
+    )
+
+
+def _lenient_specifier(text: str) -> str:
+    """Return a specifier in the strict form: installers read `>=2.0.*` as `>=2.0`, and so do old releases mean it."""
+    text = text.strip()
+    return re.sub(r"((?:>=|<=|<|>|~=)\s*[^,\s]*?)\.\*", r"\1", text) if ".*" in text else text
+
+
+_Test = Callable[[dict[str, str]], bool]
+
+
+@lru_cache(maxsize=10_000)
+def _compile_marker(text: str) -> _Test:
+    """Return a function that evaluates a marker; a marker that cannot be read holds, as installers warn of it only."""
+    tokens: list[tuple[str, str]] = []
+    place = 0
+    text = text.strip()
+    while place < len(text):
+        match = _TOKEN.match(text, place)
+        if match is None:
+            return _always
+        bracket, junction, operator, double, single, variable = match.groups()
+        if bracket:
+            tokens.append(("bracket", bracket))
+        elif junction:
+            tokens.append(("junction", junction))
+        elif operator:
+            tokens.append(("operator", re.sub(r"\s+", " ", operator)))
+        elif variable:
+            tokens.append(("variable", variable))
+        else:
+            tokens.append(("text", double if double is not None else single))
+        place = match.end()
+    try:
+        test, rest = _parse_any(tokens)
+    except IndexError:
+        return _always
+    return _always if rest else test
+
+
+def _always(_: dict[str, str]) -> bool:
+    return True
+
+
+_Tokens = list[tuple[str, str]]
+
+
+def _parse_any(tokens: _Tokens) -> tuple[_Test, _Tokens]:
+    """Parse tests that are joined by `or`, and return what is left over."""
+    one, tokens = _parse_all(tokens)
+    tests = [one]
+    while tokens and tokens[0] == ("junction", "or"):
+        other, tokens = _parse_all(tokens[1:])
+        tests.append(other)
+    return (lambda values: any(test(values) for test in tests)) if len(tests) > 1 else one, tokens
+
+
+def _parse_all(tokens: _Tokens) -> tuple[_Test, _Tokens]:
+    """Parse tests that are joined by `and`, and return what is left over."""
+    one, tokens = _parse_test(tokens)
+    tests = [one]
+    while tokens and tokens[0] == ("junction", "and"):
+        other, tokens = _parse_test(tokens[1:])
+        tests.append(other)
+    return (lambda values: all(test(values) for test in tests)) if len(tests) > 1 else one, tokens
+
+
+def _parse_test(tokens: _Tokens) -> tuple[_Test, _Tokens]:
+    """Parse one comparison, or what stands in brackets."""
+    if tokens[0] == ("bracket", "("):
+        test, rest = _parse_any(tokens[1:])
+        if rest[0] != ("bracket", ")"):
+            raise IndexError
+        return test, rest[1:]
+    left, operator, right, *rest = tokens
+    if operator[0] != "operator" or left[0] not in ("variable", "text") or right[0] not in ("variable", "text"):
+        raise IndexError
+
+    def holds(values: dict[str, str]) -> bool:
+        one, two = (values.get(text, "") if kind == "variable" else text for kind, text in (left, right))
+        versions = _VERSION_VARIABLES & {left[1], right[1]}
+        if "extra" in (left[1], right[1]):
+            one, two = canonical_name(one), canonical_name(two)
+        return _compare(one, operator[1], two, swapped=left[0] == "text", versions=bool(versions))
+
+    return holds, rest
+
+
+_MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+
+def _compare(left: str, operator: str, right: str, *, swapped: bool, versions: bool) -> bool:
+    if operator in ("in", "not in"):
+        return (left in right) is (operator == "in")
+    if versions:
+        version, bound = (right, left) if swapped else (left, right)
+        try:
+            return version_matches((_MIRRORED.get(operator, operator) if swapped else operator) + bound, version)
+        except (UsageError, ValueError):
+            pass
+    if operator in ("==", "===", "~="):
+        return left == right
+    if operator == "!=":
+        return left != right
+    return left < right if operator == "<" else left > right if operator == ">" else operator in ("<=", ">=")

@@ -1,0 +1,270 @@
+"""What releases require, as clashes for `knowngood.compat.requirement_solver`, read package by package. Pure.
+
+The semantics are those of uv. A pre-release is taken only when the user's own requirement names one, or when a package
+has nothing else; a withdrawn release only when the user pins it; a release only when it has a wheel for the target or
+an sdist. Of a package without metadata every release is taken to fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from knowngood.compat.dependency_markers import Dependency, ResolutionTarget, parse_dependency
+from knowngood.compat.requirement_solver import Clash
+from knowngood.compat.value_domain import ValueDomain, iterate_bits, version_matches
+from knowngood.compat.wheel_fit import tag_fits
+from knowngood.core.errors import UsageError
+
+
+class ReleaseFacts(Protocol):
+    """What a release declares; `knowngood.facts.package_metadata.ReleaseMetadata` is one."""
+
+    @property
+    def requires_python(self) -> str | None:
+        """The specifier of the Pythons that it runs with."""
+
+    @property
+    def requirements(self) -> tuple[str, ...]:
+        """Its requirements as they are written, with markers."""
+
+    @property
+    def extras(self) -> Collection[str]:
+        """The names of its extras."""
+
+    @property
+    def wheels(self) -> tuple[str, ...]:
+        """The tags of its wheels."""
+
+    @property
+    def has_sdist(self) -> bool:
+        """Whether it has an sdist."""
+
+    @property
+    def yanked(self) -> bool:
+        """Whether the index withdrew it."""
+
+    @property
+    def source(self) -> str:
+        """What its requirements were read from: `wheel`, `sdist` or `none`."""
+
+
+class PackageFacts(Protocol):
+    """What all releases of a package declare."""
+
+    @property
+    def releases(self) -> Mapping[str, ReleaseFacts]:
+        """Version -> what it declares."""
+
+
+class MetadataSource(Protocol):
+    """Where metadata is read from, a package at a time."""
+
+    def __call__(self, name: str) -> PackageFacts | None:
+        """Return the metadata of a package; `None` when there is none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Requires:
+    """The cause of a clash: releases of a package require something of another one."""
+
+    package: str
+    dependency: Dependency
+    extra: str = ""
+    """The extra of the package with which they do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Excludes:
+    """The cause of a clash: releases of a package are not for this target, or installers do not take them."""
+
+    package: str
+    kind: str
+    """`python`, `wheel`, `pre-release` or `withdrawn`."""
+    text: str = ""
+    """The Requires-Python, where that excludes them."""
+
+
+@dataclass(kw_only=True)
+class PackageNode:
+    """A package whose metadata was read."""
+
+    name: str
+    domain: ValueDomain
+    releases: Sequence[ReleaseFacts]
+    """What each value of the domain declares."""
+    unwanted: dict[str, int]
+    """Why installers do not take releases on their own -> those releases."""
+    fits: dict[int, Excludes | None] = field(default_factory=dict)
+    """Place -> why the target cannot install it."""
+    expanded: dict[int, None] = field(default_factory=dict)
+    """The places whose requirements were added."""
+    extras: dict[str, None] = field(default_factory=dict)
+    """The extras that something asks for."""
+
+
+@dataclass(kw_only=True)
+class RequirementGraph:
+    """The clashes that the metadata of packages means on one target."""
+
+    target: ResolutionTarget
+    read: MetadataSource
+    prereleases: frozenset[str] = frozenset()
+    """The packages of which the user's own requirements name a pre-release."""
+    pinned: Mapping[str, str] = field(default_factory=dict)
+    """The packages that the user pins, with their versions: these may be withdrawn ones."""
+    unlisted: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Package -> beginnings of the names of packages that its requirements are not about: those of another build."""
+    nodes: dict[str, PackageNode | None] = field(default_factory=dict)
+    addresses: dict[str, str] = field(default_factory=dict)
+    """Package that is required by an address -> the package that does so."""
+
+    def node(self, name: str) -> PackageNode | None:
+        """Return a package; `None` when there is no metadata of it."""
+        if name not in self.nodes:
+            self.nodes[name] = self._read_node(name)
+        return self.nodes[name]
+
+    def _read_node(self, name: str) -> PackageNode | None:
+        facts = self.read(name)
+        if facts is None or not facts.releases:
+            return None
+        domain = ValueDomain(name, facts.releases, optional=True)
+        releases = [facts.releases[version] for version in domain.values]
+        early = 0 if name in self.prereleases else domain.some & ~domain.final
+        pin = domain.mask(f"=={self.pinned[name]}") if name in self.pinned else 0
+        withdrawn = sum(1 << place for place, release in enumerate(releases) if release.yanked) & ~pin
+        unwanted = {kind: mask for kind, mask in (("pre-release", early), ("withdrawn", withdrawn)) if mask}
+        return PackageNode(name=name, domain=domain, releases=releases, unwanted=unwanted)
+
+    def everything(self, variable: str) -> int:
+        """Return all values of a variable: of an extra, that it is asked for (1) and that it is not (2)."""
+        if variable.endswith("]"):
+            return 3
+        node = self.node(variable)
+        return node.domain.all if node else 3
+
+    def absence(self, variable: str) -> int:
+        """Return the bit of a variable's absence."""
+        node = None if variable.endswith("]") else self.node(variable)
+        return node.domain.absent if node else 2
+
+    def prefer(self, variable: str, mask: int) -> int:
+        """Return the bit of the newest release of a mask that installers take and that the target can install."""
+        node = None if variable.endswith("]") else self.node(variable)
+        if node is None:
+            return mask & -mask
+        wanted = mask
+        for unwanted in node.unwanted.values():
+            wanted &= ~unwanted
+        while wanted:
+            place = wanted.bit_length() - 1
+            if self.exclusion(node, place) is None:
+                return 1 << place
+            wanted ^= 1 << place
+        return 1 << (mask.bit_length() - 1)
+
+    def exclusion(self, node: PackageNode, place: int) -> Excludes | None:
+        """Return why the target cannot install a release; `None` when it can."""
+        if place not in node.fits:
+            node.fits[place] = self._exclusion(node, node.releases[place])
+        return node.fits[place]
+
+    def _exclusion(self, node: PackageNode, release: ReleaseFacts) -> Excludes | None:
+        target = self.target
+        if release.requires_python and not python_fits(release.requires_python, target):
+            return Excludes(package=node.name, kind="python", text=release.requires_python)
+        if release.has_sdist or not release.wheels or any(tag_fits(tag, target) for tag in release.wheels):
+            return None
+        return Excludes(package=node.name, kind="wheel")
+
+    def expand(self, variable: str, value: int) -> list[Clash]:
+        """Return the clashes of one release, or of an extra that is asked for; none when they were returned before."""
+        if variable.endswith("]"):
+            name, _, extra = variable[:-1].partition("[")
+            node = self.node(name)
+            if node is None or extra in node.extras:
+                return []
+            node.extras[extra] = None
+            return [clash for place in node.expanded for clash in self._requirements(node, place, extra)]
+        node = self.node(variable)
+        place = value.bit_length() - 1
+        if node is None or place in node.expanded:
+            return []
+        clashes = list(self._exclusions(node, place))
+        if clashes:
+            return clashes
+        node.expanded[place] = None
+        clashes += self._requirements(node, place, "")
+        for extra in node.extras:
+            clashes += self._requirements(node, place, extra)
+        return clashes
+
+    def _exclusions(self, node: PackageNode, place: int) -> Iterator[Clash]:
+        for kind, mask in node.unwanted.items():
+            if mask >> place & 1:
+                yield Clash({node.name: mask}, Excludes(package=node.name, kind=kind))
+        reason = self.exclusion(node, place)
+        if reason is not None:
+            mask = 0
+            for other in range(len(node.releases)):
+                if self.exclusion(node, other) == reason:
+                    mask |= 1 << other
+            yield Clash({node.name: mask}, reason)
+
+    def _requirements(self, node: PackageNode, place: int, extra: str) -> Iterator[Clash]:
+        for line in node.releases[place].requirements:
+            dependency = parse_dependency(line)
+            if dependency is None or bool(extra) is not bool(dependency.marked_extras):
+                continue
+            if extra and extra not in dependency.marked_extras:
+                continue
+            if dependency.marker and not self.target.fulfils(dependency.marker, extra):
+                continue
+            if dependency.name.startswith(self.unlisted.get(node.name, ("-",))):
+                continue
+            yield from self._requirement(node, place, extra, line, dependency)
+
+    def _requirement(
+        self, node: PackageNode, place: int, extra: str, line: str, dependency: Dependency
+    ) -> Iterator[Clash]:
+        condition = {node.name: 1 << place} | ({f"{node.name}[{extra}]": 1} if extra else {})
+        cause = Requires(package=node.name, dependency=dependency, extra=extra)
+
+        def widen(clash: Clash) -> None:
+            same = (other for other, release in enumerate(node.releases) if line in release.requirements)
+            clash.sets[node.name] = sum(1 << other for other in same)
+
+        other = self.node(dependency.name)
+        if dependency.is_url:
+            self.addresses.setdefault(dependency.name, node.name)
+            return
+        if other is None:
+            yield Clash({**condition, dependency.name: 2}, cause, (), widen)
+            return
+        refused = other.domain.all & ~specifier_mask(other.domain, dependency.specifier)
+        if other is not node:
+            yield Clash({**condition, other.name: refused}, cause, (), widen)
+        elif refused >> place & 1:
+            yield Clash(condition, cause)
+        for asked in dependency.extras:
+            if f"{other.name}[{asked}]" not in condition:
+                yield Clash({**condition, f"{other.name}[{asked}]": 2}, cause, (), widen)
+
+
+def specifier_mask(domain: ValueDomain, specifier: str) -> int:
+    """Return the values that fulfil a specifier; all of them when it is not one."""
+    try:
+        return domain.mask(specifier)
+    except UsageError:
+        return domain.some
+
+
+def python_fits(requires_python: str, target: ResolutionTarget) -> bool:
+    """Whether the target's Python fulfils a Requires-Python; without a third number one of its releases has to."""
+    releases = (target.full,) if target.python.count(".") > 1 else (target.full, f"{target.python}.99")
+    try:
+        return any(version_matches(requires_python, release) for release in releases)
+    except (UsageError, ValueError):
+        return True

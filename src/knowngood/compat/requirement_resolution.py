@@ -1,0 +1,155 @@
+"""A list of packages resolved with everything that it requires, or the part of it that cannot go together. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from knowngood.compat.dependency_markers import ResolutionTarget
+from knowngood.compat.query import PackageSpec
+from knowngood.compat.requirement_graph import MetadataSource, PackageNode, RequirementGraph, specifier_mask
+from knowngood.compat.requirement_solver import RequirementSearch, SearchFailure, SearchLimitError, Wish
+from knowngood.compat.value_domain import NONE
+
+_BUILD_PACKAGES: Mapping[str, tuple[str, ...]] = {"torch": ("nvidia-", "cuda-")}
+"""Package -> beginnings of the names of what it requires that depends on its build (`2.11.0+cu126`)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conflict:
+    """Requirements of a list that cannot be fulfilled together, none of which can be left out."""
+
+    packages: tuple[PackageSpec, ...]
+    failure: SearchFailure
+
+
+@dataclass(kw_only=True)
+class RequirementResolution:
+    """What resolving a list of packages gave on one target."""
+
+    graph: RequirementGraph
+    search: RequirementSearch
+    wishes: dict[Wish, PackageSpec]
+    """What the list asks for -> the package of the list that does."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """Package -> release, for the list and all that it requires; empty when there is no solution."""
+    conflict: Conflict | None = None
+    without_metadata: tuple[str, ...] = ()
+    """The packages of the list of which there is no metadata."""
+    without_release: tuple[PackageSpec, ...] = ()
+    """The packages of the list of which no release is as the list says."""
+    unread: tuple[str, ...] = ()
+    """The packages that others require and of which there is no metadata, or no known release."""
+    undeclared: Mapping[str, str] = field(default_factory=dict)
+    """The chosen releases whose requirements no artefact states before it is built: package -> release."""
+    given_up: bool = False
+    """The search took too many steps, so that nothing is known."""
+
+    @property
+    def target(self) -> ResolutionTarget:
+        """The machine and Python for which it was resolved."""
+        return self.graph.target
+
+    @cached_property
+    def covered(self) -> dict[str, PackageNode]:
+        """The packages of the list that have metadata of the releases that the list means."""
+        names = (package.name for package in self.wishes.values())
+        return {name: node for name in names if (node := self.graph.node(name)) is not None}
+
+
+def resolve_packages(
+    packages: Sequence[PackageSpec], target: ResolutionTarget, read: MetadataSource
+) -> RequirementResolution:
+    """Resolve a list in which each package stands once.
+
+    Args:
+        packages: the list; a package with the specifier `none` has to be absent.
+        target: the machine and the Python.
+        read: gives the metadata of a package.
+    """
+    graph = RequirementGraph(
+        target=target,
+        read=read,
+        prereleases=frozenset(package.name for package in packages if _names_prerelease(package.specifier)),
+        pinned={package.name: package.version for package in packages if package.version},
+        unlisted={
+            package.name: _BUILD_PACKAGES[package.name]
+            for package in packages
+            if package.local and package.name in _BUILD_PACKAGES
+        },
+    )
+    resolution = RequirementResolution(graph=graph, search=RequirementSearch(source=graph), wishes={})
+    without_metadata, without_release = [], []
+    for package in packages:
+        node = graph.node(package.name)
+        if node is None:
+            without_metadata.append(package.name)
+            continue
+        mask = wanted_values(node, package)
+        if not mask:
+            without_release.append(package)
+            continue
+        resolution.wishes[Wish(package.name, mask)] = package
+        for extra in package.extras:
+            resolution.wishes[Wish(f"{package.name}[{extra}]", 1)] = package
+    resolution.without_metadata = tuple(without_metadata)
+    resolution.without_release = tuple(without_release)
+    _solve(resolution)
+    return resolution
+
+
+def wanted_values(node: PackageNode, package: PackageSpec) -> int:
+    """Return the values of a package that an entry of the list means."""
+    if package.specifier == NONE:
+        return node.domain.absent
+    build = f"{package.version}+{package.local}"
+    if package.local and build in node.domain.index:
+        return 1 << node.domain.index[build]
+    return specifier_mask(node.domain, package.specifier) & node.domain.some
+
+
+def _names_prerelease(specifier: str) -> bool:
+    import re
+
+    return bool(re.search(r"\d\.?(?:a|b|c|rc|dev)\.?\d", specifier))
+
+
+def _solve(resolution: RequirementResolution) -> None:
+    wishes = list(resolution.wishes)
+    try:
+        result = resolution.search.solve(wishes)
+        if isinstance(result, SearchFailure):
+            resolution.conflict = _minimal_conflict(resolution, result)
+            return
+    except SearchLimitError:
+        resolution.given_up = True
+        return
+    graph = resolution.graph
+    versions, unread, undeclared = {}, [], {}
+    for name, bit in result.items():
+        if name.endswith("]"):
+            continue
+        node = graph.node(name)
+        if node is None:
+            unread.append(name)
+            continue
+        place = bit.bit_length() - 1
+        versions[name] = node.domain.values[place]
+        if node.releases[place].source == "none":
+            undeclared[name] = versions[name]
+    resolution.versions, resolution.undeclared = versions, undeclared
+    resolution.unread = tuple(dict.fromkeys([*unread, *graph.addresses]))
+
+
+def _minimal_conflict(resolution: RequirementResolution, failure: SearchFailure) -> Conflict:
+    """Leave out what a failure does not need."""
+    for wish in failure.wishes:
+        if wish not in failure.wishes:
+            continue
+        fewer = resolution.search.solve([item for item in failure.wishes if item != wish])
+        if isinstance(fewer, SearchFailure):
+            failure = fewer
+    packages = dict.fromkeys(resolution.wishes[wish].name for wish in failure.wishes)
+    by_name = {package.name: package for package in resolution.wishes.values()}
+    return Conflict(packages=tuple(by_name[name] for name in packages), failure=failure)
