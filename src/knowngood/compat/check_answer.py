@@ -27,6 +27,8 @@ from knowngood.compat.findings import (
 from knowngood.compat.matrix_cells import PublishedCells, find_evidence, find_published_cell, find_retired_cell
 from knowngood.compat.query import Query, UnreadLine
 from knowngood.compat.query_placement import QueryPlacement, place_query
+from knowngood.compat.query_resolution import QueryResolution, conflicts_beside, resolve_query_packages
+from knowngood.compat.resolution_findings import list_names
 from knowngood.compat.rule import Rule
 from knowngood.compat.suggestions import check_problem, find_suggestions, stated_condition_boxes
 from knowngood.compat.universe import Universe
@@ -168,15 +170,26 @@ def _judge(placement: QueryPlacement, settled: SettledQuery, published: Publishe
             broken = True
     unknown_facts = find_unknown_facts(placement)
     findings += unknown_facts
+    resolved = resolve_query_packages(universe, placement.packages, query.axes)
+    if resolved is not None:
+        findings += conflicts_beside(resolved.findings, findings)
+        broken = broken or bool(resolved.findings)
     evidence: tuple[str, ...] = ()
+    without_facts = {name: text for name, text in placement.uncovered.items() if name not in placement.declared}
     if broken:
         verdict = covered_verdict = CheckVerdict.BROKEN
-    elif unknown_facts or placement.unknown or placement.foreign_host or not has_known_package(placement):
+    elif (
+        unknown_facts
+        or placement.unknown
+        or placement.foreign_host
+        or not has_known_package(placement)
+        or (resolved is not None and not resolved.is_sure)
+    ):
         verdict = covered_verdict = CheckVerdict.UNKNOWN
     else:
         evidence, verified = find_evidence(published, placement, query)
         covered_verdict = CheckVerdict.VERIFIED if verified else CheckVerdict.COMPATIBLE
-        complete = not query.unread and (verified or not placement.uncovered)
+        complete = not query.unread and (verified or not without_facts)
         verdict = covered_verdict if complete else CheckVerdict.UNKNOWN
     among = universe.index.errors | universe.index.unknown_errors | condition_boxes
     is_good = verdict in (CheckVerdict.VERIFIED, CheckVerdict.COMPATIBLE)
@@ -188,17 +201,30 @@ def _judge(placement: QueryPlacement, settled: SettledQuery, published: Publishe
         changes=None,
         cell=cell,
         evidence=evidence,
-        uncovered={**placement.uncovered, **placement.unknown_releases},
-        covered=placement.covered,
+        uncovered={**without_facts, **placement.unknown_releases},
+        covered={**placement.covered, **placement.declared},
         covered_verdict=covered_verdict,
         unread=query.unread,
-        notes=(*settled.notes, *([retired] if retired else [])),
+        notes=(*settled.notes, *([retired] if retired else []), *_resolution_notes(placement, resolved)),
     )
+
+
+def _resolution_notes(placement: QueryPlacement, resolved: QueryResolution | None) -> list[str]:
+    """What was looked at of the packages that have no facts about GPUs, and of what all packages require."""
+    if resolved is None or resolved.findings:
+        return []
+    notes = list(resolved.notes)
+    if placement.declared:
+        names = list_names(placement.declared)
+        notes.append(f"of {names} it was looked at what they require and which wheels they have, not at their GPU code")
+    return notes
 
 
 def has_known_package(placement: QueryPlacement) -> bool:
     """Whether the query demands something of a package that has facts."""
-    return any(demand.variable in placement.universe.packages for demand in placement.demands)
+    return bool(placement.declared) or any(
+        demand.variable in placement.universe.packages for demand in placement.demands
+    )
 
 
 def find_broken_rules(placement: QueryPlacement, conditions: Mapping[str, str]) -> list[Finding]:

@@ -7,7 +7,7 @@ which the command runs, else this program's own.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +57,8 @@ class CompatKnowledge:
         book = factbook_with_torch_build(universe.space.book, version, local)
         if book is None:
             return universe
-        return build_universe(book, universe.gpus, universe.written_rules, universe.incidents, universe.waivers)
+        other = build_universe(book, universe.gpus, universe.written_rules, universe.incidents, universe.waivers)
+        return replace(other, metadata=universe.metadata)
 
 
 def judge_cells(known: CompatKnowledge, matrix: Matrix, cells: Iterable[Cell]) -> dict[str, CellAnswer]:

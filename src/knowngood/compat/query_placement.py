@@ -37,6 +37,10 @@ class QueryPlacement:
     `transformers[vision]`, when facts do not say what it adds."""
     covered: dict[str, str] = field(default_factory=dict)
     """The packages of the query that facts cover: name -> version or specifier."""
+    declared: dict[str, str] = field(default_factory=dict)
+    """The packages of the query that have no facts about GPUs, and of which it is known what they require."""
+    packages: list[PackageSpec] = field(default_factory=list)
+    """The packages of the query, each once."""
     unknown_releases: dict[str, str] = field(default_factory=dict)
     """The packages with facts, but none about the release that the query names."""
     driver_branch: int = 0
@@ -85,8 +89,11 @@ def place_query(universe: Universe, query: Query, gpus: list[str] | None = None)
         placement.demand(f"attn={query.attn}", "attn", domains["attn"].mask(query.attn))
     packages, contradictions = merge_repeated_packages(query.packages)
     placement.findings += contradictions
+    placement.packages = packages
+    # Of a release without facts about GPUs its requirements say all that a query without hardware asks.
+    hardware = bool({"driver", "nvcc", "glibc"} & query.axes.keys()) or bool(query.gpu or query.attn)
     for package in packages:
-        _place_package(placement, package)
+        _place_package(placement, package, hardware=hardware)
     for package in packages:
         _place_extras(placement, package)
     if query.axes.get("python", "").endswith("t"):
@@ -203,7 +210,13 @@ def _no_wheel_finding(placement: QueryPlacement, name: str, python: str) -> Find
     )
 
 
-def _place_package(placement: QueryPlacement, package: PackageSpec) -> None:
+def _has_metadata(placement: QueryPlacement, package: PackageSpec) -> bool:
+    """Whether it is known what some release that the query means requires."""
+    releases = placement.universe.metadata.find_package(package.name)
+    return releases is not None and bool(releases.wanted(package))
+
+
+def _place_package(placement: QueryPlacement, package: PackageSpec, *, hardware: bool) -> None:
     universe = placement.universe
     if package.name not in universe.packages:
         _place_uncovered(placement, package)
@@ -217,6 +230,9 @@ def _place_package(placement: QueryPlacement, package: PackageSpec) -> None:
         variant = None
         mask &= ~sum(1 << place for place, value in enumerate(domain.values) if "+" in value)
     wanted = package.version or package.specifier
+    if not mask and not hardware and _has_metadata(placement, package):
+        placement.declared[package.name] = wanted
+        return
     if not mask:
         placement.unknown = True
         placement.unknown_releases[package.name] = wanted
@@ -277,6 +293,9 @@ def _place_uncovered(placement: QueryPlacement, package: PackageSpec) -> None:
     universe, name = placement.universe, package.name
     wanted = package.version or package.specifier
     placement.uncovered[name] = wanted
+    if _has_metadata(placement, package):
+        placement.declared[name] = wanted
+        return
     for other, table in universe.bounds.get(name, {}).items():
         refused = 0
         for specifier, mask in table.items():

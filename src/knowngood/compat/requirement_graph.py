@@ -7,62 +7,15 @@ an sdist. Of a package without metadata every release is taken to fit.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from knowngood.compat.dependency_markers import Dependency, ResolutionTarget, parse_dependency
+from knowngood.compat.metadata_store import MetadataStore, ReleaseFacts, specifier_mask
 from knowngood.compat.requirement_solver import Clash
-from knowngood.compat.value_domain import ValueDomain, iterate_bits, version_matches
+from knowngood.compat.value_domain import ValueDomain, version_matches
 from knowngood.compat.wheel_fit import tag_fits
 from knowngood.core.errors import UsageError
-
-
-class ReleaseFacts(Protocol):
-    """What a release declares; `knowngood.facts.package_metadata.ReleaseMetadata` is one."""
-
-    @property
-    def requires_python(self) -> str | None:
-        """The specifier of the Pythons that it runs with."""
-
-    @property
-    def requirements(self) -> tuple[str, ...]:
-        """Its requirements as they are written, with markers."""
-
-    @property
-    def extras(self) -> Collection[str]:
-        """The names of its extras."""
-
-    @property
-    def wheels(self) -> tuple[str, ...]:
-        """The tags of its wheels."""
-
-    @property
-    def has_sdist(self) -> bool:
-        """Whether it has an sdist."""
-
-    @property
-    def yanked(self) -> bool:
-        """Whether the index withdrew it."""
-
-    @property
-    def source(self) -> str:
-        """What its requirements were read from: `wheel`, `sdist` or `none`."""
-
-
-class PackageFacts(Protocol):
-    """What all releases of a package declare."""
-
-    @property
-    def releases(self) -> Mapping[str, ReleaseFacts]:
-        """Version -> what it declares."""
-
-
-class MetadataSource(Protocol):
-    """Where metadata is read from, a package at a time."""
-
-    def __call__(self, name: str) -> PackageFacts | None:
-        """Return the metadata of a package; `None` when there is none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,11 +62,11 @@ class RequirementGraph:
     """The clashes that the metadata of packages means on one target."""
 
     target: ResolutionTarget
-    read: MetadataSource
+    store: MetadataStore
     prereleases: frozenset[str] = frozenset()
     """The packages of which the user's own requirements name a pre-release."""
-    pinned: Mapping[str, str] = field(default_factory=dict)
-    """The packages that the user pins, with their versions: these may be withdrawn ones."""
+    withdrawn: Mapping[str, str] = field(default_factory=dict)
+    """The withdrawn releases that the user pins, and that may be taken therefore: package -> release."""
     unlisted: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Package -> beginnings of the names of packages that its requirements are not about: those of another build."""
     nodes: dict[str, PackageNode | None] = field(default_factory=dict)
@@ -127,13 +80,12 @@ class RequirementGraph:
         return self.nodes[name]
 
     def _read_node(self, name: str) -> PackageNode | None:
-        facts = self.read(name)
-        if facts is None or not facts.releases:
+        package = self.store.find_package(name)
+        if package is None:
             return None
-        domain = ValueDomain(name, facts.releases, optional=True)
-        releases = [facts.releases[version] for version in domain.values]
+        domain, releases = package.domain, package.releases
         early = 0 if name in self.prereleases else domain.some & ~domain.final
-        pin = domain.mask(f"=={self.pinned[name]}") if name in self.pinned else 0
+        pin = domain.mask(f"=={self.withdrawn[name]}") if name in self.withdrawn else 0
         withdrawn = sum(1 << place for place, release in enumerate(releases) if release.yanked) & ~pin
         unwanted = {kind: mask for kind, mask in (("pre-release", early), ("withdrawn", withdrawn)) if mask}
         return PackageNode(name=name, domain=domain, releases=releases, unwanted=unwanted)
@@ -251,14 +203,6 @@ class RequirementGraph:
         for asked in dependency.extras:
             if f"{other.name}[{asked}]" not in condition:
                 yield Clash({**condition, f"{other.name}[{asked}]": 2}, cause, (), widen)
-
-
-def specifier_mask(domain: ValueDomain, specifier: str) -> int:
-    """Return the values that fulfil a specifier; all of them when it is not one."""
-    try:
-        return domain.mask(specifier)
-    except UsageError:
-        return domain.some
 
 
 def python_fits(requires_python: str, target: ResolutionTarget) -> bool:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from knowngood.compat.dependency_markers import ResolutionTarget
+from knowngood.compat.metadata_store import MetadataStore
 from knowngood.compat.query import PackageSpec
-from knowngood.compat.requirement_graph import MetadataSource, PackageNode, RequirementGraph, specifier_mask
+from knowngood.compat.requirement_graph import PackageNode, RequirementGraph
 from knowngood.compat.requirement_solver import RequirementSearch, SearchFailure, SearchLimitError, Wish
-from knowngood.compat.value_domain import NONE
 
 _BUILD_PACKAGES: Mapping[str, tuple[str, ...]] = {"torch": ("nvidia-", "cuda-")}
 """Package -> beginnings of the names of what it requires that depends on its build (`2.11.0+cu126`)."""
@@ -58,35 +59,59 @@ class RequirementResolution:
         return {name: node for name in names if (node := self.graph.node(name)) is not None}
 
 
+@dataclass(kw_only=True)
+class RequirementSearches:
+    """The searches that were begun: lists that differ only in what they ask for share what was read and learned."""
+
+    store: MetadataStore
+    _searches: dict[object, tuple[RequirementGraph, RequirementSearch]] = field(default_factory=dict)
+
+    def find_search(
+        self, packages: Sequence[PackageSpec], target: ResolutionTarget
+    ) -> tuple[RequirementGraph, RequirementSearch]:
+        """Return the search for lists like this one."""
+        prereleases = frozenset(package.name for package in packages if _names_prerelease(package.specifier))
+        withdrawn = frozenset(
+            (package.name, package.version) for package in packages if package.version and self._is_withdrawn(package)
+        )
+        builds = frozenset(package.name for package in packages if package.local and package.name in _BUILD_PACKAGES)
+        key = (target, prereleases, withdrawn, builds)
+        if key not in self._searches:
+            graph = RequirementGraph(
+                target=target,
+                store=self.store,
+                prereleases=prereleases,
+                withdrawn=dict(withdrawn),
+                unlisted={name: _BUILD_PACKAGES[name] for name in builds},
+            )
+            self._searches[key] = graph, RequirementSearch(source=graph)
+        return self._searches[key]
+
+    def _is_withdrawn(self, package: PackageSpec) -> bool:
+        releases = self.store.find_package(package.name)
+        place = releases.domain.index.get(str(package.version)) if releases else None
+        return releases is not None and place is not None and releases.releases[place].yanked
+
+
 def resolve_packages(
-    packages: Sequence[PackageSpec], target: ResolutionTarget, read: MetadataSource
+    packages: Sequence[PackageSpec], target: ResolutionTarget, searches: RequirementSearches
 ) -> RequirementResolution:
     """Resolve a list in which each package stands once.
 
     Args:
         packages: the list; a package with the specifier `none` has to be absent.
         target: the machine and the Python.
-        read: gives the metadata of a package.
+        searches: it has the metadata, and what was learned from it.
     """
-    graph = RequirementGraph(
-        target=target,
-        read=read,
-        prereleases=frozenset(package.name for package in packages if _names_prerelease(package.specifier)),
-        pinned={package.name: package.version for package in packages if package.version},
-        unlisted={
-            package.name: _BUILD_PACKAGES[package.name]
-            for package in packages
-            if package.local and package.name in _BUILD_PACKAGES
-        },
-    )
-    resolution = RequirementResolution(graph=graph, search=RequirementSearch(source=graph), wishes={})
+    graph, search = searches.find_search(packages, target)
+    resolution = RequirementResolution(graph=graph, search=search, wishes={})
     without_metadata, without_release = [], []
     for package in packages:
-        node = graph.node(package.name)
-        if node is None:
+        releases = searches.store.find_package(package.name)
+        if releases is None:
             without_metadata.append(package.name)
             continue
-        mask = wanted_values(node, package)
+        mask = releases.wanted(package)
         if not mask:
             without_release.append(package)
             continue
@@ -99,19 +124,7 @@ def resolve_packages(
     return resolution
 
 
-def wanted_values(node: PackageNode, package: PackageSpec) -> int:
-    """Return the values of a package that an entry of the list means."""
-    if package.specifier == NONE:
-        return node.domain.absent
-    build = f"{package.version}+{package.local}"
-    if package.local and build in node.domain.index:
-        return 1 << node.domain.index[build]
-    return specifier_mask(node.domain, package.specifier) & node.domain.some
-
-
 def _names_prerelease(specifier: str) -> bool:
-    import re
-
     return bool(re.search(r"\d\.?(?:a|b|c|rc|dev)\.?\d", specifier))
 
 

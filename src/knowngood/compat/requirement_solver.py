@@ -1,6 +1,6 @@
 """A search for releases that go together, which learns from each failure. Pure.
 
-It decides in the way of PubGrub: what cannot be true together is a `Clash`, a set of values for each of a few variables.
+It decides in the way of PubGrub: what cannot be true together is a `Clash`, sets of values of a few variables.
 A variable is a package (its releases and its absence) or an extra of one (asked for, or not). A failure is traced back
 along the clashes that led to it, and what follows from them is kept as a new clash. Sets of values are the bits of
 integers, as in `knowngood.compat.box_search`; but here clashes come while the search goes on, because of a hundred

@@ -14,6 +14,7 @@ from typing import Any
 
 from knowngood.compat.box_index import BoxIndex
 from knowngood.compat.factbook import DRIVERS, Factbook
+from knowngood.compat.metadata_store import NO_METADATA, MetadataStore
 from knowngood.compat.outgrown_releases import boxes_of_outgrown_releases
 from knowngood.compat.rule import Condition, Rule
 from knowngood.compat.rule_boxes import Box, ValueSpace, all_subjects_known, compile_rules
@@ -59,6 +60,8 @@ class Universe:
     """What matrix.yaml waives; the boxes are without it."""
     bounds: Mapping[str, Mapping[str, Mapping[str, int]]]
     """Package without facts -> package with facts -> specifier on the first -> releases of the second with it."""
+    metadata: MetadataStore = NO_METADATA
+    """What packages require, also of those without facts about GPUs."""
 
     @property
     def space(self) -> ValueSpace:

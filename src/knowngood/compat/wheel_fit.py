@@ -26,7 +26,7 @@ def tag_fits(tag: str, target: ResolutionTarget) -> bool:
 @lru_cache(maxsize=20_000)
 def _tag_fits(tag: str, python: str, machine: str, glibc: str | None, free_threaded: bool) -> bool:
     parts = tag.rsplit("-", 2)
-    if len(parts) != 3:  # noqa: PLR2004 - interpreter, ABI and platform
+    if len(parts) != 3:
         return False
     interpreters, abis, platforms = (part.split(".") for part in parts)
     return any(_platform_fits(platform, machine, glibc) for platform in platforms) and any(

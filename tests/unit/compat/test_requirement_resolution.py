@@ -4,63 +4,28 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from metadata_samples import CHAIN, Index, Release, store_of
 
 from knowngood.compat.dependency_markers import ResolutionTarget
 from knowngood.compat.query import PackageSpec, parse_requirement
-from knowngood.compat.requirement_resolution import RequirementResolution, resolve_packages
+from knowngood.compat.requirement_resolution import RequirementResolution, RequirementSearches, resolve_packages
 from knowngood.compat.value_domain import version_matches
 
 TARGET = ResolutionTarget(python="3.11")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Release:
-    """A release as the store of metadata gives it."""
-
-    requirements: tuple[str, ...] = ()
-    requires_python: str | None = None
-    extras: tuple[str, ...] = ()
-    wheels: tuple[str, ...] = ("py3-none-any",)
-    has_sdist: bool = False
-    yanked: bool = False
-    source: str = "wheel"
-
-
-@dataclass(frozen=True)
-class Package:
-    """A package as the store of metadata gives it."""
-
-    releases: Mapping[str, Release] = field(default_factory=dict)
-
-
-Index = Mapping[str, Mapping[str, Release]]
-
-
 def resolve(index: Index, *requirements: str, target: ResolutionTarget = TARGET) -> RequirementResolution:
     packages: list[PackageSpec] = [item for text in requirements if (item := parse_requirement(text))]
-    return resolve_packages(packages, target, lambda name: Package(index[name]) if name in index else None)
+    return resolve_packages(packages, target, RequirementSearches(store=store_of(index)))
 
 
 def conflict(index: Index, *requirements: str, target: ResolutionTarget = TARGET) -> list[str]:
     """The names of the packages that cannot go together."""
     answer = resolve(index, *requirements, target=target).conflict
     return [package.name for package in answer.packages] if answer else []
-
-
-CHAIN: Index = {
-    "trl": {"0.9.6": Release(requirements=("transformers>=4.31",)), "0.20": Release(requirements=("transformers>=5",))},
-    "transformers": {
-        "4.30": Release(requirements=("tokenizers<0.15",)),
-        "4.43": Release(requirements=("tokenizers<0.20,>=0.19",)),
-        "5.0": Release(requirements=("tokenizers>=0.22", "torch>=2; extra == 'torch'"), extras=("torch",)),
-    },
-    "tokenizers": {"0.14": Release(), "0.19": Release(), "0.21": Release(), "0.22": Release(), "0.23rc1": Release()},
-    "torch": {"1.9": Release(), "2.0": Release(), "2.1": Release(yanked=True)},
-}
 
 
 def test_the_newest_releases_that_go_together_are_chosen():

@@ -1,0 +1,116 @@
+"""What releases declare, as a resolution reads it: a package at a time, each once. Pure.
+
+`knowngood.facts.package_metadata` reads the files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from knowngood.compat.value_domain import NONE, ValueDomain
+from knowngood.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from knowngood.compat.query import PackageSpec
+
+
+class ReleaseFacts(Protocol):
+    """What a release declares; `knowngood.facts.package_metadata.ReleaseMetadata` is one."""
+
+    @property
+    def requires_python(self) -> str | None:
+        """The specifier of the Pythons that it runs with."""
+
+    @property
+    def requirements(self) -> tuple[str, ...]:
+        """Its requirements as they are written, with markers."""
+
+    @property
+    def extras(self) -> Collection[str]:
+        """The names of its extras."""
+
+    @property
+    def wheels(self) -> tuple[str, ...]:
+        """The tags of its wheels."""
+
+    @property
+    def has_sdist(self) -> bool:
+        """Whether it has an sdist."""
+
+    @property
+    def yanked(self) -> bool:
+        """Whether the index withdrew it."""
+
+    @property
+    def source(self) -> str:
+        """What its requirements were read from: `wheel`, `sdist` or `none`."""
+
+
+class PackageFacts(Protocol):
+    """What all releases of a package declare."""
+
+    @property
+    def releases(self) -> Mapping[str, ReleaseFacts]:
+        """Version -> what it declares."""
+
+
+class MetadataSource(Protocol):
+    """Where metadata is read from, a package at a time."""
+
+    def __call__(self, name: str) -> PackageFacts | None:
+        """Return the metadata of a package; `None` when there is none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackageReleases:
+    """The releases of a package in ascending order."""
+
+    domain: ValueDomain
+    releases: Sequence[ReleaseFacts]
+    """What each value of the domain declares."""
+
+    def wanted(self, package: PackageSpec) -> int:
+        """Return the values that an entry of a list means."""
+        domain = self.domain
+        if package.specifier == NONE:
+            return domain.absent
+        build = f"{package.version}+{package.local}"
+        if package.local and build in domain.index:
+            return 1 << domain.index[build]
+        return specifier_mask(domain, package.specifier) & domain.some
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetadataStore:
+    """The metadata of the packages of the field; each package is read once."""
+
+    read: MetadataSource
+    names: Callable[[], Iterable[str]]
+    """Returns the names of all packages that have metadata."""
+    _packages: dict[str, PackageReleases | None] = field(default_factory=dict, repr=False)
+
+    def find_package(self, name: str) -> PackageReleases | None:
+        """Return the releases of a package; `None` when there is no metadata of it."""
+        if name not in self._packages:
+            facts = self.read(name)
+            if facts is None or not facts.releases:
+                self._packages[name] = None
+            else:
+                domain = ValueDomain(name, facts.releases, optional=True)
+                releases = [facts.releases[version] for version in domain.values]
+                self._packages[name] = PackageReleases(domain=domain, releases=releases)
+        return self._packages[name]
+
+
+NO_METADATA = MetadataStore(read=lambda _: None, names=tuple)
+"""The store that has no package."""
+
+
+def specifier_mask(domain: ValueDomain, specifier: str) -> int:
+    """Return the values that fulfil a specifier; all of them when it is not one."""
+    try:
+        return domain.mask(specifier)
+    except UsageError:
+        return domain.some

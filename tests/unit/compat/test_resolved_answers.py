@@ -1,0 +1,86 @@
+"""`check` on lists of packages that have metadata and no facts about GPUs; the metadata is invented."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from metadata_samples import CHAIN, Release, store_of
+
+from knowngood.compat import knowledge
+from knowngood.compat.check_answer import CheckAnswer, check_query
+from knowngood.compat.query import Query, parse_requirement
+
+KNOWN = knowledge.load_knowledge()
+INDEX = {
+    **CHAIN,
+    "kernel": {"1": Release(wheels=("cp311-cp311-manylinux_2_17_x86_64",)), "2": Release(requires_python=">=3.12")},
+    "built": {"1": Release(wheels=(), has_sdist=True, source="none")},
+}
+UNIVERSE = replace(KNOWN.universe, metadata=store_of(INDEX))
+
+
+def ask(*requirements: str, **axes: Any) -> CheckAnswer:
+    gpu = axes.pop("gpu", None)
+    packages = tuple(item for text in requirements if (item := parse_requirement(text)))
+    return check_query(UNIVERSE, Query(packages=packages, axes=axes, gpu=gpu), KNOWN.published)
+
+
+def because(answer: CheckAnswer) -> dict[str, str]:
+    return {finding.id: finding.because for finding in answer.findings if finding.severity == "error"}
+
+
+def test_a_contradiction_is_told_as_a_chain():
+    answer = ask("trl==0.9.6", "tokenizers==0.14", "kernel==1")
+    assert answer.verdict == "broken"
+    assert because(answer) == {
+        "resolution:trl+tokenizers": (
+            "trl 0.9.6 needs tokenizers 0.19 to 0.22 through transformers 4.43 to 5.0, you have 0.14"
+        )
+    }
+    assert answer.findings[0].packages == {"trl": "0.9.6", "tokenizers": "0.14"}
+
+
+def test_a_direct_contradiction_has_the_id_of_the_requirement():
+    assert because(ask("transformers==4.43", "tokenizers==0.21")) == {
+        "requires:transformers:tokenizers": "transformers 4.43 needs tokenizers<0.20,>=0.19, you have 0.21"
+    }
+
+
+def test_a_list_that_resolves_is_compatible_and_says_what_was_looked_at():
+    answer = ask("trl==0.9.6", "tokenizers==0.19")
+    assert answer.verdict == "compatible"
+    assert answer.uncovered == {}
+    assert answer.covered == {"trl": "0.9.6", "tokenizers": "0.19"}
+    assert "not at their GPU code" in answer.notes[-1]
+
+
+def test_what_nobody_heard_of_is_named_and_the_rest_is_answered():
+    answer = ask("trl==0.9.6", "tokenizers==0.19", "secret==1")
+    assert (answer.verdict, answer.covered_verdict) == ("unknown", "compatible")
+    assert answer.uncovered == {"secret": "1"}
+    assert ask("trl==0.9.6", "tokenizers==0.14", "secret==1").verdict == "broken"
+
+
+def test_requirements_that_no_artefact_states_are_not_claimed():
+    answer = ask("built==1", "tokenizers==0.19")
+    assert answer.verdict == "unknown"
+    assert "no artefact states what built 1 requires" in answer.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("axes", "verdict"), [({}, "compatible"), ({"python": "3.12"}, "compatible"), ({"python": "3.11"}, "broken")]
+)
+def test_without_a_stated_python_another_one_may_help(axes, verdict):
+    answer = ask("kernel==2", **axes)
+    assert answer.verdict == verdict
+    if verdict == "broken":
+        assert because(answer) == {"requires:kernel:python": "kernel 2 needs Python >=3.12, you have 3.11"}
+    elif not axes:
+        assert answer.notes[0] == "it resolves with Python 3.12, and not with 3.11"
+
+
+def test_conflicts_that_have_no_package_in_common_are_all_reported():
+    answer = ask("trl==0.9.6", "tokenizers==0.14", "kernel==2", python="3.11")
+    assert set(because(answer)) == {"resolution:trl+tokenizers", "requires:kernel:python"}

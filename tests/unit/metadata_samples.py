@@ -1,0 +1,47 @@
+"""A store of metadata with invented packages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from knowngood.compat.metadata_store import MetadataStore
+
+
+@dataclass(frozen=True, kw_only=True)
+class Release:
+    """A release as the store of metadata gives it."""
+
+    requirements: tuple[str, ...] = ()
+    requires_python: str | None = None
+    extras: tuple[str, ...] = ()
+    wheels: tuple[str, ...] = ("py3-none-any",)
+    has_sdist: bool = False
+    yanked: bool = False
+    source: str = "wheel"
+
+
+@dataclass(frozen=True)
+class Package:
+    """A package as the store of metadata gives it."""
+
+    releases: Mapping[str, Release] = field(default_factory=dict)
+
+
+Index = Mapping[str, Mapping[str, Release]]
+
+
+def store_of(index: Index) -> MetadataStore:
+    return MetadataStore(read=lambda name: Package(index[name]) if name in index else None, names=lambda: index)
+
+
+CHAIN: Index = {
+    "trl": {"0.9.6": Release(requirements=("transformers>=4.31",)), "0.20": Release(requirements=("transformers>=5",))},
+    "transformers": {
+        "4.30": Release(requirements=("tokenizers<0.15",)),
+        "4.43": Release(requirements=("tokenizers<0.20,>=0.19",)),
+        "5.0": Release(requirements=("tokenizers>=0.22", "torch>=2; extra == 'torch'"), extras=("torch",)),
+    },
+    "tokenizers": {"0.14": Release(), "0.19": Release(), "0.21": Release(), "0.22": Release(), "0.23rc1": Release()},
+    "torch": {"1.9": Release(), "2.0": Release(), "2.1": Release(yanked=True)},
+}
