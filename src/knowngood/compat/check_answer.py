@@ -8,7 +8,7 @@ combination on a GPU; else `compatible`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -28,6 +28,7 @@ from knowngood.compat.matrix_cells import PublishedCells, find_evidence, find_pu
 from knowngood.compat.query import Query, UnreadLine
 from knowngood.compat.query_placement import QueryPlacement, place_query
 from knowngood.compat.query_resolution import QueryResolution, conflicts_beside, resolve_query_packages
+from knowngood.compat.resolution_changes import find_resolving_moves
 from knowngood.compat.resolution_findings import list_names
 from knowngood.compat.rule import Rule
 from knowngood.compat.suggestions import check_problem, find_suggestions, stated_condition_boxes
@@ -113,7 +114,7 @@ def check_query(universe: Universe, query: Query, published: PublishedCells, *, 
     if not suggest or first.verdict is not CheckVerdict.BROKEN:
         return first
     for placement, answer in zip(placements.values(), answers, strict=True):
-        for changes in find_suggestions(placement, settled.query.stated_conditions, answer.findings):
+        for changes in _find_changes(placement, settled.query, answer):
             changed = replace(settled, query=_changed_query(settled.query, changes))
             suggested = [
                 (item, _judge(item, changed, published))
@@ -122,6 +123,18 @@ def check_query(universe: Universe, query: Query, published: PublishedCells, *, 
             if all(_is_met(*item) for item in suggested):
                 return replace(first, changes=changes, cell=suggested[0][1].cell)
     return first
+
+
+def _find_changes(placement: QueryPlacement, query: Query, answer: CheckAnswer) -> Iterator[Mapping[str, str]]:
+    """Yield changes of pins that may help: first those by rules alone, then those with which the list resolves."""
+    conditions = query.stated_conditions
+    yield from find_suggestions(placement, conditions, answer.findings)
+    resolved = resolve_query_packages(placement.universe, placement.packages, query.axes)
+    if resolved is not None:
+        index = placement.universe.index
+        boxes = index.errors | index.unknown_errors | stated_condition_boxes(placement.universe, conditions)
+        for move in find_resolving_moves(resolved.resolution, placement, boxes):
+            yield move.changes
 
 
 def _place_for_each_gpu(universe: Universe, query: Query) -> dict[str, QueryPlacement]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from knowngood.compat.box_index import CACHE_LIMIT, Assignment, BoxIndex, ValueSets
 from knowngood.compat.box_search import BoxSearch
-from knowngood.compat.value_domain import iterate_bits
+from knowngood.compat.value_domain import ValueDomain, iterate_bits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,19 +170,18 @@ _FOLLOWERS = frozenset({"triton"})
 """Packages that only follow another one (triton follows torch's pin): to move them back costs nothing more."""
 
 
-def move_cost(index: BoxIndex, name: str, place: int, anchor: int) -> int:
+def move_cost(domain: ValueDomain, place: int, anchor: int) -> int:
     """Return what it costs to move a package from the values of `anchor` to a place.
 
     The cost is the distance in releases. Moving torch costs more than that, moving another package back more than
     moving any forward, moving torch back still more, and leaving a package out the most.
     """
-    domain = index.domains[name]
     distance = domain.distance(place, anchor)
     if place >= len(domain.values):
         return distance + _LEFT_OUT
     anchors = anchor & domain.some
-    is_torch = name == "torch"
-    if place >= (anchors & -anchors).bit_length() - 1 or name in _FOLLOWERS:
+    is_torch = domain.name == "torch"
+    if place >= (anchors & -anchors).bit_length() - 1 or domain.name in _FOLLOWERS:
         return distance + _TORCH * is_torch
     return distance + (_TORCH_BACK if is_torch else _BACK)
 
@@ -271,9 +270,9 @@ def _ways(index: BoxIndex, name: str, allowed: int, anchor: int) -> list[tuple[i
     key = (name, allowed, anchor)
     ways = index.way_cache.get(key)
     if ways is None:
-        outside = index.outside[name]
+        domain, outside = index.domains[name], index.outside[name]
         cheapest: dict[int, tuple[int, int]] = {}
-        for cost, place in sorted((move_cost(index, name, place, anchor), -place) for place in iterate_bits(allowed)):
+        for cost, place in sorted((move_cost(domain, place, anchor), -place) for place in iterate_bits(allowed)):
             cheapest.setdefault(outside[-place], (cost, -place))
         ways = index.way_cache[key] = list(cheapest.values())
     return ways

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from knowngood.compat.query import PackageSpec
 
 
-class ReleaseFacts(Protocol):
+class ReleaseDeclaration(Protocol):
     """What a release declares; `knowngood.facts.package_metadata.ReleaseMetadata` is one."""
 
     @property
@@ -48,18 +48,18 @@ class ReleaseFacts(Protocol):
         """What its requirements were read from: `wheel`, `sdist` or `none`."""
 
 
-class PackageFacts(Protocol):
+class PackageDeclarations(Protocol):
     """What all releases of a package declare."""
 
     @property
-    def releases(self) -> Mapping[str, ReleaseFacts]:
+    def releases(self) -> Mapping[str, ReleaseDeclaration]:
         """Version -> what it declares."""
 
 
 class MetadataSource(Protocol):
     """Where metadata is read from, a package at a time."""
 
-    def __call__(self, name: str) -> PackageFacts | None:
+    def __call__(self, name: str) -> PackageDeclarations | None:
         """Return the metadata of a package; `None` when there is none."""
 
 
@@ -68,7 +68,7 @@ class PackageReleases:
     """The releases of a package in ascending order."""
 
     domain: ValueDomain
-    releases: Sequence[ReleaseFacts]
+    releases: Sequence[ReleaseDeclaration]
     """What each value of the domain declares."""
 
     def wanted(self, package: PackageSpec) -> int:

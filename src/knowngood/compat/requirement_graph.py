@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from knowngood.compat.dependency_markers import Dependency, ResolutionTarget, parse_dependency
-from knowngood.compat.metadata_store import MetadataStore, ReleaseFacts, specifier_mask
+from knowngood.compat.metadata_store import MetadataStore, ReleaseDeclaration, specifier_mask
 from knowngood.compat.requirement_solver import Clash
 from knowngood.compat.value_domain import ValueDomain, version_matches
 from knowngood.compat.wheel_fit import tag_fits
@@ -45,7 +45,7 @@ class PackageNode:
 
     name: str
     domain: ValueDomain
-    releases: Sequence[ReleaseFacts]
+    releases: Sequence[ReleaseDeclaration]
     """What each value of the domain declares."""
     unwanted: dict[str, int]
     """Why installers do not take releases on their own -> those releases."""
@@ -123,7 +123,7 @@ class RequirementGraph:
             node.fits[place] = self._exclusion(node, node.releases[place])
         return node.fits[place]
 
-    def _exclusion(self, node: PackageNode, release: ReleaseFacts) -> Excludes | None:
+    def _exclusion(self, node: PackageNode, release: ReleaseDeclaration) -> Excludes | None:
         target = self.target
         if release.requires_python and not python_fits(release.requires_python, target):
             return Excludes(package=node.name, kind="python", text=release.requires_python)
@@ -200,9 +200,9 @@ class RequirementGraph:
             yield Clash({**condition, other.name: refused}, cause, (), widen)
         elif refused >> place & 1:
             yield Clash(condition, cause)
-        for asked in dependency.extras:
-            if f"{other.name}[{asked}]" not in condition:
-                yield Clash({**condition, f"{other.name}[{asked}]": 2}, cause, (), widen)
+        for wanted in dependency.extras:
+            if f"{other.name}[{wanted}]" not in condition:
+                yield Clash({**condition, f"{other.name}[{wanted}]": 2}, cause, (), widen)
 
 
 def python_fits(requires_python: str, target: ResolutionTarget) -> bool:

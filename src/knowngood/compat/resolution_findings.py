@@ -33,7 +33,7 @@ class _Chains:
     """The requirements that make a conflict, from the packages of the list on."""
 
     resolution: RequirementResolution
-    asked: Mapping[str, PackageSpec]
+    listed: Mapping[str, PackageSpec]
     clashes: Sequence[Clash]
     masks: dict[str, int] = field(default_factory=dict)
     """Package -> its releases that come into question."""
@@ -42,8 +42,8 @@ class _Chains:
 
     def collect(self) -> None:
         """Follow the requirements from the packages of the list."""
-        left = list(self.asked)
-        for name, package in self.asked.items():
+        left = list(self.listed)
+        for name, package in self.listed.items():
             releases = self.resolution.graph.store.find_package(name)
             if releases is not None:
                 self.masks[name] = releases.wanted(package)
@@ -55,7 +55,7 @@ class _Chains:
             done.add(name)
             for edge in self._edges_of(name):
                 self.edges.append(edge)
-                if edge.other not in self.asked:
+                if edge.other not in self.listed:
                     known = self.masks.get(edge.other, -1) & edge.allowed
                     self.masks[edge.other] = known or edge.allowed
                 left.append(edge.other)
@@ -90,7 +90,7 @@ class _Chains:
 
     def describe(self, name: str) -> str:
         """Return a package with the releases of it that come into question, as in `transformers 4.43.0 to 4.44.2`."""
-        package = self.asked.get(name)
+        package = self.listed.get(name)
         if package is not None and package.version:
             return f"{name} {package.version}"
         return f"{name} {describe_range(self.domain(name), self.masks[name])}"
@@ -98,14 +98,14 @@ class _Chains:
     def path(self) -> list[_Edge] | None:
         """Return the requirements as one path between two packages of the list; `None` when they are not one."""
         starts = {edge.package: edge for edge in self.edges}
-        if self.exclusions or len(starts) != len(self.edges) or len(self.asked) != 2:
+        if self.exclusions or len(starts) != len(self.edges) or len(self.listed) != 2:
             return None
-        name = next((name for name in self.asked if name in starts), None)
+        name = next((name for name in self.listed if name in starts), None)
         path: list[_Edge] = []
         while name in starts:
             path.append(starts.pop(name))
             name = path[-1].other
-        return path if path and not starts and name in self.asked else None
+        return path if path and not starts and name in self.listed else None
 
     def sentence(self) -> str:
         """Return the reason of the conflict."""
@@ -114,13 +114,13 @@ class _Chains:
             parts = [self._requirement_text(edge) for edge in self.edges]
             parts += [self._exclusion_text(*exclusion) for exclusion in self.exclusions]
             ends = {edge.other for edge in self.edges}
-            wanted = [f"you have {_wanted_text(package)}" for name, package in self.asked.items() if name in ends]
+            wanted = [f"you have {_wanted_text(package)}" for name, package in self.listed.items() if name in ends]
             return "; ".join(dict.fromkeys([*parts, *wanted]))
         first, last = path[0], path[-1]
         through = " and ".join(self.describe(edge.package) for edge in path[1:])
         bound = self._bound(last)
         reason = f"{self._subject(first)} needs {bound}" + (f" through {through}" if through else "")
-        return f"{reason}, you have {_wanted_text(self.asked[last.other], with_name=False)}"
+        return f"{reason}, you have {_wanted_text(self.listed[last.other], with_name=False)}"
 
     def _subject(self, edge: _Edge) -> str:
         extras = f" with its extra {', '.join(edge.extras)}" if edge.extras else ""
@@ -145,7 +145,7 @@ class _Chains:
             + (f" with glibc {target.glibc}" if target.glibc else "")
             + ", and no sdist",
             "withdrawn": f"{releases} was withdrawn from the index, and installers take it only when it is pinned",
-            "pre-release": f"{releases} is a pre-release, which installers take only when it is asked for",
+            "pre-release": f"{releases} is a pre-release, which installers take only when it is listed for",
         }[cause.kind]
 
     def sources(self) -> tuple[str, ...]:
@@ -170,14 +170,14 @@ def _wanted_text(package: PackageSpec, *, with_name: bool = True) -> str:
 
 def conflict_finding(resolution: RequirementResolution, conflict: Conflict) -> Finding:
     """Return the finding of a conflict: its chain, and the packages of the list that make it."""
-    asked = {package.name: package for package in conflict.packages}
-    chains = _Chains(resolution=resolution, asked=asked, clashes=conflict.failure.clashes)
+    listed = {package.name: package for package in conflict.packages}
+    chains = _Chains(resolution=resolution, listed=listed, clashes=conflict.failure.clashes)
     chains.collect()
     return Finding(
         id=_finding_id(chains),
         kind="fact",
         severity="error",
-        packages={name: package.version or package.specifier for name, package in asked.items()},
+        packages={name: package.version or package.specifier for name, package in listed.items()},
         because=chains.sentence(),
         source=chains.sources(),
         confidence="artefact",
@@ -194,11 +194,11 @@ def _finding_id(chains: _Chains) -> str:
         kind = {"python": "requires", "wheel": "wheel"}.get(chains.exclusions[0][0].kind)
         if kind:
             return f"{kind}:{chains.exclusions[0][0].package}:python"
-    return "resolution:" + "+".join(chains.asked)
+    return "resolution:" + "+".join(chains.listed)
 
 
 def list_names(names: Iterable[str], most: int = 8) -> str:
     """Return names as a list for people, the first few of many."""
-    listed = list(names)
-    rest = f" and {len(listed) - most} more" if len(listed) > most else ""
-    return ", ".join(listed[:most]) + rest
+    every = list(names)
+    rest = f" and {len(every) - most} more" if len(every) > most else ""
+    return ", ".join(every[:most]) + rest

@@ -122,12 +122,14 @@ def test_the_smallest_change_is_the_smallest(problem: DemandProblem):
     for point in points(index):
         if valid(index, point):
             changed = [name for name, demand in by_name.items() if not demand.mask >> point[name] & 1]
-            cost = sum(move_cost(index, name, point[name], by_name[name].mask) for name in changed)
+            cost = sum(move_cost(index.domains[name], point[name], by_name[name].mask) for name in changed)
             costs.append((len(changed), cost))
     found = find_smallest_change(problem, problem.demands)
     assert (found is not None) is bool(costs)
     if found is not None:
-        assert found.cost == sum(move_cost(index, name, at, by_name[name].mask) for name, at in found.places.items())
+        assert found.cost == sum(
+            move_cost(index.domains[name], at, by_name[name].mask) for name, at in found.places.items()
+        )
         assert (len(found.places), found.cost) == min(costs)
 
 
@@ -136,7 +138,7 @@ def test_an_older_torch_costs_more_than_an_older_package_and_that_more_than_any_
 
     def cost(name: str, before: str, after: str) -> int:
         domain = index.domains[name]
-        return move_cost(index, name, domain.index.get(after, len(domain.values)), domain.mask(f"=={before}"))
+        return move_cost(domain, domain.index.get(after, len(domain.values)), domain.mask(f"=={before}"))
 
     forward = cost("transformers", "4.37.0", "5.23.0")
     back = cost("transformers", "4.48.0", "4.47.1")

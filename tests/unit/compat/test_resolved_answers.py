@@ -84,3 +84,20 @@ def test_without_a_stated_python_another_one_may_help(axes, verdict):
 def test_conflicts_that_have_no_package_in_common_are_all_reported():
     answer = ask("trl==0.9.6", "tokenizers==0.14", "kernel==2", python="3.11")
     assert set(because(answer)) == {"resolution:trl+tokenizers", "requires:kernel:python"}
+
+
+def test_the_smallest_change_resolves_the_whole_list():
+    assert ask("trl==0.9.6", "tokenizers==0.14").changes == {"tokenizers": "0.19"}
+    assert ask("transformers==4.43", "tokenizers==0.21", "trl==0.9.6").changes == {"tokenizers": "0.19"}
+
+
+def test_two_pins_change_where_one_is_not_enough():
+    index = {
+        "one": {"1": Release(requirements=("core==1",)), "2": Release(requirements=("core==2",))},
+        "two": {"1": Release(requirements=("core==1",)), "2": Release(requirements=("core==2",))},
+        "core": {"1": Release(), "2": Release(), "3": Release()},
+    }
+    universe = replace(KNOWN.universe, metadata=store_of(index))
+    packages = tuple(item for text in ("one==1", "two==2", "core==3") if (item := parse_requirement(text)))
+    changes = check_query(universe, Query(packages=packages), KNOWN.published).changes
+    assert changes == {"one": "2", "core": "2"}
