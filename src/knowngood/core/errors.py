@@ -64,6 +64,20 @@ class GarbageCollectedError(KnowngoodError):
     """The engine's garbage collector removed data that a build was about to use. Building again recreates them."""
 
 
+class CorruptArchiveError(KnowngoodError):
+    """An archive that is damaged or was replaced: its bytes are not those that were locked (exit 1)."""
+
+    def __init__(self, file: str, *, expected: str = "", actual: str = "", detail: str = "", advice: str = "") -> None:
+        """Make the sentence. `expected` and `actual` are SHA-256 in hexadecimal, empty where they are not known.
+
+        `detail` is what the program that opened the archive said, `advice` what a person can do.
+        """
+        self.file, self.expected, self.actual, self.detail = file, expected, actual, detail
+        reason = f" ({detail})" if detail else ""
+        hashes = f"sha256 expected: {expected or 'unknown'}, found: {actual or 'unknown'}"
+        super().__init__(f"{file} is a corrupt archive{reason}: {hashes}" + (f"; {advice}" if advice else ""))
+
+
 def error_from_os(error: OSError) -> KnowngoodError | None:
     """Return an error with a sentence for a failure of the operating system, or `None` when it has no error number."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):

@@ -130,7 +130,8 @@ class BuilderPipeline(Pipeline):
                 self.run_build(commands.bake(), log, notify)
 
             try:
-                image_build.work_with_secrets(run, notify)
+                distributions = {item for build in builds for item in build.plan.locked_cell.distributions}
+                image_build.work_with_secrets(run, distributions, notify)
             except BuilderLostError:
                 raise
             except KnowngoodError as error:
@@ -171,7 +172,7 @@ class BuilderPipeline(Pipeline):
                 argv = self.commands(folder).export_files(derived, stages.target, uuid.uuid4().hex, out, caches)
                 self.run_build(argv, log, notify, builder_commands.parse_compile_step)
 
-        image_build.work_with_secrets(build, notify)
+        image_build.work_with_secrets(build, plan.locked_cell.distributions, notify)
 
     def take_record(self, image: Image, build_plan: CellBuildPlan) -> ImageRecord:
         """Return the record of an image in the registry."""

@@ -8,7 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from knowngood.core.errors import GarbageCollectedError, KnowngoodError, MissingError, NetworkError
+from knowngood.core.errors import (
+    CorruptArchiveError,
+    GarbageCollectedError,
+    KnowngoodError,
+    MissingError,
+    NetworkError,
+)
 from knowngood.core.image_record import ImageRecord, ImageShape
 from knowngood.images.dockerfile import LABEL_PREFIX
 from knowngood.lock.lock_tree import CellLock
@@ -107,7 +113,13 @@ _FAILURES: tuple[tuple[str, type[KnowngoodError], str], ...] = (
         MissingError,
         "the disk is full; free some space (`docker system prune`, `knowngood engine down`)",
     ),
-    (r"hash mismatch", KnowngoodError, "a wheel on the index is not the one that was locked (hash mismatch)"),
+    (
+        r"error decoding response body|end of file before message length",
+        NetworkError,
+        "the index stopped in the middle of a download; check network and proxy",
+    ),
+    # The sentence is that of the exception, with the name of the file.
+    (r"hash mismatch|failed to extract archive", CorruptArchiveError, ""),
     (r"what is installed is not the lock", KnowngoodError, "what was installed is not what was locked"),
     (
         r"401 unauthorized|403 forbidden|lack of valid authentication",
@@ -149,6 +161,9 @@ _FAILURES: tuple[tuple[str, type[KnowngoodError], str], ...] = (
         "a build step was killed, most likely because memory ran out",
     ),
 )
+_EXTRACTION = re.compile(r"(?i)failed to extract archive: (?P<file>\S+)(?P<causes>(?:\n[\d. ]*cause: .*)*)")
+_MISMATCH = re.compile(r"(?i)hash mismatch for `?(?P<file>[^`\s]+)")
+_HASH = r":\s+(?:[\d.]+\s+)?sha256:([0-9a-f]{64})"
 _SUMMARY = re.compile(r"(?i)failed to solve|did not complete successfully")
 
 
@@ -161,8 +176,28 @@ def explain_build_failure(output: str, log: Path) -> KnowngoodError:
     lines = [re.sub(r"^#\d+ ([\d.]+ )?", "", line) for line in relevant]
     for pattern, error_class, sentence in _FAILURES:
         if line := next((line for line in lines if re.search(pattern, line, re.IGNORECASE)), None):
+            if error_class is CorruptArchiveError:
+                return parse_corrupt_archive("\n".join(lines), f"the build stopped there (log: {log})")
             return error_class(f"{sentence}: {line} (log: {log}); run it again, finished steps are kept")
     errors = [line for line in lines if re.search(r"(?i)\berror\b", line)]
     # BuildKit's own last lines only say that a step failed; the step's lines before them say why.
     causes = [line for line in errors if not _SUMMARY.search(line)] or errors or lines or ["it printed nothing"]
     return KnowngoodError(f"the build failed: {causes[-1]} (log: {log})")
+
+
+def parse_corrupt_archive(output: str, advice: str) -> CorruptArchiveError:
+    """Return the error for uv's output about an archive that it could not open, or whose hash is another one.
+
+    The archive is named by its file, or as `NAME==VERSION`. uv tells the two hashes only where it could open it.
+    """
+    opened, mismatch = _EXTRACTION.search(output), _MISMATCH.search(output)
+    match = opened or mismatch
+    expected, actual = re.search("Expected" + _HASH, output), re.search("Computed" + _HASH, output)
+    causes = [line.partition("cause: ")[2] for line in opened["causes"].splitlines()] if opened else []
+    return CorruptArchiveError(
+        match["file"] if match else "an archive of the index",
+        expected=expected[1] if expected else "",
+        actual=actual[1] if actual else "",
+        detail=causes[-1] if causes else "" if opened else "hash mismatch",
+        advice=advice,
+    )

@@ -6,11 +6,12 @@ The record of an image is taken from the engine and kept in the cache, where a l
 from __future__ import annotations
 
 import contextlib
+import functools
 import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -22,8 +23,9 @@ from knowngood.core.local_files import cache_folder, write_atomically
 from knowngood.core.notify import Notify
 from knowngood.engine import container_engine, image_store
 from knowngood.engine.container_engine import Engine
-from knowngood.images import build_command, build_inputs
+from knowngood.images import archive_damage, build_command, build_inputs
 from knowngood.images.build_command import INPUTS_LABEL, BuildPlan, CellBuildPlan, Image, ParseStep, parse_build_step
+from knowngood.lock.cell_lock import Distribution
 
 Product = TypeVar("Product")
 
@@ -66,13 +68,19 @@ def build_image(plan: BuildPlan, engine: Engine, *, log: Path, notify: Notify) -
         return retry_collected(lambda: _build_once(plan, engine, log=log, notify=notify), notify)
 
 
-def work_with_secrets(work: Callable[[Mapping[str, Path]], Product], notify: Notify) -> Product:
-    """Return `work` of the files with the host's secrets; tried again when a server did not answer."""
+def work_with_secrets(
+    work: Callable[[Mapping[str, Path]], Product], distributions: Iterable[Distribution], notify: Notify
+) -> Product:
+    """Return `work`, a build from these distributions, of the files with the host's secrets.
+
+    It is tried again when a server did not answer, and once when an archive arrived corrupt on the way.
+    """
+    wanted = tuple(distributions)
     for attempt in retries.retry_attempts(on=NetworkError, attempts=3, wait_initial=2, wait_max=30, timeout=None):
         with attempt, build_inputs.host_secrets() as secrets:
             if attempt.num > 1:
                 notify(f"the network failed: attempt {attempt.num}")
-            return work(secrets)
+            return archive_damage.repeat_after_damage(functools.partial(work, secrets), wanted, notify)
     raise AssertionError("the last attempt raises")
 
 

@@ -132,7 +132,9 @@ class Pipeline:
     def image(self, build_plan: CellBuildPlan, notify: Notify) -> Image:
         """Return the plan's image with its record; it is built unless it exists."""
         image = self.find_image(build_plan) or image_build.work_with_secrets(
-            lambda secrets: self.build_image(replace(build_plan, secrets=secrets), notify), notify
+            lambda secrets: self.build_image(replace(build_plan, secrets=secrets), notify),
+            build_plan.locked_cell.distributions,
+            notify,
         )
         if not self.engine.containerd_store and not self.options.record:
             return image  # such an engine has no record of it

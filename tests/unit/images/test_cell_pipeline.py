@@ -14,7 +14,7 @@ from samples import FA0, FA2, FA4, distributions
 
 from knowngood.base import base_image
 from knowngood.core.cell import parse_cell
-from knowngood.core.errors import KnowngoodError, MissingError, NetworkError
+from knowngood.core.errors import CorruptArchiveError, KnowngoodError, MissingError, NetworkError
 from knowngood.core.image_record import ImageBlob, ImageManifest
 from knowngood.engine import image_store
 from knowngood.engine.container_engine import Engine
@@ -342,6 +342,14 @@ def test_only_network_failures_are_tried_again(home, world, monkeypatch, failure
     world.images.clear()
     world.done.clear()
     assert run(home).error.exit_code == 4
+    assert world.done.count("build") == 1
+
+
+def test_a_corrupt_archive_is_not_built_three_times(home, world):
+    world.build_error = CorruptArchiveError("other==1", expected="a" * 64, actual="b" * 64)
+    result = run(home)
+    assert (result.status, result.error.exit_code) == (CellStatus.FAILED, 1)
+    assert "other==1 is a corrupt archive" in str(result.error)
     assert world.done.count("build") == 1
 
 

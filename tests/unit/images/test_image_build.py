@@ -324,6 +324,8 @@ def test_an_image_that_the_engine_does_not_list(engine, tmp_path):
 
 SOLVE = 'ERROR: failed to solve: process "/recipe/install-layer x /out" did not complete successfully: exit code: 2'
 
+FAILED_DOWNLOAD = "#9 3.1 error: Failed to download `tiny==1.0`\n"
+
 
 @pytest.mark.parametrize(
     ("output", "code", "message"),
@@ -332,7 +334,32 @@ SOLVE = 'ERROR: failed to solve: process "/recipe/install-layer x /out" did not 
         (
             f"#9 3.1 error: Hash mismatch for `torch==2.11.0`\n{SOLVE}",
             1,
-            "a wheel on the index is not the one that was locked",
+            "torch==2.11.0 is a corrupt archive (hash mismatch): sha256 expected: unknown, found: unknown",
+        ),
+        (
+            (
+                f"{FAILED_DOWNLOAD}#9 3.1   cause: Hash mismatch for `tiny==1.0`\n#9 3.1 \n#9 3.1          Expected:\n"
+                f"#9 3.1            sha256:{'a' * 64}\n#9 3.1 \n#9 3.1          Computed:\n"
+                f"#9 3.1            sha256:{'b' * 64}\n{SOLVE}"
+            ),
+            1,
+            f"tiny==1.0 is a corrupt archive (hash mismatch): sha256 expected: {'a' * 64}, found: {'b' * 64}",
+        ),
+        (
+            (
+                f"{FAILED_DOWNLOAD}#9 3.1   cause: Failed to extract archive: tiny-1.0-py3-none-any.whl\n"
+                f"#9 3.1   cause: I/O operation failed during extraction\n#9 3.1   cause: unexpected BufError\n{SOLVE}"
+            ),
+            1,
+            "tiny-1.0-py3-none-any.whl is a corrupt archive (unexpected BufError): ",
+        ),
+        (
+            (
+                f"{FAILED_DOWNLOAD}#9 3.1   cause: Failed to write to the distribution cache\n"
+                f"#9 3.1   cause: error decoding response body\n{SOLVE}"
+            ),
+            4,
+            "the index stopped in the middle of a download",
         ),
         (
             f"#9 0.3 what is installed is not the lock:\n#9 0.3 torch: locked 1, installed 2\n{SOLVE}",
