@@ -25,6 +25,8 @@ class Registry:
     yanked: set[str] = field(default_factory=set)
     faults: dict[str, str] = field(default_factory=dict)
     """The fault of each name: `404`, `500`, `garbage` or `truncate`."""
+    hashes: dict[str, str] = field(default_factory=dict)
+    """The SHA-256 that the page states of each file; without one it states none."""
     requests: list[str] = field(default_factory=list)
     url: str = ""
 
@@ -33,7 +35,12 @@ class Registry:
         names = [name for name in self.files if re.split(r"-\d", name)[0].replace("-", "_") == prefix]
         if not names:
             return None
-        links = (f'<a href="/files/{name}"{" data-yanked" if name in self.yanked else ""}>{name}</a>' for name in names)
+        yanked = ("", " data-yanked")
+        fragments = {name: f"#sha256={sha256}" for name, sha256 in self.hashes.items()}
+        links = (
+            f'<a href="/files/{name}{fragments.get(name, "")}"{yanked[name in self.yanked]}>{name}</a>'
+            for name in names
+        )
         return "<!DOCTYPE html><html><body>" + "\n".join(links) + "</body></html>"
 
 

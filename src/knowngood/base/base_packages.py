@@ -10,7 +10,7 @@ from pathlib import Path
 
 from knowngood.base import base_recipe, debian_host
 from knowngood.base.private_apt import PrivateApt, RemotePackage
-from knowngood.core.errors import MissingError
+from knowngood.core.errors import CorruptArchiveError, MissingError
 from knowngood.lock.debian_lock import DebianPackage, PackagesLock
 
 
@@ -117,17 +117,40 @@ def fetch_debs(packages: Sequence[DebianPackage], served: Mapping[str, str], mir
     """Fetch into the cache what can be had of the packages that it lacks, checked by sha256.
 
     `served` gives the address of a package's present version on the mirror; older versions lie in the same folder.
+
+    Raises:
+        CorruptArchiveError: a package arrived twice with other bytes than were locked.
     """
     cache.mkdir(parents=True, exist_ok=True)
     cached = find_cached_debs(packages, cache)
     missing = [package for package in packages if package not in cached and package.name in served]
-    parts = {package: cache / f"{_deb_name(package)}.part" for package in missing}
+    corrupt = _fetch_once(missing, served, mirror, cache)
+    if corrupt := _fetch_once(list(corrupt), served, mirror, cache):
+        package, actual = next(iter(corrupt.items()))
+        raise CorruptArchiveError(
+            package_address(package, served[package.name]).rpartition("/")[2],
+            expected=package.sha256,
+            actual=actual,
+            advice="the mirror or a proxy before it serves other bytes than were locked",
+        )
+
+
+def _fetch_once(
+    packages: Sequence[DebianPackage], served: Mapping[str, str], mirror: PrivateApt, cache: Path
+) -> dict[DebianPackage, str]:
+    """Fetch the packages; return those that arrived with another sha256, which is given."""
+    parts = {package: cache / f"{_deb_name(package)}.part" for package in packages}
     mirror.fetch([(package_address(package, served[package.name]), part) for package, part in parts.items()])
+    corrupt = {}
     for package, part in parts.items():
-        if _has_content(part, package):
+        if not part.exists():
+            continue
+        if (actual := _file_sha256(part)) == package.sha256:
             part.rename(cache / _deb_name(package))
         else:
-            part.unlink(missing_ok=True)
+            corrupt[package] = actual
+            part.unlink()
+    return corrupt
 
 
 def package_address(package: DebianPackage, present: str) -> str:
@@ -142,7 +165,11 @@ def _deb_name(package: DebianPackage) -> str:
 
 def _has_content(path: Path, package: DebianPackage) -> bool:
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest() == package.sha256
+        return _file_sha256(path) == package.sha256
     except FileNotFoundError:
         return False
+
+
+def _file_sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -61,6 +61,7 @@ def run(arguments: argparse.Namespace) -> Answer:
         "new": report.new,
         "unchanged": report.unchanged,
         "unknown": report.unknown,
+        "corrupt": report.corrupt,
         "failed": report.failed,
     }
     return Answer(report.exit_code, document, text)

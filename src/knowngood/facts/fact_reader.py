@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from packaging.utils import BuildTag, parse_wheel_filename
 
 from knowngood import facts
-from knowngood.index.artefact import PublishedFile, UnreadableError
+from knowngood.index.artefact import BrokenArchiveError, PublishedFile, UnreadableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,6 +58,8 @@ class ReleaseReading:
     """Fact -> why it could not be read."""
     again: bool = False
     """Whether the network failed somewhere, so that the next harvest reads this release once more."""
+    corrupt: bool = False
+    """Whether the index serves an artefact whose hash is not the one that it states."""
 
     def take(self, name: str, read: Callable[[], Any], *, optional: bool = False) -> Any:
         """Record `read()` as the fact `name` and return it; when it raises or gives `None`, record the reason.
@@ -68,6 +70,7 @@ class ReleaseReading:
             value = read()
         except UnreadableError as error:
             self.again |= error.again
+            self.corrupt |= isinstance(error, BrokenArchiveError) and error.corrupt
             self.unknown[name] = str(error)
             return None
         except OSError as error:  # the disk of the cache, not the artefact

@@ -40,15 +40,17 @@ class HarvestReport:
     """`torch 2.11.0: sass` -> why it could not be read (only for releases that this harvest read)."""
     failed: dict[str, str] = field(default_factory=dict)
     """Package -> why nothing of it could be read."""
+    corrupt: list[str] = field(default_factory=list)
+    """`torch 2.11.0`: the index serves an artefact whose hash is not the one that it states."""
     unanswered: bool = False
     """Whether the index did not answer."""
 
     @property
     def exit_code(self) -> int:
-        """0 when all was done, 1 when something failed, 4 when the index does not answer."""
+        """0 when all was done, 1 when something failed or an artefact is corrupt, 4 when the index does not answer."""
         if self.unanswered:
             return 4
-        return 1 if self.failed else 0
+        return 1 if self.failed or self.corrupt else 0
 
 
 def harvest_facts(  # noqa: PLR0913 - tests replace `index`, `cache` and `readers`
@@ -165,6 +167,8 @@ class _Harvest:
             artefact = open_artefact(published, self.index, self.cache)
             reading.run(lambda: reader.read(artefact, release, reading))
             artefact.close()
+        if reading.corrupt:
+            self.report.corrupt.append(f"{release.project} {release.version}")
         return {
             "read": _today(),
             "yanked": release.yanked,

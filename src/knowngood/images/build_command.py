@@ -17,6 +17,7 @@ from knowngood.core.errors import (
 )
 from knowngood.core.image_record import ImageRecord, ImageShape
 from knowngood.images.dockerfile import LABEL_PREFIX
+from knowngood.index.uv_output import CORRUPT_PATTERN, parse_corrupt_archive
 from knowngood.lock.lock_tree import CellLock
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ _FAILURES: tuple[tuple[str, type[KnowngoodError], str], ...] = (
         "the index stopped in the middle of a download; check network and proxy",
     ),
     # The sentence is that of the exception, with the name of the file.
-    (r"hash mismatch|failed to extract archive", CorruptArchiveError, ""),
+    (CORRUPT_PATTERN, CorruptArchiveError, ""),
     (r"what is installed is not the lock", KnowngoodError, "what was installed is not what was locked"),
     (
         r"401 unauthorized|403 forbidden|lack of valid authentication",
@@ -161,9 +162,6 @@ _FAILURES: tuple[tuple[str, type[KnowngoodError], str], ...] = (
         "a build step was killed, most likely because memory ran out",
     ),
 )
-_EXTRACTION = re.compile(r"(?i)failed to extract archive: (?P<file>\S+)(?P<causes>(?:\n[\d. ]*cause: .*)*)")
-_MISMATCH = re.compile(r"(?i)hash mismatch for `?(?P<file>[^`\s]+)")
-_HASH = r":\s+(?:[\d.]+\s+)?sha256:([0-9a-f]{64})"
 _SUMMARY = re.compile(r"(?i)failed to solve|did not complete successfully")
 
 
@@ -183,21 +181,3 @@ def explain_build_failure(output: str, log: Path) -> KnowngoodError:
     # BuildKit's own last lines only say that a step failed; the step's lines before them say why.
     causes = [line for line in errors if not _SUMMARY.search(line)] or errors or lines or ["it printed nothing"]
     return KnowngoodError(f"the build failed: {causes[-1]} (log: {log})")
-
-
-def parse_corrupt_archive(output: str, advice: str) -> CorruptArchiveError:
-    """Return the error for uv's output about an archive that it could not open, or whose hash is another one.
-
-    The archive is named by its file, or as `NAME==VERSION`. uv tells the two hashes only where it could open it.
-    """
-    opened, mismatch = _EXTRACTION.search(output), _MISMATCH.search(output)
-    match = opened or mismatch
-    expected, actual = re.search("Expected" + _HASH, output), re.search("Computed" + _HASH, output)
-    causes = [line.partition("cause: ")[2] for line in opened["causes"].splitlines()] if opened else []
-    return CorruptArchiveError(
-        match["file"] if match else "an archive of the index",
-        expected=expected[1] if expected else "",
-        actual=actual[1] if actual else "",
-        detail=causes[-1] if causes else "" if opened else "hash mismatch",
-        advice=advice,
-    )

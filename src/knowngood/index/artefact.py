@@ -28,6 +28,15 @@ class UnreadableError(Exception):
         self.again = again
 
 
+class BrokenArchiveError(UnreadableError):
+    """An archive that cannot be opened, or whose hash is another one. It is read at most twice in a run."""
+
+    def __init__(self, reason: str, *, corrupt: bool = False) -> None:
+        """Make the error; `corrupt` says that the hash is another one than the index states."""
+        super().__init__(reason, again=True)
+        self.corrupt = corrupt
+
+
 class UnansweredError(UnreadableError):
     """The registry did not answer at all."""
 

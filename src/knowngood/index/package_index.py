@@ -31,7 +31,7 @@ from requests.adapters import HTTPAdapter
 
 from knowngood.core import retries
 from knowngood.index import index_settings
-from knowngood.index.artefact import PublishedFile, UnansweredError, UnreadableError
+from knowngood.index.artefact import BrokenArchiveError, PublishedFile, UnansweredError, UnreadableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -163,5 +163,5 @@ def _is_transient(error: Exception) -> bool:
     if isinstance(error, requests.HTTPError):
         return error.response is not None and error.response.status_code in {429, 500, 502, 503, 504}
     if isinstance(error, UnreadableError):
-        return error.again
+        return error.again and not isinstance(error, BrokenArchiveError)
     return isinstance(error, requests.ConnectionError | requests.Timeout)

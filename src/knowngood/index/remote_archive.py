@@ -12,22 +12,26 @@ import tarfile
 import tempfile
 import zipfile
 import zlib
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import requests
-from remotezip import RemoteIOError, RemoteZip, RemoteZipError
+from remotezip import RangeNotSupported, RemoteIOError, RemoteZip, RemoteZipError
 from urllib3.exceptions import HTTPError as Urllib3Error
 
+from knowngood.core.errors import CorruptArchiveError, NetworkError
 from knowngood.core.local_files import cache_folder, write_atomically
-from knowngood.index.artefact import PublishedFile, UnreadableError
+from knowngood.index.artefact import BrokenArchiveError, PublishedFile, UnreadableError
 from knowngood.index.package_index import call_with_retries
+from knowngood.index.remote_hash import read_remote_hash
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+
+T = TypeVar("T")
 
 _PIECE = 1 << 20  # bytes
 _TAIL = 1 << 20  # bytes read first: the central directory of a torch wheel is about 1.5 MB
@@ -84,23 +88,32 @@ class _RemoteArchive:
         """Return a JSON value that is computed once and then kept in the cache."""
         return self._cache.json("derived", name, compute)
 
+    def _fetch(self, read: Callable[[], T]) -> T:
+        """Return `read()`; once more when the archive arrived broken, because it may have been damaged on the way."""
+        try:
+            return call_with_retries(read)
+        except BrokenArchiveError:
+            return call_with_retries(read)
+
 
 class RemoteWheel(_RemoteArchive):
     """The `Artefact` of a wheel. The network is used only for what is needed and not in the cache."""
 
+    _broken_reads = 0
+
     @cached_property
     def size(self) -> int:
         """Size of the whole wheel in bytes, as the index's server states it."""
-        return int(self._cache.json("about", "size", lambda: call_with_retries(self._fetch_size)))
+        return int(self._cache.json("about", "size", lambda: self._fetch(self._fetch_size)))
 
     @cached_property
     def members(self) -> Mapping[str, int]:
         """Path in the wheel -> uncompressed size in bytes."""
-        return dict(self._cache.json("about", "members", lambda: call_with_retries(self._list_members)))
+        return dict(self._cache.json("about", "members", lambda: self._fetch(self._list_members)))
 
     def read(self, member: str) -> bytes:
         """Return a member's content, from the cache if it is there."""
-        return self._cache.bytes("member", member, lambda: call_with_retries(lambda: self._fetch_member(member)))
+        return self._cache.bytes("member", member, lambda: self._fetch(lambda: self._fetch_member(member)))
 
     def stream(self, member: str) -> Iterator[bytes]:
         """Yield a member's content in pieces of a megabyte."""
@@ -139,9 +152,27 @@ class RemoteWheel(_RemoteArchive):
             yield
         except (requests.RequestException, RemoteZipError, *_INTERRUPTED, *_BROKEN) as error:
             self.close()
-            raise _reason_of(self.file.name, error) from None
+            raise self._describe_failure(error) from None
         except KeyError as error:
             raise UnreadableError(f"{self.file.name}: {error.args[0]}") from None
+
+    def _describe_failure(self, error: Exception) -> UnreadableError:
+        """Return the reason; a broken archive is read as a whole, for its hash, the second time that it is broken."""
+        reason = _reason_of(self.file.name, error)
+        if isinstance(reason, BrokenArchiveError):
+            self._broken_reads += 1
+        if self._broken_reads < 2 or not self.file.sha256:
+            return reason
+        with suppress(NetworkError):
+            actual = read_remote_hash(self.file.url, self._session)
+            if actual != self.file.sha256:
+                return _corrupt_archive(self.file, actual, str(error) or type(error).__name__)
+        return reason
+
+
+def _corrupt_archive(file: PublishedFile, actual: str, detail: str = "") -> BrokenArchiveError:
+    sentence = str(CorruptArchiveError(file.name, expected=file.sha256, actual=actual, detail=detail))
+    return BrokenArchiveError(sentence, corrupt=True)
 
 
 def _reason_of(name: str, error: Exception) -> UnreadableError:
@@ -152,8 +183,9 @@ def _reason_of(name: str, error: Exception) -> UnreadableError:
         return UnreadableError(f"the registry answered {status} for {name}", again=status not in _FINAL_STATUS)
     if isinstance(cause, requests.RequestException | Urllib3Error | ConnectionError | TimeoutError):
         return UnreadableError(f"reading {name} stopped: {type(cause).__name__}", again=True)
-    detail = "no ranges are served" if isinstance(error, RemoteZipError) else str(error) or type(error).__name__
-    return UnreadableError(f"{name} is not a readable wheel: {detail}", again=True)
+    if isinstance(error, RangeNotSupported | RemoteIOError):
+        return UnreadableError(f"{name} is not a readable wheel: no ranges are served", again=True)
+    return BrokenArchiveError(f"{name} is not a readable wheel: {str(error) or type(error).__name__}")
 
 
 class RemoteSdist(_RemoteArchive):
@@ -219,7 +251,7 @@ class RemoteSdist(_RemoteArchive):
         """The whole sdist on this machine; its hash was checked when it arrived."""
         path = self._cache.path("whole", "sdist")
         if not path.exists():
-            call_with_retries(lambda: self._download(path))
+            self._fetch(lambda: self._download(path))
         return path
 
     def _download(self, path: Path) -> None:
@@ -229,8 +261,7 @@ class RemoteSdist(_RemoteArchive):
             with os.fdopen(handle, "wb") as out:
                 digest = self._transfer(out.write)
             if self.file.sha256 and digest != self.file.sha256:
-                reason = f"{self.file.name} arrived with another sha256 than the index states"
-                raise UnreadableError(reason, again=True)
+                raise _corrupt_archive(self.file, digest)
             Path(temporary).replace(path)
         finally:
             Path(temporary).unlink(missing_ok=True)

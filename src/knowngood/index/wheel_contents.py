@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import hashlib
 import json
 import re
+import zlib
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,16 +20,20 @@ from urllib.parse import unquote, urlsplit
 from zipfile import BadZipFile, ZipFile
 
 import requests
-from remotezip import RemoteIOError, RemoteZip
+from remotezip import RangeNotSupported, RemoteIOError, RemoteZip, RemoteZipError
+from urllib3.exceptions import HTTPError as Urllib3Error
 
 from knowngood.core import retries
-from knowngood.core.errors import KnowngoodError, MissingError
+from knowngood.core.errors import CorruptArchiveError, KnowngoodError, MissingError, NetworkError
 from knowngood.core.local_files import cache_folder, write_atomically
 from knowngood.index.package_index import open_http_session
+from knowngood.index.remote_hash import read_remote_hash
 
 if TYPE_CHECKING:
     from knowngood.core.notify import Notify
 
+_BROKEN = (BadZipFile, zlib.error, EOFError, NotImplementedError, UnicodeDecodeError, csv.Error, RemoteZipError)
+_INTERRUPTED = (RemoteIOError, Urllib3Error, requests.RequestException)
 _DATA = re.compile(r"[^/]+\.data/(?P<scheme>[a-z]+)/(?P<rest>.+)")
 
 
@@ -91,30 +97,54 @@ def read_wheel_contents(url: str, sha256: str) -> WheelContents:
     of the image compares them anyway.
 
     Raises:
-        KnowngoodError: the file is not a wheel.
+        CorruptArchiveError: the file is damaged: it cannot be opened, and its hash is not `sha256`.
+        KnowngoodError: the file is no wheel, although its hash is right.
         MissingError: the index does not serve it.
     """
     cache = _cache_file(sha256)
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # missing or damaged: read the wheel
         stored = json.loads(cache.read_text(encoding="utf-8"))
         return WheelContents(size=stored["size"], files=stored["files"])
-    parts = urlsplit(url)
     try:
-        if parts.scheme == "file":
-            path = Path(unquote(parts.path))
-            with ZipFile(path) as wheel:
-                contents = WheelContents(size=path.stat().st_size, files=parse_record(_read_record(wheel)))
-        else:
-            contents = _read_remote(url)
-    except BadZipFile as error:
-        raise KnowngoodError(f"{parts.path.rpartition('/')[2]} is not a wheel: {error}") from None
+        contents = _read_any(url)
+    except _BROKEN:  # once more: it may have been damaged on the way
+        try:
+            contents = _read_any(url)
+        except _BROKEN as error:
+            raise _describe_broken_wheel(url, sha256, error) from None
     write_atomically(cache, json.dumps({"size": contents.size, "files": contents.files}))
     return contents
 
 
+def _read_any(url: str) -> WheelContents:
+    if (path := _local_path(url)) is None:
+        return _read_remote(url)
+    with ZipFile(path) as wheel:
+        return WheelContents(size=path.stat().st_size, files=parse_record(_read_record(wheel)))
+
+
+def _local_path(url: str) -> Path | None:
+    """Return the path that a `file:` address names, `None` for an address on the network."""
+    parts = urlsplit(url)
+    return Path(unquote(parts.path)) if parts.scheme == "file" else None
+
+
+def _describe_broken_wheel(url: str, sha256: str, error: Exception) -> KnowngoodError:
+    """Return the error for a wheel that cannot be opened; it is read as a whole, for its hash."""
+    name, path = unquote(urlsplit(url).path).rpartition("/")[2], _local_path(url)
+    reason = str(error) or type(error).__name__
+    try:
+        actual = read_remote_hash(url) if path is None else hashlib.sha256(path.read_bytes()).hexdigest()
+    except NetworkError as failure:
+        return MissingError(f"{name} cannot be opened ({reason}), and {failure}")
+    if actual == sha256:
+        return KnowngoodError(f"{name} is not a wheel, although its sha256 is the expected one: {reason}")
+    return CorruptArchiveError(name, expected=sha256, actual=actual, detail=reason)
+
+
 def _read_remote(url: str) -> WheelContents:
     try:
-        for attempt in retries.retry_attempts(on=(RemoteIOError, requests.RequestException), attempts=4):
+        for attempt in retries.retry_attempts(on=_INTERRUPTED, attempts=4):
             with attempt, open_http_session(url) as session:
                 head = session.head(url, timeout=60, allow_redirects=True, headers={"Accept-Encoding": "identity"})
                 head.raise_for_status()
@@ -123,7 +153,7 @@ def _read_remote(url: str) -> WheelContents:
                     return WheelContents(size=size, files={})
                 with RemoteZip(url, session=session, timeout=60) as wheel:
                     return WheelContents(size=size, files=parse_record(_read_record(wheel)))
-    except (RemoteIOError, requests.RequestException, KeyError) as error:
+    except (*_INTERRUPTED, RangeNotSupported, KeyError) as error:
         raise MissingError(
             f"the index does not serve {url.rpartition('/')[2]}: {error}; check the network and run the command again"
         ) from None

@@ -18,6 +18,7 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from knowngood.core.errors import KnowngoodError, MissingError
 from knowngood.index import index_settings
+from knowngood.index.uv_output import CORRUPT_PATTERN, parse_corrupt_archive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +140,8 @@ def resolver_error(stderr: str, requirements: Sequence[str]) -> KnowngoodError:
     reason = "; ".join(" ".join(cause.split()) for cause in causes if cause.strip())
     if _REFUSED.search(stderr):
         return MissingError(f"the index refuses the resolver: {reason}; check the credentials in the index settings")
+    if re.search(CORRUPT_PATTERN, stderr):
+        return parse_corrupt_archive(stderr, "the index or a proxy before it serves a damaged file: have it put right")
     if _UNREACHABLE.search(stderr):
         return MissingError(
             f"the index did not answer the resolver: {reason}; check the network and index settings, and run it again"

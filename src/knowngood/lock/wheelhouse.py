@@ -20,7 +20,7 @@ from typing import Any
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from knowngood.core.cell import Cell
-from knowngood.core.errors import KnowngoodError, UsageError
+from knowngood.core.errors import CorruptArchiveError, UsageError
 from knowngood.core.local_files import cache_folder, write_atomically
 
 _LOCAL = re.compile(
@@ -114,12 +114,10 @@ def find_wheel(
 
 
 def check_wheel_hash(wheel: WheelhouseWheel, sha256: str) -> None:
-    """Check that a wheel is the one that was locked; `KnowngoodError` names it when it is not."""
+    """Check that a wheel is the one that was locked; `CorruptArchiveError` names it when it is not."""
     if (actual := file_sha256(wheel.path)) != sha256:
-        raise KnowngoodError(
-            f"{wheel.path.name}: its sha256 is {actual}, the lock has {sha256}; "
-            "put the locked wheel into the wheelhouse, or run `knowngood lock --upgrade` to take this one"
-        )
+        advice = "put the locked wheel into the wheelhouse, or run `knowngood lock --upgrade` to take this one"
+        raise CorruptArchiveError(wheel.path.name, expected=sha256, actual=actual, advice=advice)
 
 
 WHEEL_RECORD_SCHEMA = "knowngood/wheel/1"
@@ -190,7 +188,7 @@ def find_wheel_damage(wheel: Path) -> str | None:
         return str(error)
     if record is None or (actual := file_sha256(wheel)) == record.sha256:
         return None
-    return f"{wheel.name} is damaged: its sha256 is {actual}, its record says {record.sha256}"
+    return str(CorruptArchiveError(wheel.name, expected=record.sha256, actual=actual))
 
 
 def read_compile_attempt(path: Path) -> dict[str, Any]:

@@ -19,7 +19,14 @@ from urllib.parse import unquote, urlsplit
 from packaging.utils import parse_wheel_filename
 
 from knowngood.core.cell import Cell
-from knowngood.core.errors import InputError, InputProblem, KnowngoodError, MissingError, UsageError
+from knowngood.core.errors import (
+    CorruptArchiveError,
+    InputError,
+    InputProblem,
+    KnowngoodError,
+    MissingError,
+    UsageError,
+)
 from knowngood.lock import wheelhouse
 from knowngood.lock.wheelhouse import WheelRecord
 from knowngood.wheels import wheel_packing
@@ -112,7 +119,7 @@ def fetch_wheel(item: PublishedWheel, cell: Cell, wheel_folder: Path) -> tuple[P
         path = Path(name) / item.file
         actual = _download(item.url, path)
         if actual != item.sha256:
-            raise KnowngoodError(f"{item.file}: the download has the sha256 {actual}, the list pins {item.sha256}")
+            raise CorruptArchiveError(item.file, expected=item.sha256, actual=actual)
         folder = Path(name) / "unpacked"
         try:
             with zipfile.ZipFile(path) as archive:

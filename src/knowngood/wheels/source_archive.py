@@ -88,9 +88,9 @@ def fetch_sdist(package: str, version: str) -> Sdist:
 
     Raises:
         MissingError: the index does not answer.
-        KnowngoodError: it has no such sdist, states no hash, or the copy in the cache was damaged.
+        KnowngoodError: it has no such sdist, states no hash, or serves a corrupt one; or the cache's copy was damaged.
     """
-    from knowngood.index.artefact import UnreadableError
+    from knowngood.index.artefact import BrokenArchiveError, UnreadableError
     from knowngood.index.package_index import SimpleIndex
     from knowngood.index.remote_archive import RemoteSdist
 
@@ -105,7 +105,8 @@ def fetch_sdist(package: str, version: str) -> Sdist:
             raise KnowngoodError(f"the index states no sha256 for {file.name}, so it cannot be verified")
         path = RemoteSdist(file, index.session).path
     except UnreadableError as error:
-        raise (MissingError if error.again else KnowngoodError)(f"{package} {version}: {error}") from None
+        transient = error.again and not isinstance(error, BrokenArchiveError)
+        raise (MissingError if transient else KnowngoodError)(f"{package} {version}: {error}") from None
     with path.open("rb") as opened:
         actual = hashlib.file_digest(opened, "sha256").hexdigest()
     if actual != file.sha256:  # the cache's copy: the download was checked when it arrived
