@@ -23,6 +23,8 @@ class Registry:
 
     files: dict[str, bytes] = field(default_factory=dict)
     yanked: set[str] = field(default_factory=set)
+    uploaded: dict[str, str] = field(default_factory=dict)
+    """File -> the time of its upload, for files of which the page states one."""
     faults: dict[str, str] = field(default_factory=dict)
     """The fault of each name: `404`, `500`, `garbage` or `truncate`."""
     hashes: dict[str, str] = field(default_factory=dict)
@@ -35,13 +37,15 @@ class Registry:
         names = [name for name in self.files if re.split(r"-\d", name)[0].replace("-", "_") == prefix]
         if not names:
             return None
-        yanked = ("", " data-yanked")
-        fragments = {name: f"#sha256={sha256}" for name, sha256 in self.hashes.items()}
-        links = (
-            f'<a href="/files/{name}{fragments.get(name, "")}"{yanked[name in self.yanked]}>{name}</a>'
-            for name in names
-        )
+        links = (f'<a href="/files/{name}{self.fragment(name)}"{self.attributes(name)}>{name}</a>' for name in names)
         return "<!DOCTYPE html><html><body>" + "\n".join(links) + "</body></html>"
+
+    def fragment(self, name: str) -> str:
+        return f"#sha256={self.hashes[name]}" if name in self.hashes else ""
+
+    def attributes(self, name: str) -> str:
+        yanked = " data-yanked" if name in self.yanked else ""
+        return yanked + (f' data-upload-time="{self.uploaded[name]}"' if name in self.uploaded else "")
 
 
 class Handler(http.server.BaseHTTPRequestHandler):

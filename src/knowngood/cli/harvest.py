@@ -1,4 +1,7 @@
-"""`knowngood harvest [PACKAGE ...]`: read facts from artefacts; `--contracts [NAME ...]`: judge pairs of releases."""
+"""`knowngood harvest [PACKAGE ...]`: read facts from artefacts; `--contracts [NAME ...]`: judge pairs of releases.
+
+`--metadata [PACKAGE ...]`: read what releases declare, of any package.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,13 @@ from knowngood.cli import shared_arguments
 from knowngood.cli.main import Answer
 from knowngood.cli.progress import report_progress
 from knowngood.core import matrix
-from knowngood.core.errors import InputError, InputProblem, UsageError
+from knowngood.core.errors import InputError, InputProblem, MissingError, UsageError
 from knowngood.facts import contract_table
 from knowngood.facts.contract_harvest import harvest_contracts
-from knowngood.facts.harvest_run import harvest_facts
+from knowngood.facts.harvest_run import HarvestReport, harvest_facts
+from knowngood.facts.metadata_field import SEEDS_FILE, parse_metadata_field
+from knowngood.facts.metadata_harvest import harvest_metadata
+from knowngood.facts.package_metadata import list_metadata_packages
 from knowngood.failures.contract_files import find_stale_contracts, read_contract_table, rewrite_incident_ranges
 from knowngood.project.checkout import MATRIX_FILE, find_project, read_matrix_text
 
@@ -25,6 +31,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("packages", nargs="*", metavar="NAME", help="packages, or contracts (default: all)")
     parser.add_argument("--refresh", action="store_true", help="read releases again that were read before")
     parser.add_argument("--contracts", action="store_true", help="judge contracts on all pairs of releases instead")
+    parser.add_argument(
+        "--metadata",
+        action="store_true",
+        help="read what releases declare instead, of any package (default: of those that were read before)",
+    )
+    parser.add_argument(
+        "--follow",
+        action="store_true",
+        help=f"with --metadata: read all that the packages require too (default: those in {SEEDS_FILE})",
+    )
     parser.add_argument(
         "--check",
         action="store_true",
@@ -38,7 +54,13 @@ def run(arguments: argparse.Namespace) -> Answer:
         raise UsageError("--check belongs to --contracts: `knowngood harvest --contracts --check`")
     if arguments.check:
         shared_arguments.refuse_options(arguments, ["refresh"], "does nothing with --check, which reads no release")
+    if arguments.metadata:
+        shared_arguments.refuse_options(arguments, ["contracts"], "is another harvest than --metadata; run each alone")
+    elif arguments.follow:
+        raise UsageError("--follow belongs to --metadata: `knowngood harvest --metadata --follow`")
     project = find_project()
+    if arguments.metadata:
+        return _harvest_metadata(project.root, arguments)
     if arguments.contracts:
         texts = _read_contracts(project.root, arguments.packages)
         return (
@@ -55,6 +77,10 @@ def run(arguments: argparse.Namespace) -> Answer:
             notify=notify,
             refresh=arguments.refresh,
         )
+    return _answer(report)
+
+
+def _answer(report: HarvestReport) -> Answer:
     problems = [f"{name}: {why}" for name, why in {**report.failed, **report.unknown}.items()]
     text = "\n".join([f"{len(report.new)} releases read, {report.unchanged} known before", *problems])
     document = {
@@ -65,6 +91,24 @@ def run(arguments: argparse.Namespace) -> Answer:
         "failed": report.failed,
     }
     return Answer(report.exit_code, document, text)
+
+
+def _harvest_metadata(root: Path, arguments: argparse.Namespace) -> Answer:
+    folder = root / "facts/metadata"
+    names: Sequence[str] = arguments.packages
+    rule = None
+    if arguments.follow:
+        try:
+            rule = parse_metadata_field((root / SEEDS_FILE).read_text(encoding="utf-8"), SEEDS_FILE)
+        except FileNotFoundError:
+            raise MissingError(f"there is no {SEEDS_FILE} in {root}; it lists the packages to start from") from None
+        names = names or rule.seeds
+    names = names or list_metadata_packages(folder)
+    if not names:
+        raise UsageError(f"no metadata was read before in {folder}; name packages, or add --follow")
+    with report_progress("harvest") as notify:
+        report = harvest_metadata(names, folder=folder, notify=notify, refresh=arguments.refresh, field=rule)
+    return _answer(report)
 
 
 def _read_floors(root: Path) -> Mapping[str, Version]:

@@ -7,7 +7,7 @@ left. The yank state, the wheels and the days of upload come from the index's pa
 from __future__ import annotations
 
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,9 +15,10 @@ from packaging.utils import canonicalize_name
 
 from knowngood.core.local_files import write_atomically
 from knowngood.facts.harvest_run import HarvestReport, group_by_release
+from knowngood.facts.metadata_field import MetadataField, find_required_packages
 from knowngood.facts.metadata_file import render_package_metadata
 from knowngood.facts.metadata_reading import choose_metadata_file, describe_release, read_release_metadata
-from knowngood.facts.package_metadata import SUFFIX, ReleaseMetadata, parse_package_metadata
+from knowngood.facts.package_metadata import SUFFIX, PackageMetadata, ReleaseMetadata, parse_package_metadata
 from knowngood.index.artefact import PackageIndex, UnansweredError, UnreadableError
 from knowngood.index.package_index import SimpleIndex
 from knowngood.index.remote_metadata import fetch_metadata_text
@@ -32,17 +33,19 @@ _PACKAGES = 4  # whose pages are read at once
 _CONNECTIONS = 16  # on which releases are read
 
 
-def harvest_metadata(
+def harvest_metadata(  # noqa: PLR0913 - tests replace `index`
     packages: Sequence[str],
     *,
     folder: Path,
     notify: Notify,
     refresh: bool = False,
+    field: MetadataField | None = None,
     index: PackageIndex | None = None,
 ) -> HarvestReport:
     """Read the releases of these packages that `folder` does not know yet, and replace the packages' files.
 
-    `refresh` reads the known releases too. A release that could not be reached is left out of the file, and so is read
+    `refresh` reads the known releases too. With `field`, all that the packages require is read as well, and so on, by
+    the rule of that field. A release that could not be reached is left out of the file, and so is read
     the next time; one whose metadata is broken is kept with the source `none`.
 
     Raises:
@@ -50,15 +53,44 @@ def harvest_metadata(
     """
     index = index or SimpleIndex(connections=_CONNECTIONS)
     report = HarvestReport()
+    names: list[str] = list(dict.fromkeys(map(canonicalize_name, packages)))
+    extras: dict[str, set[str]] = {name: set() for name in names}
     with ThreadPoolExecutor(_CONNECTIONS) as readers, ThreadPoolExecutor(_PACKAGES) as pages:
-        harvest = _MetadataHarvest(index=index, folder=folder, refresh=refresh, readers=readers)
-        names = list(dict.fromkeys(canonicalize_name(name) for name in packages))
-        for part in pages.map(harvest.harvest_package, names):
-            _join_reports(report, part, notify)
+        harvest = _MetadataHarvest(
+            index=index, folder=folder, refresh=refresh, readers=readers, field=field, named=frozenset(names)
+        )
+        while names:
+            for part in pages.map(harvest.harvest_package, names):
+                _add_report(report, part, notify)
+            names = _follow_requirements(extras, folder) if field else []
+            if field and len(extras) > field.at_most:
+                listed = ", ".join(names[:3])
+                report.failed["field"] = (
+                    f"more than {field.at_most} packages are required; {listed} and others are left"
+                )
+                break
     return report
 
 
-def _join_reports(report: HarvestReport, part: HarvestReport, notify: Notify) -> None:
+def _follow_requirements(extras: dict[str, set[str]], folder: Path) -> list[str]:
+    """Add to `extras` (name -> extras in use) what the packages in it require, and return the names that are new."""
+    before = set(extras)
+    todo = list(extras)
+    while todo:
+        package = _read_file(folder, name := todo.pop())
+        for required, wanted in find_required_packages(package, extras[name]).items() if package else ():
+            if not wanted <= extras.setdefault(required, set()):
+                extras[required] |= wanted
+                todo.append(required)
+    return sorted(extras.keys() - before)
+
+
+def _read_file(folder: Path, name: str) -> PackageMetadata | None:
+    path = folder / f"{name}{SUFFIX}"
+    return parse_package_metadata(path.read_text(encoding="utf-8"), str(path)) if path.exists() else None
+
+
+def _add_report(report: HarvestReport, part: HarvestReport, notify: Notify) -> None:
     report.new += part.new
     report.unchanged += part.unchanged
     report.unknown |= part.unknown
@@ -79,21 +111,25 @@ class _MetadataHarvest:
     folder: Path
     refresh: bool
     readers: Executor
+    field: MetadataField | None
+    named: frozenset[str]
+    """The packages that the harvest began with; the others are followed requirements."""
 
     def harvest_package(self, name: str) -> HarvestReport:
         """Read one package and write its file."""
         report = HarvestReport()
         path = self.folder / f"{name}{SUFFIX}"
-        known: Mapping[str, ReleaseMetadata] = {}
-        if path.exists():
-            known = parse_package_metadata(path.read_text(encoding="utf-8"), str(path)).releases
+        package = _read_file(self.folder, name)
+        known: Mapping[str, ReleaseMetadata] = package.releases if package else {}
         try:
             listed = group_by_release(name, self.index.files(name))
         except UnreadableError as error:
-            report.failed[name] = str(error)
             report.unanswered = isinstance(error, UnansweredError)
+            # A release may require what is on no index (a private package); that is no failure of the harvest.
+            is_failure = name in self.named or error.again
+            (report.failed if is_failure else report.unknown)[name] = str(error)
             return report
-        wanted = [release for release in listed if not release.version.is_devrelease]
+        wanted = [release for release in listed if self._is_wanted(release)]
         due = [release for release in wanted if self.refresh or _is_due(known.get(str(release.version)), release)]
         readings = self.readers.map(self._read_release, due)
         kept = {version: known[version] for version in known}  # also what the index lists no more
@@ -106,11 +142,19 @@ class _MetadataHarvest:
                 report.unknown[f"{name} {version}"] = reading.reason
             if reading.metadata is not None and not (before and before.source != "none" and reading.reason):
                 kept[version] = reading.metadata
-            if kept.get(version) != before:
-                report.new.append(f"{name} {version}")
-        report.unchanged = len(wanted) - len(report.new)
+        report.new = [f"{name} {version}" for version, release in kept.items() if release != known.get(version)]
+        report.unchanged = len(kept) - len(report.new)
         write_atomically(path, render_package_metadata(name, kept.values()))
         return report
+
+    def _is_wanted(self, release: IndexedRelease) -> bool:
+        """Whether a release is of interest: none of development, and of a followed requirement none before `since`."""
+        if release.version.is_devrelease:
+            return False
+        if self.field is None or release.project in {*self.named, *self.field.seeds}:
+            return True
+        days = [file.uploaded for file in release.files if file.uploaded]
+        return not days or min(days) >= self.field.since
 
     def _read_release(self, release: IndexedRelease) -> _Reading:
         try:
@@ -125,7 +169,7 @@ class _Reading:
     """The result of reading one release; without metadata it is read again in the next harvest."""
 
     metadata: ReleaseMetadata | None
-    reason: str = field(default="")
+    reason: str = ""
 
 
 def _is_due(known: ReleaseMetadata | None, release: IndexedRelease) -> bool:

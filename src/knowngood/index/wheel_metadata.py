@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 _LINUX = {
     "platform_system": "Linux",
-    "platform_machine": "x86_64",
     "sys_platform": "linux",
     "os_name": "posix",
     "implementation_name": "cpython",
@@ -35,12 +34,17 @@ class CoreMetadata:
 
     def requirements_on(self, python: str, *, extra: str = "") -> dict[str, Requirement]:
         """Return canonical name -> requirement, as they apply on Linux x86_64 with this Python (`3.11`)."""
-        environment = _LINUX | {"python_version": python, "python_full_version": f"{python}.0", "extra": extra}
+        environment = linux_environment(python) | {"extra": extra}
         return {
             canonicalize_name(requirement.name): requirement
             for requirement in self.requires
             if requirement.marker is None or requirement.marker.evaluate(environment)
         }
+
+
+def linux_environment(python: str, machine: str = "x86_64") -> dict[str, str]:
+    """Return the values that markers are evaluated with on Linux, for a Python such as `3.11` and a kind of machine."""
+    return _LINUX | {"python_version": python, "python_full_version": f"{python}.0", "platform_machine": machine}
 
 
 def parse_metadata(text: str | bytes) -> CoreMetadata:
