@@ -73,7 +73,7 @@ def main() -> None:
     parser.add_argument("lists", type=Path, nargs="?", default=LISTS)
     parser.add_argument("--processes", type=int, default=0, metavar="N")
     arguments = parser.parse_args()
-    items = list(json.loads(arguments.lists.read_text("utf-8"))["lists"].values())
+    items = [item for start in json.loads(arguments.lists.read_text("utf-8"))["starts"].values() for item in start]
     known = knowledge.load_knowledge()
     start = time.perf_counter()
     answers = [(item, *ask(known, item)) for item in items]

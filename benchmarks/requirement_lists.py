@@ -3,7 +3,7 @@
     python benchmarks/requirement_lists.py COUNT SEED OUT.json [--until DATE] [--pins 5]
 
 A list starts from a real resolution: a few packages of the field, as they were on a random day or at random releases,
-for a random Python. Some of the resolved pins are kept. In six of ten lists one pin is then moved by a few releases.
+for a random Python. Some of the resolved pins are kept. In three of four lists one pin is then moved by a few releases.
 uv judges the list on Linux x86_64 with the files that the index had at the end of DATE, from metadata alone:
 
 - `sound`: it resolves;
@@ -13,8 +13,9 @@ uv judges the list on Linux x86_64 with the files that the index had at the end 
 - `needs a build`: uv had to build a source distribution to know, and that failed;
 - `undecided`: uv did not end within two minutes.
 
-OUT.json is written after each list; a run that was ended continues where it stopped. The same seed and date give the
-same lists. `benchmarks/requirement_comparison.py` compares `knowngood check` with the labels.
+Five lists are taken from each start. OUT.json is written after each start; a run that was ended continues there. The
+same seed and date give the same lists. `benchmarks/requirement_comparison.py` compares `knowngood check` with the
+labels.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from html.parser import HTMLParser
@@ -97,7 +98,17 @@ FIELD = (
         "numpy",
         "scipy",
     ),
-    *("pandas", "pyarrow", "nvidia-cudnn-cu12", "nvidia-nccl-cu12", "outlines", "torchdata", "fsspec", "pydantic"),
+    *(
+        "pandas",
+        "pyarrow",
+        "nvidia-cublas-cu12",
+        "nvidia-cudnn-cu12",
+        "nvidia-nccl-cu12",
+        "outlines",
+        "torchdata",
+        "fsspec",
+        "setuptools",
+    ),
 )
 EXTRAS = {
     "transformers": ("torch", "sentencepiece", "accelerate", "tokenizers"),
@@ -126,6 +137,7 @@ MACHINE = {
     "platform_python_implementation": "CPython",
 }
 SECONDS = 120
+OF_ONE_START = 5
 
 
 @dataclass
@@ -185,7 +197,11 @@ class Registry:
 
     def _releases(self, name: str) -> dict[Version, Release]:
         page = IndexPage(self.until)
-        answer = self.session.get(f"{self.endpoint}/{name}/", headers={"Accept": "text/html"}, timeout=60)
+        answer = self.session.get(
+            f"{self.endpoint}/{name}/",
+            headers={"Accept": "application/vnd.pypi.simple.v1+json, text/html;q=0.1"},
+            timeout=60,
+        )
         if answer.ok:
             page.feed(answer.text)
         return page.releases
@@ -297,55 +313,72 @@ def with_extra(choose: random.Random, name: str) -> str:
     return f"{name}[{choose.choice(EXTRAS[name])}]" if name in EXTRAS and choose.random() < 0.12 else name
 
 
-def make_list(choose: random.Random, registry: Registry, most: int) -> tuple[str, list[str], str] | None:
-    """Return a Python, the pins of a list and which pin was moved; `None` when the start does not resolve."""
-    python = choose.choice(PYTHONS)
-    start, day = random_start(choose, registry)
-    label, text = resolve(start, python, day, build=False)
-    if label != "sound" or not start:
-        return None
-    pins = dict(line.split("==") for line in text.split() if "==" in line)
-    roots = [re.split(r"==", line)[0] for line in start]
-    extras = {re.split(r"\[", name)[0]: name for name in roots}
-    weights = {name: 40 if name in extras else 4 if name in FIELD else 0.05 for name in pins}
+@dataclass(frozen=True)
+class Start:
+    """A resolution that lists are taken from."""
+
+    python: str
+    pins: dict[str, str]
+    roots: dict[str, str]
+    """Name -> the name with its extra, of what was asked for."""
+
+
+def resolve_start(seed: str, registry: Registry) -> Start:
+    """Return the first random start of a seed that resolves."""
+    for attempt in range(30):
+        choose = random.Random(f"{seed}:{attempt}")  # noqa: S311 - a sample
+        python = choose.choice(PYTHONS)
+        lines, day = random_start(choose, registry)
+        label, text = resolve(lines, python, day, build=False)
+        pins = dict(line.split("==") for line in text.split() if "==" in line) if label == "sound" else {}
+        if len(pins) > 1:
+            return Start(
+                python, pins, {line.partition("[")[0].partition("==")[0]: line.partition("==")[0] for line in lines}
+            )
+    raise KnowngoodError(f"no start of the seed {seed} resolves")
+
+
+def take_list(choose: random.Random, start: Start, registry: Registry, most: int) -> tuple[list[str], str] | None:
+    """Return the pins of a list and which of them was moved; `None` where there is no release to move it to."""
+    pins = dict(start.pins)
+    weights = {name: 40 if name in start.roots else 4 if name in FIELD else 0.05 for name in pins}
     ordered = sorted(pins, key=lambda name: -(choose.random() ** (1 / weights[name])))
     kept = ordered[: choose.randint(2, most)]
-    if len(kept) < 2:
-        return None
     moved = ""
-    if choose.random() < 0.6:
+    if choose.random() < 0.75:
         name = choose.choice([item for item in kept if item in FIELD] or kept)
         versions = list(registry.releases(name))
         place = versions.index(Version(pins[name])) if Version(pins[name]) in versions else -1
-        steps = choose.choice([step for step in range(-6, 7) if step])
+        steps = choose.choice([step for step in range(-12, 13) if step])
         if place < 0 or not 0 <= place + steps < len(versions):
             return None
         moved = f"{name} from {pins[name]}"
         pins[name] = str(versions[place + steps])
-    return python, [f"{extras.get(name, name)}=={pins[name]}" for name in sorted(kept)], moved
+    return [f"{start.roots.get(name, name)}=={pins[name]}" for name in sorted(kept)], moved
 
 
-def make_labelled_list(seed: str, registry: Registry, most: int) -> dict[str, Any]:
-    """Return list number N of a seed with its label."""
-    for attempt in range(30):
-        choose = random.Random(f"{seed}:{attempt}")  # noqa: S311 - a sample
-        made = make_list(choose, registry, most)
-        if made is None:
-            continue
-        python, lines, moved = made
-        label, message = judge(lines, python, registry.until)
-        because = ""
-        if label == "impossible":
-            because = direct_reason(lines, python, registry)
-            label = "direct" if because else "deep"
-        return {
-            "python": python,
-            "requirements": lines,
-            "moved": moved,
-            "label": label,
-            "because": because or ("" if label == "sound" else message[:700]),
-        }
-    raise KnowngoodError(f"no list of the seed {seed} resolves")
+def label_list(python: str, lines: list[str], moved: str, registry: Registry) -> dict[str, Any]:
+    """Return a list with its label, as the file has it."""
+    label, message = judge(lines, python, registry.until)
+    because = "" if label == "sound" else message[:700]
+    if label == "impossible":
+        reason = direct_reason(lines, python, registry)
+        label, because = ("direct", reason) if reason else ("deep", because)
+    return {"python": python, "requirements": lines, "moved": moved, "label": label, "because": because}
+
+
+def make_labelled_lists(seed: str, registry: Registry, most: int) -> list[dict[str, Any]]:
+    """Return the labelled lists that are taken from one start: at most `OF_ONE_START`, no two the same."""
+    start = resolve_start(seed, registry)
+    made: dict[str, dict[str, Any]] = {}
+    for number in range(4 * OF_ONE_START):
+        choose = random.Random(f"{seed}:list:{number}")  # noqa: S311 - a sample
+        taken = take_list(choose, start, registry, most)
+        if taken is not None and " ".join(taken[0]) not in made:
+            made[" ".join(taken[0])] = label_list(start.python, *taken, registry)
+        if len(made) == OF_ONE_START:
+            break
+    return list(made.values())
 
 
 def main() -> None:
@@ -357,31 +390,37 @@ def main() -> None:
     parser.add_argument("--until", default=str(date.today()))  # noqa: DTZ011 - a day, for a person
     parser.add_argument("--pins", type=int, default=5, help="the most pins of a list")
     arguments = parser.parse_args()
-    document = json.loads(arguments.out.read_text("utf-8")) if arguments.out.exists() else {"lists": {}}
-    document = {"seed": arguments.seed, "until": arguments.until, "platform": PLATFORM, "lists": document["lists"]}
+    starts: dict[str, list[dict[str, Any]]] = {}
+    if arguments.out.exists():
+        starts = json.loads(arguments.out.read_text("utf-8"))["starts"]
     registry = Registry(arguments.until)
-    missing = [str(number) for number in range(arguments.count) if str(number) not in document["lists"]]
+    numbers = (str(number) for number in range(arguments.count) if str(number) not in starts)
     with ThreadPoolExecutor(2) as pool:
-        for number, item in labelled_lists(pool, missing, arguments, registry):
-            document["lists"][number] = item
-            print(number, item["label"], item["python"], *item["requirements"], "|", item["because"][:150], flush=True)
-            lines = ",\n".join(
-                f"{json.dumps(key)}: {json.dumps(document['lists'][key])}" for key in sorted(document["lists"], key=int)
-            )
-            head = json.dumps({key: value for key, value in document.items() if key != "lists"})[1:-1]
-            arguments.out.with_suffix(".part").write_text(f'{{{head},\n"lists": {{\n{lines}\n}}}}\n', encoding="utf-8")
-            arguments.out.with_suffix(".part").replace(arguments.out)
+        pending: dict[Future[list[dict[str, Any]]], str] = {}
+        while sum(map(len, starts.values())) < arguments.count:
+            while len(pending) < 2 and (number := next(numbers, None)) is not None:
+                seed = f"{arguments.seed}:{number}"
+                pending[pool.submit(make_labelled_lists, seed, registry, arguments.pins)] = number
+            for task in wait(pending, return_when=FIRST_COMPLETED).done:
+                number = pending.pop(task)
+                starts[number] = task.result()
+                for item in starts[number]:
+                    print(
+                        number, item["label"], item["python"], *item["requirements"], item["because"][:120], flush=True
+                    )
+            write_lists(arguments, starts)
 
 
-def labelled_lists(
-    pool: ThreadPoolExecutor, numbers: list[str], arguments: argparse.Namespace, registry: Registry
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the lists of these numbers, in order."""
-    yield from zip(
-        numbers,
-        pool.map(lambda number: make_labelled_list(f"{arguments.seed}:{number}", registry, arguments.pins), numbers),
-        strict=True,
+def write_lists(arguments: argparse.Namespace, starts: Mapping[str, list[dict[str, Any]]]) -> None:
+    """Write the file, one list in each line."""
+    head = json.dumps({"seed": arguments.seed, "until": arguments.until, "platform": PLATFORM})[1:-1]
+    texts = (
+        f"{json.dumps(number)}: [\n" + ",\n".join(map(json.dumps, starts[number])) + "\n]"
+        for number in sorted(starts, key=int)
     )
+    part = arguments.out.with_suffix(".part")
+    part.write_text(f'{{{head},\n"starts": {{\n' + ",\n".join(texts) + "\n}}\n", encoding="utf-8")
+    part.replace(arguments.out)
 
 
 if __name__ == "__main__":

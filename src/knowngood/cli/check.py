@@ -7,6 +7,7 @@ import gc
 import json
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,13 +22,40 @@ if TYPE_CHECKING:
     from knowngood.compat.knowledge import CompatKnowledge
     from knowngood.compat.query import Query
 
-_NOT_WITH_BATCH = ("requirements", "files", "here", "all", "gpu", "driver", "nvcc", "python", "glibc", "attn", "used")
+_NOT_WITH_BATCH = (
+    "requirements",
+    "files",
+    "here",
+    "extras",
+    "groups",
+    "all",
+    "gpu",
+    "driver",
+    "nvcc",
+    "python",
+    "glibc",
+    "attn",
+    "used",
+)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add_request_arguments(parser)
-    parser.add_argument("-r", "--requirements", dest="files", action="append", default=[], metavar="FILE")
+    parser.add_argument(
+        *("-r", "--requirements"),
+        dest="files",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a requirements file, pyproject.toml, uv.lock, pylock.toml or environment.yml; - is stdin",
+    )
+    parser.add_argument(
+        "--extra", dest="extras", action="append", default=[], metavar="NAME", help="an extra of the project in FILE"
+    )
+    parser.add_argument(
+        "--group", dest="groups", action="append", default=[], metavar="NAME", help="a group of the project in FILE"
+    )
     parser.add_argument("--here", action="store_true", help="check what is installed beside the python in use")
     parser.add_argument(
         "--all", action="store_true", help="show also what holds only under conditions of use that were not stated"
@@ -47,6 +75,8 @@ def run(arguments: argparse.Namespace) -> Answer:
         return _answer_batch(knowledge.load_knowledge(), arguments.batch)
     if not (arguments.requirements or arguments.files or arguments.here) and not sys.stdin.isatty():
         arguments.files = ["-"]
+    if (arguments.extras or arguments.groups) and not arguments.files:
+        raise UsageError("--extra and --group name parts of a project; give its file with -r, as in -r pyproject.toml")
     request = request_from_arguments(arguments)
     if not (request.packages or request.unread or request.gpu is not None or request.axes):
         raise UsageError("nothing to check; name packages, as in torch==2.6.0, or give -r FILE, --here or --batch FILE")
@@ -54,6 +84,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     for note in known.notes:
         print(note, file=sys.stderr)
     result = _answer_query(known, request)
+    result = replace(result, notes=(*request.notes, *result.notes))
     answer = Answer(result.verdict.exit_code, result.document(), _text(result, request, show_all=arguments.all))
     return next_commands.end_check_answer(answer, known, request, result)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import codecs
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +14,7 @@ from knowngood.core.errors import UsageError
 
 if TYPE_CHECKING:
     from knowngood.compat.query import Query
+    from knowngood.compat.requirement_lines import RequirementList
 
 
 def add_request_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +57,6 @@ def allow_intermixed_arguments(parser: argparse.ArgumentParser) -> None:
 def request_from_arguments(arguments: argparse.Namespace) -> Query:
     """Return the request that the command line describes."""
     from knowngood.compat import query
-    from knowngood.compat.requirement_lines import parse_package_list
 
     versions = {
         "driver": arguments.driver,
@@ -63,29 +65,44 @@ def request_from_arguments(arguments: argparse.Namespace) -> Query:
         "glibc": arguments.glibc,
     }
     axes = {name: query.parse_axis_version(name, value) for name, value in versions.items() if value is not None}
-    packages = [query.parse_requirement(text, python=axes.get("python")) for text in arguments.requirements]
-    unread: list[query.UnreadLine] = []
-    for name in getattr(arguments, "files", []):
-        text = sys.stdin.read() if name == "-" else _read_text(name)
-        origin = "stdin" if name == "-" else name
-        requirements = parse_package_list(text, origin, python=axes.get("python"), read=_read_if_there)
-        packages += requirements.packages
-        unread += requirements.unread
+    listed = [_read_list(name, arguments, axes.get("python")) for name in getattr(arguments, "files", [])]
     if getattr(arguments, "here", False):
         from knowngood.doctor import python_environment
 
         python, distributions = python_environment.read_installed_packages()
         installed = {"python": python} | ({"glibc": libc} if (libc := python_environment.glibc_release()) else {})
         axes = {**installed, **axes}
-        packages += python_environment.pin_installed_packages(distributions)
+        listed.append(python_environment.list_installed_packages(distributions))
+    stated = [item.python for item in listed if item.python is not None]
+    if stated and "python" not in axes:
+        axes["python"] = query.parse_axis_version("python", stated[0])
+    named = [query.parse_requirement(text, python=axes.get("python")) for text in arguments.requirements]
     return query.Query(
         gpu=arguments.gpu,
         axes=axes,
         attn=None if arguments.attn is None else query.parse_attention(arguments.attn),
         conditions=dict(query.parse_use_condition(text) for text in arguments.used),
-        packages=tuple(package for package in packages if package is not None),
-        unread=tuple(unread),
+        packages=(*filter(None, named), *(package for item in listed for package in item.packages)),
+        constraints=tuple(package for item in listed for package in item.constraints),
+        unread=tuple(line for item in listed for line in item.unread),
+        notes=tuple(note for item in listed for note in item.notes),
     )
+
+
+def _read_list(name: str, arguments: argparse.Namespace, python: str | None) -> RequirementList:
+    """Return what one file of `-r` asks for."""
+    from knowngood.compat.list_formats import parse_requirement_file
+    from knowngood.compat.requirement_lines import ListOptions
+
+    options = ListOptions(
+        python=python,
+        extras=tuple(arguments.extras),
+        groups=tuple(arguments.groups),
+        environ=os.environ,
+        read=_read_if_there,
+    )
+    text = _decode_text(sys.stdin.buffer.read(), "stdin") if name == "-" else _read_text(name)
+    return parse_requirement_file(text, "stdin" if name == "-" else name, options)
 
 
 def _read_if_there(name: str) -> str | None:
@@ -94,8 +111,16 @@ def _read_if_there(name: str) -> str | None:
 
 def _read_text(name: str) -> str:
     try:
-        return Path(name).read_text(encoding="utf-8")
+        content = Path(name).read_bytes()
     except (FileNotFoundError, IsADirectoryError):
-        raise UsageError(f"there is no file {name}; -r takes a requirements file, or - for stdin") from None
+        raise UsageError(f"there is no file {name}; -r takes a file of requirements, or - for stdin") from None
+    return _decode_text(content, name)
+
+
+def _decode_text(content: bytes, name: str) -> str:
+    """Return the text of a file: UTF-8, or UTF-16 with its mark, as PowerShell writes it."""
+    marked = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    try:
+        return content.decode("utf-16" if marked else "utf-8-sig")
     except UnicodeDecodeError as error:
         raise UsageError(f"{name}: not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8") from None

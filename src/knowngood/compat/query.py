@@ -22,6 +22,14 @@ VERSION_AXES = ("driver", "nvcc", "python", "glibc")
 """The axes whose value is a version."""
 
 
+class RequirementError(UsageError):
+    """A text that is not a requirement; `offset` is the place in it, in characters, where it stops being one."""
+
+    def __init__(self, text: str, *, offset: int) -> None:
+        super().__init__(text)
+        self.offset = offset
+
+
 @dataclass(frozen=True, kw_only=True)
 class PackageSpec:
     """One package of a query."""
@@ -80,8 +88,12 @@ class Query:
     conditions: Mapping[str, str] = field(default_factory=dict)
     """The conditions of use that `--with` states."""
     packages: tuple[PackageSpec, ...] = ()
+    constraints: tuple[PackageSpec, ...] = ()
+    """Bounds on packages that the query does not name; they hold where something that it names requires the package."""
     unread: tuple[UnreadLine, ...] = ()
     """The lines of requirements files whose packages are not known."""
+    notes: tuple[str, ...] = ()
+    """What was passed over in files of requirements, or assumed."""
 
     @property
     def stated_conditions(self) -> Mapping[str, str]:
@@ -135,9 +147,11 @@ def _parse_any_requirement(text: str, *, explicit: bool, python: str | None) -> 
     try:
         requirement = Requirement(text)
     except InvalidRequirement as error:
-        reason = str(error).splitlines()[0]
-        raise UsageError(f"{text!r} is not a requirement: {reason}; one is written like torch==2.6.0") from None
-    if requirement.marker and not requirement.marker.evaluate(_environment(python)):
+        reason, *rest = str(error).splitlines()
+        message = f"{text!r} is not a requirement: {reason}; one is written like torch==2.6.0"
+        caret = rest[-1].find("^") if len(rest) > 1 else -1
+        raise RequirementError(message, offset=max(0, caret - 4)) from None
+    if requirement.marker and not requirement.marker.evaluate(marker_environment(python)):
         return None
     if requirement.url:
         name = requirement.url.partition("#")[0].rpartition("/")[2]
@@ -153,8 +167,8 @@ def _parse_any_requirement(text: str, *, explicit: bool, python: str | None) -> 
     return PackageSpec(name=name, specifier=specifier, explicit=explicit, extras=extras)
 
 
-def _environment(python: str | None) -> dict[str, str]:
-    """The marker environment of the machines that the facts are about: Linux on x86_64."""
+def marker_environment(python: str | None) -> dict[str, str]:
+    """Return the variables of markers on the machines of the facts: Linux on x86_64, and Python 3.11 by default."""
     version = (python or "3.11").removesuffix("t")
     return {
         "python_version": ".".join(version.split(".")[:2]),

@@ -21,7 +21,7 @@ from knowngood.doctor.judge_image import judge_image
 from knowngood.doctor.judge_machine import judge_system, judge_tools
 from knowngood.doctor.judge_variables import judge_variables
 from knowngood.doctor.probe_machine import machine_architecture
-from knowngood.doctor.python_environment import pin_installed_packages
+from knowngood.doctor.python_environment import list_installed_packages
 from knowngood.doctor.system_state import ImageDescription, SystemState
 from knowngood.facts import fact_store
 from knowngood.facts.driver_reader import DriverFacts
@@ -109,7 +109,7 @@ def check_installed_packages(
 
     Of several kinds of GPU the oldest counts, because most rules are about that.
     """
-    packages = pin_installed_packages(state.packages)
+    packages = list_installed_packages(state.packages).packages
     if not packages:
         return None
     known = {gpu for gpu in gpus if gpu in context.known.universe.gpus.sections}

@@ -22,7 +22,8 @@ from typing import Any
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from knowngood.compat.query import PackageSpec, pinned_package
+from knowngood.compat.query import UnreadLine, pinned_package
+from knowngood.compat.requirement_lines import RequirementList
 from knowngood.core.errors import MissingError, UsageError
 from knowngood.doctor.system_state import FileOverlap, InstalledDistribution, PythonInterpreter
 
@@ -231,16 +232,21 @@ def _active_interpreter() -> Path | None:
     return None
 
 
-def pin_installed_packages(distributions: Mapping[str, str]) -> list[PackageSpec]:
-    """Return distribution -> version as packages of a query, without versions that are not valid (PEP 440)."""
-    packages = []
-    for name, version in sorted(distributions.items()):
+def list_installed_packages(distributions: Mapping[str, str]) -> RequirementList:
+    """Return distribution -> version as a list of pins; one whose version is not valid (PEP 440) is unread."""
+    result = RequirementList()
+    for number, (name, version) in enumerate(sorted(distributions.items()), start=1):
         public, _, local = version.partition("+")
         try:
-            packages.append(pinned_package(name, public, local or None, explicit=False))
+            result.packages.append(pinned_package(name, public, local or None, explicit=False))
         except UsageError:
-            continue
-    return packages
+            because = f"its version {version!r} is not valid (PEP 440)"
+            result.unread.append(
+                UnreadLine(
+                    file="the environment", line=number, text=name, because=because, package=canonicalize_name(name)
+                )
+            )
+    return result
 
 
 def glibc_release() -> str | None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
 
-from knowngood.compat.requirement_lines import parse_package_list
+from knowngood.compat.list_formats import parse_requirement_file
 from knowngood.core import yaml_document
 from knowngood.core.cell import parse_cell
 from knowngood.core.errors import UsageError
@@ -100,7 +100,7 @@ def _read_file(path: Path) -> PinnedPackages:
     if path.suffix == ".toml":
         return _parse_pylock(text, str(path))
     versions: dict[str, str] = {}
-    for wanted in parse_package_list(text, str(path)).packages:
+    for wanted in parse_requirement_file(text, str(path)).packages:
         if not wanted.specifier.startswith("==") or "," in wanted.specifier:
             raise UsageError(f"{path}: {wanted.name} is not pinned; every line has to be NAME==VERSION")
         versions[canonicalize_name(wanted.name)] = wanted.specifier[2:] + (f"+{wanted.local}" if wanted.local else "")

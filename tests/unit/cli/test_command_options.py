@@ -83,7 +83,7 @@ def options(command: str) -> dict[str, argparse.Action]:
     return {action.dest: action for action in commands.choices[command]._actions if action.dest not in ("help", "json")}
 
 
-OPTIONAL = {"files": {"pick", "add"}, "here": {"pick", "add"}}
+OPTIONAL = {name: {"pick", "add"} for name in ("files", "here", "extras", "groups")}
 """Options that code shared by several commands reads, with the commands that do not have them."""
 
 

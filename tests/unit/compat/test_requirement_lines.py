@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from knowngood.compat.requirement_lines import RequirementList, parse_package_list
-from knowngood.core.errors import UsageError
+from knowngood.compat.list_formats import parse_requirement_file
+from knowngood.compat.requirement_lines import ListOptions, RequirementList
+from knowngood.core.errors import InputError, UsageError
 
 
 def parse(text: str, **files: str) -> RequirementList:
     others = {name.replace("__", "/") + ".txt": content for name, content in files.items()}
-    return parse_package_list(text, "folder/r.txt", read=others.get)
+    return parse_requirement_file(
+        text, "folder/r.txt", ListOptions(read=others.get, environ={"SUFFIX": "6.0", "TOKEN": "s3cret"})
+    )
 
 
 def texts(requirements: RequirementList) -> list[str]:
@@ -35,7 +38,7 @@ pywin32==1; sys_platform == "win32"
 
 
 def test_a_defect_in_a_package_list_has_its_line():
-    with pytest.raises(UsageError, match=r"^folder/r.txt:2: 'torch=>2'"):
+    with pytest.raises(UsageError, match=r"^folder/r.txt:2:6: 'torch=>2'"):
         parse("numpy\ntorch=>2\n")
 
 
@@ -84,8 +87,7 @@ def test_the_extras_of_a_location():
         ("https://example.org/package.zip", None, "this URL names no version"),
         ("-r missing.txt", None, "there is no file folder/missing.txt"),
         ("-c https://example.org/constraints.txt", None, "on another machine"),
-        ("torch==${TORCH}", None, "an environment variable"),
-        ("-c c.txt", "deepspeed", "a constraint on a package that the list does not name"),
+        ("torch==${TORCH}", None, "the environment variable TORCH"),
     ],
 )
 def test_a_line_that_names_no_version_is_named_as_unread(line: str, package: str | None, because: str):
@@ -116,3 +118,48 @@ def test_another_index_gives_another_build_of_torch(option: str):
     assert texts(parse(lines)) == ["torch==2.11.0+cu126", "transformers==4.57.6"]
     assert texts(parse(lines.replace("/whl/cu126", "/simple"))) == ["torch==2.11.0", "transformers==4.57.6"]
     assert texts(parse(lines.replace("2.11.0", "2.11.0+cu130")))[0] == "torch==2.11.0+cu130"
+
+
+def test_a_constraint_on_a_package_that_the_list_does_not_name_is_kept_apart():
+    requirements = parse("torch\n-c c.txt", folder__c="torch>=2\ndeepspeed==0.16.2")
+    assert texts(requirements) == ["torch", "torch>=2"]
+    assert [item.text for item in requirements.constraints] == ["deepspeed==0.16.2"]
+    assert requirements.unread == []
+
+
+def test_variables_are_replaced_by_their_values_and_not_shown():
+    requirements = parse("torch==2.${SUFFIX}\nx @ https://${TOKEN}@example.org/x.zip")
+    assert texts(requirements) == ["torch==2.6.0"]
+    assert "s3cret" not in str(requirements.unread[0])
+
+
+def test_every_defect_of_a_file_is_told_with_line_and_column():
+    with pytest.raises(InputError) as raised:
+        parse("torch==2.6.0\n  numpy >= 1 2\n--frobnicate=1\ntransformers==x.y")
+    places = [(problem.line, problem.column) for problem in raised.value.problems]
+    assert places == [(2, 14), (3, 1), (4, 13)]
+    assert "has no option --frobnicate" in str(raised.value)
+    assert raised.value.exit_code == 2
+
+
+def test_a_line_that_is_continued_has_the_number_of_its_first():
+    requirements = parse("torch \\\n >= 2.0 \\\n # a comment \\\nnumpy\n-e .")
+    assert texts(requirements) == ["torch>=2.0", "numpy"]
+    assert [line.line for line in requirements.unread] == [5]
+
+
+def test_options_that_name_no_package_are_passed_over_and_told():
+    requirements = parse(
+        "--pre\n--trusted-host example.org\n--pre\ntorch==2.6.0 --hash=sha256:00 --config-settings='a b'"
+    )
+    assert texts(requirements) == ["torch==2.6.0"]
+    assert requirements.notes == [
+        "folder/r.txt: passed over, for they name no package: --pre (line 1), --trusted-host (line 2)"
+    ]
+
+
+def test_a_freeze_states_the_version_of_an_editable_install_in_a_comment():
+    text = "# Editable install with no version control (trl==0.20.0.dev0)\n-e /home/me/trl\n-e ./other"
+    requirements = parse(text)
+    assert texts(requirements) == ["trl==0.20.0.dev0"]
+    assert [line.line for line in requirements.unread] == [3]
