@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from knowngood.compat.cell_answer import CellAnswer, answer_about_cell
 from knowngood.compat.factbook import factbook_with_torch_build, read_factbook
 from knowngood.compat.matrix_cells import PublishedCells, cells_from_matrix, waivers_from_matrix
+from knowngood.compat.metadata_store import MetadataStore
 from knowngood.compat.query import Query
 from knowngood.compat.rule_files import load_incident_rules, load_rules
 from knowngood.compat.universe import Universe, build_universe
@@ -21,6 +22,7 @@ from knowngood.core import gpus, local_files
 from knowngood.core.cell import Cell
 from knowngood.core.errors import MissingError
 from knowngood.core.notify import Notify, ignore_notes
+from knowngood.facts.package_metadata import list_metadata_packages, read_package_metadata
 from knowngood.project import checkout
 
 if TYPE_CHECKING:
@@ -98,8 +100,13 @@ def load_knowledge(root: Path | None = None, notify: Notify = ignore_notes) -> C
         _ = project.matrix  # it raises `InputError` with the place of the defect
         raise
     waivers = waivers_from_matrix(matrix, cells)
+    universe = build_universe(book, catalog, rules, incidents.incidents_of_rule, waivers)
+    folder = root / "facts" / "metadata"
+    metadata = MetadataStore(
+        read=lambda name: read_package_metadata(name, folder), names=lambda: list_metadata_packages(folder)
+    )
     return CompatKnowledge(
-        universe=build_universe(book, catalog, rules, incidents.incidents_of_rule, waivers),
+        universe=replace(universe, metadata=metadata),
         published=PublishedCells(
             cells=tuple(cell for cell, retirement in cells.items() if retirement is None),
             retired={cell: retirement for cell, retirement in cells.items() if retirement},

@@ -15,6 +15,7 @@ from typing import Any
 
 from knowngood.compat.box_index import Assignment
 from knowngood.compat.cell_answer import SettingState, setting_state
+from knowngood.compat.cell_resolution import find_cell_conflict, find_nearest_releases
 from knowngood.compat.conflicts import (
     Demand,
     DemandProblem,
@@ -23,7 +24,7 @@ from knowngood.compat.conflicts import (
     find_relaxation,
 )
 from knowngood.compat.findings import AXES, Finding, fact_finding, fill_template, finding_from_box, sort_findings
-from knowngood.compat.matrix_cells import PublishedCells, values_of_cell
+from knowngood.compat.matrix_cells import PublishedCells, packages_of_cell, values_of_cell
 from knowngood.compat.outgrown_releases import OUTGROWN
 from knowngood.compat.query import Query
 from knowngood.compat.query_placement import QueryPlacement, place_query
@@ -130,6 +131,7 @@ def pick_cells(universe: Universe, query: Query, published: PublishedCells, *, c
         clash = DemandClash(demand=f"gpu={query.gpu}", rules=(_rule_document(host),), relax=None)
         return PickAnswer(choices=(), conflict=(clash,), considered=considered, findings=(host, *findings))
     problem = pick_problem(placement, query, published)
+    without_facts = {name: text for name, text in placement.uncovered.items() if name not in placement.declared}
     choices: dict[str, CellChoice] = {}
     left_out: dict[str, str] = {}
     skipped: list[Finding] = []
@@ -148,19 +150,46 @@ def pick_cells(universe: Universe, query: Query, published: PublishedCells, *, c
             state = setting_state(universe, choice.cell, query.attn, standing)
             if choice.published and not state.trains:
                 left_out[name] = f"{query.attn}: {state.text}: {state.reason}"
+        resolving = _resolving_choice(placement, problem, choice)
+        if isinstance(resolving, Finding):
+            left_out[name] = resolving.because
+            continue
+        choice, name = resolving, str(resolving.cell)  # noqa: PLW2901 - the nearest one that resolves
         if not _is_cell_of_matrix(choice, published) and (choice.extras or name not in left_out):
             choices.setdefault(name, replace(choice, setting=state))
         if len(choices) == count:
             break
     return PickAnswer(
         choices=tuple(choices.values()),
-        conflict=() if choices or skipped else tuple(find_clashes(placement, problem)),
+        conflict=() if choices or skipped or left_out else tuple(find_clashes(placement, problem)),
         considered=considered,
         findings=(*findings, *skipped),
-        unknown=placement.unknown or bool(placement.uncovered),
-        uncovered=placement.uncovered,
+        unknown=placement.unknown or bool(without_facts),
+        uncovered=without_facts,
         left_out=left_out,
     )
+
+
+def _resolving_choice(placement: QueryPlacement, problem: DemandProblem, choice: CellChoice) -> CellChoice | Finding:
+    """Return a choice when its packages resolve with the query's, else the nearest that does, or why none does."""
+    if not placement.declared:
+        return choice  # the rules know what these packages require of each other
+    cell = choice.cell
+    versions = {**packages_of_cell(cell), **choice.extras}
+    conflict = find_cell_conflict(placement, cell.python, versions)
+    if conflict is None or choice.published:
+        return conflict or choice
+    nearest = find_nearest_releases(placement, {"python": cell.python, "gpu": cell.gpu}, versions, problem.among)
+    if nearest is None:
+        return conflict
+    domains = problem.index.domains
+    places = {
+        name: domains[name].index.get(value, len(domains[name].values))
+        for name, value in (nearest | {"gpu": cell.gpu, "python": cell.python}).items()
+        if name in domains
+    }
+    absent = {name: len(domains[name].values) for name in placement.universe.packages}
+    return _choice_from_assignment(placement, absent | places)
 
 
 def _is_cell_of_matrix(choice: CellChoice, published: PublishedCells) -> bool:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from knowngood.compat.box_index import Assignment
 from knowngood.compat.conflicts import Demand
 from knowngood.compat.findings import AXES, Finding, conditions_apply, fact_finding
-from knowngood.compat.query import PackageSpec, Query
+from knowngood.compat.query import PackageSpec, Query, canonical_name
 from knowngood.compat.repeated_packages import merge_repeated_packages
 from knowngood.compat.rule_boxes import Box, all_subjects_known, box_from_combination, compile_rules
 from knowngood.compat.universe import Universe, specifiers_overlap
-from knowngood.compat.value_domain import ValueDomain, version_matches
+from knowngood.compat.value_domain import ValueDomain, iterate_bits, version_matches
 from knowngood.core.gpus import UncoveredGpuError
+from knowngood.core.nearest_names import find_nearest_name
 from knowngood.core.nearest_versions import find_nearest_versions
 
 FOREIGN_HOST = "host:aarch64"
@@ -304,11 +304,26 @@ def _place_uncovered(placement: QueryPlacement, package: PackageSpec) -> None:
         if refused:
             rest = universe.index.domains[other].all & ~refused
             placement.implied_demands.append(Demand(text=f"{name}{package.specifier}", variable=other, mask=rest))
-    if package.explicit:
-        near = difflib.get_close_matches(name, [*universe.packages, *universe.bounds], 1, 0.85)
-        hint = f" (did you mean {near[0]}?)" if near and near[0] != name else ""
+    releases = universe.metadata.find_package(name)
+    if releases is not None:
+        placement.findings.append(_no_release_finding(package, releases.domain))
+    elif package.explicit:
+        near = find_nearest_name(name, (*universe.packages, *universe.metadata.names()))
+        hint = f" (did you mean {near}?)" if near else ""
         because = f"there are no facts about {name}{hint}; what packages with facts require of it was looked at"
         placement.findings.append(fact_finding(f"unknown:{name}", "info", {name: wanted}, because, ["facts/"]))
+
+
+def _no_release_finding(package: PackageSpec, domain: ValueDomain) -> Finding:
+    """Say that a package whose metadata is known has no such release."""
+    wanted = package.version or package.specifier
+    near = find_nearest_versions(wanted, domain.values, 2)
+    newest = domain.text(domain.newest_first(domain.some)[0])
+    because = (
+        f"no release of {package.name} that is known is {_text_with_local(package).removeprefix(package.name)}; the "
+        f"nearest {'is' if len(near) == 1 else 'are'} {' and '.join(near)}, the newest is {newest}"
+    )
+    return fact_finding(f"unknown:{package.name}", "info", {package.name: wanted}, because, ["facts/metadata/"])
 
 
 def _place_extras(placement: QueryPlacement, package: PackageSpec) -> None:
@@ -320,11 +335,22 @@ def _place_extras(placement: QueryPlacement, package: PackageSpec) -> None:
         requires = None
         if domain is not None and place is not None and place < len(domain.values):
             requires = universe.space.book.extra_requires(package.name, domain.text(place), extra)
+        if requires is None and _has_extra(placement, package, extra):
+            continue
         if requires is None:
             placement.uncovered[f"{package.name}[{extra}]"] = package.version or package.specifier
             continue
         for name, specifier in requires.items():
             _require_of_extra(placement, package, extra, name, specifier)
+
+
+def _has_extra(placement: QueryPlacement, package: PackageSpec, extra: str) -> bool:
+    """Whether some release that the query means is known to have an extra."""
+    releases = placement.universe.metadata.find_package(package.name)
+    places = iterate_bits(releases.wanted(package) & releases.domain.some) if releases else ()
+    return releases is not None and any(
+        extra in map(canonical_name, releases.releases[place].extras) for place in places
+    )
 
 
 def _require_of_extra(placement: QueryPlacement, package: PackageSpec, extra: str, name: str, specifier: str) -> None:

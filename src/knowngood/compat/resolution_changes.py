@@ -7,7 +7,7 @@ other pins of which one has to change as well.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from knowngood.compat.conflicts import move_cost
@@ -31,19 +31,22 @@ class PinMove:
     """Package -> release, or `none`."""
 
 
-def find_resolving_moves(resolution: RequirementResolution, placement: QueryPlacement, boxes: int) -> list[PinMove]:
+def find_resolving_moves(
+    resolution: RequirementResolution, placement: QueryPlacement, boxes: int, kept: Collection[str] = ()
+) -> list[PinMove]:
     """Return the changes of the fewest packages with which a list resolves, the cheapest first.
 
     Args:
         resolution: the list, which cannot be resolved or breaks a rule.
         placement: the query that has the list.
         boxes: the bits of the boxes of rules that count.
+        kept: the packages that must not change.
     """
     rules = _add_rules(resolution, placement, boxes)
     by_package: dict[str, list[Wish]] = {}
     for wish, package in resolution.wishes.items():
         by_package.setdefault(package.name, []).append(wish)
-    packages = {package.name: package for package in resolution.wishes.values()}
+    fixed = {package.name for package in resolution.wishes.values() if package.specifier == NONE} | set(kept)
     tried: set[frozenset[str]] = set()
     queue: list[tuple[str, ...]] = [()]
     moves: list[PinMove] = []
@@ -61,7 +64,7 @@ def find_resolving_moves(resolution: RequirementResolution, placement: QueryPlac
         if isinstance(result, PinMove):
             moves.append(result)
         else:
-            queue += [(*loose, name) for name in result if name not in loose and packages[name].specifier != NONE]
+            queue += [(*loose, name) for name in result if name not in fixed.union(loose)]
     return sorted(moves, key=lambda move: move.cost)
 
 

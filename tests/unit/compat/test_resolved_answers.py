@@ -101,3 +101,16 @@ def test_two_pins_change_where_one_is_not_enough():
     packages = tuple(item for text in ("one==1", "two==2", "core==3") if (item := parse_requirement(text)))
     changes = check_query(universe, Query(packages=packages), KNOWN.published).changes
     assert changes == {"one": "2", "core": "2"}
+
+
+def test_a_release_that_does_not_exist_is_named_with_the_nearest():
+    answer = ask("tokenizers==0.20.7", "trl==0.9.6")
+    assert (answer.verdict, answer.uncovered) == ("unknown", {"tokenizers": "0.20.7"})
+    assert answer.findings[0].because == (
+        "no release of tokenizers that is known is ==0.20.7; the nearest are 0.19 and 0.21, the newest is 0.22"
+    )
+
+
+def test_an_unknown_name_is_answered_with_the_nearest_of_the_field():
+    assert "did you mean tokenizers?" in ask("tokenizer==1").findings[0].because
+    assert "did you mean" not in ask("secret==1").findings[0].because
