@@ -83,7 +83,11 @@ def run(arguments: argparse.Namespace) -> Answer:
         prepared = nightly_run.prepare_nightly(project, request, notify, dry_run=arguments.dry_run)
     if arguments.dry_run:
         commands, notes = prepared.commands(), prepared.dry_run_notes()
-        return Answer(0, {"commands": commands, "notes": notes}, "\n".join([*commands, *(f"# {it}" for it in notes)]))
+        return Answer(
+            prepared.dry_run_exit_code,
+            {"commands": commands, "notes": notes},
+            "\n".join([*commands, *(f"# {it}" for it in notes)]),
+        )
     report = prepared.run(report_progress)
     page = nightly_folder.save_report(report, request.folder)
     print(f"wrote {page} and {page.with_suffix('.json').name}", file=sys.stderr)

@@ -20,7 +20,7 @@ from knowngood.evidence import run_evidence
 from knowngood.images import build_inputs, build_survey, dockerfile, pipeline
 from knowngood.lock import wheelhouse
 from knowngood.registry import image_release, vulnerability_audit
-from knowngood.reports import nightly_folder, nightly_locks, nightly_plan, nightly_report
+from knowngood.reports import nightly_failures, nightly_folder, nightly_locks, nightly_plan, nightly_report
 from knowngood.reports.failing_cells import FailureExplainer
 from knowngood.reports.nightly_checks import AuditCheck, ImageChecks, LockedFilesCheck
 from knowngood.reports.nightly_report import (
@@ -98,6 +98,8 @@ class PreparedNightly:
     checks: NightlyChecks
     node: Mapping[str, Any]
     last: NightlyReport | None
+    newest: NightlyReport | None
+    """The last report, or that of an earlier run on this date."""
     notes: Sequence[str]
 
     @property
@@ -123,7 +125,15 @@ class PreparedNightly:
 
     def dry_run_notes(self) -> list[str]:
         """Return what a dry run should say besides its commands: notes, and what is wrong before anything is done."""
-        return [*self.notes, *(finding.text for result in self.skipped for finding in result.findings)]
+        newest = self.newest
+        errors = [it for it in newest.findings if it.severity is NightlySeverity.ERROR] if newest else []
+        red = [f"failed in the report of {newest.date}: {it.text}" for it in errors] if newest else []
+        return [*self.notes, *(finding.text for result in self.skipped for finding in result.findings), *red]
+
+    @property
+    def dry_run_exit_code(self) -> int:
+        """1 when the newest report that was read is red, else 0."""
+        return int(self.newest is not None and nightly_failures.is_red(self.newest))
 
     def run(self, reporter: TaskReporter) -> NightlyReport:
         """Do everything that is not finished yet for this date; wait for another run with the same folder to end."""
@@ -138,7 +148,8 @@ class PreparedNightly:
                 keep=lambda result: progress.keep(result, started),
                 done=progress.done,
             )
-            results = [nightly_report.date_findings(result, self.last, self.date) for result in execution.run(reporter)]
+            made = nightly_failures.keep_open_failures(execution.run(reporter), self.newest, self.here.matrix.entries)
+            results = [nightly_report.date_findings(result, self.last, self.date) for result in made]
         return NightlyReport(
             schema="knowngood/nightly/1",
             date=self.date,
@@ -237,6 +248,7 @@ def prepare_nightly(
         checks=checks,
         node=node,
         last=last,
+        newest=nightly_failures.find_newest_report(reports, now.date().isoformat()),
         notes=notes,
     )
 

@@ -198,3 +198,14 @@ def test_a_dry_run_counts_a_run_on_a_machine_of_this_name_as_proof(project, seal
     seal()
     _, said, _ = nightly(capsys, "--dry-run", "--only", "suite")
     assert said["commands"] == [f"knowngood smoke '{FA0}'"]
+
+
+def test_a_narrower_run_does_not_cover_a_red_report(project, capsys):
+    damage_a_hash(project)
+    assert nightly(capsys, "--only", "files")[0] == 1
+    code, report, _ = nightly(capsys, "--only", "rebuild", "--share", "1", FA0)
+    assert code == 1
+    assert kinds(report, "files") == [("lock-unreadable", "error")]
+    code, said, _ = nightly(capsys, "--dry-run", "--only", "files")
+    assert code == 1
+    assert any(note.startswith("failed in the report of ") for note in said["notes"])
