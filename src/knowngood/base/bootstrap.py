@@ -12,6 +12,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 from knowngood.base import base_recipe, debian_host, private_apt
+from knowngood.core.child_processes import end_with_parent
 from knowngood.core.errors import KnowngoodError, MissingError
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ def bootstrap_rootfs(
         stderr=subprocess.PIPE,
         text=True,
         errors="replace",
+        preexec_fn=end_with_parent(),
     )
     if result.returncode:
         tail = "\n".join(result.stderr.splitlines()[-15:])

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import IO, TYPE_CHECKING, Any
 
+from knowngood.core.child_processes import end_with_parent
 from knowngood.core.errors import KnowngoodError
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ def manifest_digest(layout: Path) -> str:
 def _write_layer(blobs: Path, rootfs: Path, recipe: LayoutRecipe) -> tuple[dict[str, Any], str]:
     temporary = blobs / "layer"
     with temporary.open("wb") as output:
-        process = subprocess.Popen(recipe.compress, stdin=subprocess.PIPE, stdout=output)
+        process = subprocess.Popen(recipe.compress, stdin=subprocess.PIPE, stdout=output, preexec_fn=end_with_parent())
         if process.stdin is None:
             raise AssertionError
         with process.stdin as pipe:

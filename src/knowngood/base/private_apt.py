@@ -13,6 +13,7 @@ import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from knowngood.core.child_processes import end_with_parent
 from knowngood.core.errors import KnowngoodError
 
 if TYPE_CHECKING:
@@ -156,6 +157,7 @@ class PrivateApt:
                 capture_output=True,
                 env=self._environment(),
                 stdin=subprocess.DEVNULL,
+                preexec_fn=end_with_parent(),
             )
 
     def _environment(self) -> dict[str, str]:
@@ -176,6 +178,7 @@ def run_command(argv: Sequence[str], *, env: Mapping[str, str] | None = None, cw
         env=env,
         cwd=cwd,
         stdin=subprocess.DEVNULL,
+        preexec_fn=end_with_parent(),
     )
     if result.returncode:
         lines = result.stderr.splitlines()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from knowngood.base import debian_host
+from knowngood.core.child_processes import end_with_parent
 from knowngood.core.errors import KnowngoodError, MissingError
 from knowngood.core.notify import Notify
 from knowngood.engine import embedded_engine, unpacked_engine
@@ -213,6 +214,7 @@ def _read_output(argv: Sequence[str], *, env: Mapping[str, str] | None = None) -
             timeout=ANSWER_SECONDS,
             env={**os.environ, **(env or {})},
             stdin=subprocess.DEVNULL,
+            preexec_fn=end_with_parent(),
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""

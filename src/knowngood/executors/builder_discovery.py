@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from knowngood.base import debian_host
+from knowngood.core.child_processes import end_with_parent
 from knowngood.core.errors import KnowngoodError, MissingError, redact_credentials
 from knowngood.core.notify import Notify
 from knowngood.engine import container_engine, unpacked_engine
@@ -181,6 +182,7 @@ def _run_command(argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
             text=True,
             timeout=ANSWER_TIMEOUT_SECONDS,
             stdin=subprocess.DEVNULL,
+            preexec_fn=end_with_parent(),
         )
     except subprocess.TimeoutExpired:
         raise MissingError(f"it does not answer within {ANSWER_TIMEOUT_SECONDS} s") from None

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from knowngood.core.child_processes import end_with_parent
 from knowngood.core.errors import MissingError
 from knowngood.executors import slurm_states
 from knowngood.executors.job import JobStatus
@@ -44,6 +45,7 @@ def run_slurm_command(argv: Sequence[str]) -> SlurmAnswer:
             stdin=subprocess.DEVNULL,
             timeout=ANSWER_SECONDS,
             env={**environment, "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"},
+            preexec_fn=end_with_parent(),
         )
     except FileNotFoundError:
         raise MissingError(f"there is no {argv[0]} here; run this on a machine that has Slurm's commands") from None

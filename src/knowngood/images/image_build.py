@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from knowngood.core import image_record, local_files, retries
+from knowngood.core.child_processes import end_with_parent
 from knowngood.core.errors import GarbageCollectedError, KnowngoodError, NetworkError, UsageError, redact_credentials
 from knowngood.core.image_record import ImageRecord
 from knowngood.core.local_files import cache_folder, write_atomically
@@ -132,6 +133,7 @@ def run_buildx(  # noqa: PLR0913
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
+            preexec_fn=end_with_parent(),
         ) as process,
     ):
         if should_stop:

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Protocol
 
 from knowngood.core import local_files
+from knowngood.core.child_processes import end_with_parent
 from knowngood.core.errors import KnowngoodError, MissingError
 from knowngood.core.notify import Notify
 from knowngood.engine import unpacked_engine
@@ -84,6 +86,7 @@ class TaskProcess:
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
+            preexec_fn=end_with_parent(signal.SIGTERM),
         )
         self._relay = threading.Thread(target=self._relay_messages, daemon=True)
         self._relay.start()

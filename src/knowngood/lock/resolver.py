@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 from packaging import tags
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
+from knowngood.core.child_processes import end_with_parent
 from knowngood.core.errors import KnowngoodError, MissingError
 from knowngood.index import index_settings
 from knowngood.index.uv_output import CORRUPT_PATTERN, parse_corrupt_archive
@@ -121,7 +122,9 @@ def resolve_distributions(request: ResolverRequest, wheels: Path | None = None) 
         (folder / "excludes.txt").write_text("\n".join(request.excludes) + "\n")
         (folder / "overrides.txt").write_text("\n".join(request.overrides) + "\n")
         argv = resolver_command(request, folder, wheels)
-        process = subprocess.run(argv, env=uv_environment(), capture_output=True, text=True, check=False)
+        process = subprocess.run(
+            argv, env=uv_environment(), capture_output=True, text=True, check=False, preexec_fn=end_with_parent()
+        )
         if process.returncode:
             raise resolver_error(process.stderr, request.requirements)
         return parse_pylock(tomllib.loads((folder / "pylock.toml").read_text()), request)

@@ -19,6 +19,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from knowngood.core import local_files
+from knowngood.core.child_processes import end_with_parent
 from knowngood.core.errors import KnowngoodError, MissingError
 from knowngood.core.notify import Notify
 from knowngood.facts.fact_reader import IndexedRelease, choose_wheel_by
@@ -200,6 +201,7 @@ class MixedEnvironments:
                 text=True,
                 errors="replace",
                 timeout=self.seconds,
+                preexec_fn=end_with_parent(),
             )
         except subprocess.TimeoutExpired:
             self.last_lines.append(f"the command did not end within {self.seconds:g} s")
@@ -218,7 +220,13 @@ class MixedEnvironments:
 
 def _run_uv(argv: Sequence[str]) -> None:
     process = subprocess.run(
-        argv, env=resolver.uv_environment(), capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+        argv,
+        env=resolver.uv_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        preexec_fn=end_with_parent(),
     )
     if process.returncode:
         raise resolver.resolver_error(process.stderr, ["the mixed lock"])

@@ -26,6 +26,7 @@ from typing import Any
 from packaging.requirements import Requirement
 
 from knowngood.core import local_files
+from knowngood.core.child_processes import end_with_parent
 from knowngood.core.errors import KnowngoodError
 from knowngood.core.notify import Notify
 from knowngood.lock import resolver
@@ -95,7 +96,13 @@ class CurrentEnvironment:
 
     @functools.cached_property
     def _gpus(self) -> int:
-        done = subprocess.run([sys.executable, "-c", _COUNT_GPUS], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, "-c", _COUNT_GPUS],
+            capture_output=True,
+            text=True,
+            check=False,
+            preexec_fn=end_with_parent(),
+        )
         return int(json.loads(done.stdout)) if done.returncode == 0 else 0
 
     def observe(self, job: SideJob, notify: Notify) -> Observation:
@@ -163,7 +170,9 @@ def find_python(wanted: Sequence[str]) -> Path:
 def _is_python(path: Path, version: str) -> bool:
     """Run it and compare its release: a version manager's shim may have no interpreter behind its name."""
     program = "import sys, venv; print('%d.%d' % sys.version_info[:2])"
-    done = subprocess.run([path, "-c", program], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [path, "-c", program], capture_output=True, text=True, check=False, preexec_fn=end_with_parent()
+    )
     return done.returncode == 0 and done.stdout.strip() == version
 
 
@@ -193,7 +202,9 @@ def create_environment(venv: Path, python: Path, job: SideJob, locked_at: str, n
 
 
 def _uv(argv: Sequence[str]) -> None:
-    done = subprocess.run(argv, env=resolver.uv_environment(), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        argv, env=resolver.uv_environment(), capture_output=True, text=True, check=False, preexec_fn=end_with_parent()
+    )
     if done.returncode:
         raise resolver.resolver_error(done.stderr, [])
 
@@ -222,6 +233,7 @@ def run_program(
             stderr=subprocess.STDOUT,
             timeout=PROGRAM_SECONDS,
             check=False,
+            preexec_fn=end_with_parent(),
         )
     except subprocess.TimeoutExpired:
         raise KnowngoodError(

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from knowngood.core.cell import Cell
+from knowngood.core.child_processes import end_with_parent
 from knowngood.core.errors import KnowngoodError, MissingError
 from knowngood.core.notify import Notify
 from knowngood.engine import container_engine
@@ -101,7 +102,13 @@ def run_in_environment(  # noqa: PLR0913
         with log.open("w") as output:
             try:
                 subprocess.run(
-                    argv, env=environment, stdout=output, stderr=subprocess.STDOUT, timeout=options.seconds, check=False
+                    argv,
+                    env=environment,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    timeout=options.seconds,
+                    check=False,
+                    preexec_fn=end_with_parent(),
                 )
             except subprocess.TimeoutExpired:
                 raise KnowngoodError(f"the suite did not end within {options.seconds} s (log: {log})") from None

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from knowngood.core.cell import Cell
+from knowngood.core.child_processes import end_with_parent
 from knowngood.core.errors import KnowngoodError, MissingError
 from knowngood.core.local_files import cache_folder, lock_folder
 from knowngood.core.notify import Notify
@@ -148,7 +149,14 @@ def install_wheels(pinned: Sequence[PinnedFile], request: ResolverRequest, notif
             argv += [*resolver.uv_config_options(), "--no-deps", "--require-hashes", "--only-binary", ":all:"]
             argv += ["--python-version", request.python, "--python-platform", resolver.uv_platform(request.glibc)]
             argv += ["--requirements", str(requirements)]
-            process = subprocess.run(argv, env=resolver.uv_environment(), capture_output=True, text=True, check=False)
+            process = subprocess.run(
+                argv,
+                env=resolver.uv_environment(),
+                capture_output=True,
+                text=True,
+                check=False,
+                preexec_fn=end_with_parent(),
+            )
             if process.returncode:
                 raise resolver.resolver_error(process.stderr, lines)
             _normalize_folder(part)
@@ -186,7 +194,7 @@ def _inspect_toolkit(folder: Path, home: Path, cuda: str, made_of: Sequence[dict
 
 def _program_output(*argv: Path | str) -> str:
     try:
-        return subprocess.run(argv, check=True, capture_output=True, text=True).stdout
+        return subprocess.run(argv, check=True, capture_output=True, text=True, preexec_fn=end_with_parent()).stdout
     except (OSError, subprocess.CalledProcessError) as error:
         raise MissingError(f"{argv[0]} does not run on this machine: {error}") from None
 
