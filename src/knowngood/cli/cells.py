@@ -79,7 +79,7 @@ def _show_map() -> Answer:
 
     known = knowledge.load_knowledge(notify=partial(print, file=sys.stderr))
     matrix_map = build_matrix_map(known.universe, known.published.cells, known.published.standings)
-    return Answer(0, {**matrix_map.document(), "notes": list(known.notes)}, render_map_text(matrix_map))
+    return Answer(0, {**matrix_map.document(), "notes": []}, render_map_text(matrix_map))
 
 
 def _list_catalog(origin: str, words: list[str]) -> Answer:

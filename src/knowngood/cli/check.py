@@ -81,8 +81,6 @@ def run(arguments: argparse.Namespace) -> Answer:
     if not (request.packages or request.unread or request.gpu is not None or request.axes):
         raise UsageError("nothing to check; name packages, as in torch==2.6.0, or give -r FILE, --here or --batch FILE")
     known = knowledge.load_knowledge()
-    for note in known.notes:
-        print(note, file=sys.stderr)
     result = _answer_query(known, request)
     result = replace(result, notes=(*request.notes, *result.notes))
     answer = Answer(result.verdict.exit_code, result.document(), _text(result, request, show_all=arguments.all))

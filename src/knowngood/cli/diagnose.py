@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -68,13 +67,14 @@ def _try_remedies(diagnosis: Diagnosis, known: KnownFailures) -> Diagnosis:
 
 
 def _function_lines(package: str) -> Mapping[str, Any]:
-    """Return release -> the lines of its functions, or nothing when they were not harvested."""
+    """Return release -> the lines of its functions, nothing when they were not harvested; raises `InputError`."""
+    from knowngood.facts.fact_schema import LINES_FOLDER, load_fact_document
+
     try:
-        path = local_files.data_folder() / "facts" / "lines" / f"{package}.json"
-        releases = json.loads(path.read_bytes())["releases"]
-        return {version: entry["facts"] for version, entry in releases.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        document = load_fact_document(local_files.data_folder() / "facts" / LINES_FOLDER / f"{package}.json")
+    except FileNotFoundError:
         return {}
+    return {version: entry["facts"] for version, entry in document["releases"].items()}
 
 
 def _text(diagnosis: Diagnosis) -> str:

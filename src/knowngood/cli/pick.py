@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING
 
 from knowngood.cli.main import Answer
@@ -39,8 +38,6 @@ def run(arguments: argparse.Namespace) -> Answer:
 
     request = request_from_arguments(arguments)
     known = knowledge.load_knowledge()
-    for note in known.notes:
-        print(note, file=sys.stderr)
     answer = pick_cells(known.for_query(request), request, known.published, count=arguments.count)
     commands = [next_commands.command_for_choice(choice, known.published) for choice in answer.choices]
     last = next_commands.command_after_pick(answer, request, known)

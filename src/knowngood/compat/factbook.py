@@ -6,7 +6,6 @@ milliseconds. A fact that is missing is unknown, never an error. Only `read_fact
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from packaging.version import Version
+
+from knowngood.facts.fact_schema import load_fact_document
 
 DRIVERS = "drivers"
 """The one table whose "releases" are those of CUDA and not of a distribution."""
@@ -29,8 +30,6 @@ class Factbook:
     """Package -> version -> the harvested entry, as in the files of `facts/`."""
 
     tables: Mapping[str, Mapping[str, Mapping[str, Any]]]
-    left_out: tuple[str, ...] = ()
-    """For each file that could not be used, a sentence that says why."""
     _requires: dict[tuple[str, str], Mapping[str, str]] = field(default_factory=dict, repr=False)
 
     @property
@@ -133,7 +132,7 @@ class Factbook:
         kept = {name: original["facts"][name] for name in _SAME_IN_EVERY_BUILD if name in original["facts"]}
         lost = dict.fromkeys((name for name in original["facts"] if name not in kept and name not in facts), why)
         table[f"{version}+{local}"] = {**original, "facts": {**kept, **facts}, "unknown": lost}
-        return Factbook(tables={**self.tables, package: table}, left_out=self.left_out)
+        return Factbook(tables={**self.tables, package: table})
 
 
 _SAME_IN_EVERY_BUILD = ("requires_python", "pythons", "free_threaded", "triton", "triton_requires", "triton_min_major")
@@ -142,27 +141,21 @@ _SAME_IN_EVERY_BUILD = ("requires_python", "pythons", "free_threaded", "triton",
 def read_factbook(folder: Path, packages: Collection[str] | None = None) -> Factbook:
     """Read the facts of a folder, or only those of some packages and of what these require, directly or not.
 
-    A damaged file is left out, with the reason in `left_out`.
+    Raises `InputError` for a damaged file: without its facts, rules would silently not apply.
     """
     paths = {path.stem: path for path in sorted(folder.glob("*.json"))}
     tables: dict[str, Mapping[str, Mapping[str, Any]]] = {}
-    book, left_out = Factbook(tables=tables), []
+    book = Factbook(tables=tables)
     unread = set(paths) if packages is None else {DRIVERS, *packages} & paths.keys()
     done: set[str] = set()
     while unread:
         name = unread.pop()
         done.add(name)
-        try:
-            document = json.loads(paths[name].read_bytes())
-            if "releases" in document:
-                tables[name] = document["releases"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            left_out.append(f"facts/{name}.json is left out: {error}")
+        tables[name] = load_fact_document(paths[name])["releases"]
         if packages is not None:
             required = {other for version in book.versions(name) for other in book.requires(name, version)}
             unread |= (required & paths.keys()) - done
-    in_order = {name: tables[name] for name in paths if name in tables}
-    return Factbook(tables=in_order, left_out=tuple(sorted(left_out)))
+    return Factbook(tables={name: tables[name] for name in paths if name in tables})
 
 
 def _split_requirement(text: str) -> tuple[str, str]:

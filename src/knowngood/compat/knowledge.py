@@ -18,7 +18,7 @@ from knowngood.compat.metadata_store import MetadataStore
 from knowngood.compat.query import Query
 from knowngood.compat.rule_files import load_incident_rules, load_rules
 from knowngood.compat.universe import Universe, build_universe
-from knowngood.core import gpus, local_files
+from knowngood.core import gpus, local_files, yaml_document
 from knowngood.core.cell import Cell
 from knowngood.core.errors import MissingError
 from knowngood.core.notify import Notify, ignore_notes
@@ -31,11 +31,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class CompatKnowledge:
-    """The universe, the published cells, and notes on facts that could not be read."""
+    """The universe and the published cells."""
 
     universe: Universe
     published: PublishedCells
-    notes: tuple[str, ...] = ()
     _torch_builds: dict[tuple[str, str], Universe] = field(default_factory=dict)
 
     def for_query(self, query: Query) -> Universe:
@@ -72,14 +71,14 @@ def judge_cells(known: CompatKnowledge, matrix: Matrix, cells: Iterable[Cell]) -
 
 
 def load_knowledge(root: Path | None = None, notify: Notify = ignore_notes) -> CompatKnowledge:
-    """Read everything; a facts file that is missing or damaged is left out and named in the notes.
+    """Read everything. A package without a file of facts is one that they do not cover.
 
     `root` is a folder with other facts, rules and incidents than this program's own. `notify` hears of long work: the
     first reading of many runs.
 
     Raises:
         MissingError: there are no facts at all, or matrix.yaml has no GPUs.
-        InputError: a rule, an incident or matrix.yaml has a defect.
+        InputError: a file of facts, a rule, an incident or matrix.yaml has a defect.
     """
     root = root or local_files.data_folder()
     book = read_factbook(root / "facts")
@@ -115,19 +114,12 @@ def load_knowledge(root: Path | None = None, notify: Notify = ignore_notes) -> C
             notify=notify,
             locked=frozenset(path.parent.name for path in locks.glob("*/cell.json")),
         ),
-        notes=book.left_out,
     )
 
 
 def _read_matrix_data(path: Path) -> dict[str, Any]:
     """Read matrix.yaml as plain data; for a defect, `knowngood.core.matrix` reads it again and raises `InputError`."""
-    import yaml
-
-    text = checkout.read_matrix_text(path.parent)
-    try:
-        data = yaml.load(text, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))  # noqa: S506 - text and lists only
-    except yaml.YAMLError:
-        data = None
+    data = yaml_document.parse_yaml_data(checkout.read_matrix_text(path.parent), checkout.MATRIX_FILE)
     if not isinstance(data, dict) or not isinstance(data.get("gpus"), dict):
         _ = checkout.find_project().matrix
         raise MissingError(f"{path.name} has no GPUs")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from knowngood.compat.rule import Rule, parse_rules, rule_from_incident_data
 from knowngood.core import local_files, yaml_document
+from knowngood.core.data_files import read_data_text
 from knowngood.core.errors import InputError, InputProblem, MissingError, UsageError
 
 if TYPE_CHECKING:
@@ -29,8 +30,9 @@ def load_rules(folder: Path) -> list[Rule]:
     """Read the rules of all files of a folder, in the order of the files' names; raises `InputError`."""
     rules: list[Rule] = []
     for path in sorted(folder.glob("*.yaml")):
+        label = f"rules/{path.name}"
         if path.name not in NOT_RULES:
-            rules += parse_rules(path.read_text(encoding="utf-8"), f"rules/{path.name}")
+            rules += parse_rules(read_data_text(path, label), label)
     return rules
 
 
@@ -49,13 +51,13 @@ def load_incident_rules(folder: Path) -> IncidentRules:
     rules: list[Rule] = []
     covered: dict[str, list[str]] = {}
     for path in sorted(folder.glob("*.yaml")):
-        text = path.read_text(encoding="utf-8")
+        label = f"incidents/{path.name}"
+        text = read_data_text(path, label)
         covering = _COVERING_RULE.search(text)
         if covering is not None:
             covered.setdefault(covering[1], []).append(path.stem)
         if covering is not None or "\naffected:" not in text:
             continue
-        label = f"incidents/{path.name}"
         data = yaml_document.parse_yaml_data(text, label)
         try:
             rule = rule_from_incident_data(path.stem, data)
@@ -87,14 +89,14 @@ def read_incident_texts(folder: Path | None = None) -> dict[str, str]:
         raise MissingError(f"there are no incidents in {place}")
     if not paths:
         raise UsageError(f"{folder} has no incidents (*.yaml)")
-    texts, problems = {}, []
+    texts: dict[str, str] = {}
+    problems: list[InputProblem] = []
     for path in paths:
         label = f"{folder or 'incidents'}/{path.name}"
         try:
-            texts[label] = path.read_text(encoding="utf-8")
-        except UnicodeDecodeError as error:
-            text = f"not UTF-8: {error.reason}; save it as UTF-8"
-            problems.append(InputProblem(file=label, line=1, column=1, text=text))
+            texts[label] = read_data_text(path, label)
+        except InputError as error:
+            problems += error.problems
     if problems:
         raise InputError(problems)
     return texts

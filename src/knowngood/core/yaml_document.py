@@ -8,6 +8,7 @@ one. Tags are refused, because they would be ignored. docs/decisions/0003-rooms.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,8 @@ MAX_LENGTH = 250_000
 """The most characters of a file that is read."""
 MAX_DEPTH = 20
 """The most levels of nesting in a file that is read."""
+_SAFE_LEVELS = 2_000
+_ANCHOR_OR_TAG = re.compile(r"(?:^\s*|[-?:]\s+|[\[{,]\s*)[&*!][^\s\"'=<>&*,\]}]", re.MULTILINE)
 
 
 @dataclass(kw_only=True)
@@ -82,16 +85,43 @@ def parse_yaml_with_problems(text: str, file: str) -> YamlDocument:
 def parse_yaml_data(text: str, file: str) -> Any:
     """Return the data in `text` without positions, which is several times as fast.
 
-    Raises `InputError` when the text is not well-formed. It does not look for anchors, tags and duplicate keys.
+    Raises `InputError` as `parse_yaml` does: a text with anything unusual is parsed by that.
     """
+    if len(text) > MAX_LENGTH or _may_be_deep(text) or _ANCHOR_OR_TAG.search(text):
+        return parse_yaml(text, file).data
     import yaml
 
-    loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
     try:
-        return yaml.load(text, Loader=loader)  # noqa: S506 - the base loader makes text, lists and mappings only
-    except yaml.YAMLError:
-        parse_yaml(text, file)
-        raise
+        node = yaml.compose(text, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))
+        return _plain_data(node) if node is not None else None
+    except (yaml.YAMLError, _UnusualError):
+        return parse_yaml(text, file).data
+
+
+class _UnusualError(Exception):
+    """A text that `parse_yaml` has to look at."""
+
+
+def _may_be_deep(text: str) -> bool:
+    """Whether a text could be nested so deep that libyaml, which recurses, ends the process."""
+    return (
+        text.count("[") + text.count("{") > _SAFE_LEVELS or max(map(len, text.splitlines()), default=0) > _SAFE_LEVELS
+    )
+
+
+def _plain_data(node: Any, depth: int = 0) -> Any:
+    """Return the data of a node; `_UnusualError` for what `parse_yaml` refuses."""
+    kind = node.id
+    if kind == "scalar":
+        return node.value
+    if depth == MAX_DEPTH:
+        raise _UnusualError
+    if kind == "sequence":
+        return [_plain_data(item, depth + 1) for item in node.value]
+    mapping = {key.value: _plain_data(value, depth + 1) for key, value in node.value if key.id == "scalar"}
+    if len(mapping) != len(node.value):
+        raise _UnusualError
+    return mapping
 
 
 def _compose(text: str, file: str) -> yaml.Node | None:

@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
-from knowngood.core.errors import InputError, InputProblem
 from knowngood.core.local_files import write_atomically
+from knowngood.facts.fact_schema import FACTS_SCHEMA, load_fact_document
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
-
-SCHEMA = "knowngood/facts/1"
 
 
 @dataclass
@@ -45,7 +43,7 @@ class FactFile:
     def render(self) -> str:
         """Return the file's text: releases ordered by version, one fact a line."""
         document = {
-            "schema": SCHEMA,
+            "schema": FACTS_SCHEMA,
             "package": self.package,
             "regenerate": f"knowngood harvest {self.package}",
             "reader": self.reader,
@@ -78,17 +76,11 @@ def _with_known_facts(old: Mapping[str, Any], new: dict[str, Any]) -> dict[str, 
 
 def read_fact_file(folder: Path, package: str) -> FactFile:
     """Read a package's file, or return an empty one when there is none; `InputError` when it is damaged."""
-    path = folder / f"{package}.json"
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-        releases = document["releases"]
-        reader = int(document["reader"])
+        document = load_fact_document(folder / f"{package}.json")
     except FileNotFoundError:
         return FactFile(package=package, reader=0)
-    except (ValueError, KeyError, TypeError) as error:
-        text = f"this is not a facts file ({error}); restore it, or delete it and run `knowngood harvest {package}`"
-        raise InputError([InputProblem(file=str(path), line=1, column=1, text=text)]) from None
-    return FactFile(package=package, reader=reader, releases=releases)
+    return FactFile(package=package, reader=document["reader"], releases=document["releases"])
 
 
 def render_json(value: Any, indent: str = "") -> str:

@@ -14,7 +14,6 @@ thing. `knowngood harvest` writes the files; the key `regenerate` in each gives 
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from knowngood.core import local_files
 from knowngood.core.errors import UnknownError
+from knowngood.facts.fact_schema import load_fact_document
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -102,7 +102,7 @@ def _load(package: str, model: type[Any], folder: Path) -> PackageFacts[Any]:
 def _read_releases(package: str, folder: Path) -> Mapping[str, Any]:
     path = folder / f"{package}.json"
     try:
-        releases: Mapping[str, Any] = json.loads(path.read_bytes())["releases"]
+        releases: Mapping[str, Any] = load_fact_document(path)["releases"]
     except FileNotFoundError:
         known = ", ".join(list_packages(folder)) or "nothing"
         raise UnknownError(f"there are no facts about {package} in {folder}; there are about {known}") from None

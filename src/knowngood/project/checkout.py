@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from knowngood.core import local_files
-from knowngood.core.errors import InputError, InputProblem, UnknownError, UsageError
+from knowngood.core.data_files import read_data_text
+from knowngood.core.errors import UnknownError, UsageError
 
 if TYPE_CHECKING:
     from knowngood.core.matrix import Matrix, MatrixFacts
@@ -58,29 +59,15 @@ def read_matrix_text(root: Path) -> str:
 
     Raises:
         UsageError: the folder has none.
-        InputError: it is not UTF-8; the position is stated.
+        InputError: it cannot be read, or is not UTF-8; the position is stated.
     """
     try:
-        return _decode_utf8((root / MATRIX_FILE).read_bytes())
+        return read_data_text(root / MATRIX_FILE, MATRIX_FILE)
     except FileNotFoundError:
         raise UsageError(
             f"{root} has no {MATRIX_FILE}, which lists the GPUs and the cells; run this in a project that has one, "
             "or restore the file"
         ) from None
-
-
-def _decode_utf8(data: bytes) -> str:
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        before = data[: error.start]
-        problem = InputProblem(
-            file=MATRIX_FILE,
-            line=before.count(b"\n") + 1,
-            column=len(before[before.rfind(b"\n") + 1 :].decode(errors="replace")) + 1,
-            text=f"the byte 0x{data[error.start]:02x} is not UTF-8; save the file as UTF-8",
-        )
-        raise InputError([problem]) from None
 
 
 def find_project(start: Path | None = None) -> Project:

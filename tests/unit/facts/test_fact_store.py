@@ -8,6 +8,7 @@ from packaging.version import Version
 from knowngood.core.errors import UnknownError
 from knowngood.facts import fact_store
 from knowngood.facts.driver_reader import DriverFacts
+from knowngood.facts.fact_file import FactFile
 from knowngood.facts.fact_reader import find_readers
 from knowngood.facts.flash_attn_reader import FlashAttnFacts
 from knowngood.facts.torch_reader import TorchFacts
@@ -58,13 +59,12 @@ def test_no_addresses(package):
 def test_loading_one_package_reads_no_other_file(monkeypatch):
     """Loading all takes some 20 ms; what `cells` and `doctor` need is the file that they ask for."""
     read = []
-    monkeypatch.setattr(
-        fact_store.json, "loads", lambda text: read.append(text) or json.JSONDecoder().decode(text.decode())
-    )
+    load = fact_store.load_fact_document
+    monkeypatch.setattr(fact_store, "load_fact_document", lambda path: read.append(path.name) or load(path))
     fact_store._read_releases.cache_clear()
     fact_store._load.cache_clear()
     fact_store.load_facts("drivers", DriverFacts)
-    assert read == [(fact_store.facts_folder() / "drivers.json").read_bytes()]
+    assert read == ["drivers.json"]
 
 
 def test_a_package_is_read_once():
@@ -87,7 +87,7 @@ def test_unknown_package_names_the_known_ones():
 
 
 def test_folder_of_choice(tmp_path):
-    (tmp_path / "torch.json").write_text('{"releases": {}}')
+    FactFile(package="torch", reader=1).write(tmp_path)
     assert len(fact_store.load_facts("torch", TorchFacts, tmp_path)) == 0
 
 

@@ -1,0 +1,86 @@
+"""The one way to read a data file: size, UTF-8, syntax, depth, and for JSON the keys and types of its content.
+
+    class Wheel(TypedDict):
+        schema: Literal["knowngood/wheel/1"]
+        size: FileSize
+
+    wheel = load_json(path, Wheel, remedy="compile it again")
+
+Every defect becomes an `InputError` (exit 2) that names the file, the line and the column, says what is wrong, and ends
+with the `remedy`. A YAML file is read with `read_data_text`, and parsed by `core.yaml_document`. A file that does not
+exist raises `FileNotFoundError`, because for many files that is no defect. docs/decisions/0005-one-loader.md says more.
+"""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+from typing import TypeVar
+
+from knowngood.core import json_document
+from knowngood.core.errors import InputError, InputProblem
+
+T = TypeVar("T")
+
+MAX_BYTES = 16 * 1024 * 1024
+"""The largest file that is read."""
+
+
+def load_json(path: Path, content: type[T], *, remedy: str, file: str | None = None) -> T:
+    """Return the content of a JSON file as plain data, checked against a `TypedDict` or another type.
+
+    `file` is its name for messages, by default its path; `remedy` says what to do about a damaged file.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        InputError: it is damaged, with every defect and its place.
+    """
+    name = file or str(path)
+    return json_document.parse_json(read_data_bytes(path, name), name, content, remedy=remedy)
+
+
+def read_data_text(path: Path, file: str | None = None) -> str:
+    """Return the text of a data file, without a byte order mark; raises as `load_json` does."""
+    name = file or str(path)
+    return decode_data_text(read_data_bytes(path, name), name)
+
+
+def decode_data_text(data: bytes, file: str) -> str:
+    """Return the text in `data`, without a byte order mark; `InputError` with the place of what is not UTF-8."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        # With a byte order mark, the decoder counts from the byte after it.
+        body = data.removeprefix(b"\xef\xbb\xbf")
+        before = body[: error.start]
+        problem = InputProblem(
+            file=file,
+            line=before.count(b"\n") + 1,
+            column=len(before[before.rfind(b"\n") + 1 :].decode(errors="replace")) + 1,
+            text=f"the byte 0x{body[error.start]:02x} is not UTF-8; save the file as UTF-8",
+        )
+        raise InputError([problem]) from None
+
+
+def read_data_bytes(path: Path, file: str | None = None) -> bytes:
+    """Return the bytes of a data file; raises as `load_json` does."""
+    name = file or str(path)
+    try:
+        mode = path.stat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise _whole_file_error(name, "not a regular file; put the file itself here")
+        with path.open("rb") as handle:
+            data = handle.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise _whole_file_error(
+            name, f"the file cannot be read ({error.strerror}); correct that, and try again"
+        ) from None
+    if len(data) > MAX_BYTES:
+        raise _whole_file_error(name, f"the file is larger than {MAX_BYTES // 2**20} MiB; is it the right one?")
+    return data
+
+
+def _whole_file_error(file: str, text: str) -> InputError:
+    return InputError([InputProblem(file=file, line=1, column=1, text=text)])
