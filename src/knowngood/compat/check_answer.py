@@ -226,6 +226,8 @@ def _resolution_notes(placement: QueryPlacement, resolved: QueryResolution | Non
     """What was looked at of the packages that have no facts about GPUs, and of what all packages require."""
     if resolved is None or resolved.findings:
         return []
+    if resolved.is_sure and not placement.declared:
+        return []
     notes = list(resolved.notes)
     if placement.declared:
         names = list_names(placement.declared)

@@ -8,7 +8,7 @@ they do, and for each demand the smallest relaxation that helps.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -135,9 +135,8 @@ def pick_cells(universe: Universe, query: Query, published: PublishedCells, *, c
     choices: dict[str, CellChoice] = {}
     left_out: dict[str, str] = {}
     skipped: list[Finding] = []
-    for choice in itertools.chain(
-        _published_choices(placement, problem, published), _newest_choices(placement, problem)
-    ):
+    every = itertools.chain(_published_choices(placement, problem, published), _newest_choices(placement, problem))
+    for choice in _resolving_choices(placement, problem, every, left_out):
         name = str(choice.cell)
         retired = None if choice.published else published.find_retired(choice.cell, choice.extras)
         if retired:
@@ -150,18 +149,13 @@ def pick_cells(universe: Universe, query: Query, published: PublishedCells, *, c
             state = setting_state(universe, choice.cell, query.attn, standing)
             if choice.published and not state.trains:
                 left_out[name] = f"{query.attn}: {state.text}: {state.reason}"
-        resolving = _resolving_choice(placement, problem, choice)
-        if isinstance(resolving, Finding):
-            left_out[name] = resolving.because
-            continue
-        choice, name = resolving, str(resolving.cell)  # noqa: PLW2901 - the nearest one that resolves
         if not _is_cell_of_matrix(choice, published) and (choice.extras or name not in left_out):
             choices.setdefault(name, replace(choice, setting=state))
         if len(choices) == count:
             break
     return PickAnswer(
         choices=tuple(choices.values()),
-        conflict=() if choices or skipped or left_out else tuple(find_clashes(placement, problem)),
+        conflict=() if choices or skipped else tuple(find_clashes(placement, problem)),
         considered=considered,
         findings=(*findings, *skipped),
         unknown=placement.unknown or bool(without_facts),
@@ -170,10 +164,23 @@ def pick_cells(universe: Universe, query: Query, published: PublishedCells, *, c
     )
 
 
+def _resolving_choices(
+    placement: QueryPlacement, problem: DemandProblem, choices: Iterable[CellChoice], left_out: dict[str, str]
+) -> Iterator[CellChoice]:
+    """Yield the choices whose packages resolve with the query's; note in `left_out` why the others do not.
+
+    Without packages that only metadata is about, the rules know what the packages require of each other.
+    """
+    for choice in choices:
+        resolving = _resolving_choice(placement, problem, choice) if placement.declared else choice
+        if isinstance(resolving, Finding):
+            left_out[str(choice.cell)] = resolving.because
+        else:
+            yield resolving
+
+
 def _resolving_choice(placement: QueryPlacement, problem: DemandProblem, choice: CellChoice) -> CellChoice | Finding:
     """Return a choice when its packages resolve with the query's, else the nearest that does, or why none does."""
-    if not placement.declared:
-        return choice  # the rules know what these packages require of each other
     cell = choice.cell
     versions = {**packages_of_cell(cell), **choice.extras}
     conflict = find_cell_conflict(placement, cell.python, versions)

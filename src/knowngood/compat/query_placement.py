@@ -335,10 +335,10 @@ def _place_extras(placement: QueryPlacement, package: PackageSpec) -> None:
         requires = None
         if domain is not None and place is not None and place < len(domain.values):
             requires = universe.space.book.extra_requires(package.name, domain.text(place), extra)
-        if requires is None and _has_extra(placement, package, extra):
-            continue
         if requires is None:
-            placement.uncovered[f"{package.name}[{extra}]"] = package.version or package.specifier
+            wanted = placement.uncovered[f"{package.name}[{extra}]"] = package.version or package.specifier
+            if _has_extra(placement, package, extra):
+                placement.declared[f"{package.name}[{extra}]"] = wanted
             continue
         for name, specifier in requires.items():
             _require_of_extra(placement, package, extra, name, specifier)

@@ -42,6 +42,8 @@ def find_resolving_moves(
         boxes: the bits of the boxes of rules that count.
         kept: the packages that must not change.
     """
+    universe = placement.universe
+    selectable = {name: universe.index.domains[name].texts(mask) for name, mask in universe.selectable.items()}
     rules = _add_rules(resolution, placement, boxes)
     by_package: dict[str, list[Wish]] = {}
     for wish, package in resolution.wishes.items():
@@ -58,7 +60,7 @@ def find_resolving_moves(
             continue
         tried.add(frozenset(loose))
         try:
-            result = _try_without(resolution, rules, by_package, loose)
+            result = _try_without(resolution, rules, by_package, loose, selectable)
         except SearchLimitError:
             continue
         if isinstance(result, PinMove):
@@ -112,6 +114,7 @@ def _try_without(
     rules: Wish,
     by_package: Mapping[str, Sequence[Wish]],
     loose: tuple[str, ...],
+    selectable: Mapping[str, Sequence[str]],
 ) -> PinMove | list[str]:
     """Let some packages change: return their new releases, or the packages of which another has to change as well."""
     graph = resolution.graph
@@ -126,8 +129,12 @@ def _try_without(
         allowed = node.domain.some & ~anchor
         for unwanted in node.unwanted.values():
             allowed &= ~unwanted
+        if name in selectable:  # the rules know of no others
+            allowed &= _translate(selectable[name], node.domain.index, 0)
         if name in DISPENSABLE:
             allowed |= node.domain.absent
+        if not allowed:
+            return []
         wishes += [Wish(name, allowed), *own[1:]]
         costs = sorted((move_cost(node.domain, place, anchor), -place) for place in iterate_bits(allowed))
         prefer[name] = [1 << -place for _, place in costs]
