@@ -172,3 +172,12 @@ def torch_wheel(version: str, *, cuda: str = "13.0", archs: tuple[int, ...] = (7
             f"{info}/WHEEL": "Wheel-Version: 1.0\n",
         }
     )
+
+
+def torch_aarch64_wheel(cuda: str | None) -> bytes:
+    """Return a torch wheel for Linux aarch64, with CUDA or for the CPU only."""
+    members: dict[str, str | bytes] = {
+        "torch/version.py": f"cuda = {cuda!r}\n",
+        "torch/lib/libtorch_cpu.so": b"\x7fELF",
+    }
+    return wheel(members | ({"torch/lib/libtorch_cuda.so": b"\x7fELF"} if cuda else {}))

@@ -104,6 +104,21 @@ class ReleaseReading:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AdditionalWheel:
+    """A second wheel of each release, of which some facts are read; the first and its facts stay as they are.
+
+    A known release that lacks these facts gets them without being read again, so that adding such a wheel to a reader
+    needs no other `revision`.
+    """
+
+    choose: Callable[[IndexedRelease], PublishedFile | None]
+    """Returns the wheel, or `None` when a release has none."""
+    facts: tuple[str, ...]
+    """The names of the facts that `read` returns; a failure is recorded under the first."""
+    read: Callable[[Artefact], Mapping[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
 class FactReader:
     """How the releases of one package are read."""
 
@@ -117,6 +132,7 @@ class FactReader:
     read: Callable[[Artefact, IndexedRelease, ReleaseReading], None]
     accepts: Callable[[Version], bool] = lambda version: not version.is_devrelease
     """Which releases from the floor in matrix.yaml on are of interest."""
+    additional: AdditionalWheel | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

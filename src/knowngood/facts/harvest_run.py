@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -125,11 +126,15 @@ class _Harvest:
             raise UnreadableError(f"the index lists no release of {reader.package}{since}")
         all_are_due = self.refresh or file.reader != reader.revision
         due = [release for release in wanted if all_are_due or _is_due(file, release)]
-        self.report.unchanged += len(wanted) - len(due)
+        lacking = [one for one in wanted if one not in due and _lacks_additional(reader, file, one)]
+        self.report.unchanged += len(wanted) - len(due) - len(lacking)
         try:
             with ThreadPoolExecutor(_WORKERS) as pool:
                 entries = pool.map(lambda release: self._read_release(reader, release), due)
                 for release, entry in zip(due, entries, strict=True):
+                    self._record(file, release, entry)
+                entries = pool.map(lambda release: self._complete_release(reader, file, release), lacking)
+                for release, entry in zip(lacking, entries, strict=True):
                     self._record(file, release, entry)
             file.reader = reader.revision
         finally:
@@ -167,6 +172,7 @@ class _Harvest:
             artefact = open_artefact(published, self.index, self.cache)
             reading.run(lambda: reader.read(artefact, release, reading))
             artefact.close()
+        self._read_additional(reader, release, reading)
         if reading.corrupt:
             self.report.corrupt.append(f"{release.project} {release.version}")
         return {
@@ -176,6 +182,25 @@ class _Harvest:
             "facts": reading.facts,
             "unknown": reading.unknown,
         } | ({"retry": True} if reading.again else {})
+
+    def _read_additional(self, reader: FactReader, release: IndexedRelease, reading: ReleaseReading) -> None:
+        """Record the facts of the second wheel, if the reader has one and the release too."""
+        additional = reader.additional
+        published = additional.choose(release) if additional else None
+        if additional and published:
+            artefact = open_artefact(published, self.index, self.cache)
+            reading.take_all(additional.facts[0], partial(additional.read, artefact))
+            artefact.close()
+
+    def _complete_release(self, reader: FactReader, file: FactFile, release: IndexedRelease) -> dict[str, Any]:
+        """Return the known entry of a release together with the facts of its second wheel."""
+        entry = file.releases[str(release.version)]
+        reading = ReleaseReading(facts=dict(entry["facts"]), unknown=dict(entry["unknown"]))
+        self._read_additional(reader, release, reading)
+        if reading.corrupt:
+            self.report.corrupt.append(f"{release.project} {release.version}")
+        retry = {"retry": True} if reading.again else {}
+        return {**entry, "facts": reading.facts, "unknown": reading.unknown} | retry
 
     def _record(self, file: FactFile, release: IndexedRelease, entry: Mapping[str, Any]) -> None:
         name = f"{release.project} {release.version}"
@@ -203,6 +228,15 @@ def open_artefact(file: PublishedFile, index: PackageIndex, cache: Path | None =
 
 def _today() -> str:
     return dt.datetime.now(tz=dt.UTC).date().isoformat()
+
+
+def _lacks_additional(reader: FactReader, file: FactFile, release: IndexedRelease) -> bool:
+    """Whether a known release has a second wheel that was not read yet."""
+    if reader.additional is None:
+        return False
+    entry = file.releases[str(release.version)]
+    is_read = not {*reader.additional.facts}.isdisjoint({*entry["facts"], *entry["unknown"]})
+    return not is_read and reader.additional.choose(release) is not None
 
 
 def _is_due(file: FactFile, release: IndexedRelease) -> bool:

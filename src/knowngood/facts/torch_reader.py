@@ -1,7 +1,8 @@
 """torch's wheels: what they pin, what they need of the system, and which GPU code they contain.
 
-Only the wheel for Linux x86_64 is read, and of it METADATA, `torch/version.py`, `libc10*.so` and the first part of
-`libtorch_cuda.so`, up to its first fatbins: some 20 MB of 300 to 550.
+Of the wheel for Linux x86_64 METADATA, `torch/version.py`, `libc10*.so` and the first part of `libtorch_cuda.so` are
+read, up to its first fatbins: some 20 MB of 300 to 550. Of that for aarch64 only `torch/version.py` and the list of
+files.
 """
 
 from __future__ import annotations
@@ -13,11 +14,18 @@ from typing import Any
 
 from packaging.version import Version
 
-from knowngood.facts.fact_reader import FactReader, IndexedRelease, ReleaseReading, Requirements, choose_wheel_by
+from knowngood.facts.fact_reader import (
+    AdditionalWheel,
+    FactReader,
+    IndexedRelease,
+    ReleaseReading,
+    Requirements,
+    choose_wheel_by,
+)
 from knowngood.facts.gpu_code import FatbinScanner, sort_architectures
 from knowngood.facts.torch_files import detect_cxx11abi, parse_build_constants
 from knowngood.index import wheel_metadata, wheel_tags
-from knowngood.index.artefact import Artefact, UnreadableError, read_text_member
+from knowngood.index.artefact import Artefact, PublishedFile, UnreadableError, read_text_member
 
 _FATBINS = 12  # to read of a library that has 250 to 500
 
@@ -66,6 +74,11 @@ class TorchFacts:
     """Size of the wheel in bytes; index."""
     git: str | None
     """Commit it was built from; `torch/version.py`."""
+    aarch64_cuda: str | None
+    """CUDA release of its wheel for Linux aarch64, `13.0`; `none` when that is built for the CPU only. That wheel's
+    `torch/version.py`, and whether `libtorch_cuda.so` is in it."""
+    aarch64_wheel_size: int | None
+    """Size of that wheel in bytes; index."""
 
 
 def read_torch(artefact: Artefact, release: IndexedRelease, reading: ReleaseReading) -> None:
@@ -91,6 +104,22 @@ def read_torch(artefact: Artefact, release: IndexedRelease, reading: ReleaseRead
     reading.take_all("gpu_code", lambda: artefact.derived(f"gpu-code-{_FATBINS}", lambda: scan_gpu_code(artefact)))
     reading.take("glibc_tag", lambda: wheel_tags.glibc_of_tags(artefact.file.name))
     reading.take("glibc", lambda: find_glibc(artefact))
+
+
+def choose_aarch64_wheel(release: IndexedRelease) -> PublishedFile | None:
+    """Choose the wheel for Linux aarch64, for CPython 3.11 where there is one."""
+    wheels = [file for file in release.files if re.search(r"-cp3\d+-(many)?linux[^-]*_aarch64\.whl$", file.name)]
+    return next((file for file in wheels if "-cp311-cp311-" in file.name), next(iter(wheels), None))
+
+
+def read_aarch64_wheel(artefact: Artefact) -> dict[str, Any]:
+    """Return which CUDA the wheel for aarch64 was built with; `UnreadableError` when its parts disagree."""
+    cuda = parse_build_constants(read_text_member(artefact, "torch/version.py")).get("cuda")
+    if bool(cuda) != ("torch/lib/libtorch_cuda.so" in artefact.members):
+        raise UnreadableError(
+            f"{artefact.file.name}: version.py names CUDA {cuda}, and the list of files says otherwise"
+        )
+    return {"aarch64_cuda": cuda or "none", "aarch64_wheel_size": artefact.size}
 
 
 def find_triton_min_major(artefact: Artefact) -> int | None:
@@ -158,5 +187,10 @@ READERS = (
         model=TorchFacts,
         choose=choose_wheel_by("-cp311-cp311-", "-cp310-cp310-", "-cp39-cp39-", "-cp312-cp312-"),
         read=read_torch,
+        additional=AdditionalWheel(
+            choose=choose_aarch64_wheel,
+            facts=("aarch64_cuda", "aarch64_wheel_size"),
+            read=read_aarch64_wheel,
+        ),
     ),
 )

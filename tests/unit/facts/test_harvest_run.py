@@ -237,3 +237,47 @@ def test_damaged_facts_file_is_named_not_overwritten(run, tmp_path):
 def test_unknown_package_names_the_known_ones(run):
     with pytest.raises(UsageError, match=r"tensorflow: no reader for that; there are .*torch"):
         run("tensorflow")
+
+
+ARM = "torch-2.11.0-cp311-cp311-manylinux_2_28_aarch64.whl"
+
+
+@pytest.mark.parametrize(("built", "fact"), [("13.0", "13.0"), (None, "none")])
+def test_the_wheel_for_arm_adds_its_facts(registry, run, facts, built, fact):
+    registry.files[ARM] = harvest_registry.torch_aarch64_wheel(built)
+    run()
+    assert facts()["2.11.0"]["facts"]["aarch64_cuda"] == fact
+    assert facts()["2.11.0"]["facts"]["aarch64_wheel_size"] == len(registry.files[ARM])
+    assert "aarch64_cuda" not in facts()["2.10.0"]["facts"]
+
+
+def test_a_known_release_gets_the_facts_of_a_second_wheel_without_being_read_again(registry, run, facts):
+    run()
+    before = facts()["2.11.0"]
+    registry.files[ARM] = harvest_registry.torch_aarch64_wheel("13.0")
+    registry.requests.clear()
+    assert run(cache="another").new == ["torch 2.11.0"]
+    assert set(registry.requests) == {"torch", ARM}
+    added = {"aarch64_cuda": "13.0", "aarch64_wheel_size": len(registry.files[ARM])}
+    assert facts()["2.11.0"] == before | {"facts": before["facts"] | added}
+    registry.requests.clear()
+    assert run(cache="a third").new == []
+    assert registry.requests == ["torch"]
+
+
+def test_a_second_wheel_that_the_network_lost_is_read_the_next_time(registry, run, facts):
+    registry.files[ARM] = harvest_registry.torch_aarch64_wheel("13.0")
+    registry.faults[ARM] = "500"
+    run()
+    assert "500" in facts()["2.11.0"]["unknown"]["aarch64_cuda"]
+    assert facts()["2.11.0"]["facts"]["cuda"] == "13.0"
+    registry.faults.clear()
+    run()
+    assert facts()["2.11.0"]["facts"]["aarch64_cuda"] == "13.0"
+    assert "retry" not in facts()["2.11.0"]
+
+
+def test_a_wheel_for_arm_whose_parts_disagree_is_unknown(registry, run, facts):
+    registry.files[ARM] = harvest_registry.wheel({"torch/version.py": "cuda = '13.0'\n"})
+    run()
+    assert "the list of files says otherwise" in facts()["2.11.0"]["unknown"]["aarch64_cuda"]
