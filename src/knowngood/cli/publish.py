@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from knowngood.cli import shared_arguments
@@ -13,15 +14,17 @@ from knowngood.cli.cell_judgement import split_broken_cells
 from knowngood.cli.main import Answer
 from knowngood.cli.progress import report_progress
 from knowngood.core.cell import Cell
-from knowngood.core.errors import KnowngoodError, UsageError
+from knowngood.core.errors import KnowngoodError
 from knowngood.core.formatting import format_table
 from knowngood.core.notify import Notify
 from knowngood.engine import container_engine
 from knowngood.images import pipeline
 from knowngood.images.pipeline import Pipeline
 from knowngood.lock import wheelhouse
+from knowngood.project import signing_keys
 from knowngood.project.checkout import MATRIX_FILE, Project, find_project
-from knowngood.registry import attachments, image_release, publication, publication_check, release_proof
+from knowngood.project.signing_keys import SigningKey, VerificationKey
+from knowngood.registry import attachments, image_release, publication, publication_check, release_proof, signatures
 from knowngood.registry.image_reference import ImageReference, Repository
 from knowngood.registry.registry_client import Registry
 
@@ -47,6 +50,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="publish the Nth image of the same lock (its tag ends in -rN)",
     )
+    parser.add_argument(
+        "--key", metavar="FILE", help="sign with this private key (default: the file that KNOWNGOOD_SIGNING_KEY names)"
+    )
     parser.add_argument("--no-aliases", action="store_true", help="do not move the tags of aliases")
     parser.add_argument("--dry-run", action="store_true", help="print what would be published, and do nothing")
 
@@ -56,27 +62,33 @@ def run(arguments: argparse.Namespace) -> Answer:
     if arguments.verify:
         return _verify(arguments)
 
-    where = arguments.to or os.environ.get("KNOWNGOOD_REPOSITORY")
-    if not where:
-        raise UsageError("no repository; name one: --to registry.example/team/knowngood")
     project = find_project()
     matrix = project.matrix
+    where = shared_arguments.repository_name(arguments.to, matrix, "--to")
     cells = matrix.select_cells(shared_arguments.selection_words(arguments))
-    registry = Registry(Repository.parse(where), insecure=arguments.insecure)
+    named = signing_keys.load_verification_keys(project.root, matrix.publish.keys)
+    target = _Target(
+        registry=Registry(Repository.parse(where), insecure=arguments.insecure),
+        named=named,
+        key=None if arguments.dry_run else signing_keys.find_signing_key(arguments.key, named),
+    )
+    registry = target.registry
     sound, broken = split_broken_cells(project, cells)
     unchanged = image_release.published_digests_unchanged(project, registry, sound, revision=arguments.revision)
+    unchanged = {name: digest for name, digest in unchanged.items() if target.is_signed_enough(digest)}
     rows: list[dict[str, Any]] = []
     failed: list[KnowngoodError] = []
     cell_pipeline = _prepare_pipeline(project) if len(unchanged) < len(sound) else None
     for number, cell in enumerate(cells, 1):
         row: dict[str, Any] = {"id": str(cell), "status": "failed", "tag": None, "digest": None, "tier": None}
+        row["signed"] = None
         error: KnowngoodError | None = broken.get(str(cell))
         if error is None and (digest := unchanged.get(str(cell))):
             row |= {"tag": image_release.lock_tag(project, cell, arguments.revision), "digest": digest}
-            error = _confirm_cell(project, cell, registry, arguments, row)
+            error = _confirm_cell(project, cell, target, arguments, row)
         elif error is None and cell_pipeline is not None:
             with report_progress(f"[{number}/{len(cells)}] {cell}") as notify:
-                error = _publish_cell(cell_pipeline, cell, registry, arguments, row, notify)
+                error = _publish_cell(cell_pipeline, cell, target, arguments, row, notify)
         row["error"] = str(error) if error else None
         rows.append(row)
         if error:
@@ -85,13 +97,29 @@ def run(arguments: argparse.Namespace) -> Answer:
     digests = {row["id"]: row["digest"] for row in rows if not row["error"]}
     moves = {} if arguments.no_aliases else {k: v for k, v in matrix.aliases.items() if v in digests}
     aliases: dict[str, dict[str, Any]] = {}
-    for alias, target in moves.items():
-        aliases[alias] = {"cell": target, "digest": digests[target]}
+    for alias, cell_id in moves.items():
+        aliases[alias] = {"cell": cell_id, "digest": digests[cell_id]}
         if not arguments.dry_run:
-            error = _move_alias(registry, alias, digests[target], aliases[alias])
+            error = _move_alias(target, alias, digests[cell_id], aliases[alias])
             failed += [error] if error else []
     document = {"repository": str(registry.repository), "cells": rows, "aliases": aliases}
     return Answer(failed[0].exit_code if failed else 0, document, _text(rows, aliases, registry))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Target:
+    """The registry that is published to, and the keys."""
+
+    registry: Registry
+    named: tuple[VerificationKey, ...]
+    """The public keys that matrix.yaml names."""
+    key: SigningKey | None
+    """The key that signs; `None` when nothing is signed."""
+
+    def is_signed_enough(self, digest: str) -> bool:
+        """Return whether a published image can be signed without the engine: one of the keys has signed it before."""
+        keys = [*([self.key.verification_key] if self.key else []), *self.named]
+        return not self.key or signatures.has_signature(self.registry, digest, keys)
 
 
 def _prepare_pipeline(project: Project) -> Pipeline:
@@ -103,7 +131,7 @@ def _prepare_pipeline(project: Project) -> Pipeline:
 
 
 def _confirm_cell(
-    project: Project, cell: Cell, registry: Registry, arguments: argparse.Namespace, row: dict[str, Any]
+    project: Project, cell: Cell, target: _Target, arguments: argparse.Namespace, row: dict[str, Any]
 ) -> KnowngoodError | None:
     """Look at the evidence of an image that the registry has already, and attach what has been proven since.
 
@@ -114,7 +142,12 @@ def _confirm_cell(
         row["tier"] = str(proof.tier)
         proof.require_tier(project.matrix.publish)
         if not arguments.dry_run:
-            row["attached"] = attachments.attach_missing(registry, proof.digest, proof.attachments())
+            row["attached"] = attachments.attach_missing(target.registry, proof.digest, proof.attachments())
+            row["signed"] = target.key is not None
+        if target.key and not arguments.dry_run:
+            signatures.renew_signatures(
+                target.registry, proof.digest, row["tag"], proof.attachments(), target.key, target.named
+            )
     except KnowngoodError as error:
         return error
     row["status"] = "unchanged"
@@ -124,7 +157,7 @@ def _confirm_cell(
 def _publish_cell(  # noqa: PLR0913, PLR0917
     cell_pipeline: Pipeline,
     cell: Cell,
-    registry: Registry,
+    target: _Target,
     arguments: argparse.Namespace,
     row: dict[str, Any],
     notify: Notify,
@@ -134,19 +167,25 @@ def _publish_cell(  # noqa: PLR0913, PLR0917
         ready = image_release.prepare_release(cell_pipeline, cell, revision=arguments.revision)
         row |= {"tag": ready.tag, "digest": ready.digest, "tier": ready.tier}
         if arguments.dry_run:
-            published = publication.tag_is_published(ready, registry)
+            published = publication.tag_is_published(ready, target.registry)
             row["status"] = "unchanged" if published else "would be published"
             return None
-        result = publication.publish_release(ready, registry, cell_pipeline.engine, notify)
+        sign = None
+        if target.key:
+            sign = partial(signatures.sign_release, target.registry, ready.tag, ready.attachments, target.key)
+        result = publication.publish_release(ready, target.registry, cell_pipeline.engine, notify, sign)
+        row["signed"] = target.key is not None
         row |= {"status": str(result.status), "pushed": result.pushed, "seconds": round(result.seconds, 1)}
     except KnowngoodError as error:
         return error
     return None
 
 
-def _move_alias(registry: Registry, alias: str, digest: str, row: dict[str, Any]) -> KnowngoodError | None:
+def _move_alias(target: _Target, alias: str, digest: str, row: dict[str, Any]) -> KnowngoodError | None:
     try:
-        row["moved"] = publication.move_alias(registry, alias, digest)
+        if target.key:
+            signatures.sign_name(target.registry, f"{target.registry.repository}:{alias}", digest, target.key)
+        row["moved"] = publication.move_alias(target.registry, alias, digest)
     except KnowngoodError as error:
         print(f"{alias}: {error}", file=sys.stderr)
         row["error"] = str(error)
@@ -161,12 +200,15 @@ def _text(rows: list[dict[str, Any]], aliases: Mapping[str, Mapping[str, Any]], 
             row["status"],
             row["tier"] or "-",
             (row["digest"] or "-")[:19],
+            "-" if row["signed"] is None else "signed" if row["signed"] else "unsigned",
             f"{row['pushed'] / 1e6:,.1f} MB" if "pushed" in row else "-",
             f"{row['seconds']:.1f} s" if "seconds" in row else "-",
         ]
         for row in rows
     ]
-    text = format_table([f"tag in {registry.repository}", "status", "tier", "image", "pushed", "time"], lines)
+    text = format_table(
+        [f"tag in {registry.repository}", "status", "tier", "image", "signature", "pushed", "time"], lines
+    )
     moved = [
         f"{alias} -> {row['cell']}{': FAILED' if 'error' in row else '' if row.get('moved') else ' (as before)'}"
         for alias, row in aliases.items()
@@ -176,17 +218,15 @@ def _text(rows: list[dict[str, Any]], aliases: Mapping[str, Mapping[str, Any]], 
 
 
 def _verify(arguments: argparse.Namespace) -> Answer:
-    refused = ("select", "all", "dry_run", "no_aliases")
+    refused = ("select", "all", "dry_run", "no_aliases", "key")
     shared_arguments.refuse_options(arguments, refused, "does nothing with --verify, which reads one image")
     reference = ImageReference.parse(arguments.verify)
     project = find_project()
+    known = project if (project.root / MATRIX_FILE).is_file() else None
+    keys = signing_keys.load_verification_keys(known.root, known.matrix.publish.keys) if known else ()
     with report_progress(str(reference)) as notify:
-        check = publication_check.read_published_image(
-            Registry(reference.repository, insecure=arguments.insecure),
-            reference,
-            notify,
-            project if (project.root / MATRIX_FILE).is_file() else None,
-        )
+        registry = Registry(reference.repository, insecure=arguments.insecure)
+        check = publication_check.read_published_image(registry, reference, notify, known, keys)
     return Answer(1 if check.problems else 0, check.document(), check.text())
 
 

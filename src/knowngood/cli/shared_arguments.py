@@ -83,6 +83,17 @@ def add_insecure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--insecure", action="store_true", help="use plain HTTP; only for a registry on this machine")
 
 
+def repository_name(named: str | None, matrix: Matrix, option: str) -> str:
+    """Return the repository that is `named`, else that of `KNOWNGOOD_REPOSITORY`, else that of matrix.yaml.
+
+    Raises `UsageError` when there is none; `option` is the one that names it.
+    """
+    where = named or os.environ.get("KNOWNGOOD_REPOSITORY") or matrix.publish.repository
+    if not where:
+        raise UsageError(f"no repository; name one: {option} registry.example/team/knowngood")
+    return where
+
+
 def add_suite_options(parser: argparse.ArgumentParser, *, quick: bool) -> None:
     """Add the options that say how the smoke suite runs; `quick` is the default of `--quick`."""
     parser.add_argument(

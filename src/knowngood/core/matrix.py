@@ -213,7 +213,12 @@ class _MatrixReader:
             entries=entries,
             aliases=raw.aliases,
             size=parse_bytes(raw.size.cell) if raw.size else None,
-            publish=PublishPolicy(tier=raw.publish.tier, gpus=raw.publish.gpus),
+            publish=PublishPolicy(
+                tier=raw.publish.tier,
+                gpus=raw.publish.gpus,
+                keys=raw.publish.key,
+                repository=raw.publish.repository,
+            ),
         )
 
     def report(self, path: Sequence[str | int], text: str, *, key: bool = False) -> None:

@@ -242,11 +242,16 @@ class SizeLimit(_Section):
     cell: Annotated[str, AfterValidator(_size)]
 
 
+KeyFile = Annotated[str, _matching(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*", "keys/release.pub")]
+
+
 class PublishItem(_Section):
     """The section `publish`; `publish_policy.PublishPolicy` explains the fields."""
 
     tier: LeastTier = "built"
     gpus: dict[GpuName, LeastTier] = {}
+    key: Annotated[tuple[KeyFile, ...], BeforeValidator(as_list)] = ()
+    repository: Text | None = None
 
 
 class MatrixFile(_Section):

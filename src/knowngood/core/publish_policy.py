@@ -1,4 +1,4 @@
-"""The section `publish` of matrix.yaml: how far the image of a cell must be proven to be published. Pure."""
+"""The section `publish` of matrix.yaml: how far an image must be proven to be published, where, and who signs. Pure."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ LeastTier = Literal["built", "trains-on-cpu", "trains-on-gpu"]
 
 @dataclass(frozen=True, kw_only=True)
 class PublishPolicy:
-    """The least tier of the images that are published."""
+    """The least tier of the images that are published, their repository, and the keys that sign them."""
 
     tier: LeastTier = "built"
     """For every GPU that `gpus` does not name; `built` takes every image with a good run."""
     gpus: Mapping[str, LeastTier] = field(default_factory=dict)
     """GPU architecture -> the least tier of its images."""
+    keys: tuple[str, ...] = ()
+    """The files of the public keys, below the project's folder; one of them must have signed what is published."""
+    repository: str | None = None
+    """Where images are published and pulled from, unless a command or `KNOWNGOOD_REPOSITORY` names another place."""
 
     def least_tier(self, cell: Cell) -> LeastTier:
         """Return the least tier with which the image of a cell is published."""

@@ -62,7 +62,7 @@ def attach_documents(registry: Registry, subject: Descriptor, attachments: Itera
     for item in attachments:
         registry.put_bytes(_EMPTY_CONFIG, _EMPTY)
         registry.put_bytes(item.data, item.media)
-        manifest = _attachment_manifest(subject, item)
+        manifest = attachment_manifest(subject, item)
         tracked &= registry.put_manifest(manifest, manifest.descriptor.digest)
         listed.append({**manifest.descriptor.document(), "artifactType": item.media})
     if listed and not tracked:
@@ -80,7 +80,7 @@ def attach_missing(registry: Registry, digest: str, attachments: Iterable[Attach
     missing = [
         item
         for item in attachments
-        if registry.digest(_attachment_manifest(image.descriptor, item).descriptor.digest) is None
+        if registry.digest(attachment_manifest(image.descriptor, item).descriptor.digest) is None
     ]
     attach_documents(registry, image.descriptor, missing)
     return [item.name for item in missing]
@@ -106,7 +106,8 @@ def fetch_attachments(registry: Registry, digest: str) -> list[Attachment]:
     return documents
 
 
-def _attachment_manifest(subject: Descriptor, item: Attachment) -> RegistryManifest:
+def attachment_manifest(subject: Descriptor, item: Attachment) -> RegistryManifest:
+    """Return the manifest with which a document refers to the image `subject`."""
     config, blob = Descriptor.of(_EMPTY_CONFIG, _EMPTY), Descriptor.of(item.data, item.media)
     document = {
         "schemaVersion": 2,

@@ -12,7 +12,7 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -25,7 +25,7 @@ from knowngood.engine import image_store
 from knowngood.registry import attachments
 from knowngood.registry.attachments import Attachment
 from knowngood.registry.image_reference import Repository
-from knowngood.registry.manifests import MANIFEST_MEDIA_TYPE, DamagedContentError, RegistryManifest
+from knowngood.registry.manifests import MANIFEST_MEDIA_TYPE, DamagedContentError, Descriptor, RegistryManifest
 from knowngood.registry.registry_client import Registry
 
 if TYPE_CHECKING:
@@ -67,12 +67,23 @@ class PublishResult:
     seconds: float = 0.0
 
 
-def publish_release(release: ImageRelease, registry: Registry, engine: Engine, notify: Notify) -> PublishResult:
-    """Publish a release; `KnowngoodError` when its tag names another image, or when what is read back differs."""
+def publish_release(
+    release: ImageRelease,
+    registry: Registry,
+    engine: Engine,
+    notify: Notify,
+    sign: Callable[[Descriptor], object] | None = None,
+) -> PublishResult:
+    """Publish a release; `KnowngoodError` when its tag names another image, or when what is read back differs.
+
+    `sign` is called for the manifest before the tag names it, and again for one that is published already.
+    """
     start = time.monotonic()
     if tag_is_published(release, registry):
-        proof = [item for item in release.attachments if item.media in attachments.PROOF_MEDIA_TYPES]
+        proof = [item for item in release.attachments if sign or item.media in attachments.PROOF_MEDIA_TYPES]
         attachments.attach_missing(registry, release.digest, proof)
+        if sign and (published := registry.manifest(release.digest)):
+            sign(published.descriptor)
         return PublishResult(status=PublishStatus.UNCHANGED, seconds=time.monotonic() - start)
     pushed = 0
     manifest = registry.manifest(release.digest)
@@ -82,6 +93,8 @@ def publish_release(release: ImageRelease, registry: Registry, engine: Engine, n
     notify("attaching SBOM, provenance, evidence and tier")
     attachments.attach_documents(registry, manifest.descriptor, release.attachments)
     check_published_image(registry, release.digest, release.labels, notify)
+    if sign:
+        sign(manifest.descriptor)
     if not tag_is_published(release, registry):
         registry.put_manifest(manifest, release.tag)
     if registry.digest(release.tag) != release.digest:

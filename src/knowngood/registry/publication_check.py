@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from knowngood.core.errors import KnowngoodError
 from knowngood.core.notify import Notify
 from knowngood.images.dockerfile import LABEL_PREFIX
-from knowngood.registry import attachments, image_release, publication
+from knowngood.registry import attachments, image_release, publication, signatures
 from knowngood.registry.attachments import Attachment
+from knowngood.registry.image_reference import DIGEST
+from knowngood.registry.signatures import SignatureJudgement
 
 if TYPE_CHECKING:
     from knowngood.core.image_record import ImageRecord
     from knowngood.project.checkout import Project
+    from knowngood.project.signing_keys import VerificationKey
     from knowngood.registry.image_reference import ImageReference
     from knowngood.registry.manifests import RegistryManifest
     from knowngood.registry.registry_client import Registry
@@ -35,6 +38,7 @@ class PublishedImage:
     """Contradictions between the image, its documents and the records here; empty when there are none."""
     recorded: Mapping[str, str]
     """Cell id -> digest in its record, for each cell that the image is said to be; empty without a record here."""
+    signature: SignatureJudgement = field(default_factory=SignatureJudgement)
 
     def document(self) -> dict[str, Any]:
         """Return the document of `publish --verify --json`."""
@@ -44,8 +48,15 @@ class PublishedImage:
             "bytes": self.size,
             "labels": dict(self.labels),
             "attached": [
-                {"name": item.name, "type": item.media, "document": item.document()} for item in self.attached
+                {
+                    "name": item.name,
+                    "type": item.media,
+                    "document": item.document(),
+                    "signed": item in self.signature.signed,
+                }
+                for item in self.attached
             ],
+            "signature": self.signature.document(),
             "problems": list(self.problems),
             "recorded": dict(self.recorded),
         }
@@ -54,7 +65,10 @@ class PublishedImage:
         """Return the lines that `publish --verify` prints."""
         lines = [f"{self.name}: {self.digest}, {self.size / 1e6:,.1f} MB, every byte read"]
         lines += [f"  {key} = {value}" for key, value in self.labels.items() if key.startswith(LABEL_PREFIX)]
-        lines += [f"  attached: {item.name} ({item.media})" for item in self.attached]
+        lines.append(f"  {self.signature.text()}")
+        for item in self.attached:
+            ignored = self.signature.required and item not in self.signature.signed
+            lines.append(f"  attached: {item.name} ({item.media}){', unsigned and ignored' if ignored else ''}")
         tiers = [item.document() for item in self.attached if item.media == attachments.TIER_MEDIA_TYPE]
         lines += [f"  {item.get('tier')}: {item.get('meaning')}" for item in tiers]
         lines += [f"  {_describe_record(cell, digest, self.digest)}" for cell, digest in self.recorded.items()]
@@ -67,10 +81,15 @@ def _describe_record(cell: str, recorded: str, served: str) -> str:
 
 
 def read_published_image(
-    registry: Registry, reference: ImageReference, notify: Notify, project: Project | None = None
+    registry: Registry,
+    reference: ImageReference,
+    notify: Notify,
+    project: Project | None = None,
+    keys: Sequence[VerificationKey] = (),
 ) -> PublishedImage:
     """Read a published image, and compare it with the records of `project`.
 
+    Where there are keys, one of them must have signed the image, and a document that none has signed is ignored.
     Raises `KnowngoodError` when something is missing or does not have its digest.
     """
     manifest = registry.manifest(reference.name)
@@ -83,6 +102,8 @@ def read_published_image(
         notify(f"reading layer {number} of {len(layers)}, {layer.size / 1e6:,.1f} MB")
         registry.check(layer)
     attached = tuple(attachments.fetch_attachments(registry, digest))
+    tag = None if DIGEST.fullmatch(reference.name) else reference.name
+    signature = signatures.judge_signatures(registry, manifest.descriptor, tag, attached, keys)
     records = load_claimed_records(project, reference.name, labels.get(LABEL_PREFIX + "cell", "")) if project else []
     return PublishedImage(
         name=str(reference),
@@ -91,10 +112,12 @@ def read_published_image(
         labels=labels,
         attached=attached,
         problems=(
-            *find_contradictions(digest, labels, attached),
+            *signature.problems,
+            *find_contradictions(digest, labels, signature.signed if keys else attached),
             *(text for record in records if (text := compare_with_record(manifest, record))),
         ),
         recorded={record.cell: record.manifest.digest for record in records},
+        signature=signature,
     )
 
 

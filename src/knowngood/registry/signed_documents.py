@@ -1,0 +1,121 @@
+"""What is signed: the statement that a manifest is published under a name, and in-toto statements. Pure.
+
+The first is sigstore's simple-signing payload, the second a DSSE envelope; cosign, skopeo and podman read both.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from knowngood.core.errors import KnowngoodError
+
+PAYLOAD_MEDIA_TYPE = "application/vnd.dev.cosign.simplesigning.v1+json"
+ENVELOPE_MEDIA_TYPE = "application/vnd.dsse.envelope.v1+json"
+STATEMENT_MEDIA_TYPE = "application/vnd.in-toto+json"
+_PAYLOAD_TYPE = "cosign container image signature"
+
+SignBytes = Callable[[bytes], bytes]
+VerifyBytes = Callable[[bytes, bytes], bool]
+"""Whether a signature was made over some bytes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SignedName:
+    """The statement of a signature: this manifest is published under this name."""
+
+    reference: str
+    """`HOST/PATH:TAG`, or `HOST/PATH` for every tag of the repository."""
+    digest: str
+
+    @property
+    def tag(self) -> str | None:
+        """The tag in the reference; `None` when the signature holds for every tag."""
+        _, colon, tag = self.reference.rpartition("/")[2].partition(":")
+        return tag if colon else None
+
+    def payload(self, creator: str) -> bytes:
+        """Return the bytes that are signed."""
+        document = {
+            "critical": {
+                "identity": {"docker-reference": self.reference},
+                "image": {"docker-manifest-digest": self.digest},
+                "type": _PAYLOAD_TYPE,
+            },
+            "optional": {"creator": creator},
+        }
+        return json.dumps(document, separators=(",", ":")).encode()
+
+
+def parse_payload(data: bytes) -> SignedName:
+    """Parse the bytes that a signature is made over; `KnowngoodError` when they are no such payload."""
+    try:
+        critical = json.loads(data)["critical"]
+        name = SignedName(
+            reference=critical["identity"]["docker-reference"], digest=critical["image"]["docker-manifest-digest"]
+        )
+        sound = critical["type"] == _PAYLOAD_TYPE and isinstance(name.reference, str) and isinstance(name.digest, str)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        sound = False
+    if not sound:
+        raise KnowngoodError("the signed document is not the payload of a signature")
+    return name
+
+
+def decode_signature(text: str) -> bytes:
+    """Return the bytes of a signature in base64; `KnowngoodError` when the text is none."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except (ValueError, binascii.Error):
+        raise KnowngoodError("the signature is not written in base64") from None
+
+
+def sign_statement(statement: bytes, sign: SignBytes) -> bytes:
+    """Return the DSSE envelope with an in-toto statement and one signature over it."""
+    signature = sign(_pre_authentication_encoding(STATEMENT_MEDIA_TYPE, statement))
+    envelope = {
+        "payloadType": STATEMENT_MEDIA_TYPE,
+        "payload": base64.b64encode(statement).decode(),
+        "signatures": [{"keyid": "", "sig": base64.b64encode(signature).decode()}],
+    }
+    return json.dumps(envelope, separators=(",", ":")).encode()
+
+
+def verify_envelope(data: bytes, verify: VerifyBytes) -> dict[str, Any]:
+    """Return the in-toto statement in a DSSE envelope.
+
+    Raises `KnowngoodError` when the envelope is malformed, or none of its signatures is valid.
+    """
+    try:
+        envelope = json.loads(data)
+        payload = base64.b64decode(envelope["payload"], validate=True)
+        kind = envelope["payloadType"]
+        signatures = [str(item["sig"]) for item in envelope["signatures"]]
+        statement = dict(json.loads(payload))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise KnowngoodError("the attestation is not a DSSE envelope with an in-toto statement") from None
+    signed = _pre_authentication_encoding(str(kind), payload)
+    if kind != STATEMENT_MEDIA_TYPE or not any(verify(decode_signature(text), signed) for text in signatures):
+        raise KnowngoodError("the attestation is not signed with a key that matrix.yaml names")
+    return statement
+
+
+def check_statement(statement: Mapping[str, Any], predicate: str, digest: str) -> None:
+    """Raise `KnowngoodError` unless an in-toto statement has this predicate and is about this manifest alone."""
+    if statement.get("predicateType") != predicate:
+        raise KnowngoodError(f"the attestation is a {statement.get('predicateType')}, not a {predicate}")
+    try:
+        subjects = [subject["digest"]["sha256"] for subject in statement["subject"]]
+    except (KeyError, TypeError):
+        subjects = []
+    if subjects != [digest.removeprefix("sha256:")]:
+        raise KnowngoodError(f"the attestation is of {subjects}, not of this image")
+
+
+def _pre_authentication_encoding(kind: str, payload: bytes) -> bytes:
+    """Return the bytes that DSSE signs; the lengths keep type and payload apart."""
+    return b"DSSEv1 %d %s %d %s" % (len(kind.encode()), kind.encode(), len(payload), payload)

@@ -1,0 +1,249 @@
+"""Signatures in a real registry: verified by this program and by Debian's skopeo, and refused after every forgery."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import registry_server
+import skopeo_client
+import test_registry_trust
+
+from knowngood.lock.lock_tree import CellLock
+from knowngood.project import signing_keys
+from knowngood.project.signing_keys import SigningKey
+from knowngood.registry import attachments, cosign_tags, signatures, signed_documents
+from knowngood.registry.image_reference import Repository
+from knowngood.registry.manifests import MANIFEST_MEDIA_TYPE, RegistryManifest
+from knowngood.registry.registry_client import Registry
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def server(registry_program, tmp_path_factory):
+    server = registry_server.Server(registry_program, tmp_path_factory.mktemp("registry"))
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture(scope="module")
+def skopeo(tmp_path_factory):
+    return skopeo_client.unpack(tmp_path_factory.mktemp("skopeo"))
+
+
+def make_key(folder, name="release"):
+    signing_keys.make_key_pair(folder / f"{name}.key", folder / f"{name}.pub", None)
+    return signing_keys.load_signing_key(folder / f"{name}.key")
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """A repository, the cell of an alias that has no record, and a key that matrix.yaml names."""
+
+    registry: Registry
+    folder: Path
+    alias: str
+    locked: CellLock
+    key: SigningKey
+
+    @property
+    def reference(self) -> str:
+        return f"{self.registry.repository}:{self.alias}"
+
+
+@pytest.fixture
+def world(server, project, tmp_path, monkeypatch):
+    """Each test has a repository of its own: what one test forges is not what another one finds."""
+    key = make_key(tmp_path)
+    alias, name = next(iter(project.matrix.aliases.items()))
+    cell = next(cell for cell in project.matrix.cells if str(cell) == name)
+    project.tree.record_path(cell).unlink(missing_ok=True)
+    (project.root / "keys").mkdir()
+    (project.root / "keys/release.pub").write_bytes(key.verification_key.pem)
+    matrix = project.root / "matrix.yaml"
+    text = matrix.read_text()
+    assert text.count("publish: {") == 1
+    matrix.write_text(text.replace("publish: {", "publish: {key: keys/release.pub, "))
+    monkeypatch.chdir(project.root)
+    path = re.sub(r"[^a-z0-9]", "", tmp_path.name.lower())
+    registry = Registry(Repository.parse(f"{server.address}/{path}"), insecure=True)
+    return World(registry=registry, folder=tmp_path, alias=alias, locked=project.tree.load(cell), key=key)
+
+
+def push(world, tag=None, env=(), *, signed=False) -> RegistryManifest:
+    """Push a small image of the cell, and sign it and its documents if wanted; return its manifest."""
+    registry, tag = world.registry, tag or world.alias
+    manifest = test_registry_trust.push(registry, world.locked, tag, [*env])
+    if signed:
+        digest = manifest.descriptor.digest
+        documents = attachments.fetch_attachments(registry, digest)
+        statement = {
+            "_type": "https://in-toto.io/Statement/v1",
+            "subject": [{"name": "cell", "digest": {"sha256": digest.removeprefix("sha256:")}}],
+            "predicateType": "https://slsa.dev/provenance/v1",
+            "predicate": {},
+        }
+        provenance = attachments.Attachment(
+            media=attachments.PROVENANCE_MEDIA_TYPE, name="p.json", data=json.dumps(statement).encode()
+        )
+        attachments.attach_documents(registry, manifest.descriptor, [provenance])
+        documents = [item for item in documents if item.media != provenance.media] + [provenance]
+        signatures.sign_release(registry, tag, documents, world.key, manifest.descriptor)
+    return manifest
+
+
+EVIL = ["LD_PRELOAD=/tmp/evil.so"]
+
+
+def move_signatures(registry, source, target):
+    """Name the signatures of one image as those of another, as an attacker with write access can."""
+    for tag in (cosign_tags.signature_tag, cosign_tags.attestation_tag):
+        registry.put_manifest(registry.manifest(tag(source.descriptor.digest)), tag(target.descriptor.digest))
+
+
+def test_skopeo_takes_a_signed_image_and_no_forged_one(world, skopeo):
+    skopeo_client.write_policy(world.folder, world.registry.repository.host, world.folder / "release.pub")
+    good = push(world, signed=True)
+    for name in (world.reference, f"{world.registry.repository}@{good.descriptor.digest}"):
+        result = skopeo_client.copy(skopeo, world.folder, name)
+        assert result.returncode == 0, result.stderr
+
+    forged = push(world, env=EVIL)
+    result = skopeo_client.copy(skopeo, world.folder, world.reference)
+    assert (result.returncode, "signature was required" in result.stderr) == (1, True), result.stderr
+
+    move_signatures(world.registry, good, forged)
+    result = skopeo_client.copy(skopeo, world.folder, world.reference)
+    assert (result.returncode, "Source image rejected" in result.stderr) == (1, True), result.stderr
+
+    signatures.sign_name(world.registry, world.reference, forged.descriptor.digest, make_key(world.folder, "other"))
+    result = skopeo_client.copy(skopeo, world.folder, world.reference)
+    assert (result.returncode, "Source image rejected" in result.stderr) == (1, True), result.stderr
+
+
+def test_skopeo_takes_no_image_under_the_tag_of_another(world, skopeo):
+    skopeo_client.write_policy(world.folder, world.registry.repository.host, world.folder / "release.pub")
+    world.registry.put_manifest(push(world, "old", signed=True), world.alias)
+    assert skopeo_client.copy(skopeo, world.folder, f"{world.registry.repository}:old").returncode == 0
+    result = skopeo_client.copy(skopeo, world.folder, world.reference)
+    assert (result.returncode, "Source image rejected" in result.stderr) == (1, True), result.stderr
+
+
+def verify(capsys, world, tag=None):
+    return test_registry_trust.verify(capsys, world.registry, tag or world.alias)
+
+
+def test_verify_takes_a_signed_image(world, capsys):
+    push(world, signed=True)
+    code, answer = verify(capsys, world)
+    assert (code, answer["problems"]) == (0, [])
+    assert answer["signature"] == {"signed": True, "key": "keys/release.pub", "required": ["keys/release.pub"]}
+    signed = {item["name"]: item["signed"] for item in answer["attached"]}
+    assert signed.pop("1.json") is False, "the provenance that nobody signed"
+    assert set(signed.values()) == {True}
+
+
+def forge_nothing(*_):
+    """Only the forged image, with no signature at all."""
+
+
+def forge_by_moving(world, good, forged):
+    move_signatures(world.registry, good, forged)
+
+
+def forge_with_another_key(world, _good, forged):
+    signatures.sign_release(world.registry, world.alias, [], make_key(world.folder, "other"), forged.descriptor)
+
+
+def forge_payload(world, good, forged):
+    """Write the digest of the forged image into the payload, and keep the signature of the good one."""
+    (document,) = cosign_tags.read_cosign_documents(world.registry, cosign_tags.signature_tag(good.descriptor.digest))
+    data = document.data.replace(good.descriptor.digest.encode(), forged.descriptor.digest.encode())
+    flipped = dataclasses.replace(document, data=data)
+    cosign_tags.add_cosign_document(world.registry, cosign_tags.signature_tag(forged.descriptor.digest), flipped)
+
+
+def forge_malformed(world, _good, forged):
+    """Signatures that are no base64 and no DER."""
+    for text in ("%%%", "AAAA", ""):
+        document = cosign_tags.CosignDocument(
+            media=signed_documents.PAYLOAD_MEDIA_TYPE,
+            data=f"payload {text}".encode(),
+            annotations={cosign_tags.SIGNATURE_ANNOTATION: text},
+        )
+        cosign_tags.add_cosign_document(world.registry, cosign_tags.signature_tag(forged.descriptor.digest), document)
+
+
+FORGERIES = {
+    forge_nothing: "the registry has no signature of it",
+    forge_by_moving: "the signature is of sha256:",
+    forge_with_another_key: "the signature is by another key, or what it signs was changed",
+    forge_payload: "the signature is by another key, or what it signs was changed",
+    forge_malformed: "the signature is not written in base64",
+}
+
+
+@pytest.mark.parametrize("forge", FORGERIES, ids=lambda forge: forge.__name__)
+def test_verify_refuses_a_forged_image(world, capsys, forge):
+    good, forged = push(world, signed=True), push(world, env=EVIL)
+    forge(world, good, forged)
+    code, answer = verify(capsys, world)
+    assert (code, answer["signature"]["signed"]) == (1, False)
+    assert FORGERIES[forge] in answer["problems"][0]
+
+
+def test_verify_refuses_a_signature_that_was_damaged_in_the_registry(world, capsys):
+    tag = cosign_tags.signature_tag(push(world, signed=True).descriptor.digest)
+    document = world.registry.manifest(tag).document
+    document["layers"][0]["annotations"][cosign_tags.SIGNATURE_ANNOTATION] = "MEUCIQ=="
+    world.registry.put_manifest(RegistryManifest(data=json.dumps(document).encode(), media=MANIFEST_MEDIA_TYPE), tag)
+    code, answer = verify(capsys, world)
+    assert (code, answer["signature"]["signed"]) == (1, False)
+
+
+def test_verify_refuses_an_image_under_the_tag_of_another(world, capsys):
+    world.registry.put_manifest(push(world, "old", signed=True), world.alias)
+    code, answer = verify(capsys, world)
+    assert code == 1
+    assert f"the signature is for the tag old, not for {world.alias}" in answer["problems"][0]
+    assert verify(capsys, world, "old")[0] == 0
+    signatures.sign_name(world.registry, world.reference, answer["digest"], world.key)
+    assert verify(capsys, world)[0] == 0
+
+
+def test_documents_that_nobody_signed_do_not_count(world, capsys):
+    signatures.sign_name(world.registry, world.reference, push(world).descriptor.digest, world.key)
+    code, answer = verify(capsys, world)
+    assert (code, answer["signature"]["signed"]) == (1, True)
+    assert "no SBOM is attached" in answer["problems"]
+    assert any(text.startswith("no signed provenance") for text in answer["problems"])
+
+
+def test_without_a_key_everything_is_said_to_be_unsigned(world, project, capsys):
+    matrix = project.root / "matrix.yaml"
+    matrix.write_text(matrix.read_text().replace("key: keys/release.pub, ", ""))
+    push(world)
+    code, answer = verify(capsys, world)
+    assert (code, answer["signature"]) == (0, {"signed": False, "key": None, "required": []})
+
+
+def test_signing_again_adds_nothing_and_another_key_adds_its_own(world):
+    image, registry = push(world, signed=True).descriptor, world.registry
+    tags = [cosign_tags.signature_tag(image.digest), cosign_tags.attestation_tag(image.digest)]
+    first = [registry.digest(tag) for tag in tags]
+    documents = attachments.fetch_attachments(registry, image.digest)
+    signatures.sign_release(registry, world.alias, documents[-1:], world.key, image)
+    assert [registry.digest(tag) for tag in tags] == first
+
+    other, trusted = make_key(world.folder, "other"), [world.key.verification_key]
+    signatures.renew_signatures(registry, image.digest, world.alias, [], other, trusted)
+    judgement = signatures.judge_signatures(registry, image, world.alias, documents, [other.verification_key])
+    assert judgement.problems == ()
+    assert len(judgement.signed) == 4
+    assert signatures.has_signature(registry, image.digest, trusted)
