@@ -68,7 +68,7 @@ def _try_remedies(diagnosis: Diagnosis, known: KnownFailures) -> Diagnosis:
 
 def _function_lines(package: str) -> Mapping[str, Any]:
     """Return release -> the lines of its functions, nothing when they were not harvested; raises `InputError`."""
-    from knowngood.facts.fact_schema import LINES_FOLDER, load_fact_document
+    from knowngood.facts.fact_document import LINES_FOLDER, load_fact_document
 
     try:
         document = load_fact_document(local_files.data_folder() / "facts" / LINES_FOLDER / f"{package}.json")

@@ -14,7 +14,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from knowngood.facts.fact_schema import load_fact_document
+from knowngood.facts.fact_document import load_fact_document
 
 DRIVERS = "drivers"
 """The one table whose "releases" are those of CUDA and not of a distribution."""

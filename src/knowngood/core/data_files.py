@@ -13,12 +13,19 @@ exist raises `FileNotFoundError`, because for many files that is no defect. docs
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
+import os
 import stat
+from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from knowngood.core import json_document
 from knowngood.core.errors import InputError, InputProblem
+from knowngood.core.local_files import cache_folder, write_atomically
 
 T = TypeVar("T")
 
@@ -37,6 +44,33 @@ def load_json(path: Path, content: type[T], *, remedy: str, file: str | None = N
     """
     name = file or str(path)
     return json_document.parse_json(read_data_bytes(path, name), name, content, remedy=remedy)
+
+
+def load_json_checked_once(path: Path, parse: Callable[[bytes], Any], modules: Iterable[Path]) -> Any:
+    """Return the content of a JSON file that `parse` accepts; what it has accepted before is not checked again.
+
+    This is for the files that `check` reads at every start. The cache keeps a digest of the content that was accepted,
+    together with the `modules` that decide it, so any change of either leads to a new check.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        InputError: from `parse`.
+    """
+    data = read_data_bytes(path)
+    digest = hashlib.sha256(_modules_digest(tuple(modules)) + data).hexdigest()
+    mark = cache_folder() / "checked" / hashlib.sha256(os.fsencode(path.absolute())).hexdigest()[:32]
+    with contextlib.suppress(OSError):
+        if mark.read_bytes() == digest.encode():
+            return json.loads(data.removeprefix(b"\xef\xbb\xbf"))
+    content = parse(data)
+    with contextlib.suppress(OSError):
+        write_atomically(mark, digest)
+    return content
+
+
+@cache
+def _modules_digest(modules: tuple[Path, ...]) -> bytes:
+    return hashlib.sha256(b"".join(map(Path.read_bytes, modules))).digest()
 
 
 def read_data_text(path: Path, file: str | None = None) -> str:

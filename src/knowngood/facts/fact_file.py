@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from packaging.version import Version
 
 from knowngood.core.local_files import write_atomically
-from knowngood.facts.fact_schema import FACTS_SCHEMA, load_fact_document
+from knowngood.facts.fact_document import FACTS_SCHEMA, load_fact_document
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

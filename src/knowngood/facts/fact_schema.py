@@ -16,12 +16,9 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict, get_args, ge
 
 from msgspec import Meta
 
-from knowngood.core import data_files
+from knowngood.core import json_document
 from knowngood.core.errors import InputError
-
-FACTS_SCHEMA = "knowngood/facts/1"
-LINES_FOLDER = "lines"
-"""The folder in `facts/` of the lines of functions."""
+from knowngood.facts.fact_document import LINES_FOLDER
 
 VersionKey = Annotated[
     str, Meta(pattern=r"^[0-9]{1,12}(\.[0-9]{1,12}){0,9}((a|b|rc)[0-9]{1,9})?(\.(post|dev)[0-9]{1,9})*$")
@@ -159,24 +156,21 @@ class _LineDocument(_FactDocument):
     releases: dict[VersionKey, _LineRelease]
 
 
-def load_fact_document(path: Path) -> dict[str, Any]:
-    """Return the content of a package's file in `facts/` or `facts/lines/` as plain data.
-
-    Raises `FileNotFoundError` when there is none, and `InputError` with every defect when it is damaged.
-    """
+def parse_fact_document(data: bytes, path: Path) -> dict[str, Any]:
+    """Return the content of a package's file in `facts/` or `facts/lines/`; raises `InputError` with every defect."""
     known: Any = _FlashAttnDocument if path.stem == "flash-attn" else _KnownDocument
     try:
-        return _load(path, _LineDocument if path.parent.name == LINES_FOLDER else known)
+        return _parse(data, path, _LineDocument if path.parent.name == LINES_FOLDER else known)
     except InputError:
         other = _document_of_reader(path.stem)
         if other is None:
             raise
-    return _load(path, other)
+    return _parse(data, path, other)
 
 
-def _load(path: Path, content: Any) -> dict[str, Any]:
+def _parse(data: bytes, path: Path, content: Any) -> dict[str, Any]:
     remedy = f"restore the file, or delete it and run `knowngood harvest {path.stem}`"
-    document: dict[str, Any] = data_files.load_json(path, content, remedy=remedy)
+    document: dict[str, Any] = json_document.parse_json(data, str(path), content, remedy=remedy)
     return document
 
 

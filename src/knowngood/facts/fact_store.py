@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from knowngood.core import local_files
 from knowngood.core.errors import UnknownError
-from knowngood.facts.fact_schema import load_fact_document
+from knowngood.facts.fact_document import load_fact_document
 
 if TYPE_CHECKING:
     from pathlib import Path

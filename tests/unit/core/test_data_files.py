@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 import msgspec
 import pytest
 
-from knowngood.core import data_files
+from knowngood.core import data_files, json_document
 from knowngood.core.errors import InputError
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=100)]
@@ -137,3 +137,29 @@ def test_text_has_no_byte_order_mark_and_a_place_for_what_is_not_utf8(tmp_path):
     path.write_bytes("a: b\nü".encode() + b"\xff")
     with pytest.raises(InputError, match=r"x:2:2: the byte 0xff is not UTF-8"):
         data_files.read_data_text(path, "x")
+
+
+def test_accepted_content_is_checked_once_and_changed_content_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("KNOWNGOOD_CACHE", str(tmp_path / "cache"))
+    path, module = tmp_path / "x.json", tmp_path / "schema.py"
+    path.write_text('{"a": 1}')
+    module.write_text("1")
+    checked = []
+
+    def parse(data: bytes) -> Any:
+        checked.append(data)
+        return json_document.parse_json(data, "x.json", dict[str, int], remedy="correct it")
+
+    for _ in range(2):
+        assert data_files.load_json_checked_once(path, parse, [module]) == {"a": 1}
+    assert len(checked) == 1
+    path.write_text('{"a": "1"}')
+    for _ in range(2):  # what was refused is not remembered
+        with pytest.raises(InputError, match="a must be a whole number"):
+            data_files.load_json_checked_once(path, parse, [module])
+    path.write_text('{"a": 2}')
+    assert data_files.load_json_checked_once(path, parse, [module]) == {"a": 2}
+    data_files._modules_digest.cache_clear()
+    module.write_text("2")
+    assert data_files.load_json_checked_once(path, parse, [module]) == {"a": 2}
+    assert len(checked) == 5

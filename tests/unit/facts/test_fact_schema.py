@@ -12,8 +12,9 @@ import pytest
 from knowngood.compat.factbook import read_factbook
 from knowngood.core.errors import InputError
 from knowngood.facts import fact_schema
+from knowngood.facts.fact_document import load_fact_document
 from knowngood.facts.fact_reader import find_readers
-from knowngood.facts.fact_schema import KnownFacts, KnownFlashAttnFacts, load_fact_document
+from knowngood.facts.fact_schema import KnownFacts, KnownFlashAttnFacts, parse_fact_document
 
 FACTS = Path(__file__).resolve().parents[3] / "facts"
 
@@ -32,7 +33,8 @@ def test_every_known_fact_is_one_of_a_reader():
 
 @pytest.mark.parametrize("path", [*sorted(FACTS.glob("*.json")), *sorted(FACTS.glob("lines/*.json"))], ids=str)
 def test_the_committed_facts_are_sound(path):
-    assert load_fact_document(path) == json.loads(path.read_bytes())
+    data = path.read_bytes()
+    assert parse_fact_document(data, path) == json.loads(data) == load_fact_document(path)
 
 
 @pytest.fixture
