@@ -175,6 +175,9 @@ def _judge(placement: QueryPlacement, settled: SettledQuery, published: Publishe
     if placement.foreign_host:
         findings.append(replace(placement.foreign_host, severity="warning"))
     findings += _find_driver_branch_limits(placement, conditions, findings)
+    resolved = resolve_query_packages(universe, placement.packages, query.axes)
+    if resolved is not None:
+        findings += conflicts_beside(resolved.findings, findings)
     broken = any(finding.severity == "error" for finding in findings)
     if not broken:
         collision = find_collision(placement, condition_boxes)
@@ -183,10 +186,6 @@ def _judge(placement: QueryPlacement, settled: SettledQuery, published: Publishe
             broken = True
     unknown_facts = find_unknown_facts(placement)
     findings += unknown_facts
-    resolved = resolve_query_packages(universe, placement.packages, query.axes)
-    if resolved is not None:
-        findings += conflicts_beside(resolved.findings, findings)
-        broken = broken or bool(resolved.findings)
     evidence: tuple[str, ...] = ()
     without_facts = {name: text for name, text in placement.uncovered.items() if name not in placement.declared}
     if broken:
@@ -263,7 +262,7 @@ def find_broken_rules(placement: QueryPlacement, conditions: Mapping[str, str]) 
             finding = finding_from_box(index, box, placement.assignment, placement.as_written, {})
             finding = replace(finding, packages={**others, **finding.packages})
             findings.append(_under_conditions(box.rule, finding, conditions))
-    return [*(finding for finding in findings if finding is not None), *_find_excluded_packages(placement)]
+    return [finding for finding in findings if finding is not None]
 
 
 def _find_driver_branch_limits(
@@ -319,36 +318,6 @@ def _cached_finding(placement: QueryPlacement, bit: int) -> Finding:
         finding = finding_from_box(universe.index, box, placement.assignment, placement.as_written, {})
         cache[key] = finding
     return finding
-
-
-def _find_excluded_packages(placement: QueryPlacement) -> list[Finding]:
-    """Findings for packages without facts that a package with facts excludes by its requirements."""
-    findings = []
-    space = placement.universe.space
-    for name, wanted in placement.uncovered.items():
-        for package, table in placement.universe.bounds.get(name, {}).items():
-            domain, place = space.domains[package], placement.assignment.get(package)
-            if place is None or place >= len(domain.values):
-                continue
-            version = domain.text(place)
-            bound = next((text for text, mask in table.items() if mask >> place & 1), "")
-            implied = placement.implied_demands
-            demand = next((item for item in implied if item.variable == package and item.text.startswith(name)), None)
-            if demand is None or demand.mask >> place & 1:
-                continue
-            findings.append(
-                Finding(
-                    id=f"requires:{package}:{name}",
-                    kind="rule",
-                    severity="error",
-                    packages={package: version, name: wanted},
-                    because=f"{package} {version} requires {name}{bound}",
-                    source=(space.book.source(package, version),),
-                    confidence="artefact",
-                    fix=({"change": {name: bound}, "note": "any release in this range"},),
-                )
-            )
-    return findings
 
 
 def find_unknown_facts(placement: QueryPlacement) -> list[Finding]:

@@ -11,7 +11,7 @@ from knowngood.compat.findings import AXES, Finding, conditions_apply, fact_find
 from knowngood.compat.query import PackageSpec, Query, canonical_name
 from knowngood.compat.repeated_packages import merge_repeated_packages
 from knowngood.compat.rule_boxes import Box, all_subjects_known, box_from_combination, compile_rules
-from knowngood.compat.universe import Universe, specifiers_overlap
+from knowngood.compat.universe import Universe
 from knowngood.compat.value_domain import ValueDomain, iterate_bits, version_matches
 from knowngood.core.gpus import UncoveredGpuError
 from knowngood.core.nearest_names import find_nearest_name
@@ -46,7 +46,7 @@ class QueryPlacement:
     driver_branch: int = 0
     """The releases of the driver's branch, when the query names a branch; `assignment` has the newest."""
     implied_demands: list[Demand] = field(default_factory=list)
-    """What the uncovered packages and the wheels' builds imply for packages with facts."""
+    """What the wheels' builds and extras imply for packages with facts."""
     findings: list[Finding] = field(default_factory=list)
     unknown: bool = False
     """The query names something that facts do not cover, so that the answer cannot be better than unknown."""
@@ -289,28 +289,20 @@ def _add_yanked_finding(placement: QueryPlacement, name: str, mask: int) -> None
 
 
 def _place_uncovered(placement: QueryPlacement, package: PackageSpec) -> None:
-    """Note a package without facts, and what packages with facts require of it."""
+    """Note a package without facts about GPUs."""
     universe, name = placement.universe, package.name
     wanted = package.version or package.specifier
     placement.uncovered[name] = wanted
     if _has_metadata(placement, package):
         placement.declared[name] = wanted
         return
-    for other, table in universe.bounds.get(name, {}).items():
-        refused = 0
-        for specifier, mask in table.items():
-            if specifier and wanted and not specifiers_overlap(specifier, package.specifier):
-                refused |= mask
-        if refused:
-            rest = universe.index.domains[other].all & ~refused
-            placement.implied_demands.append(Demand(text=f"{name}{package.specifier}", variable=other, mask=rest))
     releases = universe.metadata.find_package(name)
     if releases is not None:
         placement.findings.append(_no_release_finding(package, releases.domain))
     elif package.explicit:
         near = find_nearest_name(name, (*universe.packages, *universe.metadata.names()))
         hint = f" (did you mean {near}?)" if near else ""
-        because = f"there are no facts about {name}{hint}; what packages with facts require of it was looked at"
+        because = f"there are no facts about {name}{hint}; nothing about it was looked at"
         placement.findings.append(fact_finding(f"unknown:{name}", "info", {name: wanted}, because, ["facts/"]))
 
 
@@ -340,8 +332,10 @@ def _place_extras(placement: QueryPlacement, package: PackageSpec) -> None:
             if _has_extra(placement, package, extra):
                 placement.declared[f"{package.name}[{extra}]"] = wanted
             continue
-        for name, specifier in requires.items():
-            _require_of_extra(placement, package, extra, name, specifier)
+        text = f"{package.name}[{extra}]{package.specifier}"
+        for name in requires.keys() & set(universe.packages):
+            mask = universe.index.domains[name].mask(requires[name])
+            placement.implied_demands.append(Demand(text=text, variable=name, mask=mask))
 
 
 def _has_extra(placement: QueryPlacement, package: PackageSpec, extra: str) -> bool:
@@ -351,35 +345,6 @@ def _has_extra(placement: QueryPlacement, package: PackageSpec, extra: str) -> b
     return releases is not None and any(
         extra in map(canonical_name, releases.releases[place].extras) for place in places
     )
-
-
-def _require_of_extra(placement: QueryPlacement, package: PackageSpec, extra: str, name: str, specifier: str) -> None:
-    """Add one requirement of an extra, as an error when the query names a release that does not fulfil it."""
-    text = f"{package.name}[{extra}]{package.specifier}"
-    if name in placement.uncovered:
-        wanted = placement.uncovered[name]
-        fits = not wanted or specifiers_overlap(specifier, wanted if wanted[:1] in "<>=!~" else f"=={wanted}")
-    elif name in placement.universe.packages:
-        domain = placement.universe.index.domains[name]
-        mask = domain.mask(specifier)
-        stated = [item.mask for item in placement.demands if item.variable == name]
-        wanted, fits = placement.covered.get(name, ""), not stated or bool(stated[0] & mask)
-        placement.implied_demands.append(Demand(text=text, variable=name, mask=mask))
-    else:
-        return
-    if not fits:
-        placement.findings.append(
-            Finding(
-                id=f"requires:{package.name}[{extra}]:{name}",
-                kind="rule",
-                severity="error",
-                packages={package.name: package.version or package.specifier, name: wanted},
-                because=f"{package.name} {package.version} requires {name}{specifier} with its extra {extra}",
-                source=(placement.universe.space.book.source(package.name, str(package.version)),),
-                confidence="artefact",
-                fix=({"change": {name: specifier}, "note": "any release in this range"},),
-            )
-        )
 
 
 def _apply_wheel_rules(placement: QueryPlacement, package: PackageSpec, constants: Mapping[str, str]) -> None:

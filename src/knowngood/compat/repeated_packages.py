@@ -9,8 +9,7 @@ from packaging.version import Version
 
 from knowngood.compat.findings import Finding
 from knowngood.compat.query import PackageSpec
-from knowngood.compat.universe import specifiers_overlap
-from knowngood.compat.value_domain import NONE, version_matches
+from knowngood.compat.value_domain import NONE, specifiers_overlap, version_matches
 
 
 def merge_repeated_packages(packages: Iterable[PackageSpec]) -> tuple[list[PackageSpec], list[Finding]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 from knowngood.compat.box_index import BoxIndex
@@ -58,8 +58,6 @@ class Universe:
     """A rule's id -> the incidents that it covers; each has a page."""
     waivers: tuple[Waiver, ...]
     """What matrix.yaml waives; the boxes are without it."""
-    bounds: Mapping[str, Mapping[str, Mapping[str, int]]]
-    """Package without facts -> package with facts -> specifier on the first -> releases of the second with it."""
     metadata: MetadataStore = NO_METADATA
     """What packages require, also of those without facts about GPUs."""
 
@@ -134,13 +132,11 @@ def build_universe(
     `incidents` has the incidents that a rule covers, by its id.
     """
     domains = build_domains(book, gpus, rules)
-    bounds = collect_bounds(book, domains)
     all_rules = [*rules, *declared_rules(book)]
     space = ValueSpace(book=book, domains=domains, attributes=build_attributes(gpus))
     frameworks = [name for name in book.packages if name not in CELL_PACKAGES]
     boxes = (
         *compile_rules(space, all_rules),
-        *boxes_of_conflicting_bounds(bounds),
         *boxes_of_outgrown_releases(book, domains, frameworks),
     )
     return Universe(
@@ -151,7 +147,6 @@ def build_universe(
         wheel_rules=tuple(rule for rule in rules if any(name.startswith("wheel.") for name in rule.references)),
         incidents=incidents or {},
         waivers=waivers,
-        bounds=bounds,
     )
 
 
@@ -263,48 +258,3 @@ def _declared_rule(package: str, axis: str, condition: str, because: str, kind: 
         because=f"{because} {axis} {condition}",
         source=(f"{{source:{package}}}",),
     )
-
-
-def collect_bounds(book: Factbook, domains: Mapping[str, ValueDomain]) -> dict[str, dict[str, dict[str, int]]]:
-    """Return what packages with facts require of those without, as `Universe.bounds` has it."""
-    bounds: dict[str, dict[str, dict[str, int]]] = {}
-    for package in book.packages:
-        for place, version in enumerate(domains[package].values):
-            for name, specifier in book.requires(package, version).items():
-                if name not in book.tables:
-                    table = bounds.setdefault(name, {}).setdefault(package, {})
-                    table[specifier] = table.get(specifier, 0) | 1 << place
-    return bounds
-
-
-def boxes_of_conflicting_bounds(bounds: Mapping[str, Mapping[str, Mapping[str, int]]]) -> Iterator[Box]:
-    """Yield a box for each pair of packages whose bounds on a third package exclude each other."""
-    for name, packages in bounds.items():
-        for first, second in _pairs(sorted(packages)):
-            for one, one_mask in packages[first].items():
-                for two, two_mask in packages[second].items():
-                    if one and two and not specifiers_overlap(one, two):
-                        rule = Rule(
-                            id=f"bounds:{first}:{second}:{name}",
-                            require={},
-                            because=f"{first} {{{first}}} requires {name}{one}, {second} {{{second}}} {name}{two}",
-                            source=(f"{{source:{first}}}", f"{{source:{second}}}"),
-                        )
-                        yield Box(rule=rule, masks={first: one_mask, second: two_mask})
-
-
-def _pairs(names: Sequence[str]) -> Iterator[tuple[str, str]]:
-    return ((one, two) for place, one in enumerate(names) for two in names[place + 1 :])
-
-
-@lru_cache(maxsize=10_000)
-def specifiers_overlap(one: str, two: str) -> bool:
-    """Whether some version fulfils both specifiers.
-
-    It suffices to try the versions that they name, and one just above each.
-    """
-    names = re.findall(r"\d[^,\s*]*", f"{one},{two}")
-    versions = [text.rstrip(".") for text in names]
-    above = [f"{text}.0.1" for text in versions if text.replace(".", "").isdigit()]
-    domain = ValueDomain("a version", [*versions, *above])
-    return bool(domain.mask(one) & domain.mask(two))

@@ -217,6 +217,19 @@ def version_matches(condition: str, version: str) -> bool:
     return bool(ValueDomain("a version", [version]).mask(condition))
 
 
+@lru_cache(maxsize=10_000)
+def specifiers_overlap(one: str, two: str) -> bool:
+    """Whether some version fulfils both specifiers.
+
+    It suffices to try the versions that they name, and one just above each.
+    """
+    names = re.findall(r"\d[^,\s*]*", f"{one},{two}")
+    versions = [text.rstrip(".") for text in names]
+    above = [f"{text}.0.1" for text in versions if text.replace(".", "").isdigit()]
+    domain = ValueDomain("a version", [*versions, *above])
+    return bool(domain.mask(one) & domain.mask(two))
+
+
 def _parse_version(text: str, condition: str) -> Version:
     try:
         return Version(text)

@@ -557,7 +557,7 @@ def test_a_line_that_cannot_be_read_makes_the_answer_unknown(tmp_path: Path, cap
 @pytest.mark.parametrize(
     ("requirement", "hint"),
     [
-        ("unsloth==2025.1", ""),
+        ("no-such-thing==2025.1", ""),
         ("torchh==2.6.0", " (did you mean torch?)"),
         ("tranformers==4.40", " (did you mean transformers?)"),
     ],
