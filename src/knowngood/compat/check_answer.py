@@ -226,7 +226,7 @@ def _resolution_notes(placement: QueryPlacement, resolved: QueryResolution | Non
     if resolved is None or resolved.findings:
         return []
     if resolved.is_sure and not placement.declared:
-        return []
+        return []  # the rules state all of it
     notes = list(resolved.notes)
     if placement.declared:
         names = list_names(placement.declared)

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 
 from knowngood.compat.dependency_markers import ResolutionTarget
 from knowngood.compat.findings import AXES, Finding
+from knowngood.compat.metadata_store import ReleaseDeclaration
 from knowngood.compat.query import PackageSpec
-from knowngood.compat.requirement_graph import Excludes, Requires
+from knowngood.compat.requirement_graph import Excludes, Requires, python_is_declared
 from knowngood.compat.requirement_resolution import (
     RequirementResolution,
     RequirementSearches,
@@ -111,6 +112,14 @@ def _conflict_findings(resolution: RequirementResolution, searches: RequirementS
         resolution = resolve_packages(packages, resolution.target, searches)
 
 
+def _listed_releases(resolution: RequirementResolution) -> Iterator[tuple[str, ReleaseDeclaration]]:
+    """Yield the chosen releases of the packages of the list."""
+    for name in dict.fromkeys(package.name for package in resolution.wishes.values()):
+        package, version = resolution.graph.store.find_package(name), resolution.versions.get(name)
+        if package is not None and version is not None:
+            yield name, package.releases[package.domain.index[version]]
+
+
 def _notes(resolution: RequirementResolution) -> tuple[str, ...]:
     notes = []
     if resolution.given_up:
@@ -118,6 +127,13 @@ def _notes(resolution: RequirementResolution) -> tuple[str, ...]:
     if resolution.undeclared:
         releases = list_names(f"{name} {version}" for name, version in resolution.undeclared.items())
         notes.append(f"no artefact states what {releases} requires before it is built, so that was not looked at")
+    for name, release in _listed_releases(resolution):
+        if release.requires_python and not python_is_declared(release.requires_python, resolution.target):
+            version, python = resolution.versions[name], resolution.target.python
+            notes.append(
+                f"{name} {version} declares Python {release.requires_python}: with {python} pip refuses it; uv, which "
+                "heeds only the lower bound, installs it"
+            )
     if resolution.unread:
         notes.append(
             f"there is no metadata of {list_names(resolution.unread)}, which others require: any is taken to fit"

@@ -7,6 +7,7 @@ an sdist. Of a package without metadata every release is taken to fit.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -206,9 +207,29 @@ class RequirementGraph:
 
 
 def python_fits(requires_python: str, target: ResolutionTarget) -> bool:
-    """Whether the target's Python fulfils a Requires-Python; without a third number one of its releases has to."""
+    """Whether the target's Python is not older than a Requires-Python; as in uv, upper bounds exclude nothing.
+
+    A Python without a third number counts as its last release.
+    """
+    lower = [
+        f"{'>' if match[1] == '>' else '>='}{match[2]}"
+        for clause in requires_python.split(",")
+        if (match := _LOWER_BOUND.fullmatch(clause.strip()))
+    ]
+    return not lower or _python_matches(",".join(lower), target)
+
+
+def python_is_declared(requires_python: str, target: ResolutionTarget) -> bool:
+    """Whether the target's Python fulfils the whole of a Requires-Python, as pip demands."""
+    return not requires_python or _python_matches(requires_python, target)
+
+
+_LOWER_BOUND = re.compile(r"(>=|>|~=|===?)\s*([^*\s]+?)(?:\.\*)?")
+
+
+def _python_matches(specifier: str, target: ResolutionTarget) -> bool:
     releases = (target.full,) if target.python.count(".") > 1 else (target.full, f"{target.python}.99")
     try:
-        return any(version_matches(requires_python, release) for release in releases)
+        return any(version_matches(specifier, release) for release in releases)
     except (UsageError, ValueError):
         return True

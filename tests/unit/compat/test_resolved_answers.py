@@ -113,3 +113,16 @@ def test_a_release_that_does_not_exist_is_named_with_the_nearest():
 def test_an_unknown_name_is_answered_with_the_nearest_of_the_field():
     assert "did you mean tokenizers?" in ask("tokenizer==1").findings[0].because
     assert "did you mean" not in ask("secret==1").findings[0].because
+
+
+def test_an_upper_bound_on_python_is_a_note_as_uv_installs_the_release():
+    universe = replace(KNOWN.universe, metadata=store_of({"lib": {"1": Release(requires_python="<3.13,>=3.9")}}))
+
+    def notes(python: str) -> tuple[str, ...]:
+        packages = (parse_requirement("lib==1"),)
+        answer = check_query(universe, Query(packages=packages, axes={"python": python}), KNOWN.published)
+        assert answer.verdict == ("broken" if python == "3.8" else "compatible")
+        return answer.notes
+
+    assert "pip refuses it" in notes("3.13")[0]
+    assert not any("pip" in note for note in (*notes("3.12"), *notes("3.8")))
