@@ -40,12 +40,13 @@ class QueryResolution:
     """What was looked at, and what was not."""
     packages: tuple[PackageSpec, ...] = field(default=())
     """The packages of the query that have metadata."""
+    undeclared: Mapping[str, str] = field(default_factory=dict)
+    """The chosen releases of which neither metadata nor facts state what they require: package -> release."""
 
     @property
     def is_sure(self) -> bool:
-        """Whether there is a solution whose requirements are all stated by artefacts."""
-        resolution = self.resolution
-        return resolution.conflict is None and not resolution.given_up and not resolution.undeclared
+        """Whether there is a solution, and the requirements of all its releases are known."""
+        return self.resolution.conflict is None and not self.resolution.given_up and not self.undeclared
 
 
 def resolve_query_packages(
@@ -81,10 +82,16 @@ def _resolve(universe: Universe, packages: tuple[PackageSpec, ...], axes: Mappin
         resolution = resolve_packages(packages, target, searches)
         first = first or resolution
         if resolution.conflict is None:
-            notes = _notes(resolution)
+            book = universe.space.book
+            undeclared = {
+                name: version
+                for name, version in resolution.undeclared.items()
+                if book.fact(name, version, "requires") is None
+            }
+            notes = _notes(resolution, undeclared)
             if resolution is not first:
                 notes = (f"it resolves with Python {python}, and not with {first.target.python}", *notes)
-            return QueryResolution(resolution=resolution, notes=notes, packages=packages)
+            return QueryResolution(resolution=resolution, notes=notes, packages=packages, undeclared=undeclared)
         if resolution is first and not _depends_on_python(resolution):
             break
     assert first is not None  # noqa: S101 - there is at least one Python
@@ -120,12 +127,12 @@ def _listed_releases(resolution: RequirementResolution) -> Iterator[tuple[str, R
             yield name, package.releases[package.domain.index[version]]
 
 
-def _notes(resolution: RequirementResolution) -> tuple[str, ...]:
+def _notes(resolution: RequirementResolution, undeclared: Mapping[str, str]) -> tuple[str, ...]:
     notes = []
     if resolution.given_up:
         notes.append("the search for releases that go together was given up after too many steps")
-    if resolution.undeclared:
-        releases = list_names(f"{name} {version}" for name, version in resolution.undeclared.items())
+    if undeclared:
+        releases = list_names(f"{name} {version}" for name, version in undeclared.items())
         notes.append(f"no artefact states what {releases} requires before it is built, so that was not looked at")
     for name, release in _listed_releases(resolution):
         if release.requires_python and not python_is_declared(release.requires_python, resolution.target):

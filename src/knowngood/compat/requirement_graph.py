@@ -18,6 +18,9 @@ from knowngood.compat.value_domain import ValueDomain, version_matches
 from knowngood.compat.wheel_fit import tag_fits
 from knowngood.core.errors import UsageError
 
+DECLARED = "[declared]"
+"""A variable: whether only releases count whose requirements are stated by an artefact that is built."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Requires:
@@ -35,7 +38,7 @@ class Excludes:
 
     package: str
     kind: str
-    """`python`, `wheel`, `pre-release` or `withdrawn`."""
+    """`python`, `wheel`, `pre-release`, `withdrawn` or `undeclared`."""
     text: str = ""
     """The Requires-Python, where that excludes them."""
 
@@ -149,6 +152,9 @@ class RequirementGraph:
         if clashes:
             return clashes
         node.expanded[place] = None
+        if node.releases[place].source == "none":
+            undeclared = sum(1 << other for other, release in enumerate(node.releases) if release.source == "none")
+            clashes.append(Clash({node.name: undeclared, DECLARED: 1}, Excludes(package=node.name, kind="undeclared")))
         clashes += self._requirements(node, place, "")
         for extra in node.extras:
             clashes += self._requirements(node, place, extra)

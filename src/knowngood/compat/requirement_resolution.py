@@ -10,7 +10,7 @@ from functools import cached_property
 from knowngood.compat.dependency_markers import ResolutionTarget
 from knowngood.compat.metadata_store import MetadataStore
 from knowngood.compat.query import PackageSpec
-from knowngood.compat.requirement_graph import PackageNode, RequirementGraph
+from knowngood.compat.requirement_graph import DECLARED, PackageNode, RequirementGraph
 from knowngood.compat.requirement_solver import RequirementSearch, SearchFailure, SearchLimitError, Wish
 
 _BUILD_PACKAGES: Mapping[str, tuple[str, ...]] = {"torch": ("nvidia-", "cuda-")}
@@ -135,9 +135,17 @@ def _solve(resolution: RequirementResolution) -> None:
         if isinstance(result, SearchFailure):
             resolution.conflict = _minimal_conflict(resolution, result)
             return
+        _note_solution(resolution, result)
+        if resolution.undeclared:
+            # Older releases may do, whose requirements are known: then it is known that the list resolves.
+            result = resolution.search.solve([Wish(DECLARED, 1), *wishes])
+            if not isinstance(result, SearchFailure):
+                _note_solution(resolution, result)
     except SearchLimitError:
-        resolution.given_up = True
-        return
+        resolution.given_up = not resolution.versions
+
+
+def _note_solution(resolution: RequirementResolution, result: Mapping[str, int]) -> None:
     graph = resolution.graph
     versions, unread, undeclared = {}, [], {}
     for name, bit in result.items():

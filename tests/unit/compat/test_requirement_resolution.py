@@ -143,3 +143,12 @@ def test_the_search_finds_what_trying_everything_finds(index: Index, wanted: dic
         left = [package.text for package in answer.conflict.packages]
         assert not can_be_fulfilled(index, left)
         assert all(can_be_fulfilled(index, [item for item in left if item != one]) for one in left)
+
+
+def test_a_release_whose_requirements_are_not_stated_is_left_for_one_whose_are():
+    index = {
+        "app": {"1": Release(requirements=("built",))},
+        "built": {"1": Release(), "2": Release(wheels=(), has_sdist=True, source="none")},
+    }
+    assert (resolve(index, "app").versions["built"], resolve(index, "app").undeclared) == ("1", {})
+    assert resolve(index, "app", "built==2").undeclared == {"built": "2"}
