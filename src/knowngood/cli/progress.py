@@ -7,12 +7,13 @@ import sys
 import time
 from collections.abc import Iterator
 
+from knowngood.core.errors import redact_credentials
 from knowngood.core.notify import Notify
 
 
 @contextlib.contextmanager
 def report_progress(subject: str) -> Iterator[Notify]:
-    """Give a function that shows the current step of one subject (a cell, a base, the engine)."""
+    """Give a function that shows the current step of one subject (a cell, a base, the engine), without credentials."""
     start = time.monotonic()
     last = ""
     if not sys.stderr.isatty():
@@ -20,7 +21,8 @@ def report_progress(subject: str) -> Iterator[Notify]:
         def print_step(step: str) -> None:
             nonlocal last
             if step != last:
-                print(f"[{time.monotonic() - start:6.1f}s] {subject}: {step}", file=sys.stderr, flush=True)
+                shown = redact_credentials(step)
+                print(f"[{time.monotonic() - start:6.1f}s] {subject}: {shown}", file=sys.stderr, flush=True)
                 last = step
 
         yield print_step
@@ -33,6 +35,6 @@ def report_progress(subject: str) -> Iterator[Notify]:
         task = live.add_task(subject, total=None)
 
         def update_line(step: str) -> None:
-            live.update(task, description=f"{subject}: {step}")
+            live.update(task, description=f"{subject}: {redact_credentials(step)}")
 
         yield update_line

@@ -1,0 +1,157 @@
+"""Tokens for every variable and file that the program reads, and a search for them in everything it leaves behind."""
+
+from __future__ import annotations
+
+import ast
+import base64
+import gzip
+import json
+import re
+import secrets
+import threading
+import time
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Self
+
+import zstandard
+
+PREFIXES = ("ALL_", "DOCKER_", "HF_", "HTTP_", "HTTPS_", "KNOWNGOOD_", "KUBE", "NETRC", "PIP_", "SSL_", "UV_")
+"""How the names of variables begin that belong to this program, to package clients, to engines and to proxies."""
+HARMLESS = frozenset(
+    {
+        # They name files, folders or sockets, and must do so for the run to work.
+        *("DOCKER_CONFIG", "DOCKER_HOST", "HF_HOME", "KNOWNGOOD_CACHE", "KNOWNGOOD_FLEET", "KNOWNGOOD_WHEELHOUSE"),
+        *("NETRC", "PIP_CERT", "PIP_CONFIG_FILE", "SSL_CERT_FILE", "SSL_CERT_DIR", "UV_CACHE_DIR", "UV_CONFIG_FILE"),
+        *("UV_PYTHON_INSTALL_DIR", "KNOWNGOOD_TMP", "KNOWNGOOD_BUILDS"),
+        # They switch something, or are numbers and names of servers.
+        *("HF_DATASETS_OFFLINE", "HF_HUB_OFFLINE", "KNOWNGOOD_RUN", "KUBERNETES_SERVICE_HOST", "UV_HTTP_TIMEOUT"),
+        *("UV_INSECURE_HOST", "UV_NATIVE_TLS", "UV_SYSTEM_CERTS"),
+    }
+)
+"""Variables that hold no secret. A new variable is one with a secret until it is named here."""
+
+
+def find_variables(source: Path) -> set[str]:
+    """Return the environment variables with these prefixes that a program's source names, without harmless ones."""
+    constants = (
+        node.value
+        for path in source.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
+    names = {text for text in constants if re.fullmatch(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)*", text)}
+    return {name for name in names if name.startswith(PREFIXES)} - HARMLESS
+
+
+class Tokens:
+    """Distinct tokens by the name of the place in which they are planted."""
+
+    def __init__(self) -> None:
+        self.by_place: dict[str, str] = {}
+
+    def plant(self, place: str) -> str:
+        """Return a new token for a place."""
+        self.by_place[place] = f"kgt{secrets.token_hex(12)}"
+        return self.by_place[place]
+
+    def search(self, data: bytes) -> set[str]:
+        """Return the places whose tokens are in the data, as they are or in base64."""
+        return {place for place, forms in self._forms().items() if any(form in data for form in forms)}
+
+    def _forms(self) -> dict[str, list[bytes]]:
+        if getattr(self, "_made", (0, {}))[0] != len(self.by_place):
+            made = {place: [token.encode(), *_base64_forms(token)] for place, token in self.by_place.items()}
+            self._made = (len(made), made)
+        return self._made[1]
+
+
+def _base64_forms(token: str) -> Iterator[bytes]:
+    """Yield what base64 makes of the token after zero, one or two other characters, without its uncertain ends."""
+    for shift in range(3):
+        text = base64.b64encode(b"x" * shift + token.encode()).rstrip(b"=")
+        yield text[4 if shift else 0 : -4]
+
+
+def search_folder(tokens: Tokens, folder: Path, skipped: tuple[Path, ...] = ()) -> list[str]:
+    """Return `PLACE in FILE` for every token in the names and contents of a folder's files.
+
+    Compressed files, as the layers of images are, are searched uncompressed, whatever their size.
+    """
+    leaks = []
+    for path in sorted(folder.rglob("*")):
+        if any(path.is_relative_to(item) for item in skipped):
+            continue
+        leaks += [f"{place} in the name {path}" for place in tokens.search(path.name.encode())]
+        if path.is_symlink():
+            leaks += [f"{place} in the link {path}" for place in tokens.search(bytes(path.readlink()))]
+        elif path.is_file():
+            leaks += [f"{place} in {path}" for place in search_file(tokens, path)]
+    return leaks
+
+
+def search_file(tokens: Tokens, path: Path) -> set[str]:
+    """Return the places whose tokens are in a file, also where the file is compressed by zstd or gzip."""
+    places, before = set(), b""
+    for blocks in (_plain_blocks(path), _unpacked_blocks(path)):
+        before = b""
+        for block in blocks:
+            places |= tokens.search(before + block)
+            before = block[-100:]
+    return places
+
+
+def _plain_blocks(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while block := file.read(1 << 22):
+            yield block
+
+
+def _unpacked_blocks(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        magic = file.read(4)
+        file.seek(0)
+        try:
+            if magic == b"\x28\xb5\x2f\xfd":
+                yield from zstandard.ZstdDecompressor().read_to_iter(file, write_size=1 << 22)
+            elif magic[:2] == b"\x1f\x8b":
+                with gzip.open(file) as unpacked:
+                    while block := unpacked.read(1 << 22):
+                        yield block
+        except (zstandard.ZstdError, OSError, EOFError, zlib.error):
+            return  # not complete, or not what its first bytes say
+
+
+class CommandLines:
+    """Watches the command lines and names of all processes of this machine for tokens, until the block ends."""
+
+    def __init__(self, tokens: Tokens) -> None:
+        self.tokens, self.leaks, self.samples = tokens, set[str](), 0
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._end.is_set():
+            for path in Path("/proc").glob("[0-9]*/cmdline"):
+                try:
+                    line = path.read_bytes()
+                except OSError:
+                    continue
+                self.leaks |= {f"{place} in the command {line[:80]!r}" for place in self.tokens.search(line)}
+            self.samples += 1
+            time.sleep(0.02)
+
+
+def docker_config(login: Mapping[str, tuple[str, str]], proxy: str) -> str:
+    """Return a configuration of docker with logins (host -> user, password) and a proxy."""
+    auths = {host: {"auth": base64.b64encode(":".join(pair).encode()).decode()} for host, pair in login.items()}
+    return json.dumps({"auths": auths, "proxies": {"default": {"httpProxy": proxy, "httpsProxy": proxy}}})
