@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import re
+import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,11 +15,13 @@ import registry_server
 import skopeo_client
 import test_registry_trust
 
+from knowngood.cli import main
+from knowngood.engine import container_engine, image_store
 from knowngood.lock.lock_tree import CellLock
 from knowngood.project import signing_keys
 from knowngood.project.signing_keys import SigningKey
 from knowngood.registry import attachments, cosign_tags, signatures, signed_documents
-from knowngood.registry.image_reference import Repository
+from knowngood.registry.image_reference import Repository, immutable_tag
 from knowngood.registry.manifests import MANIFEST_MEDIA_TYPE, RegistryManifest
 from knowngood.registry.registry_client import Registry
 
@@ -231,6 +235,113 @@ def test_without_a_key_everything_is_said_to_be_unsigned(world, project, capsys)
     push(world)
     code, answer = verify(capsys, world)
     assert (code, answer["signature"]) == (0, {"signed": False, "key": None, "required": []})
+
+
+def pull(capsys, *words):
+    capsys.readouterr()
+    code = main.main(["pull", *words, "--insecure", "--json"])
+    return code, json.loads(capsys.readouterr().out)["images"][0]
+
+
+@pytest.fixture
+def origin(world, monkeypatch):
+    """The repository of the test, as `KNOWNGOOD_REPOSITORY` names it."""
+    monkeypatch.setenv("KNOWNGOOD_REPOSITORY", str(world.registry.repository))
+
+
+def lock_tag(world, revision=1):
+    return immutable_tag(str(world.locked.cell), world.locked.digest, revision)
+
+
+@pytest.mark.usefixtures("origin")
+def test_pull_takes_the_recorded_image_and_no_other(world, project, capsys):
+    assert pull(capsys, "--dry-run")[0] == 1, "nothing is published"
+    good = push(world, lock_tag(world), signed=True)
+    digest = good.descriptor.digest
+    code, row = pull(capsys, world.alias, "--dry-run")
+    assert (code, row["digest"], row["recorded"], row["signature"]["key"]) == (0, digest, False, "keys/release.pub")
+    test_registry_trust.record(project, world.locked, good)
+    code, row = pull(capsys, str(world.locked.cell), "--dry-run")
+    assert (code, row["digest"], row["recorded"]) == (0, digest, True)
+    assert row["name"] == f"knowngood:{world.locked.cell}"
+
+    forged = push(world, lock_tag(world), env=EVIL)
+    code, row = pull(capsys, world.alias, "--dry-run")
+    assert (code, row["status"]) == (1, "failed")
+    assert f"is of {digest}" in row["error"]
+    assert forged.descriptor.digest in row["error"]
+    assert "nothing was pulled" in row["error"]
+    world.registry.put_manifest(good, lock_tag(world, 2))
+    assert pull(capsys, world.alias, "--dry-run")[0] == 0, "the recorded image is a later revision"
+
+    reference = f"{world.registry.repository}@{forged.descriptor.digest}"
+    code, row = pull(capsys, reference, "--dry-run")
+    assert (code, "the configuration differ" in row["error"]) == (1, True)
+
+
+@pytest.mark.usefixtures("origin")
+@pytest.mark.parametrize("forge", FORGERIES, ids=lambda forge: forge.__name__)
+def test_pull_refuses_a_forged_image_without_a_record(world, capsys, forge):
+    good, forged = push(world, lock_tag(world), signed=True), push(world, lock_tag(world), env=EVIL)
+    forge(world, good, forged)
+    code, row = pull(capsys, world.alias, "--dry-run")
+    assert (code, row["status"]) == (1, "failed")
+    assert FORGERIES[forge] in row["error"]
+
+
+def test_pull_of_an_image_needs_no_repository(world, capsys, monkeypatch):
+    monkeypatch.delenv("KNOWNGOOD_REPOSITORY", raising=False)
+    assert main.main(["pull", world.alias]) == 2
+    assert "no repository; name one: --from" in capsys.readouterr().err
+    push(world, signed=True)
+    assert pull(capsys, world.reference, "--dry-run")[0] == 0
+    assert main.main(["pull", world.reference, "--from", "registry.example/x"]) == 2
+
+
+@pytest.mark.usefixtures("origin")
+def test_pull_gets_an_image_into_the_engine(world, engine, capsys):
+    image = push_real(world, lock_tag(world))
+    code, row = pull(capsys, world.alias)
+    assert (code, "is not signed with keys/release.pub" in row["error"]) == (1, True)
+    signatures.sign_name(world.registry, f"{world.registry.repository}:{lock_tag(world)}", image.digest, world.key)
+    name = f"knowngood:{world.locked.cell}"
+    with container_engine.docker_client(engine) as client:
+        previous = image_store.find_image_id(engine, name)
+        try:
+            code, row = pull(capsys, world.alias)
+            assert (code, row["status"], row["error"]) == (0, "pulled", None)
+            assert client.images.get(name).labels["io.knowngood.cell"] == str(world.locked.cell)
+            assert image_store.find_image_id(engine, name) in (image.digest, row["digest"])
+            assert pull(capsys, world.alias)[1]["status"] == "unchanged"
+        finally:
+            client.images.remove(name, force=True)
+            client.images.remove(f"{world.registry.repository}@{image.digest}", force=True)
+            if previous:
+                client.images.get(previous).tag(*name.split(":", 1))
+
+
+def push_real(world, tag):
+    """Push an image that an engine can unpack, and return its descriptor."""
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as layers:
+        layers.addfile(tarfile.TarInfo("hello"), io.BytesIO())
+    layer = world.registry.put_bytes(archive.getvalue(), "application/vnd.oci.image.layer.v1.tar")
+    config = {
+        "architecture": "amd64",
+        "os": "linux",
+        "config": {"Labels": {"io.knowngood.cell": str(world.locked.cell)}},
+        "rootfs": {"type": "layers", "diff_ids": [layer.digest]},
+    }
+    blob = world.registry.put_bytes(json.dumps(config).encode(), "application/vnd.oci.image.config.v1+json")
+    document = {
+        "schemaVersion": 2,
+        "mediaType": MANIFEST_MEDIA_TYPE,
+        "config": blob.document(),
+        "layers": [layer.document()],
+    }
+    manifest = RegistryManifest(data=json.dumps(document).encode(), media=MANIFEST_MEDIA_TYPE)
+    world.registry.put_manifest(manifest, tag)
+    return manifest.descriptor
 
 
 def test_signing_again_adds_nothing_and_another_key_adds_its_own(world):

@@ -40,6 +40,7 @@ COMMANDS = {
     "verify": "build cells again from nothing and compare with the recorded digests",
     "size": "the size of layers and cells in a registry, or --check against the budget",
     "publish": "push proven images to a registry; existing tags are never overwritten",
+    "pull": "get published images into the engine by digest, after checking record and signature",
     "keys": "make a pair of keys to sign with, or show those that matrix.yaml names",
     "audit": "known vulnerabilities of the packages that cells lock, from OSV and Debian's tracker",
     "sbom": "a cell's bill of materials (CycloneDX), from its committed lock",

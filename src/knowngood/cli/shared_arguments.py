@@ -142,7 +142,13 @@ def refuse_options(arguments: argparse.Namespace, names: Iterable[str], reason: 
             raise UsageError(f"{_OPTION_NAMES.get(name) or '--' + name.replace('_', '-')} {reason}")
 
 
-_OPTION_NAMES = {"select": "SELECT", "requirements": "NAME==VERSION", "files": "-r", "used": "--with"}
+_OPTION_NAMES = {
+    "select": "SELECT",
+    "requirements": "NAME==VERSION",
+    "files": "-r",
+    "used": "--with",
+    "origin": "--from",
+}
 """The arguments whose attribute is named otherwise than their option."""
 
 

@@ -93,6 +93,30 @@ def find_blob_file(engine: Engine, tag: str, digest: str, scratch: Path) -> Path
     raise KnowngoodError(f"the engine at {engine.host} has no blob {digest} of {tag}")
 
 
+def find_image_id(engine: Engine, name: str) -> str | None:
+    """Return the id of the image with a name, `None` when the engine has none."""
+    from docker.errors import ImageNotFound
+
+    with container_engine.docker_client(engine) as client:
+        try:
+            return str(client.images.get(name).id)
+        except ImageNotFound:
+            return None
+
+
+def pull_image(engine: Engine, repository: str, digest: str, name: str | None) -> str:
+    """Let the engine pull an image by its digest, give it a name (`repository:tag`) if wanted, and return its id.
+
+    Raises:
+        KnowngoodError: the engine cannot pull it.
+    """
+    with container_engine.docker_client(engine) as client:
+        image = client.images.pull(repository, tag=digest)
+        if name:
+            image.tag(*name.split(":", 1))
+        return str(image.id)
+
+
 def _parse_blob(descriptor: dict[str, Any]) -> ImageBlob:
     return ImageBlob(digest=str(descriptor["digest"]), size=int(descriptor["size"]))
 

@@ -18,7 +18,7 @@ from knowngood.core.cell import Cell
 from knowngood.core.errors import KnowngoodError, MissingError
 from knowngood.core.image_record import ImageRecord
 from knowngood.core.notify import Notify
-from knowngood.engine import container_engine
+from knowngood.engine import container_engine, image_store
 from knowngood.engine.container_engine import Engine
 from knowngood.evidence.run_evidence import Evidence
 from knowngood.executors import builder_commands, builder_discovery
@@ -190,10 +190,9 @@ class BuilderPipeline(Pipeline):
         if self.prover is None:
             raise MissingError(f"{cell}: there is no engine to run its image on; `knowngood engine up` starts one")
         repository = str(self.registry.client.repository)
-        with container_engine.docker_client(self.prover) as client:
-            notify(f"pulling {repository}@{image.digest[:19]}")
-            client.images.pull(repository, tag=image.digest).tag("knowngood", str(cell))
+        notify(f"pulling {repository}@{image.digest[:19]}")
         pulled = replace(image, tag=f"knowngood:{cell}")
+        image_store.pull_image(self.prover, repository, image.digest, pulled.tag)
         return Pipeline.prove(replace(self, engine=self.prover), cell, pulled, earlier, notify)
 
     def commands(self, folder: Path) -> BuilderCommands:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import contextlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from knowngood import __version__
@@ -125,6 +125,24 @@ def is_document_signed(
     return has_signature(registry, attachments.attachment_manifest(image, item).descriptor.digest, keys)
 
 
+def judge_image_signature(
+    registry: Registry, digest: str, tag: str | None, keys: Sequence[VerificationKey]
+) -> SignatureJudgement:
+    """Return whether one of the keys has signed an image.
+
+    With `tag`, the signature must be for that tag, or for the whole repository. Without keys nothing is verified.
+    """
+    required = tuple(key.name for key in keys)
+    if not keys:
+        return SignatureJudgement(present=registry.manifest(cosign_tags.signature_tag(digest)) is not None)
+    key, reasons = _find_signer(registry, digest, tag, keys)
+    if key is not None:
+        return SignatureJudgement(required=required, key=key, present=True)
+    reason = "; ".join(reasons) or "the registry has no signature of it"
+    problem = f"{digest} is not signed with {' or '.join(required)}: {reason}"
+    return SignatureJudgement(required=required, present=bool(reasons), problems=(problem,))
+
+
 def judge_signatures(
     registry: Registry,
     image: Descriptor,
@@ -132,24 +150,16 @@ def judge_signatures(
     documents: Iterable[Attachment],
     keys: Sequence[VerificationKey],
 ) -> SignatureJudgement:
-    """Return whether one of the keys has signed an image and the documents attached to it.
+    """Return what `judge_image_signature` does, and which of the documents attached to the image are signed.
 
-    With `tag`, the signature must be for that tag, or for the whole repository. Without keys nothing is verified.
+    The provenance must be signed as an attestation too.
     """
-    required = tuple(key.name for key in keys)
-    if not keys:
-        present = registry.manifest(cosign_tags.signature_tag(image.digest)) is not None
-        return SignatureJudgement(required=required, present=present)
-    key, reasons = _find_signer(registry, image.digest, tag, keys)
-    if key is None:
-        reason = "; ".join(reasons) or "the registry has no signature of it"
-        problem = f"{image.digest} is not signed with {' or '.join(required)}: {reason}"
-        return SignatureJudgement(required=required, present=bool(reasons), problems=(problem,))
+    judgement = judge_image_signature(registry, image.digest, tag, keys)
+    if judgement.key is None:
+        return judgement
     signed = tuple(item for item in documents if is_document_signed(registry, image, item, keys))
     missing = _attestation_problem(registry, image.digest, keys)
-    return SignatureJudgement(
-        required=required, key=key, present=True, problems=(missing,) if missing else (), signed=signed
-    )
+    return replace(judgement, problems=(missing,) if missing else (), signed=signed)
 
 
 def _attest(registry: Registry, digest: str, provenance: Attachment, key: SigningKey) -> bool:

@@ -1,0 +1,91 @@
+"""`knowngood pull [SELECT|IMAGE]`: get published images into the engine, by digest, after checking what they are."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from knowngood.cli import shared_arguments
+from knowngood.cli.main import Answer
+from knowngood.cli.progress import report_progress
+from knowngood.core.errors import KnowngoodError
+from knowngood.engine import container_engine
+from knowngood.project import signing_keys
+from knowngood.project.checkout import Project, find_project
+from knowngood.registry import image_pull
+from knowngood.registry.image_pull import CheckedImage
+from knowngood.registry.image_reference import ImageReference, Repository
+from knowngood.registry.registry_client import Registry
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.add_argument(
+        "select",
+        nargs="*",
+        metavar="SELECT",
+        help="a cell id, a glob over ids, an axis filter, an alias, or an image, HOST/PATH:TAG or HOST/PATH@sha256:... "
+        "(default: the alias default)",
+    )
+    parser.add_argument(
+        "--from",
+        dest="origin",
+        metavar="REPOSITORY",
+        help="where the cells are published (default: KNOWNGOOD_REPOSITORY, else `publish` in matrix.yaml)",
+    )
+    shared_arguments.add_insecure(parser)
+    parser.add_argument("--dry-run", action="store_true", help="check the images, and pull nothing")
+
+
+def run(arguments: argparse.Namespace) -> Answer:
+    """Pull the selected images. The first that fails decides the exit code."""
+    project = find_project()
+    keys = signing_keys.load_verification_keys(project.root, project.matrix.publish.keys)
+    checks: dict[str, Callable[[], CheckedImage]] = {}
+    for word in filter(_is_reference, arguments.select):
+        reference = ImageReference.parse(word)
+        registry = Registry(reference.repository, insecure=arguments.insecure)
+        checks[word] = partial(image_pull.check_referenced_image, project, registry, reference, keys)
+    for cell, registry in _cells(project, arguments):
+        checks[str(cell)] = partial(image_pull.check_cell_image, project, registry, cell, keys)
+    rows: list[dict[str, Any]] = []
+    lines: list[str] = []
+    failures: list[KnowngoodError] = []
+    for name, check in checks.items():
+        row: dict[str, Any] = {"selected": name, "status": "failed", "error": None}
+        try:
+            with report_progress(name) as notify:
+                image = check()
+                row |= image.document()
+                if arguments.dry_run:
+                    row["status"] = "would be pulled"
+                else:
+                    engine = container_engine.ensure_engine(notify=notify, builds=False)
+                    notify(f"pulling {image.repository}@{image.digest}")
+                    row["status"] = "pulled" if image_pull.pull_checked_image(image, engine) else "unchanged"
+            lines.append(f"{row['status']}: {image.text()}")
+        except KnowngoodError as error:
+            failures.append(error)
+            row["error"] = str(error)
+            lines.append(f"FAILED: {name}: {error}")
+            print(f"{name}: {error}", file=sys.stderr)
+        rows.append(row)
+    return Answer(failures[0].exit_code if failures else 0, {"images": rows}, "\n".join(lines))
+
+
+def _is_reference(word: str) -> bool:
+    return "/" in word
+
+
+def _cells(project: Project, arguments: argparse.Namespace) -> list[tuple[Any, Registry]]:
+    """Return the selected cells, each with the registry that has them; none when only images were named."""
+    words = [word for word in arguments.select if not _is_reference(word)]
+    if arguments.select and not words:
+        shared_arguments.refuse_options(arguments, ("origin",), "is for cells; the image names its repository")
+        return []
+    where = shared_arguments.repository_name(arguments.origin, project.matrix, "--from")
+    registry = Registry(Repository.parse(where), insecure=arguments.insecure)
+    return [(cell, registry) for cell in project.matrix.select_cells(words or ["default"])]

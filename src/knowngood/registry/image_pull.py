@@ -1,0 +1,162 @@
+"""`knowngood pull`: which image of a registry is a cell's, whether it may be trusted, and getting it by its digest."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from knowngood.core.errors import KnowngoodError
+from knowngood.engine import image_store
+from knowngood.images.dockerfile import LABEL_PREFIX
+from knowngood.registry import image_release, publication, publication_check, signatures
+from knowngood.registry.image_reference import DIGEST, ImageReference
+
+if TYPE_CHECKING:
+    from knowngood.core.cell import Cell
+    from knowngood.core.image_record import ImageRecord
+    from knowngood.engine.container_engine import Engine
+    from knowngood.project.checkout import Project
+    from knowngood.project.signing_keys import VerificationKey
+    from knowngood.registry.manifests import RegistryManifest
+    from knowngood.registry.registry_client import Registry
+    from knowngood.registry.signatures import SignatureJudgement
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckedImage:
+    """An image in a registry that is what this checkout says, and signed where matrix.yaml names a key."""
+
+    repository: str
+    digest: str
+    content: str
+    """Digest of its configuration, by which an engine without the containerd store knows it."""
+    cell: str | None
+    """The cell that it is; `None` when its label names none of matrix.yaml."""
+    recorded: bool
+    """Whether a record in this checkout has its digest."""
+    signature: SignatureJudgement
+
+    @property
+    def name(self) -> str | None:
+        """The name that a build would give it in the engine."""
+        return f"knowngood:{self.cell}" if self.cell else None
+
+    def document(self) -> dict[str, Any]:
+        """Return this as JSON values."""
+        return {
+            "cell": self.cell,
+            "reference": f"{self.repository}@{self.digest}",
+            "digest": self.digest,
+            "name": self.name,
+            "recorded": self.recorded,
+            "signature": self.signature.document(),
+        }
+
+    def text(self) -> str:
+        """Return one line for people."""
+        record = "as recorded" if self.recorded else "no record here to compare with"
+        return f"{self.name or self.repository}: {self.digest}, {record}, {self.signature.text()}"
+
+
+def check_cell_image(project: Project, registry: Registry, cell: Cell, keys: Sequence[VerificationKey]) -> CheckedImage:
+    """Return the published image of a cell: the recorded one, or without a record the one under the tag of its lock.
+
+    Raises `KnowngoodError` when the registry does not have it, names another image by that tag, or a wanted signature
+    is missing.
+    """
+    image_release.require_lock(project, cell)
+    tags = _published_tags(project, registry, cell)
+    record = project.tree.load_record(cell)
+    if record is None:
+        if not tags:
+            raise KnowngoodError(f"{registry.repository} has no image of {cell} as it is locked here")
+        tag, digest = list(tags.items())[-1]
+        return _check_image(registry, digest, tag, [], str(cell), keys)
+    digest = record.manifest.digest
+    if tags and digest not in tags.values():
+        others = ", ".join(f"{tag} is {other}" for tag, other in tags.items())
+        raise KnowngoodError(
+            f"{cell}: its record in this checkout is of {digest}, and in {registry.repository} the tag {others}; "
+            "nothing was pulled"
+        )
+    return _check_image(registry, digest, None, [record], str(cell), keys)
+
+
+def check_referenced_image(
+    project: Project, registry: Registry, reference: ImageReference, keys: Sequence[VerificationKey]
+) -> CheckedImage:
+    """Return the image under a tag or a digest, compared with the records of the cells that it is said to be.
+
+    Raises `KnowngoodError` when there is none, when it is not the recorded one, or a wanted signature is missing.
+    """
+    manifest = registry.manifest(reference.name)
+    if manifest is None:
+        raise KnowngoodError(f"there is no {reference}")
+    label = _labels(registry, manifest).get(LABEL_PREFIX + "cell", "")
+    records = publication_check.load_claimed_records(project, reference.name, label)
+    tag = None if DIGEST.fullmatch(reference.name) else reference.name
+    cell = label if label in {str(cell) for cell in project.matrix.cells} else None
+    return _check_image(registry, manifest.descriptor.digest, tag, records, cell, keys)
+
+
+def pull_checked_image(image: CheckedImage, engine: Engine) -> bool:
+    """Get an image into the engine by its digest, name it as a build would, and return whether it was not there.
+
+    Raises `KnowngoodError` when the engine cannot pull it, or has another image then.
+    """
+    ids = (image.digest, image.content)
+    if image.name and image_store.find_image_id(engine, image.name) in ids:
+        return False
+    actual = image_store.pull_image(engine, image.repository, image.digest, image.name)
+    if actual not in ids:
+        raise KnowngoodError(f"the engine pulled {image.digest} and has {actual}: its store is damaged")
+    return True
+
+
+def _published_tags(project: Project, registry: Registry, cell: Cell) -> dict[str, str]:
+    """Return tag -> digest of the images that are published for the lock of a cell, the first revision first."""
+    tags = {}
+    for revision in itertools.count(1):
+        tag = image_release.lock_tag(project, cell, revision)
+        digest = registry.digest(tag) if tag else None
+        if tag is None or digest is None:
+            break
+        tags[tag] = digest
+    return tags
+
+
+def _check_image(  # noqa: PLR0913, PLR0917
+    registry: Registry,
+    digest: str,
+    tag: str | None,
+    records: Sequence[ImageRecord],
+    cell: str | None,
+    keys: Sequence[VerificationKey],
+) -> CheckedImage:
+    manifest = registry.manifest(digest)
+    if manifest is None:
+        raise KnowngoodError(f"{registry.repository} does not have {digest}")
+    if differences := [text for record in records if (text := publication_check.compare_with_record(manifest, record))]:
+        raise KnowngoodError(f"{'; '.join(differences)}; nothing was pulled")
+    label = _labels(registry, manifest).get(LABEL_PREFIX + "cell")
+    if cell and label != cell:
+        raise KnowngoodError(
+            f"{registry.repository}@{digest} is labelled as {label}, not as {cell}; nothing was pulled"
+        )
+    signature = signatures.judge_image_signature(registry, digest, tag, keys)
+    if signature.problems:
+        raise KnowngoodError(f"{'; '.join(signature.problems)}; nothing was pulled")
+    return CheckedImage(
+        repository=str(registry.repository),
+        digest=digest,
+        content=manifest.blobs()[0].digest,
+        cell=cell,
+        recorded=bool(records),
+        signature=signature,
+    )
+
+
+def _labels(registry: Registry, manifest: RegistryManifest) -> dict[str, str]:
+    return publication.config_labels(registry.read(manifest.blobs()[0]))
