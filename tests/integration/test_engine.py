@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from knowngood.core.errors import KnowngoodError
-from knowngood.engine import container_engine, daemon, embedded_engine, unpacked_engine
+from knowngood.engine import container_engine, daemon, embedded_engine, engine_traces, unpacked_engine
 
 pytestmark = [
     pytest.mark.integration,
@@ -27,7 +27,7 @@ TAG = "knowngood-test:engine"
 def traces(at: unpacked_engine.EnginePaths) -> set[str]:
     """What this engine might leave on a machine, where others may be running."""
     cgroups = Path("/sys/fs/cgroup")
-    shared = set(embedded_engine.SHARED) - embedded_engine._borrowed_by_others(at)
+    shared = set(engine_traces.PRIVATE_FOLDERS) - engine_traces._borrowed_by_others(at)
     return {
         *(line for line in Path("/proc/mounts").read_text().splitlines() if str(at.home.parent) in line),
         *(path.name for path in Path("/sys/class/net").iterdir()),

@@ -6,7 +6,7 @@ import argparse
 
 from knowngood.cli.main import Answer
 from knowngood.cli.progress import report_progress
-from knowngood.core.errors import MissingError
+from knowngood.core.errors import MissingError, UsageError
 from knowngood.engine import container_engine, embedded_engine
 from knowngood.engine.container_engine import Engine
 
@@ -19,11 +19,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="up: use the engine that answers, else start the embedded one; down: remove the embedded one and all it "
         'stored; env: shell lines, for eval "$(knowngood engine env)"',
     )
+    parser.add_argument("--force", action="store_true", help="down: stop it even while a build or a container uses it")
 
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Start, remove or describe the engine that builds use."""
+    if arguments.force and arguments.action != "down":
+        raise UsageError(f"engine {arguments.action} --force: only `down` has --force")
     if arguments.action == "down":
+        if not arguments.force:
+            embedded_engine.check_engine_idle()
         with report_progress("engine") as notify:
             embedded_engine.remove_embedded_engine(notify)
         return Answer(0, {"embedded": None}, "the embedded engine and all that it stored are removed")

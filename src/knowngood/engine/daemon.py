@@ -2,7 +2,8 @@
 
 `unshare` gives it a PID and a mount namespace, and `tini` is the init process of that namespace. When one of the three
 ends (a graceful stop, `kill -9`, the out-of-memory killer), the kernel ends every process and every mount below it. So
-no shim, no container and no overlay mount outlives the daemon.
+no shim, no container and no overlay mount outlives the daemon. Folders that its programs use wherever their state is
+configured to be are private to the namespace too: what they write there is gone with it.
 """
 
 from __future__ import annotations
@@ -85,8 +86,19 @@ def load_process(record: Path) -> DaemonProcess | None:
     return process if process.alive() else None
 
 
-def start_daemon(argv: Sequence[str], *, init: Path, env: Mapping[str, str], log: Path, record: Path) -> DaemonProcess:
-    """Start a daemon, detached from this session and terminal, and record it in the file `record`."""
+# Its arguments are folders, `--` and a command: it mounts a private folder over each, and becomes the command.
+_COVER_FOLDERS = (
+    'while [ "$1" != -- ]; do mount -t tmpfs -o mode=711 knowngood "$1" || exit; shift; done; shift; exec "$@"'
+)
+
+
+def start_daemon(  # noqa: PLR0913
+    argv: Sequence[str], *, init: Path, env: Mapping[str, str], log: Path, record: Path, private: Sequence[str] = ()
+) -> DaemonProcess:
+    """Start a daemon, detached from this session and terminal, and record it in the file `record`.
+
+    `private` are existing folders in whose place the daemon gets an empty one in memory, which ends with it.
+    """
     unshare = [
         "unshare",
         "--mount",
@@ -99,7 +111,7 @@ def start_daemon(argv: Sequence[str], *, init: Path, env: Mapping[str, str], log
     ]
     with log.open("ab") as output:
         child = subprocess.Popen(
-            [*unshare, "--", str(init), "--", *argv],
+            [*unshare, "--", "sh", "-c", _COVER_FOLDERS, "sh", *private, "--", str(init), "--", *argv],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

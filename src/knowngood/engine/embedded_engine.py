@@ -15,7 +15,6 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from knowngood.base import debian_host
 from knowngood.core import local_files
 from knowngood.core.errors import KnowngoodError, MissingError
 from knowngood.core.notify import Notify
-from knowngood.engine import daemon
+from knowngood.engine import daemon, engine_traces
 from knowngood.engine.unpacked_engine import (
     EnginePaths,
     configure_docker_client,
@@ -37,8 +36,6 @@ PASSED_ON = ("http_proxy", "https_proxy", "no_proxy", "ssl_cert_file", "ssl_cert
 START_SECONDS = 60.0
 STOP_SECONDS = 20.0
 ANSWER_SECONDS = 10.0
-# Folders that the programs create wherever their state is configured to be; inner ones first.
-SHARED = ("/run/docker/plugins", "/run/docker", "/run/containerd/s", "/run/containerd", "/run/runc")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,22 +127,37 @@ def start_embedded_engine(notify: Notify) -> None:
     with local_files.lock_folder(local_files.cache_folder()):
         if daemon.load_process(paths.record) and read_engine_version(paths):
             return
-        _remove_traces(paths)
-        borrowed = _missing_shared_folders(paths)
+        engine_traces.remove_engine_traces(paths, patience=STOP_SECONDS)
+        _remove_crash_traces(notify)
+        borrowed = engine_traces.missing_private_folders(paths)
         unpack_engine(paths, notify)
         _start_daemon(paths, borrowed, notify)
 
 
+def check_engine_idle() -> None:
+    """Raise `KnowngoodError` if a build or a container uses the embedded engine now."""
+    if use := engine_traces.describe_engine_use(engine_paths()):
+        raise KnowngoodError(
+            f"the embedded engine is in use ({use}): wait until that has ended, or stop it with "
+            "`knowngood engine down --force`"
+        )
+
+
 def remove_embedded_engine(notify: Notify) -> None:
-    """Stop the embedded engine and remove everything that it made, images and build caches included."""
+    """Stop the embedded engine and remove everything that it made, images and build caches included.
+
+    What other embedded engines have left that were killed is removed too.
+    """
     paths = engine_paths()
+    if os.geteuid() == 0:
+        _remove_crash_traces(notify)
     if not paths.home.exists() and not paths.run.exists():
         notify("there is no embedded engine")
         return
     if os.geteuid() != 0:
         raise MissingError("stopping the embedded engine needs root")
     with local_files.lock_folder(local_files.cache_folder()):
-        _remove_traces(paths)
+        engine_traces.remove_engine_traces(paths, patience=STOP_SECONDS)
         if paths.home.exists():
             shutil.rmtree(paths.home)
     with contextlib.suppress(OSError):
@@ -158,6 +170,8 @@ def _start_daemon(paths: EnginePaths, borrowed: list[str], notify: Notify) -> No
     configure_docker_client(paths)
     paths.run.mkdir(mode=0o711)
     paths.borrowed.write_text(json.dumps(borrowed))
+    for folder in engine_traces.PRIVATE_FOLDERS:
+        Path(folder).mkdir(exist_ok=True)
     config = paths.home / "daemon.json"
     config.write_text(json.dumps(daemon_configuration(paths), indent=2))
     paths.log.unlink(missing_ok=True)
@@ -171,50 +185,17 @@ def _start_daemon(paths: EnginePaths, borrowed: list[str], notify: Notify) -> No
         },
         log=paths.log,
         record=paths.record,
+        private=engine_traces.PRIVATE_FOLDERS,
     )
     while not (version := read_engine_version(paths)):
         if not process.alive() or time.monotonic() - start > START_SECONDS:
             tail = "\n".join(paths.log.read_text(errors="replace").splitlines()[-15:])
-            _remove_traces(paths)
+            engine_traces.remove_engine_traces(paths, patience=STOP_SECONDS)
             raise KnowngoodError(f"the embedded engine did not start; the end of its log:\n{tail}")
         time.sleep(0.05)
     notify(f"embedded engine {version} is running after {time.monotonic() - start:.1f} s")
 
 
-def _missing_shared_folders(paths: EnginePaths) -> list[str]:
-    """Return the shared folders that only embedded engines use; the last of those engines removes them."""
-    others = _borrowed_by_others(paths)
-    return [path for path in SHARED if path in others or not Path(path).exists()]
-
-
-def _borrowed_by_others(paths: EnginePaths) -> set[str]:
-    records = set(Path("/run").glob(f"knowngood-*/{paths.borrowed.name}")) - {paths.borrowed}
-    return {path for record in records for path in _read_list(record)}
-
-
-def _read_list(record: Path) -> list[str]:
-    with contextlib.suppress(OSError, ValueError):
-        return [str(path) for path in json.loads(record.read_text())]
-    return []
-
-
-def _remove_traces(paths: EnginePaths) -> None:
-    """End the engine's processes, and remove everything of it outside its home folder."""
-    if process := daemon.load_process(paths.record):
-        daemon.stop_daemon(process, patience=STOP_SECONDS)
-    for folder in _cgroups(paths.run.name):
-        with contextlib.suppress(OSError):
-            folder.rmdir()
-    needed = _borrowed_by_others(paths)
-    for path in _read_list(paths.borrowed):
-        if path not in needed:
-            with contextlib.suppress(OSError):
-                Path(path).rmdir()  # only if it is empty
-    shutil.rmtree(paths.run, ignore_errors=True)
-
-
-def _cgroups(name: str) -> Iterator[Path]:
-    """Yield the engine's cgroups, inner ones first: in one tree for each controller (v1), or in one tree (v2)."""
-    for top in [*Path("/sys/fs/cgroup").glob(name), *Path("/sys/fs/cgroup").glob(f"*/{name}")]:
-        for folder, _, _ in os.walk(top, topdown=False):
-            yield Path(folder)
+def _remove_crash_traces(notify: Notify) -> None:
+    if gone := engine_traces.remove_crash_traces():
+        notify(f"removed what engines that were killed had left: {len(gone)} files and folders, such as {gone[0]}")

@@ -124,7 +124,7 @@ def run_buildx(  # noqa: PLR0913
     tail: deque[str] = deque(maxlen=60)
     started: set[str] = set()
     with (
-        log.open("w") as output,
+        log.open("w", buffering=1) as output,  # by lines: it tells how far a run came that was killed
         subprocess.Popen(
             argv,
             env=env,
