@@ -7,7 +7,7 @@ milliseconds. A fact that is missing is unknown, never an error. Only `read_fact
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,8 +51,23 @@ class Factbook:
         if (package, name) == ("triton", "ptxas_on_blackwell"):
             # triton 3.4 and 3.5 have one assembler for all; the others a second one for Blackwell.
             return entry["facts"].get("ptxas_blackwell") or entry["facts"].get("ptxas")
+        if name == "pythons" and "-abi3-" in str(entry.get("artefact")):
+            return self._pythons_from(entry["facts"].get(name))
         name, colon, key = name.partition(":")
         return self._entry_of_table(package, version, name, key) if colon else entry["facts"].get(name)
+
+    def _pythons_from(self, pythons: Sequence[str] | None) -> list[str] | None:
+        """The Pythons of a wheel of the stable ABI: the one that it names and all newer ones that facts name."""
+        if not pythons:
+            return None
+        known = {
+            text
+            for table in self.tables.values()
+            for entry in table.values()
+            for text in entry.get("facts", {}).get("pythons") or ()
+        }
+        first = min(map(Version, pythons))
+        return [text for text in sorted(known | set(pythons), key=Version) if Version(text) >= first]
 
     def _entry_of_table(self, package: str, version: str, name: str, key: str) -> Any:
         """What the fact `name` says of `key`; `requires` is normalized, and `extra` looks in all extras."""

@@ -328,9 +328,7 @@ def _place_extras(placement: QueryPlacement, package: PackageSpec) -> None:
         if domain is not None and place is not None and place < len(domain.values):
             requires = universe.space.book.extra_requires(package.name, domain.text(place), extra)
         if requires is None:
-            wanted = placement.uncovered[f"{package.name}[{extra}]"] = package.version or package.specifier
-            if _has_extra(placement, package, extra):
-                placement.declared[f"{package.name}[{extra}]"] = wanted
+            _place_declared_extra(placement, package, extra)
             continue
         text = f"{package.name}[{extra}]{package.specifier}"
         for name in requires.keys() & set(universe.packages):
@@ -338,13 +336,23 @@ def _place_extras(placement: QueryPlacement, package: PackageSpec) -> None:
             placement.implied_demands.append(Demand(text=text, variable=name, mask=mask))
 
 
-def _has_extra(placement: QueryPlacement, package: PackageSpec, extra: str) -> bool:
-    """Whether some release that the query means is known to have an extra."""
-    releases = placement.universe.metadata.find_package(package.name)
-    places = iterate_bits(releases.wanted(package) & releases.domain.some) if releases else ()
-    return releases is not None and any(
-        extra in map(canonical_name, releases.releases[place].extras) for place in places
-    )
+def _place_declared_extra(placement: QueryPlacement, package: PackageSpec, extra: str) -> None:
+    """Note an extra of which only the metadata says what it adds, or that installers ignore it."""
+    name, wanted = f"{package.name}[{extra}]", package.version or package.specifier
+    placement.uncovered[name] = wanted
+    known = placement.universe.metadata.find_package(package.name)
+    places = iterate_bits(known.wanted(package) & known.domain.some) if known else ()
+    releases = [known.releases[place] for place in places] if known else []
+    if not releases or all(release.source == "none" for release in releases):
+        return
+    placement.declared[name] = wanted
+    extras = {canonical_name(text) for release in releases for text in release.extras}
+    if extra not in extras:
+        near = find_nearest_name(extra, extras)
+        hint = f" (did you mean {near}?)" if near else ""
+        because = f"{package.text} has no extra {extra}{hint}; installers ignore it with a warning"
+        finding = fact_finding(f"no-extra:{name}", "warning", {package.name: wanted}, because, ["facts/metadata/"])
+        placement.findings.append(finding)
 
 
 def _apply_wheel_rules(placement: QueryPlacement, package: PackageSpec, constants: Mapping[str, str]) -> None:

@@ -603,7 +603,7 @@ def test_a_package_that_is_named_twice(requirements: list[str], verdict: str, be
         (["transformer-engine[pytorch]==2.20.2", "transformer-engine-torch==2.9.0"], "broken", None),
         (["transformers[vision]==4.57.6", "torch==2.6.0"], "compatible", None),
         (["transformers[torch]>=4.57", "torch==2.6.0"], "compatible", None),
-        (["transformers[no-such-extra]>=4.57", "torch==2.6.0"], "unknown", None),
+        (["transformers[no-such-extra]>=4.57", "torch==2.6.0"], "compatible", None),
     ],
 )
 def test_the_extras_of_a_package_count(requirements: list[str], verdict: str, broken_by: str | None):
@@ -618,8 +618,9 @@ def test_a_suggestion_fulfils_what_an_extra_requires():
     assert Version(changes["torch"]) >= Version("2.2")
 
 
-def test_an_extra_that_facts_do_not_know_is_named():
-    assert ask("transformers[visions]==4.57.6").uncovered == {"transformers[visions]": "4.57.6"}
+def test_an_extra_that_does_not_exist_is_named():
+    [warning] = [finding for finding in ask("transformers[visions]==4.57.6").findings if finding.id[:9] == "no-extra:"]
+    assert "has no extra visions (did you mean vision?)" in warning.because
 
 
 def test_a_driver_branch_means_any_of_its_releases():

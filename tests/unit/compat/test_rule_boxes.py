@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
 
+from knowngood.compat import knowledge
 from knowngood.compat import rule as rules
 from knowngood.compat.factbook import Factbook
 from knowngood.compat.rule_boxes import ValueSpace, compile_rules
@@ -193,3 +194,9 @@ def test_missing_facts_make_answers_unknown_not_wrong():
         )
         verdict = check_query(less, query, PublishedCells()).verdict
         assert verdict == ("unknown" if package in ("torch", "flash-attn", "drivers") else "compatible"), package
+
+
+def test_a_wheel_of_the_stable_abi_is_for_newer_pythons_too():
+    book = knowledge.load_knowledge().universe.space.book
+    assert book.fact("xformers", "0.0.35", "pythons") is None
+    assert {"3.9", "3.10", "3.13"} <= set(book.fact("xformers", "0.0.34", "pythons"))
