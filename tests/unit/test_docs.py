@@ -82,3 +82,33 @@ def test_source_files_that_texts_name_are_there():
     named = {(path, name) for path in texts for name in SOURCE.findall(path.read_text())}
     assert len(named) > 20, "the pattern finds them"
     assert not [f"{path.relative_to(ROOT)}: {name}" for path, name in named if not (ROOT / name).exists()]
+
+
+FAULTS = (ROOT / "docs/faults.md").read_text()
+FAULT_ROWS = [
+    [column.strip() for column in line.strip("|").split(" | ")]
+    for line in FAULTS.splitlines()
+    if line.startswith("| ") and not line.startswith("| fault ")
+]
+
+
+@pytest.mark.parametrize("row", FAULT_ROWS, ids=lambda row: row[0][:60])
+def test_each_fault_names_tests_that_exist(row):
+    _, _, lost, code, tests = row
+    assert lost
+    assert code in ("0", "1", "2", "3", "4", "killed")
+    names = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", tests)
+    assert names
+    for path, name in names:
+        tree = ast.parse((ROOT / path).read_text())
+        assert name in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}, (
+            f"{path} lacks {name}"
+        )
+
+
+def test_the_numbers_of_faults_are_those_of_the_table():
+    kept = sum(lost == "nothing" for _, _, lost, _, _ in FAULT_ROWS)
+    ended = sum(code not in ("0", "killed") for _, _, _, code, _ in FAULT_ROWS)
+    text = " ".join(FAULTS.split())
+    assert f"Faults made: {len(FAULT_ROWS)}. Nothing that was finished is lost in {kept} of them;" in text
+    assert f"{ended} of them end a command," in text
