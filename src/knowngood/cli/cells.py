@@ -38,6 +38,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     A maintained cell that the rules forbid makes the exit code 1, and so does an evidence file that cannot be trusted.
     """
     from knowngood.compat import knowledge, waivers
+    from knowngood.evidence.sealed_files import describe_unsigned_run
 
     if arguments.map:
         shared_arguments.refuse_options(arguments, ("select", "catalog"), "does nothing with --map, which shows all")
@@ -59,6 +60,7 @@ def run(arguments: argparse.Namespace) -> Answer:
             "settings": {setting: state.document() for setting, state in answer.settings.items()},
             "errors": [finding.document() for finding in answer.errors],
             "retired": retired.document() if (retired := matrix.retired.get(name)) else None,
+            "unsigned": list(known.published.standing(name).unsigned),
         }
         for name, answer in answers.items()
     ]
@@ -68,7 +70,9 @@ def run(arguments: argparse.Namespace) -> Answer:
         f"matrix.yaml waives {finding} for cells that do not have that finding"
         for finding in waivers.needless_waivers(index.space, index.boxes, known.universe.waivers)
     ]
-    return _answer(cells, [*left_out, *needless], trusted=not left_out)
+    unsigned = [describe_unsigned_run(file) for name in answers for file in known.published.standing(name).unsigned]
+    notes = [*left_out, *unsigned, *known.seal_notes, *needless]
+    return _answer(cells, notes, trusted=not left_out)
 
 
 def _show_map() -> Answer:

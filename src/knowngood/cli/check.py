@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> Answer:
         raise UsageError("nothing to check; name packages, as in torch==2.6.0, or give -r FILE, --here or --batch FILE")
     known = knowledge.load_knowledge()
     result = _answer_query(known, request)
-    result = replace(result, notes=(*request.notes, *result.notes))
+    result = replace(result, notes=(*request.notes, *result.notes, *known.seal_notes))
     answer = Answer(result.verdict.exit_code, result.document(), _text(result, request, show_all=arguments.all))
     return next_commands.end_check_answer(answer, known, request, result)
 

@@ -42,6 +42,7 @@ COMMANDS = {
     "publish": "push proven images to a registry; existing tags are never overwritten",
     "pull": "get published images into the engine by digest, after checking record and signature",
     "keys": "make a pair of keys to sign with, or show those that matrix.yaml names",
+    "seal": "sign one list of the hashes of facts, rules, incidents and runs, at a release",
     "audit": "known vulnerabilities of the packages that cells lock, from OSV and Debian's tracker",
     "sbom": "a cell's bill of materials (CycloneDX), from its committed lock",
     "export": "a cell's lock as requirements, pylock, apptainer, devcontainer or conda",

@@ -50,9 +50,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="publish the Nth image of the same lock (its tag ends in -rN)",
     )
-    parser.add_argument(
-        "--key", metavar="FILE", help="sign with this private key (default: the file that KNOWNGOOD_SIGNING_KEY names)"
-    )
+    shared_arguments.add_signing_key(parser)
     parser.add_argument("--no-aliases", action="store_true", help="do not move the tags of aliases")
     parser.add_argument("--dry-run", action="store_true", help="print what would be published, and do nothing")
 

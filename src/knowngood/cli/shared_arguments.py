@@ -83,6 +83,13 @@ def add_insecure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--insecure", action="store_true", help="use plain HTTP; only for a registry on this machine")
 
 
+def add_signing_key(parser: argparse.ArgumentParser) -> None:
+    """Add `--key`, the file of the private key."""
+    parser.add_argument(
+        "--key", metavar="FILE", help="sign with this private key (default: the file that KNOWNGOOD_SIGNING_KEY names)"
+    )
+
+
 def repository_name(named: str | None, matrix: Matrix, option: str) -> str:
     """Return the repository that is `named`, else that of `KNOWNGOOD_REPOSITORY`, else that of matrix.yaml.
 

@@ -27,6 +27,7 @@ from knowngood.project import checkout
 
 if TYPE_CHECKING:
     from knowngood.core.matrix import Matrix
+    from knowngood.project.release_seal import ReleaseSeal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +47,11 @@ class CompatKnowledge:
                     self._torch_builds[key] = self._with_torch_build(*key)
                 return self._torch_builds[key]
         return self.universe
+
+    @property
+    def seal_notes(self) -> tuple[str, ...]:
+        """Which facts, rules and incidents are unsigned; nothing where the project names no key."""
+        return self.published.seal.knowledge_notes if self.published.seal else ()
 
     def answer(self, cell: Cell, glibc: str | None = None) -> CellAnswer:
         """Return what is known of a cell of matrix.yaml; `glibc` is that of its base."""
@@ -112,9 +118,21 @@ def load_knowledge(root: Path | None = None, notify: Notify = ignore_notes) -> C
             aliases=matrix.get("aliases") or {},
             folder=project.evidence,
             notify=notify,
+            seal=_load_seal(project.root, matrix),
             locked=frozenset(path.parent.name for path in locks.glob("*/cell.json")),
         ),
     )
+
+
+def _load_seal(root: Path, matrix: dict[str, Any]) -> ReleaseSeal | None:
+    """Return the seal of a project, `None` where matrix.yaml names no key."""
+    section = matrix.get("publish")
+    names = section.get("key") if isinstance(section, dict) else None
+    if not names:
+        return None
+    from knowngood.project.release_seal import load_release_seal
+
+    return load_release_seal(root, [str(name) for name in names] if isinstance(names, list) else [str(names)])
 
 
 def _read_matrix_data(path: Path) -> dict[str, Any]:

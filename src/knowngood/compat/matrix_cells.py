@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from knowngood.compat.factbook import Factbook
 from knowngood.compat.findings import AXES
@@ -25,6 +25,9 @@ from knowngood.core.selection import CellFilter
 from knowngood.evidence import run_evidence
 from knowngood.evidence.cell_standing import CellStanding
 
+if TYPE_CHECKING:
+    from knowngood.project.release_seal import ReleaseSeal
+
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedCells:
@@ -37,6 +40,8 @@ class PublishedCells:
     aliases: Mapping[str, str] = field(default_factory=dict)
     folder: Path | None = None
     """The folder of the evidence; `None` when there is none."""
+    seal: ReleaseSeal | None = None
+    """The seal that must cover a run for it to count; `None` where the project names no key."""
     locked: frozenset[str] = frozenset()
     """The ids of the cells that have a lock."""
     notify: Notify = ignore_notes
@@ -53,7 +58,10 @@ class PublishedCells:
             return {}
         from knowngood.evidence import run_index  # it imports SQLite, and a query that names no cell needs neither
 
-        return run_index.query_index(self.folder, run_index.RunIndex.standings, self.notify)
+        seal = self.seal
+        if seal is None:
+            return run_index.query_index(self.folder, run_index.RunIndex.standings, self.notify)
+        return run_index.query_index(self.folder, lambda it: it.covered_standings(seal.covers_run), self.notify)
 
     @cached_property
     def proven(self) -> frozenset[str]:
@@ -67,7 +75,8 @@ class PublishedCells:
         if cell not in self.proven or self.folder is None:
             return []
         if cell not in self._runs:
-            self._runs[cell] = run_evidence.valid_runs(run_evidence.load_cell_evidence(self.folder, cell)[0])
+            runs, _ = run_evidence.load_cell_evidence(self.folder, cell, self.seal.covers_run if self.seal else None)
+            self._runs[cell] = run_evidence.valid_runs(runs)
         return self._runs[cell]
 
     def standing(self, cell: str) -> CellStanding:

@@ -25,6 +25,8 @@ class CellStanding:
     """What that run observed of each attention setting."""
     figures: Mapping[str, StepFigures] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
+    unsigned: tuple[str, ...] = ()
+    """The files of good runs that do not count, because the seal of the project does not cover them."""
 
     @property
     def best(self) -> str | None:

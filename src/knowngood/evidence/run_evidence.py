@@ -184,15 +184,23 @@ def load_evidence(path: Path, parse: Callable[[bytes], Any] = json.loads) -> Evi
     return f"{path}: {defect}" if defect else evidence
 
 
-def load_cell_evidence(folder: Path, cell: str) -> tuple[list[Evidence], list[str]]:
-    """Return the runs of a cell, oldest first, and for each file that cannot be used the reason."""
+def load_cell_evidence(
+    folder: Path, cell: str, covers: Callable[[str], bool] | None = None
+) -> tuple[list[Evidence], list[str]]:
+    """Return the runs of a cell, oldest first, and for each file that cannot be used the reason.
+
+    A good run whose file `covers` is false for is left out; a red one counts in any case.
+    """
     runs, left_out = [], []
     for path in sorted((folder / cell).glob("*.json")):
         evidence = load_evidence(path)
-        if isinstance(evidence, Evidence):
-            runs.append(evidence)
-        else:
+        file = f"{cell}/{path.name}"
+        if not isinstance(evidence, Evidence):
             left_out.append(evidence)
+        elif covers and evidence.ok and not covers(file):
+            left_out.append(sealed_files.describe_unsigned_run(file))
+        else:
+            runs.append(evidence)
     return runs, left_out
 
 

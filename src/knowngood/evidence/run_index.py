@@ -16,7 +16,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import TypeVar
@@ -157,6 +157,24 @@ class RunIndex:
         """Return what the runs of each cell prove, for every cell that has runs."""
         rows = self._database.execute("SELECT name, standing FROM cells ORDER BY name")
         return {os.fsdecode(name): parse_standing(text) for name, text in rows}
+
+    def covered_standings(self, covers: Callable[[str], bool]) -> dict[str, CellStanding]:
+        """Return what `standings` does, from the runs whose file is covered; a red run counts in any case."""
+        standings = self.standings()
+        for cell, standing in standings.items():
+            runs = self.runs(cell)
+            unsigned = tuple(run.file for run in runs if run.ok and not covers(run.file))
+            if unsigned:
+                standings[cell] = replace(
+                    standing_from_runs(
+                        [run for run in runs if run.file not in unsigned],
+                        standing.left_out,
+                        standing,
+                        lambda file: load_run_details(self.folder / file),
+                    ),
+                    unsigned=unsigned,
+                )
+        return standings
 
     def runs(self, cell: str, newest: int = -1) -> list[RecordedRun]:
         """Return the runs of a cell, or only the `newest` of them by the time in their names; oldest first."""

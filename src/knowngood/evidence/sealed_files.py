@@ -36,15 +36,25 @@ def sealed_name(stem: str, data: bytes) -> str:
 
 def find_defect(path: Path, data: bytes) -> str | None:
     """Return why `data` cannot be what was stored at `path`, or `None` when it is unchanged."""
-    in_name = _SEALED.fullmatch(path.stem)
-    expected = in_name[1] if in_name else _ledger_digest(path)
+    expected = stated_digest(path)
     if expected is None:
         return f"cannot verify this file: neither its name nor {LEDGER} holds its digest"
     actual = _sha256(data)
     if actual.startswith(expected):
         return None
-    place = "its name" if in_name else LEDGER
+    place = "its name" if _SEALED.fullmatch(path.stem) else LEDGER
     return f"forged or damaged: its SHA-256 is {actual[:DIGITS]}, but {place} says {expected[:DIGITS]}"
+
+
+def stated_digest(path: Path) -> str | None:
+    """Return the digest (its first 32 digits or all) that the name of a file or the ledger states, else `None`."""
+    in_name = _SEALED.fullmatch(path.stem)
+    return in_name[1] if in_name else _ledger_digest(path)
+
+
+def describe_unsigned_run(file: str) -> str:
+    """Return the sentence on a run that the seal of the project does not cover; `file` is its path in `evidence/`."""
+    return f"{file}: unsigned: seal.json does not cover this run, so it proves nothing until `knowngood seal`"
 
 
 def read_ledger(root: Path) -> dict[str, str]:

@@ -14,6 +14,7 @@ from knowngood.core.errors import UnknownError, UsageError
 if TYPE_CHECKING:
     from knowngood.core.matrix import Matrix, MatrixFacts
     from knowngood.lock.lock_tree import LockTree
+    from knowngood.project.release_seal import ReleaseSeal
 
 MATRIX_FILE = "matrix.yaml"
 
@@ -37,6 +38,13 @@ class Project:
         from knowngood.lock.lock_tree import LockTree
 
         return LockTree(self.root)
+
+    @cached_property
+    def seal(self) -> ReleaseSeal | None:
+        """The seal of the last release; `None` where matrix.yaml names no key to verify it with."""
+        from knowngood.project.release_seal import load_release_seal
+
+        return load_release_seal(self.root, self.matrix.publish.keys)
 
     @property
     def evidence(self) -> Path:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from knowngood.compat.knowledge import CompatKnowledge
     from knowngood.core.cell import Cell
     from knowngood.project.checkout import Project
+    from knowngood.project.release_seal import ReleaseSeal
 
 
 LISTED_RUNS = 20
@@ -30,11 +31,17 @@ CellStandings = Mapping[str, tuple[CellStanding, Sequence[RecordedRun]]]
 """Cell to its standing and its newest runs."""
 
 
-def read_cell_standings(folder: Path) -> CellStandings:
-    """Read the standing and the newest runs of every cell from a folder of evidence."""
-    return run_index.query_index(
-        folder, lambda it: {name: (standing, it.runs(name, LISTED_RUNS)) for name, standing in it.standings().items()}
-    )
+def read_cell_standings(folder: Path, seal: ReleaseSeal | None = None) -> CellStandings:
+    """Read the standing and the newest runs of every cell from a folder of evidence.
+
+    With a seal, a run that it does not cover raises no tier.
+    """
+
+    def standings_and_runs(index: run_index.RunIndex) -> CellStandings:
+        standings = index.covered_standings(seal.covers_run) if seal else index.standings()
+        return {name: (standing, index.runs(name, LISTED_RUNS)) for name, standing in standings.items()}
+
+    return run_index.query_index(folder, standings_and_runs)
 
 
 def collect_catalog(  # noqa: PLR0913, PLR0917
@@ -88,14 +95,14 @@ def collect_catalog_cells(  # noqa: PLR0913, PLR0917
     """Return the cells of the matrix, then those that only evidence knows; and what was left out, with the reasons."""
     matrix = here.matrix
     wanted = {str(cell): cell for cell in matrix.cells}
-    standings = read_cell_standings(folder) if standings is None else standings
+    standings = read_cell_standings(folder, here.seal) if standings is None else standings
     strays, left_out = _cells_outside_matrix(standings, wanted)
     left_out += _changed_reproduction_runs(folder)
     locked, predictions = here.tree.locked(), _predictions(here)
     catalog_cells = []
     for name, cell in (wanted | strays).items():
         standing, runs = standings.get(name, (CellStanding(), []))
-        left_out += standing.left_out
+        left_out += [*standing.left_out, *map(sealed_files.describe_unsigned_run, standing.unsigned)]
         lock = here.tree.load(cell) if name in wanted and name in locked else None
         tag = immutable_tag(name, lock.digest) if lock else None
         glibc = matrix.bases[matrix.entry(cell).base].glibc if name in wanted else None

@@ -50,7 +50,7 @@ def build_site(
     `repository` is where the images are published (`None`: they are local), `runs_at` the URL of the evidence.
     """
     known = _read_knowledge()
-    standings = catalog_collection.read_cell_standings(evidence)
+    standings = catalog_collection.read_cell_standings(evidence, here.seal)
     templates = (
         here.templates / "site" if (here.templates / "site").is_dir() else local_files.data_folder() / "templates/site"
     )

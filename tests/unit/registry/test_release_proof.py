@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from samples import FA0, MATRIX, parsed, with_
 
 from knowngood.cli import main
 from knowngood.core.cell import parse_cell
-from knowngood.core.errors import InputError, KnowngoodError
+from knowngood.core.errors import InputError, KnowngoodError, MissingError
 from knowngood.core.publish_policy import PublishPolicy
 from knowngood.evidence import run_evidence
 from knowngood.evidence.run_evidence import Evidence, RunPlace, Tier
-from knowngood.registry import attachments, image_release, publication, publication_check
+from knowngood.project import release_seal, signing_keys
+from knowngood.registry import attachments, image_release, publication, publication_check, signatures
 from knowngood.registry.manifests import MANIFEST_MEDIA_TYPE, Descriptor, RegistryManifest
 from knowngood.registry.release_proof import ReleaseProof, read_release_proof
 
@@ -232,3 +234,97 @@ def test_without_the_section_every_good_run_is_enough():
     policy = parsed(f"publish: {{tier: trains-on-cpu, gpus: {{sm_100: trains-on-gpu}}}}\n{MATRIX}").publish
     assert policy.least_tier(CELL) == "trains-on-cpu"
     assert policy.gpus == {"sm_100": "trains-on-gpu"}
+
+
+@pytest.fixture
+def key(home, tmp_path, monkeypatch):
+    """A key that matrix.yaml names, with `publish: {key: a.pub}`."""
+    monkeypatch.delenv(signing_keys.SIGNING_KEY_VARIABLE, raising=False)
+    signing_keys.make_key_pair(tmp_path / "a.key", home.root / "a.pub", None)
+    return signing_keys.load_signing_key(tmp_path / "a.key")
+
+
+SECTION = "publish: {key: a.pub}\n"
+
+
+def publish_signed(home, capsys, key, *words: str):
+    release_seal.write_release_seal(home.root, key)
+    return publish(home, capsys, SECTION, "--key", key.name, *words)
+
+
+def signers(registry, key, tag=None):
+    return signatures.judge_image_signature(registry, DIGEST, tag, [key.verification_key])
+
+
+def test_an_image_that_is_published_unsigned_needs_the_engine_to_be_signed(home, registry, proof_of, key):
+    proof_of(run(10))
+    prepared = []
+
+    def prepare(_project):
+        prepared.append(True)
+        raise MissingError("there is no engine")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("knowngood.cli.publish._prepare_pipeline", prepare)
+        release_seal.write_release_seal(home.root, key)
+        (home.root / "matrix.yaml").write_text(with_(("floors:", f"{SECTION}floors:")))
+        assert main.main(["publish", FA0, "--to", "registry.example/team/images", "--key", key.name]) == 4
+    assert prepared
+    assert registry.puts == []
+
+
+def test_publish_signs_an_image_its_proof_and_its_aliases(home, capsys, registry, proof_of, key):
+    proof_of(run(10))
+    signatures.sign_name(registry, f"{registry.repository}:old", DIGEST, key)
+    code, row, aliases = publish_signed(home, capsys, key)
+    assert (code, row["signed"], list(aliases)) == (0, True, ["default"])
+    assert signers(registry, key, row["tag"]).problems == ()
+    assert signers(registry, key, "default").problems == ()
+    assert "is for the tag" in signers(registry, key, "another").problems[0]
+    documents = attachments.fetch_attachments(registry, DIGEST)
+    judgement = signatures.judge_signatures(registry, IMAGE.descriptor, None, documents, [key.verification_key])
+    assert {item.name for item in judgement.signed} == {"evidence-2026-11-21-555555555555.json", "tier.json"}
+    registry.puts.clear()
+    assert publish_signed(home, capsys, key)[0] == 0
+    assert registry.puts == [], "what is signed already is not signed again"
+
+
+def test_a_new_key_signs_what_the_old_one_signed(home, capsys, registry, proof_of, key):
+    proof_of(run(10))
+    signatures.sign_name(registry, f"{registry.repository}:old", DIGEST, key)
+    publish_signed(home, capsys, key)
+    file = Path(key.name).with_name("b.key")
+    signing_keys.make_key_pair(file, home.root / "b.pub", None)
+    new = signing_keys.load_signing_key(file)
+    release_seal.write_release_seal(home.root, new)
+    code, row, _ = publish(home, capsys, "publish: {key: [b.pub, a.pub]}\n", "--key", new.name)
+    assert (code, row["signed"]) == (0, True)
+    assert signers(registry, new, row["tag"]).problems == ()
+    assert signers(registry, new, "default").problems == ()
+
+
+@pytest.mark.usefixtures("key")
+def test_publish_without_the_named_key_does_nothing(home, capsys, registry, proof_of):
+    proof_of(run(10))
+    (home.root / "matrix.yaml").write_text(with_(("floors:", f"{SECTION}floors:")))
+    assert main.main(["publish", FA0, "--to", "registry.example/team/images"]) == 4
+    assert "matrix.yaml names the key a.pub" in capsys.readouterr().err
+    assert registry.puts == []
+
+
+def test_publish_refuses_a_run_that_the_seal_does_not_cover(home, capsys, registry, proof_of, key):
+    release_seal.write_release_seal(home.root, key)
+    proof_of(run(10))
+    signatures.sign_name(registry, f"{registry.repository}:old", DIGEST, key)
+    code, row, aliases = publish(home, capsys, SECTION, "--key", key.name)
+    assert (code, row["status"], aliases) == (1, "failed", {})
+    assert "unsigned: seal.json does not cover this run" in row["error"]
+
+
+def test_without_a_key_publish_says_unsigned(home, capsys, registry, proof_of):
+    proof_of(run(10))
+    code, row, _ = publish(home, capsys, "")
+    assert (code, row["signed"]) == (0, False)
+    assert main.main(["publish", FA0, "--to", "registry.example/team/images"]) == 0
+    assert " unsigned " in capsys.readouterr().out
+    assert not [name for name in registry.puts if name.endswith((".sig", ".att"))]
