@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import publishing
 import pytest
 import registry_server
 
@@ -14,6 +17,7 @@ from knowngood.images import build_command, build_inputs, image_build, pipeline
 from knowngood.lock import wheelhouse
 from knowngood.lock.lock_tree import CellLock
 from knowngood.project.checkout import Project
+from knowngood.registry.publication import ImageRelease
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = ("docker", "facts", "rules", "smoke_tests", "templates")
@@ -36,6 +40,36 @@ def project(tmp_path):
         shutil.copytree(ROOT / part, root / part, ignore=shutil.ignore_patterns("__pycache__", ".*"))
     shutil.copy(ROOT / "matrix.yaml", root)
     return Project(root)
+
+
+@pytest.fixture(scope="session")
+def scratch(engine, tmp_path_factory):
+    """An image of two layers, one of 24 MB that nothing compresses, as a release with all its documents."""
+    context = tmp_path_factory.mktemp("scratch")
+    (context / "large").write_bytes(os.urandom(24_000_000))
+    (context / "small").write_bytes(os.urandom(1000))
+    labels = {"io.knowngood.cell": "tiny", "io.knowngood.lock": "sha256:1"}
+    words = " ".join(f'{key}="{value}"' for key, value in labels.items())
+    (context / "Dockerfile").write_text(f"FROM scratch\nCOPY small /\nCOPY large /\nLABEL {words}\n")
+    plan = build_command.BuildPlan(
+        tag="knowngood-test:publish",
+        dockerfile=context / "Dockerfile",
+        context=context,
+        contexts={},
+        inputs=context.name,
+    )
+    image = image_build.build_image(plan, engine, log=context / "log", notify=print)
+    yield ImageRelease(
+        cell="tiny",
+        image=image.tag,
+        digest=image.digest,
+        tag="tiny-1",
+        tier="built",
+        labels=labels,
+        attachments=publishing.documents(image.digest, "sha256:1"),
+    )
+    with contextlib.closing(engine.client()) as client:
+        client.images.remove(image.tag, force=True)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from knowngood.base import debian_host, private_apt
 
-_PASSED = ("content-type", "accept", "content-range", "host")
+_PASSED = ("content-type", "accept", "content-range", "range", "host")
 _BLOCK = 1 << 16
 
 
@@ -31,17 +31,25 @@ def unpack(folder: Path) -> Path:
 class Server:
     """A registry that can be killed and started again with the same data."""
 
-    def __init__(self, program: Path, folder: Path) -> None:
+    def __init__(self, program: Path, folder: Path, *, cache: bool = False) -> None:
+        """`cache` keeps the sizes of blobs in memory, as Debian's own configuration of the registry does."""
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.address = f"127.0.0.1:{free.getsockname()[1]}"
         self._program = program
+        self.storage = folder / "blobs/docker/registry/v2"
         self._config = folder / "config.yml"
         self._config.write_text(
             f"version: 0.1\nhttp: {{addr: {self.address}}}\n"
-            f"storage: {{filesystem: {{rootdirectory: {folder}/blobs}}}}\n"
+            f"storage: {{filesystem: {{rootdirectory: {folder}/blobs}}"
+            + (", cache: {blobdescriptor: inmemory}}\n" if cache else "}\n")
         )
         self._process: subprocess.Popen[bytes] | None = None
+
+    def blob_path(self, digest: str) -> Path:
+        """Return the file in which the registry keeps a blob or a manifest."""
+        name = digest.removeprefix("sha256:")
+        return self.storage / "blobs/sha256" / name[:2] / name / "data"
 
     def start(self) -> None:
         self._process = subprocess.Popen(

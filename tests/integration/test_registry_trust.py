@@ -7,6 +7,7 @@ import http.server
 import json
 import threading
 
+import publishing
 import pytest
 import registry_server
 
@@ -20,7 +21,6 @@ from knowngood.core.image_record import (
 )
 from knowngood.lock.lock_tree import CellLock
 from knowngood.registry import attachments
-from knowngood.registry.attachments import Attachment
 from knowngood.registry.image_reference import Repository
 from knowngood.registry.manifests import MANIFEST_MEDIA_TYPE, RegistryManifest
 from knowngood.registry.registry_client import Registry
@@ -53,17 +53,7 @@ def push(registry: Registry, locked: CellLock, tag: str, env: list[str]) -> Regi
     manifest = RegistryManifest(data=json.dumps(document).encode(), media=MANIFEST_MEDIA_TYPE)
     digest = manifest.descriptor.digest
     registry.put_manifest(manifest, digest)
-    documents = {
-        attachments.SBOM_MEDIA_TYPE: {"metadata": {"properties": [{"name": "knowngood:lock", "value": lock}]}},
-        attachments.PROVENANCE_MEDIA_TYPE: {"subject": [{"digest": {"sha256": digest.removeprefix("sha256:")}}]},
-        attachments.TIER_MEDIA_TYPE: {"image": digest, "tier": "trains-on-cpu", "meaning": "it trains"},
-        attachments.EVIDENCE_MEDIA_TYPE: {"image": digest, "report": {"verdict": {"ok": True}}},
-    }
-    files = [
-        Attachment(media=media, name=f"{number}.json", data=json.dumps(content).encode())
-        for number, (media, content) in enumerate(documents.items())
-    ]
-    attachments.attach_documents(registry, manifest.descriptor, files)
+    attachments.attach_documents(registry, manifest.descriptor, publishing.documents(digest, lock))
     registry.put_manifest(manifest, tag)
     return manifest
 

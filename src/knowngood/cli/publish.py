@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from knowngood.cli import shared_arguments
 from knowngood.cli.cell_judgement import split_broken_cells
@@ -16,17 +16,20 @@ from knowngood.cli.progress import report_progress
 from knowngood.core.cell import Cell
 from knowngood.core.errors import KnowngoodError
 from knowngood.core.formatting import format_table
-from knowngood.core.notify import Notify
 from knowngood.engine import container_engine
-from knowngood.images import pipeline
-from knowngood.images.pipeline import Pipeline
-from knowngood.lock import wheelhouse
+from knowngood.images import build_inputs
 from knowngood.project import signing_keys
 from knowngood.project.checkout import MATRIX_FILE, Project, find_project
 from knowngood.project.signing_keys import SigningKey, VerificationKey
-from knowngood.registry import attachments, image_release, publication, publication_check, release_proof, signatures
+from knowngood.registry import image_release, publication, publication_check, release_proof, signatures
+from knowngood.registry.content_inspection import ContentInspector, InspectionDepth
 from knowngood.registry.image_reference import ImageReference, Repository
+from knowngood.registry.publication import PublishStatus, ReleaseSigning
 from knowngood.registry.registry_client import Registry
+
+if TYPE_CHECKING:
+    from knowngood.engine.container_engine import Engine
+    from knowngood.registry.publication import ImageRelease
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -41,6 +44,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--verify",
         metavar="IMAGE",
         help="read all bytes of a published image, NAME:TAG or NAME@sha256:..., and check them",
+    )
+    parser.add_argument(
+        "--repair",
+        action="store_true",
+        help="read every byte of what is published, and send what is missing or damaged; put moved tags back",
     )
     shared_arguments.add_insecure(parser)
     parser.add_argument(
@@ -71,22 +79,32 @@ def run(arguments: argparse.Namespace) -> Answer:
         key=None if arguments.dry_run else signing_keys.find_signing_key(arguments.key, named),
     )
     registry = target.registry
-    sound, broken = split_broken_cells(project, cells)
-    unchanged = image_release.published_digests_unchanged(project, registry, sound, revision=arguments.revision)
-    unchanged = {name: digest for name, digest in unchanged.items() if target.is_signed_enough(digest)}
+    _, broken = split_broken_cells(project, cells)
+    inspector = ContentInspector(
+        registry=registry,
+        depth=InspectionDepth.BYTES if arguments.repair else InspectionDepth.SIZE,
+        notify=lambda _: None,
+    )
+    publisher = _CellPublisher(
+        project=project,
+        target=target,
+        inspector=inspector,
+        open_engine=functools.cache(lambda: container_engine.ensure_engine(notify=inspector.notify)),
+        revision=arguments.revision,
+        dry_run=arguments.dry_run,
+    )
     rows: list[dict[str, Any]] = []
     failed: list[KnowngoodError] = []
-    cell_pipeline = _prepare_pipeline(project) if len(unchanged) < len(sound) else None
     for number, cell in enumerate(cells, 1):
         row: dict[str, Any] = {"id": str(cell), "status": "failed", "tag": None, "digest": None, "tier": None}
         row["signed"] = None
         error: KnowngoodError | None = broken.get(str(cell))
-        if error is None and (digest := unchanged.get(str(cell))):
-            row |= {"tag": image_release.lock_tag(project, cell, arguments.revision), "digest": digest}
-            error = _confirm_cell(project, cell, target, arguments, row)
-        elif error is None and cell_pipeline is not None:
-            with report_progress(f"[{number}/{len(cells)}] {cell}") as notify:
-                error = _publish_cell(cell_pipeline, cell, target, arguments, row, notify)
+        if error is None:
+            with report_progress(f"[{number}/{len(cells)}] {cell}") as inspector.notify:
+                try:
+                    publisher.publish_cell(cell, row)
+                except KnowngoodError as failure:
+                    error = failure
         row["error"] = str(error) if error else None
         rows.append(row)
         if error:
@@ -114,69 +132,77 @@ class _Target:
     key: SigningKey | None
     """The key that signs; `None` when nothing is signed."""
 
-    def is_signed_enough(self, digest: str) -> bool:
-        """Return whether a published image can be signed without the engine: one of the keys has signed it before."""
-        keys = [*([self.key.verification_key] if self.key else []), *self.named]
-        return not self.key or signatures.has_signature(self.registry, digest, keys)
+    def prepare_signing(self, release: ImageRelease) -> ReleaseSigning | None:
+        """Return how a release is signed; `None` without a private key.
 
-
-def _prepare_pipeline(project: Project) -> Pipeline:
-    with report_progress("engine") as notify:
-        engine = container_engine.ensure_engine(notify=notify)
-    return pipeline.Pipeline(
-        project, pipeline.PipelineOptions(wheelhouse=wheelhouse.wheelhouse_folder(), locked=True), engine
-    )
-
-
-def _confirm_cell(
-    project: Project, cell: Cell, target: _Target, arguments: argparse.Namespace, row: dict[str, Any]
-) -> KnowngoodError | None:
-    """Look at the evidence of an image that the registry has already, and attach what has been proven since.
-
-    Returns the error when the image is not proven (any more), or less far than matrix.yaml wants.
-    """
-    try:
-        proof = release_proof.read_release_proof(project, cell, row["digest"])
-        row["tier"] = str(proof.tier)
-        proof.require_tier(project.matrix.publish)
-        if not arguments.dry_run:
-            row["attached"] = attachments.attach_missing(target.registry, proof.digest, proof.attachments())
-            row["signed"] = target.key is not None
-        if target.key and not arguments.dry_run:
-            signatures.renew_signatures(
-                target.registry, proof.digest, row["tag"], proof.attachments(), target.key, target.named
-            )
-    except KnowngoodError as error:
-        return error
-    row["status"] = "unchanged"
-    return None
-
-
-def _publish_cell(  # noqa: PLR0913, PLR0917
-    cell_pipeline: Pipeline,
-    cell: Cell,
-    target: _Target,
-    arguments: argparse.Namespace,
-    row: dict[str, Any],
-    notify: Notify,
-) -> KnowngoodError | None:
-    """Publish a cell, write what was done into its row, and return the error if there was one."""
-    try:
-        ready = image_release.prepare_release(cell_pipeline, cell, revision=arguments.revision)
-        row |= {"tag": ready.tag, "digest": ready.digest, "tier": ready.tier}
-        if arguments.dry_run:
-            published = publication.tag_is_published(ready, target.registry)
-            row["status"] = "unchanged" if published else "would be published"
+        Where no key has signed a published image, nobody vouches for its documents, so those of now are attached.
+        """
+        if self.key is None:
             return None
-        sign = None
-        if target.key:
-            sign = partial(signatures.sign_release, target.registry, ready.tag, ready.attachments, target.key)
-        result = publication.publish_release(ready, target.registry, cell_pipeline.engine, notify, sign)
-        row["signed"] = target.key is not None
-        row |= {"status": str(result.status), "pushed": result.pushed, "seconds": round(result.seconds, 1)}
-    except KnowngoodError as error:
-        return error
-    return None
+        key = self.key
+        keys = [key.verification_key, *self.named]
+        return ReleaseSigning(
+            sign=lambda documents: signatures.renew_signatures(
+                self.registry, release.digest, release.tag, documents, key, self.named
+            ),
+            exactly=not signatures.has_signature(self.registry, release.digest, keys),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _CellPublisher:
+    """Publishes cells of one project to one repository."""
+
+    project: Project
+    target: _Target
+    inspector: ContentInspector
+    open_engine: Callable[[], Engine]
+    revision: int
+    dry_run: bool
+
+    def publish_cell(self, cell: Cell, row: dict[str, Any]) -> None:
+        """Publish a cell, or only say what would be done, and write it into the cell's row.
+
+        An image that the registry has is identified by its record, so that no engine is asked; any other is the
+        engine's.
+        """
+        row["tag"] = tag = image_release.lock_tag(self.project, cell, self.revision) or ""
+        digest = image_release.recorded_digest(self.project, cell, build_inputs.read_folder_digests(self.project))
+        state = publication.inspect_publication(tag, digest, self.inspector) if digest else None
+        engine = None
+        if digest is None or state is None or not state.known:
+            engine = self.open_engine()
+            digest = image_release.find_engine_image(self.project, cell, engine).digest
+            state = publication.inspect_publication(tag, digest, self.inspector)
+        row["digest"] = digest
+        row["tier"] = str(release_proof.read_release_proof(self.project, cell, digest).tier)
+        release = image_release.prepare_release(self.project, cell, digest, engine=engine, revision=self.revision)
+        row["looked_at"] = {
+            "depth": str(self.inspector.depth),
+            "blobs": state.image.blobs,
+            "documents": len(state.documents.documents),
+        }
+        if self.dry_run:
+            publication.require_own_tag(release, state, self.inspector)
+            status = publication.predict_status(release, state)
+            row["faults"] = [str(fault) for fault in state.find_faults(release)] if state.known else []
+            row["status"] = str(status) if status is PublishStatus.UNCHANGED else f"would be {status}"
+            return
+        result = publication.publish_release(
+            release,
+            self.inspector,
+            state,
+            lambda: image_release.require_engine_image(self.project, cell, digest, self.open_engine()),
+            self.target.prepare_signing(release),
+        )
+        row["signed"] = self.target.key is not None
+        row |= {
+            "status": str(result.status),
+            "pushed": result.pushed,
+            "seconds": round(result.seconds, 1),
+            "attached": list(result.attached),
+            "faults": [str(fault) for fault in result.faults],
+        }
 
 
 def _move_alias(target: _Target, alias: str, digest: str, row: dict[str, Any]) -> KnowngoodError | None:
@@ -211,12 +237,24 @@ def _text(rows: list[dict[str, Any]], aliases: Mapping[str, Mapping[str, Any]], 
         f"{alias} -> {row['cell']}{': FAILED' if 'error' in row else '' if row.get('moved') else ' (as before)'}"
         for alias, row in aliases.items()
     ]
+    faults = [f"{row['id']}: {fault}" for row in rows for fault in row.get("faults", [])]
     errors = [f"{row['id']}: FAILED: {row['error']}" for row in rows if row["error"]]
-    return "\n".join([text, *moved, *errors])
+    return "\n".join([text, *faults, *_describe_inspection(rows), *moved, *errors])
+
+
+def _describe_inspection(rows: list[dict[str, Any]]) -> list[str]:
+    """Return the line that says what `unchanged` means."""
+    looked_at = [row["looked_at"] for row in rows if "looked_at" in row and row["status"] != "published"]
+    if not looked_at:
+        return []
+    blobs, documents = (sum(item[key] for item in looked_at) for key in ("blobs", "documents"))
+    depth = looked_at[0]["depth"]
+    hint = "" if depth == InspectionDepth.BYTES else "; `--repair` reads every byte"
+    return [f"looked at {blobs} blobs and {documents} documents: {depth}{hint}"]
 
 
 def _verify(arguments: argparse.Namespace) -> Answer:
-    refused = ("select", "all", "dry_run", "no_aliases", "key")
+    refused = ("select", "all", "dry_run", "no_aliases", "key", "repair")
     shared_arguments.refuse_options(arguments, refused, "does nothing with --verify, which reads one image")
     reference = ImageReference.parse(arguments.verify)
     project = find_project()

@@ -6,15 +6,25 @@ of them is written under the tag that the specification names for it, `sha256-<t
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from knowngood.core.errors import KnowngoodError
-from knowngood.registry.manifests import INDEX_MEDIA_TYPE, MANIFEST_MEDIA_TYPE, Descriptor, RegistryManifest
+from knowngood.registry.manifests import (
+    INDEX_MEDIA_TYPE,
+    MANIFEST_MEDIA_TYPE,
+    DamagedContentError,
+    Descriptor,
+    RegistryManifest,
+    UnservedContentError,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from knowngood.registry.registry_client import Registry
 
@@ -29,6 +39,7 @@ PROOF_MEDIA_TYPES = (EVIDENCE_MEDIA_TYPE, TIER_MEDIA_TYPE)
 _EMPTY = "application/vnd.oci.empty.v1+json"
 _EMPTY_CONFIG = b"{}"
 _TITLE = "org.opencontainers.image.title"
+_CREATED = "org.opencontainers.image.created"
 _WRITE_ATTEMPTS = 5
 
 
@@ -41,6 +52,11 @@ class Attachment:
     name: str
     """File name of the document."""
     data: bytes
+
+    @property
+    def blob(self) -> Descriptor:
+        """The descriptor of the document's bytes."""
+        return Descriptor.of(self.data, self.media)
 
     def document(self) -> dict[str, Any]:
         """Return the document as JSON; `KnowngoodError` when it is not JSON."""
@@ -55,60 +71,58 @@ def fallback_tag(digest: str) -> str:
     return digest.replace(":", "-")
 
 
-def attach_documents(registry: Registry, subject: Descriptor, attachments: Iterable[Attachment]) -> None:
-    """Push documents that refer to the image `subject`; what is there already stays as it is."""
+def attach_documents(
+    registry: Registry, subject: Descriptor, attachments: Iterable[Attachment], *, without: Collection[str] = ()
+) -> None:
+    """Push documents that refer to the image `subject`; what is there already stays as it is.
+
+    `without` are digests of documents that the list of referrers names no longer, where that list is under a tag.
+    """
     listed = []
-    tracked = True
+    tracked = not without
     for item in attachments:
-        registry.put_bytes(_EMPTY_CONFIG, _EMPTY)
-        registry.put_bytes(item.data, item.media)
+        # Sent without asking whether they are there: they are small, and what is there may be damaged.
+        for blob, data in ((Descriptor.of(_EMPTY_CONFIG, _EMPTY), _EMPTY_CONFIG), (item.blob, item.data)):
+            registry.put(blob, lambda data=data: contextlib.closing(io.BytesIO(data)))  # type: ignore[misc]
         manifest = attachment_manifest(subject, item)
         tracked &= registry.put_manifest(manifest, manifest.descriptor.digest)
         listed.append({**manifest.descriptor.document(), "artifactType": item.media})
-    if listed and not tracked:
-        _add_to_fallback_index(registry, subject.digest, listed)
+    if not tracked:
+        _write_fallback_index(registry, subject.digest, listed, without)
 
 
-def attach_missing(registry: Registry, digest: str, attachments: Iterable[Attachment]) -> list[str]:
-    """Push those of these documents that the published image does not have, and return their names.
-
-    For a document that is there, this costs one small request. Raises `KnowngoodError` when the image is not there.
-    """
-    image = registry.manifest(digest)
-    if image is None:
-        raise KnowngoodError(f"{registry.repository} does not have {digest}")
-    missing = [
-        item
-        for item in attachments
-        if registry.digest(attachment_manifest(image.descriptor, item).descriptor.digest) is None
-    ]
-    attach_documents(registry, image.descriptor, missing)
-    return [item.name for item in missing]
-
-
-def fetch_attachments(registry: Registry, digest: str) -> list[Attachment]:
+def fetch_attachments(registry: Registry, digest: str, listed: Iterable[str] | None = None) -> list[Attachment]:
     """Return the documents that are attached to an image, each checked against its digest.
+
+    `listed` are the digests of the manifests that attach them, by default all that the registry lists.
 
     Raises `KnowngoodError` when the registry lists a document that it does not have, or that belongs to another image.
     """
+    if listed is None:
+        listed = [Descriptor.read(entry).digest for entry in list_referrers(registry, digest)[0]]
     documents = []
-    for entry in _index_entries(registry.referrers(digest) or registry.manifest(fallback_tag(digest))):
-        listed = Descriptor.read(entry)
-        manifest = registry.manifest(listed.digest)
+    for name in listed:
+        manifest = registry.manifest(name)
         if manifest is None:
-            raise KnowngoodError(f"{registry.repository} lists {listed.digest} as attached, but does not have it")
+            raise KnowngoodError(f"{registry.repository} lists {name} as attached, but does not have it")
         if manifest.document.get("subject", {}).get("digest") != digest:
-            raise KnowngoodError(f"{listed.digest} is listed as attached to {digest}, but names another subject")
+            raise KnowngoodError(f"{name} is listed as attached to {digest}, but names another subject")
         for layer in manifest.document["layers"]:
             blob = Descriptor.read(layer)
-            name = str(layer.get("annotations", {}).get(_TITLE, blob.digest))
-            documents.append(Attachment(media=blob.media, name=name, data=registry.read(blob)))
+            title = str(layer.get("annotations", {}).get(_TITLE, blob.digest))
+            documents.append(Attachment(media=blob.media, name=title, data=registry.read(blob)))
     return documents
 
 
+def list_referrers(registry: Registry, digest: str) -> tuple[list[dict[str, Any]], bool]:
+    """Return the descriptors of what refers to an image, as JSON, and whether the registry keeps this list itself."""
+    index = registry.referrers(digest)
+    return _index_entries(index or registry.manifest(fallback_tag(digest))), index is not None
+
+
 def attachment_manifest(subject: Descriptor, item: Attachment) -> RegistryManifest:
-    """Return the manifest with which a document refers to the image `subject`."""
-    config, blob = Descriptor.of(_EMPTY_CONFIG, _EMPTY), Descriptor.of(item.data, item.media)
+    """Return the manifest that attaches a document to the image `subject`."""
+    config, blob = Descriptor.of(_EMPTY_CONFIG, _EMPTY), item.blob
     document = {
         "schemaVersion": 2,
         "mediaType": MANIFEST_MEDIA_TYPE,
@@ -126,16 +140,28 @@ def _index_entries(index: RegistryManifest | None) -> list[dict[str, Any]]:
     return [] if index is None else list(index.document.get("manifests") or [])
 
 
-def _add_to_fallback_index(registry: Registry, digest: str, entries: list[dict[str, Any]]) -> None:
-    """Add entries to the list under the fallback tag, and read it again: another writer may have replaced it."""
+def _write_fallback_index(
+    registry: Registry, digest: str, entries: list[dict[str, Any]], without: Collection[str]
+) -> None:
+    """Change the list under the fallback tag, and read it again: another writer may have replaced it.
+
+    A list that cannot be read is begun anew. It gets its day as an annotation, because a registry may keep the damaged
+    bytes of the earlier one under the digest that they had.
+    """
     tag = fallback_tag(digest)
+    annotations: dict[str, str] = {}
     for _ in range(_WRITE_ATTEMPTS):
-        present = _index_entries(registry.manifest(tag))
+        try:
+            present = _index_entries(registry.manifest(tag))
+        except (DamagedContentError, UnservedContentError):
+            present, annotations = [], {_CREATED: datetime.now(UTC).isoformat(timespec="seconds")}
         digests = {entry["digest"] for entry in present}
-        missing = [entry for entry in entries if entry["digest"] not in digests]
-        if not missing:
+        kept = [entry for entry in present if entry["digest"] not in without]
+        missing = [entry for entry in entries if entry["digest"] not in digests - set(without)]
+        if kept == present and not missing:
             return
-        index = {"schemaVersion": 2, "mediaType": INDEX_MEDIA_TYPE, "manifests": [*present, *missing]}
+        index = {"schemaVersion": 2, "mediaType": INDEX_MEDIA_TYPE, "manifests": [*kept, *missing]}
+        index |= {"annotations": annotations} if annotations else {}
         data = json.dumps(index, sort_keys=True, separators=(",", ":")).encode()
         registry.put_manifest(RegistryManifest(data=data, media=INDEX_MEDIA_TYPE), tag)
     raise KnowngoodError(f"{registry.repository}:{tag}: other writers kept replacing it; run it again")

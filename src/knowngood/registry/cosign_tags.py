@@ -6,13 +6,21 @@ may add a document.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from knowngood.core.errors import KnowngoodError
-from knowngood.registry.manifests import MANIFEST_MEDIA_TYPE, Descriptor, RegistryManifest
+from knowngood.registry.manifests import (
+    MANIFEST_MEDIA_TYPE,
+    DamagedContentError,
+    Descriptor,
+    RegistryManifest,
+    UnservedContentError,
+)
 
 if TYPE_CHECKING:
     from knowngood.registry.registry_client import Registry
@@ -69,9 +77,12 @@ def read_cosign_documents(registry: Registry, tag: str) -> Iterator[CosignDocume
 def add_cosign_document(registry: Registry, tag: str, document: CosignDocument) -> None:
     """Add a document under a tag, and read the tag again: another writer may have replaced it."""
     layer = document.layer()
-    registry.put_bytes(document.data, document.media)
+    registry.put(Descriptor.of(document.data, document.media), lambda: contextlib.closing(io.BytesIO(document.data)))
     for _ in range(_WRITE_ATTEMPTS):
-        present = _layers(registry.manifest(tag))
+        try:
+            present = _layers(registry.manifest(tag))
+        except (DamagedContentError, UnservedContentError):
+            present = []  # its signatures are lost; the list is begun anew
         if layer in present:
             return
         manifest = _tag_manifest(registry, [*present, layer])

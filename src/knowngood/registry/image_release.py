@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from knowngood.core.image_record import ImageRecord
     from knowngood.engine.container_engine import Engine
     from knowngood.evidence.run_evidence import Evidence
-    from knowngood.images.pipeline import Pipeline
+    from knowngood.images.build_command import Image
     from knowngood.lock.lock_tree import CellLock
     from knowngood.project.checkout import Project
     from knowngood.registry.registry_client import Registry
@@ -61,51 +61,60 @@ def render_cell_sbom(project: Project, cell: Cell) -> str:
     return sbom.render_sbom(locked, read_base_source(project, locked), licences.load_licences(project.root))
 
 
-def prepare_release(line: Pipeline, cell: Cell, *, revision: int = 1) -> ImageRelease:
-    """Return a cell as a release.
-
-    Raises:
-        MissingError: the engine has no image of what is committed.
-        KnowngoodError: the cell has no lock, its newest run did not pass, or matrix.yaml wants a higher tier.
-    """
-    project = line.project
-    locked = require_lock(project, cell)
-    base = read_base_source(project, locked)
-    inputs = build_inputs.read_image_shape(
-        project,
-        locked,
-        base_image.read_base_digest(project, locked.base) or "",
-        build_inputs.read_folder_digests(project),
-    ).inputs
+def find_engine_image(project: Project, cell: Cell, engine: Engine) -> Image:
+    """Return the engine's image of a cell as it is committed; `MissingError` when it has none."""
+    inputs = _image_inputs(project, require_lock(project, cell))
     plan = build_command.BuildPlan(
-        tag=f"knowngood:{cell}",
+        tag=_engine_tag(cell),
         dockerfile=project.tree.cell_folder(cell) / "Dockerfile",
         context=project.tree.folder,
         contexts={},
         inputs=inputs,
     )
-    image = image_build.find_image(plan, line.engine)
+    image = image_build.find_image(plan, engine)
     if image is None:
         raise MissingError(
             f"the engine has no image of {cell} as it is committed; run `knowngood build-matrix '{cell}'`"
         )
-    proof = read_release_proof(project, cell, image.digest)
+    return image
+
+
+def require_engine_image(project: Project, cell: Cell, digest: str, engine: Engine) -> Engine:
+    """Return the engine if its image of a cell has this digest; `MissingError` when it has another or none."""
+    image = find_engine_image(project, cell, engine)
+    if image.digest != digest:
+        raise MissingError(
+            f"the engine's image of {cell} is {image.digest}, but {digest} is needed; `knowngood verify '{cell}'` says "
+            "why they differ"
+        )
+    return engine
+
+
+def prepare_release(
+    project: Project, cell: Cell, digest: str, *, engine: Engine | None = None, revision: int = 1
+) -> ImageRelease:
+    """Return the image of a cell with this digest as a release; without an engine, its record must be here.
+
+    Raises `KnowngoodError` when the cell has no lock, its newest run did not pass, or matrix.yaml wants a higher tier.
+    """
+    locked = require_lock(project, cell)
+    base = read_base_source(project, locked)
+    inputs = _image_inputs(project, locked)
+    proof = read_release_proof(project, cell, digest)
     proof.require_tier(project.matrix.publish)
-    record = project.tree.load_record(cell)
-    tools = record.tools if record and record.manifest.digest == image.digest else _tool_versions(line.engine)
     facts = provenance.BuildFacts(
-        digest=image.digest,
+        digest=digest,
         inputs=inputs,
         epoch=build_command.EPOCH,
         source=read_git_source(project.root),
-        versions={**tools, "knowngood": __version__},
-        builder="embedded-engine" if line.engine.embedded else "engine",
+        versions={**_tool_versions(project, cell, digest, inputs, engine), "knowngood": __version__},
+        builder="embedded-engine" if engine and engine.embedded else "engine",
     )
     bill_of_materials = sbom.render_sbom(locked, base, licences.load_licences(project.root))
     return ImageRelease(
         cell=str(cell),
-        image=image.tag,
-        digest=image.digest,
+        image=_engine_tag(cell),
+        digest=digest,
         tag=immutable_tag(str(cell), locked.digest, revision),
         tier=str(proof.tier),
         labels={**dockerfile.image_labels(locked), f"{dockerfile.LABEL_PREFIX}inputs": f"sha256:{inputs}"},
@@ -121,8 +130,22 @@ def prepare_release(line: Pipeline, cell: Cell, *, revision: int = 1) -> ImageRe
     )
 
 
-def _tool_versions(engine: Engine) -> dict[str, str]:
-    """Return the versions of this machine's tools, for an image whose record does not name those that built it."""
+def _engine_tag(cell: Cell) -> str:
+    return f"knowngood:{cell}"
+
+
+def _image_inputs(project: Project, locked: CellLock) -> str:
+    base = base_image.read_base_digest(project, locked.base) or ""
+    return build_inputs.read_image_shape(project, locked, base, build_inputs.read_folder_digests(project)).inputs
+
+
+def _tool_versions(project: Project, cell: Cell, digest: str, inputs: str, engine: Engine | None) -> Mapping[str, str]:
+    """Return the versions of the tools that built an image by its record, else those of this machine."""
+    for record in (project.tree.load_record(cell), image_build.load_kept_record(inputs)):
+        if record and record.manifest.digest == digest:
+            return record.tools
+    if engine is None:
+        return {"uv": build_inputs.uv_version()}
     return {"uv": build_inputs.uv_version(), "buildkit": engine.buildkit, "engine": engine.version}
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from knowngood.core.errors import KnowngoodError
+from knowngood.core.errors import KnowngoodError, MissingError
 from knowngood.registry.image_reference import DIGEST
 
 MANIFEST_MEDIA_TYPE = "application/vnd.oci.image.manifest.v1+json"
@@ -18,6 +18,14 @@ INDEX_MEDIA_TYPE = "application/vnd.oci.image.index.v1+json"
 
 class DamagedContentError(KnowngoodError):
     """A registry serves other bytes than those that were sent to it."""
+
+
+class AbsentContentError(KnowngoodError):
+    """The registry does not have what was requested."""
+
+
+class UnservedContentError(MissingError):
+    """The registry answers each request for one content with an error of its own, or breaks the answer off."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,30 +2,26 @@
 
 The order makes an interruption harmless at any moment: blobs, the manifest by digest, the attached documents, reading
 everything back, and only then the tag that people pull. Aliases move when all tags are there.
+
+An image that is there already is looked at first, and what is missing or damaged is sent. How closely it is looked at
+is the inspector's depth: presence and size, or (`--repair`) every byte.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
-import shutil
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from knowngood.core.errors import KnowngoodError
-from knowngood.core.local_files import cache_folder, lock_folder
-from knowngood.core.notify import Notify
-from knowngood.engine import image_store
-from knowngood.registry import attachments
+from knowngood.registry import attached_documents, image_transfer
+from knowngood.registry.attached_documents import DocumentList
 from knowngood.registry.attachments import Attachment
-from knowngood.registry.image_reference import Repository
-from knowngood.registry.manifests import MANIFEST_MEDIA_TYPE, DamagedContentError, Descriptor, RegistryManifest
+from knowngood.registry.content_inspection import ContentFault, ContentInspector, ImageInspection, InspectionDepth
+from knowngood.registry.manifests import DamagedContentError, RegistryManifest, UnservedContentError
 from knowngood.registry.registry_client import Registry
 
 if TYPE_CHECKING:
@@ -36,8 +32,10 @@ class PublishStatus(StrEnum):
     """The outcome of publishing one release."""
 
     PUBLISHED = "published"
+    REPAIRED = "repaired"
+    """The tag was there, and something that was missing or damaged was sent."""
     UNCHANGED = "unchanged"
-    """The tag was there already with this digest."""
+    """The tag was there already with this digest, and nothing was missing or damaged as far as it was looked at."""
     FAILED = "failed"
 
 
@@ -58,56 +56,159 @@ class ImageRelease:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReleaseSigning:
+    """How a release is signed."""
+
+    sign: Callable[[Sequence[Attachment]], object]
+    """Signs the image and these documents, which are attached to it."""
+    exactly: bool
+    """Whether every document is attached as it is now, because no key has signed those that are there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublicationState:
+    """What a registry has of a release before anything is sent."""
+
+    tagged: str | None
+    """Digest under the release's tag; `None` when there is no tag, or what it names cannot be read."""
+    image: ImageInspection
+    documents: DocumentList
+    tag_fault: ContentFault | None
+
+    @property
+    def known(self) -> bool:
+        """Whether the registry has this very image, sound or damaged."""
+        return self.image.manifest is not None or bool(self.documents.documents)
+
+    def find_faults(self, release: ImageRelease) -> tuple[ContentFault, ...]:
+        """Return everything of a release that is missing or damaged."""
+        listed = {item.media for item in self.documents.documents}
+        lost = [item for item in release.attachments if item.media not in listed]
+        return (
+            *([self.tag_fault] if self.tag_fault else []),
+            *self.image.faults,
+            *self.documents.faults,
+            *(ContentFault(content=item.name, digest=item.blob.digest, reason="is not attached") for item in lost),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class PublishResult:
     """What happened to a release."""
 
     status: PublishStatus
     pushed: int = 0
-    """Bytes that were sent; what the registry has already is not sent."""
+    """Bytes of blobs that were sent; what the registry has already is not sent."""
     seconds: float = 0.0
+    attached: tuple[str, ...] = ()
+    """Names of the documents that were sent."""
+    faults: tuple[ContentFault, ...] = ()
+    """What was missing or damaged in an image that was there already, and was sent again."""
+
+
+def inspect_publication(release_tag: str, digest: str, inspector: ContentInspector) -> PublicationState:
+    """Look at the tag, the image and the documents of a release, and send nothing."""
+    tag_fault = None
+    try:
+        tagged = inspector.registry.digest(release_tag)
+    except (DamagedContentError, UnservedContentError):
+        tagged = None
+        tag_fault = ContentFault(content="the tag", digest=release_tag, reason="names what cannot be read")
+    return PublicationState(
+        tagged=tagged,
+        tag_fault=tag_fault,
+        image=inspector.inspect_image(digest),
+        documents=attached_documents.inspect_documents(inspector, digest),
+    )
+
+
+def predict_status(release: ImageRelease, state: PublicationState) -> PublishStatus:
+    """Return what `publish_release` will have done when it succeeds. Pure."""
+    if state.tagged == release.digest and not state.find_faults(release):
+        return PublishStatus.UNCHANGED
+    begun = state.tagged is None and not (state.tag_fault or state.image.faults or state.documents.faults)
+    return PublishStatus.PUBLISHED if begun or not state.known else PublishStatus.REPAIRED
 
 
 def publish_release(
     release: ImageRelease,
-    registry: Registry,
-    engine: Engine,
-    notify: Notify,
-    sign: Callable[[Descriptor], object] | None = None,
+    inspector: ContentInspector,
+    state: PublicationState,
+    open_engine: Callable[[], Engine],
+    signing: ReleaseSigning | None = None,
 ) -> PublishResult:
-    """Publish a release; `KnowngoodError` when its tag names another image, or when what is read back differs.
+    """Send what the registry lacks of a release, and put its tag; `state` is what it has.
 
-    `sign` is called for the manifest before the tag names it, and again for one that is published already.
+    The engine is opened only when a blob or the manifest must be sent. An inspector that reads every byte also puts a
+    tag back that was moved to another image. What is published is signed before a tag names it.
+
+    Raises `KnowngoodError` when the tag names another image, and `DamagedContentError` when what is read back differs.
     """
     start = time.monotonic()
-    if tag_is_published(release, registry):
-        proof = [item for item in release.attachments if sign or item.media in attachments.PROOF_MEDIA_TYPES]
-        attachments.attach_missing(registry, release.digest, proof)
-        if sign and (published := registry.manifest(release.digest)):
-            sign(published.descriptor)
-        return PublishResult(status=PublishStatus.UNCHANGED, seconds=time.monotonic() - start)
-    pushed = 0
-    manifest = registry.manifest(release.digest)
-    if manifest is None:
-        manifest, pushed = _push_missing_blobs(release, registry, engine, notify)
-        registry.put_manifest(manifest, release.digest)
-    notify("attaching SBOM, provenance, evidence and tier")
-    attachments.attach_documents(registry, manifest.descriptor, release.attachments)
-    check_published_image(registry, release.digest, release.labels, notify)
-    if sign:
-        sign(manifest.descriptor)
-    if not tag_is_published(release, registry):
-        registry.put_manifest(manifest, release.tag)
-    if registry.digest(release.tag) != release.digest:
-        raise DamagedContentError(
-            f"{registry.repository}:{release.tag} is not {release.digest} although it was just put there"
+    registry = inspector.registry
+    require_own_tag(release, state, inspector)
+    manifest, pushed = _send_image(release, inspector, state.image, open_engine)
+    attached = attached_documents.restore_documents(
+        inspector,
+        manifest.descriptor,
+        release.attachments,
+        state.documents,
+        exactly=signing is not None and signing.exactly,
+    )
+    was_tagged = state.tagged == release.digest
+    status = predict_status(release, state)
+    faults = state.find_faults(release)
+    if faults or not was_tagged:
+        _check_what_was_sent(release.digest, inspector)
+    if state.image.faults or not was_tagged:
+        image_transfer.check_published_image(inspector, release.digest, release.labels)
+    if signing:
+        signing.sign(
+            attached_documents.select_attached(manifest.descriptor, release.attachments, state.documents, attached)
         )
-    return PublishResult(status=PublishStatus.PUBLISHED, pushed=pushed, seconds=time.monotonic() - start)
+    if not was_tagged:
+        registry.put_manifest(manifest, release.tag)
+        if registry.digest(release.tag) != release.digest:
+            raise DamagedContentError(
+                f"{registry.repository}:{release.tag} is not {release.digest} although it was just put there"
+            )
+    return PublishResult(
+        status=status,
+        pushed=pushed,
+        seconds=time.monotonic() - start,
+        attached=tuple(item.name for item in attached),
+        faults=faults if status is PublishStatus.REPAIRED else (),
+    )
+
+
+def require_own_tag(release: ImageRelease, state: PublicationState, inspector: ContentInspector) -> None:
+    """Raise `KnowngoodError` when the tag of a release names another image, or cannot be read.
+
+    An inspector that reads every byte allows a tag to be put back to an image that the registry has, and one that
+    cannot be read to be put again.
+    """
+    registry = inspector.registry
+    if inspector.depth is InspectionDepth.BYTES and (state.known or state.tagged is None):
+        return
+    if state.tag_fault:
+        raise DamagedContentError(f"{registry.repository}:{release.tag}: {state.tag_fault}")
+    if state.tagged not in (None, release.digest):
+        hint = " (`--repair` puts the tag back to this image, which the registry has)" if state.known else ""
+        raise KnowngoodError(
+            f"{registry.repository}:{release.tag} is {state.tagged} already, this image is {release.digest}; a tag is "
+            "never overwritten: the same lock made another image (base, recipe or suite differ). "
+            f"`--revision 2` publishes it beside the first{hint}"
+        )
 
 
 def move_alias(registry: Registry, alias: str, digest: str) -> bool:
-    """Point an alias at an image in the repository, and return whether it had to be moved."""
-    if registry.digest(alias) == digest:
-        return False
+    """Point an alias at an image in the repository, and return whether it had to be moved.
+
+    An alias that names something that cannot be read is moved too.
+    """
+    with contextlib.suppress(DamagedContentError, UnservedContentError):
+        if registry.digest(alias) == digest:
+            return False
     manifest = registry.manifest(digest)
     if manifest is None:
         raise KnowngoodError(f"{registry.repository} lost {digest} before {alias} could name it; run it again")
@@ -117,96 +218,27 @@ def move_alias(registry: Registry, alias: str, digest: str) -> bool:
     return True
 
 
-def check_published_image(
-    registry: Registry, digest: str, labels: Mapping[str, str], notify: Notify
-) -> RegistryManifest:
-    """Compare what the registry serves with what was sent to it.
-
-    Manifest, config and labels are read every time. A layer is read once on this machine for each repository: it is
-    large, and since it is named by its digest, every client would notice a later change.
-    """
-    manifest = registry.manifest(digest)
-    if manifest is None:
-        raise KnowngoodError(f"{registry.repository} does not have {digest}")
-    config, *layers = manifest.blobs()
-    actual = config_labels(registry.read(config))
-    different = [
-        f"{key} is {actual.get(key)!r}, not {value!r}" for key, value in labels.items() if actual.get(key) != value
-    ]
-    if different:
-        raise KnowngoodError(f"{registry.repository}@{digest}: its label {'; '.join(different)}")
-    for number, layer in enumerate(layers, 1):
-        marker = _checked_marker(registry.repository, layer.digest)
-        if not marker.exists():
-            notify(f"reading back layer {number} of {len(layers)}, {layer.size / 1e6:,.1f} MB")
-            registry.check(layer)
-            marker.parent.mkdir(parents=True, exist_ok=True)
-            marker.touch()
-        elif not registry.has(layer):
-            raise KnowngoodError(f"{registry.repository} lost the layer {layer.digest}; run it again")
-    return manifest
-
-
-def config_labels(config: bytes) -> dict[str, str]:
-    """Return the labels in the config of an image."""
-    return dict(json.loads(config).get("config", {}).get("Labels") or {})
-
-
-def tag_is_published(release: ImageRelease, registry: Registry) -> bool:
-    """Return whether the tag is there already; `KnowngoodError` when it names another image."""
-    digest = registry.digest(release.tag)
-    if digest not in (None, release.digest):
-        raise KnowngoodError(
-            f"{registry.repository}:{release.tag} is {digest} already, this image is {release.digest}; a tag is never "
-            "overwritten: the same lock made another image (base, recipe or suite differ). "
-            "`--revision 2` publishes it beside the first"
-        )
-    return digest is not None
-
-
-def _push_missing_blobs(
-    release: ImageRelease, registry: Registry, engine: Engine, notify: Notify
+def _send_image(
+    release: ImageRelease, inspector: ContentInspector, image: ImageInspection, open_engine: Callable[[], Engine]
 ) -> tuple[RegistryManifest, int]:
-    """Send the blobs that the registry lacks; return the manifest, which is not put yet, and the bytes sent."""
-    data = image_store.read_manifest_bytes(engine, release.image, release.digest)
-    manifest = RegistryManifest(data=data, media=MANIFEST_MEDIA_TYPE)
-    if manifest.descriptor.digest != release.digest:
-        raise _damaged_store_error(release, release.digest, manifest.descriptor.digest)
-    missing = {blob.digest: blob for blob in manifest.blobs() if not registry.has(blob)}
-    total = sum(blob.size for blob in missing.values())
-    sent = 0
-    with _sending_folder() as folder:
-        for path in image_store.iterate_blob_files(engine, release.image, list(missing), folder):
-            with path.open("rb") as file:
-                actual = f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
-            blob = missing.get(f"sha256:{path.name}")
-            if blob is None or actual != blob.digest:
-                raise _damaged_store_error(release, path.name, actual)
-            notify(f"pushing {blob.size / 1e6:,.1f} MB, {sent / 1e6:,.1f} of {total / 1e6:,.1f} MB done")
-            _checked_marker(registry.repository, blob.digest).unlink(missing_ok=True)
-            registry.put(blob, lambda path=path: path.open("rb"))  # type: ignore[misc]
-            sent += blob.size
-    return manifest, sent
+    """Send the blobs and the manifest that are missing or damaged; return the manifest and the bytes sent."""
+    if image.manifest and not image.faults:
+        return image.manifest, 0
+    engine = open_engine()
+    manifest = image.manifest or image_transfer.read_engine_manifest(engine, release.image, release.digest)
+    faults = image.faults if image.manifest else inspector.find_blob_faults(manifest)
+    blobs = [fault.blob for fault in faults if fault.blob]
+    pushed = image_transfer.send_blobs(inspector.registry, engine, release.image, blobs, inspector.notify)
+    for blob in blobs:
+        inspector.forget(blob.digest)
+    if image.manifest is None:
+        inspector.registry.put_manifest(manifest, release.digest)
+    return manifest, pushed
 
 
-def _damaged_store_error(release: ImageRelease, name: str, actual: str) -> KnowngoodError:
-    return KnowngoodError(
-        f"the engine's store is damaged: its blob {name} is {actual}; "
-        f"remove the image with `docker rmi {release.image}` and build it again"
-    )
-
-
-@contextlib.contextmanager
-def _sending_folder() -> Iterator[Path]:
-    """Provide a folder for a blob while it is sent, for one run at a time; leftovers of a killed run are removed."""
-    parent = cache_folder() / "publish" / "sending"
-    with lock_folder(parent):
-        for leftover in parent.glob("part-*"):
-            shutil.rmtree(leftover, ignore_errors=True)
-        with tempfile.TemporaryDirectory(dir=parent, prefix="part-") as name:
-            yield Path(name)
-
-
-def _checked_marker(repository: Repository, digest: str) -> Path:
-    """Return the path of the empty file that records that this machine has read this blob back."""
-    return cache_folder() / "publish" / "seen" / repository.host / repository.path / digest.partition(":")[2]
+def _check_what_was_sent(digest: str, inspector: ContentInspector) -> None:
+    """Raise `DamagedContentError` when something is still missing or damaged after it was sent."""
+    image = inspector.inspect_image(digest)
+    documents = attached_documents.inspect_documents(inspector, digest)
+    if faults := (*image.faults, *documents.faults):
+        raise DamagedContentError(image_transfer.describe_kept_damage(inspector.registry.repository, faults))

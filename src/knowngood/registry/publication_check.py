@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 from knowngood.core.errors import KnowngoodError
 from knowngood.core.notify import Notify
 from knowngood.images.dockerfile import LABEL_PREFIX
-from knowngood.registry import attachments, image_release, publication, signatures
+from knowngood.registry import attachments, image_release, image_transfer, signatures
+from knowngood.registry.attached_documents import inspect_documents
 from knowngood.registry.attachments import Attachment
+from knowngood.registry.content_inspection import ContentInspector, InspectionDepth
 from knowngood.registry.image_reference import DIGEST
 from knowngood.registry.signatures import SignatureJudgement
 
@@ -90,18 +92,20 @@ def read_published_image(
     """Read a published image, and compare it with the records of `project`.
 
     Where there are keys, one of them must have signed the image, and a document that none has signed is ignored.
-    Raises `KnowngoodError` when something is missing or does not have its digest.
+    Raises `KnowngoodError` when the manifest is missing or damaged; what else is, is a problem in the answer.
     """
     manifest = registry.manifest(reference.name)
     if manifest is None:
         raise KnowngoodError(f"there is no {reference}")
     digest = manifest.descriptor.digest
     config, *layers = manifest.blobs()
-    labels = publication.config_labels(registry.read(config))
-    for number, layer in enumerate(layers, 1):
-        notify(f"reading layer {number} of {len(layers)}, {layer.size / 1e6:,.1f} MB")
-        registry.check(layer)
-    attached = tuple(attachments.fetch_attachments(registry, digest))
+    inspector = ContentInspector(registry=registry, depth=InspectionDepth.BYTES, notify=notify)
+    faults = inspector.find_blob_faults(manifest)
+    damaged_config = any(fault.digest == config.digest for fault in faults)
+    labels = {} if damaged_config else image_transfer.config_labels(registry.read(config))
+    documents = inspect_documents(inspector, digest)
+    sound = [item.digest for item in documents.documents if not item.fault]
+    attached = tuple(attachments.fetch_attachments(registry, digest, sound))
     tag = None if DIGEST.fullmatch(reference.name) else reference.name
     signature = signatures.judge_signatures(registry, manifest.descriptor, tag, attached, keys)
     records = load_claimed_records(project, reference.name, labels.get(LABEL_PREFIX + "cell", "")) if project else []
@@ -112,8 +116,13 @@ def read_published_image(
         labels=labels,
         attached=attached,
         problems=(
+            *(f"{fault}; `publish --repair` sends it again" for fault in (*faults, *documents.faults)),
             *signature.problems,
-            *find_contradictions(digest, labels, signature.signed if keys else attached),
+            *(
+                ()
+                if damaged_config or documents.broken
+                else find_contradictions(digest, labels, signature.signed if keys else attached)
+            ),
             *(text for record in records if (text := compare_with_record(manifest, record))),
         ),
         recorded={record.cell: record.manifest.digest for record in records},

@@ -26,9 +26,11 @@ from knowngood.registry.image_reference import DIGEST, Repository
 from knowngood.registry.manifests import (
     INDEX_MEDIA_TYPE,
     MANIFEST_MEDIA_TYPE,
+    AbsentContentError,
     DamagedContentError,
     Descriptor,
     RegistryManifest,
+    UnservedContentError,
 )
 from knowngood.registry.registry_login import RegistryLogin
 
@@ -54,9 +56,11 @@ OpenBlob = Callable[[], AbstractContextManager[IO[bytes]]]
 
 
 class _RetryLater(Exception):  # noqa: N818  # a reason to try again; the last one becomes the error's text
-    def __init__(self, reason: str, *, wait: float | None = None) -> None:
+    def __init__(self, reason: str, *, wait: float | None = None, fault: bool = False) -> None:
         super().__init__(reason)
         self.wait = wait
+        self.fault = fault
+        """Whether the registry itself failed (5xx), rather than asked to wait."""
 
 
 def _retry_decision(error: Exception) -> bool | float:
@@ -123,7 +127,18 @@ class Registry:
         return manifest
 
     def put_manifest(self, manifest: RegistryManifest, reference: str) -> bool:
-        """Put a manifest under a tag or its digest, and return whether the registry lists it as a referrer itself."""
+        """Put a manifest under a tag or its digest, and return whether the registry lists it as a referrer itself.
+
+        A registry may remember a manifest whose file is gone, and then write nothing; so it is also sent as a blob.
+        """
+        tracked = self._put_manifest(manifest, reference)
+        with contextlib.suppress(DamagedContentError, UnservedContentError):
+            if self.manifest(manifest.descriptor.digest) is None:
+                self.put(manifest.descriptor, lambda: contextlib.closing(io.BytesIO(manifest.data)))
+                return self._put_manifest(manifest, reference)
+        return tracked
+
+    def _put_manifest(self, manifest: RegistryManifest, reference: str) -> bool:
         response = self._request(
             "PUT", f"manifests/{reference}", headers={"Content-Type": manifest.media}, body=manifest.data
         )
@@ -137,9 +152,23 @@ class Registry:
         return RegistryManifest(data=response.content, media=INDEX_MEDIA_TYPE)
 
     def has(self, blob: Descriptor) -> bool:
-        """Return whether the registry has the blob with its full length."""
-        response = self._request("HEAD", f"blobs/{blob.digest}", absent=True)
-        return response is not None and response.headers.get("Content-Length", str(blob.size)) == str(blob.size)
+        """Return whether the registry has the blob with its full length.
+
+        It is asked for the last byte, because some registries answer HEAD from memory, also for a file that is gone.
+        """
+        try:
+            return self._retry(lambda: self._read_length(blob), f"blobs/{blob.digest}") == blob.size
+        except (AbsentContentError, DamagedContentError, UnservedContentError):
+            return False
+
+    def _read_length(self, blob: Descriptor) -> int:
+        headers = {"Range": f"bytes={blob.size - 1}-{blob.size - 1}"} if blob.size else {}
+        with self._send("GET", f"blobs/{blob.digest}", headers=headers, stream=True) as response:
+            length = response.headers.get("Content-Length", "")
+            if response.status_code == HTTPStatus.PARTIAL_CONTENT:
+                length = response.headers.get("Content-Range", "").rpartition("/")[2]
+                _ = response.content
+        return int(length) if length.isdecimal() else blob.size
 
     def put(self, blob: Descriptor, opener: OpenBlob) -> None:
         """Upload a blob; an upload that arrives damaged is sent again."""
@@ -201,7 +230,7 @@ class Registry:
         """Send a request, again while that can help; with `absent`, the answer is `None` for what is not there."""
         try:
             return self._retry(lambda: self._send(method, place, headers=headers, body=body), place)
-        except _AbsentError:
+        except AbsentContentError:
             if absent:
                 return None
             raise
@@ -214,7 +243,8 @@ class Registry:
                 with context:
                     return attempt()
         except (_RetryLater, requests.RequestException) as error:
-            raise MissingError(
+            broken = error.fault if isinstance(error, _RetryLater) else _is_cut_off(error)
+            raise (UnservedContentError if broken else MissingError)(
                 f"{self.repository.host}: the request failed after {self.attempts} attempts ({place}): {error}; "
                 "the registry keeps what has arrived, so run it again"
             ) from None
@@ -258,8 +288,10 @@ class Registry:
         return urljoin(response.url, location)
 
 
-class _AbsentError(KnowngoodError):
-    """The registry does not have what was requested."""
+def _is_cut_off(error: Exception) -> bool:
+    import requests
+
+    return isinstance(error, requests.exceptions.ChunkedEncodingError)
 
 
 def _is_html(response: requests.Response) -> bool:
@@ -272,11 +304,17 @@ def _raise_for_status(response: requests.Response, request: str) -> None:
     code, message = _registry_error(response)
     reason = f"{request}: {response.status_code} {message}".strip()
     if response.status_code in _RETRY_STATUS:
-        raise _RetryLater(reason, wait=_retry_after_seconds(response.headers.get("Retry-After"), reason))
+        raise _RetryLater(
+            reason,
+            wait=_retry_after_seconds(response.headers.get("Retry-After"), reason),
+            fault=response.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR,
+        )
     if code in _DAMAGED_UPLOAD_CODES and response.request.method != "GET":
         raise _RetryLater(reason)
     if response.status_code == HTTPStatus.NOT_FOUND:
-        raise _AbsentError(reason)
+        raise AbsentContentError(reason)
+    if response.status_code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+        raise DamagedContentError(f"{reason}: it is shorter than it should be")
     if response.status_code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
         raise MissingError(f"{reason}; this login may not do that")
     raise KnowngoodError(f"the registry refuses {reason}")

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
+from memory_registry import IMAGE
 from samples import FA0, FA4, MATRIX
 
 from knowngood.cli import main
 from knowngood.registry import image_release, publication
+from knowngood.registry.attached_documents import DocumentList
+from knowngood.registry.content_inspection import ImageInspection
 
 BROKEN = "sm70-cu130-torch2.11.0-tf5.17.0-fa0-triton3.6.0-py311"
 VOLTA = (
@@ -40,7 +43,14 @@ def registry(monkeypatch):
     """A registry that has the image of FA0, and that notes which aliases are moved."""
     moved = []
     digest = "sha256:" + "d" * 64
-    monkeypatch.setattr(image_release, "published_digests_unchanged", lambda *_, **__: {FA0: digest})
+    monkeypatch.setattr(image_release, "recorded_digest", lambda *_: digest)
+    state = publication.PublicationState(
+        tagged=digest,
+        tag_fault=None,
+        image=ImageInspection(manifest=IMAGE, faults=()),
+        documents=DocumentList(documents=()),
+    )
+    monkeypatch.setattr(publication, "inspect_publication", lambda *_: state)
     monkeypatch.setattr(publication, "move_alias", lambda _, alias, digest: moved.append((alias, digest)) or True)
     return moved
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from memory_registry import DIGEST, IMAGE, MemoryRegistry
 from samples import FA0, MATRIX, parsed, with_
 
 from knowngood.cli import main
@@ -15,51 +16,22 @@ from knowngood.core.errors import InputError, KnowngoodError, MissingError
 from knowngood.core.publish_policy import PublishPolicy
 from knowngood.evidence import run_evidence
 from knowngood.evidence.run_evidence import Evidence, RunPlace, Tier
+from knowngood.lock.debian_lock import DebianPackage, PackagesLock
 from knowngood.project import release_seal, signing_keys
-from knowngood.registry import attachments, image_release, publication, publication_check, signatures
-from knowngood.registry.manifests import MANIFEST_MEDIA_TYPE, Descriptor, RegistryManifest
+from knowngood.registry import (
+    attached_documents,
+    attachments,
+    image_release,
+    publication,
+    publication_check,
+    signatures,
+)
+from knowngood.registry.attachments import Attachment
+from knowngood.registry.content_inspection import ContentInspector, InspectionDepth
+from knowngood.registry.image_reference import immutable_tag
 from knowngood.registry.release_proof import ReleaseProof, read_release_proof
 
-IMAGE = RegistryManifest(data=b'{"config": {}}', media=MANIFEST_MEDIA_TYPE)
-DIGEST = IMAGE.descriptor.digest
 CELL = parse_cell(FA0)
-
-
-class MemoryRegistry:
-    """A registry without the referrers API that has one image; `puts` are the names of what was sent to it."""
-
-    def __init__(self, repository="registry.example/team/images", *_args, **_more):
-        self.repository = repository
-        self.manifests = {DIGEST: IMAGE}
-        self.blobs = {}
-        self.puts = []
-
-    def manifest(self, reference):
-        return self.manifests.get(reference)
-
-    def digest(self, reference):
-        found = self.manifests.get(reference)
-        return found and found.descriptor.digest
-
-    def put_manifest(self, manifest, reference):
-        self.puts.append(reference)
-        self.manifests[reference] = manifest
-        return False
-
-    def put_bytes(self, data, media):
-        blob = Descriptor.of(data, media)
-        self.puts.append(blob.digest)
-        self.blobs[blob.digest] = data
-        return blob
-
-    def referrers(self, _digest):
-        return None
-
-    def read(self, blob):
-        return self.blobs[blob.digest]
-
-    def documents(self, media):
-        return [item.document() for item in attachments.fetch_attachments(self, DIGEST) if item.media == media]
 
 
 def run(hour: int, *, where=RunPlace.CONTAINER_CPU, ok=True, outcome="pass", quick=False, gpu="sm_90") -> Evidence:
@@ -141,23 +113,26 @@ def test_the_least_tier_is_that_of_the_gpu_else_the_overall_one(proof_of, policy
     proof_of(run(11, where=RunPlace.CONTAINER_GPU)).require_tier(policy)
 
 
+def attach(registry, proof: ReleaseProof) -> list[str]:
+    """Attach what is missing of a proof, as `publish` does, and return the names."""
+    inspector = ContentInspector(registry=registry, depth=InspectionDepth.SIZE, notify=print)
+    present = attached_documents.inspect_documents(inspector, DIGEST)
+    attached = attached_documents.restore_documents(inspector, IMAGE.descriptor, proof.attachments(), present)
+    return [item.name for item in attached]
+
+
 def test_the_tier_is_attached_once_and_again_when_it_rises(proof_of):
     registry = MemoryRegistry()
-    assert attachments.attach_missing(registry, DIGEST, proof_of(run(10)).attachments()) == [
-        "evidence-2026-11-21-555555555555.json",
-        "tier.json",
-    ]
+    assert attach(registry, proof_of(run(10))) == ["evidence-2026-11-21-555555555555.json", "tier.json"]
     registry.puts.clear()
-    assert attachments.attach_missing(registry, DIGEST, proof_of(run(11)).attachments()) == []
+    assert attach(registry, proof_of(run(11))) == []
     assert registry.puts == []
     raised = proof_of(run(12, where=RunPlace.CONTAINER_GPU))
-    assert len(attachments.attach_missing(registry, DIGEST, raised.attachments())) == 2
+    assert len(attach(registry, raised)) == 2
     assert [item["tier"] for item in registry.documents(attachments.TIER_MEDIA_TYPE)] == [
         "trains-on-cpu",
         "trains-on-gpu",
     ]
-    with pytest.raises(KnowngoodError, match="does not have sha256:0"):
-        attachments.attach_missing(registry, "sha256:0", raised.attachments())
 
 
 def test_verify_prints_the_tier_in_words(proof_of):
@@ -169,12 +144,30 @@ def test_verify_prints_the_tier_in_words(proof_of):
 
 
 @pytest.fixture
-def registry(monkeypatch):
-    """The registry of the command `publish`, which has the image of FA0 under its tag; `aliases` were moved there."""
+def registry(home, lock_of, monkeypatch):
+    """The registry of the command `publish`, which has the image of FA0 under its tag; `aliases` were moved there.
+
+    The image's SBOM and provenance are attached to it.
+    """
+    folder = home.root / "docker/bases/debian12"
+    folder.mkdir(parents=True)
+    tool = DebianPackage(name="g++", version="4:12.2.0-3", arch="amd64", sha256="2" * 64)
+    base = PackagesLock(
+        suite="bookworm", epoch=1, requested=("g++",), tools=(), packages=(tool,), digest="sha256:" + "b" * 64
+    )
+    (folder / "packages.lock").write_text(str(base))
+    locked = lock_of(FA0)
     memory = MemoryRegistry()
     memory.aliases = []
+    memory.manifests[immutable_tag(FA0, locked.digest)] = IMAGE
+    earlier = [
+        Attachment(media=media, name="x", data=b"{}")
+        for media in (attachments.SBOM_MEDIA_TYPE, attachments.PROVENANCE_MEDIA_TYPE)
+    ]
+    attachments.attach_documents(memory, IMAGE.descriptor, earlier)
+    memory.puts.clear()
     monkeypatch.setattr("knowngood.cli.publish.Registry", lambda *_, **__: memory)
-    monkeypatch.setattr(image_release, "published_digests_unchanged", lambda *_, **__: {FA0: DIGEST})
+    monkeypatch.setattr(image_release, "recorded_digest", lambda *_, **__: DIGEST)
     monkeypatch.setattr(publication, "move_alias", lambda _, alias, __: memory.aliases.append(alias) or True)
     return memory
 
@@ -190,13 +183,18 @@ def publish(home, capsys, section: str, *words: str):
 def test_an_image_in_the_registry_gets_its_tier_attached(home, capsys, registry, proof_of):
     proof_of(run(10))
     code, row, aliases = publish(home, capsys, "", "--dry-run")
-    assert (code, row["status"], row["tier"], registry.puts) == (0, "unchanged", "trains-on-cpu", [])
+    assert (code, row["status"], row["tier"], registry.puts) == (0, "would be repaired", "trains-on-cpu", [])
+    assert [item.split()[0] for item in row["faults"]] == ["evidence-2026-11-21-555555555555.json", "tier.json"]
     assert aliases
     code, row, _ = publish(home, capsys, "")
-    assert (code, row["status"], row["attached"][-1]) == (0, "unchanged", "tier.json")
+    assert (code, row["status"], row["attached"][-1]) == (0, "repaired", "tier.json")
     assert registry.aliases == ["default"]
     code, row, _ = publish(home, capsys, "")
-    assert (code, row["attached"]) == (0, [])
+    assert (code, row["status"], row["attached"]) == (0, "unchanged", [])
+    assert row["looked_at"] == {"depth": "presence and size", "blobs": 3, "documents": 4}
+    proof_of(run(11, where=RunPlace.CONTAINER_GPU))
+    code, row, _ = publish(home, capsys, "")
+    assert (code, row["status"], len(row["attached"])) == (0, "unchanged", 2), "a higher tier is no damage"
 
 
 def test_an_image_in_the_registry_below_the_least_tier_gets_no_alias(home, capsys, registry, proof_of):
@@ -256,21 +254,14 @@ def signers(registry, key, tag=None):
     return signatures.judge_image_signature(registry, DIGEST, tag, [key.verification_key])
 
 
-def test_an_image_that_is_published_unsigned_needs_the_engine_to_be_signed(home, registry, proof_of, key):
+def test_an_image_that_is_published_unsigned_is_signed_by_its_record(
+    home, registry, proof_of, key, capsys, monkeypatch
+):
     proof_of(run(10))
-    prepared = []
-
-    def prepare(_project):
-        prepared.append(True)
-        raise MissingError("there is no engine")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("knowngood.cli.publish._prepare_pipeline", prepare)
-        release_seal.write_release_seal(home.root, key)
-        (home.root / "matrix.yaml").write_text(with_(("floors:", f"{SECTION}floors:")))
-        assert main.main(["publish", FA0, "--to", "registry.example/team/images", "--key", key.name]) == 4
-    assert prepared
-    assert registry.puts == []
+    asked = []
+    monkeypatch.setattr("knowngood.cli.publish.container_engine.ensure_engine", lambda **_options: asked.append(True))
+    code, row, _ = publish_signed(home, capsys, key)
+    assert (code, row["digest"], row["signed"], asked) == (0, DIGEST, True, [])
 
 
 def test_publish_signs_an_image_its_proof_and_its_aliases(home, capsys, registry, proof_of, key):
