@@ -12,7 +12,7 @@ from samples import FA0, MATRIX, parsed, with_
 
 from knowngood.cli import main
 from knowngood.core.cell import parse_cell
-from knowngood.core.errors import InputError, KnowngoodError, MissingError
+from knowngood.core.errors import InputError, KnowngoodError
 from knowngood.core.publish_policy import PublishPolicy
 from knowngood.evidence import run_evidence
 from knowngood.evidence.run_evidence import Evidence, RunPlace, Tier
@@ -254,9 +254,8 @@ def signers(registry, key, tag=None):
     return signatures.judge_image_signature(registry, DIGEST, tag, [key.verification_key])
 
 
-def test_an_image_that_is_published_unsigned_is_signed_by_its_record(
-    home, registry, proof_of, key, capsys, monkeypatch
-):
+@pytest.mark.usefixtures("registry")
+def test_a_published_image_without_signature_is_signed_by_its_record(home, proof_of, key, capsys, monkeypatch):
     proof_of(run(10))
     asked = []
     monkeypatch.setattr("knowngood.cli.publish.container_engine.ensure_engine", lambda **_options: asked.append(True))
