@@ -25,7 +25,7 @@ from knowngood.compat.findings import (
     sort_findings,
 )
 from knowngood.compat.matrix_cells import PublishedCells, find_evidence, find_published_cell, find_retired_cell
-from knowngood.compat.query import Query, UnreadLine
+from knowngood.compat.query import MACHINE, Query, UnreadLine
 from knowngood.compat.query_placement import QueryPlacement, place_query
 from knowngood.compat.query_resolution import QueryResolution, conflicts_beside, resolve_query_packages
 from knowngood.compat.resolution_changes import find_resolving_moves
@@ -129,7 +129,7 @@ def _find_changes(placement: QueryPlacement, query: Query, answer: CheckAnswer) 
     """Yield changes of pins that may help: first those by rules alone, then those with which the list resolves."""
     conditions = query.stated_conditions
     yield from find_suggestions(placement, conditions, answer.findings)
-    resolved = resolve_query_packages(placement.universe, placement.packages, query.axes)
+    resolved = resolve_query_packages(placement.universe, placement.packages, query.axes, conditions[MACHINE])
     if resolved is not None:
         index = placement.universe.index
         boxes = index.errors | index.unknown_errors | stated_condition_boxes(placement.universe, conditions)
@@ -175,7 +175,7 @@ def _judge(placement: QueryPlacement, settled: SettledQuery, published: Publishe
     if placement.foreign_host:
         findings.append(replace(placement.foreign_host, severity="warning"))
     findings += _find_driver_branch_limits(placement, conditions, findings)
-    resolved = resolve_query_packages(universe, placement.packages, query.axes)
+    resolved = resolve_query_packages(universe, placement.packages, query.axes, conditions[MACHINE])
     if resolved is not None:
         findings += conflicts_beside(resolved.findings, findings)
     broken = any(finding.severity == "error" for finding in findings)

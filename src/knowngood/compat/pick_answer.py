@@ -128,7 +128,8 @@ def pick_cells(universe: Universe, query: Query, published: PublishedCells, *, c
     if unknown or broken:
         return PickAnswer(choices=(), conflict=(), considered=considered, findings=findings, unknown=unknown)
     if host := placement.foreign_host:
-        clash = DemandClash(demand=f"gpu={query.gpu}", rules=(_rule_document(host),), relax=None)
+        demand = " ".join(f"{name}={value}" for name, value in host.packages.items())
+        clash = DemandClash(demand=demand, rules=(_rule_document(host),), relax=None)
         return PickAnswer(choices=(), conflict=(clash,), considered=considered, findings=(host, *findings))
     problem = pick_problem(placement, query, published)
     without_facts = {name: text for name, text in placement.uncovered.items() if name not in placement.declared}

@@ -18,6 +18,9 @@ from knowngood.compat.universe import ATTENTION
 from knowngood.core.errors import UsageError
 from knowngood.index import wheel_tags
 
+MACHINE, DEFAULT_MACHINE = "machine", "x86_64"
+"""The condition of use that is the kind of CPU, and what it is unless the query or its GPU says another."""
+
 VERSION_AXES = ("driver", "nvcc", "python", "glibc")
 """The axes whose value is a version."""
 
@@ -97,8 +100,12 @@ class Query:
 
     @property
     def stated_conditions(self) -> Mapping[str, str]:
-        """All conditions of use that are stated; the attention setting is an axis and also such a condition."""
-        return self.conditions if self.attn is None else {**self.conditions, "attn": self.attn}
+        """All conditions of use that are stated; the attention setting is an axis and also such a condition.
+
+        The machine is x86-64 unless another is stated.
+        """
+        attn = {} if self.attn is None else {"attn": self.attn}
+        return {MACHINE: DEFAULT_MACHINE, **self.conditions, **attn}
 
 
 def parse_requirement(text: str, *, explicit: bool = True, python: str | None = None) -> PackageSpec | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from knowngood.compat.box_index import Assignment
 from knowngood.compat.conflicts import Demand
 from knowngood.compat.findings import AXES, Finding, conditions_apply, fact_finding
-from knowngood.compat.query import PackageSpec, Query, canonical_name
+from knowngood.compat.query import DEFAULT_MACHINE, MACHINE, PackageSpec, Query, canonical_name
 from knowngood.compat.repeated_packages import merge_repeated_packages
 from knowngood.compat.rule_boxes import Box, all_subjects_known, box_from_combination, compile_rules
 from knowngood.compat.universe import Universe
@@ -83,6 +83,7 @@ def place_query(universe: Universe, query: Query, gpus: list[str] | None = None)
     domains = universe.index.domains
     if query.gpu is not None:
         _place_gpu(placement, query.gpu, gpus)
+    _place_machine(placement, query.stated_conditions[MACHINE])
     for name, text in query.axes.items():
         _place_axis(placement, domains[name], name, text)
     if query.attn is not None:
@@ -112,12 +113,19 @@ def _place_gpu(placement: QueryPlacement, text: str, names: list[str] | None) ->
         return
     index = universe.index.domains["gpu"].index
     placement.demand(f"gpu={text}", "gpu", sum(1 << index[name] for name in names or meant))
-    if universe.gpus.host_architecture(text) == "aarch64" or universe.gpus.has_only_arm_hosts(meant):
+    if universe.gpus.has_arm_host(text):
         because = (
             f"the host of {text} has a CPU of Arm (aarch64), and all images are x86-64 until there are others: none "
             "runs there; the facts are about the wheels for x86-64 too"
         )
         placement.foreign_host = fact_finding(FOREIGN_HOST, "error", {"gpu": text}, because, ["matrix.yaml"])
+
+
+def _place_machine(placement: QueryPlacement, machine: str) -> None:
+    """Say that there is no image for a machine that is none of x86-64; a rule says which torch has CUDA there."""
+    if machine != DEFAULT_MACHINE and placement.foreign_host is None:
+        because = f"all images are x86-64, so none runs on {machine}; the facts are about the wheels for x86-64 too"
+        placement.foreign_host = fact_finding(FOREIGN_HOST, "error", {MACHINE: machine}, because, ["matrix.yaml"])
 
 
 def _apply_partial_rules(placement: QueryPlacement, query: Query) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from knowngood.compat.dependency_markers import ResolutionTarget
 from knowngood.compat.findings import AXES, Finding
 from knowngood.compat.metadata_store import ReleaseDeclaration
-from knowngood.compat.query import PackageSpec
+from knowngood.compat.query import DEFAULT_MACHINE, PackageSpec
 from knowngood.compat.requirement_graph import Excludes, Requires, python_is_declared
 from knowngood.compat.requirement_resolution import (
     RequirementResolution,
@@ -50,7 +50,7 @@ class QueryResolution:
 
 
 def resolve_query_packages(
-    universe: Universe, packages: Sequence[PackageSpec], axes: Mapping[str, str]
+    universe: Universe, packages: Sequence[PackageSpec], axes: Mapping[str, str], machine: str = DEFAULT_MACHINE
 ) -> QueryResolution | None:
     """Resolve the packages of a query; `None` when there is no metadata about any of them.
 
@@ -58,26 +58,32 @@ def resolve_query_packages(
         universe: it has the metadata.
         packages: each package once.
         axes: the stated Python and glibc, among others.
+        machine: `x86_64` or `aarch64`.
     """
     known = tuple(package for package in packages if universe.metadata.find_package(package.name) is not None)
     if not known:
         return None
     cache: dict[object, QueryResolution] = universe.cached("resolutions", dict)
-    key = (known, axes.get("python"), axes.get("glibc"))
+    key = (known, axes.get("python"), axes.get("glibc"), machine)
     if key not in cache:
         if len(cache) > 1_000:
             cache.clear()
-        cache[key] = _resolve(universe, known, axes)
+        cache[key] = _resolve(universe, known, axes, machine)
     return cache[key]
 
 
-def _resolve(universe: Universe, packages: tuple[PackageSpec, ...], axes: Mapping[str, str]) -> QueryResolution:
+def _resolve(
+    universe: Universe, packages: tuple[PackageSpec, ...], axes: Mapping[str, str], machine: str
+) -> QueryResolution:
     searches: RequirementSearches = universe.cached("searches", lambda: RequirementSearches(store=universe.metadata))
     pythons: Iterable[str] = (axes["python"],) if "python" in axes else PYTHONS
     first: RequirementResolution | None = None
     for python in pythons:
         target = ResolutionTarget(
-            python=python.removesuffix("t"), glibc=axes.get("glibc"), free_threaded=python.endswith("t")
+            python=python.removesuffix("t"),
+            machine=machine,
+            glibc=axes.get("glibc"),
+            free_threaded=python.endswith("t"),
         )
         resolution = resolve_packages(packages, target, searches)
         first = first or resolution

@@ -11,9 +11,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from knowngood.compat.query import Query, parse_attention
+from knowngood.compat.query import DEFAULT_MACHINE, MACHINE, Query, parse_attention
 from knowngood.compat.universe import Universe
 from knowngood.core.errors import UsageError
+from knowngood.core.gpus import UncoveredGpuError
 
 _OTHER_KEYS = {"attn-implementation": "attn", "attention": "attn", "torch-dtype": "dtype", "precision": "dtype"}
 """Other names of keys, with hyphens."""
@@ -24,6 +25,7 @@ _OTHER_VALUES: Mapping[str, Mapping[str, str]] = {
     "weights": {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"},
     "weights-file": {"pickle": "bin", "pytorch-model.bin": "bin", "model.safetensors": "safetensors"},
     "cp_comm_type": {"all-gather": "all_gather"},
+    MACHINE: {"arm64": "aarch64", "amd64": DEFAULT_MACHINE, "x86-64": DEFAULT_MACHINE},
 }
 """Key -> other spelling of a value -> the value."""
 
@@ -33,6 +35,7 @@ _VALUES_WITHOUT_RULE: Mapping[str, tuple[str, ...]] = {
     "padding": ("left",),
     "lengths": ("equal",),
     "cp_comm_type": ("p2p", "a2a", "a2a+p2p"),
+    MACHINE: (DEFAULT_MACHINE,),
 }
 """Key -> values that exist and under which no rule holds."""
 
@@ -111,11 +114,14 @@ class SettledQuery:
 def settle_query(universe: Universe, query: Query) -> SettledQuery:
     """Return the query with normalized conditions of use; `attn` among them is the attention setting.
 
-    A key that no rule asks about, and a model whose architecture its name does not say, are left out with a note.
+    A GPU whose host has a CPU of Arm states the machine. A key that no rule asks about, and a model whose architecture
+    its name does not say, are left out with a note.
 
     Raises:
         UsageError: a value is none that its key can have; the text has the nearest.
     """
+    if _has_arm_host(universe, query):
+        query = replace(query, conditions={MACHINE: "aarch64", **query.conditions})
     if not query.conditions:
         return SettledQuery(query=query)
     forms: Mapping[str, ConditionForm] = universe.cached("condition forms", lambda: condition_forms(universe))
@@ -140,6 +146,13 @@ def settle_query(universe: Universe, query: Query) -> SettledQuery:
         else:
             conditions[key] = _parse_value(key, value, forms[key])
     return SettledQuery(query=replace(query, attn=attn, conditions=conditions), notes=tuple(notes))
+
+
+def _has_arm_host(universe: Universe, query: Query) -> bool:
+    try:
+        return query.gpu is not None and universe.gpus.has_arm_host(query.gpu)
+    except UncoveredGpuError:
+        return False
 
 
 def _one_attention(stated: str | None, value: str) -> str:

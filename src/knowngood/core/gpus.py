@@ -86,6 +86,14 @@ class GpuCatalog:
             return None
         return "aarch64" if self.aarch64.issuperset(cards) else "x86_64"
 
+    def has_arm_host(self, text: str) -> bool:
+        """Return whether a card, or every card that a text means, stands beside a CPU of Arm.
+
+        Raises as `find_capabilities` does.
+        """
+        meant = self.find_capabilities(text)
+        return self.host_architecture(text) == "aarch64" or self.has_only_arm_hosts(meant)
+
     def has_only_arm_hosts(self, capabilities: Iterable[str]) -> bool:
         """Return whether all cards of these architectures stand beside a CPU of Arm."""
         cards = {card for name in capabilities for card in self.sections[name][1]}

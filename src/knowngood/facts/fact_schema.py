@@ -34,6 +34,8 @@ _Functions = dict[str, list[str | list[Count]]] | None
 class _CommonFacts(TypedDict, total=False):
     """The facts that have one form in all packages."""
 
+    aarch64_cuda: str | None
+    aarch64_wheel_size: Count | None
     abi3_from: str | None
     accelerate: str | None
     archs_by_default: _Texts

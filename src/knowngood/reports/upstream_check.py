@@ -21,6 +21,8 @@ from knowngood.facts.contract_table import PairOutcome, PairVerdict
 from knowngood.facts.fact_file import read_fact_file
 from knowngood.facts.fact_reader import find_readers
 from knowngood.facts.harvest_run import harvest_facts
+from knowngood.facts.metadata_harvest import harvest_metadata
+from knowngood.facts.package_metadata import list_metadata_packages
 from knowngood.failures import contract_files
 from knowngood.index.artefact import PackageIndex, PublishedFile
 from knowngood.index.package_index import SimpleIndex
@@ -68,6 +70,7 @@ class UpstreamCheck:
                 for name in packages
             ]
             findings = [*self._uncovered_findings(packages), *_unanswered_findings(report, before)]
+            findings += self._metadata_findings(root / "facts/metadata", notify)
             if new:
                 findings += self._judge(root, new, known, notify)
         unknown = any(item.severity is NightlySeverity.UNKNOWN for item in findings)
@@ -94,6 +97,20 @@ class UpstreamCheck:
             for name in index_changes.list_axis_packages(self.cells)
             if name not in packages
         ]
+
+    def _metadata_findings(self, folder: Path, notify: Notify) -> list[NightlyFinding]:
+        """Read what new releases of the packages in `folder` declare, and return findings about them."""
+        report = harvest_metadata(list_metadata_packages(folder), folder=folder, notify=notify, index=self.index)
+        severity = NightlySeverity.UNKNOWN if report.unanswered else NightlySeverity.WARNING
+        findings = [
+            _upstream_finding("unanswered", severity, f"metadata {name}", f"metadata of {name}: {why}")
+            for name, why in report.failed.items()
+        ]
+        if report.new:
+            names = ", ".join(dict.fromkeys(release.partition(" ")[0] for release in report.new))
+            text = f"the metadata of {len(report.new)} releases is new ({names}): knowngood harvest --metadata"
+            findings.append(_upstream_finding("metadata", NightlySeverity.INFO, "metadata", text))
+        return findings
 
     def _copy(self, root: Path) -> None:
         """Copy facts of the project, and rules and incidents of this program, from which the knowledge is made."""

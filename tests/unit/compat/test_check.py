@@ -345,6 +345,41 @@ def test_only_a_run_that_trained_with_exactly_this_combination_verifies_it(
     assert (result.verdict, len(result.evidence)) == (verdict, runs)
 
 
+@pytest.mark.parametrize(
+    ("torch", "gpu", "used", "broken"),
+    [
+        ("2.10.0", None, {"machine": "aarch64"}, True),
+        ("2.10.0", None, {"machine": "arm64"}, True),
+        ("2.11.0", None, {"machine": "aarch64"}, False),
+        ("2.10.0", "GH200", {}, True),
+        ("2.11.0", "GH200", {}, False),
+        ("2.10.0", "H100", {}, False),
+        ("2.10.0", None, {"machine": "x86_64"}, False),
+    ],
+)
+def test_torch_for_arm_has_cuda_from_2_11_on(torch: str, gpu: str | None, used: dict[str, str], broken: bool):
+    result = ask(f"torch=={torch}", gpu=gpu, used=used)
+    assert ("torch-cuda-on-aarch64" in errors(result)) is broken
+    if gpu == "GH200" or used.get("machine", "x86_64") != "x86_64":
+        assert result.cell is None  # all images are x86-64
+        assert "host:aarch64" in {finding.id for finding in result.findings}
+
+
+def test_a_machine_that_was_not_stated_is_no_condition_that_is_missing():
+    assert not any("machine" in finding.when for finding in ask("torch==2.10.0").findings)
+
+
+def test_a_list_is_resolved_for_the_machine():
+    because = {finding.because for finding in ask("bitsandbytes==0.43.0", used={"machine": "aarch64"}).findings}
+    assert "bitsandbytes 0.43.0 has no wheel for Python 3.11 on Linux aarch64, and no sdist" in because
+    assert "broken" not in ask("bitsandbytes==0.43.0").verdict
+
+
+def test_another_machine_is_refused_with_the_nearest():
+    with pytest.raises(UsageError, match="aarch64"):
+        ask("torch==2.10.0", used={"machine": "aarch63"})
+
+
 def facts_of(package: str, version: str) -> Mapping[str, Any]:
     return BOOK.tables[package][version]["facts"]
 
@@ -369,7 +404,8 @@ def oracle(cell: Mapping[str, str]) -> bool:  # noqa: PLR0911 - one question aft
             return False
     if not allowed(torch["requires"].get("triton"), cell["triton"]):
         return False
-    if not rule_relations.code_runs_on_gpu(cell["gpu"], torch["sass"], torch["ptx"]):
+    has_cuda = torch["aarch64_cuda"] != "none" or not KNOWN.universe.gpus.has_arm_host(cell["gpu"])
+    if not (has_cuda and rule_relations.code_runs_on_gpu(cell["gpu"], torch["sass"], torch["ptx"])):
         return False
     if flash and not rule_relations.code_runs_on_gpu(cell["gpu"], flash["sass"], flash["ptx"]):
         return False

@@ -21,6 +21,7 @@ from knowngood.reports.upstream_check import UpstreamCheck
 def check(home, monkeypatch):
     (home.root / "facts").mkdir()
     monkeypatch.setattr(upstream_check, "harvest_facts", lambda *_, **_more: HarvestReport())
+    monkeypatch.setattr(upstream_check, "harvest_metadata", lambda *_, **_more: HarvestReport())
     return UpstreamCheck(here=home, cells=[parse_cell(FA4)])
 
 
@@ -33,6 +34,26 @@ def test_a_package_that_no_reader_covers_is_unknown(check, monkeypatch):
         ("uncovered", "flash-attn-4"),
     ]
     assert (result.outcome, findings_exit_code(result.findings)) == ("0 new releases, not all known", 3)
+
+
+@pytest.mark.parametrize(("unanswered", "code"), [(True, 3), (False, 0)])
+def test_news_of_the_metadata_are_named_and_what_did_not_answer(check, monkeypatch, unanswered, code):
+    (check.here.root / "facts/metadata").mkdir()
+    (check.here.root / "facts/metadata/trl.txt").touch()
+    names = []
+
+    def harvest(packages, **_):
+        names.extend(packages)
+        return HarvestReport(new=["trl 9.0", "trl 9.1"], failed={"peft": "no answer"}, unanswered=unanswered)
+
+    monkeypatch.setattr(upstream_check, "harvest_metadata", harvest)
+    result = check(print)
+    assert names == ["trl"]
+    assert [item.text for item in result.findings] == [
+        "metadata of peft: no answer",
+        "the metadata of 2 releases is new (trl): knowngood harvest --metadata",
+    ]
+    assert findings_exit_code(result.findings) == code
 
 
 @pytest.mark.parametrize(("unanswered", "code"), [(True, 3), (False, 0)])
