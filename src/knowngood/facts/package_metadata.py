@@ -187,7 +187,7 @@ class _Releases(Mapping[str, ReleaseMetadata]):
                 else:
                     raise _damage(self._label, number + offset, f"`{line}` cannot follow the lines before it")
             for kind in changed:
-                fixed[kind] = tuple(current[kind])
+                fixed[kind] = tuple(sorted(current[kind]))
             states[version] = (head, python, fixed["r"], fixed["x"], fixed["w"])
             number += 1 + len(lines)
         return states

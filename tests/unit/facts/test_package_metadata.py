@@ -45,6 +45,12 @@ def test_what_is_written_is_what_is_read():
         package.releases["0.13"]
 
 
+def test_what_came_later_is_sorted_with_what_was_there_before():
+    releases = [release("1", wheels=("b", "d")), release("2", wheels=("a", "b", "c", "d"))]
+    text = render_package_metadata("one", releases)
+    assert list(parse_package_metadata(text, "one.txt").releases.values()) == releases
+
+
 def test_a_release_states_only_what_differs_from_the_one_before():
     text = render_package_metadata("one", RELEASES[:2])
     assert text.split("\n= 0.10 ")[1].splitlines() == [
