@@ -8,6 +8,8 @@ from packaging.version import Version
 from knowngood.facts import fact_store
 from knowngood.facts.driver_reader import DriverFacts
 from knowngood.facts.harvest_run import harvest_facts
+from knowngood.facts.metadata_harvest import harvest_metadata
+from knowngood.facts.package_metadata import read_package_metadata
 from knowngood.index.package_index import SimpleIndex
 
 pytestmark = pytest.mark.integration
@@ -58,6 +60,17 @@ def test_read_again_without_a_cache_the_facts_are_the_same(package, tmp_path):
     assert set(read) == set(versions)
     for version in versions:
         assert read[version] | {"read": ""} == known[version] | {"read": ""}
+
+
+@pytest.mark.timeout(120)
+def test_metadata_read_again_is_the_same(tmp_path):
+    versions = ("3.4.0", "3.6.0")
+    report = harvest_metadata(["triton"], folder=tmp_path, notify=print, index=Few(versions))
+    assert (report.exit_code, len(report.new), report.unknown) == (0, 2, {})
+    read, known = read_package_metadata("triton", tmp_path), read_package_metadata("triton")
+    for version in versions:
+        assert read.releases[version] == known.releases[version]
+        assert read.releases[version].source == "wheel"
 
 
 @pytest.mark.timeout(120)
