@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from packaging.version import Version
+
 from knowngood.compat.metadata_store import MetadataStore
 
 
@@ -32,7 +34,14 @@ Index = Mapping[str, Mapping[str, Release]]
 
 
 def store_of(index: Index) -> MetadataStore:
-    return MetadataStore(read=lambda name: Package(index[name]) if name in index else None, names=lambda: index)
+    """Return a store of these packages, whose releases it puts into their order."""
+
+    def read(name: str) -> Package | None:
+        if name not in index:
+            return None
+        return Package({version: index[name][version] for version in sorted(index[name], key=Version)})
+
+    return MetadataStore(read=read, names=lambda: index)
 
 
 CHAIN: Index = {

@@ -139,7 +139,7 @@ def end_check_answer(answer: Answer, known: CompatKnowledge, request: Query, res
 
 
 def _command_after_check(known: CompatKnowledge, request: Query, result: CheckAnswer) -> NextCommand:
-    covered = [package for package in request.packages if package.name in known.universe.packages]
+    covered = [package for package in request.packages if package.name in {*known.universe.packages, *result.covered}]
     request = replace(request, packages=tuple(covered))
     if result.cell:
         return command_to_get_cell(parse_cell(result.cell))

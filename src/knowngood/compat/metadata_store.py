@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from knowngood.compat.value_domain import NONE, ValueDomain
+from knowngood.compat.value_domain import NONE, ReleaseDomain, ValueDomain
 from knowngood.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class PackageDeclarations(Protocol):
 
     @property
     def releases(self) -> Mapping[str, ReleaseDeclaration]:
-        """Version -> what it declares."""
+        """Version -> what it declares, oldest first."""
 
 
 class MetadataSource(Protocol):
@@ -61,6 +61,20 @@ class MetadataSource(Protocol):
 
     def __call__(self, name: str) -> PackageDeclarations | None:
         """Return the metadata of a package; `None` when there is none."""
+
+
+class _ReleasesInOrder(Sequence[ReleaseDeclaration]):
+    """The releases of a package by their place; each is read when it is first asked for."""
+
+    def __init__(self, releases: Mapping[str, ReleaseDeclaration], versions: Sequence[str]) -> None:
+        self._releases = releases
+        self._versions = versions
+
+    def __len__(self) -> int:
+        return len(self._versions)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._releases[self._versions[place]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,8 +112,8 @@ class MetadataStore:
             if facts is None:
                 self._packages[name] = None
             else:
-                domain = ValueDomain(name, facts.releases, optional=True)
-                releases = [facts.releases[version] for version in domain.values]
+                domain = ReleaseDomain(name, facts.releases)
+                releases = _ReleasesInOrder(facts.releases, domain.values)
                 self._packages[name] = PackageReleases(domain=domain, releases=releases)
         return self._packages[name]
 

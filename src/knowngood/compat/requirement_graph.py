@@ -51,14 +51,22 @@ class PackageNode:
     domain: ValueDomain
     releases: Sequence[ReleaseDeclaration]
     """What each value of the domain declares."""
-    unwanted: dict[str, int]
-    """Why installers do not take releases on their own -> those releases."""
+    early: int
+    """The pre-releases that installers do not take."""
+    pinned: int
+    """The withdrawn releases that may be taken because the user pins them."""
     fits: dict[int, Excludes | None] = field(default_factory=dict)
     """Place -> why the target cannot install it."""
     expanded: dict[int, None] = field(default_factory=dict)
     """The places whose requirements were added."""
     extras: dict[str, None] = field(default_factory=dict)
     """The extras that something asks for."""
+
+    def unwanted(self, place: int) -> str | None:
+        """Return why installers do not take a release on their own; `None` when they do."""
+        if self.early >> place & 1:
+            return "pre-release"
+        return "withdrawn" if not self.pinned >> place & 1 and self.releases[place].yanked else None
 
 
 @dataclass(kw_only=True)
@@ -89,10 +97,8 @@ class RequirementGraph:
             return None
         domain, releases = package.domain, package.releases
         early = 0 if name in self.prereleases else domain.some & ~domain.final
-        pin = domain.mask(f"=={self.withdrawn[name]}") if name in self.withdrawn else 0
-        withdrawn = sum(1 << place for place, release in enumerate(releases) if release.yanked) & ~pin
-        unwanted = {kind: mask for kind, mask in (("pre-release", early), ("withdrawn", withdrawn)) if mask}
-        return PackageNode(name=name, domain=domain, releases=releases, unwanted=unwanted)
+        pinned = domain.mask(f"=={self.withdrawn[name]}") if name in self.withdrawn else 0
+        return PackageNode(name=name, domain=domain, releases=releases, early=early, pinned=pinned)
 
     def everything(self, variable: str) -> int:
         """Return all values of a variable: of an extra, that it is asked for (1) and that it is not (2)."""
@@ -111,12 +117,10 @@ class RequirementGraph:
         node = None if variable.endswith("]") else self.node(variable)
         if node is None:
             return mask & -mask
-        wanted = mask
-        for unwanted in node.unwanted.values():
-            wanted &= ~unwanted
+        wanted = mask & ~node.early
         while wanted:
             place = wanted.bit_length() - 1
-            if self.exclusion(node, place) is None:
+            if node.unwanted(place) is None and self.exclusion(node, place) is None:
                 return 1 << place
             wanted ^= 1 << place
         return 1 << (mask.bit_length() - 1)
@@ -161,9 +165,9 @@ class RequirementGraph:
         return clashes
 
     def _exclusions(self, node: PackageNode, place: int) -> Iterator[Clash]:
-        for kind, mask in node.unwanted.items():
-            if mask >> place & 1:
-                yield Clash({node.name: mask}, Excludes(package=node.name, kind=kind))
+        if kind := node.unwanted(place):
+            alike = sum(1 << other for other in range(len(node.releases)) if node.unwanted(other) == kind)
+            yield Clash({node.name: alike}, Excludes(package=node.name, kind=kind))
         reason = self.exclusion(node, place)
         if reason is not None:
             mask = 0

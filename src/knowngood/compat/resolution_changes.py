@@ -127,8 +127,7 @@ def _try_without(
         assert node is not None  # noqa: S101 - only packages with metadata are wishes
         anchor = anchors[name] = own[0].mask
         allowed = node.domain.some & ~anchor
-        for unwanted in node.unwanted.values():
-            allowed &= ~unwanted
+        allowed &= ~sum(1 << place for place in range(len(node.releases)) if node.unwanted(place))
         if name in selectable:  # the rules know of no others
             allowed &= _translate(selectable[name], node.domain.index, 0)
         if name in DISPENSABLE:

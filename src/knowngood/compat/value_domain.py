@@ -11,6 +11,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, lru_cache
+from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
@@ -37,7 +38,7 @@ class ValueDomain:
         self.name = name
         self._key = key
         pairs = sorted(((Version(key(value) if key else value), value) for value in set(values)), key=lambda it: it[0])
-        self.keys = [pair[0] for pair in pairs]
+        self.keys: Sequence[Version] = [pair[0] for pair in pairs]
         self.values: tuple[str, ...] = tuple(pair[1] for pair in pairs)
         self.index = {value: place for place, value in enumerate(self.values)}
         self.some = (1 << len(self.values)) - 1
@@ -124,22 +125,28 @@ class ValueDomain:
         """The values equal to a version; a local part counts only where the specifier has one (PEP 440)."""
         mask = self._at_least(version) & ~self._above(version)
         if version.local is None:
-            mask |= self._where(lambda key: bool(key.local) and Version(key.public) == version)
+            mask |= self._where(version, lambda key: bool(key.local) and Version(key.public) == version)
         return mask
 
     def _with_prefix(self, prefix: Version) -> int:
         """The values that `==prefix.*` means."""
-        length = len(prefix.release)
-        return self._where(
-            lambda key: key.epoch == prefix.epoch and (key.release + (0,) * length)[:length] == prefix.release
-        )
+        *numbers, last = prefix.release
+        after = ".".join(map(str, [*numbers, last + 1]))
+        return self._at_least(_first_of(prefix)) & ~self._at_least(_first_of(Version(f"{prefix.epoch}!{after}")))
 
     def _derived_from(self, version: Version, kind: str) -> int:
         """The values that are a pre-release, a post-release or a local version of this very version."""
-        return self._where(lambda key: bool(getattr(key, kind)) and Version(key.base_version) == version)
+        return self._where(version, lambda key: bool(getattr(key, kind)) and Version(key.base_version) == version)
 
-    def _where(self, matches: Callable[[Version], bool]) -> int:
-        return sum(1 << place for place, key in enumerate(self.keys) if matches(key))
+    def _where(self, version: Version, matches: Callable[[Version], bool]) -> int:
+        """The values with the numbers of a version that match."""
+        mask = 0
+        for place in range(bisect_left(self.keys, _first_of(version)), len(self.keys)):
+            key = self.keys[place]
+            if key.base_version != version.base_version and Version(key.base_version) != Version(version.base_version):
+                break
+            mask |= matches(key) << place
+        return mask
 
     def nearest_places(self, wanted: int, anchor: int) -> Sequence[int]:
         """The places of `wanted`, nearest to those of `anchor` first; of two as near, the newer first; absence last."""
@@ -198,6 +205,45 @@ class NameDomain(ValueDomain):
         return place
 
 
+class _OrderedKeys(Sequence[Version]):
+    """The versions of texts, each parsed when it is first compared."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self._texts = texts
+        self._parsed: dict[int, Version] = {}
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def __getitem__(self, place: Any) -> Any:
+        key = self._parsed.get(place)
+        if key is None:
+            key = self._parsed[place] = Version(self._texts[place])
+        return key
+
+
+class ReleaseDomain(ValueDomain):
+    """Releases that are in ascending order already: a version is parsed only where a specifier is compared with it."""
+
+    def __init__(self, name: str, versions: Iterable[str]) -> None:
+        super().__init__(name, (), optional=True)
+        self.values = tuple(versions)
+        self.keys = _OrderedKeys(self.values)
+        self.index = {value: place for place, value in enumerate(self.values)}
+        self.some = (1 << len(self.values)) - 1
+        self.absent = 1 << len(self.values)
+        self.all = self.some | self.absent
+
+    @cached_property
+    def final(self) -> int:
+        """The mask of the values that are not pre-releases; all values, where there are only pre-releases."""
+        final = 0
+        for place, text in enumerate(self.values):
+            if text.replace(".", "").isdigit() or not self.keys[place].is_prerelease:
+                final |= 1 << place
+        return final or self.some
+
+
 def iterate_bits(mask: int) -> Iterator[int]:
     """Yield the places of the bits that are set, ascending."""
     while mask:
@@ -228,6 +274,11 @@ def specifiers_overlap(one: str, two: str) -> bool:
     above = [f"{text}.0.1" for text in versions if text.replace(".", "").isdigit()]
     domain = ValueDomain("a version", [*versions, *above])
     return bool(domain.mask(one) & domain.mask(two))
+
+
+def _first_of(version: Version) -> Version:
+    """The least version with the numbers of a version."""
+    return Version(f"{version.base_version}.dev0")
 
 
 def _parse_version(text: str, condition: str) -> Version:
