@@ -192,6 +192,7 @@ def test_no_token_is_printed_written_built_or_published(planted):
     where = ("--to", f"{user.registry.address}/team/cells", "--insecure")
     with planted_secrets.CommandLines(user.tokens) as lines:
         assert user.run("engine", "up").returncode == 0
+        make_signing_key(user)
         failed_builds(user)
         user.index.logins.clear()
         built = user.run("build", cell, "--json", "--record")
@@ -204,6 +205,7 @@ def test_no_token_is_printed_written_built_or_published(planted):
         assert published.returncode == 0, user.outputs
         tag = json.loads(published.stdout)["cells"][0]["tag"]
         assert user.run("publish", "--verify", f"{where[1]}:{tag}", "--insecure").returncode == 0, user.outputs
+        user.run("pull", cell, *where)
         everyday(user)
         failures(user, where)
     assert lines.samples > 50
@@ -216,6 +218,14 @@ def test_no_token_is_printed_written_built_or_published(planted):
     typed = "publish --to in "  # the one token that a person wrote into a command line
     assert not [leak for leak in lines.leaks if not leak.startswith(typed)]
     assert not list((user.cache / "scratch").iterdir())
+
+
+def make_signing_key(user: Planted) -> None:
+    """Make the key with which `publish` signs; its passphrase is in a variable, and a line of it is a token too."""
+    path = user.home / "keys" / "release.key"
+    user.env["KNOWNGOOD_SIGNING_KEY"] = str(path)
+    assert user.run("keys", "make", str(path)).returncode == 0, user.outputs
+    user.tokens.by_place["the private key"] = path.read_text().splitlines()[2]
 
 
 def failed_builds(user: Planted) -> None:
