@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import base64
+import contextlib
 import gzip
 import json
 import re
@@ -141,15 +142,17 @@ class CommandLines:
         self._thread.join()
 
     def _watch(self) -> None:
+        known = set[bytes]()
         while not self._end.is_set():
+            lines = set[bytes]()
             for path in Path("/proc").glob("[0-9]*/cmdline"):
-                try:
-                    line = path.read_bytes()
-                except OSError:
-                    continue
+                with contextlib.suppress(OSError):  # it has ended
+                    lines.add(path.read_bytes())
+            for line in lines - known:
                 self.leaks |= {f"{place} in the command {line[:80]!r}" for place in self.tokens.search(line)}
+            known |= lines
             self.samples += 1
-            time.sleep(0.02)
+            time.sleep(0.05)
 
 
 def docker_config(login: Mapping[str, tuple[str, str]], proxy: str) -> str:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
+import hashlib
+import http.server
 import json
 import os
 import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -20,7 +24,7 @@ import registry_server
 import small
 from conftest import ROOT
 
-from knowngood.base import base_image
+from knowngood.base import base_image, private_apt
 from knowngood.core import local_files
 from knowngood.engine import embedded_engine, unpacked_engine
 from knowngood.evidence import run_evidence
@@ -205,7 +209,7 @@ def test_no_token_is_printed_written_built_or_published(planted):
         assert published.returncode == 0, user.outputs
         tag = json.loads(published.stdout)["cells"][0]["tag"]
         assert user.run("publish", "--verify", f"{where[1]}:{tag}", "--insecure").returncode == 0, user.outputs
-        user.run("pull", cell, *where)
+        user.run("pull", f"{where[1]}:{tag}", "--insecure")
         everyday(user)
         failures(user, where)
     assert lines.samples > 50
@@ -243,18 +247,13 @@ def everyday(user: Planted) -> None:
     cell, out = user.cell, str(user.folder / "tmp")
     for kind in ("requirements", "pylock", "apptainer", "devcontainer", "conda"):
         user.run("export", cell, "--format", kind, "-o", f"{out}/export-{kind}")
-        user.run("export", cell, "--format", kind)
     for words in (
-        ("cells", "--json"),
         ("plan", "--all"),
         ("build", cell, "--dry-run"),
         ("build", cell),
         ("sbom", cell),
         ("engine", "status", "--json"),
         ("engine", "env"),
-        ("doctor", "--json"),
-        ("check", "torch==2.11.0", "--json"),
-        ("render",),
         ("smoke", cell, "--dry-run"),
         ("nightly", "--only", "files", "--json"),
         ("nightly", "--dry-run"),
@@ -282,3 +281,66 @@ def failures(user: Planted, where: tuple[str, ...]) -> None:
     user.run("site", "-o", str(user.folder / "tmp" / "site"))
     user.run("size", cell)
     user.run("publish", cell, *where, DOCKER_CONFIG=str(user.folder / "nowhere"))
+
+
+class Mirror(http.server.SimpleHTTPRequestHandler):
+    """A package mirror of one folder that wants the login of bob."""
+
+    login = ""
+
+    def log_message(self, *_args) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        if self.headers.get("Authorization") == self.login:
+            super().do_GET()
+        else:
+            self.send_response(401)
+            self.send_header("WWW-Authenticate", 'Basic realm="mirror"')
+            self.end_headers()
+
+
+@pytest.fixture
+def mirror(tmp_path):
+    """A served folder with one package, and the tokens: the password of bob."""
+    tokens = planted_secrets.Tokens()
+    folder = tmp_path / "mirror"
+    (folder / "tree/DEBIAN").mkdir(parents=True)
+    control = "Package: kgtiny\nVersion: 1.0\nArchitecture: all\nMaintainer: t <t@t.test>\nDescription: a test\n"
+    (folder / "tree/DEBIAN/control").write_text(control)
+    package = folder / "kgtiny_1.0_all.deb"
+    subprocess.run(["dpkg-deb", "--build", str(folder / "tree"), str(package)], check=True, capture_output=True)
+    data = package.read_bytes()
+    (folder / "Packages").write_text(
+        f"{control}Filename: ./{package.name}\nSize: {len(data)}\nSHA256: {hashlib.sha256(data).hexdigest()}\n"
+    )
+    login = base64.b64encode(f"bob:{tokens.plant('the mirror')}".encode()).decode()
+    handler = functools.partial(type("OneMirror", (Mirror,), {"login": f"Basic {login}"}), directory=str(folder))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"127.0.0.1:{server.server_address[1]}", tokens
+    server.shutdown()
+    server.server_close()
+
+
+def test_the_passwords_of_a_mirror_and_of_its_proxy_stay_in_no_file_and_no_command(mirror, tmp_path, monkeypatch):
+    host, tokens = mirror
+    settings = tmp_path / "apt.conf"
+    settings.write_text(
+        f'Acquire::http::Proxy::other.example "http://bob:{tokens.plant("the proxy")}@proxy.example";\n'
+    )
+    monkeypatch.setenv("APT_CONFIG", str(settings))
+    monkeypatch.setenv("KNOWNGOOD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    for name in ("http_proxy", "HTTP_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    password = tokens.by_place["the mirror"]
+    with planted_secrets.CommandLines(tokens) as lines:
+        apt = private_apt.PrivateApt(tmp_path / "cache/apt", [f"deb [trusted=yes] http://bob:{password}@{host}/ ./"])
+        apt.refresh()
+        assert [remote.name for remote in apt.locate(["kgtiny"])] == ["kgtiny"]
+        assert [path.name for path in apt.download(["kgtiny"], tmp_path / "cache/debs")] == ["kgtiny_1.0_all.deb"]
+        apt.fetch([(f"http://{host}/kgtiny_1.0_all.deb", tmp_path / "cache/fetched.deb")])
+    assert (tmp_path / "cache/fetched.deb").exists()
+    assert planted_secrets.search_folder(tokens, tmp_path / "cache") == []
+    assert not lines.leaks

@@ -1,24 +1,28 @@
 """A private apt beside the host's own, which fetches Debian packages without installing them.
 
 The configuration of the host's apt is read, because it says how to fetch (through which proxy, for example). It is
-never written: lists, cache and dpkg status of the private apt are in a separate folder.
+never written: lists, cache and dpkg status of the private apt are in a separate folder. Passwords, of a proxy or a
+mirror, are in files that exist only while apt runs, and in no command line.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
 import subprocess
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
+from knowngood.core import local_files
 from knowngood.core.child_processes import end_with_parent
 from knowngood.core.errors import KnowngoodError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 HELPER = "/usr/lib/apt/apt-helper"
 
@@ -27,6 +31,8 @@ _PACKAGE_URI = re.compile(
     re.MULTILINE,
 )
 _RELEASE_DATE = re.compile(r"^Date: (.+)$", re.MULTILINE)
+_LOGIN = re.compile(r"(?P<scheme>https?://)(?P<login>[^/\s@]+)@(?P<host>[^/\s]+)")
+_HOST_LOGINS = Path("/etc/apt/auth.conf")
 _NOT_KEPT = ("Acquire::IndexTargets", "Acquire::Languages")
 
 
@@ -63,8 +69,25 @@ def _package_from_match(match: re.Match[str]) -> RemotePackage:
     )
 
 
-def apt_configuration(root: Path, dump: str) -> str:
-    """Return the apt.conf of a private apt under `root` with the fetch settings of the host's `apt-config dump`."""
+def split_mirror_logins(sources: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Return the lines of a sources.list without user and password, and the lines of an auth.conf with them."""
+    logins = []
+
+    def move_login(match: re.Match[str]) -> str:
+        user, _, password = match["login"].partition(":")
+        machine = match["scheme"] + match["host"]
+        logins.append(f"machine {machine} login {unquote(user)} password {unquote(password)}")
+        return machine
+
+    stripped = [_LOGIN.sub(move_login, source) for source in sources]
+    return stripped, list(dict.fromkeys(logins))
+
+
+def apt_configuration(root: Path, dump: str, private: Path) -> str:
+    """Return the apt.conf of a private apt under `root` with the fetch settings of the host's `apt-config dump`.
+
+    The folder `private` holds its sources.list and its auth.conf.
+    """
     fetching = [line for line in dump.splitlines() if line.startswith("Acquire::") and not line.startswith(_NOT_KEPT)]
     own = {
         "Dir::State": root / "state",
@@ -75,7 +98,8 @@ def apt_configuration(root: Path, dump: str) -> str:
         "Dir::Log": root / "log",
         "Dir::Etc::main": "/dev/null",
         "Dir::Etc::parts": "/dev/null",
-        "Dir::Etc::sourcelist": root / "sources.list",
+        "Dir::Etc::sourcelist": private / "sources.list",
+        "Dir::Etc::netrc": private / "auth.conf",
         "Dir::Etc::sourceparts": "/dev/null",
         "Dir::Etc::trusted": "/dev/null",
         "Dir::Etc::trustedparts": "/dev/null",
@@ -106,16 +130,14 @@ class PrivateApt:
         self.root = root
         self.sources = tuple(map(str, sources))
         self.installed = installed
+        self._host_settings = ""
 
     def refresh(self) -> None:
         """Fetch the current package lists."""
         for folder in ("state/lists/partial", "cache/archives/partial", "log"):
             (self.root / folder).mkdir(parents=True, exist_ok=True)
         (self.root / "status").write_bytes(self.installed.read_bytes() if self.installed else b"")
-        (self.root / "sources.list").write_text("".join(f"{source}\n" for source in self.sources))
-        conf = self.root / "apt.conf"
-        conf.touch(mode=0o600)  # a proxy's address may carry a password
-        conf.write_text(apt_configuration(self.root, run_command(["apt-config", "dump"])))
+        self._host_settings = run_command(["apt-config", "dump"])
         self._run(["apt-get", "--error-on=any", "update"])
 
     def release_date(self, suite: str) -> str:
@@ -151,20 +173,31 @@ class PrivateApt:
         """Download files, pairs of address and path, that need not be in the lists; missing ones are left out."""
         arguments = [argument for uri, path in files for argument in (uri, str(path), "")]
         if arguments:
-            subprocess.run(
-                [HELPER, "download-file", *arguments],
-                check=False,
-                capture_output=True,
-                env=self._environment(),
-                stdin=subprocess.DEVNULL,
-                preexec_fn=end_with_parent(),
-            )
+            with self._environment() as env:
+                subprocess.run(
+                    [HELPER, "download-file", *arguments],
+                    check=False,
+                    capture_output=True,
+                    env=env,
+                    stdin=subprocess.DEVNULL,
+                    preexec_fn=end_with_parent(),
+                )
 
-    def _environment(self) -> dict[str, str]:
-        return {**os.environ, "APT_CONFIG": str(self.root / "apt.conf"), "LC_ALL": "C"}
+    @contextlib.contextmanager
+    def _environment(self) -> Iterator[dict[str, str]]:
+        """Give the environment for apt; its configuration is in a folder that is removed afterwards."""
+        sources, logins = split_mirror_logins(self.sources)
+        with contextlib.suppress(OSError):
+            logins.append(_HOST_LOGINS.read_text(encoding="utf-8"))
+        with local_files.scratch_folder() as private:
+            (private / "sources.list").write_text("".join(f"{source}\n" for source in sources))
+            (private / "auth.conf").write_text("".join(f"{login}\n" for login in logins))
+            (private / "apt.conf").write_text(apt_configuration(self.root, self._host_settings, private))
+            yield {**os.environ, "APT_CONFIG": str(private / "apt.conf"), "LC_ALL": "C"}
 
     def _run(self, argv: Sequence[str], *, cwd: Path | None = None) -> str:
-        return run_command(argv, env=self._environment(), cwd=cwd)
+        with self._environment() as env:
+            return run_command(argv, env=env, cwd=cwd)
 
 
 def run_command(argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> str:

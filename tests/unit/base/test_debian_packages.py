@@ -86,7 +86,7 @@ def test_the_private_configuration_keeps_only_the_fetch_settings():
         'APT::Update::Post-Invoke:: "rm -rf /";\n'
         'Dir::Etc::sourceparts "sources.list.d";\n'
     )
-    text = private_apt.apt_configuration(Path("/private"), dump)
+    text = private_apt.apt_configuration(Path("/private"), dump, Path("/scratch"))
     assert 'Acquire::http::Proxy "http://proxy.test:3128";' in text
     assert '"de"' not in text
     assert "Post-Invoke" not in text
@@ -98,3 +98,14 @@ def test_a_failed_command_gives_its_error_lines():
     with pytest.raises(errors.KnowngoodError, match="failed with status 3: E: no such package") as caught:
         private_apt.run_command(["sh", "-c", "echo W: noise >&2; echo E: no such package >&2; exit 3"])
     assert "\n" not in str(caught.value)
+
+
+def test_logins_of_mirrors_are_moved_out_of_the_list_of_sources():
+    sources = [
+        "deb http://bob:p%40ss@mirror.test:81/debian bookworm main",
+        "deb http://other.test/debian bookworm main",
+    ]
+    assert private_apt.split_mirror_logins(sources) == (
+        ["deb http://mirror.test:81/debian bookworm main", sources[1]],
+        ["machine http://mirror.test:81 login bob password p@ss"],
+    )
