@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from knowngood import __version__
+from knowngood.core import local_files
 from knowngood.core.errors import InputError, KnowngoodError, UsageError, error_from_os
 
 COMMANDS = {
@@ -89,6 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     with contextlib.suppress(ValueError):  # only the main thread may set a signal handler
         signal.signal(signal.SIGTERM, signal.default_int_handler)
+    local_files.remove_stale_scratch()
     words = list(sys.argv[1:] if argv is None else argv)
     command = next((word for word in words if word in COMMANDS), None)
     as_json = "--json" in words

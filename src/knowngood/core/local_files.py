@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from functools import cache
@@ -56,21 +57,47 @@ def use_cache_folder(folder: Path) -> Iterator[None]:
 def scratch_folder() -> Iterator[Path]:
     """Give a new folder in the cache that only this user can read, and remove it when the block ends.
 
-    Folders that killed processes left behind are removed too.
+    The process that uses it has a lock on it, which the system releases when that process ends, however it ends.
     """
     home = cache_folder() / "scratch"
-    home.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as held:
         with lock_folder(home):
-            for leftover in home.iterdir():
-                with contextlib.suppress(OSError), _flock(leftover, wait=False):  # no process uses it
-                    shutil.rmtree(leftover, ignore_errors=True)
             folder = Path(tempfile.mkdtemp(dir=home))
             held.enter_context(_flock(folder, wait=True))
         try:
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_stale_scratch() -> None:
+    """Remove the scratch folders of processes that were killed; each command does this when it starts."""
+    home = cache_folder() / "scratch"
+    with contextlib.suppress(OSError), _flock(home, wait=False):  # no such folder, or another process looks at it
+        for leftover in home.iterdir():
+            with contextlib.suppress(OSError), _flock(leftover, wait=False):  # no process uses it
+                shutil.rmtree(leftover, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def private_file(name: str, content: str) -> Iterator[Path]:
+    """Give a path at which the processes of this user can read `content` until the block ends.
+
+    On Linux the content is only in memory, under a path in /proc that ends with this process, however it ends.
+    Elsewhere it is a file in a scratch folder.
+    """
+    with contextlib.ExitStack() as stack:
+        if sys.platform == "linux":
+            file = stack.enter_context(os.fdopen(os.memfd_create(name), "w", encoding="utf-8"))
+            os.fchmod(file.fileno(), 0o600)
+            path = Path(f"/proc/{os.getpid()}/fd/{file.fileno()}")
+        else:
+            path = stack.enter_context(scratch_folder()) / name
+            path.touch(mode=0o600)
+            file = stack.enter_context(path.open("w", encoding="utf-8"))
+        file.write(content)
+        file.flush()
+        yield path
 
 
 @contextlib.contextmanager

@@ -139,13 +139,10 @@ def _stage_files(files: list[Path], name: str) -> Path:
 
 @contextlib.contextmanager
 def host_secrets() -> Iterator[dict[str, Path]]:
-    """Give the host's index, proxy and CA settings as secret files; the one written here is removed afterwards."""
+    """Give the host's index, proxy and CA settings as secret files; the one written here ends with this process."""
     settings = index_settings.read_index_settings()
     secrets = dict(settings.files)
-    with local_files.scratch_folder() as folder:
+    with contextlib.ExitStack() as stack:
         if settings.env:
-            path = folder / "env"
-            path.touch(mode=0o600)
-            path.write_text(settings.shell())
-            secrets["env"] = path
+            secrets["env"] = stack.enter_context(local_files.private_file("env", settings.shell()))
         yield secrets

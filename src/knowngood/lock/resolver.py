@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import tempfile
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 from packaging import tags
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
+from knowngood.core import local_files
 from knowngood.core.child_processes import end_with_parent
 from knowngood.core.errors import KnowngoodError, MissingError
 from knowngood.index import index_settings
@@ -116,8 +116,7 @@ def resolve_distributions(request: ResolverRequest, wheels: Path | None = None) 
         NoSolutionError: no set of wheels satisfies the requirements.
         MissingError: the index did not answer or refused, or the disk is full.
     """
-    with tempfile.TemporaryDirectory(prefix="knowngood-") as name:
-        folder = Path(name)
+    with local_files.scratch_folder() as folder:
         (folder / "in.txt").write_text("\n".join(request.requirements) + "\n")
         (folder / "excludes.txt").write_text("\n".join(request.excludes) + "\n")
         (folder / "overrides.txt").write_text("\n".join(request.overrides) + "\n")

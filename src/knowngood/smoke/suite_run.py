@@ -10,12 +10,12 @@ import platform
 import subprocess
 import sys
 import tarfile
-import tempfile
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from knowngood.core import local_files
 from knowngood.core.cell import Cell
 from knowngood.core.child_processes import end_with_parent
 from knowngood.core.errors import KnowngoodError, MissingError
@@ -92,10 +92,10 @@ def run_in_environment(  # noqa: PLR0913
     notify: Notify,
 ) -> Evidence:
     """Run the suite without a container, with the Python of `VIRTUAL_ENV`, or else with this program's."""
-    with tempfile.TemporaryDirectory(prefix="knowngood-") as folder:
+    with local_files.scratch_folder() as folder:
         python = _environment_python()
-        (Path(folder) / "predictions.json").write_text(json.dumps(predictions))
-        argv = [python, "-m", "pytest", str(suite), *reporting_arguments(options, folder, cell_gpu=cell.gpu)]
+        (folder / "predictions.json").write_text(json.dumps(predictions))
+        argv = [python, "-m", "pytest", str(suite), *reporting_arguments(options, str(folder), cell_gpu=cell.gpu)]
         notify(f"running the suite with {python}")
         log.parent.mkdir(parents=True, exist_ok=True)
         environment = os.environ | {"HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1"}

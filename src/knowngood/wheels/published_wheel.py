@@ -9,7 +9,6 @@ import hashlib
 import mmap
 import os
 import re
-import tempfile
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 from packaging.utils import parse_wheel_filename
 
+from knowngood.core import local_files
 from knowngood.core.cell import Cell
 from knowngood.core.errors import (
     CorruptArchiveError,
@@ -115,12 +115,12 @@ def fetch_wheel(item: PublishedWheel, cell: Cell, wheel_folder: Path) -> tuple[P
 
     Raises `KnowngoodError` when its hash is not the pinned one, or none of its code runs on the cell's GPU.
     """
-    with tempfile.TemporaryDirectory(prefix="knowngood-") as name:
-        path = Path(name) / item.file
+    with local_files.scratch_folder() as scratch:
+        path = scratch / item.file
         actual = _download(item.url, path)
         if actual != item.sha256:
             raise CorruptArchiveError(item.file, expected=item.sha256, actual=actual)
-        folder = Path(name) / "unpacked"
+        folder = scratch / "unpacked"
         try:
             with zipfile.ZipFile(path) as archive:
                 archive.extractall(folder)

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from samples import ROOT
 
+from knowngood.cli import main
 from knowngood.core import local_files
 
 
@@ -108,3 +109,54 @@ def test_an_installed_package_has_its_data_inside(monkeypatch, tmp_path):
 def test_a_folder_named_src_alone_is_not_a_checkout(monkeypatch, tmp_path):
     monkeypatch.setattr(local_files, "_PACKAGE", tmp_path / "src" / "knowngood")
     assert local_files.data_folder() == tmp_path / "src" / "knowngood" / "_data"
+
+
+SECRET_HOLDER = """
+from knowngood.cli import main
+from knowngood.core import local_files
+with local_files.private_file("env", "export TOKEN=s3cret\\n") as path, local_files.scratch_folder() as folder:
+    (folder / "big").write_text("x")
+    print(path, flush=True)
+    input()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the file is in a scratch folder")
+def test_a_secret_is_read_by_other_processes_is_on_no_disk_and_ends_with_a_killed_process(tmp_path, monkeypatch):
+    monkeypatch.setenv("KNOWNGOOD_CACHE", str(tmp_path))
+    with subprocess.Popen(
+        [sys.executable, "-c", SECRET_HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        path = holder.stdout.readline().strip()
+        for _ in range(2):  # every reader starts at the beginning
+            assert subprocess.check_output(["cat", path], text=True) == "export TOKEN=s3cret\n"
+        local_files.remove_stale_scratch()
+        (in_use,) = (tmp_path / "scratch").iterdir()
+        assert not any(b"s3cret" in file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
+        holder.kill()
+    assert not os.path.lexists(path)
+    assert in_use.exists()
+    local_files.remove_stale_scratch()
+    assert not in_use.exists()
+
+
+def test_elsewhere_a_secret_is_a_file_that_only_the_user_can_read(tmp_path, monkeypatch):
+    monkeypatch.setenv("KNOWNGOOD_CACHE", str(tmp_path))
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with local_files.private_file("env", "x") as path:
+        assert path.read_text() == "x"
+        assert path.stat().st_mode & 0o777 == 0o600
+    assert not path.exists()
+
+
+def test_every_command_removes_the_scratch_of_killed_processes(tmp_path, monkeypatch):
+    monkeypatch.setenv("KNOWNGOOD_CACHE", str(tmp_path))
+    (tmp_path / "scratch/left").mkdir(parents=True)
+    assert main.main(["engine", "up", "--force"]) == 2
+    assert not (tmp_path / "scratch/left").exists()
+
+
+def test_without_a_cache_nothing_is_made(tmp_path, monkeypatch):
+    monkeypatch.setenv("KNOWNGOOD_CACHE", str(tmp_path / "none"))
+    local_files.remove_stale_scratch()
+    assert not (tmp_path / "none").exists()

@@ -267,12 +267,13 @@ def test_the_next_run_waits_until_the_owner_ends(holder):
 def test_scratch_folders_of_killed_runs_are_removed_and_those_in_use_are_not():
     subprocess.run([sys.executable, "-c", KILLED], check=False)
     (left,) = (cache_folder() / "scratch").iterdir()
-    with local_files.scratch_folder() as mine:
-        assert not left.exists()
-        with local_files.scratch_folder() as other:
-            assert mine.is_dir()
-            assert other != mine
-            assert oct(mine.stat().st_mode)[-3:] == "700"
+    local_files.remove_stale_scratch()
+    assert not left.exists()
+    with local_files.scratch_folder() as mine, local_files.scratch_folder() as other:
+        local_files.remove_stale_scratch()
+        assert mine.is_dir()
+        assert other != mine
+        assert oct(mine.stat().st_mode)[-3:] == "700"
     assert not list((cache_folder() / "scratch").iterdir())
 
 
