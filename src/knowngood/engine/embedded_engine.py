@@ -22,8 +22,9 @@ from knowngood.base import debian_host
 from knowngood.core import local_files
 from knowngood.core.errors import KnowngoodError, MissingError
 from knowngood.core.notify import Notify
-from knowngood.engine import daemon, engine_traces
+from knowngood.engine import build_slots, daemon, engine_traces
 from knowngood.engine.unpacked_engine import (
+    RUNTIME,
     EnginePaths,
     configure_docker_client,
     engine_paths,
@@ -175,12 +176,18 @@ def _start_daemon(paths: EnginePaths, borrowed: list[str], notify: Notify) -> No
     config = paths.home / "daemon.json"
     config.write_text(json.dumps(daemon_configuration(paths), indent=2))
     paths.log.unlink(missing_ok=True)
+    wrapper = paths.home / "bin" / RUNTIME
+    build_slots.write_slot_wrapper(
+        find_program(RUNTIME, paths.tools), wrapper, paths.run / "slots", count=build_slots.choose_slot_count()
+    )
+    programs = program_environment(paths.tools)
     process = daemon.start_daemon(
         [find_program("dockerd", paths.tools), "--config-file", str(config)],
         init=Path(find_program("tini-static", paths.tools)),
         env={
             **{name: value for name, value in os.environ.items() if name.lower() in PASSED_ON},
-            **program_environment(paths.tools),
+            **programs,
+            "PATH": f"{wrapper.parent}:{programs['PATH']}",
             "HOME": str(Path.home()),
         },
         log=paths.log,
