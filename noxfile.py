@@ -89,8 +89,16 @@ def smoke(session: nox.Session) -> None:
 
 
 @nox.session
+def fuzz(session: nox.Session) -> None:
+    """Damage data files, answers of registries and logs for a minute; `-- --seconds N --seed N` sets how."""
+    install(session)
+    session.run("python", "tests/fuzz", *session.posargs)
+
+
+@nox.session
 def nightly(session: nox.Session) -> None:
-    """Check that the cells are still good; `-- SELECT --budget MINUTES` checks fewer of them."""
+    """Check that the cells are still good; `-- SELECT --budget MINUTES` checks fewer of them. Fuzz for a minute."""
+    session.notify("fuzz", [])
     install(session)
     session.run("knowngood", "nightly", *session.posargs)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from knowngood.base import base_packages, base_recipe, bootstrap, oci_layout
 from knowngood.base.base_packages import DebianBase
+from knowngood.core.data_files import read_data_text
 from knowngood.core.errors import KnowngoodError, MissingError, UsageError
 from knowngood.core.local_files import cache_folder, lock_folder, write_atomically
 from knowngood.core.notify import Notify
@@ -70,7 +71,7 @@ def packages_lock_path(project: Project, name: str) -> Path:
 def read_packages_lock(project: Project, name: str) -> PackagesLock | None:
     """Return the committed lock of a base, `None` if there is none; `InputError` with every defect of it."""
     path = packages_lock_path(project, name)
-    return PackagesLock.parse(path.read_text(), file=str(path)) if path.exists() else None
+    return PackagesLock.parse(read_data_text(path), file=str(path)) if path.exists() else None
 
 
 def read_base_digest(project: Project, name: str) -> str | None:

@@ -22,7 +22,7 @@ from knowngood.core.matrix_addition import MatrixAddition, insert_matrix_entry, 
 from knowngood.lock import cell_locking, wheelhouse
 from knowngood.lock.cell_locking import NoWheelError
 from knowngood.project import checkout
-from knowngood.project.checkout import MATRIX_FILE, Project, find_project
+from knowngood.project.checkout import MATRIX_FILE, Project, find_project, read_matrix_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -110,7 +110,7 @@ def _refuse_duplicate(cell: Cell, matrix: Matrix) -> None:
 
 def _read_matrix_text(project: Project) -> str:
     """Return the text of matrix.yaml with its line ends as they are."""
-    return (project.root / MATRIX_FILE).read_bytes().decode("utf-8")
+    return read_matrix_text(project.root)
 
 
 def _add_to_text(text: str, matrix: Matrix, cell: Cell, extras: tuple[str, ...], base: str | None) -> _NewCell:

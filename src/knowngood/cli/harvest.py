@@ -15,7 +15,8 @@ from knowngood.cli import shared_arguments
 from knowngood.cli.main import Answer
 from knowngood.cli.progress import report_progress
 from knowngood.core import matrix
-from knowngood.core.errors import InputError, InputProblem, MissingError, UsageError
+from knowngood.core.data_files import read_data_text
+from knowngood.core.errors import MissingError, UsageError
 from knowngood.facts import contract_table
 from knowngood.facts.contract_harvest import harvest_contracts
 from knowngood.facts.harvest_run import HarvestReport, harvest_facts
@@ -139,11 +140,7 @@ def _read_contracts(root: Path, names: Sequence[str]) -> dict[str, str]:
         raise UsageError(f"there are no contracts in {root / 'contracts'}; docs/contracts.md shows how to write one")
     texts = {}
     for label, path in paths.items():
-        try:
-            texts[label] = path.read_text(encoding="utf-8")
-        except UnicodeDecodeError as error:
-            text = f"not UTF-8: {error.reason}; save it as UTF-8"
-            raise InputError([InputProblem(file=label, line=1, column=1, text=text)]) from None
+        texts[label] = read_data_text(path, label)
     return texts
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 from collections.abc import Mapping
@@ -52,15 +51,17 @@ def command_to_get_cell(cell: Cell) -> NextCommand:
     Raises:
         UsageError: KNOWNGOOD_REPOSITORY is not the name of a repository.
     """
-    from knowngood.core.image_record import IMAGE_RECORD_FILE, parse_image_record
+    from knowngood.core.image_record import IMAGE_RECORD_FILE, load_image_record
 
     folder = find_project().root / "docker" / "cells" / str(cell)
     record = folder / IMAGE_RECORD_FILE
-    size = parse_image_record(record.read_text(encoding="utf-8"), str(record)).size if record.is_file() else None
+    size = load_image_record(record).size if record.is_file() else None
     note = format_bytes(size) if size else ""
     lock = folder / "cell.json"
     if (repository := os.environ.get("KNOWNGOOD_REPOSITORY")) and lock.is_file() and size:
-        tag = immutable_tag(str(cell), json.loads(lock.read_text(encoding="utf-8"))["lock"])
+        from knowngood.lock.lock_tree import load_cell_document
+
+        tag = immutable_tag(str(cell), load_cell_document(lock)["lock"])
         return NextCommand(command=f"docker pull {Repository.parse(repository)}:{tag}", purpose="get it", note=note)
     words = ["knowngood", "build-matrix", str(cell)]
     if cell.flash_attn_package == "flash-attn":

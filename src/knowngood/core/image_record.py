@@ -1,9 +1,9 @@
-"""What determines the bytes of a cell's image, and the record of an image that was built. Pure.
+"""What determines the bytes of a cell's image, and the record of an image that was built.
 
 An `ImageShape` names everything that determines an image's bytes: two images differ only where their shapes differ. An
 image carries the digest of its shape as a label. An `ImageRecord` is the file `docker/cells/<id>/image.json`, which
 `knowngood build --record` writes beside the Dockerfile: the digests that the build gave, layer by layer.
-`knowngood verify` builds again and compares.
+`knowngood verify` builds again and compares. Only `load_image_record` reads files.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
+from knowngood.core import data_files, json_document
 from knowngood.core.errors import UsageError
 
 IMAGE_RECORD_FILE = "image.json"
@@ -191,28 +193,40 @@ def image_record_from_manifest(
     return ImageRecord(cell=cell, shape=shape, manifest=image.manifest, config=image.config, layers=layers, tools=tools)
 
 
-def parse_image_record(text: str, file: str) -> ImageRecord:
-    """Parse the text of `image.json`; `file` is its name for messages.
+def load_image_record(path: Path) -> ImageRecord:
+    """Read an `image.json`.
 
-    Raises `UsageError` when the text is damaged, was edited by hand, or has another schema.
+    Raises:
+        FileNotFoundError: there is no such file.
+        UsageError: it is damaged, was edited by hand, or has another schema.
     """
-    try:
-        stored: dict[str, Any] = json.loads(text)
-        if stored["schema"] != IMAGE_RECORD_SCHEMA:
-            raise UsageError(
-                f"{file}: schema {stored['schema']!r}, this program reads {IMAGE_RECORD_SCHEMA}; {_HOW_TO_RENEW}"
-            )
-        record = ImageRecord(
-            cell=stored["cell"],
-            shape=ImageShape(**stored["shape"]),
-            manifest=ImageBlob(**stored["manifest"]),
-            config=ImageBlob(**stored["config"]),
-            layers=tuple(ImageLayer(**layer) for layer in stored["layers"]),
-            tools=stored["tools"],
-        )
-        edited = record.shape.inputs != stored["inputs"] or record.size < 0
-    except (KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"{file} is damaged ({error!r}); {_HOW_TO_RENEW}") from None
-    if edited:
+
+    def parse(data: bytes) -> Any:
+        from knowngood.core.record_schema import ImageRecordDocument
+
+        return json_document.parse_json(data, str(path), ImageRecordDocument, remedy=_HOW_TO_RENEW)
+
+    schema = Path(__file__).with_name("record_schema.py")
+    return _image_record_from_document(data_files.load_json_checked_once(path, parse, [schema]), str(path))
+
+
+def parse_image_record(text: str, file: str) -> ImageRecord:
+    """Parse the text of `image.json`; `file` is its name for messages. Raises `UsageError` as `load_image_record`."""
+    from knowngood.core.record_schema import ImageRecordDocument
+
+    stored = json_document.parse_json(text.encode(), file, ImageRecordDocument, remedy=_HOW_TO_RENEW)
+    return _image_record_from_document(stored, file)
+
+
+def _image_record_from_document(stored: Any, file: str) -> ImageRecord:
+    record = ImageRecord(
+        cell=stored["cell"],
+        shape=ImageShape(**stored["shape"]),
+        manifest=ImageBlob(**stored["manifest"]),
+        config=ImageBlob(**stored["config"]),
+        layers=tuple(ImageLayer(**layer) for layer in stored["layers"]),
+        tools=stored["tools"],
+    )
+    if record.shape.inputs != stored["inputs"]:
         raise UsageError(f"{file} was changed by hand; {_HOW_TO_RENEW}")
     return record

@@ -45,7 +45,7 @@ def parse_json(data: bytes, file: str, content: type[T], *, remedy: str) -> T:
         value = _decoder(content).decode(body)  # type: ignore[arg-type] # mypy: a class is hashable
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
         problems = find_json_problems(body, file, content)
-        raise _error(problems or [_problem(file, "", 0, f"not valid: {error}")], remedy) from None
+        raise _error(problems or [problem_at(file, "", 0, f"not valid: {error}")], remedy) from None
     # A key that is there twice, or that the type does not have, is missing in what was decoded.
     suspect = body.count(b'":') != msgspec.json.encode(value).count(b'":') or _may_be_deep(body)
     if suspect and (problems := find_json_problems(body, file, content)):
@@ -61,7 +61,7 @@ def find_json_problems(data: bytes, file: str, content: Any) -> list[InputProble
         text = decode_data_text(data, file)
     except InputError as error:
         return list(error.problems)
-    if problems := [_problem(file, text, at, words) for at, words in _structure_defects(text)]:
+    if problems := [problem_at(file, text, at, words) for at, words in _structure_defects(text)]:
         return problems
     import json
 
@@ -70,9 +70,9 @@ def find_json_problems(data: bytes, file: str, content: Any) -> list[InputProble
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
-        return [_problem(file, text, error.pos, f"not well-formed JSON: {error.msg[:1].lower()}{error.msg[1:]}")]
+        return [problem_at(file, text, error.pos, f"not well-formed JSON: {error.msg[:1].lower()}{error.msg[1:]}")]
     return [
-        _problem(file, text, find_json_offset(text, path, key=key), words)
+        problem_at(file, text, find_json_offset(text, path, key=key), words)
         for path, words, key in itertools.islice(find_mismatches(value, content), _MOST_PROBLEMS)
     ]
 
@@ -88,7 +88,8 @@ def _error(problems: Sequence[InputProblem], remedy: str) -> InputError:
     return InputError([replace(problem, text=f"{problem.text}; {remedy}") for problem in problems])
 
 
-def _problem(file: str, text: str, offset: int, words: str) -> InputProblem:
+def problem_at(file: str, text: str, offset: int, words: str) -> InputProblem:
+    """Return a problem with the line and column of an offset in a text."""
     line, column = text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset)
     return InputProblem(file=file, line=line, column=column, text=words)
 

@@ -53,7 +53,7 @@ def _table_mismatches(value: dict[str, Any], content: Any, path: DataPath) -> It
     for name in value:
         if name not in hints:
             near = difflib.get_close_matches(name, hints, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"the keys here are {', '.join(hints)}"
+            hint = f"the nearest known one is {near[0]!r}" if near else f"the keys here are {', '.join(hints)}"
             yield (*path, name), f"unknown key {name[:80]!r}{parent}; {hint}", True
     for name, hint in hints.items():
         # With postponed annotations, the required keys include those that are marked as not required.

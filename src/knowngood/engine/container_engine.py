@@ -17,7 +17,7 @@ from knowngood.base import debian_host
 from knowngood.core.child_processes import end_with_parent
 from knowngood.core.errors import KnowngoodError, MissingError
 from knowngood.core.notify import Notify
-from knowngood.engine import embedded_engine, unpacked_engine
+from knowngood.engine import docker_logins, embedded_engine, unpacked_engine
 from knowngood.engine.engine_info import EngineInfo, buildkit_version, describe_objection, parse_engine_info
 
 if TYPE_CHECKING:
@@ -182,6 +182,7 @@ def _read_engine_info(host: str) -> EngineInfo | None:
 def _open_client(host: str, timeout: int) -> DockerClient:
     from docker import DockerClient  # takes 0.2 s to import
 
+    docker_logins.check_docker_config()  # the client reads it
     if host == os.environ.get("DOCKER_HOST"):
         return DockerClient.from_env(timeout=timeout)
     return DockerClient(base_url=host, timeout=timeout, use_ssh_client=host.startswith("ssh:"))

@@ -13,6 +13,7 @@ from knowngood.base import debian_host, private_apt
 from knowngood.core import local_files
 from knowngood.core.errors import KnowngoodError, MissingError
 from knowngood.core.notify import Notify
+from knowngood.engine.docker_logins import docker_config_path
 
 # Debian 12's engine has a BuildKit older than 0.13; later releases, and Ubuntu's updates, have a newer one.
 ENGINE_SUITE = {"bookworm": "trixie"}
@@ -157,7 +158,7 @@ def configure_docker_client(paths: EnginePaths) -> None:
     plugins = paths.docker_config / "cli-plugins"
     plugins.mkdir(parents=True, exist_ok=True)
     _link(plugins / "docker-buildx", paths.buildx)
-    logins = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker") / "config.json"
+    logins = docker_config_path()
     if logins.exists() and logins.parent != paths.docker_config:
         _link(paths.docker_config / "config.json", logins)
 

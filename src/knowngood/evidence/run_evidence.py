@@ -11,6 +11,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from knowngood.core import data_files
+from knowngood.core.errors import InputError
 from knowngood.evidence import sealed_files
 
 EVIDENCE_SCHEMA = "knowngood/evidence/1"
@@ -162,7 +164,7 @@ def load_evidence(path: Path, parse: Callable[[bytes], Any] = json.loads) -> Evi
     `parse` turns the bytes into JSON values; a caller that reads thousands of files passes a faster one.
     """
     try:
-        data = path.read_bytes()
+        data = data_files.read_data_bytes(path)
         stored = parse(data)
         if stored["schema"] != EVIDENCE_SCHEMA:
             return f"{path}: schema {stored['schema']!r}, this program reads {EVIDENCE_SCHEMA}"
@@ -176,7 +178,9 @@ def load_evidence(path: Path, parse: Callable[[bytes], Any] = json.loads) -> Evi
             report=stored["report"],
         )
         _ = (evidence.ok, evidence.suite, evidence.domain, evidence.observations)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except InputError as error:
+        return str(error)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return f"{path}: not readable as evidence ({error!r})"
     if evidence.cell != path.parent.name:
         return f"{path}: it is evidence of {evidence.cell}, not of the cell that its folder names"

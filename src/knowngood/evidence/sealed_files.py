@@ -13,6 +13,7 @@ import re
 from functools import lru_cache
 from pathlib import Path
 
+from knowngood.core.data_files import read_data_text
 from knowngood.core.local_files import write_atomically
 
 LEDGER = "SHA256SUMS"
@@ -60,7 +61,7 @@ def describe_unsigned_run(file: str) -> str:
 def read_ledger(root: Path) -> dict[str, str]:
     """Read `SHA256SUMS` of a folder: path below the folder -> SHA-256. Empty when there is none."""
     try:
-        text = (root / LEDGER).read_text(encoding="utf-8")
+        text = read_data_text(root / LEDGER)
     except FileNotFoundError:
         return {}
     return {entry[2]: entry[1] for line in text.splitlines() if (entry := _LINE.fullmatch(line))}

@@ -6,7 +6,8 @@ import os
 import platform
 from typing import TYPE_CHECKING
 
-from knowngood.core.errors import InputError, InputProblem
+from knowngood.core.data_files import read_data_text
+from knowngood.core.errors import UsageError
 from knowngood.core.notify import Notify
 from knowngood.doctor import probe_gpus
 from knowngood.engine import container_engine
@@ -37,9 +38,9 @@ def find_executor(name: str, project: Project, notify: Notify) -> tuple[Executor
     sections: dict[str, ExecutorSection] = {}
     if path.exists() or configured:
         try:
-            sections = fleet_config.parse_fleet(path.read_text(encoding="utf-8-sig"), path.name)
-        except UnicodeDecodeError:
-            raise InputError([InputProblem(file=path.name, line=1, column=1, text="the file is not UTF-8")]) from None
+            sections = fleet_config.parse_fleet(read_data_text(path, path.name), path.name)
+        except FileNotFoundError:
+            raise UsageError(f"{FLEET_VARIABLE} names {path}, and there is no such file") from None
     section = fleet_config.choose_section(sections, name, path.name)
     if isinstance(section, fleet_config.LocalSection):
         return _local_executor(name, project, notify), section

@@ -6,7 +6,6 @@ The tables are written to `facts/contracts/`.
 from __future__ import annotations
 
 import datetime as dt
-import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -17,6 +16,7 @@ from knowngood.core.errors import InputError, InputProblem
 from knowngood.core.local_files import write_atomically
 from knowngood.facts import contract_definition, contract_table
 from knowngood.facts.contract_caller import CallerRelease
+from knowngood.facts.contract_document import load_contract_document
 from knowngood.facts.contract_judge import ContractCoverage, PairJudge
 from knowngood.facts.contract_table import ContractTable, PairOutcome, PairVerdict, compress_verdicts
 from knowngood.facts.fact_file import render_json
@@ -255,10 +255,9 @@ def _side(side: ContractSide, read: Sequence[ReleaseSource], paths: Sequence[str
 
 def _read_table(path: Path) -> dict[str, Any] | None:
     try:
-        document = json.loads(path.read_bytes())
-    except (FileNotFoundError, ValueError):
+        return load_contract_document(path)
+    except (FileNotFoundError, InputError):
         return None  # missing, or damaged: it is written anew
-    return document if isinstance(document, dict) else None
 
 
 def _is_current(old: Mapping[str, Any], digest: str, sides: Mapping[str, Sequence[IndexedRelease]]) -> bool:

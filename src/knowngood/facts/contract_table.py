@@ -86,12 +86,15 @@ class ContractTable:
 
 
 def table_from_document(document: Mapping[str, Any]) -> ContractTable:
-    """Return the table in a facts file; `KeyError`, `TypeError` or `ValueError` when it is not one."""
+    """Return the table in a checked facts file; `ValueError` when its runs are not of its releases."""
     sides = {side: document[side] for side in ("caller", "callee")}
     callers, callees = (tuple(side["releases"]) for side in sides.values())
     rows = []
     for item in document["pairs"]:
         first, last = item["caller"]
+        for names, ends in ((callers, item["caller"]), *((callees, run[:2]) for run in item["callee"])):
+            if not _run(names, ends[0], ends[1]):
+                raise ValueError(f"{ends[0]} to {ends[1]} is no run of releases")
         row = tuple(
             (start, end, PairVerdict(outcome=PairOutcome(outcome), text=text))
             for start, end, outcome, text in item["callee"]

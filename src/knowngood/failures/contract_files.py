@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
 from knowngood.compat.incident_file import parse_incidents
+from knowngood.core.data_files import read_data_text
 from knowngood.core.errors import InputError, InputProblem
 from knowngood.core.local_files import write_atomically
 from knowngood.facts.contract_definition import parse_contract
+from knowngood.facts.contract_document import load_contract_document
 from knowngood.facts.contract_table import ContractTable, table_from_document
 from knowngood.failures.contract_texts import RangeDrift, find_range_drift, render_contract_page, replace_affected
 
@@ -29,17 +30,19 @@ def read_contract_table(path: Path) -> ContractTable:
 @cache
 def _read_unchanged(path: Path, _: int) -> ContractTable:
     """Read a table; the time of the last change is an argument, so that a changed file is read again."""
+    document = load_contract_document(path)
     try:
-        return table_from_document(json.loads(path.read_bytes()))
-    except (ValueError, KeyError, TypeError) as error:
+        return table_from_document(document)
+    except ValueError as error:
         text = f"not a table of a contract ({error}); `knowngood harvest --contracts {path.stem}` writes it again"
         raise InputError([InputProblem(file=str(path), line=1, column=1, text=text)]) from None
 
 
 def render_contract_tables(root: Path) -> str:
     """Render docs/contract-tables.md from the contracts of a project and their tables."""
-    texts = {path: path.read_text(encoding="utf-8") for path in sorted((root / "contracts").glob("*.yaml"))}
-    contracts = {path.stem: parse_contract(text, f"contracts/{path.name}") for path, text in texts.items()}
+    labels = {path: f"contracts/{path.name}" for path in sorted((root / "contracts").glob("*.yaml"))}
+    texts = {path: read_data_text(path, label) for path, label in labels.items()}
+    contracts = {path.stem: parse_contract(text, labels[path]) for path, text in texts.items()}
     return render_contract_page(contracts, read_contract_tables(root))
 
 
@@ -47,7 +50,8 @@ def find_range_drifts(root: Path) -> list[RangeDrift]:
     """Return the incidents of a project whose range is not the one that follows from their contract's table."""
     tables = read_contract_tables(root)
     paths = sorted((root / "incidents").glob("*.yaml"))
-    incidents = parse_incidents({f"incidents/{path.name}": path.read_text(encoding="utf-8") for path in paths})
+    labels = {path: f"incidents/{path.name}" for path in paths}
+    incidents = parse_incidents({label: read_data_text(path, label) for path, label in labels.items()})
     drifts = (find_range_drift(item, tables[item.contract]) for item in incidents if item.contract in tables)
     return [drift for drift in drifts if drift is not None]
 
@@ -58,7 +62,7 @@ def rewrite_incident_ranges(root: Path) -> list[str]:
     for drift in find_range_drifts(root):
         path = root / "incidents" / f"{drift.incident}.yaml"
         if drift.generated:
-            text = replace_affected(path.read_text(encoding="utf-8"), drift.generated)
+            text = replace_affected(read_data_text(path), drift.generated)
             if write_atomically(path, text):
                 changed.append(str(path.relative_to(root)))
     return changed
@@ -77,6 +81,6 @@ def find_stale_contracts(root: Path, texts: Mapping[str, str], place: Callable[[
         command = f"`knowngood harvest --contracts {name if file.startswith('contracts/') else file}`"
         if not path.exists():
             problems.append(f"{file}: it has no table yet; {command} writes it")
-        elif json.loads(path.read_bytes()).get("digest") != sha256(text.encode()).hexdigest():
+        elif load_contract_document(path)["digest"] != sha256(text.encode()).hexdigest():
             problems.append(f"{file}: its table is of another text of this file; {command} writes it again")
     return problems + [str(drift) for drift in find_range_drifts(root)]

@@ -12,14 +12,17 @@ import shutil
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from knowngood.core import cell as cells
-from knowngood.core import image_record
+from knowngood.core import data_files, image_record, json_document
 from knowngood.core.cell import Cell
 from knowngood.core.errors import UsageError
 from knowngood.core.local_files import write_atomically
 from knowngood.lock import cell_lock
+
+if TYPE_CHECKING:
+    from knowngood.core.record_schema import CellLockDocument
 
 CELL_LOCK_SCHEMA = "knowngood/cell/1"
 
@@ -57,6 +60,25 @@ class CellLock:
         }
 
 
+def load_cell_document(path: Path) -> CellLockDocument:
+    """Return the content of a `cell.json`; `InputError` with every defect, `FileNotFoundError` when there is none."""
+
+    def parse(data: bytes) -> CellLockDocument:
+        return parse_cell_document(data, str(path))
+
+    schema = Path(image_record.__file__).with_name("record_schema.py")
+    document: CellLockDocument = data_files.load_json_checked_once(path, parse, [schema])
+    return document
+
+
+def parse_cell_document(data: bytes, file: str) -> CellLockDocument:
+    """Return the content of a `cell.json` with this name; `InputError` with every defect."""
+    from knowngood.core import record_schema
+
+    remedy = "restore it, or run `knowngood lock` again"
+    return json_document.parse_json(data, file, record_schema.CellLockDocument, remedy=remedy)
+
+
 class LockTree:
     """Reads and writes `docker/` below the root of a project."""
 
@@ -76,18 +98,15 @@ class LockTree:
         path = self.cell_folder(cell) / "cell.json"
         if not path.exists():
             return None
-        try:
-            stored = json.loads(path.read_text(encoding="utf-8"))
-            if stored["schema"] != CELL_LOCK_SCHEMA or stored["id"] != str(cell):
-                raise UsageError(f"{path}: not the {CELL_LOCK_SCHEMA} of {cell}; run `knowngood lock` again")
-            lock = CellLock(
-                cell=cells.parse_cell(stored["id"]),
-                base=stored["base"],
-                inputs=stored["inputs"],
-                layers=tuple(self._layer(name) for name in stored["layers"]),
-            )
-        except (KeyError, TypeError, ValueError, OSError) as error:
-            raise UsageError(f"{path} is damaged ({error!r}); run `knowngood lock` again") from None
+        stored = load_cell_document(path)
+        if stored["id"] != str(cell):
+            raise UsageError(f"{path}: it is the lock of {stored['id']}; run `knowngood lock` again")
+        lock = CellLock(
+            cell=cells.parse_cell(stored["id"]),
+            base=stored["base"],
+            inputs=stored["inputs"],
+            layers=tuple(self._layer(name) for name in stored["layers"]),
+        )
         if lock.digest != stored["lock"]:
             raise UsageError(f"{path}: its layers were changed by hand; run `knowngood lock` again")
         return lock
@@ -99,11 +118,15 @@ class LockTree:
     def load_record(self, cell: Cell) -> image_record.ImageRecord | None:
         """Return the committed record of the cell's image, or `None`; `UsageError` when it is damaged."""
         path = self.record_path(cell)
-        return image_record.parse_image_record(path.read_text(encoding="utf-8"), str(path)) if path.exists() else None
+        return image_record.load_image_record(path) if path.exists() else None
 
     def _layer(self, name: str) -> cell_lock.Layer:
         path = self.folder / "layers" / name / "requirements.txt"
-        distributions = cell_lock.parse_requirements(path.read_text(encoding="utf-8"), str(path))
+        try:
+            text = data_files.read_data_text(path)
+        except FileNotFoundError:
+            raise UsageError(f"{path} is missing; restore it, or run `knowngood lock` again") from None
+        distributions = cell_lock.parse_requirements(text, str(path))
         group = name.rsplit("-", 1)[0]
         if len(distributions) == 1:
             group = group.removesuffix("-" + distributions[0].version.split("+")[0])

@@ -20,6 +20,7 @@ from typing import Any
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from knowngood.core.cell import Cell
+from knowngood.core.data_files import load_json
 from knowngood.core.errors import CorruptArchiveError, UsageError
 from knowngood.core.local_files import cache_folder, write_atomically
 
@@ -160,15 +161,15 @@ def write_wheel_record(record: WheelRecord, wheel: Path) -> None:
 
 def read_wheel_record(wheel: Path) -> WheelRecord | None:
     """Return the record beside a wheel, or `None` when there is none; `UsageError` when it is damaged."""
-    path = wheel_record_path(wheel)
+    path, remedy = wheel_record_path(wheel), "remove it and the wheel, and compile again"
     try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
+        stored = load_json(path, dict[str, Any], remedy=remedy)
         schema = stored.pop("schema")
         record = WheelRecord(**stored)
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(f"{path} is damaged ({error}); remove it and the wheel, and compile again") from None
+    except (KeyError, TypeError) as error:
+        raise UsageError(f"{path} is damaged ({error}); {remedy}") from None
     if schema != WHEEL_RECORD_SCHEMA or record.wheel != wheel.name or record.key != wheel_key(record.inputs):
         raise UsageError(f"{path} is not the record of {wheel.name}; remove both, and compile again")
     return record
@@ -193,5 +194,4 @@ def find_wheel_damage(wheel: Path) -> str | None:
 
 def read_compile_attempt(path: Path) -> dict[str, Any]:
     """Read what one attempt at a compile wrote about itself, up to the moment when it was killed."""
-    attempt: dict[str, Any] = json.loads(path.read_text())
-    return attempt
+    return load_json(path, dict[str, Any], remedy="remove it, and compile again")

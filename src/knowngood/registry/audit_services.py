@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
+from knowngood.core.data_files import read_data_text
 from knowngood.core.errors import KnowngoodError
 from knowngood.core.notify import Notify
 from knowngood.lock.debian_lock import PackagesLock
@@ -92,5 +93,5 @@ def _read_allowlist(project: Project) -> list[AcceptedVulnerability]:
     if not path.exists():
         return []
     return audit_allowlist.parse_allowlist(
-        path.read_text(encoding="utf-8"), audit_allowlist.ALLOWLIST_FILE, datetime.now(UTC).date()
+        read_data_text(path, audit_allowlist.ALLOWLIST_FILE), audit_allowlist.ALLOWLIST_FILE, datetime.now(UTC).date()
     )

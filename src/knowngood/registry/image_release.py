@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from knowngood import __version__
 from knowngood.base import base_image
+from knowngood.core.data_files import read_data_text
 from knowngood.core.errors import KnowngoodError, MissingError, UsageError, strip_user_information
 from knowngood.images import build_command, build_inputs, dockerfile, image_build
 from knowngood.lock.debian_lock import PackagesLock
@@ -52,7 +53,7 @@ def read_base_source(project: Project, locked: CellLock) -> PackagesLock | str:
     path = base_image.packages_lock_path(project, locked.base)
     if not path.exists():
         raise KnowngoodError(f"base {locked.base} has no {path}; run `knowngood lock --base {locked.base}`")
-    return PackagesLock.parse(path.read_text(), file=str(path))
+    return PackagesLock.parse(read_data_text(path), file=str(path))
 
 
 def render_cell_sbom(project: Project, cell: Cell) -> str:

@@ -6,9 +6,10 @@ import json
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from email.parser import HeaderParser
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
-from knowngood.core.errors import MissingError, UsageError
+from knowngood.core.data_files import load_json
+from knowngood.core.errors import MissingError
 from knowngood.core.local_files import write_atomically
 from knowngood.core.notify import Notify
 
@@ -29,20 +30,23 @@ def licences_path(root: Path) -> Path:
     return root / "docker" / "licences.json"
 
 
+class _LicenceItem(TypedDict):
+    wheel: str
+    licence: str | None
+
+
 def load_licences(root: Path) -> Mapping[str, str]:
     """Return sha256 of a wheel -> licence; a wheel that is not in it has no known licence."""
     return {sha256: licence for sha256, licence in _read_licences_file(licences_path(root)).items() if licence}
 
 
 def _read_licences_file(file: Path) -> dict[str, str | None]:
-    if not file.exists():
-        return {}
     try:
-        return {str(key): item["licence"] for key, item in json.loads(file.read_text(encoding="utf-8")).items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(
-            f"{file} is damaged ({error!r}); remove it and run `knowngood sbom --refresh-licences`"
-        ) from None
+        remedy = "remove it and run `knowngood sbom --refresh-licences`"
+        stored = load_json(file, dict[str, _LicenceItem], remedy=remedy)
+    except FileNotFoundError:
+        return {}
+    return {sha256: item["licence"] for sha256, item in stored.items()}
 
 
 def refresh_licences(root: Path, wheels: Iterable[Distribution], notify: Notify) -> tuple[int, bool]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from knowngood.core.errors import KnowngoodError, MissingError
+from knowngood.engine.docker_logins import check_docker_config
 
 if TYPE_CHECKING:
     import requests
@@ -72,6 +73,7 @@ class RegistryLogin:
         from docker import auth
 
         if self._credentials is None:
+            check_docker_config()
             try:
                 entry = auth.load_config().resolve_authconfig(self.host) or {}
             except DockerException as error:

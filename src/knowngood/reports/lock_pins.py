@@ -5,22 +5,22 @@ They come from a file, from a cell's lock, or from a cell's lock at a revision o
 
 from __future__ import annotations
 
-import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from packaging.utils import canonicalize_name
 
 from knowngood.compat.list_formats import parse_requirement_file
-from knowngood.core import yaml_document
+from knowngood.core import data_files, yaml_document
 from knowngood.core.cell import parse_cell
 from knowngood.core.errors import UsageError
 from knowngood.evidence import run_evidence
 from knowngood.evidence.run_evidence import Evidence
 from knowngood.lock import cell_lock
+from knowngood.lock.lock_tree import parse_cell_document
 from knowngood.registry import image_release
 from knowngood.reports.git_history import read_file_at
 
@@ -93,10 +93,7 @@ def _read_file(path: Path) -> PinnedPackages:
         if not isinstance(run, Evidence):
             raise UsageError(run)
         return pins_from_evidence(run, str(path))
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: not UTF-8 ({error.reason} at byte {error.start})") from None
+    text = data_files.read_data_text(path)
     if path.suffix == ".toml":
         return _parse_pylock(text, str(path))
     versions: dict[str, str] = {}
@@ -109,12 +106,23 @@ def _read_file(path: Path) -> PinnedPackages:
     return PinnedPackages(source=str(path), versions=versions, hashes={})
 
 
+class _PylockPackage(TypedDict):
+    name: str
+    version: str
+
+
+class _Pylock(TypedDict):
+    packages: list[_PylockPackage]
+
+
 def _parse_pylock(text: str, name: str) -> PinnedPackages:
+    import msgspec
+
     try:
-        packages = tomllib.loads(text)["packages"]
-        versions = {str(canonicalize_name(item["name"])): str(item["version"]) for item in packages}
-    except (tomllib.TOMLDecodeError, KeyError, TypeError) as error:
-        raise UsageError(f"{name}: not a lock file (PEP 751): {error!r}") from None
+        packages = msgspec.convert(tomllib.loads(text), _Pylock)["packages"]
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError, RecursionError, ValueError) as error:
+        raise UsageError(f"{name}: not a lock file (PEP 751): {error}; write it again with its tool") from None
+    versions = {str(canonicalize_name(item["name"])): item["version"] for item in packages}
     return PinnedPackages(source=name, versions=versions, hashes={})
 
 
@@ -135,10 +143,8 @@ def _read_revision(here: Project, revision: str, cell: str, named: str) -> Pinne
     aliases = yaml_document.parse_yaml(read("matrix.yaml"), f"{revision}:matrix.yaml").data.get("aliases") or {}
     identity = str(aliases.get(cell, cell))
     python = parse_cell(identity).python
-    try:
-        layers = json.loads(read(f"docker/cells/{identity}/cell.json"))["layers"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{named}: its cell.json is damaged ({error!r})") from None
+    file = f"docker/cells/{identity}/cell.json"
+    layers = parse_cell_document(read(file).encode(), f"{revision}:{file}")["layers"]
     distributions = (
         item
         for path in (f"docker/layers/{name}/requirements.txt" for name in layers)

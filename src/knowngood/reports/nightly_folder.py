@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
+from knowngood.core.data_files import load_json
+from knowngood.core.errors import InputError
 from knowngood.core.local_files import write_atomically
 from knowngood.reports.nightly_report import REPORT_SCHEMA, NightlyReport, NightlyResult, render_report_page
 
 _STATE_SCHEMA = "knowngood/nightly-state/1"
-_UNREADABLE = (OSError, ValidationError, ValueError, KeyError, TypeError)
+_UNREADABLE = (OSError, InputError, ValidationError, KeyError, TypeError)
 
 
 def load_reports(folder: Path) -> tuple[list[NightlyReport], list[str]]:
@@ -19,7 +22,7 @@ def load_reports(folder: Path) -> tuple[list[NightlyReport], list[str]]:
     reports, left_out = [], []
     for path in sorted(folder.glob("[0-9]*-[0-9]*-[0-9]*.json")):
         try:
-            document = json.loads(path.read_bytes())
+            document = load_json(path, dict[str, Any], remedy="restore it")
             if document["schema"] != REPORT_SCHEMA:
                 left_out.append(f"{path.name}: schema {document['schema']!r}, but this program reads {REPORT_SCHEMA}")
                 continue
@@ -51,7 +54,7 @@ class NightlyProgress:
         self.started: str | None = None
         self.done: dict[str, NightlyResult] = {}
         try:
-            stored = json.loads(self.path.read_bytes())
+            stored = load_json(self.path, dict[str, Any], remedy="remove it")
             if stored["schema"] == _STATE_SCHEMA:
                 self.done = {item.task: item for item in map(NightlyResult.model_validate, stored["done"])}
                 self.started = stored["started"]

@@ -13,6 +13,7 @@ from packaging.version import Version
 from knowngood.compat import knowledge
 from knowngood.compat.matrix_cells import packages_of_cell
 from knowngood.core import local_files, matrix
+from knowngood.core.data_files import read_data_text
 from knowngood.core.errors import InputError
 from knowngood.core.notify import Notify
 from knowngood.facts import contract_definition
@@ -26,6 +27,7 @@ from knowngood.facts.package_metadata import list_metadata_packages
 from knowngood.failures import contract_files
 from knowngood.index.artefact import PackageIndex, PublishedFile
 from knowngood.index.package_index import SimpleIndex
+from knowngood.project import checkout
 from knowngood.reports import index_changes
 from knowngood.reports.index_changes import UpstreamRelease
 from knowngood.reports.nightly_report import NightlyCheck, NightlyFinding, NightlyResult, NightlySeverity
@@ -119,8 +121,8 @@ class UpstreamCheck:
             shutil.copytree(local_files.data_folder() / name, root / name)
 
     def _floors(self) -> Mapping[str, Version]:
-        text = (self.here.root / "matrix.yaml").read_text(encoding="utf-8")
-        return {name: Version(floor) for name, floor in matrix.parse_floors(text, "matrix.yaml").items()}
+        text = checkout.read_matrix_text(self.here.root)
+        return {name: Version(floor) for name, floor in matrix.parse_floors(text, checkout.MATRIX_FILE).items()}
 
     def _judge(
         self, root: Path, new: Sequence[UpstreamRelease], known: Mapping[str, Sequence[str]], notify: Notify
@@ -147,7 +149,7 @@ class UpstreamCheck:
         kept = _releases_to_judge(new, known, self.cells)
         index = _FilteredIndex(self.index or SimpleIndex(), kept)
         for path in sorted((self.here.root / "contracts").glob("*.yaml")):
-            file, text = f"contracts/{path.name}", path.read_text(encoding="utf-8")
+            file, text = f"contracts/{path.name}", read_data_text(path, f"contracts/{path.name}")
             contract = contract_definition.parse_contract(text, file)
             about = [one for one in new if one.package in (contract.caller.package, contract.callee.package)]
             if not about:

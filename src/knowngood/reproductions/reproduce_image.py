@@ -29,7 +29,7 @@ from knowngood.core.notify import Notify
 from knowngood.engine import container_engine
 from knowngood.engine.container_engine import Engine
 from knowngood.images.pipeline import Pipeline, PipelineOptions
-from knowngood.project.checkout import MATRIX_FILE, Project
+from knowngood.project.checkout import MATRIX_FILE, Project, read_matrix_text
 from knowngood.reproductions.observation import Observation, observation_from_report
 from knowngood.reproductions.program_run import PROGRAM_SECONDS, CannotTryError, SideJob, file_mode, program_variables
 from knowngood.reproductions.reproduction import pinned_version
@@ -107,7 +107,7 @@ def _scratch(project: Project, job: SideJob) -> Iterator[Project]:
     (local_files.cache_folder() / "reproduce").mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="project-", dir=local_files.cache_folder() / "reproduce") as name:
         root = Path(name)
-        text = (project.root / MATRIX_FILE).read_text(encoding="utf-8")
+        text = read_matrix_text(project.root)
         (root / MATRIX_FILE).write_text(
             render_scratch_matrix(yaml_document.parse_yaml_data(text, MATRIX_FILE), job), encoding="utf-8"
         )

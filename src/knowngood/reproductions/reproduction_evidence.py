@@ -12,6 +12,8 @@ from typing import Any
 
 from packaging.requirements import Requirement
 
+from knowngood.core.data_files import read_data_bytes
+from knowngood.core.errors import InputError
 from knowngood.evidence import sealed_files
 from knowngood.project import checkout
 from knowngood.reproductions.observation import ReproductionOutcome
@@ -35,7 +37,7 @@ def list_reproduction_runs(name: str, evidence: Path | None = None) -> list[dict
     runs = []
     for path in sorted(((evidence or checkout.find_project().evidence) / "incidents" / name).glob("*.json")):
         try:
-            data = path.read_bytes()
+            data = read_data_bytes(path)
             run = json.loads(data)
             if (
                 run["schema"] == EVIDENCE_SCHEMA
@@ -43,7 +45,7 @@ def list_reproduction_runs(name: str, evidence: Path | None = None) -> list[dict
                 and sealed_files.find_defect(path, data) is None
             ):
                 runs.append({**run, "file": f"evidence/incidents/{name}/{path.name}"})
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, InputError, ValueError, KeyError, TypeError, RecursionError):
             continue
     return runs
 

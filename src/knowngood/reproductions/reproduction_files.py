@@ -6,6 +6,7 @@ import hashlib
 from pathlib import Path
 
 from knowngood.core import local_files
+from knowngood.core.data_files import read_data_text
 from knowngood.core.errors import InputError, InputProblem, UnknownError
 from knowngood.reproductions.reproduction import Reproduction, ReproductionCase, parse_reproduction
 
@@ -39,7 +40,8 @@ def _incidents_of_sides(name: str, root: Path) -> set[str]:
 
 def _read_definition(name: str, root: Path) -> Reproduction:
     path = root / name / DEFINITION
-    return parse_reproduction(path.read_text(encoding="utf-8"), f"reproductions/{name}/{DEFINITION}")
+    label = f"reproductions/{name}/{DEFINITION}"
+    return parse_reproduction(read_data_text(path, label), label)
 
 
 def load_reproduction(incident: str, root: Path | None = None) -> ReproductionCase:

@@ -13,6 +13,7 @@ from typing import Literal
 
 from knowngood.core import yaml_document
 from knowngood.core.cell import Cell
+from knowngood.core.data_files import read_data_text
 from knowngood.core.errors import InputError, UsageError
 from knowngood.core.selection import CellFilter
 
@@ -37,7 +38,7 @@ class Prediction:
 @cache
 def load_predictions(root: Path) -> list[Prediction]:
     """Read `rules/smoke.yaml` below a project's root; raises `InputError` with the line of each defect."""
-    return parse_predictions((root / PREDICTIONS_FILE).read_text(encoding="utf-8"), PREDICTIONS_FILE)
+    return parse_predictions(read_data_text(root / PREDICTIONS_FILE, PREDICTIONS_FILE), PREDICTIONS_FILE)
 
 
 def parse_predictions(text: str, file: str) -> list[Prediction]:

@@ -60,7 +60,7 @@ def test_sound_content_is_plain_data(load):
         ("[]", "x.json:1:1: the file must be an object, not a list"),
         ("{}", "x.json:1:1: the key 'schema' is missing"),
         ('{"schema": "knowngood/made-up/2"}', "x.json:1:12: schema must be 'knowngood/made-up/1', not 'knowngood"),
-        (HEAD + '"part": {}}', "x.json:1:35: unknown key 'part'; did you mean 'parts'?"),
+        (HEAD + '"part": {}}', "x.json:1:35: unknown key 'part'; the nearest known one is 'parts'"),
         (HEAD + '"zzz": {}}', "x.json:1:35: unknown key 'zzz'; the keys here are schema, parts, names, other"),
         (
             HEAD + '"parts": {\n"a": {"name": "A"},\n"b.c": {"name": 5}}}',

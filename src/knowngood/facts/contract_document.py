@@ -1,0 +1,47 @@
+"""The content of a table in `facts/contracts/`, checked against its schema."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal, TypedDict
+
+from knowngood.core import data_files
+
+
+class _Release(TypedDict):
+    yanked: bool
+    artefact: str | None
+    files: dict[str, str]
+
+
+class _Side(TypedDict):
+    package: str
+    releases: dict[str, _Release]
+
+
+class _Pairs(TypedDict):
+    caller: tuple[str, str]
+    """The first and the last release of a run."""
+    callee: list[tuple[str, str, str, str]]
+    """First and last release of a run, outcome and its text."""
+
+
+class _ContractDocument(TypedDict):
+    schema: Literal["knowngood/contract/1"]
+    contract: str
+    regenerate: str
+    reader: int
+    digest: str
+    read: str
+    caller: _Side
+    callee: _Side
+    pairs: list[_Pairs]
+
+
+def load_contract_document(path: Path) -> dict[str, Any]:
+    """Return the content of a table's file as plain data.
+
+    Raises `FileNotFoundError` when there is none, and `InputError` with every defect when it is damaged.
+    """
+    remedy = f"`knowngood harvest --contracts {path.stem}` writes it again"
+    return dict(data_files.load_json(path, _ContractDocument, remedy=remedy))
