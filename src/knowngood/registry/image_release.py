@@ -150,9 +150,7 @@ def _tool_versions(project: Project, cell: Cell, digest: str, inputs: str, engin
     return {"uv": build_inputs.uv_version(), "buildkit": engine.buildkit, "engine": engine.version}
 
 
-def published_digests_unchanged(
-    project: Project, registry: Registry, cells: Iterable[Cell], *, revision: int = 1
-) -> dict[str, str]:
+def published_digests_unchanged(project: Project, registry: Registry, cells: Iterable[Cell]) -> dict[str, str]:
     """Return cell id -> digest of the cells whose current image the registry has under its tag.
 
     No engine and no image is read: the digest comes from the record, committed or kept from the build, and the registry
@@ -161,7 +159,7 @@ def published_digests_unchanged(
     folders = build_inputs.read_folder_digests(project)
     chosen = list(cells)
     recorded = {str(cell): digest for cell in chosen if (digest := recorded_digest(project, cell, folders))}
-    served = published_digests(project, registry, [cell for cell in chosen if str(cell) in recorded], revision=revision)
+    served = published_digests(project, registry, [cell for cell in chosen if str(cell) in recorded])
     return {name: digest for name, digest in recorded.items() if served[name] == digest}
 
 
@@ -229,15 +227,13 @@ def lock_tag(project: Project, cell: Cell, revision: int = 1) -> str | None:
     return immutable_tag(str(cell), locked.digest, revision) if locked else None
 
 
-def published_digests(
-    project: Project, registry: Registry, cells: Iterable[Cell], *, revision: int = 1
-) -> dict[str, str | None]:
+def published_digests(project: Project, registry: Registry, cells: Iterable[Cell]) -> dict[str, str | None]:
     """Return cell id -> digest that is published for the cell's lock, or `None`.
 
     This costs one small request for each cell, eight at a time; no image is read. A cell is published already when this
     is the digest of its current image.
     """
-    tags = {str(cell): lock_tag(project, cell, revision) for cell in cells}
+    tags = {str(cell): lock_tag(project, cell) for cell in cells}
     with ThreadPoolExecutor(8) as pool:
         digests = pool.map(lambda name: registry.digest(name) if name else None, tags.values())
         return dict(zip(tags, digests, strict=True))
