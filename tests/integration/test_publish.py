@@ -279,7 +279,7 @@ def test_other_bytes_for_a_digest_are_never_promoted(scratch, proxy, engine):
     for spoilt in ("blob", "manifest"):
         part = config if spoilt == "blob" else ["GET", f"/manifests/{scratch.digest}"]
         lies = times(10, part, lambda r: r.forward(change=lambda body: body[:-1] + b"!" if body else body))
-        proxy.rules = [lambda r, lies=lies: r.command == "GET" and lies(r)]
+        proxy.rules = [reading_back(lambda r, lies=lies: r.command == "GET" and lies(r))]
         with pytest.raises(KnowngoodError, match="serves other bytes"):
             publish(scratch, registry, engine)
         proxy.rules = []

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from knowngood.core.data_files import read_data_text
-from knowngood.core.errors import KnowngoodError
+from knowngood.core.errors import KnowngoodError, UnknownError
 from knowngood.core.notify import Notify
 from knowngood.lock.debian_lock import PackagesLock
-from knowngood.registry import audit_allowlist, image_release, vulnerability_audit
+from knowngood.registry import advisory_service, audit_allowlist, image_release, osv_service, vulnerability_audit
 
 if TYPE_CHECKING:
     from knowngood.core.cell import Cell
+    from knowngood.lock.debian_lock import DebianPackage
     from knowngood.project.checkout import Project
+    from knowngood.registry.advisory_service import Vulnerability
     from knowngood.registry.audit_allowlist import AcceptedVulnerability
-    from knowngood.registry.vulnerability_audit import AuditReport, Vulnerability
-
-AnswerT = TypeVar("AnswerT")
+    from knowngood.registry.vulnerability_audit import AuditReport
 
 
 def audit_cells(project: Project, cells: Sequence[Cell], tracker: str, notify: Notify) -> tuple[AuditReport, int]:
@@ -36,12 +37,16 @@ def audit_cells(project: Project, cells: Sequence[Cell], tracker: str, notify: N
     ]
     if pins:
         notify(f"asking OSV about {len(pins)} wheels")
-        vulnerabilities += _answer_or_note(lambda: vulnerability_audit.audit_wheels(pins), unanswered)
+        keys = osv_service.osv_keys(pins)
+        vulnerabilities += answer_or_kept("OSV", keys, lambda: osv_service.find_osv_vulnerabilities(pins), unanswered)
     else:
         unanswered.append("the cells lock no wheel, so nothing was looked up")
-    if locks:
-        notify(f"asking Debian's tracker about {len({p for lock in locks for p in lock.packages})} packages")
-        vulnerabilities += _answer_or_note(lambda: _audit_debian(locks, tracker), unanswered)
+    packages = {_debian_key(lock, package): (lock, package) for lock in locks for package in lock.packages}
+    if packages:
+        notify(f"asking Debian's tracker about {len(packages)} packages")
+        vulnerabilities += answer_or_kept(
+            "Debian's security tracker", list(packages), lambda: _audit_debian(locks, tracker), unanswered
+        )
     return vulnerability_audit.apply_allowlist(vulnerabilities, unanswered, allowed), len(pins)
 
 
@@ -63,12 +68,16 @@ def _pins_and_bases(
     return pins, list(bases.values()), pulled
 
 
-def _audit_debian(locks: list[PackagesLock], url: str) -> list[Vulnerability]:
+def _debian_key(lock: PackagesLock, package: DebianPackage) -> str:
+    return f"{lock.suite}/{package.name}=={package.version}"
+
+
+def _audit_debian(locks: list[PackagesLock], url: str) -> tuple[dict[str, list[Vulnerability]], datetime]:
     from knowngood.base import debian_host, private_apt
     from knowngood.core import local_files
 
-    tracker = vulnerability_audit.fetch_debian_tracker(url)
-    vulnerabilities = []
+    answer = advisory_service.ask_advisory_service("Debian's security tracker", url)
+    vulnerabilities: dict[str, list[Vulnerability]] = {}
     for lock in locks:
         folder = local_files.cache_folder() / "audit"
         mirror = private_apt.PrivateApt(
@@ -76,16 +85,38 @@ def _audit_debian(locks: list[PackagesLock], url: str) -> list[Vulnerability]:
         )
         mirror.refresh()
         sources = mirror.source_names([package.name for package in lock.packages])
-        vulnerabilities += vulnerability_audit.debian_vulnerabilities(lock.packages, lock.suite, sources, tracker)
-    return vulnerabilities
+        for package in lock.packages:
+            vulnerabilities[_debian_key(lock, package)] = []
+        try:
+            known = vulnerability_audit.debian_vulnerabilities(lock.packages, lock.suite, sources, answer.document)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise UnknownError(f"the data of Debian's security tracker cannot be read ({error!r})") from None
+        for item in known:
+            vulnerabilities[f"{lock.suite}/{item.package}=={item.version}"].append(item)
+    return vulnerabilities, answer.when
 
 
-def _answer_or_note(ask: Callable[[], list[AnswerT]], unanswered: list[str]) -> list[AnswerT]:
+def answer_or_kept(
+    service: str,
+    keys: Sequence[str],
+    ask: Callable[[], tuple[dict[str, list[Vulnerability]], datetime]],
+    notes: list[str],
+) -> list[Vulnerability]:
+    """Return what a service answers about packages, else what it answered earlier.
+
+    A note is added when it does not answer, and when its data are stale; the result of the audit is then not good.
+    """
+    path = advisory_service.kept_answers_path(re.sub(r"\W+", "-", service.lower()))
     try:
-        return ask()
+        answers, when = ask()
     except KnowngoodError as error:
-        unanswered.append(str(error))
-        return []
+        kept, note = advisory_service.load_kept_answers(path, keys)
+        notes.append(f"{error}{note}")
+        return kept
+    advisory_service.keep_answers(path, answers, when)
+    if stale := advisory_service.describe_age(service, when, datetime.now(UTC)):
+        notes.append(stale)
+    return [item for known in answers.values() for item in known]
 
 
 def _read_allowlist(project: Project) -> list[AcceptedVulnerability]:

@@ -15,7 +15,7 @@ from knowngood.base import private_apt
 from knowngood.cli import main
 from knowngood.core.errors import InputError, UnknownError
 from knowngood.lock.debian_lock import DebianPackage
-from knowngood.registry import audit_allowlist, audit_services, vulnerability_audit
+from knowngood.registry import audit_allowlist, audit_services, osv_service, vulnerability_audit
 
 TODAY = date(2026, 11, 21)
 OSV = {
@@ -137,7 +137,6 @@ def test_a_service_that_does_not_answer_is_never_good(locked, services, monkeypa
     )
     with monkeypatch.context() as patch:
         patch.setenv("KNOWNGOOD_DEBIAN_TRACKER", "http://127.0.0.1:9/tracker")
-        patch.setattr(vulnerability_audit, "audit_wheels", lambda _pins: [])
         code, said = answer(capsys, FA0)
     assert code == 3
     assert "tracker does not answer" in said["unanswered"][0]
@@ -145,18 +144,12 @@ def test_a_service_that_does_not_answer_is_never_good(locked, services, monkeypa
     monkeypatch.setenv("PIP_AUDIT_OSV_URL", "http://127.0.0.1:9/osv")
     code, said = answer(capsys, FA0)
     assert code == 3
-    assert "no answer from OSV" in said["unanswered"][0]
-
-
-def test_a_package_that_was_skipped_was_not_audited():
-    document = {"dependencies": [{"name": "torch", "skip_reason": "not found"}]}
-    with pytest.raises(UnknownError, match="did not report on torch"):
-        vulnerability_audit.parse_pip_audit(document, "torch==2.11.0\n")
+    assert "OSV does not answer" in said["unanswered"][0]
 
 
 def test_every_version_is_asked_for_once():
-    pins = [("torch", "2.11.0"), ("torch", "2.10.0"), ("flash-attn", "2.8.3+cu13"), ("torch", "2.11.0")]
-    assert vulnerability_audit.split_pins(pins) == ["flash-attn==2.8.3\ntorch==2.10.0\n", "torch==2.11.0\n"]
+    pins = [("torch", "2.11.0"), ("torch", "2.10.0"), ("Flash_Attn", "2.8.3+cu13"), ("torch", "2.11.0")]
+    assert osv_service.osv_keys(pins) == ["flash-attn==2.8.3", "torch==2.10.0", "torch==2.11.0"]
 
 
 def test_versions_are_compared_as_debian_does():
@@ -172,13 +165,12 @@ def test_a_tracker_that_says_nothing_about_the_suite_leaves_it_unknown(tracker):
         vulnerability_audit.debian_vulnerabilities(packages, "bookworm", {}, tracker)
 
 
-def test_a_base_that_is_pulled_was_not_looked_up(locked, monkeypatch, capsys):
-    monkeypatch.setattr(vulnerability_audit, "audit_wheels", lambda _pins: [])
+def test_a_base_that_is_pulled_was_not_looked_up(locked, services, monkeypatch, capsys):  # noqa: ARG001
     image = "registry.example/debian@sha256:" + "1" * 64
     monkeypatch.setattr(audit_services.image_release, "read_base_source", lambda *_: image)
     code, said = answer(capsys, FA0)
     assert (code, said["unanswered"]) == (
-        3,
+        1,
         [f"base debian12 is pulled as {image}: no lock says which packages it has, so none of them was looked up"],
     )
     assert locked.matrix.cells
