@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from knowngood.core.errors import KnowngoodError
 from knowngood.engine import image_store
 from knowngood.images.dockerfile import LABEL_PREFIX
-from knowngood.registry import image_release, publication, publication_check, signatures
+from knowngood.registry import image_release, image_transfer, publication_check, signatures
 from knowngood.registry.image_reference import DIGEST, ImageReference
 
 if TYPE_CHECKING:
@@ -159,4 +159,4 @@ def _check_image(  # noqa: PLR0913, PLR0917
 
 
 def _labels(registry: Registry, manifest: RegistryManifest) -> dict[str, str]:
-    return publication.config_labels(registry.read(manifest.blobs()[0]))
+    return image_transfer.config_labels(registry.read(manifest.blobs()[0]))
