@@ -167,6 +167,7 @@ def torch_wheel(version: str, *, cuda: str = "13.0", archs: tuple[int, ...] = (7
             "torch/_dynamo/device_interface.py": "def f(p):\n    return p.major >= 7\n",
             "torch/lib/libc10.so": b"\x7fELF\0GLIBC_2.17\0_ZN3c105ErrorC2ENSt7__cxx1112basic_string\0",
             "torch/lib/libc10_cuda.so": b"\0GLIBC_2.2.5\0",
+            "torch/lib/libtorch_python.so": b"\0numpy._core._multiarray_umath\0numpy.core._multiarray_umath\0",
             "torch/lib/libtorch_cuda.so": b"\0" + flags.encode() + bytes(40_000) + code * 20,
             f"{info}/METADATA": metadata("torch", version, *pins),
             f"{info}/WHEEL": "Wheel-Version: 1.0\n",

@@ -150,7 +150,15 @@ class Factbook:
         return Factbook(tables={**self.tables, package: table})
 
 
-_SAME_IN_EVERY_BUILD = ("requires_python", "pythons", "free_threaded", "triton", "triton_requires", "triton_min_major")
+_SAME_IN_EVERY_BUILD = (
+    "requires_python",
+    "pythons",
+    "free_threaded",
+    "triton",
+    "triton_requires",
+    "triton_min_major",
+    "numpy_1_only",
+)
 
 
 def read_factbook(folder: Path, packages: Collection[str] | None = None) -> Factbook:

@@ -171,8 +171,9 @@ def _condition(raw: Any, *path: str) -> Condition:
     name = next(iter(raw), None) if isinstance(raw, Mapping) else None
     if name is None or name not in rule_relations.RELATIONS:
         raise _Defect(f"a condition is text, a list, or one of {', '.join(rule_relations.RELATIONS)}", *path)
-    if list(raw)[1:] not in ([], ["ptx"]):
-        raise _Defect(f"besides {name!r} only 'ptx' is allowed", *path)
+    beside = ["ptx", "cuda"] if name == "binary-runs" else ["ptx"]
+    if list(raw)[1:] not in ([], beside):
+        raise _Defect(f"besides {name!r} only {', '.join(map(repr, beside))} is allowed", *path)
     return Condition(relation=name, arguments=tuple(map(str, raw.values())))
 
 

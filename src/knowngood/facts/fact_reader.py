@@ -105,7 +105,7 @@ class ReleaseReading:
 
 @dataclass(frozen=True, kw_only=True)
 class AdditionalWheel:
-    """A second wheel of each release, of which some facts are read; the first and its facts stay as they are.
+    """A wheel of each release, the first or another, of which more facts are read; those of the first stay as they are.
 
     A known release that lacks these facts gets them without being read again, so that adding such a wheel to a reader
     needs no other `revision`.
@@ -132,7 +132,7 @@ class FactReader:
     read: Callable[[Artefact, IndexedRelease, ReleaseReading], None]
     accepts: Callable[[Version], bool] = lambda version: not version.is_devrelease
     """Which releases from the floor in matrix.yaml on are of interest."""
-    additional: AdditionalWheel | None = None
+    additional: tuple[AdditionalWheel, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,6 +28,7 @@ Count = Annotated[int, Meta(ge=0, le=2**53)]
 
 _Texts = list[str] | None
 _Requirements = dict[str, str] | None
+_TextTable = dict[str, list[str]] | None
 _Functions = dict[str, list[str | list[Count]]] | None
 
 
@@ -42,6 +43,7 @@ class _CommonFacts(TypedDict, total=False):
     attention: _Texts
     backward_majors: list[Count] | None
     backward_needs_sm80_or_sm90: str | None
+    binaries: _Texts
     c_compiler: bool | None
     cuda: str | None
     cuda_minimum: str | None
@@ -77,6 +79,8 @@ class _CommonFacts(TypedDict, total=False):
     model_minimums: _Requirements
     nccl: str | None
     newer_than_sm90: bool | None
+    numpy_1_only: bool | None
+    ptx_by_cuda: _TextTable
     ptxas: str | None
     ptxas_blackwell: str | None
     python_h: bool | None
@@ -85,9 +89,11 @@ class _CommonFacts(TypedDict, total=False):
     qwen2_attention: _Texts
     requires_cu13: _Requirements
     requires_python: str | None
+    sass_by_cuda: _TextTable
     sdist_size: Count | None
     sdpa_torch: str | None
     source: str | None
+    takes_same_major: bool | None
     tokenizers: str | None
     torch: str | None
     torch_enforced: str | None

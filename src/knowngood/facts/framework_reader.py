@@ -1,4 +1,4 @@
-"""What xtuner, openrlhf and xformers declare; xtuner's code also states which transformers each of its models needs.
+"""What frameworks and numpy declare; xtuner's code also states which transformers each of its models needs.
 
 A package of which only the metadata is of interest needs no reader of its own, only an entry in `READERS` here.
 """
@@ -30,7 +30,7 @@ _DISPATCH = "xtuner/model/modules/dispatch/__init__.py"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FrameworkFacts:
-    """A release of xtuner, openrlhf or xformers."""
+    """A release of xtuner, openrlhf, xformers or numpy."""
 
     requires_python: str | None
     """PEP 440 specifier; METADATA."""
@@ -84,6 +84,14 @@ def _model_type(name: str) -> str:
 
 
 READERS = (
+    FactReader(
+        package="numpy",
+        revision=1,
+        model=FrameworkFacts,
+        choose=choose_wheel_by("-cp311-", "-cp310-", "-cp312-", "-cp39-"),
+        read=read_framework,
+        accepts=lambda version: not version.is_prerelease,
+    ),
     FactReader(package="xtuner", revision=3, model=FrameworkFacts, choose=choose_wheel_or_sdist, read=read_xtuner),
     FactReader(
         package="openrlhf",

@@ -14,7 +14,14 @@ from packaging.version import Version
 
 from knowngood.core.errors import UsageError
 from knowngood.facts.fact_file import FactFile, read_fact_file
-from knowngood.facts.fact_reader import FactReader, IndexedRelease, ReleaseReading, TableReader, find_readers
+from knowngood.facts.fact_reader import (
+    AdditionalWheel,
+    FactReader,
+    IndexedRelease,
+    ReleaseReading,
+    TableReader,
+    find_readers,
+)
 from knowngood.index.artefact import PackageIndex, PublishedFile, UnansweredError, UnreadableError
 from knowngood.index.package_index import SimpleIndex
 from knowngood.index.remote_archive import RemoteSdist, RemoteWheel
@@ -126,7 +133,7 @@ class _Harvest:
             raise UnreadableError(f"the index lists no release of {reader.package}{since}")
         all_are_due = self.refresh or file.reader != reader.revision
         due = [release for release in wanted if all_are_due or _is_due(file, release)]
-        lacking = [one for one in wanted if one not in due and _lacks_additional(reader, file, one)]
+        lacking = [one for one in wanted if one not in due and _lacking_wheels(reader, file, one)]
         self.report.unchanged += len(wanted) - len(due) - len(lacking)
         try:
             with ThreadPoolExecutor(_WORKERS) as pool:
@@ -172,7 +179,7 @@ class _Harvest:
             artefact = open_artefact(published, self.index, self.cache)
             reading.run(lambda: reader.read(artefact, release, reading))
             artefact.close()
-        self._read_additional(reader, release, reading)
+        self._read_additional(reader.additional, release, reading)
         if reading.corrupt:
             self.report.corrupt.append(f"{release.project} {release.version}")
         return {
@@ -183,20 +190,21 @@ class _Harvest:
             "unknown": reading.unknown,
         } | ({"retry": True} if reading.again else {})
 
-    def _read_additional(self, reader: FactReader, release: IndexedRelease, reading: ReleaseReading) -> None:
-        """Record the facts of the second wheel, if the reader has one and the release too."""
-        additional = reader.additional
-        published = additional.choose(release) if additional else None
-        if additional and published:
-            artefact = open_artefact(published, self.index, self.cache)
-            reading.take_all(additional.facts[0], partial(additional.read, artefact))
-            artefact.close()
+    def _read_additional(
+        self, wheels: Sequence[AdditionalWheel], release: IndexedRelease, reading: ReleaseReading
+    ) -> None:
+        """Record the facts of those of these wheels that the release has."""
+        for additional in wheels:
+            if published := additional.choose(release):
+                artefact = open_artefact(published, self.index, self.cache)
+                reading.take_all(additional.facts[0], partial(additional.read, artefact))
+                artefact.close()
 
     def _complete_release(self, reader: FactReader, file: FactFile, release: IndexedRelease) -> dict[str, Any]:
-        """Return the known entry of a release together with the facts of its second wheel."""
+        """Return the known entry of a release together with the facts of its additional wheels."""
         entry = file.releases[str(release.version)]
         reading = ReleaseReading(facts=dict(entry["facts"]), unknown=dict(entry["unknown"]))
-        self._read_additional(reader, release, reading)
+        self._read_additional(_lacking_wheels(reader, file, release), release, reading)
         if reading.corrupt:
             self.report.corrupt.append(f"{release.project} {release.version}")
         retry = {"retry": True} if reading.again else {}
@@ -230,13 +238,11 @@ def _today() -> str:
     return dt.datetime.now(tz=dt.UTC).date().isoformat()
 
 
-def _lacks_additional(reader: FactReader, file: FactFile, release: IndexedRelease) -> bool:
-    """Whether a known release has a second wheel that was not read yet."""
-    if reader.additional is None:
-        return False
+def _lacking_wheels(reader: FactReader, file: FactFile, release: IndexedRelease) -> list[AdditionalWheel]:
+    """The additional wheels of a known release that were not read yet."""
     entry = file.releases[str(release.version)]
-    is_read = not {*reader.additional.facts}.isdisjoint({*entry["facts"], *entry["unknown"]})
-    return not is_read and reader.additional.choose(release) is not None
+    names = {*entry["facts"], *entry["unknown"]}
+    return [item for item in reader.additional if names.isdisjoint(item.facts) and item.choose(release) is not None]
 
 
 def _is_due(file: FactFile, release: IndexedRelease) -> bool:

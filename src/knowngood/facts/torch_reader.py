@@ -1,8 +1,8 @@
 """torch's wheels: what they pin, what they need of the system, and which GPU code they contain.
 
 Of the wheel for Linux x86_64 METADATA, `torch/version.py`, `libc10*.so` and the first part of `libtorch_cuda.so` are
-read, up to its first fatbins: some 20 MB of 300 to 550. Of that for aarch64 only `torch/version.py` and the list of
-files.
+read, up to its first fatbins: some 20 MB of 300 to 550; of `libtorch_python.so` which NumPy it looks for. Of the wheel
+for aarch64 only `torch/version.py` and the list of files.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ from knowngood.facts.torch_files import detect_cxx11abi, parse_build_constants
 from knowngood.index import wheel_metadata, wheel_tags
 from knowngood.index.artefact import Artefact, PublishedFile, UnreadableError, read_text_member
 
+_PYTHON_LIBRARY = "torch/lib/libtorch_python.so"
+_NUMPY_API = re.compile(rb"numpy\.(_?core)\._multiarray_umath")
+_CHOOSE_WHEEL = choose_wheel_by("-cp311-cp311-", "-cp310-cp310-", "-cp39-cp39-", "-cp312-cp312-")
 _FATBINS = 12  # to read of a library that has 250 to 500
 
 
@@ -74,6 +77,9 @@ class TorchFacts:
     """Size of the wheel in bytes; index."""
     git: str | None
     """Commit it was built from; `torch/version.py`."""
+    numpy_1_only: bool | None
+    """Whether it was compiled with NumPy 1, so that it cannot exchange arrays with NumPy 2; `libtorch_python.so`, which
+    looks for NumPy 2's module, `numpy._core`, only when it was compiled with NumPy 2."""
     aarch64_cuda: str | None
     """CUDA release of its wheel for Linux aarch64, `13.0`; `none` when that is built for the CPU only. That wheel's
     `torch/version.py`, and whether `libtorch_cuda.so` is in it."""
@@ -168,6 +174,24 @@ def scan_gpu_code(artefact: Artefact) -> dict[str, Any]:
     }
 
 
+def read_numpy_api(artefact: Artefact) -> dict[str, Any]:
+    """Return whether `libtorch_python.so` looks for the C API of NumPy 1 only; `UnreadableError` when for none."""
+
+    def search() -> list[str]:
+        names, rest = set[bytes](), b""
+        for piece in artefact.stream(_PYTHON_LIBRARY):
+            names.update(_NUMPY_API.findall(rest + piece))
+            if len(names) > 1:
+                break
+            rest = piece[-100:]
+        return sorted(name.decode() for name in names)
+
+    names = artefact.derived("numpy-api", search)
+    if "core" not in names:
+        raise UnreadableError(f"{_PYTHON_LIBRARY} names no module of NumPy's C API")
+    return {"numpy_1_only": "_core" not in names}
+
+
 def parse_triton_pin(specifier: str) -> str | None:
     """Return the triton that a specifier leads to: the version of `==`, or the base of `~=`."""
     operator, version = specifier[:2], specifier[2:]
@@ -185,12 +209,15 @@ READERS = (
         package="torch",
         revision=4,
         model=TorchFacts,
-        choose=choose_wheel_by("-cp311-cp311-", "-cp310-cp310-", "-cp39-cp39-", "-cp312-cp312-"),
+        choose=_CHOOSE_WHEEL,
         read=read_torch,
-        additional=AdditionalWheel(
-            choose=choose_aarch64_wheel,
-            facts=("aarch64_cuda", "aarch64_wheel_size"),
-            read=read_aarch64_wheel,
+        additional=(
+            AdditionalWheel(
+                choose=choose_aarch64_wheel,
+                facts=("aarch64_cuda", "aarch64_wheel_size"),
+                read=read_aarch64_wheel,
+            ),
+            AdditionalWheel(choose=_CHOOSE_WHEEL, facts=("numpy_1_only",), read=read_numpy_api),
         ),
     ),
 )

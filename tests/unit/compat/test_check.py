@@ -150,6 +150,14 @@ def errors(result: CheckAnswer) -> set[str]:
         (["torch==2.11.0", "flash-attn==2.8.3+cu12torch2.11cxx11abiTRUE"], {}, "wheel-cuda"),
         (["flash_attn-2.8.3+cu12torch2.6-cp312-cp312-linux_x86_64.whl"], {"python": "3.11"}, "wheel-python"),
         (["xtuner==0.2.0", "transformers==4.57.6"], {}, "requires:xtuner:transformers"),
+        (["torch==2.2.2", "numpy==2.0.0"], {}, "torch-of-numpy-1"),
+        (["torch==2.2.2", "numpy==1.26.4"], {}, None),
+        (["torch==2.3.0", "numpy==2.0.0"], {}, None),
+        (["bitsandbytes==0.45.5", "torch==2.10.0"], {}, None),
+        (["bitsandbytes==0.45.5", "torch==2.11.0"], {}, "bitsandbytes-binary"),
+        (["bitsandbytes==0.48.0", "torch==2.11.0"], {}, None),
+        (["bitsandbytes==0.47.0", "torch==2.8.0"], {"gpu": "V100"}, None),
+        (["bitsandbytes==0.46.1", "torch==2.8.0"], {"gpu": "V100"}, "bitsandbytes-gpu"),
     ],
 )
 def test_boundaries(requirements: list[str], more: dict[str, Any], broken_by: str | None):
@@ -553,20 +561,24 @@ def test_what_holds_under_conditions_that_were_not_stated_is_one_line(capsys: py
     assert "packed-rows-leak" in stated
 
 
+def stdin_of(text: str) -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.BytesIO(text.encode()))
+
+
 def test_a_requirements_file_and_stdin(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     text = "torch==2.6.0\ntriton==3.3.0\nsome-private-thing==1.0\n"
     (tmp_path / "r.txt").write_text(text)
     assert run(capsys, "-r", str(tmp_path / "r.txt"))[0] == 1
-    monkeypatch.setattr("sys.stdin", io.StringIO(text.replace("3.3.0", "3.2.0")))
+    monkeypatch.setattr("sys.stdin", stdin_of(text.replace("3.3.0", "3.2.0")))
     code, out, _ = run(capsys, "-r", "-", "--json")
     assert code == 3
     document = json.loads(out)
     assert document["verdict"] == "unknown"
     assert document["uncovered"] == {"some-private-thing": "1.0"}
     assert document["covered"] == {"torch": "2.6.0", "triton": "3.2.0"}
-    monkeypatch.setattr("sys.stdin", io.StringIO("torch==2.6.0\ntriton==3.2.0\n"))
+    monkeypatch.setattr("sys.stdin", stdin_of("torch==2.6.0\ntriton==3.2.0\n"))
     code, out, _ = run(capsys, "-r", "-", "--json")
     assert (code, "uncovered" in json.loads(out)) == (0, False)
 

@@ -5,12 +5,14 @@ import pytest
 from packaging.version import Version
 
 from knowngood.facts import (
+    bitsandbytes_reader,
     driver_reader,
     flash_attn_4_reader,
     flash_attn_reader,
     framework_reader,
     import_closure,
     python_source,
+    torch_reader,
     transformer_engine_reader,
     transformers_reader,
     triton_reader,
@@ -321,3 +323,41 @@ def test_greatest_build_number_is_the_one_that_installers_take():
 
 def test_sdist_helper_matches_what_the_reader_strips():
     assert harvest_registry.sdist("top", {"setup.py": ""})
+
+
+@pytest.mark.parametrize(("names", "only"), [(["core"], True), (["_core", "core"], False)])
+def test_a_torch_of_numpy_1_looks_for_the_module_of_numpy_1_only(names, only):
+    text = b"".join(b"\0numpy.%s._multiarray_umath\0" % name.encode() for name in names)
+    artefact = Memory({"torch/lib/libtorch_python.so": text})
+    assert torch_reader.read_numpy_api(artefact) == {"numpy_1_only": only}
+    with pytest.raises(UnreadableError, match="names no module"):
+        torch_reader.read_numpy_api(Memory({"torch/lib/libtorch_python.so": b"nothing"}))
+
+
+CHOOSES = "def _find_cuda_libs(): pass\ndef get_cuda_bnb_library_path(specs):\n    return {}\n"
+
+
+def test_whether_bitsandbytes_takes_a_binary_of_the_same_major():
+    assert bitsandbytes_reader.takes_same_major(CHOOSES.format("_find_cuda_libs()"))
+    assert not bitsandbytes_reader.takes_same_major(CHOOSES.format("specs"))
+    with pytest.raises(UnreadableError, match="not understood"):
+        bitsandbytes_reader.takes_same_major("def other(): pass\n" + CHOOSES.format("other()"))
+    with pytest.raises(UnreadableError, match="has no get_cuda_bnb_library_path"):
+        bitsandbytes_reader.takes_same_major("")
+
+
+def test_which_binary_bitsandbytes_loads():
+    exact = bitsandbytes_reader.list_loaded_binaries(["11.8", "12.6"], same_major=False)
+    assert exact == {"11.8": "11.8", "12.6": "12.6"}
+    nearest = bitsandbytes_reader.list_loaded_binaries(["12.4", "12.10", "12.6"], same_major=True)
+    assert [nearest[cuda] for cuda in ("12.1", "12.4", "12.5", "12.9")] == ["12.4", "12.4", "12.4", "12.6"]
+    assert "13.0" not in nearest
+
+
+def test_the_gpu_code_of_a_binary_of_bitsandbytes():
+    kernels = harvest_registry.fatbin((2, 80, 0x2011), (2, 90, 0x2011), (1, 90, 0x11))
+    linked = harvest_registry.fatbin((2, 80, 0x2011), (2, 90, 0x2011))
+    artefact = Memory({"x.so": b"\x7fELF" + kernels + linked, "none.so": b"\x7fELF"})
+    assert bitsandbytes_reader.scan_binary(artefact, "x.so") == {"sass": ("80", "90"), "ptx": ("90",)}
+    with pytest.raises(UnreadableError, match="has no fatbin"):
+        bitsandbytes_reader.scan_binary(artefact, "none.so")

@@ -76,6 +76,7 @@ def test_reads_every_release_from_the_floor(run, facts):
         "sass": ["75", "80"],
         "ptx": [],
         "fatbins_read": 12,
+        "numpy_1_only": False,
         "git": "abc",
         "wheel_size": 0,
         "requires": {},
