@@ -129,7 +129,9 @@ def _find_changes(placement: QueryPlacement, query: Query, answer: CheckAnswer) 
     """Yield changes of pins that may help: first those by rules alone, then those with which the list resolves."""
     conditions = query.stated_conditions
     yield from find_suggestions(placement, conditions, answer.findings)
-    resolved = resolve_query_packages(placement.universe, placement.packages, query.axes, conditions[MACHINE])
+    resolved = resolve_query_packages(
+        placement.universe, [*placement.packages, *query.constraints], query.axes, conditions[MACHINE]
+    )
     if resolved is not None:
         index = placement.universe.index
         boxes = index.errors | index.unknown_errors | stated_condition_boxes(placement.universe, conditions)
@@ -175,7 +177,9 @@ def _judge(placement: QueryPlacement, settled: SettledQuery, published: Publishe
     if placement.foreign_host:
         findings.append(replace(placement.foreign_host, severity="warning"))
     findings += _find_driver_branch_limits(placement, conditions, findings)
-    resolved = resolve_query_packages(universe, placement.packages, query.axes, conditions[MACHINE])
+    resolved = resolve_query_packages(
+        universe, [*placement.packages, *query.constraints], query.axes, conditions[MACHINE]
+    )
     if resolved is not None:
         findings += conflicts_beside(resolved.findings, findings)
     broken = any(finding.severity == "error" for finding in findings)
@@ -217,8 +221,21 @@ def _judge(placement: QueryPlacement, settled: SettledQuery, published: Publishe
         covered={**placement.covered, **placement.declared},
         covered_verdict=covered_verdict,
         unread=query.unread,
-        notes=(*settled.notes, *([retired] if retired else []), *_resolution_notes(placement, resolved)),
+        notes=(
+            *settled.notes,
+            *([retired] if retired else []),
+            *_resolution_notes(placement, resolved),
+            *_constraint_notes(placement, query),
+        ),
     )
+
+
+def _constraint_notes(placement: QueryPlacement, query: Query) -> list[str]:
+    """Which constraints could not be looked at."""
+    names = [item.name for item in query.constraints if placement.universe.metadata.find_package(item.name) is None]
+    if not names:
+        return []
+    return [f"there is no metadata of {list_names(names)}, so the constraints on them were not looked at"]
 
 
 def _resolution_notes(placement: QueryPlacement, resolved: QueryResolution | None) -> list[str]:

@@ -90,6 +90,8 @@ class PackageReleases:
         domain = self.domain
         if package.specifier == NONE:
             return domain.absent
+        if package.is_constraint:
+            return specifier_mask(domain, package.specifier) | domain.absent
         build = f"{package.version}+{package.local}"
         if package.local and build in domain.index:
             return 1 << domain.index[build]

@@ -48,6 +48,8 @@ class PackageSpec:
     """The user named it; `False` for a line of a requirements file or of a freeze."""
     extras: tuple[str, ...] = ()
     """The extras that are asked for, normalized by PEP 503."""
+    is_constraint: bool = False
+    """It does not ask for the package, and says only which releases may be there."""
 
     @property
     def text(self) -> str:

@@ -236,7 +236,8 @@ class RequirementReader:
         result = self.result
         names = {package.name for package in result.packages}
         result.packages += [package for package in self.bounds if package.name in names]
-        result.constraints += [package for package in self.bounds if package.name not in names]
+        others = [package for package in self.bounds if package.name not in names]
+        result.constraints += [replace(package, is_constraint=True) for package in others]
         if self.torch_build is not None:
             result.packages = [
                 replace(package, local=self.torch_build)

@@ -725,3 +725,34 @@ def test_a_batch_answers_each_line(tmp_path: Path, capsys: pytest.CaptureFixture
         "broken",
         "unknown",
     ]
+
+
+@pytest.mark.parametrize(
+    ("constraint", "verdict"),
+    [("tokenizers<0.20", "broken"), ("tokenizers>=0.22", "compatible"), ("trl<0.1", "compatible")],
+)
+def test_a_constraint_holds_where_something_of_the_list_requires_the_package(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], constraint: str, verdict: str
+):
+    (tmp_path / "c.txt").write_text(constraint)
+    (tmp_path / "r.txt").write_text("transformers==4.57.6\n-c c.txt\n")
+    _, out, _ = run(capsys, "-r", str(tmp_path / "r.txt"), "--python", "3.11", "--json")
+    assert json.loads(out)["verdict"] == verdict
+
+
+def test_a_constraint_without_metadata_is_said_not_to_be_looked_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "c.txt").write_text("nobody-has-this<1")
+    (tmp_path / "r.txt").write_text("torch==2.6.0\n-c c.txt\n--pre\n")
+    _, out, _ = run(capsys, "-r", str(tmp_path / "r.txt"), "--python", "3.11", "--json")
+    notes = json.loads(out)["notes"]
+    assert any("no metadata of nobody-has-this" in note for note in notes)
+    assert any("--pre (line 3)" in note for note in notes)
+
+
+def test_extras_and_groups_need_a_file_that_has_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "pyproject.toml").write_text(
+        '[project]\nname = "x"\ndependencies = ["torch==2.6.0"]\n[dependency-groups]\nfast = ["triton==3.3.0"]\n'
+    )
+    assert run(capsys, "-r", str(tmp_path / "pyproject.toml"))[0] == 0
+    assert run(capsys, "-r", str(tmp_path / "pyproject.toml"), "--group", "fast")[0] == 1
+    assert run(capsys, "torch==2.6.0", "--extra", "fast")[0] == 2
