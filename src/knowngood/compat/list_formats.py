@@ -54,7 +54,7 @@ def recognize_format(origin: str, text: str) -> str:
         kind = next((kind for pattern, kind in _CONTENTS if re.search(pattern, text, re.MULTILINE)), "requirements")
     if kind in _REFUSED:
         raise UsageError(f"{origin}: {kind} is not read; {_REFUSED[kind]}")
-    if kind == "requirements" and name.endswith((".toml", ".yml", ".yaml", ".json", ".lock")):
+    if kind == "requirements" and name.endswith((".toml", ".yml", ".yaml", ".json")):
         known = "a pyproject.toml, a pylock.toml, a uv.lock, a conda environment.yml or a requirements file"
         raise UsageError(f"{origin}: neither its name nor its content is that of {known}")
     return kind

@@ -140,6 +140,7 @@ def texts(requirements: RequirementList) -> list[str]:
     [
         ("requirements.txt", "torch", "requirements"),
         ("requirements-dev.in", "", "requirements"),
+        ("requirements.lock", "torch==2.6.0 \\\n    --hash=sha256:00\n", "requirements"),
         ("a/pyproject.toml", "", "pyproject.toml"),
         ("uv.lock", "", "uv.lock"),
         ("pylock.gpu.toml", "", "pylock.toml"),
