@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import time
 from dataclasses import replace
 
@@ -135,6 +136,48 @@ def second(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KNOWNGOOD_CACHE", str(tmp_path / "cache"))
         embedded_engine.remove_embedded_engine(print)
+
+
+def test_a_release_is_signed_verified_and_pulled(tiny, proxy, tmp_path, capsys, monkeypatch):
+    (here, image), engine = tiny
+    saw(here, image, ok=True)
+    monkeypatch.setenv("KNOWNGOOD_REPOSITORY", f"{proxy.address}/signed")
+    name = f"{proxy.address}/signed:default"
+    code, answer = run(capsys, "publish", "--insecure")
+    assert (code, answer["cells"][0]["signed"]) == (0, False), "without a key everything works, unsigned"
+
+    private = tmp_path / "release.key"
+    assert run(capsys, "keys", "make", str(private), "--no-passphrase")[0] == 0
+    shutil.copy(tmp_path / "release.pub", here.root)
+    matrix = here.root / "matrix.yaml"
+    head, _, tail = matrix.read_text().partition("\npublish: {")
+    matrix.write_text(f"{head}\n{tail.partition(chr(10))[2]}\npublish: {{key: release.pub}}\n")
+    monkeypatch.setenv("KNOWNGOOD_SIGNING_KEY", str(private))
+    code, answer = run(capsys, "publish", "--verify", name, "--insecure")
+    assert (code, "the registry has no signature of it" in answer["problems"][0]) == (1, True)
+    assert run(capsys, "pull", "--insecure")[0] == 1
+    code, answer = run(capsys, "publish", "--insecure")
+    assert (code, "unsigned: seal.json does not cover this run" in answer["cells"][0]["error"]) == (1, True)
+
+    assert run(capsys, "seal")[0] == 0
+    code, answer = run(capsys, "publish", "--insecure")
+    assert (code, answer["cells"][0]["signed"]) == (0, True)
+    code, answer = run(capsys, "publish", "--verify", name, "--insecure")
+    assert (code, answer["problems"], answer["signature"]["key"]) == (0, [], "release.pub")
+    assert len(answer["attached"]) == 4
+    assert all(item["signed"] for item in answer["attached"])
+    proxy.requests.clear()
+    assert run(capsys, "publish", "--insecure")[0] == 0
+    assert not [place for method, place in proxy.requests if method not in ("GET", "HEAD")], "nothing is sent again"
+
+    code, answer = run(capsys, "pull", "--insecure")
+    assert (code, answer["images"][0]["status"]) == (0, "unchanged")
+    with contextlib.closing(engine.client()) as client:
+        client.images.remove(image.tag, force=True)
+        code, answer = run(capsys, "pull", "--insecure")
+        assert (code, answer["images"][0]["status"], answer["images"][0]["digest"]) == (0, "pulled", image.digest)
+        assert client.images.get(image.tag).id == image.digest
+        client.images.remove(f"{proxy.address}/signed@{image.digest}")
 
 
 def test_published_pulled_into_an_empty_engine_and_run(tiny, proxy, second, capsys):

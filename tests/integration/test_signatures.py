@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import io
 import json
 import re
+import subprocess
 import tarfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +20,7 @@ import test_registry_trust
 from knowngood.cli import main
 from knowngood.engine import container_engine, image_store
 from knowngood.lock.lock_tree import CellLock
-from knowngood.project import signing_keys
+from knowngood.project import release_seal, signing_keys
 from knowngood.project.signing_keys import SigningKey
 from knowngood.registry import attachments, cosign_tags, signatures, signed_documents
 from knowngood.registry.image_reference import Repository, immutable_tag
@@ -358,3 +360,14 @@ def test_signing_again_adds_nothing_and_another_key_adds_its_own(world):
     assert judgement.problems == ()
     assert len(judgement.signed) == 4
     assert signatures.has_signature(registry, image.digest, trusted)
+
+
+def test_openssl_verifies_the_seal(project, tmp_path):
+    key = make_key(tmp_path)
+    release_seal.write_release_seal(project.root, key)
+    seal = project.root / "seal.json"
+    (tmp_path / "signature").write_bytes(base64.b64decode((project.root / "seal.json.sig").read_bytes()))
+    argv = ["openssl", "dgst", "-sha256", "-verify", tmp_path / "release.pub", "-signature", tmp_path / "signature"]
+    assert subprocess.run([*argv, seal], check=False, capture_output=True).returncode == 0
+    seal.write_text(seal.read_text().replace("facts/torch.json", "facts/other.json"))
+    assert subprocess.run([*argv, seal], check=False, capture_output=True).returncode == 1
