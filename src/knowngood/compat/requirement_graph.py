@@ -1,8 +1,8 @@
 """What releases require, as clashes for `knowngood.compat.requirement_solver`, read package by package. Pure.
 
-The semantics are those of uv. A pre-release is taken only when the user's own requirement names one, or when a package
-has nothing else; a withdrawn release only when the user pins it; a release only when it has a wheel for the target or
-an sdist. Of a package without metadata every release is taken to fit.
+The semantics are those of uv. A pre-release is taken only when the user's own requirement names one, or when no other
+release will do; a withdrawn release only when the user pins it; a release only when it has a wheel for the target or an
+sdist. Of a package without metadata every release is taken to fit.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Excludes:
 
     package: str
     kind: str
-    """`python`, `wheel`, `pre-release`, `withdrawn` or `undeclared`."""
+    """`python`, `wheel`, `withdrawn` or `undeclared`."""
     text: str = ""
     """The Requires-Python, where that excludes them."""
 
@@ -52,7 +52,7 @@ class PackageNode:
     releases: Sequence[ReleaseDeclaration]
     """What each value of the domain declares."""
     early: int
-    """The pre-releases that installers do not take."""
+    """The pre-releases that are taken only when no other release will do."""
     pinned: int
     """The withdrawn releases that may be taken because the user pins them."""
     fits: dict[int, Excludes | None] = field(default_factory=dict)
@@ -62,11 +62,9 @@ class PackageNode:
     extras: dict[str, None] = field(default_factory=dict)
     """The extras that something asks for."""
 
-    def unwanted(self, place: int) -> str | None:
-        """Return why installers do not take a release on their own; `None` when they do."""
-        if self.early >> place & 1:
-            return "pre-release"
-        return "withdrawn" if not self.pinned >> place & 1 and self.releases[place].yanked else None
+    def is_withdrawn(self, place: int) -> bool:
+        """Whether installers do not take a release because the index withdrew it."""
+        return not self.pinned >> place & 1 and self.releases[place].yanked
 
 
 @dataclass(kw_only=True)
@@ -117,12 +115,13 @@ class RequirementGraph:
         node = None if variable.endswith("]") else self.node(variable)
         if node is None:
             return mask & -mask
-        wanted = mask & ~node.early
-        while wanted:
-            place = wanted.bit_length() - 1
-            if node.unwanted(place) is None and self.exclusion(node, place) is None:
-                return 1 << place
-            wanted ^= 1 << place
+        for wanted in (mask & ~node.early, mask & node.early):
+            left = wanted
+            while left:
+                place = left.bit_length() - 1
+                if not node.is_withdrawn(place) and self.exclusion(node, place) is None:
+                    return 1 << place
+                left ^= 1 << place
         return 1 << (mask.bit_length() - 1)
 
     def exclusion(self, node: PackageNode, place: int) -> Excludes | None:
@@ -165,9 +164,9 @@ class RequirementGraph:
         return clashes
 
     def _exclusions(self, node: PackageNode, place: int) -> Iterator[Clash]:
-        if kind := node.unwanted(place):
-            alike = sum(1 << other for other in range(len(node.releases)) if node.unwanted(other) == kind)
-            yield Clash({node.name: alike}, Excludes(package=node.name, kind=kind))
+        if node.is_withdrawn(place):
+            alike = sum(1 << other for other in range(len(node.releases)) if node.is_withdrawn(other))
+            yield Clash({node.name: alike}, Excludes(package=node.name, kind="withdrawn"))
         reason = self.exclusion(node, place)
         if reason is not None:
             mask = 0

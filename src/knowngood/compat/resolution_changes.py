@@ -126,8 +126,8 @@ def _try_without(
         node = graph.node(name)
         assert node is not None  # noqa: S101 - only packages with metadata are wishes
         anchor = anchors[name] = own[0].mask
-        allowed = node.domain.some & ~anchor
-        allowed &= ~sum(1 << place for place in range(len(node.releases)) if node.unwanted(place))
+        allowed = node.domain.some & ~anchor & ~node.early
+        allowed &= ~sum(1 << place for place in range(len(node.releases)) if node.is_withdrawn(place))
         if name in selectable:  # the rules know of no others
             allowed &= _translate(selectable[name], node.domain.index, 0)
         if name in DISPENSABLE:

@@ -131,6 +131,8 @@ class _Chains:
 
     def _bound(self, edge: _Edge) -> str:
         """What is required, as written where all releases say the same, else as the releases that it means."""
+        if not self.domain(edge.other).values:
+            return f"{edge.other}, of which the index has no release"
         if len(edge.specifiers) == 1:
             return edge.other + next(iter(edge.specifiers))
         return f"{edge.other} {describe_range(self.domain(edge.other), edge.allowed)}"
@@ -145,7 +147,6 @@ class _Chains:
             + (f" with glibc {target.glibc}" if target.glibc else "")
             + ", and no sdist",
             "withdrawn": f"{releases} was withdrawn from the index, and installers take it only when it is pinned",
-            "pre-release": f"{releases} is a pre-release, which installers take only when it is listed for",
         }[cause.kind]
 
     def sources(self) -> tuple[str, ...]:

@@ -55,9 +55,16 @@ def test_extras_can_name_other_extras_and_are_asked_for_by_requirements():
     assert conflict(index, "app", "core==2") == ["app", "core"]
 
 
-def test_a_prerelease_is_taken_only_when_the_list_names_one_or_there_is_nothing_else():
+def test_a_prerelease_is_taken_only_when_the_list_names_one_or_no_other_release_will_do():
     assert resolve(CHAIN, "tokenizers").versions == {"tokenizers": "0.22"}
     assert resolve(CHAIN, "tokenizers>=0.23rc1").versions == {"tokenizers": "0.23rc1"}
+    assert resolve(CHAIN, "tokenizers>0.22").versions == {"tokenizers": "0.23rc1"}
+    # uv 0.13 takes it also when what excludes the others is a requirement of theirs.
+    index = {
+        "app": {"1": Release(requirements=("lib==2",)), "2rc1": Release(requirements=("lib==1",))},
+        "lib": {"1": Release(), "2": Release()},
+    }
+    assert resolve(index, "app", "lib==1").versions == {"app": "2rc1", "lib": "1"}
     only = {"flash": {"4.0b1": Release(), "4.0b2": Release()}}
     assert resolve(only, "flash").versions == {"flash": "4.0b2"}
 

@@ -126,3 +126,12 @@ def test_an_upper_bound_on_python_is_a_note_as_uv_installs_the_release():
 
     assert "pip refuses it" in notes("3.13")[0]
     assert not any("pip" in note for note in (*notes("3.12"), *notes("3.8")))
+
+
+def test_a_package_that_the_index_does_not_have_excludes_what_requires_it():
+    index = {"tune": {"1": Release(requirements=("ghost",))}, "ghost": {}}
+    universe = replace(KNOWN.universe, metadata=store_of(index))
+    answer = check_query(universe, Query(packages=(parse_requirement("tune==1"),)), KNOWN.published)
+    assert because(answer) == {"resolution:tune": "tune 1 needs ghost, of which the index has no release"}
+    answer = check_query(universe, Query(packages=(parse_requirement("ghost==1"),)), KNOWN.published)
+    assert (answer.verdict, answer.findings[0].because) == ("unknown", "the index has no release of ghost")
