@@ -206,7 +206,9 @@ class RequirementGraph:
             yield Clash({**condition, dependency.name: 2}, cause, (), widen)
             return
         refused = other.domain.all & ~specifier_mask(other.domain, dependency.specifier)
-        if other is not node:
+        if refused == other.domain.all:  # no release of it will do
+            yield Clash(dict(condition), cause, (), widen if other is not node else None)
+        elif other is not node:
             yield Clash({**condition, other.name: refused}, cause, (), widen)
         elif refused >> place & 1:
             yield Clash(condition, cause)

@@ -73,10 +73,12 @@ class _Chains:
             if not isinstance(cause, Requires) or cause.package != name:
                 continue
             node = self.resolution.graph.node(cause.dependency.name)
-            if not clash.sets[name] & self.masks[name] or node is None or cause.dependency.name not in clash.sets:
+            if not clash.sets[name] & self.masks[name] or node is None:
                 continue
+            if cause.dependency.extras and f"{node.name}[{cause.dependency.extras[0]}]" in clash.sets:
+                continue  # it only says that the extra is asked for
             edge = edges.setdefault(node.name, _Edge(package=name, other=node.name))
-            edge.allowed |= node.domain.some & ~clash.sets[node.name]
+            edge.allowed |= node.domain.some & ~clash.sets.get(node.name, node.domain.all)
             edge.specifiers[cause.dependency.specifier] = None
             if cause.extra:
                 edge.extras[cause.extra] = None
@@ -134,7 +136,8 @@ class _Chains:
         if not self.domain(edge.other).values:
             return f"{edge.other}, of which the index has no release"
         if len(edge.specifiers) == 1:
-            return edge.other + next(iter(edge.specifiers))
+            missing = "" if edge.allowed else ", which no release is"
+            return edge.other + next(iter(edge.specifiers)) + missing
         return f"{edge.other} {describe_range(self.domain(edge.other), edge.allowed)}"
 
     def _exclusion_text(self, cause: Excludes, mask: int) -> str:

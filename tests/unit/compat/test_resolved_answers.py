@@ -135,3 +135,10 @@ def test_a_package_that_the_index_does_not_have_excludes_what_requires_it():
     assert because(answer) == {"resolution:tune": "tune 1 needs ghost, of which the index has no release"}
     answer = check_query(universe, Query(packages=(parse_requirement("ghost==1"),)), KNOWN.published)
     assert (answer.verdict, answer.findings[0].because) == ("unknown", "the index has no release of ghost")
+
+
+def test_a_requirement_that_no_release_fulfils_excludes_what_has_it():
+    index = {"app": {"1": Release(requirements=("lib==7",))}, "lib": {"1": Release(), "2": Release()}}
+    universe = replace(KNOWN.universe, metadata=store_of(index))
+    answer = check_query(universe, Query(packages=(parse_requirement("app==1"),)), KNOWN.published)
+    assert because(answer) == {"resolution:app": "app 1 needs lib==7, which no release is"}
