@@ -47,6 +47,12 @@ def find_variables(source: Path) -> set[str]:
     return {name for name in names if name.startswith(PREFIXES)} - HARMLESS
 
 
+PREFIX = "kgtoken"
+"""How every token begins. What does not contain this, in one of its forms, is not searched for single tokens."""
+USERS = ("", "bob:", "alice:")
+"""What is before a token where it is written in base64: nothing, or the user of a login."""
+
+
 class Tokens:
     """Distinct tokens by the name of the place in which they are planted."""
 
@@ -55,25 +61,26 @@ class Tokens:
 
     def plant(self, place: str) -> str:
         """Return a new token for a place."""
-        self.by_place[place] = f"kgt{secrets.token_hex(12)}"
+        self.by_place[place] = f"{PREFIX}{secrets.token_hex(12)}"
         return self.by_place[place]
 
     def search(self, data: bytes) -> set[str]:
         """Return the places whose tokens are in the data, as they are or in base64."""
-        return {place for place, forms in self._forms().items() if any(form in data for form in forms)}
-
-    def _forms(self) -> dict[str, list[bytes]]:
-        if getattr(self, "_made", (0, {}))[0] != len(self.by_place):
-            made = {place: [token.encode(), *_base64_forms(token)] for place, token in self.by_place.items()}
-            self._made = (len(made), made)
-        return self._made[1]
+        others = [token.encode() for token in self.by_place.values() if not token.startswith(PREFIX)]
+        if not any(mark in data for mark in (*_MARKS, *others)):
+            return set()
+        return {place for place, token in self.by_place.items() if any(form in data for form in _forms_of(token))}
 
 
-def _base64_forms(token: str) -> Iterator[bytes]:
-    """Yield what base64 makes of the token after zero, one or two other characters, without its uncertain ends."""
-    for shift in range(3):
-        text = base64.b64encode(b"x" * shift + token.encode()).rstrip(b"=")
-        yield text[4 if shift else 0 : -4]
+def _forms_of(token: str) -> list[bytes]:
+    """Return the token, and what base64 makes of it, without the end that depends on what follows."""
+    return [token.encode(), *(base64.b64encode((user + token).encode()).rstrip(b"=")[:-4] for user in USERS)]
+
+
+_MARKS = [
+    PREFIX.encode(),
+    *(base64.b64encode(text[: len(text) // 3 * 3]) for text in ((user + PREFIX).encode() for user in USERS)),
+]
 
 
 def search_folder(tokens: Tokens, folder: Path, skipped: tuple[Path, ...] = ()) -> list[str]:
