@@ -35,6 +35,11 @@ def traces(at: unpacked_engine.EnginePaths) -> set[str]:
         *(f"table {text}" for text in _read("/proc/net/ip_tables_names").split()),
         *map(str, [*cgroups.glob(at.run.name), *cgroups.glob(f"*/{at.run.name}")]),
         *(path for path in (str(at.run), *shared) if Path(path).exists()),
+        *(
+            str(path)
+            for path in Path("/run/runc").glob("*/state.json")
+            if engine_traces.name_state_owner(_read(str(path))) == at.run.name
+        ),
     }
 
 
@@ -145,11 +150,15 @@ def test_a_container_runs_without_network_within_limits(own):
 def test_a_killed_engine_leaves_no_process_and_comes_up_again_with_its_images(own, places, depth):
     container = own.client().containers.run(TAG, ["/bin/sleep", "4711"], network_mode="none", detach=True)
     assert eventually(lambda: processes("sleep 4711"))
+    with pytest.raises(KnowngoodError, match=r"in use .* container"):
+        embedded_engine.check_engine_idle()
     victim = daemon.load_process(places.record)
     for _ in range(depth):
         victim = victim.children()[0]
     kill(victim)
     assert eventually(lambda: not left(places)), left(places)
+    assert str(places.run) in engine_traces.remove_crash_traces()
+    assert not any(places.run.name in trace for trace in traces(places))
     again = container_engine.ensure_engine(notify=print)
     assert again.client().images.get(TAG)
     again.client().containers.get(container.id).remove(force=True)

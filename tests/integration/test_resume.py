@@ -7,6 +7,8 @@ import json
 import os
 import signal
 import subprocess
+import time
+from pathlib import Path
 
 import pytest
 import small
@@ -51,6 +53,35 @@ def test_a_killed_build_is_gone_on_with_and_what_was_finished_is_not_repeated(he
     made = build_survey.survey_plan(here, here.matrix.cells, here.root, engine)
     assert {str(cell.action) for cell in made.cells} == {"reuse"}
     assert all(layer.size for layer in made.layers)
+
+
+def test_a_killed_client_takes_its_build_with_it_and_leaves_no_secret(here, monkeypatch):
+    monkeypatch.setenv("UV_INDEX_PRIVATE_PASSWORD", "a-token-of-4711")
+    renew(next(path for path in (here.tree.folder / "layers").glob("python-*/requirements.txt")))
+    with small.command(here, "build", str(here.matrix.cells[0]), "--json") as process:
+        for said in process.stderr:
+            if ": run layer-python" in said:
+                break
+        assert clients(here)
+        os.kill(process.pid, signal.SIGKILL)  # this process alone: nobody tells its children
+    deadline = time.monotonic() + 20
+    while clients(here) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not clients(here)
+    left = [path for path in (local_files.cache_folder() / "scratch").rglob("*") if path.is_file()]
+    assert not any(b"4711" in path.read_bytes() for path in left)
+    code, document, said = finished(small.command(here, "build", str(here.matrix.cells[0]), "--json"))
+    assert (code, document["cells"][0]["image"]["built"]) == (0, True), said  # nobody went on with it
+
+
+def clients(here):
+    """The command lines of the programs that build this project."""
+    lines = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            line = path.read_bytes().decode(errors="replace")
+            lines += [line] if str(here.root) in line and "buildx" in line else []
+    return lines
 
 
 def test_two_runs_at_once_build_a_cell_once_and_say_who_is_at_it(here):
