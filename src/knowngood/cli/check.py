@@ -114,7 +114,7 @@ def _answer_line(known: CompatKnowledge, line: str) -> dict[str, Any]:
 
     try:
         return _answer_query(known, query.query_from_document(json.loads(line))).document()
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return {"error": f"not a JSON document: {error}", "exit": 2}
     except KnowngoodError as error:
         return {"error": str(error), "exit": error.exit_code}

@@ -100,7 +100,7 @@ def _harvest_metadata(root: Path, arguments: argparse.Namespace) -> Answer:
     rule = None
     if arguments.follow:
         try:
-            rule = parse_metadata_field((root / SEEDS_FILE).read_text(encoding="utf-8"), SEEDS_FILE)
+            rule = parse_metadata_field(read_data_text(root / SEEDS_FILE, SEEDS_FILE), SEEDS_FILE)
         except FileNotFoundError:
             raise MissingError(f"there is no {SEEDS_FILE} in {root}; it lists the packages to start from") from None
         names = names or rule.seeds

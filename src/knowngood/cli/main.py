@@ -12,6 +12,7 @@ import importlib
 import io
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -98,6 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
+        _refuse_long_numbers(words)
         arguments = build_parser(command, alone=words[:1] == [command]).parse_args(words)
         answer: Answer = _import_command(arguments.command).run(arguments)
         if as_json and answer.document is not None:  # `check --batch` prints its answers itself
@@ -117,6 +119,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _print_error(KnowngoodError("stopped; finished work is kept, run it again to continue"), as_json=as_json)
     return answer.code
+
+
+def _refuse_long_numbers(words: Sequence[str]) -> None:
+    """Raise `UsageError` for an argument with a number of so many digits that Python refuses to convert it."""
+    for word in words:
+        if match := re.search(r"[0-9]{100,}", word):
+            start = word[: match.start() + 10]
+            raise UsageError(f"{start}...: a number of {len(match[0])} digits; correct it")
 
 
 def _json(document: Any) -> str:

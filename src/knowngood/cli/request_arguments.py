@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from knowngood.core.data_files import refuse_long_numbers
 from knowngood.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -121,6 +122,8 @@ def _decode_text(content: bytes, name: str) -> str:
     """Return the text of a file: UTF-8, or UTF-16 with its mark, as PowerShell writes it."""
     marked = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     try:
-        return content.decode("utf-16" if marked else "utf-8-sig")
+        text = content.decode("utf-16" if marked else "utf-8-sig")
     except UnicodeDecodeError as error:
         raise UsageError(f"{name}: not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8") from None
+    refuse_long_numbers(text, name)
+    return text

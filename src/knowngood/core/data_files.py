@@ -17,6 +17,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import stat
 from collections.abc import Callable, Iterable
 from functools import cache
@@ -80,9 +81,12 @@ def read_data_text(path: Path, file: str | None = None) -> str:
 
 
 def decode_data_text(data: bytes, file: str) -> str:
-    """Return the text in `data`, without a byte order mark; `InputError` with the place of what is not UTF-8."""
+    """Return the text in `data`, without a byte order mark.
+
+    Raises `InputError` with the place of what is not UTF-8, or of a number of 100 digits and more.
+    """
     try:
-        return data.decode("utf-8-sig")
+        text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         # With a byte order mark, the decoder counts from the byte after it.
         body = data.removeprefix(b"\xef\xbb\xbf")
@@ -94,6 +98,18 @@ def decode_data_text(data: bytes, file: str) -> str:
             text=f"the byte 0x{body[error.start]:02x} is not UTF-8; save the file as UTF-8",
         )
         raise InputError([problem]) from None
+    refuse_long_numbers(text, file)
+    return text
+
+
+def refuse_long_numbers(text: str, file: str) -> None:
+    """Raise `InputError` for a number of 100 digits and more.
+
+    Nothing has a use for it, and Python's conversion to a number fails from 4,300 digits on.
+    """
+    if match := re.search(r"[0-9]{100,}", text):
+        words = f"a number of {len(match[0])} digits; correct it"
+        raise InputError([json_document.problem_at(file, text, match.start(), words)])
 
 
 def read_data_bytes(path: Path, file: str | None = None) -> bytes:

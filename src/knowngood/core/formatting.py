@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 _UNITS = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?(B|kB|MB|GB)")
+_SIZE = re.compile(r"(\d{1,12}(?:\.\d{1,12})?) ?(B|kB|MB|GB)")
 
 
 def format_bytes(size: int | None) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
 
+from knowngood.core.data_files import read_data_text
 from knowngood.core.local_files import write_atomically
 from knowngood.facts.harvest_run import HarvestReport, group_by_release
 from knowngood.facts.metadata_field import MetadataField, find_required_packages
@@ -87,7 +88,7 @@ def _follow_requirements(extras: dict[str, set[str]], folder: Path) -> list[str]
 
 def _read_file(folder: Path, name: str) -> PackageMetadata | None:
     path = folder / f"{name}{SUFFIX}"
-    return parse_package_metadata(path.read_text(encoding="utf-8"), str(path)) if path.exists() else None
+    return parse_package_metadata(read_data_text(path), str(path)) if path.exists() else None
 
 
 def _add_report(report: HarvestReport, part: HarvestReport, notify: Notify) -> None:

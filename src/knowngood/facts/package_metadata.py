@@ -26,6 +26,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Literal, cast
 
+from knowngood.core.data_files import read_data_text
 from knowngood.core.errors import InputError, InputProblem
 from knowngood.facts.fact_store import facts_folder
 
@@ -107,11 +108,9 @@ def _read_package(name: str, folder: Path) -> PackageMetadata | None:
         return None
     path = folder / f"{name}{SUFFIX}"
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_data_text(path)
     except FileNotFoundError:
         return None
-    except UnicodeDecodeError:
-        raise _damage(str(path), 1, "it is not UTF-8") from None
     return parse_package_metadata(text, str(path))
 
 

@@ -75,7 +75,7 @@ def test_sound_content_is_plain_data(load):
             HEAD + '"parts": {"a": {"name": "A", "size": ' + "9" * 80 + "}}}",
             "x.json:1:72: parts.a.size must be a whole",
         ),
-        (HEAD + '"other": ' + "9" * 5000 + "}", "x.json:1:44: a number of 5000 digits"),
+        (HEAD + '"other": ' + "9" * 5000 + "}", "x.json:1:44: a number of 5000 digits; correct it"),
         (HEAD + '"other": 1e999}', "x.json:1:44: 1e999 is no number that JSON can hold"),
         (HEAD + '"other": [NaN]}', "x.json:1:45: NaN is no number"),
         (HEAD + '"other": "\\ud800"}', "x.json:1:44: this text has half of a surrogate pair"),
@@ -163,3 +163,12 @@ def test_accepted_content_is_checked_once_and_changed_content_again(tmp_path, mo
     module.write_text("2")
     assert data_files.load_json_checked_once(path, parse, [module]) == {"a": 2}
     assert len(checked) == 5
+
+
+def test_a_number_that_python_would_not_convert_is_refused_wherever_it_stands(load, tmp_path):
+    digits = "9" * 5000
+    with pytest.raises(InputError, match=r"x.json:1:45: a number of 5000 digits"):
+        load(HEAD + f'"other": "{digits}"}}')
+    (tmp_path / "x.yaml").write_text(f"a: b\ntorch: 2.{digits}\n")
+    with pytest.raises(InputError, match=r"x.yaml:2:10: a number of 5000 digits"):
+        data_files.read_data_text(tmp_path / "x.yaml", "x.yaml")

@@ -35,6 +35,14 @@ def test_sizes_are_parsed(text, size):
 
 
 @pytest.mark.parametrize(
+    "text", ["", "3", "0 GB", "-1 GB", "9" * 400 + " GB", "9" * 5000 + " GB", "1." + "0" * 400 + " GB"]
+)
+def test_what_is_no_size_is_refused(text):
+    with pytest.raises(ValueError, match="is not a size such as"):
+        formatting.parse_bytes(text)
+
+
+@pytest.mark.parametrize(
     ("size", "text"),
     [
         (None, "unknown"),
