@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
+
+from msgspec import Meta
 
 from knowngood.core import data_files
+
+_Run = Annotated[list[str], Meta(min_length=2, max_length=2)]
+_Verdict = Annotated[list[str], Meta(min_length=4, max_length=4)]
 
 
 class _Release(TypedDict):
@@ -20,9 +25,9 @@ class _Side(TypedDict):
 
 
 class _Pairs(TypedDict):
-    caller: tuple[str, str]
+    caller: _Run
     """The first and the last release of a run."""
-    callee: list[tuple[str, str, str, str]]
+    callee: list[_Verdict]
     """First and last release of a run, outcome and its text."""
 
 

@@ -111,7 +111,7 @@ def test_every_session_exists():
     named = set(re.findall(r"nox -s ([a-z-]+)", "\n".join(SCRIPTS))) | set(
         PARSED["pull-request.yml"]["jobs"]["check"]["strategy"]["matrix"]["session"]
     )
-    assert named == {"lint", "tests", "site"}
+    assert named == {"lint", "tests", "site", "fuzz"}
     assert named <= sessions
 
 
