@@ -253,6 +253,36 @@ def test_published_pulled_into_an_empty_engine_and_run(tiny, proxy, second, caps
     assert registry.digest(f"{tag}-r2") == registry.digest("default") == again.digest
 
 
+def test_a_damaged_cell_is_repaired_by_the_command(tiny, server, capsys):
+    (here, image), _ = tiny
+    saw(here, image, ok=True)
+    where = ("--to", f"{server.address}/team/damaged", "--insecure")
+    registry = Registry(Repository.parse(where[1]), insecure=True)
+    code, answer = run(capsys, "publish", *where)
+    assert (code, answer["cells"][0]["status"]) == (0, "published")
+    layer = server.blob_path(registry.manifest(image.digest).blobs()[-1].digest)
+    layer.unlink()
+    code, answer = run(capsys, "publish", *where, "--dry-run")
+    assert (code, answer["cells"][0]["status"], len(answer["cells"][0]["faults"])) == (0, "would be repaired", 1)
+    code, answer = run(capsys, "publish", *where)
+    assert (code, answer["cells"][0]["status"], layer.exists()) == (0, "repaired", True)
+
+    layer.write_bytes(bytes(layer.stat().st_size))
+    code, answer = run(capsys, "publish", *where)
+    assert (code, answer["cells"][0]["status"]) == (0, "unchanged")
+    assert answer["cells"][0]["looked_at"]["depth"] == "presence and size"
+    code, answer = run(capsys, "publish", *where, "--repair")
+    assert (code, answer["cells"][0]["status"]) == (1, "failed")
+    assert f"{layer.parent.name}/ in the layout of `distribution`" in answer["cells"][0]["error"]
+    code, answer = run(capsys, "publish", "--verify", f"{where[1]}:default", "--insecure")
+    assert (code, len(answer["problems"])) == (1, 1)
+    layer.unlink()
+    code, answer = run(capsys, "publish", *where, "--repair")
+    assert (code, answer["cells"][0]["status"]) == (0, "repaired")
+    code, answer = run(capsys, "publish", "--verify", f"{where[1]}:default", "--insecure")
+    assert (code, answer["problems"]) == (0, [])
+
+
 def nothing_to_do(capsys, proxy, where, tag):
     """A run of the matrix that finds everything published builds and pulls nothing."""
     proxy.requests.clear()
