@@ -153,11 +153,6 @@ def errors(result: CheckAnswer) -> set[str]:
         (["torch==2.2.2", "numpy==2.0.0"], {}, "torch-of-numpy-1"),
         (["torch==2.2.2", "numpy==1.26.4"], {}, None),
         (["torch==2.3.0", "numpy==2.0.0"], {}, None),
-        (["bitsandbytes==0.45.5", "torch==2.10.0"], {}, None),
-        (["bitsandbytes==0.45.5", "torch==2.11.0"], {}, "bitsandbytes-binary"),
-        (["bitsandbytes==0.48.0", "torch==2.11.0"], {}, None),
-        (["bitsandbytes==0.47.0", "torch==2.8.0"], {"gpu": "V100"}, None),
-        (["bitsandbytes==0.46.1", "torch==2.8.0"], {"gpu": "V100"}, "bitsandbytes-gpu"),
     ],
 )
 def test_boundaries(requirements: list[str], more: dict[str, Any], broken_by: str | None):
@@ -559,6 +554,22 @@ def test_what_holds_under_conditions_that_were_not_stated_is_one_line(capsys: py
     # What is stated is no longer left out.
     _, stated, _ = run(capsys, "transformers==4.48.3", "--with", "packing=true", "--with", "attn=sdpa")
     assert "packed-rows-leak" in stated
+
+
+@pytest.mark.parametrize(
+    ("bitsandbytes", "torch", "gpu", "warned_by"),
+    [
+        ("0.45.5", "2.10.0", None, set()),
+        ("0.45.5", "2.11.0", None, {"bitsandbytes-binary"}),
+        ("0.48.0", "2.11.0", None, set()),
+        ("0.47.0", "2.8.0", "V100", set()),
+        ("0.46.1", "2.8.0", "V100", {"bitsandbytes-gpu"}),
+    ],
+)
+def test_the_binaries_of_bitsandbytes(bitsandbytes: str, torch: str, gpu: str | None, warned_by: set[str]):
+    result = ask(f"bitsandbytes=={bitsandbytes}", f"torch=={torch}", **({"gpu": gpu} if gpu else {}))
+    assert result.verdict == "compatible"
+    assert {item.id for item in result.findings if item.id.startswith("bitsandbytes-")} == warned_by
 
 
 def stdin_of(text: str) -> io.TextIOWrapper:
