@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from knowngood.compat.cell_answer import CellAnswer, answer_about_cell
-from knowngood.compat.factbook import factbook_with_torch_build, read_factbook
+from knowngood.compat.factbook import Factbook, factbook_with_torch_build, read_factbook
 from knowngood.compat.matrix_cells import PublishedCells, cells_from_matrix, waivers_from_matrix
 from knowngood.compat.metadata_store import MetadataStore
 from knowngood.compat.query import Query
@@ -30,23 +30,35 @@ if TYPE_CHECKING:
     from knowngood.project.release_seal import ReleaseSeal
 
 
+SIDE_PACKAGES = frozenset({"bitsandbytes", "numpy"})
+"""Packages whose facts count only for a query that names them: others require them, and no cell is chosen by them."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class CompatKnowledge:
     """The universe and the published cells."""
 
     universe: Universe
     published: PublishedCells
-    _torch_builds: dict[tuple[str, str], Universe] = field(default_factory=dict)
+    book: Factbook
+    """All facts, with those of the side packages, which the universe does not have."""
+    _torch_builds: dict[tuple[str, str, bool], Universe] = field(default_factory=dict)
+    _with_side_packages: list[Universe] = field(default_factory=list)
 
     def for_query(self, query: Query) -> Universe:
-        """Return the universe, extended by the build of torch that the query names (`2.11.0+cu126`), if it does."""
+        """Return the universe, extended by what the query names: side packages, a build of torch (`2.11.0+cu126`)."""
+        universe = self.universe
+        if any(package.name in SIDE_PACKAGES for package in query.packages):
+            if not self._with_side_packages:
+                self._with_side_packages.append(_rebuild_universe(universe, self.book))
+            universe = self._with_side_packages[0]
         for package in query.packages:
             if package.name == "torch" and package.local and package.version:
-                key = (package.version, package.local)
+                key = (package.version, package.local, universe is self.universe)
                 if key not in self._torch_builds:
-                    self._torch_builds[key] = self._with_torch_build(*key)
+                    self._torch_builds[key] = _with_torch_build(universe, package.version, package.local)
                 return self._torch_builds[key]
-        return self.universe
+        return universe
 
     @property
     def seal_notes(self) -> tuple[str, ...]:
@@ -59,13 +71,16 @@ class CompatKnowledge:
         standing, locked = self.published.standing(name), name in self.published.locked
         return answer_about_cell(self.universe, cell, standing, locked=locked, glibc=glibc)
 
-    def _with_torch_build(self, version: str, local: str) -> Universe:
-        universe = self.universe
-        book = factbook_with_torch_build(universe.space.book, version, local)
-        if book is None:
-            return universe
-        other = build_universe(book, universe.gpus, universe.written_rules, universe.incidents, universe.waivers)
-        return replace(other, metadata=universe.metadata)
+
+def _with_torch_build(universe: Universe, version: str, local: str) -> Universe:
+    book = factbook_with_torch_build(universe.space.book, version, local)
+    return universe if book is None else _rebuild_universe(universe, book)
+
+
+def _rebuild_universe(universe: Universe, book: Factbook) -> Universe:
+    """Return the universe with other facts."""
+    other = build_universe(book, universe.gpus, universe.written_rules, universe.incidents, universe.waivers)
+    return replace(other, metadata=universe.metadata)
 
 
 def judge_cells(known: CompatKnowledge, matrix: Matrix, cells: Iterable[Cell]) -> dict[str, CellAnswer]:
@@ -105,12 +120,14 @@ def load_knowledge(root: Path | None = None, notify: Notify = ignore_notes) -> C
         _ = project.matrix  # it raises `InputError` with the place of the defect
         raise
     waivers = waivers_from_matrix(matrix, cells)
-    universe = build_universe(book, catalog, rules, incidents.incidents_of_rule, waivers)
+    common_tables = {name: table for name, table in book.tables.items() if name not in SIDE_PACKAGES}
+    universe = build_universe(Factbook(tables=common_tables), catalog, rules, incidents.incidents_of_rule, waivers)
     folder = root / "facts" / "metadata"
     metadata = MetadataStore(
         read=lambda name: read_package_metadata(name, folder), names=lambda: list_metadata_packages(folder)
     )
     return CompatKnowledge(
+        book=book,
         universe=replace(universe, metadata=metadata),
         published=PublishedCells(
             cells=tuple(cell for cell, retirement in cells.items() if retirement is None),

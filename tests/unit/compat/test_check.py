@@ -21,7 +21,7 @@ from knowngood.compat.check_answer import CheckAnswer, check_query
 from knowngood.compat.factbook import read_factbook
 from knowngood.compat.matrix_cells import packages_of_cell
 from knowngood.compat.metadata_store import NO_METADATA
-from knowngood.compat.query import Query, parse_attention, parse_requirement, query_from_document
+from knowngood.compat.query import PackageSpec, Query, parse_attention, parse_requirement, query_from_document
 from knowngood.compat.suggestions import kept_attentions
 from knowngood.core.cell import Cell
 from knowngood.core.errors import UsageError
@@ -767,3 +767,10 @@ def test_extras_and_groups_need_a_file_that_has_them(tmp_path: Path, capsys: pyt
     assert run(capsys, "-r", str(tmp_path / "pyproject.toml"))[0] == 0
     assert run(capsys, "-r", str(tmp_path / "pyproject.toml"), "--group", "fast")[0] == 1
     assert run(capsys, "torch==2.6.0", "--extra", "fast")[0] == 2
+
+
+def test_the_facts_of_side_packages_count_only_for_a_query_that_names_them():
+    named = Query(packages=(PackageSpec(name="numpy", specifier="<2"),))
+    assert "numpy" not in KNOWN.universe.packages
+    assert "numpy" in KNOWN.for_query(named).packages
+    assert KNOWN.for_query(Query()) is KNOWN.universe
