@@ -130,8 +130,8 @@ def test_the_state_of_the_setting_stands_below_each_cell(capsys):
 
 
 def test_what_is_unknown_is_said_first(capsys):
-    assert main(["pick", "--gpu", "H100", "vllm"]) == 3
-    assert capsys.readouterr().out.startswith("unknown: there are no facts about vllm")
+    assert main(["pick", "--gpu", "H100", "no-such-package"]) == 3
+    assert capsys.readouterr().out.startswith("unknown: there are no facts about no-such-package")
 
 
 def test_the_nearest_release_is_tried_before_leaving_out_what_was_asked_for(capsys):
