@@ -28,8 +28,6 @@ class MetadataField:
 
     seeds: tuple[str, ...]
     """Normalized names."""
-    since: str
-    """The day, `2021-01-01`, from which releases of packages other than the seeds are read."""
     at_most: int
     """The most packages that following requirements may give."""
 
@@ -38,24 +36,20 @@ def parse_metadata_field(text: str, file: str) -> MetadataField:
     """Return the rule in the text of `seeds.yaml`; `InputError` with the line of what is wrong."""
     source = yaml_document.parse_yaml(text, file)
     data = source.data if isinstance(source.data, Mapping) else {}
-    seeds, since, at_most = data.get("seeds"), data.get("since"), data.get("at_most")
+    seeds, at_most = data.get("seeds"), data.get("at_most")
     problems = []
     names = [str(name) for name in seeds] if isinstance(seeds, list) else []
     if not names:
         problems.append(source.problem(["seeds"], "`seeds` is the list of the packages to start from"))
-    if not re.fullmatch(r"\d{4}-\d\d-\d\d", str(since)):
-        problems.append(source.problem(["since"], "`since` is a day such as 2021-01-01"))
     if not re.fullmatch(r"[1-9]\d{0,4}", str(at_most)):
         problems.append(source.problem(["at_most"], "`at_most` is a number of packages"))
     problems += [source.problem([key], f"there is no key {key}", key=True) for key in data.keys() - _KEYS]
     if problems:
         raise InputError(problems)
-    return MetadataField(
-        seeds=tuple(dict.fromkeys(map(canonicalize_name, names))), since=str(since), at_most=int(str(at_most))
-    )
+    return MetadataField(seeds=tuple(dict.fromkeys(map(canonicalize_name, names))), at_most=int(str(at_most)))
 
 
-_KEYS = {"seeds", "since", "at_most"}
+_KEYS = {"seeds", "at_most"}
 
 
 def find_required_packages(package: PackageMetadata, extras: Iterable[str]) -> dict[str, set[str]]:

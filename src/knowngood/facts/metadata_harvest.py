@@ -130,7 +130,7 @@ class _MetadataHarvest:
             is_failure = name in self.named or error.again
             (report.failed if is_failure else report.unknown)[name] = str(error)
             return report
-        wanted = [release for release in listed if self._is_wanted(release)]
+        wanted = [release for release in listed if not release.version.is_devrelease]
         due = [release for release in wanted if self.refresh or _is_due(known.get(str(release.version)), release)]
         readings = self.readers.map(self._read_release, due)
         kept = {version: known[version] for version in known}  # also what the index lists no more
@@ -147,15 +147,6 @@ class _MetadataHarvest:
         report.unchanged = len(kept) - len(report.new)
         write_atomically(path, render_package_metadata(name, kept.values()))
         return report
-
-    def _is_wanted(self, release: IndexedRelease) -> bool:
-        """Whether a release is of interest: none of development, and of a followed requirement none before `since`."""
-        if release.version.is_devrelease:
-            return False
-        if self.field is None or release.project in {*self.named, *self.field.seeds}:
-            return True
-        days = [file.uploaded for file in release.files if file.uploaded]
-        return not days or min(days) >= self.field.since
 
     def _read_release(self, release: IndexedRelease) -> _Reading:
         try:
