@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from packaging.version import InvalidVersion, Version
+
 from knowngood.compat.dependency_markers import Dependency, ResolutionTarget, parse_dependency
 from knowngood.compat.metadata_store import MetadataStore, ReleaseDeclaration, specifier_mask
 from knowngood.compat.requirement_solver import Clash
@@ -206,7 +208,9 @@ class RequirementGraph:
             yield Clash({**condition, dependency.name: 2}, cause, (), widen)
             return
         refused = other.domain.all & ~specifier_mask(other.domain, dependency.specifier)
-        if refused == other.domain.all:  # no release of it will do
+        if refused == other.domain.all and reaches_below(other.domain, dependency.specifier):
+            yield Clash({**condition, other.name: other.domain.absent}, cause, (), widen)
+        elif refused == other.domain.all:  # no release of it will do
             yield Clash(dict(condition), cause, (), widen if other is not node else None)
         elif other is not node:
             yield Clash({**condition, other.name: refused}, cause, (), widen)
@@ -215,6 +219,18 @@ class RequirementGraph:
         for wanted in dependency.extras:
             if f"{other.name}[{wanted}]" not in condition:
                 yield Clash({**condition, f"{other.name}[{wanted}]": 2}, cause, (), widen)
+
+
+def reaches_below(domain: ValueDomain, specifier: str) -> bool:
+    """Whether a specifier names a version older than the known releases.
+
+    Of packages that are only required by others the metadata begins at some day, so what fulfils it may be older.
+    """
+    names = (match.rstrip(".") for match in re.findall(r"\d[^,\s*]*", specifier))
+    try:
+        return not domain.values or any(Version(name) <= domain.keys[0] for name in names)
+    except InvalidVersion:
+        return True
 
 
 def python_fits(requires_python: str, target: ResolutionTarget) -> bool:
