@@ -170,10 +170,10 @@ def _resolving_choices(
 ) -> Iterator[CellChoice]:
     """Yield the choices whose packages resolve with the query's; note in `left_out` why the others do not.
 
-    Without packages beside those of the axes, the rules know what the packages require of each other.
+    Without packages that only metadata is about, the rules know what the packages require of each other.
     """
     for choice in choices:
-        resolving = _resolving_choice(placement, problem, choice) if placement.declared or choice.extras else choice
+        resolving = _resolving_choice(placement, problem, choice) if placement.declared else choice
         if isinstance(resolving, Finding):
             left_out[str(choice.cell)] = resolving.because
         else:

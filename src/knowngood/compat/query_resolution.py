@@ -45,8 +45,10 @@ class QueryResolution:
 
     @property
     def is_sure(self) -> bool:
-        """Whether there is a solution, and the requirements of all its releases are known."""
-        return self.resolution.conflict is None and not self.resolution.given_up and not self.undeclared
+        """Whether there is a solution, and it is known what the packages of the query require."""
+        listed = {package.name for package in self.packages}
+        unsure = self.resolution.given_up or bool(self.undeclared.keys() & listed)
+        return self.resolution.conflict is None and not unsure
 
 
 def resolve_query_packages(
@@ -75,7 +77,9 @@ def resolve_query_packages(
 def _resolve(
     universe: Universe, packages: tuple[PackageSpec, ...], axes: Mapping[str, str], machine: str
 ) -> QueryResolution:
-    searches: RequirementSearches = universe.cached("searches", lambda: RequirementSearches(store=universe.metadata))
+    searches: RequirementSearches = universe.cached(
+        "searches", lambda: RequirementSearches(store=universe.metadata, waived=_waived_requirements(universe))
+    )
     pythons: Iterable[str] = (axes["python"],) if "python" in axes else PYTHONS
     first: RequirementResolution | None = None
     for python in pythons:
@@ -102,6 +106,18 @@ def _resolve(
             break
     assert first is not None  # noqa: S101 - there is at least one Python
     return QueryResolution(resolution=first, findings=tuple(_conflict_findings(first, searches)), packages=packages)
+
+
+def _waived_requirements(universe: Universe) -> dict[tuple[str, str, str], frozenset[str]]:
+    """The requirements that matrix.yaml waives, as `RequirementGraph` has them."""
+    waived: dict[tuple[str, str, str], frozenset[str]] = {}
+    for waiver in universe.waivers:
+        kind, _, names = waiver.finding.partition(":")
+        package, _, other = names.partition(":")
+        if kind == "requires" and {package, other} <= waiver.values.keys():
+            key = (package, waiver.values[package], other)
+            waived[key] = waived.get(key, frozenset()) | {waiver.values[other]}
+    return waived
 
 
 def _depends_on_python(resolution: RequirementResolution) -> bool:

@@ -81,6 +81,8 @@ class RequirementGraph:
     """The withdrawn releases that the user pins, and that may be taken therefore: package -> release."""
     unlisted: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Package -> beginnings of the names of packages that its requirements are not about: those of another build."""
+    waived: Mapping[tuple[str, str, str], frozenset[str]] = field(default_factory=dict)
+    """Package, its release and what it requires -> releases of the latter that are accepted against the requirement."""
     nodes: dict[str, PackageNode | None] = field(default_factory=dict)
     addresses: dict[str, str] = field(default_factory=dict)
     """Package that is required by an address -> the package that does so."""
@@ -207,18 +209,24 @@ class RequirementGraph:
         if other is None:
             yield Clash({**condition, dependency.name: 2}, cause, (), widen)
             return
-        refused = other.domain.all & ~specifier_mask(other.domain, dependency.specifier)
-        if refused == other.domain.all and reaches_below(other.domain, dependency.specifier):
-            yield Clash({**condition, other.name: other.domain.absent}, cause, (), widen)
-        elif refused == other.domain.all:  # no release of it will do
-            yield Clash(dict(condition), cause, (), widen if other is not node else None)
-        elif other is not node:
+        refused = self._refused_releases(node, place, other, dependency)
+        if other is node or refused == other.domain.all:
+            if refused >> place & 1 or other is not node:
+                yield Clash(condition, cause, (), widen if other is not node else None)
+        else:
             yield Clash({**condition, other.name: refused}, cause, (), widen)
-        elif refused >> place & 1:
-            yield Clash(condition, cause)
         for wanted in dependency.extras:
             if f"{other.name}[{wanted}]" not in condition:
                 yield Clash({**condition, f"{other.name}[{wanted}]": 2}, cause, (), widen)
+
+    def _refused_releases(self, node: PackageNode, place: int, other: PackageNode, dependency: Dependency) -> int:
+        """The values of another package that a requirement excludes; its absence is always one of them."""
+        domain = other.domain
+        refused = domain.all & ~specifier_mask(domain, dependency.specifier)
+        if refused == domain.all and reaches_below(domain, dependency.specifier):
+            return domain.absent
+        waived = self.waived.get((node.name, node.domain.values[place], other.name), ())
+        return refused & ~sum(1 << domain.index[version] for version in waived if version in domain.index)
 
 
 def reaches_below(domain: ValueDomain, specifier: str) -> bool:

@@ -64,6 +64,8 @@ class RequirementSearches:
     """The searches that were begun: lists that differ only in what they ask for share what was read and learned."""
 
     store: MetadataStore
+    waived: Mapping[tuple[str, str, str], frozenset[str]] = field(default_factory=dict)
+    """As in `RequirementGraph`."""
     _searches: dict[object, tuple[RequirementGraph, RequirementSearch]] = field(default_factory=dict)
 
     def find_search(
@@ -80,6 +82,7 @@ class RequirementSearches:
             graph = RequirementGraph(
                 target=target,
                 store=self.store,
+                waived=self.waived,
                 prereleases=prereleases,
                 withdrawn=dict(withdrawn),
                 unlisted={name: _BUILD_PACKAGES[name] for name in builds},

@@ -6,6 +6,7 @@ Pure: facts, rules and GPUs in, boxes out.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from knowngood.compat.metadata_store import NO_METADATA, MetadataStore
 from knowngood.compat.outgrown_releases import boxes_of_outgrown_releases
 from knowngood.compat.rule import Condition, Rule
 from knowngood.compat.rule_boxes import Box, ValueSpace, all_subjects_known, compile_rules
-from knowngood.compat.value_domain import NameDomain, ValueDomain
+from knowngood.compat.value_domain import NameDomain, ValueDomain, specifiers_overlap
 from knowngood.compat.waivers import Waiver, apply_waivers
 from knowngood.core.gpus import GpuCatalog
 
@@ -137,6 +138,7 @@ def build_universe(
     frameworks = [name for name in book.packages if name not in CELL_PACKAGES]
     boxes = (
         *compile_rules(space, all_rules),
+        *boxes_of_conflicting_bounds(book, domains),
         *boxes_of_outgrown_releases(book, domains, frameworks),
     )
     return Universe(
@@ -258,3 +260,35 @@ def _declared_rule(package: str, axis: str, condition: str, because: str, kind: 
         because=f"{because} {axis} {condition}",
         source=(f"{{source:{package}}}",),
     )
+
+
+_Bounds = dict[str, dict[str, dict[str, int]]]
+"""Package without facts -> package with facts -> specifier on the first -> releases of the second with it."""
+
+
+def _collect_bounds(book: Factbook, domains: Mapping[str, ValueDomain]) -> _Bounds:
+    """What packages with facts require of those without."""
+    bounds: _Bounds = {}
+    for package in book.packages:
+        for place, version in enumerate(domains[package].values):
+            for name, specifier in book.requires(package, version).items():
+                if name not in book.tables:
+                    table = bounds.setdefault(name, {}).setdefault(package, {})
+                    table[specifier] = table.get(specifier, 0) | 1 << place
+    return bounds
+
+
+def boxes_of_conflicting_bounds(book: Factbook, domains: Mapping[str, ValueDomain]) -> Iterator[Box]:
+    """Yield a box for each pair of packages whose bounds on a third package exclude each other."""
+    for name, packages in _collect_bounds(book, domains).items():
+        for first, second in itertools.combinations(sorted(packages), 2):
+            for one, one_mask in packages[first].items():
+                for two, two_mask in packages[second].items():
+                    if one and two and not specifiers_overlap(one, two):
+                        rule = Rule(
+                            id=f"bounds:{first}:{second}:{name}",
+                            require={},
+                            because=f"{first} {{{first}}} requires {name}{one}, {second} {{{second}}} {name}{two}",
+                            source=(f"{{source:{first}}}", f"{{source:{second}}}"),
+                        )
+                        yield Box(rule=rule, masks={first: one_mask, second: two_mask})
