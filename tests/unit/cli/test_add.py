@@ -149,7 +149,7 @@ def test_a_broken_cell_is_refused_unless_an_amendment_waives_the_finding(home, c
         ([NEW, "--base", "debian13"], 2, "'debian13' is not in bases"),
         ([NEW, "--gpu", "H100"], 2, "--gpu does nothing with a cell id"),
         ([], 2, "nothing to add; give a cell id"),
-        (["--gpu", "H100", "vllm==0.9"], 3, "no facts about vllm"),
+        (["--gpu", "H100", "neverheardof==0.9"], 3, "no facts about neverheardof"),
         (["--gpu", "H100", "torch==2.0.0", "transformers==5.17.0"], 1, "no cell fits; `knowngood pick --gpu H100"),
     ],
 )

@@ -285,7 +285,7 @@ def test_a_wheel_with_another_hash_is_refused(home, world, lock_of):
     (home.root / "house" / WHEEL.replace("py3-none-any", "cp311-cp311-linux_x86_64")).write_bytes(b"other")
     result = run(home, FA2)
     assert "is a corrupt archive: sha256 expected" in str(result.error)
-    assert "the lock has" in str(result.error)
+    assert "put the locked wheel into the wheelhouse" in str(result.error)
     assert world.done == []
 
 

@@ -324,5 +324,5 @@ def test_a_damaged_wheel_is_not_locked(tmp_path):
         wheel=wheel.name, sha256="0" * 64, size=7, key=wheelhouse.wheel_key(inputs), inputs=inputs, made={"seconds": 1}
     )
     wheelhouse.write_wheel_record(made, wheel)
-    with pytest.raises(KnowngoodError, match=r"is damaged.*`knowngood compile"):
+    with pytest.raises(KnowngoodError, match=r"is a corrupt archive: .*`knowngood compile"):
         cell_locking._wheelhouse_for(parse_cell(FA2), parsed(), tmp_path, cxx11abi=lambda _: True)
