@@ -6,8 +6,9 @@ which the command runs, else this program's own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,27 +39,39 @@ SIDE_PACKAGES = frozenset({"bitsandbytes", "numpy"})
 class CompatKnowledge:
     """The universe and the published cells."""
 
-    universe: Universe
-    published: PublishedCells
     book: Factbook
     """All facts, with those of the side packages, which the universe does not have."""
-    _torch_builds: dict[tuple[str, str, bool], Universe] = field(default_factory=dict)
-    _with_side_packages: list[Universe] = field(default_factory=list)
+    build: Callable[[Factbook], Universe]
+    """Returns the universe with these facts. It takes a good part of a command's time, so it is built when needed."""
+    published: PublishedCells
+    _universes: dict[tuple[str, str, bool], Universe] = field(default_factory=dict)
+
+    @cached_property
+    def universe(self) -> Universe:
+        """What is known without the side packages."""
+        tables = {name: table for name, table in self.book.tables.items() if name not in SIDE_PACKAGES}
+        return self.build(Factbook(tables=tables))
 
     def for_query(self, query: Query) -> Universe:
         """Return the universe, extended by what the query names: side packages, a build of torch (`2.11.0+cu126`)."""
-        universe = self.universe
-        if any(package.name in SIDE_PACKAGES for package in query.packages):
-            if not self._with_side_packages:
-                self._with_side_packages.append(_rebuild_universe(universe, self.book))
-            universe = self._with_side_packages[0]
+        with_side_packages = any(package.name in SIDE_PACKAGES for package in query.packages)
         for package in query.packages:
             if package.name == "torch" and package.local and package.version:
-                key = (package.version, package.local, universe is self.universe)
-                if key not in self._torch_builds:
-                    self._torch_builds[key] = _with_torch_build(universe, package.version, package.local)
-                return self._torch_builds[key]
-        return universe
+                version, local = package.version, package.local
+                universe = self._find_universe("", "", with_side_packages)
+                book = factbook_with_torch_build(universe.space.book, version, local)
+                return universe if book is None else self._find_universe(version, local, with_side_packages, book)
+        return self._find_universe("", "", with_side_packages)
+
+    def _find_universe(
+        self, torch: str, local: str, with_side_packages: bool, book: Factbook | None = None
+    ) -> Universe:
+        if not torch and not with_side_packages:
+            return self.universe
+        key = (torch, local, with_side_packages)
+        if key not in self._universes:
+            self._universes[key] = self.build(book or self.book)
+        return self._universes[key]
 
     @property
     def seal_notes(self) -> tuple[str, ...]:
@@ -70,17 +83,6 @@ class CompatKnowledge:
         name = str(cell)
         standing, locked = self.published.standing(name), name in self.published.locked
         return answer_about_cell(self.universe, cell, standing, locked=locked, glibc=glibc)
-
-
-def _with_torch_build(universe: Universe, version: str, local: str) -> Universe:
-    book = factbook_with_torch_build(universe.space.book, version, local)
-    return universe if book is None else _rebuild_universe(universe, book)
-
-
-def _rebuild_universe(universe: Universe, book: Factbook) -> Universe:
-    """Return the universe with other facts."""
-    other = build_universe(book, universe.gpus, universe.written_rules, universe.incidents, universe.waivers)
-    return replace(other, metadata=universe.metadata)
 
 
 def judge_cells(known: CompatKnowledge, matrix: Matrix, cells: Iterable[Cell]) -> dict[str, CellAnswer]:
@@ -120,15 +122,18 @@ def load_knowledge(root: Path | None = None, notify: Notify = ignore_notes) -> C
         _ = project.matrix  # it raises `InputError` with the place of the defect
         raise
     waivers = waivers_from_matrix(matrix, cells)
-    common_tables = {name: table for name, table in book.tables.items() if name not in SIDE_PACKAGES}
-    universe = build_universe(Factbook(tables=common_tables), catalog, rules, incidents.incidents_of_rule, waivers)
     folder = root / "facts" / "metadata"
     metadata = MetadataStore(
         read=lambda name: read_package_metadata(name, folder), names=lambda: list_metadata_packages(folder)
     )
+
+    def build(facts: Factbook) -> Universe:
+        universe = build_universe(facts, catalog, rules, incidents.incidents_of_rule, waivers)
+        return replace(universe, metadata=metadata)
+
     return CompatKnowledge(
         book=book,
-        universe=replace(universe, metadata=metadata),
+        build=build,
         published=PublishedCells(
             cells=tuple(cell for cell, retirement in cells.items() if retirement is None),
             retired={cell: retirement for cell, retirement in cells.items() if retirement},
