@@ -29,6 +29,7 @@ COMMANDS = {
     "pick": "the best cells for a request, or the demands that contradict each other",
     "add": "add a cell to matrix.yaml, lock it and render its files",
     "diagnose": "what failed in this log, which component is at fault, what fixes it",
+    "api": "in which releases a Python name is there, with which parameters, and where it went",
     "doctor": "check this machine, an environment or an image: GPU, driver, binaries, compilers, versions",
     "reproduce": "make a known failure and its cure happen, and store the evidence",
     "lock": "resolve cells to hash-pinned distributions, into docker/",

@@ -1,0 +1,147 @@
+"""The answer of `knowngood api`: since when and until when a name is there, and what to use where it is not. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from knowngood.facts.atlas_lookup import AtlasLookup, NamePresence
+
+_ELSEWHERE_LIMIT = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReleaseSpan:
+    """Consecutive releases of a package."""
+
+    first: str
+    last: str
+    open: bool
+    """Whether the last one is the newest that was read."""
+    from_start: bool
+    """Whether the first one is the oldest that was read."""
+
+    def text(self) -> str:
+        """Return `4.37.0 to 4.47.1`, or `since 4.48.0`."""
+        if self.open:
+            return "in every release read" if self.from_start else f"since {self.first}"
+        if self.from_start:
+            return f"until {self.last}"
+        return f"in {self.first} only" if self.first == self.last else f"{self.first} to {self.last}"
+
+    def document(self) -> dict[str, Any]:
+        """Return the span for `--json`; `until` is null for one that is open."""
+        return {"since": None if self.from_start else self.first, "until": None if self.open else self.last}
+
+
+@dataclass(frozen=True, kw_only=True)
+class NameAnswer:
+    """What the atlas says of one name."""
+
+    name: str
+    package: str
+    oldest: str
+    newest: str
+    present: tuple[ReleaseSpan, ...]
+    unclear: tuple[ReleaseSpan, ...]
+    kinds: Mapping[str, tuple[ReleaseSpan, ...]]
+    signatures: Mapping[str, tuple[ReleaseSpan, ...]]
+    homes: Mapping[str, tuple[ReleaseSpan, ...]]
+    elsewhere: Mapping[str, tuple[ReleaseSpan, ...]]
+    """Definitions of the same name in other places, of releases that lack it here."""
+
+    def document(self) -> dict[str, Any]:
+        """Return the document of `api --json`."""
+
+        def spans(table: Mapping[str, tuple[ReleaseSpan, ...]], key: str) -> list[dict[str, Any]]:
+            return [{key: name, "in": [span.document() for span in where]} for name, where in table.items()]
+
+        return {
+            "name": self.name,
+            "package": self.package,
+            "read": {"oldest": self.oldest, "newest": self.newest},
+            "present": [span.document() for span in self.present],
+            "unclear": [span.document() for span in self.unclear],
+            "kinds": spans(self.kinds, "kind"),
+            "signatures": spans(self.signatures, "parameters"),
+            "defined": spans(self.homes, "at"),
+            "elsewhere": spans(self.elsewhere, "at"),
+        }
+
+    def text(self) -> str:
+        """Return the lines that `api` prints."""
+        where = _join(self.present) if self.present else "in no release read"
+        lines = [f"{self.name}: {where} of {self.package} ({self.oldest} to {self.newest} were read)"]
+        if self.unclear:
+            lines.append(f"  not told by the sources: {_join(self.unclear)}")
+        lines += [f"  {kind}: {_join(spans)}" for kind, spans in self.kinds.items() if len(self.kinds) > 1]
+        lines += [f"  defined in {home}: {_join(spans)}" for home, spans in self.homes.items()]
+        lines += [f"  ({parameters}): {_join(spans)}" for parameters, spans in self.signatures.items()]
+        lines += [f"  elsewhere: {home}, {_join(spans)}" for home, spans in self.elsewhere.items()]
+        return "\n".join(lines)
+
+
+def answer_about_name(lookup: AtlasLookup, dotted: str) -> NameAnswer:
+    """Say in which releases a dotted name is there, and where else the releases without it have one of that name."""
+    presence = lookup.find_name(dotted)
+    releases = lookup.file.releases
+    return NameAnswer(
+        name=dotted,
+        package=lookup.file.package,
+        oldest=releases[0] if releases else "",
+        newest=releases[-1] if releases else "",
+        present=spans_of_mask(presence.present, releases),
+        unclear=spans_of_mask(presence.unclear, releases),
+        kinds=_spans(presence.kinds, releases),
+        signatures=_spans(presence.signatures, releases),
+        homes=_spans(presence.homes, releases),
+        elsewhere=_spans(dict(_find_elsewhere(lookup, dotted, presence)), releases),
+    )
+
+
+def _find_elsewhere(lookup: AtlasLookup, dotted: str, presence: NamePresence) -> Iterator[tuple[str, int]]:
+    """Yield definitions of the same last name that releases without it have, those with most such releases first."""
+    missing = lookup.every & ~presence.present & ~presence.unclear
+    if not missing:
+        return
+    name = dotted.rpartition(".")[2]
+    places: dict[str, int] = {}
+    for home, mask in lookup.definitions_of(name):
+        if home not in presence.homes and mask & missing:
+            places[home] = places.get(home, 0) | mask
+    best = sorted(places.items(), key=lambda item: (-(item[1] & missing).bit_count(), item[0]))
+    yield from best[:_ELSEWHERE_LIMIT]
+
+
+def spans_of_mask(mask: int, releases: Sequence[str]) -> tuple[ReleaseSpan, ...]:
+    """Return the runs of consecutive releases in a mask, oldest first."""
+    spans = []
+    start = None
+    for place in range(len(releases) + 1):
+        inside = place < len(releases) and bool(mask >> place & 1)
+        if inside and start is None:
+            start = place
+        elif not inside and start is not None:
+            spans.append(
+                ReleaseSpan(
+                    first=releases[start],
+                    last=releases[place - 1],
+                    open=place == len(releases),
+                    from_start=start == 0,
+                )
+            )
+            start = None
+    return tuple(spans)
+
+
+def _spans(table: Mapping[str, int], releases: Sequence[str]) -> dict[str, tuple[ReleaseSpan, ...]]:
+    return {
+        key: spans_of_mask(mask, releases)
+        for key, mask in sorted(table.items(), key=lambda item: (item[1] & -item[1], item[0]))
+        if mask
+    }
+
+
+def _join(spans: Sequence[ReleaseSpan]) -> str:
+    return ", ".join(span.text() for span in spans)

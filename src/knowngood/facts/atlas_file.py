@@ -1,0 +1,247 @@
+"""The file of one package's atlas: rows with the releases that have them, in compressed blocks that are read alone.
+
+A file is one line of JSON (releases, and where each block begins), then blocks of zstd. A block holds the rows of some
+modules, in the order of their names:
+
+    #transformers.models.qwen2.modeling_qwen2
+    Qwen2FlashAttention2 TAB c TAB Qwen2Attention TAB 3-17
+
+The last column has the releases, as places in the list of releases: `3-17`, or `3-` up to the newest. Uses of other
+packages stand in blocks of their own, in which the module's name begins with `@`.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import zstandard
+
+from knowngood.core.errors import InputError, InputProblem
+from knowngood.core.local_files import write_atomically
+
+SCHEMA = "knowngood/atlas/1"
+_BLOCK = 256 << 10  # bytes of text in a block
+_LEVEL = 19
+
+Masks = dict[str, dict[str, int]]
+"""Module -> row without releases (`path TAB kind TAB detail`) -> bits of the releases that have it."""
+
+
+@dataclass
+class AtlasTables:
+    """Everything that is known of one package, as it is collected and written."""
+
+    package: str
+    reader: int = 0
+    releases: list[str] = field(default_factory=list)
+    """Releases in the order of their versions; bit 0 of a mask is the first."""
+    artefacts: dict[str, str] = field(default_factory=dict)
+    """Release -> the file that was read."""
+    failed: dict[str, str] = field(default_factory=dict)
+    """Release -> why it could not be read; it is tried again at the next harvest."""
+    masks: Masks = field(default_factory=dict)
+
+    def add_release(self, version: str, place: int, artefact: str, rows: Mapping[str, Iterable[str]]) -> None:
+        """Add a release at its place in the order; masks of releases behind it move by one bit."""
+        if place < len(self.releases):
+            low = (1 << place) - 1
+            moved = {}
+            for table in self.masks.values():
+                for row, mask in table.items():
+                    if mask not in moved:
+                        moved[mask] = (mask & low) | ((mask & ~low) << 1)
+                    table[row] = moved[mask]
+        self.releases.insert(place, version)
+        self.artefacts[version] = artefact
+        self.failed.pop(version, None)
+        bit = 1 << place
+        for module, lines in rows.items():
+            table = self.masks.setdefault(module, {})
+            for row in lines:
+                table[row] = table.get(row, 0) | bit
+
+    @property
+    def root(self) -> str:
+        """The package's top-level module: the one with the most modules below it."""
+        tops = Counter(module.lstrip("@").partition(".")[0] for module in self.masks)
+        return min(tops, key=lambda name: (-tops[name], name), default="")
+
+    def render(self, level: int = _LEVEL) -> bytes:
+        """Return the file's bytes; the same tables give the same bytes. `level` is that of zstd."""
+        shown: dict[int, str] = {}
+        blocks: list[tuple[str, bytes]] = []
+        lines: list[str] = []
+        first, size = "", 0
+        compressor = zstandard.ZstdCompressor(level=level, write_content_size=True)
+
+        def finish() -> None:
+            nonlocal lines, size
+            if lines:
+                blocks.append((first, compressor.compress("".join(lines).encode())))
+            lines, size = [], 0
+
+        for module in sorted(self.masks):
+            if not lines:
+                first = module
+            part = [f"#{module}\n"]
+            for row, mask in sorted(self.masks[module].items()):
+                if mask not in shown:
+                    shown[mask] = render_intervals(mask, len(self.releases))
+                part.append(f"{row}\t{shown[mask]}\n")
+            lines += part
+            size += sum(map(len, part))
+            if size >= _BLOCK:
+                finish()
+        finish()
+        header = {
+            "schema": SCHEMA,
+            "package": self.package,
+            "regenerate": f"knowngood harvest --atlas {self.package}",
+            "reader": self.reader,
+            "root": self.root,
+            "releases": {version: self.artefacts[version] for version in self.releases},
+            "failed": self.failed,
+            "blocks": [[name, len(content)] for name, content in blocks],
+        }
+        return json.dumps(header).encode() + b"\n" + b"".join(content for _, content in blocks)
+
+    def write(self, folder: Path, level: int = _LEVEL) -> None:
+        """Replace the package's file in `folder`; a low `level` of zstd is fast, for a file that soon changes again."""
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / f"{self.package}.atlas", self.render(level))
+
+
+class AtlasFile:
+    """A package's file, opened; blocks are read when they are asked for."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        content = path.read_bytes()
+        end = content.find(b"\n")
+        try:
+            header = json.loads(content[:end])
+            schema = header["schema"]
+            self.package: str = header["package"]
+            self.reader = int(header["reader"])
+            self.root: str = header["root"]
+            """The package's top-level module."""
+            self.artefacts: dict[str, str] = header["releases"]
+            self.failed: dict[str, str] = header["failed"]
+            self._names = [name for name, _ in header["blocks"]]
+            sizes = [int(size) for _, size in header["blocks"]]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise self._damage(str(error)) from None
+        if schema != SCHEMA:
+            raise self._damage(f"its schema is {schema}, not {SCHEMA}")
+        self.releases = list(self.artefacts)
+        self._content = content
+        self._offsets = [end + 1]
+        for size in sizes:
+            self._offsets.append(self._offsets[-1] + size)
+        if self._offsets[-1] != len(content):
+            raise self._damage("it is cut off")
+        self._texts: dict[int, str] = {}
+
+    def rows(self, module: str) -> list[tuple[str, str, str, int]]:
+        """Return (path, kind, detail, mask) of everything in a module; empty when no release has the module."""
+        place = bisect_right(self._names, module) - 1
+        if place < 0:
+            return []
+        text = self._block(place)
+        start = 0 if text.startswith(f"#{module}\n") else text.find(f"\n#{module}\n") + 1
+        if not start and not text.startswith(f"#{module}\n"):
+            return []
+        begin = text.index("\n", start) + 1
+        end = text.find("\n#", begin - 1)
+        return list(self._parse(text[begin : len(text) if end < 0 else end + 1]))
+
+    def modules(self) -> Iterator[str]:
+        """Yield the name of every module, sorted."""
+        for place in range(len(self._names)):
+            text = self._block(place)
+            yield from (line[1:] for line in text.splitlines() if line.startswith("#"))
+
+    def find_rows(self, part: str) -> Iterator[tuple[str, tuple[str, str, str, int]]]:
+        """Yield module and row of every row whose line begins with `part`, such as `Qwen2Attention TAB c`."""
+        for place in range(len(self._names)):
+            text = self._block(place)
+            start = text.find("\n" + part)
+            while start >= 0:
+                end = text.index("\n", start + 1)
+                module = text.rfind("\n#", 0, start + 1)
+                begin = module + 2 if module >= 0 else 1
+                for row in self._parse(text[start + 1 : end + 1]):
+                    yield text[begin : text.index("\n", begin)], row
+                start = text.find("\n" + part, end)
+
+    def tables(self) -> AtlasTables:
+        """Return everything, to add releases to it."""
+        tables = AtlasTables(
+            package=self.package,
+            reader=self.reader,
+            releases=list(self.releases),
+            artefacts=dict(self.artefacts),
+            failed=dict(self.failed),
+        )
+        masks: dict[str, int] = {}
+        for place in range(len(self._names)):
+            table: dict[str, int] = {}
+            for line in self._block(place).splitlines():
+                if line.startswith("#"):
+                    table = tables.masks.setdefault(line[1:], {})
+                    continue
+                row, _, interval = line.rpartition("\t")
+                if interval not in masks:
+                    masks[interval] = parse_intervals(interval, len(self.releases))
+                table[row] = masks[interval]
+        return tables
+
+    def _parse(self, text: str) -> Iterator[tuple[str, str, str, int]]:
+        for line in text.splitlines():
+            path, kind, detail, interval = line.split("\t")
+            yield path, kind, detail, parse_intervals(interval, len(self.releases))
+
+    def _block(self, place: int) -> str:
+        if place not in self._texts:
+            content = self._content[self._offsets[place] : self._offsets[place + 1]]
+            try:
+                self._texts[place] = zstandard.ZstdDecompressor().decompress(content).decode()
+            except (zstandard.ZstdError, UnicodeDecodeError) as error:
+                raise self._damage(f"block {place}: {error}") from None
+        return self._texts[place]
+
+    def _damage(self, reason: str) -> InputError:
+        text = f"this is not an atlas file ({reason}); restore it, or delete it and run `knowngood harvest --atlas`"
+        return InputError([InputProblem(file=str(self.path), line=1, column=1, text=text)])
+
+
+def render_intervals(mask: int, count: int) -> str:
+    """Return `0-3,5,7-` for the bits of a mask; an interval that reaches the newest of `count` releases is open."""
+    parts: list[str] = []
+    place = 0
+    while mask >> place:
+        if not (mask >> place) & 1:
+            place += 1
+            continue
+        end = place
+        while (mask >> (end + 1)) & 1:
+            end += 1
+        parts.append(f"{place}-" if end == count - 1 else str(place) if end == place else f"{place}-{end}")
+        place = end + 1
+    return ",".join(parts)
+
+
+def parse_intervals(text: str, count: int) -> int:
+    """Return the mask of `0-3,5,7-`; raises `ValueError` for another text."""
+    mask = 0
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        begin = int(first)
+        end = begin if not dash else int(last) if last else count - 1
+        mask |= ((1 << (end - begin + 1)) - 1) << begin
+    return mask

@@ -1,0 +1,231 @@
+"""In which releases of a package a name is there, found by following imports, lazy exports and base classes. Pure.
+
+Sets of releases are bit masks: bit 0 is the oldest release of the package's file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from knowngood.facts.atlas_file import AtlasFile
+from knowngood.facts.atlas_rows import RowKind
+
+_DEPTH = 12
+"""How many imports or base classes are followed one after another."""
+
+_DEFINITIONS = {
+    RowKind.CLASS: "class",
+    RowKind.FUNCTION: "function",
+    RowKind.PROPERTY: "property",
+    RowKind.VALUE: "variable",
+    RowKind.ATTRIBUTE: "attribute",
+    RowKind.KEY: "key",
+    RowKind.MODULE: "module",
+}
+
+
+@dataclass(kw_only=True)
+class NamePresence:
+    """Where a dotted name is, over all releases."""
+
+    present: int = 0
+    """The releases that have it."""
+    unclear: int = 0
+    """The releases in which the sources do not show it: a base class or a star import of another package, or code that
+    makes names when it runs."""
+    kinds: dict[str, int] = field(default_factory=dict)
+    """`class`, `function` and so on -> releases."""
+    signatures: dict[str, int] = field(default_factory=dict)
+    """Parameters -> releases."""
+    homes: dict[str, int] = field(default_factory=dict)
+    """`module:path` of the definition -> releases."""
+
+    def add(self, other: NamePresence, mask: int) -> None:
+        """Join what is known of another name, for the releases in `mask`."""
+        self.present |= other.present & mask
+        self.unclear |= other.unclear & mask
+        for mine, theirs in (
+            (self.kinds, other.kinds),
+            (self.signatures, other.signatures),
+            (self.homes, other.homes),
+        ):
+            for key, releases in theirs.items():
+                if releases & mask:
+                    mine[key] = mine.get(key, 0) | (releases & mask)
+
+
+class AtlasLookup:
+    """Answers questions about the names of one package."""
+
+    def __init__(self, file: AtlasFile) -> None:
+        self.file = file
+        self.every = (1 << len(file.releases)) - 1
+        self._module = lru_cache(maxsize=4096)(self._read_module)
+
+    def find_name(self, dotted: str) -> NamePresence:
+        """Return where `package.module.Class.method` or `package.module.TABLE[key]` is, if anywhere."""
+        name, bracket, key = dotted.partition("[")
+        parts = name.split(".")
+        parts[-1] += bracket + key
+        presence = NamePresence()
+        for count in range(len(parts), 0, -1):
+            module = ".".join(parts[:count])
+            if not self._module(module):
+                continue
+            presence.add(self._find_in_module(module, tuple(parts[count:]), _DEPTH), self.every & ~presence.present)
+        presence.unclear &= ~presence.present
+        return presence
+
+    def definitions_of(self, name: str) -> Iterator[tuple[str, int]]:
+        """Yield every `module:path` that ends with a name, with its releases: definitions only, no imports."""
+        for kind in (RowKind.CLASS, RowKind.FUNCTION, RowKind.VALUE):
+            for module, (path, _, _, mask) in self.file.find_rows(f"{name}\t{kind}\t"):
+                if not module.startswith("@"):
+                    yield f"{module}:{path}", mask
+
+    def _read_module(self, module: str) -> dict[str, list[tuple[str, str, int]]]:
+        """Return path -> (kind, detail, releases) of everything in a module."""
+        rows: dict[str, list[tuple[str, str, int]]] = {}
+        for path, kind, detail, mask in self.file.rows(module):
+            rows.setdefault(path, []).append((kind, detail.removesuffix("?"), mask))
+        return rows
+
+    def _find_in_module(self, module: str, path: tuple[str, ...], depth: int) -> NamePresence:
+        presence = NamePresence()
+        rows = self._module(module)
+        if not rows or depth <= 0:
+            return presence
+        if not path:
+            for _, flags, mask in rows.get("", ()):
+                self._take(presence, module, "", (RowKind.MODULE, "", mask))
+                presence.unclear |= mask if "x" in flags else 0
+            return presence
+        for row in rows.get(path[0], ()):
+            self._follow_row(presence, module, path, row, depth)
+        if self.every & ~presence.present:
+            self._look_further(presence, module, path, depth)
+        presence.unclear &= ~presence.present
+        return presence
+
+    def _follow_row(
+        self, presence: NamePresence, module: str, path: tuple[str, ...], row: tuple[str, str, int], depth: int
+    ) -> None:
+        """Join what one row of a module says about a name, or about what is inside it."""
+        first, rest = path[0], path[1:]
+        kind, detail, mask = row
+        match RowKind(kind):
+            case RowKind.IMPORT:
+                presence.add(self._follow(detail, rest, depth - 1), mask)
+            case RowKind.LAZY:
+                presence.add(self._follow(f"{detail}:{first}", rest, depth - 1), mask)
+            case RowKind.EXPORT | RowKind.WORDS:
+                pass
+            case _ if not rest:
+                self._take(presence, module, first, row)
+            case RowKind.CLASS:
+                presence.add(self._find_member(module, first, rest, depth - 1), mask)
+            case RowKind.VALUE:
+                presence.unclear |= mask
+            case _:
+                pass
+
+    def _look_further(self, presence: NamePresence, module: str, path: tuple[str, ...], depth: int) -> None:
+        """Names that a star import, a lazy folder, a submodule or `__getattr__` gives."""
+        rows = self._module(module)
+        first = path[0]
+        for kind, detail, mask in rows.get("*", ()):
+            if kind == RowKind.STAR and self._is_public(detail, first):
+                presence.add(self._follow_star(detail, path, depth - 1), mask & ~presence.present)
+            elif kind == RowKind.LAZY_FOLDER and mask & ~presence.present:
+                for exporter, (_, _, _, releases) in self.file.find_rows(f"{first}\t{RowKind.EXPORT}\t"):
+                    if exporter.startswith(detail + "."):
+                        exported = self._find_in_module(exporter, path, depth - 1)
+                        presence.add(exported, mask & releases & ~presence.present)
+        submodule = f"{module}.{first}"
+        if self._module(submodule):
+            presence.add(self._find_in_module(submodule, path[1:], depth - 1), self.every & ~presence.present)
+        for _, flags, mask in rows.get("", ()):
+            if "g" in flags or "x" in flags:
+                presence.unclear |= mask & ~presence.present
+
+    def _is_public(self, module: str, name: str) -> bool:
+        """Whether `from module import *` may give a name."""
+        exported = (kind == RowKind.EXPORT for kind, _, _ in self._module(module).get(name, ()))
+        return not name.startswith("_") or any(exported)
+
+    def _follow(self, target: str, rest: tuple[str, ...], depth: int) -> NamePresence:
+        """Follow an import; one of another package is there, and what it has inside is not known here."""
+        module, _, name = target.partition(":")
+        path = (*((name,) if name else ()), *rest)
+        if module.partition(".")[0] != self.file.root:
+            outside = NamePresence()
+            if rest:
+                outside.unclear = self.every
+            else:
+                outside.present = self.every
+                outside.kinds["import"] = self.every
+                outside.homes[target] = self.every
+            return outside
+        inside = self._find_in_module(module, path, depth)
+        if not rest:  # the import itself proves the name, or the module could not be imported
+            hidden = self.every & ~inside.present
+            inside.present |= hidden
+            inside.unclear &= ~hidden
+            inside.kinds["import"] = inside.kinds.get("import", 0) | hidden
+            inside.homes[target] = inside.homes.get(target, 0) | hidden
+        return inside
+
+    def _follow_star(self, module: str, path: tuple[str, ...], depth: int) -> NamePresence:
+        if module.partition(".")[0] != self.file.root or not self._module(module):
+            return NamePresence(unclear=self.every)
+        return self._find_in_module(module, path, depth)
+
+    def _find_member(self, module: str, owner: str, rest: tuple[str, ...], depth: int) -> NamePresence:
+        """Find `rest` in a class, and where it lacks it, in its bases."""
+        presence = NamePresence()
+        path = f"{owner}.{rest[0]}"
+        for kind, detail, mask in self._module(module).get(path, ()):
+            if len(rest) == 1:
+                self._take(presence, module, path, (kind, detail, mask))
+            elif kind == RowKind.CLASS:
+                presence.add(self._find_member(module, path, rest[1:], depth - 1), mask)
+            else:
+                presence.unclear |= mask
+        if depth > 0:
+            for kind, bases, mask in self._module(module).get(owner, ()):
+                if kind == RowKind.CLASS:
+                    for base in filter(None, bases.split(",")):
+                        self._inherit(presence, module, base, rest, mask & ~presence.present, depth)
+        presence.unclear &= ~presence.present
+        return presence
+
+    def _inherit(  # noqa: PLR0913, PLR0917 - one step of `_find_member`
+        self, presence: NamePresence, module: str, base: str, rest: tuple[str, ...], mask: int, depth: int
+    ) -> None:
+        """Join what one base class has, for the releases in `mask`."""
+        if not mask or base == "object":
+            return
+        if base == "?":
+            presence.unclear |= mask
+            return
+        path = tuple(base.split("."))
+        reached = self._find_in_module(module, path, depth - 1)
+        inherited = self._find_in_module(module, (*path, *rest), depth - 1)
+        presence.add(inherited, mask)
+        tops = {re.split(r"[.:]", home, maxsplit=1)[0] for home in reached.homes}
+        if tops != {self.file.root}:
+            presence.unclear |= mask & ~inherited.present
+
+    @staticmethod
+    def _take(presence: NamePresence, module: str, path: str, row: tuple[str, str, int]) -> None:
+        kind, detail, mask = row
+        presence.present |= mask
+        word = _DEFINITIONS.get(RowKind(kind), "name")
+        presence.kinds[word] = presence.kinds.get(word, 0) | mask
+        home = f"{module}:{path}" if path else module
+        presence.homes[home] = presence.homes.get(home, 0) | mask
+        if kind == RowKind.FUNCTION:
+            presence.signatures[detail] = presence.signatures.get(detail, 0) | mask
