@@ -1,14 +1,19 @@
 """`knowngood harvest [PACKAGE ...]`: read facts from artefacts; `--contracts [NAME ...]`: judge pairs of releases.
 
-`--metadata [PACKAGE ...]`: read what releases declare, of any package.
+`--metadata [PACKAGE ...]`: read what releases declare, of any package. `--atlas [PACKAGE ...]`: read the Python names
+that they have.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
+from typing import TypeVar
 
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from knowngood.cli import shared_arguments
@@ -17,14 +22,21 @@ from knowngood.cli.progress import report_progress
 from knowngood.core import matrix
 from knowngood.core.data_files import read_data_text
 from knowngood.core.errors import MissingError, UsageError
+from knowngood.core.formatting import format_bytes
 from knowngood.facts import contract_table
+from knowngood.facts.atlas_harvest import harvest_atlas
+from knowngood.facts.atlas_packages import ATLAS_PACKAGES_FILE, AtlasPackage, parse_atlas_field
 from knowngood.facts.contract_harvest import harvest_contracts
 from knowngood.facts.harvest_run import HarvestReport, harvest_facts
 from knowngood.facts.metadata_field import SEEDS_FILE, parse_metadata_field
 from knowngood.facts.metadata_harvest import harvest_metadata
 from knowngood.facts.package_metadata import list_metadata_packages
 from knowngood.failures.contract_files import find_stale_contracts, read_contract_table, rewrite_incident_ranges
+from knowngood.index.artefact import UnansweredError, UnreadableError
+from knowngood.index.package_index import SimpleIndex
 from knowngood.project.checkout import MATRIX_FILE, find_project, read_matrix_text
+
+T = TypeVar("T")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -36,6 +48,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--metadata",
         action="store_true",
         help="read what releases declare instead, of any package (default: of those that were read before)",
+    )
+    parser.add_argument(
+        "--atlas",
+        action="store_true",
+        help=f"read the Python names of releases instead (default: of the packages in {ATLAS_PACKAGES_FILE})",
     )
     parser.add_argument(
         "--follow",
@@ -55,11 +72,16 @@ def run(arguments: argparse.Namespace) -> Answer:
         raise UsageError("--check belongs to --contracts: `knowngood harvest --contracts --check`")
     if arguments.check:
         shared_arguments.refuse_options(arguments, ["refresh"], "does nothing with --check, which reads no release")
-    if arguments.metadata:
+    if arguments.atlas:
+        refused = ["contracts", "metadata", "follow", "refresh"]
+        shared_arguments.refuse_options(arguments, refused, "does nothing with --atlas, which is a harvest of its own")
+    elif arguments.metadata:
         shared_arguments.refuse_options(arguments, ["contracts"], "is another harvest than --metadata; run each alone")
     elif arguments.follow:
         raise UsageError("--follow belongs to --metadata: `knowngood harvest --metadata --follow`")
     project = find_project()
+    if arguments.atlas:
+        return _harvest_atlas(project.root, arguments.packages)
     if arguments.metadata:
         return _harvest_metadata(project.root, arguments)
     if arguments.contracts:
@@ -99,10 +121,7 @@ def _harvest_metadata(root: Path, arguments: argparse.Namespace) -> Answer:
     names: Sequence[str] = arguments.packages
     rule = None
     if arguments.follow:
-        try:
-            rule = parse_metadata_field(read_data_text(root / SEEDS_FILE, SEEDS_FILE), SEEDS_FILE)
-        except FileNotFoundError:
-            raise MissingError(f"there is no {SEEDS_FILE} in {root}; it lists the packages to start from") from None
+        rule = _read_field(root, SEEDS_FILE, parse_metadata_field)
         names = names or rule.seeds
     names = names or list_metadata_packages(folder)
     if not names:
@@ -110,6 +129,45 @@ def _harvest_metadata(root: Path, arguments: argparse.Namespace) -> Answer:
     with report_progress("harvest") as notify:
         report = harvest_metadata(names, folder=folder, notify=notify, refresh=arguments.refresh, field=rule)
     return _answer(report)
+
+
+def _harvest_atlas(root: Path, names: Sequence[str]) -> Answer:
+    """Read the names of new releases, package after package; one that cannot be read does not stop the others."""
+    field = _read_field(root, ATLAS_PACKAGES_FILE, parse_atlas_field)
+    if unlisted := sorted(set(map(canonicalize_name, names)) - set(field.modules)):
+        raise UsageError(f"{ATLAS_PACKAGES_FILE} does not have {', '.join(unlisted)}; add a line with its module")
+    floors = _read_floors(root)
+    report = HarvestReport()
+    sizes = {}
+    with report_progress("harvest") as notify, ProcessPoolExecutor(mp_context=get_context("spawn")) as workers:
+        for name in map(canonicalize_name, names or field.modules):
+            try:
+                part = harvest_atlas(
+                    AtlasPackage(name=name, since=field.since, floor=floors.get(name)),
+                    folder=root / Path(ATLAS_PACKAGES_FILE).parent,
+                    index=SimpleIndex(),
+                    workers=workers,
+                    callees=frozenset(field.modules.values()),
+                    notify=notify,
+                )
+            except UnreadableError as error:
+                report.failed[name] = str(error)
+                report.unanswered |= isinstance(error, UnansweredError)
+                continue
+            report.new += [f"{name} {version}" for version in part.new]
+            report.unchanged += part.known
+            report.unknown.update({f"{name} {version}": why for version, why in part.failed.items()})
+            sizes[name] = part.size
+    answer = _answer(report)
+    text = f"{answer.text}\n{format_bytes(sum(sizes.values()))} in {len(sizes)} files"
+    return Answer(answer.code, answer.document | {"bytes": sizes}, text)
+
+
+def _read_field(root: Path, file: str, parse: Callable[[str, str], T]) -> T:
+    try:
+        return parse(read_data_text(root / file, file), file)
+    except FileNotFoundError:
+        raise MissingError(f"there is no {file} in {root}; it lists the packages to read") from None
 
 
 def _read_floors(root: Path) -> Mapping[str, Version]:

@@ -18,13 +18,18 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated, Literal, TypedDict
 
+import msgspec
 import zstandard
 
+from knowngood.core.data_files import read_data_bytes
 from knowngood.core.errors import InputError, InputProblem
+from knowngood.core.json_document import parse_json
 from knowngood.core.local_files import write_atomically
 
 SCHEMA = "knowngood/atlas/1"
+_REMEDY = "restore it, or delete it and run `knowngood harvest --atlas`"
 _BLOCK = 256 << 10  # bytes of text in a block
 _LEVEL = 19
 
@@ -116,28 +121,35 @@ class AtlasTables:
         write_atomically(folder / f"{self.package}.atlas", self.render(level))
 
 
+class AtlasHeader(TypedDict):
+    """The first line of a file."""
+
+    schema: Literal["knowngood/atlas/1"]
+    package: str
+    regenerate: str
+    reader: int
+    root: str
+    releases: dict[str, str]
+    failed: dict[str, str]
+    blocks: list[tuple[str, Annotated[int, msgspec.Meta(ge=1)]]]
+
+
 class AtlasFile:
     """A package's file, opened; blocks are read when they are asked for."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        content = path.read_bytes()
+        content = read_data_bytes(path)
         end = content.find(b"\n")
-        try:
-            header = json.loads(content[:end])
-            schema = header["schema"]
-            self.package: str = header["package"]
-            self.reader = int(header["reader"])
-            self.root: str = header["root"]
-            """The package's top-level module."""
-            self.artefacts: dict[str, str] = header["releases"]
-            self.failed: dict[str, str] = header["failed"]
-            self._names = [name for name, _ in header["blocks"]]
-            sizes = [int(size) for _, size in header["blocks"]]
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise self._damage(str(error)) from None
-        if schema != SCHEMA:
-            raise self._damage(f"its schema is {schema}, not {SCHEMA}")
+        header = parse_json(content[: max(end, 0)], str(path), AtlasHeader, remedy=_REMEDY)
+        self.package = header["package"]
+        self.reader = header["reader"]
+        self.root = header["root"]
+        """The package's top-level module."""
+        self.artefacts = header["releases"]
+        self.failed = header["failed"]
+        self._names = [name for name, _ in header["blocks"]]
+        sizes = [size for _, size in header["blocks"]]
         self.releases = list(self.artefacts)
         self._content = content
         self._offsets = [end + 1]
@@ -216,7 +228,7 @@ class AtlasFile:
         return self._texts[place]
 
     def _damage(self, reason: str) -> InputError:
-        text = f"this is not an atlas file ({reason}); restore it, or delete it and run `knowngood harvest --atlas`"
+        text = f"this is not an atlas file ({reason}); {_REMEDY}"
         return InputError([InputProblem(file=str(self.path), line=1, column=1, text=text)])
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from packaging.version import Version
 
 from knowngood.facts.atlas_file import AtlasFile, AtlasTables
+from knowngood.facts.atlas_packages import AtlasPackage
 from knowngood.facts.atlas_rows import ModuleRows, extract_module
 from knowngood.facts.harvest_run import group_by_release
 from knowngood.index.artefact import PackageIndex, PublishedFile, UnreadableError
@@ -39,22 +40,13 @@ _DATA = re.compile(r"^[^/]+\.data/(?:purelib|platlib)/|^src/|^python/")
 
 
 @dataclass(frozen=True, kw_only=True)
-class AtlasPackage:
-    """A package of the atlas."""
-
-    name: str
-    since: Version
-    """The oldest release of interest."""
-    modules: tuple[str, ...] = ()
-    """Its top-level modules; empty for those of the archive."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class AtlasReport:
     """What a harvest did to one package."""
 
     package: str
     new: tuple[str, ...]
+    known: int
+    """How many releases were read before."""
     failed: Mapping[str, str]
     size: int
     """Bytes of its file."""
@@ -90,7 +82,7 @@ def harvest_atlas(  # noqa: PLR0913 - the edges are given from outside
             tables.failed[version] = "the release has no wheel and no sdist"
             continue
         try:
-            known = _read_release(package, file, index, workers, callees, known)
+            known = _read_release(file, index, workers, callees, known)
         except UnreadableError as error:
             tables.failed[version] = str(error)
             notify(f"{package.name} {version}: {error}")
@@ -103,7 +95,13 @@ def harvest_atlas(  # noqa: PLR0913 - the edges are given from outside
             tables.write(folder, level=3)
     if new or not path.exists():
         tables.write(folder)
-    return AtlasReport(package=package.name, new=tuple(new), failed=dict(tables.failed), size=path.stat().st_size)
+    return AtlasReport(
+        package=package.name,
+        new=tuple(new),
+        known=len(tables.releases) - len(new),
+        failed=dict(tables.failed),
+        size=path.stat().st_size,
+    )
 
 
 def _wanted_releases(package: AtlasPackage, index: PackageIndex) -> Iterator[IndexedRelease]:
@@ -111,10 +109,16 @@ def _wanted_releases(package: AtlasPackage, index: PackageIndex) -> Iterator[Ind
     releases = [
         release
         for release in group_by_release(package.name, index.files(package.name))
-        if release.version >= package.since and not release.yanked
+        if not release.yanked and _is_wanted(package, release)
     ]
     final = [release for release in releases if not release.version.is_prerelease]
     yield from final or releases
+
+
+def _is_wanted(package: AtlasPackage, release: IndexedRelease) -> bool:
+    if package.floor is not None and release.version >= package.floor:
+        return True
+    return max((file.uploaded for file in release.files), default="") >= package.since
 
 
 def choose_source(files: Sequence[PublishedFile]) -> PublishedFile | None:
@@ -134,8 +138,7 @@ def choose_source(files: Sequence[PublishedFile]) -> PublishedFile | None:
     return next((file for file in files if ranked and file.name == ranked[0][1]), None)
 
 
-def _read_release(  # noqa: PLR0913, PLR0917 - one step of `harvest_atlas`
-    package: AtlasPackage,
+def _read_release(
     file: PublishedFile,
     index: PackageIndex,
     workers: Executor,
@@ -145,7 +148,7 @@ def _read_release(  # noqa: PLR0913, PLR0917 - one step of `harvest_atlas`
     """Return module -> (content key, rows); what has the key that it had in `known` is taken from there."""
     archive = open_bulk_archive(file, index.session)
     keys = archive.content_keys()
-    members = select_sources(keys, package.modules)
+    members = select_sources(keys)
     rows: dict[str, tuple[str, ModuleRows]] = {}
     due = {}
     for module, member in members.items():
@@ -178,7 +181,7 @@ def extract_modules(sources: Iterable[tuple[str, str, bool]], callees: frozenset
     ]
 
 
-def select_sources(members: Iterable[str], modules: Sequence[str]) -> dict[str, str]:
+def select_sources(members: Iterable[str]) -> dict[str, str]:
     """Return module -> member of every source that belongs to the package; a stub only where there is no source."""
     chosen: dict[str, str] = {}
     for member in sorted(members, key=lambda name: (name.endswith(".pyi"), name)):
@@ -193,8 +196,6 @@ def select_sources(members: Iterable[str], modules: Sequence[str]) -> dict[str, 
         if parts[-1] == "__init__":
             parts.pop()
         module = ".".join(parts)
-        if modules and not any(module == one or module.startswith(one + ".") for one in modules):
-            continue
         chosen.setdefault(module, member)
     return chosen
 

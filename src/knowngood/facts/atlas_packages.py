@@ -1,0 +1,58 @@
+"""Which packages and releases the atlas has: the rule in `facts/atlas/packages.yaml`. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from knowngood.core import yaml_document
+from knowngood.core.errors import InputError
+
+ATLAS_PACKAGES_FILE = "facts/atlas/packages.yaml"
+_KEYS = {"since", "packages"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtlasField:
+    """The packages of the atlas, and from when on their releases are read."""
+
+    since: str
+    """The day, `2024-01-01`, from which final releases are read."""
+    modules: Mapping[str, str]
+    """Normalized name of a package -> its top-level module."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtlasPackage:
+    """A package of the atlas with the releases of interest."""
+
+    name: str
+    since: str
+    """The day from which releases are read."""
+    floor: Version | None = None
+    """The release from which older ones are read too."""
+
+
+def parse_atlas_field(text: str, file: str) -> AtlasField:
+    """Return the rule in the text of `packages.yaml`; `InputError` with the line of what is wrong."""
+    source = yaml_document.parse_yaml(text, file)
+    data = source.data if isinstance(source.data, Mapping) else {}
+    since, packages = data.get("since"), data.get("packages")
+    problems = [source.problem([key], f"there is no key {key}", key=True) for key in data.keys() - _KEYS]
+    if not re.fullmatch(r"\d{4}-\d\d-\d\d", str(since)):
+        problems.append(source.problem(["since"], "`since` is a day such as 2024-01-01"))
+    if not isinstance(packages, Mapping) or not packages:
+        problems.append(source.problem(["packages"], "`packages` gives the top-level module of each package"))
+        packages = {}
+    for name, module in packages.items():
+        if not str(module).isidentifier():
+            problems.append(source.problem(["packages", name], f"{module} is not the name of a module"))
+    if problems:
+        raise InputError(problems)
+    return AtlasField(
+        since=str(since), modules={canonicalize_name(str(name)): str(module) for name, module in packages.items()}
+    )
