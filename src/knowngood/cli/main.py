@@ -30,6 +30,7 @@ COMMANDS = {
     "add": "add a cell to matrix.yaml, lock it and render its files",
     "diagnose": "what failed in this log, which component is at fault, what fixes it",
     "api": "in which releases a Python name is there, with which parameters, and where it went",
+    "breaks": "which uses of other packages break, and with which of their releases",
     "doctor": "check this machine, an environment or an image: GPU, driver, binaries, compilers, versions",
     "reproduce": "make a known failure and its cure happen, and store the evidence",
     "lock": "resolve cells to hash-pinned distributions, into docker/",

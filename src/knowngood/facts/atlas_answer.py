@@ -71,14 +71,14 @@ class NameAnswer:
 
     def text(self) -> str:
         """Return the lines that `api` prints."""
-        where = _join(self.present) if self.present else "in no release read"
+        where = describe_spans(self.present) if self.present else "in no release read"
         lines = [f"{self.name}: {where} of {self.package} ({self.oldest} to {self.newest} were read)"]
         if self.unclear:
-            lines.append(f"  not told by the sources: {_join(self.unclear)}")
-        lines += [f"  {kind}: {_join(spans)}" for kind, spans in self.kinds.items() if len(self.kinds) > 1]
-        lines += [f"  defined in {home}: {_join(spans)}" for home, spans in self.homes.items()]
-        lines += [f"  ({parameters}): {_join(spans)}" for parameters, spans in self.signatures.items()]
-        lines += [f"  elsewhere: {home}, {_join(spans)}" for home, spans in self.elsewhere.items()]
+            lines.append(f"  not told by the sources: {describe_spans(self.unclear)}")
+        lines += [f"  {kind}: {describe_spans(spans)}" for kind, spans in self.kinds.items() if len(self.kinds) > 1]
+        lines += [f"  defined in {home}: {describe_spans(spans)}" for home, spans in self.homes.items()]
+        lines += [f"  ({parameters}): {describe_spans(spans)}" for parameters, spans in self.signatures.items()]
+        lines += [f"  elsewhere: {home}, {describe_spans(spans)}" for home, spans in self.elsewhere.items()]
         return "\n".join(lines)
 
 
@@ -143,5 +143,6 @@ def _spans(table: Mapping[str, int], releases: Sequence[str]) -> dict[str, tuple
     }
 
 
-def _join(spans: Sequence[ReleaseSpan]) -> str:
+def describe_spans(spans: Sequence[ReleaseSpan]) -> str:
+    """Return `until 4.38.2, 4.45.0 to 4.46.3`."""
     return ", ".join(span.text() for span in spans)

@@ -26,7 +26,7 @@ _CONDITION_LIMIT = 160
 """Longer conditions are cut, in characters."""
 
 _AVAILABILITY = re.compile(
-    r"version|available|hasattr|find_spec|import|_HAS|HAS_|has_|is_torch|supports?_", re.IGNORECASE
+    r"version|signature|available|hasattr|find_spec|import|_HAS|HAS_|has_|is_torch|supports?_", re.IGNORECASE
 )
 
 _DEFAULT_LIMIT = 30

@@ -30,6 +30,7 @@ def open_atlas(package: str, folder: Path | None = None) -> AtlasLookup | None:
     return AtlasLookup(AtlasFile(path)) if path.exists() else None
 
 
+@cache
 def find_owner(module: str, folder: Path | None = None) -> str | None:
     """Return the package whose top-level module this is (`flash-attn` for `flash_attn`), or `None`."""
     folder = folder or atlas_folder()

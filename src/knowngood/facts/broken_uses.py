@@ -17,7 +17,7 @@ from knowngood.facts.atlas_rows import RowKind
 _CATCHES = re.compile(
     r"try [\w.,]*\b(?:ImportError|ModuleNotFoundError|Exception|BaseException|AttributeError|TypeError)\b"
 )
-_ASKS_ELSE = re.compile(r"version|hasattr|find_spec|^unless |^except ", re.IGNORECASE)
+_ASKS_ELSE = re.compile(r"version|signature|hasattr|find_spec|^unless |^except ", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -441,7 +441,13 @@ def test_a_terminal_without_the_characters_is_no_traceback(home, words):
 
 @pytest.mark.parametrize("command", sorted(main.COMMANDS))
 def test_every_command_takes_json(command):
-    needed = {"engine": ["up"], "keys": ["show"], "bisect": ["good.txt", "bad.txt", "true"]}.get(command, [])
+    needed = {
+        "api": ["trl.SFTTrainer"],
+        "bisect": ["good.txt", "bad.txt", "true"],
+        "breaks": ["trl"],
+        "engine": ["up"],
+        "keys": ["show"],
+    }.get(command, [])
     assert main.build_parser(command).parse_args([command, "--json", *needed]).json
 
 
