@@ -111,7 +111,7 @@ class MetadataStore:
         """Return the releases of a package; `None` when there is no metadata of it."""
         if name not in self._packages:
             facts = self.read(name)
-            if facts is None or not facts.releases:
+            if facts is None:
                 self._packages[name] = None
             else:
                 domain = ReleaseDomain(name, facts.releases)

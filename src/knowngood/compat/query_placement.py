@@ -317,6 +317,9 @@ def _place_uncovered(placement: QueryPlacement, package: PackageSpec) -> None:
 def _no_release_finding(package: PackageSpec, domain: ValueDomain) -> Finding:
     """Say that a package whose metadata is known has no such release."""
     wanted = package.version or package.specifier
+    if not domain.values:
+        because = f"the index has no release of {package.name}"
+        return fact_finding(f"unknown:{package.name}", "info", {package.name: wanted}, because, ["facts/metadata/"])
     near = find_nearest_versions(wanted, domain.values, 2)
     newest = domain.text(domain.newest_first(domain.some)[0])
     because = (

@@ -11,8 +11,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from packaging.version import InvalidVersion, Version
-
 from knowngood.compat.dependency_markers import Dependency, ResolutionTarget, parse_dependency
 from knowngood.compat.metadata_store import MetadataStore, ReleaseDeclaration, specifier_mask
 from knowngood.compat.requirement_solver import Clash
@@ -223,22 +221,8 @@ class RequirementGraph:
         """The values of another package that a requirement excludes; its absence is always one of them."""
         domain = other.domain
         refused = domain.all & ~specifier_mask(domain, dependency.specifier)
-        if refused == domain.all and reaches_below(domain, dependency.specifier):
-            return domain.absent
         waived = self.waived.get((node.name, node.domain.values[place], other.name), ())
         return refused & ~sum(1 << domain.index[version] for version in waived if version in domain.index)
-
-
-def reaches_below(domain: ValueDomain, specifier: str) -> bool:
-    """Whether a specifier names a version older than the known releases.
-
-    Of packages that are only required by others the metadata begins at some day, so what fulfils it may be older.
-    """
-    names = (match.rstrip(".") for match in re.findall(r"\d[^,\s*]*", specifier))
-    try:
-        return not domain.values or any(Version(name) <= domain.keys[0] for name in names)
-    except InvalidVersion:
-        return True
 
 
 def python_fits(requires_python: str, target: ResolutionTarget) -> bool:

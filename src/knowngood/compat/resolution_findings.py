@@ -133,6 +133,8 @@ class _Chains:
 
     def _bound(self, edge: _Edge) -> str:
         """What is required, as written where all releases say the same, else as the releases that it means."""
+        if not self.domain(edge.other).values:
+            return f"{edge.other}, of which the index has no release"
         if len(edge.specifiers) == 1:
             missing = "" if edge.allowed else ", which no release is"
             return edge.other + next(iter(edge.specifiers)) + missing

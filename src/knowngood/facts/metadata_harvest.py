@@ -20,7 +20,7 @@ from knowngood.facts.metadata_field import MetadataField, find_required_packages
 from knowngood.facts.metadata_file import render_package_metadata
 from knowngood.facts.metadata_reading import choose_metadata_file, describe_release, read_release_metadata
 from knowngood.facts.package_metadata import SUFFIX, PackageMetadata, ReleaseMetadata, parse_package_metadata
-from knowngood.index.artefact import PackageIndex, UnansweredError, UnreadableError
+from knowngood.index.artefact import NoProjectError, PackageIndex, UnansweredError, UnreadableError
 from knowngood.index.package_index import SimpleIndex
 from knowngood.index.remote_metadata import fetch_metadata_text
 
@@ -129,12 +129,13 @@ class _MetadataHarvest:
             # A release may require what is on no index (a private package); that is no failure of the harvest.
             is_failure = name in self.named or error.again
             (report.failed if is_failure else report.unknown)[name] = str(error)
+            if isinstance(error, NoProjectError) and not known:  # so that what requires it is known to be impossible
+                write_atomically(path, render_package_metadata(name, ()))
             return report
-        wanted = [release for release in listed if not release.version.is_devrelease]
-        due = [release for release in wanted if self.refresh or _is_due(known.get(str(release.version)), release)]
+        due = [release for release in listed if self.refresh or _is_due(known.get(str(release.version)), release)]
         readings = self.readers.map(self._read_release, due)
         kept = {version: known[version] for version in known}  # also what the index lists no more
-        for release in wanted:
+        for release in listed:
             if (version := str(release.version)) in kept:
                 kept[version] = describe_release(release, kept[version])
         for release, reading in zip(due, readings, strict=True):

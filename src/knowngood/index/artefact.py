@@ -37,6 +37,10 @@ class BrokenArchiveError(UnreadableError):
         self.corrupt = corrupt
 
 
+class NoProjectError(UnreadableError):
+    """The registry answered that it has no such project."""
+
+
 class UnansweredError(UnreadableError):
     """The registry did not answer at all."""
 

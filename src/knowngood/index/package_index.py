@@ -31,7 +31,7 @@ from requests.adapters import HTTPAdapter
 
 from knowngood.core import retries
 from knowngood.index import index_settings
-from knowngood.index.artefact import BrokenArchiveError, PublishedFile, UnansweredError, UnreadableError
+from knowngood.index.artefact import BrokenArchiveError, NoProjectError, PublishedFile, UnansweredError, UnreadableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -69,7 +69,7 @@ class SimpleIndex:
         try:
             packages = call_with_retries(lambda: self._fetch_page(project))
         except NoSuchProjectError:
-            raise UnreadableError(f"the registry has no project {project} (404)") from None
+            raise NoProjectError(f"the registry has no project {project} (404)") from None
         except requests.HTTPError as error:
             status = error.response.status_code
             raise UnreadableError(f"the registry answered {status} for {project}", again=status >= 500) from None

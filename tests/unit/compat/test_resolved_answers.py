@@ -128,16 +128,17 @@ def test_an_upper_bound_on_python_is_a_note_as_uv_installs_the_release():
     assert not any("pip" in note for note in (*notes("3.12"), *notes("3.8")))
 
 
+def test_a_package_that_the_index_does_not_have_excludes_what_requires_it():
+    index = {"tune": {"1": Release(requirements=("ghost",))}, "ghost": {}}
+    universe = replace(KNOWN.universe, metadata=store_of(index))
+    answer = check_query(universe, Query(packages=(parse_requirement("tune==1"),)), KNOWN.published)
+    assert because(answer) == {"resolution:tune": "tune 1 needs ghost, of which the index has no release"}
+    answer = check_query(universe, Query(packages=(parse_requirement("ghost==1"),)), KNOWN.published)
+    assert (answer.verdict, answer.findings[0].because) == ("unknown", "the index has no release of ghost")
+
+
 def test_a_requirement_that_no_release_fulfils_excludes_what_has_it():
     index = {"app": {"1": Release(requirements=("lib==7",))}, "lib": {"1": Release(), "2": Release()}}
     universe = replace(KNOWN.universe, metadata=store_of(index))
     answer = check_query(universe, Query(packages=(parse_requirement("app==1"),)), KNOWN.published)
     assert because(answer) == {"resolution:app": "app 1 needs lib==7, which no release is"}
-
-
-def test_releases_older_than_the_metadata_may_fulfil_a_requirement():
-    index = {"app": {"1": Release(requirements=("lib<1",))}, "lib": {"1": Release(), "2": Release()}}
-    universe = replace(KNOWN.universe, metadata=store_of(index))
-    assert (
-        check_query(universe, Query(packages=(parse_requirement("app==1"),)), KNOWN.published).verdict == "compatible"
-    )

@@ -188,18 +188,31 @@ def test_following_reads_all_that_is_required_on_linux(registry, run, tmp_path):
     for name in ("arm", "old", "three", "four", "win", "tests"):
         add_wheel(registry, name, "1.0")
     report = run("one", field=field)
-    assert sorted(path.stem for path in tmp_path.glob("*.txt")) == ["arm", "old", "one", "three", "two"]
+    assert sorted(path.stem for path in tmp_path.glob("*.txt")) == ["arm", "old", "one", "private", "three", "two"]
     assert report.exit_code == 0
     assert "404" in report.unknown["private"]
 
 
-def test_every_release_but_those_of_development_is_read(registry, run, releases):
+def test_every_release_is_read_also_those_of_development(registry, run, releases):
     field = parse_metadata_field(RULE, "seeds.yaml")
     add_wheel(registry, "one", "0.1", "two")
     registry.uploaded[add_wheel(registry, "two", "1.0")] = "2009-12-31T00:00:00Z"
     add_wheel(registry, "two", "1.1.dev1")
     run("one", field=field)
-    assert list(releases("two")) == ["1.0"], "a release that is left out would be one that does not exist"
+    assert list(releases("two")) == ["1.0", "1.1.dev1"], "what is left out would be a release that does not exist"
+
+
+def test_a_package_that_the_index_does_not_have_has_a_file_without_releases(registry, run, releases):
+    registry.faults["one"] = "404"
+    report = run("one")
+    assert report.exit_code == 1
+    assert list(releases("one")) == []
+    registry.faults.clear()
+    add_wheel(registry, "one", "1.0")
+    assert run("one").exit_code == 0
+    registry.faults["one"] = "404"
+    run("one")
+    assert list(releases("one")) == ["1.0"], "what was known stays"
 
 
 def test_a_field_that_grows_without_end_stops(registry, run, tmp_path):
