@@ -28,7 +28,12 @@ def run(arguments: argparse.Namespace) -> Answer:
     caller, releases = _find_releases(arguments.caller)
     wanted = dict(_find_releases(text) for text in arguments.callees)
     callees = {lookup.file.package: mask for lookup, mask in wanted.items()}
-    uses = select_uses(find_broken_uses(caller, _open_module), releases, callees)
+
+    def open_module(module: str) -> AtlasLookup | None:
+        package = atlas_store.find_owner(module)
+        return atlas_store.open_atlas(package) if package and (not callees or package in callees) else None
+
+    uses = select_uses(find_broken_uses(caller, open_module), releases, callees)
     pairs = [
         BrokenPair(caller=caller, callee=callee, uses=tuple(rows))
         for package, rows in uses.items()
@@ -56,8 +61,3 @@ def _find_releases(text: str) -> tuple[AtlasLookup, int]:
         first, last = lookup.file.releases[0], lookup.file.releases[-1]
         raise UnknownError(f"the atlas has no release of {text}; it has {first} to {last}")
     return lookup, mask
-
-
-def _open_module(module: str) -> AtlasLookup | None:
-    package = atlas_store.find_owner(module)
-    return atlas_store.open_atlas(package) if package else None

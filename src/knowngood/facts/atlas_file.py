@@ -191,6 +191,16 @@ class AtlasFile:
                     yield text[begin : text.index("\n", begin)], row
                 start = text.find("\n" + part, end)
 
+    def rows_of_kind(self, kind: str) -> Iterator[tuple[str, tuple[str, str, str, int]]]:
+        """Yield module and row of every row of a kind."""
+        module, part = "", f"\t{kind}\t"
+        for place in range(len(self._names)):
+            for line in self._block(place).splitlines():
+                if line.startswith("#"):
+                    module = line[1:]
+                elif part in line and not module.startswith("@"):
+                    yield from ((module, row) for row in self._parse(line) if row[1] == kind)
+
     def tables(self) -> AtlasTables:
         """Return everything, to add releases to it."""
         tables = AtlasTables(

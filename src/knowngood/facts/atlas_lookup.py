@@ -6,15 +6,18 @@ Sets of releases are bit masks: bit 0 is the oldest release of the package's fil
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from knowngood.facts.atlas_file import AtlasFile
 from knowngood.facts.atlas_rows import RowKind
 
 _DEPTH = 12
 """How many imports or base classes are followed one after another."""
+
+_FEW = 5
+"""So many exports are searched one by one before all of them are read."""
 
 _DEFINITIONS = {
     RowKind.CLASS: "class",
@@ -64,6 +67,7 @@ class AtlasLookup:
         self.file = file
         self.every = (1 << len(file.releases)) - 1
         self._module = lru_cache(maxsize=4096)(self._read_module)
+        self._searches = 0
 
     def find_name(self, dotted: str) -> NamePresence:
         """Return where `package.module.Class.method` or `package.module.TABLE[key]` is, if anywhere."""
@@ -81,10 +85,25 @@ class AtlasLookup:
 
     def definitions_of(self, name: str) -> Iterator[tuple[str, int]]:
         """Yield every `module:path` that ends with a name, with its releases: definitions only, no imports."""
-        for kind in (RowKind.CLASS, RowKind.FUNCTION, RowKind.VALUE):
+        for kind in (RowKind.CLASS, RowKind.FUNCTION, RowKind.VALUE, RowKind.KEY):
             for module, (path, _, _, mask) in self.file.find_rows(f"{name}\t{kind}\t"):
                 if not module.startswith("@"):
                     yield f"{module}:{path}", mask
+
+    def _exporters(self, name: str) -> Sequence[tuple[str, int]]:
+        """Return the modules that have a name in `__all__`, with the releases."""
+        self._searches += 1
+        if self._searches <= _FEW:
+            return [(module, row[3]) for module, row in self.file.find_rows(f"{name}\t{RowKind.EXPORT}\t")]
+        return self._exports.get(name, ())
+
+    @cached_property
+    def _exports(self) -> dict[str, list[tuple[str, int]]]:
+        """Name -> modules that export it; reading all of it pays only when many names are looked up."""
+        exports: dict[str, list[tuple[str, int]]] = {}
+        for module, (name, _, _, mask) in self.file.rows_of_kind(RowKind.EXPORT):
+            exports.setdefault(name, []).append((module, mask))
+        return exports
 
     def _read_module(self, module: str) -> dict[str, list[tuple[str, str, int]]]:
         """Return path -> (kind, detail, releases) of everything in a module."""
@@ -140,7 +159,7 @@ class AtlasLookup:
             if kind == RowKind.STAR and self._is_public(detail, first):
                 presence.add(self._follow_star(detail, path, depth - 1), mask & ~presence.present)
             elif kind == RowKind.LAZY_FOLDER and mask & ~presence.present:
-                for exporter, (_, _, _, releases) in self.file.find_rows(f"{first}\t{RowKind.EXPORT}\t"):
+                for exporter, releases in self._exporters(first):
                     if exporter.startswith(detail + "."):
                         exported = self._find_in_module(exporter, path, depth - 1)
                         presence.add(exported, mask & releases & ~presence.present)

@@ -201,3 +201,17 @@ def test_a_damaged_file_is_named(tmp_path: Path, damage: object) -> None:
     path.write_bytes(damage(path.read_bytes()))  # type: ignore[operator]
     with pytest.raises(InputError, match=r"pack\.atlas"):
         AtlasFile(path).rows("pack")
+
+
+def test_a_folder_that_is_exported_lazily_gives_what_its_modules_list(tmp_path: Path) -> None:
+    names = [f"Name{number}" for number in range(8)]
+    lookup = write_atlas(
+        tmp_path,
+        {
+            "pack": "_import_structure = define_import_structure('models')",
+            "pack.models.a": f"__all__ = {names}\n" + "\n".join(f"class {name}: ..." for name in names),
+            "pack.models.b": "class Hidden: ...",
+        },
+    )
+    assert [present(lookup, f"pack.{name}") for name in names] == [["1.0"]] * 8  # one by one, then from the index
+    assert present(lookup, "pack.Hidden") == []
