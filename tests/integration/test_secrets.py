@@ -151,7 +151,9 @@ EMPTY = index_server.Index()
 
 @pytest.fixture
 def planted(project, registry_program, tmp_path, monkeypatch):
-    tools = unpacked_engine.engine_paths().tools
+    paths = unpacked_engine.engine_paths()
+    if not paths.tools.exists():  # with the settings of this machine: those of the test lead nowhere
+        unpacked_engine.unpack_engine(paths, print)
     bases = local_files.cache_folder() / "bases"
     base_image.prepare_base(Project(ROOT), "debian12", locked=True, notify=print)
     index = index_server.Index(login=("bob", planted_secrets.Tokens().plant("index")))
@@ -167,8 +169,7 @@ def planted(project, registry_program, tmp_path, monkeypatch):
     monkeypatch.setenv("KNOWNGOOD_CACHE", str(user.cache))
     own = unpacked_engine.engine_paths()
     own.home.mkdir(parents=True)
-    if tools.exists():
-        own.tools.symlink_to(tools)
+    own.tools.symlink_to(paths.tools)
     (user.cache / "bases").symlink_to(bases)
     yield user
     embedded_engine.remove_embedded_engine(print)

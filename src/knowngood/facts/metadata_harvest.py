@@ -6,9 +6,11 @@ left. The yank state, the wheels and the days of upload come from the index's pa
 
 from __future__ import annotations
 
+import dataclasses
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
@@ -63,6 +65,9 @@ def harvest_metadata(  # noqa: PLR0913 - tests replace `index`
         while names:
             for part in pages.map(harvest.harvest_package, names):
                 _add_report(report, part, notify)
+            if harvest.silent.is_set():
+                report.failed["index"] = "the index did not answer, so the packages that were left were not asked for"
+                break
             names = _follow_requirements(extras, folder) if field else []
             if field and len(extras) > field.at_most:
                 listed = ", ".join(names[:3])
@@ -115,10 +120,14 @@ class _MetadataHarvest:
     field: MetadataField | None
     named: frozenset[str]
     """The packages that the harvest began with; the others are followed requirements."""
+    silent: Event = dataclasses.field(default_factory=Event)
+    """Set when the index did not answer for a package; it is asked for no other then."""
 
     def harvest_package(self, name: str) -> HarvestReport:
         """Read one package and write its file."""
         report = HarvestReport()
+        if self.silent.is_set():
+            return report
         path = self.folder / f"{name}{SUFFIX}"
         package = _read_file(self.folder, name)
         known: Mapping[str, ReleaseMetadata] = package.releases if package else {}
@@ -126,6 +135,8 @@ class _MetadataHarvest:
             listed = group_by_release(name, self.index.files(name))
         except UnreadableError as error:
             report.unanswered = isinstance(error, UnansweredError)
+            if report.unanswered:
+                self.silent.set()
             # A release may require what is on no index (a private package); that is no failure of the harvest.
             is_failure = name in self.named or error.again
             (report.failed if is_failure else report.unknown)[name] = str(error)

@@ -9,6 +9,7 @@ from knowngood.core.errors import InputError
 from knowngood.facts.metadata_field import parse_metadata_field
 from knowngood.facts.metadata_harvest import harvest_metadata
 from knowngood.facts.package_metadata import parse_package_metadata
+from knowngood.index.artefact import UnansweredError
 from knowngood.index.package_index import SimpleIndex
 
 
@@ -236,3 +237,18 @@ def test_a_rule_that_makes_no_sense_is_named_with_its_line(text, line, why):
     with pytest.raises(InputError) as error:
         parse_metadata_field(text, "seeds.yaml")
     assert any(problem.line == line and why in problem.text for problem in error.value.problems)
+
+
+def test_an_index_that_does_not_answer_is_not_asked_for_every_package(tmp_path):
+    asked = []
+
+    class SilentIndex:
+        def files(self, project):
+            asked.append(project)
+            raise UnansweredError(f"the registry does not answer for {project}")
+
+    names = [f"package{number}" for number in range(40)]
+    report = harvest_metadata(names, folder=tmp_path, notify=lambda _: None, index=SilentIndex())
+    assert len(asked) < 10
+    assert report.exit_code == 4
+    assert "the packages that were left were not asked for" in report.failed["index"]
