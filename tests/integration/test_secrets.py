@@ -152,8 +152,7 @@ EMPTY = index_server.Index()
 @pytest.fixture
 def planted(project, registry_program, tmp_path, monkeypatch):
     paths = unpacked_engine.engine_paths()
-    if not paths.tools.exists():  # with the settings of this machine: those of the test lead nowhere
-        unpacked_engine.unpack_engine(paths, print)
+    unpacked_engine.unpack_engine(paths, print)  # with the settings of this machine: those of the test lead nowhere
     bases = local_files.cache_folder() / "bases"
     base_image.prepare_base(Project(ROOT), "debian12", locked=True, notify=print)
     index = index_server.Index(login=("bob", planted_secrets.Tokens().plant("index")))

@@ -161,8 +161,9 @@ def remove_embedded_engine(notify: Notify) -> None:
         engine_traces.remove_engine_traces(paths, patience=STOP_SECONDS)
         if paths.home.exists():
             shutil.rmtree(paths.home)
-    with contextlib.suppress(OSError):
-        local_files.cache_folder().rmdir()  # only if it is empty
+    for folder in (local_files.cache_folder() / "scratch", local_files.cache_folder()):
+        with contextlib.suppress(OSError):
+            folder.rmdir()  # only if it is empty
     notify("the embedded engine is stopped and removed")
 
 

@@ -17,6 +17,7 @@ from knowngood.base import base_image
 from knowngood.cli import main
 from knowngood.core import data_files
 from knowngood.core.cell import parse_cell
+from knowngood.core.errors import MissingError
 from knowngood.engine import container_engine
 from knowngood.evidence.run_evidence import Evidence, RunPlace, store_evidence
 from knowngood.index.artefact import PublishedFile
@@ -133,6 +134,10 @@ def test_a_share_of_none_is_no_rebuild_and_only_rebuilds_contradict_it(project, 
     assert "--share 0 leaves nothing for --only rebuild to do" in capsys.readouterr().err
 
 
+def no_engine(*_args, **_more):
+    raise MissingError("there is no engine")
+
+
 def list_files(*folders):
     """Return every path below the folders, with the time of its last change and its size."""
     paths = [path for folder in folders for path in [folder, *folder.rglob("*")]]
@@ -203,7 +208,8 @@ def test_a_dry_run_counts_a_run_on_a_machine_of_this_name_as_proof(project, seal
     assert said["commands"] == [f"knowngood smoke '{FA0}'"]
 
 
-def test_a_narrower_run_does_not_cover_a_red_report(project, capsys):
+def test_a_narrower_run_does_not_cover_a_red_report(project, capsys, monkeypatch):
+    monkeypatch.setattr(container_engine, "ensure_engine", no_engine)
     damage_a_hash(project)
     assert nightly(capsys, "--only", "files")[0] == 1
     code, report, _ = nightly(capsys, "--only", "rebuild", "--share", "1", FA0)
