@@ -70,7 +70,7 @@ class Index:
     """The `Authorization` headers that were received."""
 
     def start(self) -> None:
-        """Start to serve."""
+        """Serve on a free port of this machine, in a thread, until `stop` is called."""
         handler = type("OneIndex", (_Handler,), {"index": self})
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._server.daemon_threads = True
@@ -79,7 +79,7 @@ class Index:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def stop(self) -> None:
-        """End the server."""
+        """End the thread that serves, and close its port."""
         self._server.shutdown()
         self._server.server_close()
 

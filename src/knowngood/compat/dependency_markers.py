@@ -31,7 +31,7 @@ class Dependency:
     """One requirement of a release."""
 
     name: str
-    """Normalized by PEP 503."""
+    """The package, in lower case with single dashes (PEP 503)."""
     extras: tuple[str, ...]
     specifier: str
     marker: str
@@ -160,22 +160,26 @@ _Tokens = list[tuple[str, str]]
 
 def _parse_any(tokens: _Tokens) -> tuple[_Test, _Tokens]:
     """Parse tests that are joined by `or`, and return what is left over."""
-    one, tokens = _parse_all(tokens)
-    tests = [one]
-    while tokens and tokens[0] == ("junction", "or"):
-        other, tokens = _parse_all(tokens[1:])
-        tests.append(other)
-    return (lambda values: any(test(values) for test in tests)) if len(tests) > 1 else one, tokens
+    tests, tokens = _parse_joined(tokens, "or", _parse_all)
+    return (lambda values: any(test(values) for test in tests)) if len(tests) > 1 else tests[0], tokens
 
 
 def _parse_all(tokens: _Tokens) -> tuple[_Test, _Tokens]:
     """Parse tests that are joined by `and`, and return what is left over."""
-    one, tokens = _parse_test(tokens)
+    tests, tokens = _parse_joined(tokens, "and", _parse_test)
+    return (lambda values: all(test(values) for test in tests)) if len(tests) > 1 else tests[0], tokens
+
+
+def _parse_joined(
+    tokens: _Tokens, word: str, parse: Callable[[_Tokens], tuple[_Test, _Tokens]]
+) -> tuple[list[_Test], _Tokens]:
+    """Parse one test and each further one behind `word`, and return them with what is left over."""
+    one, tokens = parse(tokens)
     tests = [one]
-    while tokens and tokens[0] == ("junction", "and"):
-        other, tokens = _parse_test(tokens[1:])
+    while tokens and tokens[0] == ("junction", word):
+        other, tokens = parse(tokens[1:])
         tests.append(other)
-    return (lambda values: all(test(values) for test in tests)) if len(tests) > 1 else one, tokens
+    return tests, tokens
 
 
 def _parse_test(tokens: _Tokens) -> tuple[_Test, _Tokens]:

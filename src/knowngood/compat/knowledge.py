@@ -44,33 +44,36 @@ class CompatKnowledge:
     build: Callable[[Factbook], Universe]
     """Returns the universe with these facts. It takes a good part of a command's time, so it is built when needed."""
     published: PublishedCells
-    _universes: dict[tuple[str, str, bool], Universe] = field(default_factory=dict)
+    _universes: dict[tuple[tuple[str, str] | None, bool], Universe] = field(default_factory=dict)
 
     @cached_property
     def universe(self) -> Universe:
         """What is known without the side packages."""
-        tables = {name: table for name, table in self.book.tables.items() if name not in SIDE_PACKAGES}
-        return self.build(Factbook(tables=tables))
+        return self.build(self._common_book)
+
+    @property
+    def _common_book(self) -> Factbook:
+        return Factbook(tables={name: table for name, table in self.book.tables.items() if name not in SIDE_PACKAGES})
 
     def for_query(self, query: Query) -> Universe:
         """Return the universe, extended by what the query names: side packages, a build of torch (`2.11.0+cu126`)."""
         with_side_packages = any(package.name in SIDE_PACKAGES for package in query.packages)
-        for package in query.packages:
-            if package.name == "torch" and package.local and package.version:
-                version, local = package.version, package.local
-                universe = self._find_universe("", "", with_side_packages)
-                book = factbook_with_torch_build(universe.space.book, version, local)
-                return universe if book is None else self._find_universe(version, local, with_side_packages, book)
-        return self._find_universe("", "", with_side_packages)
-
-    def _find_universe(
-        self, torch: str, local: str, with_side_packages: bool, book: Factbook | None = None
-    ) -> Universe:
-        if not torch and not with_side_packages:
+        builds = [
+            (package.version, package.local)
+            for package in query.packages
+            if package.name == "torch" and package.version and package.local
+        ]
+        build = builds[0] if builds else None
+        if build is None and not with_side_packages:
             return self.universe
-        key = (torch, local, with_side_packages)
+        key = (build, with_side_packages)
         if key not in self._universes:
-            self._universes[key] = self.build(book or self.book)
+            book = self.book if with_side_packages else self._common_book
+            extended = factbook_with_torch_build(book, *build) if build else None
+            if build and extended is None:  # nothing is known of such a build, so it is judged as its release
+                packages = tuple(replace(package, local=None) for package in query.packages)
+                return self.for_query(replace(query, packages=packages))
+            self._universes[key] = self.build(extended or book)
         return self._universes[key]
 
     @property

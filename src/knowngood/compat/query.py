@@ -38,7 +38,7 @@ class PackageSpec:
     """One package of a query."""
 
     name: str
-    """Normalized by PEP 503."""
+    """The package, in lower case with single dashes (PEP 503)."""
     specifier: str
     """A PEP 440 specifier, `none` (the package must be absent) or empty (any version)."""
     local: str | None = None

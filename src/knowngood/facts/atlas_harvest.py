@@ -49,7 +49,7 @@ class AtlasReport:
     """How many releases were read before."""
     failed: Mapping[str, str]
     size: int
-    """Bytes of its file."""
+    """How large its file is now, in bytes."""
 
 
 def harvest_atlas(  # noqa: PLR0913 - the edges are given from outside

@@ -57,7 +57,7 @@ class RowKind(StrEnum):
     STAR = "s"
     """Everything public of another module; the detail is that module, with `?` as for an import."""
     EXPORT = "e"
-    """A name in `__all__`."""
+    """A name that the module lists in `__all__`, whether or not it defines it; the detail is empty."""
     LAZY = "z"
     """A name that the module exports lazily; the detail is the module that has it."""
     LAZY_FOLDER = "d"

@@ -27,7 +27,7 @@ class MetadataField:
     """The rule by which packages and releases are chosen."""
 
     seeds: tuple[str, ...]
-    """Normalized names."""
+    """The packages to start from, by their names in lower case with single dashes (PEP 503)."""
     at_most: int
     """The most packages that following requirements may give."""
 

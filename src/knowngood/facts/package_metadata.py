@@ -64,7 +64,7 @@ class PackageMetadata:
     """All known releases of a package."""
 
     name: str
-    """The normalized name."""
+    """The name in lower case with single dashes, as the index spells it in addresses (PEP 503)."""
     releases: Mapping[str, ReleaseMetadata]
     """Version -> what it declares, oldest first; decoded when a value is first asked for."""
 
