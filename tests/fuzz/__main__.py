@@ -94,6 +94,7 @@ def _search(target: targets.FuzzTarget, seed: int, counts: Counter[str], end: fl
     except Exception:  # noqa: BLE001 - whatever the program raises is the failure
         smallest = failing[-1]
         path = EXAMPLES / f"{target.name}--{hashlib.sha256(smallest).hexdigest()[:12]}"
+        path.parent.mkdir(exist_ok=True)
         path.write_bytes(smallest)
         lines = traceback.format_exc().splitlines()
         text = "\n".join(line for line in lines if "hypothesis" not in line)[-3000:]

@@ -56,14 +56,14 @@ def test_the_fuzzing_keeps_what_fails_and_prints_the_seed(targets, tmp_path, mon
 
     target = targets.FuzzTarget(name="made-up", examples=st.binary, answer=answer)
     monkeypatch.setattr(targets, "list_targets", lambda: {"made-up": target})
-    monkeypatch.setattr(main, "EXAMPLES", tmp_path)
+    monkeypatch.setattr(main, "EXAMPLES", tmp_path / "examples")
     monkeypatch.setattr(main, "_EXAMPLES_OF_A_ROUND", 2_000)
     monkeypatch.setattr(sys, "argv", ["fuzz", "--seed", "5", "--seconds", "60"])
     assert main.main() == 1
     out = capsys.readouterr().out
     assert "seed 5: `nox -s fuzz -- --seed 5` repeats this" in out
     assert "RecursionError" in out
-    (kept,) = tmp_path.iterdir()
+    (kept,) = (tmp_path / "examples").iterdir()
     assert kept.read_bytes() == b"9"  # made as small as possible
     # The next run begins with it, and one that is answered rightly is good.
     monkeypatch.setattr(sys, "argv", ["fuzz", "--seconds", "0"])

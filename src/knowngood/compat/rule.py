@@ -71,6 +71,8 @@ class Rule:
     """Combinations that break the rule, besides `require`: the `affected` of an incident."""
     silent: bool = False
     """The fault raises no error. While its conditions are not decided, it does not influence the choice of a change."""
+    file: str = ""
+    """The file that it was read from, for messages; empty for a rule from a package's metadata."""
     fix: tuple[Mapping[str, Any], ...] = ()
     """Remedies of the form `{"change": {...}, "note": ...}`, which come before those that are computed."""
 
@@ -101,7 +103,7 @@ def parse_rules(text: str, file: str) -> list[Rule]:
     defects: list[tuple[tuple[str | int, ...], str]] = []
     for place, item in enumerate(items):
         try:
-            rules.append(parse_rule(item))
+            rules.append(parse_rule(item, file))
         except _Defect as defect:
             defects.append((("rules", place, *defect.path), str(defect)))
     if defects:
@@ -116,8 +118,8 @@ class _Defect(Exception):  # noqa: N818 - it never leaves this module
         self.path = path
 
 
-def parse_rule(item: Any) -> Rule:
-    """Parse one rule in plain data: an item of a YAML file, or data of the same form."""
+def parse_rule(item: Any, file: str = "") -> Rule:
+    """Parse one rule in plain data: an item of the YAML file `file`, or data of the same form."""
     if not isinstance(item, Mapping):
         raise _Defect("a rule is a mapping")
     for key in item:
@@ -137,6 +139,7 @@ def parse_rule(item: Any) -> Rule:
         confidence=_one_of(item, "confidence", CONFIDENCES, "artefact"),
         severity=_one_of(item, "severity", SEVERITIES, "error"),
         kind=_one_of(item, "kind", KINDS, "rule"),
+        file=file,
         fix=tuple(_listed(item.get("fix", []))),
     )
 
@@ -209,5 +212,6 @@ def rule_from_incident_data(name: str, data: Mapping[str, Any]) -> Rule | None:
         confidence=data["confidence"],
         severity="warning" if severity == "silent" and not when else "error",
         silent=severity == "silent",
+        file=f"incidents/{name}.yaml",
         fix=tuple({**item, "note": " ".join(item["note"].split())} for item in data["fix"]),
     )

@@ -19,6 +19,7 @@ from knowngood.compat.factbook import Factbook
 from knowngood.compat.rule import REFERENCE, Condition, Rule
 from knowngood.compat.rule_relations import condition_holds
 from knowngood.compat.value_domain import ValueDomain, version_matches
+from knowngood.core.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,15 +129,27 @@ def _condition_is_met(relation: str, value: Any, arguments: Sequence[Any]) -> bo
         if isinstance(value, bool):
             return text == str(value).lower()
         return text in ("*", str(value)) or (text[:1] in "<>=!~" and version_matches(text, str(value)))
-    return rule_relations.RELATIONS[relation](value, *arguments)
+    try:
+        return rule_relations.RELATIONS[relation](value, *arguments)
+    except (AttributeError, TypeError, ValueError) as error:  # what the rule names is no value of this kind
+        raise UsageError(
+            f"the condition {relation!r} with {list(arguments)!r} does not fit {value!r}: {error}"
+        ) from None
 
 
 def compile_rules(
     space: ValueSpace, rules: Sequence[Rule], constants: Mapping[str, Any] | None = None
 ) -> Iterator[Box]:
-    """Yield the boxes of rules; `constants` are the references with one fixed value (`wheel.torch`)."""
+    """Yield the boxes of rules; `constants` are the references with one fixed value (`wheel.torch`).
+
+    Raises `UsageError`, with the rule and its file, for a condition that cannot be understood.
+    """
     for rule in rules:
-        yield from _compile_rule(space, rule, constants or {})
+        try:
+            yield from _compile_rule(space, rule, constants or {})
+        except UsageError as error:
+            place = f"{rule.file}: " if rule.file else ""
+            raise UsageError(f"{place}{rule.id}: {error}") from None
 
 
 SUBJECT_ALIASES: Mapping[str, str] = {"cuda": "torch.cuda"}
