@@ -149,7 +149,12 @@ def test_verify_takes_a_signed_image(world, capsys):
     push(world, signed=True)
     code, answer = verify(capsys, world)
     assert (code, answer["problems"]) == (0, [])
-    assert answer["signature"] == {"signed": True, "key": "keys/release.pub", "required": ["keys/release.pub"]}
+    assert answer["signature"] == {
+        "signed": True,
+        "key": "keys/release.pub",
+        "identity": None,
+        "required": ["keys/release.pub"],
+    }
     signed = {item["name"]: item["signed"] for item in answer["attached"]}
     assert signed.pop("1.json") is False, "the provenance that nobody signed"
     assert set(signed.values()) == {True}
@@ -236,7 +241,10 @@ def test_without_a_key_everything_is_said_to_be_unsigned(world, project, capsys)
     matrix.write_text(matrix.read_text().replace("key: keys/release.pub, ", ""))
     push(world)
     code, answer = verify(capsys, world)
-    assert (code, answer["signature"]) == (0, {"signed": False, "key": None, "required": []})
+    assert (code, answer["signature"]) == (
+        0,
+        {"signed": False, "key": None, "identity": None, "required": []},
+    )
 
 
 def pull(capsys, *words):

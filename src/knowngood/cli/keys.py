@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from knowngood.cli import shared_arguments
 from knowngood.cli.main import Answer
 from knowngood.core.errors import UsageError
+from knowngood.core.publish_policy import SigningIdentity
 from knowngood.project import signing_keys
 from knowngood.project.checkout import find_project
 from knowngood.project.signing_keys import VerificationKey
@@ -75,10 +77,14 @@ def _default_file() -> Path:
 def _show_keys() -> Answer:
     project = find_project()
     keys = signing_keys.load_verification_keys(project.root, project.matrix.publish.keys)
-    document = {"keys": [{"file": key.name, "fingerprint": key.fingerprint} for key in keys]}
-    return Answer(0, document, _key_lines(keys))
+    identities = project.matrix.publish.identities
+    document = {
+        "keys": [{"file": key.name, "fingerprint": key.fingerprint} for key in keys],
+        "identities": [{"issuer": item.issuer, "subject": item.subject} for item in identities],
+    }
+    return Answer(0, document, _key_lines(keys, identities))
 
 
-def _key_lines(keys: tuple[VerificationKey, ...]) -> str:
-    lines = [f"{key.name}: {key.fingerprint}" for key in keys]
+def _key_lines(keys: Sequence[VerificationKey], identities: Sequence[SigningIdentity]) -> str:
+    lines = [f"{key.name}: {key.fingerprint}" for key in keys] + [item.name for item in identities]
     return "\n".join(lines) or "matrix.yaml names no key: what is published from here is unsigned"

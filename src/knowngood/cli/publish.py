@@ -18,9 +18,9 @@ from knowngood.core.errors import KnowngoodError
 from knowngood.core.formatting import format_table
 from knowngood.engine import container_engine
 from knowngood.images import build_inputs
-from knowngood.project import signing_keys
+from knowngood.project import release_signers
 from knowngood.project.checkout import MATRIX_FILE, Project, find_project
-from knowngood.project.signing_keys import SigningKey, VerificationKey
+from knowngood.project.release_signers import ReleaseSigner, ReleaseVerifier
 from knowngood.registry import image_release, publication, publication_check, release_proof, signatures
 from knowngood.registry.content_inspection import ContentInspector, InspectionDepth
 from knowngood.registry.image_reference import ImageReference, Repository
@@ -72,11 +72,11 @@ def run(arguments: argparse.Namespace) -> Answer:
     matrix = project.matrix
     where = shared_arguments.repository_name(arguments.to, matrix, "--to")
     cells = matrix.select_cells(shared_arguments.selection_words(arguments))
-    named = signing_keys.load_verification_keys(project.root, matrix.publish.keys)
+    named = release_signers.load_release_verifiers(project.root, matrix.publish)
     target = _Target(
         registry=Registry(Repository.parse(where), insecure=arguments.insecure),
         named=named,
-        key=None if arguments.dry_run else signing_keys.find_signing_key(arguments.key, named),
+        signer=None if arguments.dry_run else release_signers.find_release_signer(arguments.key, named),
     )
     registry = target.registry
     _, broken = split_broken_cells(project, cells)
@@ -124,28 +124,28 @@ def run(arguments: argparse.Namespace) -> Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class _Target:
-    """The registry that is published to, and the keys."""
+    """The registry that is published to, and who signs."""
 
     registry: Registry
-    named: tuple[VerificationKey, ...]
-    """The public keys that matrix.yaml names."""
-    key: SigningKey | None
-    """The key that signs; `None` when nothing is signed."""
+    named: tuple[ReleaseVerifier, ...]
+    """The public keys and the identities that matrix.yaml names."""
+    signer: ReleaseSigner | None
+    """The key or the identity that signs; `None` when nothing is signed."""
 
     def prepare_signing(self, release: ImageRelease) -> ReleaseSigning | None:
-        """Return how a release is signed; `None` without a private key.
+        """Return how a release is signed; `None` without a signer.
 
-        Where no key has signed a published image, nobody vouches for its documents, so those of now are attached.
+        Where nobody named has signed a published image, nobody vouches for its documents, so those of now are attached.
         """
-        if self.key is None:
+        if self.signer is None:
             return None
-        key = self.key
-        keys = [key.verification_key, *self.named]
+        signer = self.signer
+        verifiers = [*release_signers.own_verifiers(signer), *self.named]
         return ReleaseSigning(
             sign=lambda documents: signatures.renew_signatures(
-                self.registry, release.digest, release.tag, documents, key, self.named
+                self.registry, release.digest, release.tag, documents, signer, self.named
             ),
-            exactly=not signatures.has_signature(self.registry, release.digest, keys),
+            exactly=not signatures.has_signature(self.registry, release.digest, verifiers),
         )
 
 
@@ -195,7 +195,7 @@ class _CellPublisher:
             lambda: image_release.require_engine_image(self.project, cell, digest, self.open_engine()),
             self.target.prepare_signing(release),
         )
-        row["signed"] = self.target.key is not None
+        row["signed"] = self.target.signer is not None
         row |= {
             "status": str(result.status),
             "pushed": result.pushed,
@@ -207,8 +207,8 @@ class _CellPublisher:
 
 def _move_alias(target: _Target, alias: str, digest: str, row: dict[str, Any]) -> KnowngoodError | None:
     try:
-        if target.key:
-            signatures.sign_name(target.registry, f"{target.registry.repository}:{alias}", digest, target.key)
+        if target.signer:
+            signatures.sign_name(target.registry, f"{target.registry.repository}:{alias}", digest, target.signer)
         row["moved"] = publication.move_alias(target.registry, alias, digest)
     except KnowngoodError as error:
         print(f"{alias}: {error}", file=sys.stderr)
@@ -259,10 +259,10 @@ def _verify(arguments: argparse.Namespace) -> Answer:
     reference = ImageReference.parse(arguments.verify)
     project = find_project()
     known = project if (project.root / MATRIX_FILE).is_file() else None
-    keys = signing_keys.load_verification_keys(known.root, known.matrix.publish.keys) if known else ()
+    verifiers = release_signers.load_release_verifiers(known.root, known.matrix.publish) if known else ()
     with report_progress(str(reference)) as notify:
         registry = Registry(reference.repository, insecure=arguments.insecure)
-        check = publication_check.read_published_image(registry, reference, notify, known, keys)
+        check = publication_check.read_published_image(registry, reference, notify, known, verifiers)
     return Answer(1 if check.problems else 0, check.document(), check.text())
 
 

@@ -13,8 +13,8 @@ from knowngood.cli.main import Answer
 from knowngood.cli.progress import report_progress
 from knowngood.core.errors import KnowngoodError
 from knowngood.engine import container_engine
-from knowngood.project import signing_keys
 from knowngood.project.checkout import Project, find_project
+from knowngood.project.release_signers import load_release_verifiers
 from knowngood.registry import image_pull
 from knowngood.registry.image_pull import CheckedImage
 from knowngood.registry.image_reference import ImageReference, Repository
@@ -43,14 +43,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> Answer:
     """Pull the selected images. The first that fails decides the exit code."""
     project = find_project()
-    keys = signing_keys.load_verification_keys(project.root, project.matrix.publish.keys)
+    verifiers = load_release_verifiers(project.root, project.matrix.publish)
     checks: dict[str, Callable[[], CheckedImage]] = {}
     for word in filter(_is_reference, arguments.select):
         reference = ImageReference.parse(word)
         registry = Registry(reference.repository, insecure=arguments.insecure)
-        checks[word] = partial(image_pull.check_referenced_image, project, registry, reference, keys)
+        checks[word] = partial(image_pull.check_referenced_image, project, registry, reference, verifiers)
     for cell, registry in _cells(project, arguments):
-        checks[str(cell)] = partial(image_pull.check_cell_image, project, registry, cell, keys)
+        checks[str(cell)] = partial(image_pull.check_cell_image, project, registry, cell, verifiers)
     rows: list[dict[str, Any]] = []
     lines: list[str] = []
     failures: list[KnowngoodError] = []

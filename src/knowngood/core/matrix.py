@@ -21,7 +21,7 @@ from knowngood.core.matrix_entries import (
     find_exclude_problems,
     retirement_from_item,
 )
-from knowngood.core.publish_policy import PublishPolicy
+from knowngood.core.publish_policy import PublishPolicy, SigningIdentity
 from knowngood.core.selection import CellFilter, select_cells
 from knowngood.core.value_problems import (
     describe_missing_name,
@@ -217,6 +217,10 @@ class _MatrixReader:
                 tier=raw.publish.tier,
                 gpus=raw.publish.gpus,
                 keys=raw.publish.key,
+                identities=tuple(
+                    SigningIdentity(issuer=item.issuer, subject=item.subject, trust=item.trust)
+                    for item in raw.publish.identity
+                ),
                 repository=raw.publish.repository,
             ),
         )

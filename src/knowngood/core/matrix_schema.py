@@ -245,12 +245,21 @@ class SizeLimit(_Section):
 KeyFile = Annotated[str, _matching(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*", "keys/release.pub")]
 
 
+class IdentityItem(_Section):
+    """`identity` of the section `publish`; `publish_policy.SigningIdentity` explains the fields."""
+
+    issuer: Annotated[str, _matching(r"https?://[^\s/]\S*", "https://token.actions.githubusercontent.com")]
+    subject: Text
+    trust: KeyFile | None = None
+
+
 class PublishItem(_Section):
     """The section `publish`; `publish_policy.PublishPolicy` explains the fields."""
 
     tier: LeastTier = "built"
     gpus: dict[GpuName, LeastTier] = {}
     key: Annotated[tuple[KeyFile, ...], BeforeValidator(as_list)] = ()
+    identity: Annotated[tuple[IdentityItem, ...], BeforeValidator(as_list)] = ()
     repository: Text | None = None
 
 
@@ -313,6 +322,8 @@ def _remove(data: Any, path: tuple[str | int, ...], *, unknown: bool) -> bool:
     title = str(path[0])
     if unknown and "exclude" not in path:  # without the unknown axis an exclude would mean something else
         for part in path[:-1]:
+            if part == 0 and not isinstance(data, list):  # a single value stands for a list of one
+                continue
             data = data[part]
             if data is None:  # the whole item was removed before
                 return True
@@ -373,7 +384,7 @@ def _key_hint(path: Sequence[str | int]) -> str:
             "amendments": AmendmentItem,
             "cells": ExcludeItem if "exclude" in path else RetiredItem if "retired" in path else CellItem,
             "size": SizeLimit,
-            "publish": PublishItem,
+            "publish": IdentityItem if "identity" in path else PublishItem,
         }.get(str(path[0]), MatrixFile)
         if len(path) > 1
         else MatrixFile

@@ -13,8 +13,25 @@ LeastTier = Literal["built", "trains-on-cpu", "trains-on-gpu"]
 
 
 @dataclass(frozen=True, kw_only=True)
+class SigningIdentity:
+    """Who may sign without a key: somebody for whom a provider of OpenID Connect vouches, such as a CI job."""
+
+    issuer: str
+    """Address of the provider, as it stands in the certificate."""
+    subject: str
+    """The identity itself, character by character: the address of a workflow, or an e-mail address."""
+    trust: str | None = None
+    """File below the project's folder that names the services and keys of a sigstore; `None` for the public one."""
+
+    @property
+    def name(self) -> str:
+        """The identity in words, for messages."""
+        return f"the identity {self.subject} of {self.issuer}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class PublishPolicy:
-    """The least tier of the images that are published, their repository, and the keys that sign them."""
+    """The least tier of the images that are published, their repository, and the keys or identities that sign them."""
 
     tier: LeastTier = "built"
     """For every GPU that `gpus` does not name; `built` takes every image with a good run."""
@@ -22,6 +39,8 @@ class PublishPolicy:
     """GPU architecture -> the least tier of its images."""
     keys: tuple[str, ...] = ()
     """The files of the public keys, below the project's folder; one of them must have signed what is published."""
+    identities: tuple[SigningIdentity, ...] = ()
+    """The identities that may sign in place of a key."""
     repository: str | None = None
     """Where images are published and pulled from, unless a command or `KNOWNGOOD_REPOSITORY` names another place."""
 

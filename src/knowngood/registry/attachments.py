@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ from knowngood.registry.manifests import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Mapping
 
     from knowngood.registry.registry_client import Registry
 
@@ -52,6 +52,8 @@ class Attachment:
     name: str
     """File name of the document."""
     data: bytes
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    """Annotations of the manifest that attaches it."""
 
     @property
     def blob(self) -> Descriptor:
@@ -86,7 +88,8 @@ def attach_documents(
             registry.put(blob, lambda data=data: contextlib.closing(io.BytesIO(data)))  # type: ignore[misc]
         manifest = attachment_manifest(subject, item)
         tracked &= registry.put_manifest(manifest, manifest.descriptor.digest)
-        listed.append({**manifest.descriptor.document(), "artifactType": item.media})
+        annotations = {"annotations": dict(item.annotations)} if item.annotations else {}
+        listed.append({**manifest.descriptor.document(), "artifactType": item.media, **annotations})
     if not tracked:
         _write_fallback_index(registry, subject.digest, listed, without)
 
@@ -130,6 +133,7 @@ def attachment_manifest(subject: Descriptor, item: Attachment) -> RegistryManife
         "config": config.document(),
         "layers": [{**blob.document(), "annotations": {_TITLE: item.name}}],
         "subject": subject.document(),
+        **({"annotations": dict(item.annotations)} if item.annotations else {}),
     }
     return RegistryManifest(
         data=json.dumps(document, sort_keys=True, separators=(",", ":")).encode(), media=MANIFEST_MEDIA_TYPE

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from knowngood.core.image_record import ImageRecord
     from knowngood.engine.container_engine import Engine
     from knowngood.project.checkout import Project
-    from knowngood.project.signing_keys import VerificationKey
+    from knowngood.project.release_signers import ReleaseVerifier
     from knowngood.registry.manifests import RegistryManifest
     from knowngood.registry.registry_client import Registry
     from knowngood.registry.signatures import SignatureJudgement
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckedImage:
-    """An image in a registry that is what this checkout says, and signed where matrix.yaml names a key."""
+    """An image in a registry that is what this checkout says, and signed where matrix.yaml asks for it."""
 
     repository: str
     digest: str
@@ -60,7 +60,9 @@ class CheckedImage:
         return f"{self.name or self.repository}: {self.digest}, {record}, {self.signature.text()}"
 
 
-def check_cell_image(project: Project, registry: Registry, cell: Cell, keys: Sequence[VerificationKey]) -> CheckedImage:
+def check_cell_image(
+    project: Project, registry: Registry, cell: Cell, verifiers: Sequence[ReleaseVerifier]
+) -> CheckedImage:
     """Return the published image of a cell: the recorded one, or without a record the one under the tag of its lock.
 
     Raises `KnowngoodError` when the registry does not have it, names another image by that tag, or a wanted signature
@@ -73,7 +75,7 @@ def check_cell_image(project: Project, registry: Registry, cell: Cell, keys: Seq
         if not tags:
             raise KnowngoodError(f"{registry.repository} has no image of {cell} as it is locked here")
         tag, digest = list(tags.items())[-1]
-        return _check_image(registry, digest, tag, [], str(cell), keys)
+        return _check_image(registry, digest, tag, [], str(cell), verifiers)
     digest = record.manifest.digest
     if tags and digest not in tags.values():
         others = ", ".join(f"{tag} is {other}" for tag, other in tags.items())
@@ -81,11 +83,11 @@ def check_cell_image(project: Project, registry: Registry, cell: Cell, keys: Seq
             f"{cell}: its record in this checkout is of {digest}, and in {registry.repository} the tag {others}; "
             "nothing was pulled"
         )
-    return _check_image(registry, digest, None, [record], str(cell), keys)
+    return _check_image(registry, digest, None, [record], str(cell), verifiers)
 
 
 def check_referenced_image(
-    project: Project, registry: Registry, reference: ImageReference, keys: Sequence[VerificationKey]
+    project: Project, registry: Registry, reference: ImageReference, verifiers: Sequence[ReleaseVerifier]
 ) -> CheckedImage:
     """Return the image under a tag or a digest, compared with the records of the cells that it is said to be.
 
@@ -98,7 +100,7 @@ def check_referenced_image(
     records = publication_check.load_claimed_records(project, reference.name, label)
     tag = None if DIGEST.fullmatch(reference.name) else reference.name
     cell = label if label in {str(cell) for cell in project.matrix.cells} else None
-    return _check_image(registry, manifest.descriptor.digest, tag, records, cell, keys)
+    return _check_image(registry, manifest.descriptor.digest, tag, records, cell, verifiers)
 
 
 def pull_checked_image(image: CheckedImage, engine: Engine) -> bool:
@@ -133,7 +135,7 @@ def _check_image(  # noqa: PLR0913, PLR0917
     tag: str | None,
     records: Sequence[ImageRecord],
     cell: str | None,
-    keys: Sequence[VerificationKey],
+    verifiers: Sequence[ReleaseVerifier],
 ) -> CheckedImage:
     manifest = registry.manifest(digest)
     if manifest is None:
@@ -145,7 +147,7 @@ def _check_image(  # noqa: PLR0913, PLR0917
         raise KnowngoodError(
             f"{registry.repository}@{digest} is labelled as {label}, not as {cell}; nothing was pulled"
         )
-    signature = signatures.judge_image_signature(registry, digest, tag, keys)
+    signature = signatures.judge_image_signature(registry, digest, tag, verifiers)
     if signature.problems:
         raise KnowngoodError(f"{'; '.join(signature.problems)}; nothing was pulled")
     return CheckedImage(

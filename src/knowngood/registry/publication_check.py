@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from knowngood.core.errors import KnowngoodError
 from knowngood.core.notify import Notify
 from knowngood.images.dockerfile import LABEL_PREFIX
-from knowngood.registry import attachments, image_release, image_transfer, signatures
+from knowngood.registry import attachments, bundle_signatures, image_release, image_transfer, signatures
 from knowngood.registry.attached_documents import inspect_documents
 from knowngood.registry.attachments import Attachment
 from knowngood.registry.content_inspection import ContentInspector, InspectionDepth
@@ -20,7 +20,7 @@ from knowngood.registry.signatures import SignatureJudgement
 if TYPE_CHECKING:
     from knowngood.core.image_record import ImageRecord
     from knowngood.project.checkout import Project
-    from knowngood.project.signing_keys import VerificationKey
+    from knowngood.project.release_signers import ReleaseVerifier
     from knowngood.registry.image_reference import ImageReference
     from knowngood.registry.manifests import RegistryManifest
     from knowngood.registry.registry_client import Registry
@@ -87,11 +87,11 @@ def read_published_image(
     reference: ImageReference,
     notify: Notify,
     project: Project | None = None,
-    keys: Sequence[VerificationKey] = (),
+    verifiers: Sequence[ReleaseVerifier] = (),
 ) -> PublishedImage:
     """Read a published image, and compare it with the records of `project`.
 
-    Where there are keys, one of them must have signed the image, and a document that none has signed is ignored.
+    Where there are verifiers, one of them must have signed the image, and a document that none has signed is ignored.
     Raises `KnowngoodError` when the manifest is missing or damaged; what else is, is a problem in the answer.
     """
     manifest = registry.manifest(reference.name)
@@ -105,9 +105,10 @@ def read_published_image(
     labels = {} if damaged_config else image_transfer.config_labels(registry.read(config))
     documents = inspect_documents(inspector, digest)
     sound = [item.digest for item in documents.documents if not item.fault]
-    attached = tuple(attachments.fetch_attachments(registry, digest, sound))
+    fetched = attachments.fetch_attachments(registry, digest, sound)
+    attached = tuple(item for item in fetched if not bundle_signatures.is_bundle(item))
     tag = None if DIGEST.fullmatch(reference.name) else reference.name
-    signature = signatures.judge_signatures(registry, manifest.descriptor, tag, attached, keys)
+    signature = signatures.judge_signatures(registry, manifest.descriptor, tag, attached, verifiers)
     records = load_claimed_records(project, reference.name, labels.get(LABEL_PREFIX + "cell", "")) if project else []
     return PublishedImage(
         name=str(reference),
@@ -121,7 +122,7 @@ def read_published_image(
             *(
                 ()
                 if damaged_config or documents.broken
-                else find_contradictions(digest, labels, signature.signed if keys else attached)
+                else find_contradictions(digest, labels, signature.signed if verifiers else attached)
             ),
             *(text for record in records if (text := compare_with_record(manifest, record))),
         ),

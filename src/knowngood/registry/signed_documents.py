@@ -10,13 +10,18 @@ import binascii
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from knowngood.core.errors import KnowngoodError
+
+if TYPE_CHECKING:
+    from knowngood.project.release_signers import ReleaseVerifier
 
 PAYLOAD_MEDIA_TYPE = "application/vnd.dev.cosign.simplesigning.v1+json"
 ENVELOPE_MEDIA_TYPE = "application/vnd.dsse.envelope.v1+json"
 STATEMENT_MEDIA_TYPE = "application/vnd.in-toto+json"
+SIGN_PREDICATE = "https://sigstore.dev/cosign/sign/v1"
+"""The predicate of a statement that signs a manifest and says nothing else about it."""
 _PAYLOAD_TYPE = "cosign container image signature"
 
 SignBytes = Callable[[bytes], bytes]
@@ -50,6 +55,24 @@ class SignedName:
         }
         return json.dumps(document, separators=(",", ":")).encode()
 
+    def statement(self) -> bytes:
+        """Return the same as an in-toto statement, which a bundle signs."""
+        document = {
+            "_type": "https://in-toto.io/Statement/v1",
+            "subject": [{"name": self.reference, "digest": {"sha256": self.digest.removeprefix("sha256:")}}],
+            "predicateType": SIGN_PREDICATE,
+            "predicate": {},
+        }
+        return json.dumps(document, separators=(",", ":")).encode()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidSignature:
+    """A signature that was verified."""
+
+    name: SignedName
+    signer: ReleaseVerifier
+
 
 def parse_payload(data: bytes) -> SignedName:
     """Parse the bytes that a signature is made over; `KnowngoodError` when they are no such payload."""
@@ -64,6 +87,22 @@ def parse_payload(data: bytes) -> SignedName:
     if not sound:
         raise KnowngoodError("the signed document is not the payload of a signature")
     return name
+
+
+def parse_sign_statement(statement: Mapping[str, Any]) -> SignedName:
+    """Return what an in-toto statement signs; its name may be missing, as cosign writes it.
+
+    Raises `KnowngoodError` when it is of none or of several manifests.
+    """
+    try:
+        (subject,) = statement["subject"]
+        name, digest = subject.get("name") or "", subject["digest"]["sha256"]
+        sound = isinstance(name, str) and isinstance(digest, str)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        sound = False
+    if not sound:
+        raise KnowngoodError("the signed statement is not about one manifest")
+    return SignedName(reference=name, digest=f"sha256:{digest}")
 
 
 def decode_signature(text: str) -> bytes:

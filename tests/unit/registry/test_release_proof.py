@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import sigstore_server
 from memory_registry import DIGEST, IMAGE, MemoryRegistry
 from samples import FA0, MATRIX, parsed, with_
 
@@ -17,7 +18,7 @@ from knowngood.core.publish_policy import PublishPolicy
 from knowngood.evidence import run_evidence
 from knowngood.evidence.run_evidence import Evidence, RunPlace, Tier
 from knowngood.lock.debian_lock import DebianPackage, PackagesLock
-from knowngood.project import release_seal, signing_keys
+from knowngood.project import release_seal, release_signers, signing_keys
 from knowngood.registry import (
     attached_documents,
     attachments,
@@ -318,3 +319,56 @@ def test_without_a_key_publish_says_unsigned(home, capsys, registry, proof_of):
     assert main.main(["publish", FA0, "--to", "registry.example/team/images"]) == 0
     assert " unsigned " in capsys.readouterr().out
     assert not [name for name in registry.puts if name.endswith((".sig", ".att"))]
+
+
+JOB = "https://gitlab.example/team/images//.gitlab-ci.yml@refs/heads/main"
+IDENTITY = f"publish: {{identity: {{issuer: '{sigstore_server.ISSUER}', subject: '{JOB}', trust: trust.json}}}}\n"
+
+
+@pytest.fixture
+def sigstore(home, monkeypatch):
+    """A sigstore that certifies the identity of this CI job; matrix.yaml names it with `IDENTITY`."""
+    for name in ("GITHUB_ACTIONS", "BUILDKITE", "CIRCLECI", signing_keys.SIGNING_KEY_VARIABLE):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("GITLAB_CI", "true")
+    monkeypatch.setenv("SIGSTORE_ID_TOKEN", sigstore_server.make_token(JOB))
+    world = sigstore_server.Sigstore()
+    (home.root / "trust.json").write_text(world.trust())
+    yield world
+    world.close()
+
+
+def test_publish_in_ci_signs_with_the_jobs_identity(home, capsys, registry, proof_of, sigstore):
+    proof_of(run(10))
+    code, row, aliases = publish(home, capsys, IDENTITY)
+    assert (code, row["signed"], list(aliases)) == (0, True, ["default"])
+    verifiers = release_signers.load_release_verifiers(home.root, parsed(f"{IDENTITY}{MATRIX}").publish)
+    for tag in (row["tag"], "default"):
+        judgement = signatures.judge_image_signature(registry, DIGEST, tag, verifiers)
+        assert judgement.problems == ()
+        assert judgement.document() == {
+            "signed": True,
+            "key": None,
+            "identity": {"issuer": sigstore_server.ISSUER, "subject": JOB},
+            "required": [f"the identity {JOB} of {sigstore_server.ISSUER}"],
+        }
+    assert "is for the tag" in signatures.judge_image_signature(registry, DIGEST, "another", verifiers).problems[0]
+    documents = attachments.fetch_attachments(registry, DIGEST)
+    judgement = signatures.judge_signatures(registry, IMAGE.descriptor, None, documents, verifiers)
+    assert judgement.problems == (), "the provenance is signed as an attestation"
+    media = {attachments.SBOM_MEDIA_TYPE, attachments.PROVENANCE_MEDIA_TYPE, *attachments.PROOF_MEDIA_TYPES}
+    assert {item.media for item in judgement.signed} == media
+
+    registry.puts.clear()
+    sigstore.requests.clear()
+    assert publish(home, capsys, IDENTITY)[0] == 0
+    assert (registry.puts, sigstore.requests) == ([], []), "what is signed already is not signed again"
+
+
+@pytest.mark.usefixtures("sigstore")
+def test_publish_without_the_named_identity_does_nothing(home, capsys, registry, monkeypatch):
+    (home.root / "matrix.yaml").write_text(with_(("floors:", f"{IDENTITY}floors:")))
+    monkeypatch.delenv("GITLAB_CI")
+    assert main.main(["publish", FA0, "--to", "registry.example/team/images"]) == 4
+    assert "CI offers no identity here" in capsys.readouterr().err
+    assert registry.puts == []
