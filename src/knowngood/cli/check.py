@@ -87,10 +87,10 @@ def run(arguments: argparse.Namespace) -> Answer:
     return next_commands.end_check_answer(answer, known, request, result)
 
 
-def _answer_query(known: CompatKnowledge, request: Query) -> CheckAnswer:
+def _answer_query(known: CompatKnowledge, request: Query, *, of_many: bool = False) -> CheckAnswer:
     from knowngood.compat.check_answer import check_query
 
-    return check_query(known.for_query(request), request, known.published)
+    return check_query(known.for_query(request, whole=of_many), request, known.published)
 
 
 def _answer_batch(known: CompatKnowledge, name: str) -> Answer:
@@ -113,7 +113,7 @@ def _answer_line(known: CompatKnowledge, line: str) -> dict[str, Any]:
     from knowngood.compat import query
 
     try:
-        return _answer_query(known, query.query_from_document(json.loads(line))).document()
+        return _answer_query(known, query.query_from_document(json.loads(line)), of_many=True).document()
     except (ValueError, RecursionError) as error:
         return {"error": f"not a JSON document: {error}", "exit": 2}
     except KnowngoodError as error:

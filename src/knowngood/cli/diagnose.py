@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> Answer:
 
 def _try_remedies(diagnosis: Diagnosis, known: KnownFailures) -> Diagnosis:
     """Return the diagnosis with its remedies tried against the facts, when there is something to try."""
-    from knowngood.compat.factbook import read_factbook
+    from knowngood.compat.factbook import FactFolder
     from knowngood.compat.rule import rule_from_incident
     from knowngood.compat.universe import build_universe
     from knowngood.failures.remedy_trial import packages_for_remedies, try_remedies
@@ -61,7 +61,7 @@ def _try_remedies(diagnosis: Diagnosis, known: KnownFailures) -> Diagnosis:
     packages = packages_for_remedies(diagnosis)
     if not packages or known.catalog is None:
         return diagnosis
-    book = read_factbook(local_files.data_folder() / "facts", packages)
+    book = FactFolder(path=local_files.data_folder() / "facts").read_book(packages)
     rules = [*known.rules, *filter(None, map(rule_from_incident, known.incidents))]
     return try_remedies(diagnosis, build_universe(book, known.catalog, rules))
 

@@ -15,7 +15,6 @@ from knowngood.core.cell import Cell, parse_cell, parse_framework
 from knowngood.core.errors import UsageError
 from knowngood.core.formatting import format_bytes
 from knowngood.project.checkout import find_project
-from knowngood.registry.image_reference import Repository, immutable_tag
 
 if TYPE_CHECKING:
     from knowngood.compat.knowledge import CompatKnowledge
@@ -60,6 +59,7 @@ def command_to_get_cell(cell: Cell) -> NextCommand:
     lock = folder / "cell.json"
     if (repository := os.environ.get("KNOWNGOOD_REPOSITORY")) and lock.is_file() and size:
         from knowngood.lock.lock_tree import load_cell_document
+        from knowngood.registry.image_reference import Repository, immutable_tag
 
         tag = immutable_tag(str(cell), load_cell_document(lock)["lock"])
         return NextCommand(command=f"docker pull {Repository.parse(repository)}:{tag}", purpose="get it", note=note)
@@ -140,7 +140,7 @@ def end_check_answer(answer: Answer, known: CompatKnowledge, request: Query, res
 
 
 def _command_after_check(known: CompatKnowledge, request: Query, result: CheckAnswer) -> NextCommand:
-    covered = [package for package in request.packages if package.name in {*known.universe.packages, *result.covered}]
+    covered = [package for package in request.packages if package.name in {*known.packages, *result.covered}]
     request = replace(request, packages=tuple(covered))
     if result.cell:
         return command_to_get_cell(parse_cell(result.cell))
@@ -163,7 +163,7 @@ def _command_after_check(known: CompatKnowledge, request: Query, result: CheckAn
 def _command_to_harvest(findings: tuple[object, ...], known: CompatKnowledge) -> NextCommand | None:
     """Return the command that reads the facts of packages of which a release is not known."""
     ids = [str(getattr(finding, "id", "")).removeprefix("unknown:") for finding in findings]
-    names = [name for name in dict.fromkeys(ids) if name in known.universe.packages]
+    names = [name for name in dict.fromkeys(ids) if name in known.packages]
     note = "reads new releases from the index"
     return NextCommand(command=f"knowngood harvest {' '.join(names)}", purpose="try", note=note) if names else None
 

@@ -1,7 +1,7 @@
 """All harvested facts as plain tables, in the way in which rules name them: package, version, fact.
 
 `knowngood.facts.fact_store` gives one package in typed form; rules name facts by text and need all packages in a few
-milliseconds. A fact that is missing is unknown, never an error. Only `read_factbook` reads files.
+milliseconds. A fact that is missing is unknown, never an error. Only `FactFolder` reads files.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -161,24 +162,44 @@ _SAME_IN_EVERY_BUILD = (
 )
 
 
-def read_factbook(folder: Path, packages: Collection[str] | None = None) -> Factbook:
-    """Read the facts of a folder, or only those of some packages and of what these require, directly or not.
+@dataclass(frozen=True, kw_only=True)
+class FactFolder:
+    """The folder of harvested facts, of which a package's file is read when its facts are first needed."""
 
-    Raises `InputError` for a damaged file: without its facts, rules would silently not apply.
-    """
-    paths = {path.stem: path for path in sorted(folder.glob("*.json"))}
-    tables: dict[str, Mapping[str, Mapping[str, Any]]] = {}
-    book = Factbook(tables=tables)
-    unread = set(paths) if packages is None else {DRIVERS, *packages} & paths.keys()
-    done: set[str] = set()
-    while unread:
-        name = unread.pop()
-        done.add(name)
-        tables[name] = load_fact_document(paths[name])["releases"]
-        if packages is not None:
-            required = {other for version in book.versions(name) for other in book.requires(name, version)}
-            unread |= (required & paths.keys()) - done
-    return Factbook(tables={name: tables[name] for name in paths if name in tables})
+    path: Path
+    _tables: dict[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def packages(self) -> tuple[str, ...]:
+        """The distributions that have facts, by name."""
+        return tuple(name for name in sorted(path.stem for path in self.path.glob("*.json")) if name != DRIVERS)
+
+    def read_book(self, packages: Collection[str] | None = None, without: Collection[str] = ()) -> Factbook:
+        """Return all facts, or those of some packages and of what these require, directly or not.
+
+        What is only required is left out where `without` names it.
+
+        Raises:
+            InputError: a file is damaged. Without its facts, rules would silently not apply.
+        """
+        unread = set(self.packages if packages is None else packages) & set(self.packages)
+        read: set[str] = set()
+        book = Factbook(tables=self._tables)
+        while unread:
+            name = unread.pop()
+            read.add(name)
+            self._read(name)
+            if packages is not None:
+                required = {other for version in book.versions(name) for other in book.requires(name, version)}
+                unread |= (required & set(self.packages)) - read - set(without)
+        if (self.path / f"{DRIVERS}.json").exists():
+            read.add(DRIVERS)
+            self._read(DRIVERS)
+        return Factbook(tables={name: self._tables[name] for name in sorted(read)}, _requires=book._requires)
+
+    def _read(self, name: str) -> None:
+        if name not in self._tables:
+            self._tables[name] = load_fact_document(self.path / f"{name}.json")["releases"]
 
 
 def _split_requirement(text: str) -> tuple[str, str]:

@@ -6,19 +6,18 @@ which the command runs, else this program's own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from knowngood.compat.cell_answer import CellAnswer, answer_about_cell
-from knowngood.compat.factbook import Factbook, factbook_with_torch_build, read_factbook
+from knowngood.compat.factbook import Factbook, FactFolder, factbook_with_torch_build
 from knowngood.compat.matrix_cells import PublishedCells, cells_from_matrix, waivers_from_matrix
 from knowngood.compat.metadata_store import MetadataStore
 from knowngood.compat.query import Query
 from knowngood.compat.rule_files import load_incident_rules, load_rules
-from knowngood.compat.universe import Universe, build_universe
+from knowngood.compat.universe import CELL_PACKAGES, Universe, build_universe
 from knowngood.core import gpus, local_files, yaml_document
 from knowngood.core.cell import Cell
 from knowngood.core.errors import MissingError
@@ -39,41 +38,50 @@ SIDE_PACKAGES = frozenset({"bitsandbytes", "numpy"})
 class CompatKnowledge:
     """The universe and the published cells."""
 
-    book: Factbook
-    """All facts, with those of the side packages, which the universe does not have."""
+    facts: FactFolder
     build: Callable[[Factbook], Universe]
     """Returns the universe with these facts. It takes a good part of a command's time, so it is built when needed."""
     published: PublishedCells
-    _universes: dict[tuple[tuple[str, str] | None, bool], Universe] = field(default_factory=dict)
-
-    @cached_property
-    def universe(self) -> Universe:
-        """What is known without the side packages."""
-        return self.build(self._common_book)
+    _universes: dict[object, Universe] = field(default_factory=dict)
 
     @property
-    def _common_book(self) -> Factbook:
-        return Factbook(tables={name: table for name, table in self.book.tables.items() if name not in SIDE_PACKAGES})
+    def packages(self) -> tuple[str, ...]:
+        """The packages that have facts, without the side packages."""
+        return tuple(name for name in self.facts.packages if name not in SIDE_PACKAGES)
 
-    def for_query(self, query: Query) -> Universe:
-        """Return the universe, extended by what the query names: side packages, a build of torch (`2.11.0+cu126`)."""
-        with_side_packages = any(package.name in SIDE_PACKAGES for package in query.packages)
+    @property
+    def universe(self) -> Universe:
+        """What is known of all packages but the side packages."""
+        return self._universe_of(self.packages)
+
+    def for_query(self, query: Query, *, whole: bool = False) -> Universe:
+        """Return the universe that a query needs.
+
+        It has the packages of a cell, those that the query names and those that they require; with `whole` all but
+        side packages that the query does not name, so that many queries share one. A build of torch that the query
+        names (`2.11.0+cu126`) is in it.
+        """
+        named = {package.name for package in query.packages}
         builds = [
             (package.version, package.local)
             for package in query.packages
             if package.name == "torch" and package.version and package.local
         ]
-        build = builds[0] if builds else None
-        if build is None and not with_side_packages:
-            return self.universe
-        key = (build, with_side_packages)
+        # Which conditions of use there are depends on all packages.
+        whole = whole or bool(query.conditions)
+        scope = {*self.packages, *named} if whole else {*CELL_PACKAGES, *named}
+        return self._universe_of(scope & set(self.facts.packages), builds[0] if builds else None)
+
+    def _universe_of(self, packages: Collection[str], build: tuple[str, str] | None = None) -> Universe:
+        """Return the universe of some packages and of what they require, and of a build of torch."""
+        key = (frozenset(packages), build)
         if key not in self._universes:
-            book = self.book if with_side_packages else self._common_book
+            book = self.facts.read_book(packages, without=SIDE_PACKAGES)
             extended = factbook_with_torch_build(book, *build) if build else None
             if build and extended is None:  # nothing is known of such a build, so it is judged as its release
-                packages = tuple(replace(package, local=None) for package in query.packages)
-                return self.for_query(replace(query, packages=packages))
-            self._universes[key] = self.build(extended or book)
+                self._universes[key] = self._universe_of(packages)
+            else:
+                self._universes[key] = self.build(extended or book)
         return self._universes[key]
 
     @property
@@ -97,7 +105,7 @@ def judge_cells(known: CompatKnowledge, matrix: Matrix, cells: Iterable[Cell]) -
 
 
 def load_knowledge(root: Path | None = None, notify: Notify = ignore_notes) -> CompatKnowledge:
-    """Read everything. A package without a file of facts is one that they do not cover.
+    """Read rules, incidents and matrix.yaml, and find the facts. A package without a file of facts is not covered.
 
     `root` is a folder with other facts, rules and incidents than this program's own. `notify` hears of long work: the
     first reading of many runs.
@@ -107,9 +115,9 @@ def load_knowledge(root: Path | None = None, notify: Notify = ignore_notes) -> C
         InputError: a file of facts, a rule, an incident or matrix.yaml has a defect.
     """
     root = root or local_files.data_folder()
-    book = read_factbook(root / "facts")
-    if not book.packages:
-        raise MissingError(f"there are no facts in {root / 'facts'}; `knowngood harvest` reads them")
+    facts = FactFolder(path=root / "facts")
+    if not facts.packages:
+        raise MissingError(f"there are no facts in {facts.path}; `knowngood harvest` reads them")
     project = checkout.find_project()
     matrix = _read_matrix_data(project.root / checkout.MATRIX_FILE)
     locks = project.root / "docker" / "cells"
@@ -120,22 +128,22 @@ def load_knowledge(root: Path | None = None, notify: Notify = ignore_notes) -> C
     common = {} if own == project.root / checkout.MATRIX_FILE else _read_matrix_data(own)["gpus"]
     catalog = gpus.gpu_catalog_from_sections({**common, **matrix["gpus"]})
     try:
-        cells = cells_from_matrix(matrix, book)
+        cells = cells_from_matrix(matrix, facts.read_book(["torch"]))
     except (AttributeError, KeyError, TypeError):
         _ = project.matrix  # it raises `InputError` with the place of the defect
         raise
     waivers = waivers_from_matrix(matrix, cells)
-    folder = root / "facts" / "metadata"
+    folder = facts.path / "metadata"
     metadata = MetadataStore(
         read=lambda name: read_package_metadata(name, folder), names=lambda: list_metadata_packages(folder)
     )
 
-    def build(facts: Factbook) -> Universe:
-        universe = build_universe(facts, catalog, rules, incidents.incidents_of_rule, waivers)
+    def build(book: Factbook) -> Universe:
+        universe = build_universe(book, catalog, rules, incidents.incidents_of_rule, waivers)
         return replace(universe, metadata=metadata)
 
     return CompatKnowledge(
-        book=book,
+        facts=facts,
         build=build,
         published=PublishedCells(
             cells=tuple(cell for cell, retirement in cells.items() if retirement is None),

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+
+# `shutil` and `tempfile` are imported in functions: few commands need them, and they take as long as `json`.
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 
@@ -59,6 +59,9 @@ def scratch_folder() -> Iterator[Path]:
 
     The process that uses it has a lock on it, which the system releases when that process ends, however it ends.
     """
+    import shutil
+    import tempfile
+
     home = cache_folder() / "scratch"
     with contextlib.ExitStack() as held:
         with lock_folder(home):
@@ -75,6 +78,8 @@ def remove_stale_scratch() -> None:
     home = cache_folder() / "scratch"
     with contextlib.suppress(OSError), _flock(home, wait=False):  # no such folder, or another process looks at it
         for leftover in home.iterdir():
+            import shutil
+
             with contextlib.suppress(OSError), _flock(leftover, wait=False):  # no process uses it
                 shutil.rmtree(leftover, ignore_errors=True)
 
@@ -132,6 +137,8 @@ def write_atomically(path: Path, content: str | bytes) -> bool:
         if path.read_bytes() == data:
             return False
     path.parent.mkdir(parents=True, exist_ok=True)
+    import tempfile
+
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:

@@ -26,7 +26,7 @@ MAX_LENGTH = 250_000
 MAX_DEPTH = 20
 """The most levels of nesting in a file that is read."""
 _SAFE_LEVELS = 2_000
-_ANCHOR_OR_TAG = re.compile(r"(?:^\s*|[-?:]\s+|[\[{,]\s*)[&*!][^\s\"'=<>&*,\]}]", re.MULTILINE)
+_ANCHOR_OR_TAG = re.compile(r"[&*!][^\s\"'=<>&*,\]}]")
 
 
 @dataclass(kw_only=True)
@@ -87,7 +87,7 @@ def parse_yaml_data(text: str, file: str) -> Any:
 
     Raises `InputError` as `parse_yaml` does: a text with anything unusual is parsed by that.
     """
-    if len(text) > MAX_LENGTH or _may_be_deep(text) or _ANCHOR_OR_TAG.search(text):
+    if len(text) > MAX_LENGTH or _may_be_deep(text) or _may_have_anchor_or_tag(text):
         return parse_yaml(text, file).data
     import yaml
 
@@ -107,6 +107,17 @@ def _may_be_deep(text: str) -> bool:
     return (
         text.count("[") + text.count("{") > _SAFE_LEVELS or max(map(len, text.splitlines()), default=0) > _SAFE_LEVELS
     )
+
+
+def _may_have_anchor_or_tag(text: str) -> bool:
+    """Whether an anchor, an alias or a tag may stand where a value or a key begins."""
+    for match in _ANCHOR_OR_TAG.finditer(text):
+        before = text[: match.start()]
+        body = before.rstrip()
+        space = before[len(body) :]
+        if not body or "\n" in space or body[-1] in "[{," or (space and body[-1] in "-?:"):
+            return True
+    return False
 
 
 def _plain_data(node: Any, depth: int = 0) -> Any:

@@ -18,7 +18,7 @@ from packaging.version import Version
 from knowngood.cli.main import main
 from knowngood.compat import knowledge, rule_relations
 from knowngood.compat.check_answer import CheckAnswer, check_query
-from knowngood.compat.factbook import read_factbook
+from knowngood.compat.factbook import FactFolder
 from knowngood.compat.matrix_cells import packages_of_cell
 from knowngood.compat.metadata_store import NO_METADATA
 from knowngood.compat.query import PackageSpec, Query, parse_attention, parse_requirement, query_from_document
@@ -29,7 +29,7 @@ from knowngood.core.local_files import data_folder
 from knowngood.evidence.run_evidence import Evidence, RunPlace, store_evidence
 
 KNOWN = knowledge.load_knowledge()
-BOOK = read_factbook(data_folder() / "facts")
+BOOK = FactFolder(path=data_folder() / "facts").read_book()
 RULES_ALONE = replace(KNOWN.universe, metadata=NO_METADATA)
 
 
@@ -773,4 +773,15 @@ def test_the_facts_of_side_packages_count_only_for_a_query_that_names_them():
     named = Query(packages=(PackageSpec(name="numpy", specifier="<2"),))
     assert "numpy" not in KNOWN.universe.packages
     assert "numpy" in KNOWN.for_query(named).packages
-    assert KNOWN.for_query(Query()) is KNOWN.universe
+    assert "numpy" not in KNOWN.for_query(Query(), whole=True).packages
+    assert KNOWN.for_query(Query(), whole=True) is KNOWN.universe
+
+
+def test_a_query_reads_the_facts_of_frameworks_that_it_names_and_of_what_they_require():
+    known = knowledge.load_knowledge()
+    asked = parse_requirement("transformer-engine-torch==2.1.0")
+    assert asked is not None
+    packages = known.for_query(Query(packages=(asked,))).packages
+    assert {"torch", "transformer-engine-torch", "transformer-engine-cu12"} <= set(packages)
+    assert not {"xtuner", "openrlhf", "xformers"} & set(packages)
+    assert "xtuner" in known.for_query(Query(packages=(asked,), conditions={"model": "llama"})).packages

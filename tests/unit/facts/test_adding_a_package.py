@@ -11,7 +11,7 @@ import pytest
 
 from knowngood import facts
 from knowngood.cli.main import main
-from knowngood.compat.factbook import read_factbook
+from knowngood.compat.factbook import FactFolder
 from knowngood.facts.fact_reader import find_readers
 from knowngood.facts.fact_store import load_facts
 
@@ -90,7 +90,7 @@ def test_a_reader_and_a_floor_are_enough(tinylib, home, capsys):
     assert releases["1.1"].facts == tinylib.TinylibFacts(requires={"torch": ">=2.6"}, threads=2)
     assert "ValueError" in releases["1.2"].unknown["threads"]
 
-    book = read_factbook(folder)  # what `check` and `pick` answer from
+    book = FactFolder(path=folder).read_book()  # what `check` and `pick` answer from
     assert book.versions("tinylib") == ["1.1", "1.2"]
     assert book.fact("tinylib", "1.1", "requires:torch") == ">=2.6"
 

@@ -9,7 +9,7 @@ from typing import get_type_hints
 
 import pytest
 
-from knowngood.compat.factbook import read_factbook
+from knowngood.compat.factbook import FactFolder
 from knowngood.core.errors import InputError
 from knowngood.facts import fact_schema
 from knowngood.facts.fact_document import load_fact_document
@@ -45,7 +45,7 @@ def damage(tmp_path):
         text = (FACTS / "torch.json").read_text(encoding="utf-8")
         (tmp_path / "torch.json").write_text(re.sub(pattern, new, text, count=1), encoding="utf-8")
         with pytest.raises(InputError) as raised:
-            read_factbook(tmp_path)
+            FactFolder(path=tmp_path).read_book()
         return str(raised.value)
 
     return refuse
