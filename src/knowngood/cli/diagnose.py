@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,8 @@ from knowngood.core.errors import KnowngoodError, UsageError, error_from_os
 if TYPE_CHECKING:
     from knowngood.failures.diagnosis import Diagnosis, IncidentMatch
     from knowngood.failures.known_failures import KnownFailures
+    from knowngood.failures.logged_errors import LoggedError
+    from knowngood.failures.name_situation import NameCause
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -35,14 +37,14 @@ def run(arguments: argparse.Namespace) -> Answer:
         raise UsageError("no log; name a file, or pipe it in: `my-training 2>&1 | knowngood diagnose`")
     known = diagnose_known.load_known_failures(Path(arguments.incidents) if arguments.incidents else None)
     if name == "-":
-        diagnosis = diagnose_log(sys.stdin.buffer, known.incidents, known.catalog, _function_lines)
+        diagnosis = diagnose_log(sys.stdin.buffer, known.incidents, known.catalog, _function_lines, _explain_names)
     else:
         path = Path(name)
         if path.is_dir():
             raise UsageError(f"{name} is a folder; name the log file in it")
         try:
             with path.open("rb") as log:
-                diagnosis = diagnose_log(log, known.incidents, known.catalog, _function_lines)
+                diagnosis = diagnose_log(log, known.incidents, known.catalog, _function_lines, _explain_names)
         except FileNotFoundError:
             raise UsageError(f"there is no file {name}") from None
         except OSError as error:
@@ -75,6 +77,18 @@ def _function_lines(package: str) -> Mapping[str, Any]:
     except FileNotFoundError:
         return {}
     return {version: entry["facts"] for version, entry in document["releases"].items()}
+
+
+def _explain_names(errors: Sequence[LoggedError], versions: Mapping[str, Sequence[str]]) -> Sequence[NameCause]:
+    """Compute the causes of errors about names from the atlas."""
+    from knowngood.facts import atlas_store
+    from knowngood.failures.atlas_shelf import AtlasShelf
+    from knowngood.failures.name_causes import explain_names
+
+    shelf = AtlasShelf(
+        open=atlas_store.open_atlas, owner=atlas_store.find_owner, packages=atlas_store.list_atlas_packages()
+    )
+    return explain_names(errors, versions, shelf)
 
 
 def _text(diagnosis: Diagnosis) -> str:

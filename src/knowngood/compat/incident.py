@@ -16,7 +16,12 @@ class IncidentKind(StrEnum):
     """The mechanism of a failure."""
 
     API_REMOVED = "api-removed"
+    API_NOT_YET = "api-not-yet"
+    API_UNKNOWN = "api-unknown"
     SIGNATURE_CHANGED = "signature-changed"
+    NOT_INSTALLED = "not-installed"
+    SHADOWED = "shadowed"
+    FAILS_INSIDE = "fails-inside"
     UNDEFINED_SYMBOL = "undefined-symbol"
     NO_KERNEL_IMAGE = "no-kernel-image"
     ARCH_REFUSED = "arch-refused"

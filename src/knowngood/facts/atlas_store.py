@@ -39,7 +39,7 @@ def find_owner(module: str, folder: Path | None = None) -> str | None:
     for name in sorted(names, key=lambda name: name != guess):
         if _read_root(folder / f"{name}.atlas") == module:
             return name
-    return None
+    return guess if guess in names else None
 
 
 @cache

@@ -8,7 +8,7 @@ log confirms comes first. Pure, except that the log is read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from knowngood.compat.incident import Fix, Incident, IncidentSeverity
 from knowngood.core.errors import UnknownError, UsageError
 from knowngood.failures.log_scan import LogSource, SignatureScan
 from knowngood.failures.log_versions import VersionReader
+from knowngood.failures.logged_errors import ErrorReader, LoggedError
 from knowngood.failures.traceback_frames import (
     FrameReader,
     LineEvidence,
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
 
     from knowngood.core.gpus import GpuCatalog
+    from knowngood.failures.name_situation import NameCause
+
+ExplainNames = Callable[[Sequence[LoggedError], Mapping[str, Sequence[str]]], "Sequence[NameCause]"]
+"""Computes the causes of errors about names, given the versions in the log."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,15 +125,17 @@ def diagnose_log(
     incidents: Sequence[Incident],
     gpus: GpuCatalog | None = None,
     load_lines: LoadLineTable = lambda _: {},
+    explain: ExplainNames = lambda *_: [],
 ) -> Diagnosis:
     """Read a log and return the incidents that show in it.
 
     `gpus` gives the compute capability of the cards that the log names; `load_lines` gives the lines of a package's
-    functions by release, by which a traceback shows the release that really ran.
+    functions by release, by which a traceback shows the release that really ran; `explain` computes the causes of
+    errors about names.
     """
     scan = SignatureScan(signatures=[item for incident in incidents for item in incident.marks])
-    versions, frames, tracebacks = VersionReader(), FrameReader(), TracebackDetector()
-    scan.read(log, versions, frames, tracebacks)
+    versions, frames, tracebacks, errors = VersionReader(), FrameReader(), TracebackDetector(), ErrorReader()
+    scan.read(log, versions, frames, tracebacks, errors)
     log_versions = dict(versions.versions)
     traceback = judge_frames(list(frames.frames), load_lines, log_versions)
     exact = {name: list(lines.releases) for name, lines in traceback.items() if lines.exact}
@@ -154,6 +161,9 @@ def diagnose_log(
         match = _match(incident, line, combination, log_versions)
         if match.confirmed or not (incident.severity == IncidentSeverity.SILENT and incident.affected):
             matches.append(match)
+    known_lines = {match.line for match in matches if match.incident.severity != IncidentSeverity.HARMLESS}
+    causes = explain(errors.errors, log_versions) if errors.errors else ()
+    matches += [_computed_match(cause, log_versions) for cause in causes if cause.error.line not in known_lines]
     return Diagnosis(
         matches=_ranked(matches), excluded=tuple(excluded), versions=log_versions, lines=scan.lines, traceback=traceback
     )
@@ -226,6 +236,21 @@ def _match(
     )
 
 
+def _computed_match(cause: NameCause, log_versions: Mapping[str, Sequence[str]]) -> IncidentMatch:
+    """A cause that was computed from the atlas, as a match; its versions were looked at already."""
+    names = dict.fromkeys([cause.package, *(name for fix in cause.incident.fix for name in fix.change)])
+    versions_seen = {name: log_versions[name][-1] for name in names if name in log_versions}
+    if cause.version:
+        versions_seen[cause.package] = cause.version
+    return IncidentMatch(
+        incident=cause.incident,
+        line=cause.error.line,
+        versions_seen=versions_seen,
+        confirmed=bool(cause.version),
+        fix=tuple(Remedy(fix=fix) for fix in cause.incident.fix),
+    )
+
+
 def _is_done_already(fix: Fix, versions: Mapping[str, str]) -> bool:
     """Whether the log shows the very versions that a remedy would install."""
     return bool(fix.change) and all(
@@ -243,5 +268,5 @@ def _ranked(matches: Sequence[IncidentMatch]) -> tuple[IncidentMatch, ...]:
 
 def _uncertainty(match: IncidentMatch) -> tuple[bool, int, int]:
     """The least is the surest: confirmed by versions, with more versions, with the more specific signature."""
-    specific = len(match.incident.context) * 40 + max(len(item.text) for item in match.incident.signatures)
+    specific = len(match.incident.context) * 40 + max((len(item.text) for item in match.incident.signatures), default=0)
     return not match.confirmed, -len(match.versions_seen), -specific

@@ -29,6 +29,15 @@ _LINES = bytes.maketrans(b"\r", b"\n")
 """A progress bar is drawn again after each carriage return: each drawing counts as a line."""
 _ANSI = re.compile(rb"\x1b(?:\[[0-9;?]{0,20}[A-Za-z]|\][^\x07\x1b\n]{0,200}(?:\x07|\x1b\\))")
 _DIGITS = b"0123456789"
+_HTML = (
+    (b"&#x27;", b"'"),
+    (b"&#39;", b"'"),
+    (b"&quot;", b'"'),
+    (b"&#34;", b'"'),
+    (b"&lt;", b"<"),
+    (b"&gt;", b">"),
+    (b"&amp;", b"&"),
+)
 
 
 class LogSource(Protocol):
@@ -48,8 +57,11 @@ class LogBlock:
 
     @cached_property
     def text(self) -> bytes:
-        """The block without colours and NULs, so that text in UTF-16 is read too."""
+        """The block without colours, NULs (so that text in UTF-16 is read too) and escapes of HTML."""
         text = self.raw.replace(b"\0", b"") if b"\0" in self.raw else self.raw
+        if b"&" in text:
+            for escape, character in _HTML:
+                text = text.replace(escape, character)
         return _ANSI.sub(b"", text) if b"\x1b" in text else text
 
     def words(self) -> list[bytes]:

@@ -46,7 +46,12 @@ _LONGEST_TABLE = 60
 """The most rows of a contract's table on a page; a longer one is only linked."""
 _KINDS = {
     IncidentKind.API_REMOVED: "A name was removed",
+    IncidentKind.API_NOT_YET: "A name is not there yet",
+    IncidentKind.API_UNKNOWN: "A name that was never there",
     IncidentKind.SIGNATURE_CHANGED: "A signature changed",
+    IncidentKind.NOT_INSTALLED: "A package is not installed",
+    IncidentKind.SHADOWED: "Another file has the name of a package",
+    IncidentKind.FAILS_INSIDE: "An import fails inside",
     IncidentKind.UNDEFINED_SYMBOL: "Binaries of another torch, C++ ABI or NumPy",
     IncidentKind.NO_KERNEL_IMAGE: "No code for this GPU",
     IncidentKind.ARCH_REFUSED: "The GPU is refused",

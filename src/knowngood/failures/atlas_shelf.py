@@ -1,0 +1,39 @@
+"""The atlas of all packages, asked by modules and by the files of a traceback. Pure, except for what it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from knowngood.facts.atlas_lookup import AtlasLookup
+from knowngood.failures.logged_errors import CodeFrame
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtlasShelf:
+    """The atlas of all packages."""
+
+    open: Callable[[str], AtlasLookup | None]
+    """Opens the atlas of a package."""
+    owner: Callable[[str], str | None]
+    """Returns the package of a top-level module."""
+    packages: Sequence[str] = ()
+
+    def lookup_of(self, module: str) -> AtlasLookup | None:
+        """Return the atlas of the package that has a module, or `None`."""
+        package = self.owner(module.partition(".")[0])
+        return self.open(package) if package else None
+
+    def module_of(self, frame: CodeFrame) -> str:
+        """Return the module of a frame's file when its package is in the atlas, else an empty text.
+
+        A file of a checkout counts when a folder in its path has the name of the package's top-level module.
+        """
+        parts = frame.installed
+        if not parts:
+            every = frame.parts
+            places = [place for place, part in enumerate(every[:-1]) if self.owner(part)]
+            parts = every[places[-1] :] if places else ()
+        if not parts or self.owner(parts[0]) is None:
+            return ""
+        return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)

@@ -1,0 +1,145 @@
+"""The errors about names in a log, each with the frames of the traceback above it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from knowngood.compat.log_signature import normalize_log
+from knowngood.failures.log_scan import LogBlock, strip_digits
+from knowngood.failures.name_faults import FAULT_WORDS, NameFault, parse_faults
+
+MOST_ERRORS = 40
+"""The most errors that are kept of a log."""
+_AROUND = 1_200
+_TRACEBACK = 24_000
+"""How many bytes above an error its traceback is looked for."""
+_TRIES = 200
+"""So many occurrences of a word are looked at in one block, at its beginning and again at its end."""
+
+_FRAME = re.compile(
+    rb"File \\?[\"'](?P<quoted>[^\"'\n\\]{1,400})\\?[\"'], line (?P<line>\d{1,6})(?:, in (?P<function>[\w.<>]{1,120}))?"
+    rb"|(?P<short>[~/.\w][^\s:\"']{0,300}\.py):(?P<at>\d{1,6}),? in (?P<inside>[\w.<>]{1,120})"
+    rb"|(?P<old>/[^\s:\"']{1,300}\.py) in (?P<within>[\w.<>]{1,120})\("
+)
+_BEGIN = (b"Traceback (most recent call last)",)
+_CODE = re.compile(rb"(?:\n|\\n)[^\n\w@]{0,80}([^\n\\]{1,300})")
+_ARROW = re.compile(rb"\n(?:-{2,6}>|[^\n]{0,12}\xe2\x9d\xb1)\s{0,3}\d{1,6}[^\n\w@]{1,12}([^\n]{1,300})")
+"""The line of code as IPython and rich mark it."""
+_PASSED_ON = frozenset(("__getattr__", "_get_module", "_call_with_frames_removed", "import_module", "_gcd_import"))
+"""Functions that only pass an import or an attribute on: the frame above them asked for the name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodeFrame:
+    """One frame of a traceback."""
+
+    path: str
+    line: int
+    function: str
+    code: str
+    """The line of code below the frame, or empty."""
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The folders and the file of the path, without `.py`."""
+        return tuple(part for part in re.split(r"[/\\]+", self.path.removesuffix(".py")) if part)
+
+    @property
+    def installed(self) -> tuple[str, ...]:
+        """The parts below `site-packages` or `dist-packages`; empty for a file that is not installed there."""
+        parts = self.parts
+        places = [place for place, part in enumerate(parts) if part in {"site-packages", "dist-packages"}]
+        return parts[places[-1] + 1 :] if places else ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoggedError:
+    """An error about a name, and where it was raised."""
+
+    fault: NameFault
+    line: int
+    """The line of the log."""
+    frames: tuple[CodeFrame, ...] = ()
+    """The frames of its traceback, the one that asked for the name last."""
+
+
+@dataclass(kw_only=True)
+class ErrorReader:
+    """Collects the errors about names (a `LogReader`)."""
+
+    errors: list[LoggedError] = field(default_factory=list)
+    _lines: int = 0
+    _looked_at: set[int] = field(default_factory=set)
+
+    @property
+    def hints(self) -> frozenset[bytes]:
+        """The words of the messages."""
+        return FAULT_WORDS
+
+    def feed(self, block: LogBlock, present: frozenset[bytes]) -> None:
+        """Look for errors in a block."""
+        if present and len(self.errors) < MOST_ERRORS:
+            text = block.text
+            for word in sorted(present & FAULT_WORDS):
+                for at in _occurrences(text, word):
+                    self._look_at(text, word, at)
+        self._lines += block.raw.count(b"\n", 0, block.fresh)
+
+    def finish(self) -> None:
+        """Sort the errors by their lines."""
+        self.errors.sort(key=lambda error: error.line)
+
+    def _look_at(self, text: bytes, word: bytes, at: int) -> None:
+        key = hash((word, strip_digits(text[max(0, at - 150) : at + 200])))
+        if key in self._looked_at or len(self.errors) >= MOST_ERRORS:
+            return
+        self._looked_at.add(key)
+        start = text.rfind(b"\n", max(0, at - 300), at) + 1
+        start = text.rfind(b"\n", max(0, start - 300), max(0, start - 1)) + 1 or start
+        for _, fault in parse_faults(normalize_log(text[start : at + _AROUND]), word):
+            frames = tuple(_frames_above(text, at))
+            line = self._lines + text.count(b"\n", 0, at) + 1
+            if not any(error.fault == fault and error.frames == frames for error in self.errors):
+                self.errors.append(LoggedError(fault=fault, line=line, frames=frames))
+            return
+
+
+def _occurrences(text: bytes, word: bytes) -> Iterator[int]:
+    """Yield the first and the last places of a word."""
+    at, count = text.find(word), 0
+    while at >= 0 and count < _TRIES:
+        yield at
+        at, count = text.find(word, at + 1), count + 1
+    if at < 0:
+        return
+    first, at, count = at, text.rfind(word), 0
+    while at >= first and count < _TRIES:
+        yield at
+        at, count = text.rfind(word, 0, at), count + 1
+
+
+def _frames_above(text: bytes, at: int) -> Iterator[CodeFrame]:
+    """Yield the frames of the traceback that ends at a message."""
+    above = text[max(0, at - _TRACEBACK) : at]
+    begin = max(above.rfind(mark) for mark in _BEGIN)
+    above = above[max(begin, 0) :]
+    frames = []
+    for match in _FRAME.finditer(above):
+        path = (match["quoted"] or match["short"] or match["old"]).decode("utf-8", "replace")
+        code = (
+            _CODE.match(above, match.end()) if match["quoted"] else _ARROW.search(above, match.end(), match.end() + 900)
+        )
+        function = (match["function"] or match["inside"] or match["within"] or b"").decode("ascii", "replace")
+        frames.append(
+            CodeFrame(
+                path=path,
+                line=int(match["line"] or match["at"] or 0),
+                function=function.rpartition(".")[2],
+                code=code[1].decode("utf-8", "replace").strip() if code else "",
+            )
+        )
+    while len(frames) > 1 and (frames[-1].function in _PASSED_ON or frames[-1].path.startswith("<frozen ")):
+        frames.pop()
+    yield from frames[-60:]

@@ -1,0 +1,90 @@
+"""Whose code asked for a name that is not there, and which of its releases do not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from knowngood.facts.atlas_lookup import AtlasLookup
+from knowngood.failures.atlas_shelf import AtlasShelf
+from knowngood.failures.logged_errors import CodeFrame, LoggedError
+from knowngood.failures.name_places import NamePlace
+
+_PASSED_ON = frozenset(
+    [
+        "_call_impl",
+        "_wrapped_call_impl",
+        "wrapper",
+        "inner",
+        "decorate_context",
+        "__call__",
+        "_fn",
+        "new_forward",
+        "wrapped_fn",
+    ]
+)
+"""Functions that pass a call on: the frame above them chose the arguments."""
+
+_REMOTE_CODE = "transformers_modules"
+"""The folder in which transformers keeps the code that comes with a model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NameCaller:
+    """The code that asked for a name."""
+
+    frame: CodeFrame
+    module: str = ""
+    """Its module, when its package is in the atlas."""
+    package: str = ""
+    """Its package as pip calls it, or the folder in site-packages; empty for a user's own code."""
+    lookup: AtlasLookup | None = None
+    is_remote_code: bool = False
+    """Whether it came with a model from the hub."""
+
+    @property
+    def file(self) -> str:
+        """Its file, without what differs between machines."""
+        return "/".join(self.frame.installed or self.frame.parts[-2:]) + ".py"
+
+
+def find_caller(error: LoggedError, shelf: AtlasShelf) -> NameCaller | None:
+    """Return the code that asked for the name of an error; `None` when the log has no traceback for it."""
+    for frame in reversed(error.frames):
+        if frame.function in _PASSED_ON or frame.path.startswith("<") or _is_standard_library(frame):
+            continue
+        module = shelf.module_of(frame)
+        top = module.partition(".")[0] or (frame.installed[0] if frame.installed else "")
+        if top == "torch" and "nn" in frame.parts:
+            continue
+        owner = shelf.owner(top) if top else None
+        return NameCaller(
+            frame=frame,
+            module=module,
+            package=owner or top,
+            lookup=shelf.open(owner) if owner else None,
+            is_remote_code=_REMOTE_CODE in frame.parts,
+        )
+    return None
+
+
+def releases_without_use(caller: NameCaller, place: NamePlace) -> int:
+    """Return the caller's releases, as bits, that do not use the name; 0 when no use of it is known."""
+    lookup = caller.lookup
+    if lookup is None or lookup is place.lookup:
+        return 0
+    using = 0
+    for start in place.uses:
+        for module, (target, _, _, mask) in lookup.file.find_rows(start):
+            if module.startswith("@") and (not place.keyword or place.keyword in _keywords_of(target)):
+                using |= mask
+    return lookup.every & ~using if using else 0
+
+
+def _keywords_of(target: str) -> Iterator[str]:
+    yield from target.partition("(")[2].rstrip(")").split(",")[1:]
+
+
+def _is_standard_library(frame: CodeFrame) -> bool:
+    parts = frame.parts
+    return not frame.installed and any(part.startswith("python3.") for part in parts[-4:-1])

@@ -1,0 +1,140 @@
+"""The causes of errors about names, computed from the atlas and the versions in the log. Pure.
+
+A release that lacks a name is too old or too new (`wrong_releases`). Otherwise no release has it (a typo, a fork), a
+local file has the package's name, or the release has it and something else failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from knowngood.compat.incident import IncidentKind
+from knowngood.failures.atlas_shelf import AtlasShelf
+from knowngood.failures.logged_errors import LoggedError
+from knowngood.failures.missing_packages import explain_missing_package
+from knowngood.failures.name_faults import FaultKind
+from knowngood.failures.name_places import NameFinder
+from knowngood.failures.name_situation import NameCause, NameSituation, advise
+from knowngood.failures.wrong_releases import explain_wrong_release
+
+_IMPORTS = frozenset((FaultKind.IMPORT, FaultKind.MODULE_ATTRIBUTE, FaultKind.MODULE))
+"""The errors for which a name that is there can fail all the same."""
+
+
+def explain_names(
+    errors: Sequence[LoggedError], versions: Mapping[str, Sequence[str]], shelf: AtlasShelf
+) -> list[NameCause]:
+    """Return the causes of those errors that can be explained, in the order of the log, each name once."""
+    finder = NameFinder(shelf=shelf, versions=versions)
+    causes: dict[str, NameCause] = {}
+    for error in errors:
+        place = finder.find_place(error)
+        cause = None
+        if place is not None:
+            cause = _explain(NameSituation(error=error, place=place, versions=versions, shelf=shelf))
+        elif error.fault.kind is FaultKind.MODULE:
+            cause = explain_missing_package(error, versions, shelf)
+        if cause is not None:
+            causes.setdefault(cause.incident.id, cause)
+    return list(causes.values())
+
+
+def _explain(situation: NameSituation) -> NameCause | None:
+    """Return the cause, or `None` when nothing certain can be said."""
+    place, at = situation.place, situation.at
+    if _is_shadowed(situation):
+        return _explain_shadow(situation)
+    if not place.present:
+        return _explain_unknown_name(situation)
+    is_there = situation.has_name(at) if at is not None else not place.possible
+    if not is_there:
+        return explain_wrong_release(situation)
+    return _explain_inside(situation) if situation.error.fault.kind in _IMPORTS else None
+
+
+def _is_shadowed(situation: NameSituation) -> bool:
+    """Whether a file outside of the installed packages was imported under the package's name."""
+    fault = situation.error.fault
+    if fault.not_a_package and "." not in fault.not_a_package:
+        return True
+    if not fault.path or fault.kind is not FaultKind.IMPORT:
+        return False
+    if "unknownlocation" in fault.path:
+        return "." not in fault.owner
+    path = fault.path.replace("\\", "/")
+    installed = "site-packages/" in path or "dist-packages/" in path or f"/{situation.top}/" in path
+    return not installed and path.endswith(f"/{situation.top}.py")
+
+
+def _explain_shadow(situation: NameSituation) -> NameCause:
+    top, path = situation.top, situation.error.fault.path
+    because = (
+        f"Python imports {path if path.startswith('/') else f'a file {top}.py, or a folder {top},'} where the package "
+        f"{situation.package} is meant: what is called so stands first in sys.path, mostly beside the script."
+    )
+    fix = advise(
+        f"Rename it, and delete its __pycache__; python -c 'import {top}; print({top}.__file__)' shows its place"
+    )
+    title = f"A local {top} hides the package {situation.package}"
+    return situation.explain(IncidentKind.SHADOWED, title, because, [fix], component="config")
+
+
+def _explain_inside(situation: NameSituation) -> NameCause:
+    """The release has the name: what failed is something else."""
+    fault, top, package = situation.error.fault, situation.top, situation.package
+    own = f"{package} {situation.version}" if situation.version else f"Every release of {package}"
+    has = f"{own} has {situation.place.what}"
+    show = advise(f"python -c 'import {top}; print({top}.__file__)' shows which {top} is imported")
+    if fault.circular:
+        because = (
+            f"{has}. Python was still importing {fault.owner}: a file of yours has the name of a module (the traceback "
+            "shows it), or modules import each other in a circle."
+        )
+        fixes = [advise(f"Rename your file that is called like a module, such as {top}.py"), show]
+    elif fault.kind is FaultKind.MODULE_ATTRIBUTE:
+        because = (
+            f"{has}. So another {top} was imported (a file {top}.py or a folder {top} beside the script), or importing "
+            "the real one failed before."
+        )
+        fixes = [show]
+    else:
+        because = (
+            f"{has}. So its import failed inside, and the real error stands further up in the log; or another release "
+            "runs than the one in the log."
+        )
+        fixes = [advise(f"python -c 'import {fault.owner}' shows the first error"), show]
+    title = f"{package} has {situation.place.what}: the failure lies elsewhere"
+    return situation.explain(IncidentKind.FAILS_INSIDE, title, because, fixes, component=package)
+
+
+def _explain_unknown_name(situation: NameSituation) -> NameCause | None:
+    """No release that was read has the name."""
+    place, fault, package = situation.place, situation.error.fault, situation.package
+    near = situation.near_name()
+    if place.lookup.find_name(place.dotted).unclear or (fault.kind is FaultKind.KEY and not near):
+        return None
+    oldest, newest = situation.releases[0], situation.releases[-1]
+    because = f"No release of {package} from {oldest} to {newest} has {place.what}"
+    if fault.kind is FaultKind.CONFIGURATION:
+        others = ", ".join(place.elsewhere)
+        because += f"; other auto classes take it: {others}." if others else "."
+        fixes = [advise(f"In your code: {place.elsewhere[0]}" if others else "Use the class that the model card names")]
+    elif near:
+        because += f"; the nearest name there is {near}."
+        fixes = [advise(f"Write {near}")]
+    elif fault.kind is FaultKind.MODEL_TYPE:
+        because += ": the model brings its own code, or needs a newer transformers."
+        fixes = [
+            advise("trust_remote_code=True, when the model's repository has code"),
+            advise("transformers from its repository (pip install git+...), when the model card asks for it"),
+        ]
+    else:
+        who = situation.caller.file if situation.caller else "the code"
+        because += (
+            f": {who} was written for a fork, for a development version, or for another package whose module has "
+            "the same name."
+        )
+        fixes = [advise(f"Install the {package} that the code's own instructions name")]
+    title = f"{package} never had {place.what}"
+    component = situation.caller_package or "config"
+    return situation.explain(IncidentKind.API_UNKNOWN, title, because, fixes, component=component)

@@ -1,0 +1,412 @@
+"""Which package owns the name of an error, and in which of its releases the name is there: asked of the atlas."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from knowngood.facts.atlas_lookup import AtlasLookup, NamePresence
+from knowngood.facts.atlas_parameters import find_parameter
+from knowngood.facts.atlas_rows import RowKind
+from knowngood.failures.atlas_shelf import AtlasShelf
+from knowngood.failures.logged_errors import LoggedError
+from knowngood.failures.name_faults import FaultKind, NameFault
+
+_CONFIGURATIONS = "transformers.models.auto.configuration_auto.CONFIG_MAPPING_NAMES"
+_MODELS = "transformers.models.auto.modeling_auto"
+_PYTHON_TYPES = frozenset(
+    ("NoneType", "str", "int", "float", "bool", "list", "dict", "tuple", "set", "bytes", "function", "method", "module")
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamePlace:
+    """A name that an error misses, as the atlas has it."""
+
+    lookup: AtlasLookup
+    dotted: str
+    """The name with its module, as `knowngood api` takes it."""
+    present: int
+    """The releases in which the code of the error would not have failed for want of it, as bits."""
+    possible: int
+    """The releases in which the error can have come from: those with the module or class, but without the name."""
+    what: str
+    """What it is, for a sentence: `the name X`, `the keyword y of Z`."""
+    names: Mapping[str, int] = field(default_factory=dict)
+    """What is in the same place, with its releases, for a suggestion."""
+    uses: tuple[str, ...] = ()
+    """How a caller's row of the atlas that uses it begins."""
+    keyword: str = ""
+    """The keyword that such a use passes."""
+    elsewhere: tuple[str, ...] = ()
+    """Where else releases without the name have one of that name."""
+    words: tuple[str, ...] = ()
+    """The deprecation's own words."""
+    successor: str = ""
+    """What those words name in its place."""
+    inherited: bool = False
+    """Whether it is the name of a base class in another package than that of the class in the error."""
+
+
+@dataclass(kw_only=True)
+class NameFinder:
+    """Finds the places of the names of one log's errors."""
+
+    shelf: AtlasShelf
+    versions: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Package -> its versions in the log."""
+
+    def find_place(self, error: LoggedError) -> NamePlace | None:
+        """Return where the name of an error is; `None` when no package of the atlas is known to own it."""
+        fault = error.fault
+        if fault.kind in _CANDIDATES:
+            return self._best(_CANDIDATES[fault.kind](self, error), error)
+        return _PLACES[fault.kind](self, error)
+
+    def _in_module(self, error: LoggedError) -> NamePlace | None:
+        fault = error.fault
+        if fault.kind is FaultKind.TOKENIZER:
+            fault = replace(fault, owner="transformers")
+        lookup = self.shelf.lookup_of(fault.owner)
+        if lookup is None:
+            return None
+        dotted = f"{fault.owner}.{fault.name}"
+        module, presence = lookup.find_name(fault.owner), lookup.find_name(dotted)
+        if not module.present:
+            return None
+        return NamePlace(
+            lookup=lookup,
+            dotted=dotted,
+            present=presence.present,
+            possible=module.present & ~presence.present,
+            what=f"`{fault.name}`" + ("" if fault.owner == lookup.file.root else f" in {fault.owner}"),
+            names={} if presence.present else dict(_names_in(lookup, fault.owner)),
+            uses=(f"{fault.owner}:{fault.name}",),
+            elsewhere=_elsewhere(lookup, fault.name, presence, module.present),
+        )
+
+    def _module(self, error: LoggedError) -> NamePlace | None:
+        fault = error.fault
+        lookup = self.shelf.lookup_of(fault.owner)
+        if lookup is None or "." not in fault.owner:
+            return None
+        presence = lookup.find_name(fault.owner)
+        return NamePlace(
+            lookup=lookup,
+            dotted=fault.owner,
+            present=presence.present,
+            possible=lookup.every & ~presence.present,
+            what=f"the module {fault.owner}",
+            names={} if presence.present else dict(_modules_beside(lookup, fault.owner)),
+            uses=(f"{fault.owner}:", f"{fault.owner}\t", f"{fault.owner}."),
+            elsewhere=_moved_module(lookup, fault.owner, presence),
+        )
+
+    def _attributes(self, error: LoggedError) -> Iterator[NamePlace]:
+        """Yield the classes of that name, of which some release has the attribute."""
+        fault = error.fault
+        if fault.owner in _PYTHON_TYPES:
+            return
+        for lookup, module, path, mask in self._definitions(fault.owner):
+            dotted = f"{module}.{path}.{fault.name}"
+            presence = lookup.find_name(dotted)
+            if presence.present:
+                yield NamePlace(
+                    lookup=lookup,
+                    dotted=dotted,
+                    present=presence.present,
+                    possible=mask & ~presence.present,
+                    what=f"`{fault.name}` of {fault.owner}",
+                    uses=(f"{module}:{path}.{fault.name}", f"{lookup.file.root}:{path}.{fault.name}"),
+                )
+
+    def _parameters(self, error: LoggedError) -> Iterator[NamePlace]:
+        """Yield the functions of that name, with the releases that take the keyword, or can do without it."""
+        fault = error.fault
+        owner = _called_name(error)
+        if owner is None:
+            return
+        top = owner.partition(".")[0]
+        for lookup, module, path, mask in self._definitions(top):
+            dotted = f"{module}.{path}{owner.removeprefix(top)}"
+            yield from self._parameter_places(lookup, dotted, mask, fault)
+
+    def _parameter_places(
+        self, lookup: AtlasLookup, dotted: str, mask: int, fault: NameFault, *, inherited: bool = False
+    ) -> Iterator[NamePlace]:
+        parameter = find_parameter(lookup, dotted, fault.name)
+        shown = dotted.removesuffix(".__init__")
+        what = f"`{fault.name}` of {shown.rpartition('.')[2] if shown != dotted else _short(dotted)}"
+        if fault.kind is FaultKind.REQUIRED:
+            present = mask & ~parameter.required & (parameter.accepted | parameter.refused)
+            if parameter.required and present:
+                what = f"{_short(dotted)} without `{fault.name}`"
+                yield NamePlace(lookup=lookup, dotted=dotted, present=present, possible=parameter.required, what=what)
+            return
+        module, _, name = shown.rpartition(".")
+        if parameter.accepted or parameter.refused:
+            yield NamePlace(
+                lookup=lookup,
+                dotted=dotted,
+                present=parameter.accepted,
+                possible=mask & ~parameter.accepted,
+                what=what,
+                names=parameter.names,
+                words=parameter.words,
+                successor=parameter.successor,
+                inherited=inherited,
+                uses=(f"{module}:{name} (", f"{lookup.file.root}:{name} ("),
+                keyword=fault.name,
+            )
+        if not parameter.accepted:
+            for base in _foreign_bases(lookup, shown):
+                other = self.shelf.lookup_of(base)
+                if other is not None and other is not lookup:
+                    every = other.find_name(base).present
+                    yield from self._parameter_places(other, f"{base}.__init__", every, fault, inherited=True)
+
+    def _definitions(self, name: str) -> Iterator[tuple[AtlasLookup, str, str, int]]:
+        """Yield the definitions of a class or function in every package: atlas, module, path, releases."""
+        for package in self.shelf.packages:
+            lookup = self.shelf.open(package)
+            if lookup is None:
+                continue
+            masks: dict[tuple[str, str], int] = {}
+            for home, mask in lookup.definitions_of(name):
+                module, _, path = home.partition(":")
+                masks[module, path] = masks.get((module, path), 0) | mask
+            for (module, path), mask in masks.items():
+                yield lookup, module, path, mask
+
+    def _is_public(self, place: NamePlace) -> bool:
+        """Whether the package's top-level module has the class or function, as what users call."""
+        return self._with_public_name(place) is not place or place.dotted.removesuffix(".__init__").count(".") == 1
+
+    def _best(self, places: Iterable[NamePlace], error: LoggedError) -> NamePlace | None:
+        """Return the place that fits the log best: by the traceback, by the packages that it names, by its versions."""
+        candidates = list(places)
+        modules = [module for frame in error.frames if (module := self.shelf.module_of(frame))]
+        packages = {name for module in modules if (name := self.shelf.owner(module.partition(".")[0]))}
+
+        def rank(place: NamePlace) -> tuple[bool, ...]:
+            package = place.lookup.file.package
+            return (
+                not any(place.dotted.startswith(f"{module}.") for module in modules),
+                package not in packages,
+                package not in self.versions,
+                not self._is_public(place),
+                not place.present,
+                place.inherited,
+            )
+
+        ranks = [rank(place) for place in candidates]
+        if not ranks:
+            return None
+        best = min(ranks)
+        if all(best[:4]):
+            return None  # nothing in the log says that it is one of these
+        equal = [place for place, own in zip(candidates, ranks, strict=True) if own == best]
+        # Several classes have that name: only where they agree is it known.
+        same = {(place.lookup.file.package, place.present) for place in equal}
+        return self._with_public_name(equal[0]) if len(same) == 1 else None
+
+    def _with_public_name(self, place: NamePlace) -> NamePlace:
+        """Return the place under the name by which users know its class or function."""
+        parts = place.dotted.split(".")
+        at = next((at for at, part in enumerate(parts) if part[:1].isupper()), len(parts) - 1)
+        root = place.lookup.file.root
+        if at > 1 and place.lookup.find_name(f"{root}.{parts[at]}").present:
+            return replace(place, dotted=".".join([root, *parts[at:]]))
+        return place
+
+    def _key(self, table: str, key: str, what: str) -> NamePlace | None:
+        """A key of a table, in whichever module of the package the table stands in a release."""
+        lookup = self.shelf.lookup_of(table)
+        if lookup is None:
+            return None
+        name = table.rpartition(".")[2]
+        keys: dict[str, int] = {}
+        for _, (path, kind, _, mask) in lookup.file.find_rows(f"{name}["):
+            if kind == RowKind.KEY:
+                other = path[len(name) + 1 : -1]
+                keys[other] = keys.get(other, 0) | mask
+        every = 0
+        for mask in keys.values():
+            every |= mask
+        if not every:
+            return None
+        present = keys.get(key, 0)
+        return NamePlace(
+            lookup=lookup, dotted=f"{table}[{key}]", present=present, possible=every & ~present, what=what, names=keys
+        )
+
+    def _model_type(self, error: LoggedError) -> NamePlace | None:
+        return self._key(_CONFIGURATIONS, error.fault.name, f"the model type `{error.fault.name}`")
+
+    def _keys(self, error: LoggedError) -> NamePlace | None:
+        """A key of a table: of the one in the line of code, else a model type."""
+        key, last = error.fault.name, error.frames[-1] if error.frames else None
+        module = self.shelf.module_of(last) if last else ""
+        if last is not None:
+            lookup = self.shelf.lookup_of(module or "transformers")
+            for table in re.findall(r"\b([A-Z][A-Z0-9_]{3,})\s?\[", last.code):
+                for own, (_, _, _, mask) in lookup.file.find_rows(f"{table}[{key}]\t") if lookup else ():
+                    place = self._key(f"{own}.{table}", key, f"the key '{key}' of {table}")
+                    if place is not None and mask:
+                        return place
+        if last is None or module.startswith("transformers.models.auto."):
+            place = self._key(_CONFIGURATIONS, key, f"the model type `{key}`")
+            if place is not None and (place.present or module):
+                return place
+        return None
+
+    def _configuration(self, error: LoggedError) -> NamePlace | None:
+        """An auto class that has no model for a configuration."""
+        fault = error.fault
+        lookup = self.shelf.lookup_of("transformers")
+        if lookup is None or not fault.name.startswith("transformers.models."):
+            return None
+        model = fault.name.split(".")[2]
+        words = re.findall(
+            r"[A-Z]+(?=[A-Z][a-z]|\d|$)|[A-Z][a-z0-9]+|\d+[A-Z]?[a-z]*", fault.owner.removeprefix("AutoModel")
+        )
+        table = "_".join(["MODEL", *(word.upper() for word in words), "MAPPING_NAMES"])
+        aliases = (table, table.replace("CAUSAL_L_M", "CAUSAL_LM"), table.replace("MASKED_L_M", "MASKED_LM"))
+        for name in aliases:
+            place = self._key(f"{_MODELS}.{name}", model, f"{fault.owner} for `{model}`")
+            if place is not None:
+                return replace(place, names={}, elsewhere=tuple(_tables_with(lookup, model)))
+        return None
+
+    def _argument(self, error: LoggedError) -> NamePlace | None:
+        name = error.fault.name.replace("-", "_")
+        for module, path in (
+            ("transformers.training_args", "TrainingArguments"),
+            ("trl", "SFTConfig"),
+            ("trl", "ModelConfig"),
+        ):
+            lookup = self.shelf.lookup_of(module)
+            if lookup is None:
+                continue
+            dotted = f"{module}.{path}"
+            parameter = find_parameter(lookup, dotted, name)
+            if parameter.accepted:
+                return NamePlace(
+                    lookup=lookup,
+                    dotted=f"{dotted}.{name}",
+                    present=parameter.accepted,
+                    possible=parameter.refused & ~parameter.accepted,
+                    what=f"`{name}` of {path}",
+                )
+        return None
+
+    def _choices(self, error: LoggedError) -> Iterator[NamePlace]:
+        fault = error.fault
+        for package in self.shelf.packages:
+            lookup = self.shelf.open(package)
+            for home, _ in lookup.definitions_of(fault.owner) if lookup else ():
+                module, _, path = home.partition(":")
+                place = self._key(f"{module}.{path}", fault.name, f"`{fault.name}` of {fault.owner}")
+                if place is not None and (place.present or place.names):
+                    yield place
+
+
+_CANDIDATES: Mapping[FaultKind, Callable[[NameFinder, LoggedError], Iterator[NamePlace]]] = {
+    FaultKind.OBJECT_ATTRIBUTE: NameFinder._attributes,  # noqa: SLF001 - this class's own
+    FaultKind.KEYWORD: NameFinder._parameters,  # noqa: SLF001
+    FaultKind.REQUIRED: NameFinder._parameters,  # noqa: SLF001
+    FaultKind.CHOICE: NameFinder._choices,  # noqa: SLF001
+}
+"""The errors that name a class or function without its module, so that several can be meant."""
+
+_PLACES: Mapping[FaultKind, Callable[[NameFinder, LoggedError], NamePlace | None]] = {
+    FaultKind.IMPORT: NameFinder._in_module,  # noqa: SLF001
+    FaultKind.MODULE_ATTRIBUTE: NameFinder._in_module,  # noqa: SLF001
+    FaultKind.TOKENIZER: NameFinder._in_module,  # noqa: SLF001
+    FaultKind.MODULE: NameFinder._module,  # noqa: SLF001
+    FaultKind.MODEL_TYPE: NameFinder._model_type,  # noqa: SLF001
+    FaultKind.KEY: NameFinder._keys,  # noqa: SLF001
+    FaultKind.CONFIGURATION: NameFinder._configuration,  # noqa: SLF001
+    FaultKind.ARGUMENT: NameFinder._argument,  # noqa: SLF001
+}
+
+
+def _called_name(error: LoggedError) -> str | None:
+    """The function of an error, with its class; `None` for a method of an unknown class.
+
+    Python before 3.10 leaves the class out; the line of code may have it.
+    """
+    owner = error.fault.owner
+    if "." in owner:
+        parts = owner.split(".")
+        return ".".join(parts[-2:]) if parts[-2][:1].isupper() or parts[-1] == "__init__" else parts[-1]
+    if owner in {"__init__", "__new__"}:
+        code = error.frames[-1].code if error.frames else ""
+        called = [name for name in re.findall(r"\b([A-Z]\w+)\s?\(", code) if name != "TypeError"]
+        return f"{called[-1]}.__init__" if called else None
+    return owner if owner not in {"forward", "wrapper", "inner", "_call_impl"} else None
+
+
+def _short(dotted: str) -> str:
+    parts = dotted.split(".")
+    return ".".join(parts[-2:]) if len(parts) > 1 and parts[-2][:1].isupper() else parts[-1]
+
+
+def _names_in(lookup: AtlasLookup, module: str) -> Iterator[tuple[str, int]]:
+    for path, _, _, mask in lookup.file.rows(module):
+        if path.isidentifier():
+            yield path, mask
+
+
+def _modules_beside(lookup: AtlasLookup, module: str) -> Iterator[tuple[str, int]]:
+    folder = module.rpartition(".")[0]
+    for name in lookup.file.modules():
+        if name.startswith(f"{folder}.") and name.count(".") == module.count("."):
+            yield name, lookup.find_name(name).present
+
+
+def _elsewhere(lookup: AtlasLookup, name: str, presence: NamePresence, where: int) -> tuple[str, ...]:
+    """Where releases without a name in its place have one of that name."""
+    missing = where & ~presence.present
+    homes: dict[str, int] = {}
+    for home, mask in lookup.definitions_of(name):
+        if home not in presence.homes and mask & missing and not home.partition(":")[0].startswith("@"):
+            homes[home] = homes.get(home, 0) | (mask & missing)
+    best = sorted(homes, key=lambda home: (-homes[home].bit_count(), home))
+    return tuple(home.replace(":", ".") for home in best[:3])
+
+
+def _moved_module(lookup: AtlasLookup, module: str, presence: NamePresence) -> tuple[str, ...]:
+    """Modules of the same last name that releases without the module have."""
+    last, missing = module.rpartition(".")[2], lookup.every & ~presence.present
+    others = (name for name in lookup.file.modules() if name.rpartition(".")[2] == last and name != module)
+    return tuple(name for name in others if not name.startswith("@") and lookup.find_name(name).present & missing)[:3]
+
+
+def _foreign_bases(lookup: AtlasLookup, dotted: str) -> Iterator[str]:
+    """Yield the bases of a class that are imported from other packages, as dotted names."""
+    todo, known = [dotted], set()
+    while todo:
+        current = todo.pop()
+        for home in lookup.find_name(current).homes:
+            module, _, path = home.partition(":")
+            if home in known:
+                continue
+            known.add(home)
+            if module.partition(".")[0] != lookup.file.root:
+                yield home.replace(":", ".")
+                continue
+            for name, kind, bases, _ in lookup.file.rows(module):
+                if name == path and kind == RowKind.CLASS:
+                    todo += [f"{module}.{base}" for base in bases.split(",") if base and base != "?"]
+
+
+def _tables_with(lookup: AtlasLookup, model: str) -> Iterator[str]:
+    """Yield the auto classes that have a model for a model type."""
+    for path, kind, _, _ in lookup.file.rows(_MODELS):
+        if kind == RowKind.KEY and path.endswith(f"_MAPPING_NAMES[{model}]"):
+            words = path.partition("_MAPPING_NAMES[")[0].removeprefix("MODEL").split("_")
+            name = "AutoModel" + "".join(word.capitalize() if word != "LM" else word for word in words)
+            if lookup.find_name(f"{_MODELS}.{name}").present:
+                yield name

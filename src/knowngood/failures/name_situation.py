@@ -1,0 +1,134 @@
+"""What is known of one error about a name: the package that owns it, the release that runs, the caller. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from packaging.specifiers import SpecifierSet
+
+from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity
+from knowngood.facts.atlas_answer import describe_spans, spans_of_mask
+from knowngood.failures.atlas_shelf import AtlasShelf
+from knowngood.failures.logged_errors import LoggedError
+from knowngood.failures.name_callers import NameCaller, find_caller
+from knowngood.failures.name_faults import FaultKind
+from knowngood.failures.name_places import NamePlace
+from knowngood.failures.release_places import place_of_version, ranges_of_mask
+
+_LIKENESS = 0.75
+"""How alike two names must be, as `difflib` counts, for one to be offered for the other."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NameCause:
+    """An error about a name, explained."""
+
+    error: LoggedError
+    incident: Incident
+    package: str
+    """The package whose release decides."""
+    version: str = ""
+    """Its version in the log that lacks the name; empty when the log states none."""
+
+
+def advise(text: str) -> Fix:
+    """Return a remedy that changes no package."""
+    return Fix(note=text, change={})
+
+
+@dataclass(frozen=True, kw_only=True)
+class NameSituation:
+    """An error, the place of its name in the atlas, and what the log says about versions."""
+
+    error: LoggedError
+    place: NamePlace
+    versions: Mapping[str, Sequence[str]]
+    shelf: AtlasShelf
+
+    @property
+    def package(self) -> str:
+        """The package that owns the name."""
+        return self.place.lookup.file.package
+
+    @property
+    def releases(self) -> Sequence[str]:
+        """Its releases that were read, oldest first."""
+        return self.place.lookup.file.releases
+
+    @property
+    def top(self) -> str:
+        """The top-level module that the message names."""
+        return self.error.fault.owner.partition(".")[0]
+
+    @cached_property
+    def caller(self) -> NameCaller | None:
+        """The code that asked for the name; `None` without a traceback."""
+        return find_caller(self.error, self.shelf)
+
+    @property
+    def caller_package(self) -> str:
+        """The package of the calling code; empty for a user's own, and for code that came with a model."""
+        return self.caller.package if self.caller and not self.caller.is_remote_code else ""
+
+    @cached_property
+    def installed(self) -> tuple[str, int] | None:
+        """The version in the log that lacks the name, else the last that is stated; with its place among releases."""
+        best: tuple[str, int] | None = None
+        for version in self.versions.get(self.package, ()):
+            place = place_of_version(version, self.releases)
+            if place is not None and (best is None or not self.has_name(place) or self.has_name(best[1])):
+                best = version, place
+        return best
+
+    @property
+    def version(self) -> str:
+        """The version that decides, or empty when the log states none."""
+        return self.installed[0] if self.installed else ""
+
+    @property
+    def at(self) -> int | None:
+        """The place of that version among the releases."""
+        return self.installed[1] if self.installed else None
+
+    def has_name(self, place: int) -> bool:
+        """Whether the release at a place has the name; one older than all that were read is taken to lack it."""
+        return place >= 0 and bool(self.place.present >> place & 1)
+
+    def describe_releases(self, mask: int) -> str:
+        """Return `until 4.38.2, 4.45.0 to 4.46.3` for releases."""
+        return describe_spans(spans_of_mask(mask, self.releases))
+
+    def near_name(self) -> str:
+        """Return the most similar name in the release that runs, or in the newest; empty when none is similar."""
+        from difflib import get_close_matches  # only here, because its import takes a while
+
+        fault = self.error.fault
+        wanted = fault.owner if fault.kind is FaultKind.MODULE else fault.name
+        releases = 1 << (self.at if self.at is not None and self.at >= 0 else len(self.releases) - 1)
+        names = [name for name, mask in self.place.names.items() if mask & releases]
+        return next(iter(get_close_matches(wanted, names, 1, _LIKENESS)), "")
+
+    def explain(
+        self, kind: IncidentKind, title: str, because: str, fixes: Sequence[Fix], *, component: str
+    ) -> NameCause:
+        """Return the cause in the form of an incident."""
+        place = self.place
+        possible = ranges_of_mask(place.possible, self.releases) if place.present and place.possible else []
+        dotted = f"{place.dotted.removesuffix('.__init__')}({place.keyword})" if place.keyword else place.dotted
+        incident = Incident(
+            id=f"name:{dotted}",
+            title=title,
+            kind=kind,
+            severity=IncidentSeverity.FAILURE,
+            component=component,
+            affected=tuple(
+                {self.package: SpecifierSet("" if text == "*" else text, prereleases=True)} for text in possible
+            ),
+            because=because,
+            fix=tuple(fixes),
+            source=(f"{self.package} {self.releases[0]} to {self.releases[-1]}: knowngood api {place.dotted}",),
+            confidence="artefact",
+        )
+        return NameCause(error=self.error, incident=incident, package=self.package, version=self.version)

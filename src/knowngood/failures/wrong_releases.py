@@ -1,0 +1,104 @@
+"""The cause of an error about a name that some releases have and others do not, and which releases to take. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from knowngood.compat.incident import Fix, IncidentKind
+from knowngood.failures.name_callers import releases_without_use
+from knowngood.failures.name_faults import FaultKind
+from knowngood.failures.name_situation import NameCause, NameSituation, advise
+from knowngood.failures.release_places import place_of_version, ranges_of_mask, runs_around
+
+
+def explain_wrong_release(situation: NameSituation) -> NameCause:
+    """Say whether the release is too old or too new, and offer the package at fault first."""
+    place, at = situation.place, situation.at
+    if at is None:
+        runs = ranges_of_mask(place.present, situation.releases)
+        too_old = situation.has_name(len(situation.releases) - 1) and not situation.has_name(0)
+        below, above = ("", runs[-1]) if too_old else (runs[0], runs[-1] if len(runs) > 1 else "")
+    else:
+        below, above = runs_around(place.present, at, situation.releases)
+        too_old = bool(above) and (not below or _is_nearer_above(situation, at))
+    own = f"{situation.package} {situation.version}".rstrip()
+    kind, title = IncidentKind.API_REMOVED, f"{own} no longer has {place.what}"
+    if too_old:
+        kind, title = IncidentKind.API_NOT_YET, f"{own} does not have {place.what} yet"
+    callee = [
+        Fix(change={situation.package: text}, note=f"has {place.what}", cost=cost)
+        for text, cost in ((above, "an upgrade"), (below, "a pin"))
+        if text
+    ]
+    caller = list(_caller_fixes(situation, too_old=too_old))
+    own_code = list(_code_fixes(situation))
+    fixes = [*callee, *caller, *own_code] if too_old else [*own_code, *caller, *reversed(callee)]
+    if at is None:
+        fixes.append(advise(f"pip show {situation.package} says which release runs; give pip freeze's output with -r"))
+    component = situation.package if too_old else situation.caller_package or situation.package
+    return situation.explain(kind, title, _reason(situation), fixes, component=component)
+
+
+def _is_nearer_above(situation: NameSituation, at: int) -> bool:
+    above = situation.place.present >> (at + 1)
+    below = situation.place.present & ((1 << max(at, 0)) - 1)
+    return (above & -above).bit_length() - 1 <= at - below.bit_length()
+
+
+def _reason(situation: NameSituation) -> str:
+    place, version = situation.place, situation.version
+    state = f", and not in {version}, which the log states" if version else "; the log does not say which release runs"
+    parts = [f"{situation.package} has {place.what} {situation.describe_releases(place.present)}{state}."]
+    caller = situation.caller
+    if caller is not None and caller.package != situation.package:
+        whose = caller.file
+        if caller.is_remote_code:
+            whose = f"{caller.frame.parts[-1]}.py, which came with the model,"
+        elif not caller.package:
+            whose = f"your {caller.frame.parts[-1]}.py"
+        elif caller.package in situation.versions:
+            whose = f"{caller.file} of {caller.package} {situation.versions[caller.package][-1]}"
+        parts.append(f"It is {whose} that asks for it.")
+    if place.elsewhere:
+        other_classes = situation.error.fault.kind is FaultKind.CONFIGURATION
+        label = "Other auto classes take it" if other_classes else "Releases without it have"
+        parts.append(f"{label}: {', '.join(place.elsewhere)}.")
+    if place.words:
+        parts.append(f"Its own words: {place.words[0]}.")
+    return " ".join(parts)
+
+
+def _code_fixes(situation: NameSituation) -> Iterator[Fix]:
+    """Yield what to write in one's own code, when that is what asks for the name."""
+    place, fault = situation.place, situation.error.fault
+    if situation.caller is not None and situation.caller.is_remote_code:
+        yield advise("A newer revision of the model, or its class in transformers, without trust_remote_code")
+    elif not situation.caller_package:
+        if place.successor:
+            yield advise(f"In your code: {place.successor} in place of {fault.name}")
+        elif place.elsewhere:
+            yield advise(f"In your code: {place.elsewhere[0]}")
+        elif near := situation.near_name():
+            yield advise(f"In your code: {near}, the nearest name in that release")
+
+
+def _caller_fixes(situation: NameSituation, *, too_old: bool) -> Iterator[Fix]:
+    """Yield the releases of the calling package that do not use the name."""
+    caller = situation.caller
+    if caller is None or caller.lookup is None or caller.is_remote_code:
+        return
+    free = releases_without_use(caller, situation.place)
+    if not free:
+        return
+    releases = caller.lookup.file.releases
+    places = (place_of_version(text, releases) for text in situation.versions.get(caller.package, ()))
+    at = next((place for place in places if place is not None), None)
+    if at is None:
+        ranges = ranges_of_mask(free, releases)
+        chosen = ranges[0] if too_old else ranges[-1] if free >> (len(releases) - 1) & 1 else ""
+    else:
+        below, above = runs_around(free, at, releases)
+        chosen = below if too_old else above
+    if chosen and chosen != "*":
+        note = f"these releases of {caller.package} do not ask for {situation.place.what}"
+        yield Fix(change={caller.package: chosen}, note=note, cost="an older release" if too_old else "an upgrade")
