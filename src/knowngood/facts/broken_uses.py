@@ -114,11 +114,15 @@ def _broken_with(callee: AtlasLookup, target: str, shape: str) -> Iterator[tuple
             yield keyword, lacking & ~having
 
 
-def find_reached_modules(caller: AtlasLookup) -> Mapping[str, int]:
-    """Return module -> releases in which `import <top-level module>` imports it, by imports under no `if` or `try`."""
+def find_reached_modules(caller: AtlasLookup, start: str = "") -> Mapping[str, int]:
+    """Return module -> releases in which importing `start` imports it too, by imports under no `if` or `try`.
+
+    `start` is a module of the caller, with the packages around it; its top-level module when empty.
+    """
     root = caller.file.root
-    reach: dict[str, int] = {root: caller.every}
-    todo = [root]
+    parts = (start or root).split(".")
+    reach: dict[str, int] = {".".join(parts[: count + 1]): caller.every for count in range(len(parts))}
+    todo = list(reach)
     while todo:
         module = todo.pop()
         mask = reach[module]
