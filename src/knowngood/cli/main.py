@@ -11,6 +11,7 @@ import contextlib
 import gc
 import importlib
 import io
+import itertools
 import json
 import os
 import re
@@ -33,6 +34,7 @@ COMMANDS = {
     "api": "in which releases a Python name is there, with which parameters, and where it went",
     "breaks": "which uses of other packages break, and with which of their releases",
     "doctor": "check this machine, an environment or an image: GPU, driver, binaries, compilers, versions",
+    "run": "run a program in the image of the best cell for this machine's GPU",
     "reproduce": "make a known failure and its cure happen, and store the evidence",
     "lock": "resolve cells to hash-pinned distributions, into docker/",
     "render": "write Dockerfiles and compatibility tables, or --check that they are up to date",
@@ -56,6 +58,10 @@ COMMANDS = {
     "site": "write static pages where people find their image, and catalog.json for programs",
     "harvest": "read facts from the artefacts of the package index, into facts/",
 }
+
+
+PROGRAM_NOT_STARTED = 125
+"""The exit code of `run` when the program was not started, as container tools have it."""
 
 
 @dataclass(frozen=True)
@@ -90,20 +96,28 @@ def _import_command(command: str) -> Any:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code: 0 yes or done, 1 no or failed, 2 usage, 3 unknown, 4 something missing.
 
-    SIGTERM ends it like Ctrl-C.
+    `run` becomes the program that it starts; what fails before that is 125. SIGTERM ends a command like Ctrl-C.
     """
     with contextlib.suppress(ValueError):  # only the main thread may set a signal handler
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     gc.set_threshold(50_000)  # most commands end before there is much to collect, and looking for it took a tenth of them
     local_files.remove_stale_scratch()
     words = list(sys.argv[1:] if argv is None else argv)
-    command = next((word for word in words if word in COMMANDS), None)
-    as_json = "--json" in words
+    own = list(itertools.takewhile(lambda word: word != "--", words))
     for stream in (sys.stdout, sys.stderr):  # a terminal without a character shows a replacement
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
+    code = _run_command(words, own)
+    is_start = own[:1] == ["run"] and "--print" not in own
+    return PROGRAM_NOT_STARTED if code and is_start else code
+
+
+def _run_command(words: Sequence[str], own: Sequence[str]) -> int:
+    """Run a command and return its exit code. `own` are the words before `--`; those after it are a program's."""
+    command = next((word for word in own if word in COMMANDS), None)
+    as_json = "--json" in own
     try:
-        _refuse_long_numbers(words)
+        _refuse_long_numbers(own)
         arguments = build_parser(command, alone=words[:1] == [command]).parse_args(words)
         answer: Answer = _import_command(arguments.command).run(arguments)
         if as_json and answer.document is not None:  # `check --batch` prints its answers itself

@@ -46,14 +46,16 @@ def load_examination_context(gpu: str | None = None, driver: str | None = None) 
     known = knowledge.load_knowledge()
     return ExaminationContext(
         known=known,
-        drivers={
-            cuda: release.facts.minimum
-            for cuda, release in fact_store.load_facts("drivers", DriverFacts).items()
-            if release.facts.minimum
-        },
+        drivers=load_driver_minimums(),
         gpus=tuple(known.universe.gpus.find_capabilities(gpu)) if gpu else (),
         driver=query.parse_axis_version("driver", driver) if driver else None,
     )
+
+
+def load_driver_minimums() -> dict[str, str]:
+    """Return CUDA release -> the oldest driver that runs it, as NVIDIA states it."""
+    facts = fact_store.load_facts("drivers", DriverFacts)
+    return {cuda: release.facts.minimum for cuda, release in facts.items() if release.facts.minimum}
 
 
 def examine_environment(state: SystemState, context: ExaminationContext) -> list[DoctorLine]:

@@ -55,11 +55,16 @@ def _find_cell(name: str) -> Cell | None:
 
 
 def _describe_cell(cell: Cell, engine: Engine | None) -> ImageDescription:
-    """Return the description of the engine's image of a cell, or else one with the labels that such an image has."""
+    """Return the description of the engine's image of a cell, or else what its id says."""
     if engine:
         with contextlib.suppress(KnowngoodError):  # what the id says is enough
             if image := _ask_engine(f"knowngood:{cell}", engine):
                 return replace(image, name=str(cell))
+    return describe_cell_by_id(cell)
+
+
+def describe_cell_by_id(cell: Cell) -> ImageDescription:
+    """Return the description of an image of a cell, with the labels that such an image has."""
     labels = {LABEL_PREFIX + str(axis): value for axis, value in cell.axes().items()}
     return ImageDescription(
         name=str(cell), where="a cell by its id", labels={LABEL_PREFIX + "cell": str(cell)} | labels

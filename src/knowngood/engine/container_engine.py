@@ -33,7 +33,7 @@ class Engine:
 
     host: str
     docker: tuple[str, ...]
-    """The docker command; empty for an engine that builds nothing."""
+    """The docker command; empty where this machine has none, which only an engine that builds nothing may lack."""
     env: Mapping[str, str] = field(default_factory=dict)
     version: str
     buildkit: str
@@ -61,7 +61,7 @@ class UnsuitableEngine:
 
 @dataclass(frozen=True, kw_only=True)
 class DockerCommand:
-    """A docker command that has buildx, for one endpoint."""
+    """A docker command for one endpoint; one that builds has buildx."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
@@ -127,8 +127,8 @@ def examine_engine(host: str, context: str = "", *, builds: bool = True) -> Engi
     info = _read_engine_info(host)
     if info is None:
         return UnsuitableEngine(reason=f"no engine answers at {host}", answers=False)
-    client = _find_docker_command(host, context) if builds else DockerCommand(argv=(), env={})
-    if client is None:
+    client = _find_docker_command(host, context, builds=builds)
+    if builds and not client.argv:
         reason = f"the engine at {host} answers, but there is no docker command with buildx"
         return UnsuitableEngine(reason=reason, answers=True, lacks_client=True)
     inspected = _read_output([*client.argv, "buildx", "inspect"], env=client.env) if builds else ""
@@ -188,15 +188,18 @@ def _open_client(host: str, timeout: int) -> DockerClient:
     return DockerClient(base_url=host, timeout=timeout, use_ssh_client=host.startswith("ssh:"))
 
 
-def _find_docker_command(host: str, context: str) -> DockerCommand | None:
-    """Return the docker command on PATH if it has buildx, else the one unpacked for the embedded engine, if any."""
+def _find_docker_command(host: str, context: str, *, builds: bool) -> DockerCommand:
+    """Return the docker command on PATH, with buildx if it `builds`, else the one unpacked for the embedded engine.
+
+    Where there is neither, the command is empty.
+    """
     env = {"BUILDX_BUILDER": context or "default"}
     docker = shutil.which("docker")
-    if docker and _read_output([docker, "buildx", "version"]):
+    if docker and (not builds or _read_output([docker, "buildx", "version"])):
         return DockerCommand(argv=(docker, "--context", context) if context else (docker, "--host", host), env=env)
     paths = unpacked_engine.engine_paths()
     if not paths.tools.exists():
-        return None
+        return DockerCommand(argv=(), env={})
     unpacked_engine.configure_docker_client(paths)
     return DockerCommand(
         argv=(str(paths.docker), "--host", host),

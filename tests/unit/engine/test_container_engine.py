@@ -61,7 +61,8 @@ def test_an_engine_that_only_runs_images_may_be_old_and_needs_no_docker_command(
         "_read_engine_info",
         lambda _: EngineInfo(version="20.10", os="linux", arch="x86_64", containerd_store=False),
     )
-    monkeypatch.setattr(container_engine, "_find_docker_command", lambda *_: None)
+    no_command = container_engine.DockerCommand(argv=(), env={})
+    monkeypatch.setattr(container_engine, "_find_docker_command", lambda *_, **__: no_command)
     assert container_engine.examine_engine("unix:///x").lacks_client
     found = container_engine.examine_engine("unix:///x", builds=False)
     assert (found.host, found.docker, found.containerd_store) == ("unix:///x", (), False)

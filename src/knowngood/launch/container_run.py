@@ -1,0 +1,186 @@
+"""A program in a container of an image, as a command of docker, podman or Apptainer. Pure.
+
+A command names variables and never holds their values, so it can be printed and shown to anyone.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from knowngood.core.errors import UsageError
+
+WORK_FOLDER = "/work"
+"""Where the working folder is in the container."""
+CACHE_FOLDER = "/cache"
+"""Where images keep what was downloaded and compiled."""
+STACK_BYTES = 64 << 20
+"""The limit of the stack in bytes, as NVIDIA recommends it for its own images."""
+
+PASSED_VARIABLES = (
+    *("HF_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE", "WANDB_API_KEY", "WANDB_MODE", "WANDB_PROJECT"),
+    *("CUDA_VISIBLE_DEVICES", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
+)
+"""The variables that a program gets where they are set, without being asked for."""
+
+
+class GpuAccess(StrEnum):
+    """How a docker engine gives a container the GPUs of its machine."""
+
+    NONE = "none"
+    RUNTIME = "runtime"
+    """By NVIDIA's runtime: `--gpus all`."""
+    CDI = "cdi"
+    """By a description of devices: `--device nvidia.com/gpu=all`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FolderMount:
+    """A folder of this machine in the container."""
+
+    source: str
+    target: str
+    read_only: bool = False
+
+    @property
+    def text(self) -> str:
+        """The value of `--volume`, and of Apptainer's `--bind`."""
+        return f"{self.source}:{self.target}" + (":ro" if self.read_only else "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class UserIds:
+    """The user as whom the program runs: the one who started it, so that its files are theirs."""
+
+    user: int
+    group: int
+    groups: tuple[int, ...] = ()
+    """Further groups, by which files of a team can be read."""
+    name: str = "user"
+    """For programs that ask for it: the image's own list of users does not have these ids."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContainerRun:
+    """Everything that decides a container, but for the tool that makes it."""
+
+    image: str
+    """The name of the image in the engine, or its id there."""
+    reference: str = ""
+    """The image in a registry, `HOST/PATH@sha256:...`, for tools that do not use the engine; empty without one."""
+    program: tuple[str, ...]
+    user: UserIds
+    folder: str
+    """The working folder on this machine."""
+    mounts: tuple[FolderMount, ...] = ()
+    variables: tuple[str, ...] = ()
+    """The names of the variables that the program gets from this process."""
+    gpus: GpuAccess = GpuAccess.NONE
+    shared_memory: str = "8g"
+    """The size of /dev/shm, or `host` for that of the machine."""
+    terminal: bool = False
+    locked_memory: bool = True
+    """Whether the engine may lift the limit of locked memory, which transfers between GPUs and network cards need."""
+
+    @property
+    def cache_volume(self) -> str:
+        """The name of the volume for `/cache`. Each user has one, since files in it belong to one user."""
+        return f"{CACHE_VOLUME}-{self.user.user}"
+
+
+CACHE_VOLUME = "knowngood-cache"
+"""What the names of cache volumes begin with."""
+CONTAINER_LABEL = "io.knowngood.run"
+"""The label of containers that `knowngood run` starts."""
+
+
+def docker_run_arguments(run: ContainerRun) -> list[str]:
+    """Return the arguments of the docker command that run the program; its exit code and its signals are docker's."""
+    argv = ["run", "--rm", "--init", *_common_arguments(run), "--label", f"{CONTAINER_LABEL}={run.user.user}"]
+    argv += {
+        GpuAccess.NONE: [],
+        GpuAccess.RUNTIME: ["--gpus", "all"],
+        GpuAccess.CDI: ["--device", "nvidia.com/gpu=all"],
+    }[run.gpus]
+    argv += ["--user", f"{run.user.user}:{run.user.group}"]
+    for group in run.user.groups:
+        argv += ["--group-add", str(group)]
+    return [*argv, run.image, *run.program]
+
+
+def podman_run_arguments(run: ContainerRun) -> list[str]:
+    """Return the arguments of podman: the ids are kept by its user namespace, GPUs come by CDI."""
+    argv = ["run", "--rm", "--init", *_common_arguments(run)]
+    argv += [] if run.gpus is GpuAccess.NONE else ["--device", "nvidia.com/gpu=all"]
+    argv += ["--security-opt", "label=disable"]
+    argv += [] if run.user.user == 0 else ["--userns", "keep-id", "--group-add", "keep-groups"]
+    argv += ["--user", f"{run.user.user}:{run.user.group}"]
+    image = f"docker://{run.reference}" if run.reference else f"docker-daemon:{run.image}"
+    return [*argv, image, *run.program]
+
+
+def apptainer_command_line(run: ContainerRun) -> str:
+    """Return a shell line for Apptainer, which keeps the user's ids by itself.
+
+    Its image is read-only, so a folder is made for the cache. The variables of this shell stay outside, except for
+    those that the program gets.
+    """
+    image = f"docker://{run.reference}" if run.reference else f"docker-daemon:{run.image}"
+    argv = ["apptainer", "exec", "--cleanenv", "--no-home"]
+    argv += [] if run.gpus is GpuAccess.NONE else ["--nv"]
+    for mount in (FolderMount(source=run.folder, target=WORK_FOLDER), *run.mounts):
+        argv += ["--bind", mount.text]
+    argv += ["--pwd", WORK_FOLDER]
+    cache = '"${TMPDIR:-/tmp}/knowngood-cache"'
+    passed = "".join(f'APPTAINERENV_{name}="${name}" ' for name in run.variables)
+    rest = shlex.join([image, *run.program])
+    return f"mkdir -p {cache} && {passed}{shlex.join(argv)} --bind {cache}:{CACHE_FOLDER} {rest}"
+
+
+def _common_arguments(run: ContainerRun) -> list[str]:
+    """Return the arguments that docker and podman share."""
+    argv = ["--interactive", *(["--tty"] if run.terminal else [])]
+    argv += ["--network", "host"]
+    argv += ["--ipc", "host"] if run.shared_memory == "host" else ["--shm-size", run.shared_memory]
+    argv += ["--ulimit", "memlock=-1"] if run.locked_memory else []
+    argv += ["--ulimit", f"stack={STACK_BYTES}"]
+    argv += ["--volume", f"{run.folder}:{WORK_FOLDER}", "--workdir", WORK_FOLDER]
+    argv += ["--volume", f"{run.cache_volume}:{CACHE_FOLDER}"]
+    for mount in run.mounts:
+        argv += ["--volume", mount.text]
+    argv += ["--env", f"USER={run.user.name}"]
+    for name in run.variables:
+        argv += ["--env", name]
+    return argv
+
+
+def parse_folder_mount(text: str) -> FolderMount:
+    """Parse `SOURCE[:TARGET][:ro]`; without a target, the folder has the same path in the container.
+
+    Raises `UsageError` for a path that is not absolute.
+    """
+    parts = text.split(":")
+    read_only = len(parts) > 1 and parts[-1] == "ro"
+    places = parts[:-1] if read_only else parts
+    if not 1 <= len(places) <= 2 or not all(place.startswith("/") for place in places):
+        raise UsageError(f"--volume {text!r}: write an absolute path, as in /data, /data:/data:ro or /data:/mnt/data")
+    return FolderMount(source=places[0], target=places[-1], read_only=read_only)
+
+
+def choose_variables(named: Sequence[str], environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names of the variables that a program gets: those of `PASSED_VARIABLES` that are set, and the named.
+
+    Raises `UsageError` for a named variable that is not set, or that is written with its value.
+    """
+    for name in named:
+        if "=" in name:
+            variable = name.partition("=")[0]
+            raise UsageError(
+                f"--env {variable}=...: name the variable only, so that its value is in no list of processes: "
+                f"{variable}=... knowngood run --env {variable} ..."
+            )
+        if name not in environ:
+            raise UsageError(f"--env {name}: there is no such variable here; set it before the command")
+    return tuple(dict.fromkeys([*(name for name in PASSED_VARIABLES if name in environ), *named]))

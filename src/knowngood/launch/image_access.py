@@ -1,0 +1,140 @@
+"""Getting the image of a cell into the engine: it is there, or a registry has it, or it is built. An edge.
+
+Whichever way it comes, it is the image that the cell's record names, where the cell has a record.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from knowngood.core.cell import Cell
+from knowngood.core.errors import KnowngoodError, MissingError
+from knowngood.core.formatting import format_bytes
+from knowngood.core.notify import Notify
+from knowngood.engine import container_engine, image_store
+from knowngood.engine.container_engine import Engine
+from knowngood.project.checkout import Project
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from knowngood.core.matrix import Matrix
+    from knowngood.evidence.run_evidence import Evidence
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunnableImage:
+    """The image of a cell, in the engine."""
+
+    name: str
+    digest: str
+    """Its id in the engine: the digest of its manifest, or of its configuration in the classic store."""
+    origin: str
+    """Where it came from, in words."""
+
+
+def list_repositories(matrix: Matrix, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the repositories in which images are looked for, each once.
+
+    These are the ones that `KNOWNGOOD_REGISTRY` lists (with blanks or commas between them), that of
+    `KNOWNGOOD_REPOSITORY`, and that of matrix.yaml.
+    """
+    named = re.split(r"[\s,]+", environ.get("KNOWNGOOD_REGISTRY", ""))
+    named += [environ.get("KNOWNGOOD_REPOSITORY", ""), matrix.publish.repository or ""]
+    return tuple(dict.fromkeys(filter(None, named)))
+
+
+def recorded_reference(project: Project, cell: Cell, repositories: Sequence[str]) -> str:
+    """Return the image of a cell in the first repository by its recorded digest; empty without one of the two."""
+    record = project.tree.load_record(cell)
+    return f"{repositories[0]}@{record.manifest.digest}" if record and repositories else ""
+
+
+def find_recorded_image(project: Project, cell: Cell, engine: Engine, notify: Notify) -> RunnableImage | None:
+    """Return the engine's image of a cell, `None` when there is none or when it is not the recorded one."""
+    name = f"knowngood:{cell}"
+    actual, record = image_store.find_image_id(engine, name), project.tree.load_record(cell)
+    if actual is None:
+        return None
+    if record and actual not in (record.manifest.digest, record.config.digest):
+        notify(f"the engine's {name} is {actual[:19]}, and its record names {record.manifest.digest[:19]}")
+        return None
+    return RunnableImage(name=name, digest=actual, origin="in the engine")
+
+
+def pull_recorded_image(  # noqa: PLR0913
+    project: Project, cell: Cell, engine: Engine, repositories: Sequence[str], notify: Notify, *, insecure: bool
+) -> RunnableImage | None:
+    """Pull the image of a cell from the first repository that has it as recorded, and signed where a key is named.
+
+    Returns `None` when no repository has it; `notify` hears why of each.
+    """
+    from knowngood.project import signing_keys
+    from knowngood.registry import image_pull
+    from knowngood.registry.image_reference import Repository
+    from knowngood.registry.registry_client import Registry
+
+    keys = signing_keys.load_verification_keys(project.root, project.matrix.publish.keys)
+    for repository in repositories:
+        try:
+            registry = Registry(Repository.parse(repository), insecure=insecure)
+            image = image_pull.check_cell_image(project, registry, cell, keys)
+            notify(f"pulling {image.repository}@{image.digest}")
+            image_pull.pull_checked_image(image, engine)
+        except KnowngoodError as error:
+            notify(f"not from {repository}: {error}")
+            continue
+        name = f"knowngood:{cell}"
+        actual = image_store.find_image_id(engine, name)
+        return RunnableImage(name=name, digest=actual or image.digest, origin=f"pulled from {repository}")
+    return None
+
+
+def describe_build(project: Project, cell: Cell) -> str:
+    """Return what building the image of a cell costs, in words: its size, as its record states it."""
+    record = project.tree.load_record(cell)
+    size = f"{format_bytes(record.size)}, and about as much to fetch" if record else "its size is not recorded"
+    return f"building {cell}: {size}; this is done once"
+
+
+def build_cell_image(project: Project, cell: Cell, notify: Notify) -> RunnableImage:
+    """Build the image of a cell from its lock.
+
+    Raises:
+        MissingError: it needs a wheel that nobody publishes and that is not in the wheelhouse, or there is no engine.
+        KnowngoodError: the build failed, or gave another image than the recorded one.
+    """
+    from knowngood.images import pipeline
+    from knowngood.lock import cell_locking, wheelhouse
+    from knowngood.project import checkout
+
+    house = wheelhouse.wheelhouse_folder()
+    missing = cell_locking.find_missing_wheel(cell, project.matrix, house, cxx11abi=checkout.load_torch_cxx11abi)
+    if missing:
+        raise MissingError(f"{missing.message}; or name a repository that has the image in KNOWNGOOD_REGISTRY")
+    engine = container_engine.ensure_engine(notify=notify)
+    options = pipeline.PipelineOptions(wheelhouse=house, locked=True, prove=False)
+    result = pipeline.Pipeline(project, options, engine).run(cell, notify)
+    if result.error:
+        raise result.error
+    if result.image is None:
+        raise KnowngoodError(f"{cell}: the build gave no image ({result.note})")
+    return RunnableImage(name=result.image.tag, digest=result.image.digest, origin="built here")
+
+
+def prove_image(  # noqa: PLR0913
+    project: Project, cell: Cell, image: RunnableImage, engine: Engine, *, gpus: bool, notify: Notify
+) -> tuple[Path | None, Evidence]:
+    """Run the quick suite in an image, on the GPUs or on the CPU, and store its evidence; returns its path too."""
+    from knowngood.images import pipeline
+    from knowngood.images.build_command import Image
+    from knowngood.lock import wheelhouse
+    from knowngood.smoke.suite_command import SuiteOptions
+
+    suite = SuiteOptions(quick=True, gpus=gpus)
+    options = pipeline.PipelineOptions(wheelhouse=wheelhouse.wheelhouse_folder(), suite=suite, force_smoke=True)
+    built = Image(tag=image.name, digest=image.digest, size=0, built=False)
+    return pipeline.Pipeline(project, options, engine).prove(cell, built, [], notify)

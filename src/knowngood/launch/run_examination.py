@@ -1,0 +1,28 @@
+"""What the doctor says before a program starts: the lines about this machine and the cell that a person has to know.
+
+An edge: it reads the drivers' facts.
+"""
+
+from __future__ import annotations
+
+from knowngood.compat.knowledge import CompatKnowledge
+from knowngood.core.cell import Cell
+from knowngood.doctor.doctor_line import NOT_APPLICABLE, OK, DoctorLine
+from knowngood.doctor.examination import ExaminationContext, examine_image, load_driver_minimums
+from knowngood.doctor.probe_image import describe_cell_by_id
+from knowngood.doctor.system_state import NvidiaState, SystemState
+
+_ABOUT_GPUS = ("gpu", "driver")
+"""The lines that are printed even when they are fine: a person should see which card and which driver are used."""
+
+
+def examine_before_run(known: CompatKnowledge, nvidia: NvidiaState, cell: Cell) -> list[DoctorLine]:
+    """Return the lines that matter about the GPUs of this machine, their driver, and the cell on them.
+
+    What the engine can give a container is not among them: the engine says it itself.
+    """
+    context = ExaminationContext(known=known, drivers=load_driver_minimums())
+    lines = examine_image(describe_cell_by_id(cell), SystemState(nvidia=nvidia), context)
+    return [
+        line for line in lines if line.verdict not in (OK, NOT_APPLICABLE) or line.id.partition(":")[0] in _ABOUT_GPUS
+    ]

@@ -1,0 +1,129 @@
+"""`knowngood run`: its words, what it prints, its exit codes, and how it becomes the program."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import pytest
+
+from knowngood.cli import main
+from knowngood.cli import run as run_command
+from knowngood.doctor import probe_gpus
+from knowngood.doctor.system_state import GpuState, NvidiaState
+from knowngood.engine.container_engine import Engine
+from knowngood.launch import image_access
+from knowngood.launch.image_access import RunnableImage
+
+ENGINE = Engine(
+    host="unix:///run/x.sock",
+    docker=("/usr/bin/docker", "--host", "unix:///run/x.sock"),
+    env={"DOCKER_CONFIG": "/x"},
+    version="28",
+    buildkit="0.20",
+    containerd_store=True,
+    embedded=False,
+    network="default",
+)
+
+
+class StartError(Exception):
+    """Raised in place of becoming another program."""
+
+
+@pytest.fixture
+def starts(monkeypatch, tmp_path):
+    """A machine without a GPU, an engine with every image; gives the program's words and environment."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(probe_gpus, "read_nvidia_state", lambda: NvidiaState(problem="no library"))
+    monkeypatch.setattr(run_command, "_find_engine", lambda: ENGINE)
+    image = RunnableImage(name="knowngood:x", digest="sha256:1", origin="in the engine")
+    monkeypatch.setattr(image_access, "find_recorded_image", lambda *_: image)
+    calls = []
+
+    def become(path, argv, environ):
+        calls.append((path, argv, environ))
+        raise StartError
+
+    monkeypatch.setattr("os.execvpe", become)
+    return calls
+
+
+def start(*words):
+    with pytest.raises(StartError):
+        main.main(["run", *words])
+
+
+def test_it_becomes_docker_with_the_program(starts, capsys):
+    before = {number: signal.getsignal(number) for number in (signal.SIGPIPE, signal.SIGXFSZ)}
+    try:
+        start("--gpu", "H100", "--", "python", "train.py", "--json", "--gpu", "9" * 200, "--")
+        assert signal.getsignal(signal.SIGPIPE) is signal.SIG_DFL
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    [(path, argv, environ)] = starts
+    assert path == "/usr/bin/docker"
+    assert argv[:4] == [*ENGINE.docker, "run"]
+    assert argv[-7].startswith("knowngood:sm90-")
+    assert argv[-6:] == ["python", "train.py", "--json", "--gpu", "9" * 200, "--"]
+    assert environ["DOCKER_CONFIG"] == "/x"
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "no GPU here (no library): the program runs on the CPU" in err
+
+
+def test_what_fails_before_the_program_is_125(starts, capsys):
+    for words, message in (
+        (["run"], "name the program after --"),
+        (["run", "default", "python", "x.py"], "write -- before the program: knowngood run ... -- python x.py"),
+        (["run", "nonsense", "--", "python"], "'nonsense' selects no cell"),
+        (["run", "--gpu", "Banana", "--", "python"], "there is no GPU 'Banana'"),
+        (["run", "--env", "NOT_SET_HERE", "--", "python"], "--env NOT_SET_HERE"),
+        (["run", "--json", "--", "python"], "--json is only for --print"),
+    ):
+        assert main.main(words) == 125
+        assert message in capsys.readouterr().err
+    assert starts == []
+
+
+def test_print_has_the_usual_exit_codes_and_runs_nothing(starts, capsys):
+    assert main.main(["run", "--print", "--gpu", "Banana", "--", "python"]) == 2
+    assert main.main(["run", "--print", "--gpu", "H100", "--", "python", "train.py"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[0::2] == ["# docker", "# podman", "# apptainer"]
+    assert all(line.endswith("python train.py") for line in out[1::2])
+    assert starts == []
+
+
+def test_print_json_names_variables_and_not_their_values(starts, capsys, monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", "geheim")
+    assert main.main(["run", "--print", "--json", "--gpu", "H100", "--", "python"]) == 0
+    out, err = capsys.readouterr()
+    document = json.loads(out)
+    assert document["variables"] == ["WANDB_API_KEY"]
+    assert document["gpus"] == "none"
+    assert set(document["commands"]) == {"docker", "podman", "apptainer"}
+    assert "geheim" not in out + err
+    assert starts == []
+
+
+def test_the_doctors_lines_about_the_card_come_first(starts, capsys, monkeypatch):
+    gpu = GpuState(index=0, name="NVIDIA H100", sm="sm_90", memory=80 << 30, used=0, ecc_errors=3)
+    nvidia = NvidiaState(driver="580.95.05", gpus=(gpu,), loaded=True)
+    monkeypatch.setattr(probe_gpus, "read_nvidia_state", lambda: nvidia)
+    monkeypatch.setattr(run_command, "_gpu_access", lambda *_: run_command.GpuAccess.CDI)
+    start("--", "python")
+    err = capsys.readouterr().err
+    assert "bad  GPU 0  NVIDIA H100" in err
+    assert "3 uncorrected memory errors" in err
+    assert "NVIDIA driver  580.95.05" in err
+    assert "nvidia.com/gpu=all" in starts[0][1]
+
+
+@pytest.mark.parametrize("folder", ["/"])
+def test_the_root_folder_is_not_mounted(starts, monkeypatch, capsys, folder):
+    monkeypatch.chdir(folder)
+    assert main.main(["run", "--", "python"]) == 125
+    assert "the working folder is /" in capsys.readouterr().err
+    assert starts == []

@@ -1,0 +1,134 @@
+"""The commands of docker, podman and Apptainer for one program."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shlex
+import subprocess
+from dataclasses import replace
+
+import pytest
+
+from knowngood.core.errors import UsageError
+from knowngood.launch import container_run
+from knowngood.launch.container_run import ContainerRun, FolderMount, GpuAccess, UserIds
+
+RUN = ContainerRun(
+    image="knowngood:x",
+    program=("python", "train.py", "--name", "two words"),
+    user=UserIds(user=1234, group=100, groups=(7, 8), name="anna"),
+    folder="/home/anna/my work",
+    variables=("HF_TOKEN",),
+    gpus=GpuAccess.RUNTIME,
+)
+
+
+def values_of(argv, option):
+    return [value for name, value in itertools.pairwise(argv) if name == option]
+
+
+def test_docker_gets_ids_folders_limits_and_names_of_variables():
+    argv = container_run.docker_run_arguments(RUN)
+    assert values_of(argv, "--user") == ["1234:100"]
+    assert values_of(argv, "--group-add") == ["7", "8"]
+    assert values_of(argv, "--volume") == ["/home/anna/my work:/work", "knowngood-cache-1234:/cache"]
+    assert values_of(argv, "--workdir") == ["/work"]
+    assert values_of(argv, "--ulimit") == ["memlock=-1", "stack=67108864"]
+    assert values_of(argv, "--env") == ["USER=anna", "HF_TOKEN"]
+    assert values_of(argv, "--gpus") == ["all"]
+    assert argv[-5:] == ["knowngood:x", *RUN.program]
+    assert "--tty" not in argv
+
+
+def test_gpus_come_by_cdi_where_the_engine_has_no_runtime_and_not_at_all_on_a_cpu():
+    cdi = container_run.docker_run_arguments(replace(RUN, gpus=GpuAccess.CDI))
+    assert values_of(cdi, "--device") == ["nvidia.com/gpu=all"]
+    assert "--gpus" not in cdi
+    cpu = replace(RUN, gpus=GpuAccess.NONE)
+    assert not {"--gpus", "--device"} & set(container_run.docker_run_arguments(cpu))
+    assert "--device" not in container_run.podman_run_arguments(cpu)
+    assert "--nv" not in container_run.apptainer_command_line(cpu)
+    assert "--nv" in container_run.apptainer_command_line(RUN)
+
+
+def test_an_engine_that_may_not_lift_the_limit_of_locked_memory_is_not_asked_to():
+    argv = container_run.docker_run_arguments(replace(RUN, locked_memory=False))
+    assert values_of(argv, "--ulimit") == ["stack=67108864"]
+
+
+def test_shared_memory_has_a_size_or_is_that_of_the_host():
+    argv = container_run.docker_run_arguments(replace(RUN, shared_memory="16g"))
+    assert values_of(argv, "--shm-size") == ["16g"]
+    argv = container_run.docker_run_arguments(replace(RUN, shared_memory="host"))
+    assert values_of(argv, "--ipc") == ["host"]
+    assert "--shm-size" not in argv
+
+
+def test_podman_keeps_the_ids_and_takes_the_image_from_where_it_is():
+    argv = container_run.podman_run_arguments(RUN)
+    assert values_of(argv, "--userns") == ["keep-id"]
+    assert "docker-daemon:knowngood:x" in argv
+    published = container_run.podman_run_arguments(replace(RUN, reference="registry.example/a@sha256:1"))
+    assert "docker://registry.example/a@sha256:1" in published
+    assert "--userns" not in container_run.podman_run_arguments(replace(RUN, user=UserIds(user=0, group=0)))
+
+
+def test_apptainers_line_is_one_for_a_shell_and_takes_secrets_by_name(tmp_path):
+    """The line is run, with a program called apptainer that prints what it gets."""
+    program = tmp_path / "apptainer"
+    program.write_text('#!/bin/sh\nprintf "%s\\n" "$@" "token=$APPTAINERENV_HF_TOKEN"\n')
+    program.chmod(0o755)
+    run = replace(RUN, mounts=(FolderMount(source="/data", target="/data", read_only=True),))
+    line = container_run.apptainer_command_line(run)
+    assert "secret" not in line
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "TMPDIR": str(tmp_path), "HF_TOKEN": "a secret"}
+    result = subprocess.run(["sh", "-c", line], env=environment, capture_output=True, text=True, check=True)
+    words = result.stdout.splitlines()
+    assert words[-1] == "token=a secret"
+    assert words[-6:-1] == ["docker-daemon:knowngood:x", *RUN.program]
+    assert values_of(words, "--bind") == [
+        "/home/anna/my work:/work",
+        "/data:/data:ro",
+        f"{tmp_path}/knowngood-cache:/cache",
+    ]
+    assert (tmp_path / "knowngood-cache").is_dir()
+
+
+def test_no_command_has_the_value_of_a_variable(monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    for text in (
+        shlex.join(container_run.docker_run_arguments(RUN)),
+        shlex.join(container_run.podman_run_arguments(RUN)),
+        container_run.apptainer_command_line(RUN),
+    ):
+        assert "HF_TOKEN" in text
+        assert "hf_secret" not in text
+
+
+@pytest.mark.parametrize(
+    ("text", "mount"),
+    [
+        ("/data", FolderMount(source="/data", target="/data")),
+        ("/data:ro", FolderMount(source="/data", target="/data", read_only=True)),
+        ("/data:/mnt:ro", FolderMount(source="/data", target="/mnt", read_only=True)),
+    ],
+)
+def test_a_mount(text, mount):
+    assert container_run.parse_folder_mount(text) == mount
+
+
+@pytest.mark.parametrize("text", ["data", "/data:mnt", "/a:/b:/c", ""])
+def test_a_mount_needs_absolute_paths(text):
+    with pytest.raises(UsageError, match="--volume"):
+        container_run.parse_folder_mount(text)
+
+
+def test_variables_are_passed_by_name_when_they_are_set():
+    environ = {"HF_TOKEN": "x", "MY_OWN": "y", "HOME": "/root"}
+    assert container_run.choose_variables(["MY_OWN"], environ) == ("HF_TOKEN", "MY_OWN")
+    with pytest.raises(UsageError, match="no such variable"):
+        container_run.choose_variables(["MISSING"], environ)
+    with pytest.raises(UsageError, match="name the variable only") as error:
+        container_run.choose_variables(["TOKEN=geheim"], environ)
+    assert "geheim" not in str(error.value)

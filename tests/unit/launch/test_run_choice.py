@@ -1,0 +1,70 @@
+"""Which cell a program runs in, by the real matrix, facts and evidence."""
+
+from __future__ import annotations
+
+import pytest
+
+from knowngood.compat import knowledge
+from knowngood.core.cell import parse_cell
+from knowngood.core.errors import KnowngoodError
+from knowngood.doctor.system_state import GpuState, NvidiaState
+from knowngood.launch.run_choice import ANY_GPU, choose_run_cell
+
+NO_GPU = NvidiaState(problem="NVML's library is not found")
+
+
+@pytest.fixture(scope="module")
+def known():
+    return knowledge.load_knowledge()
+
+
+def machine(*gpus, driver="580.95.05"):
+    cards = [
+        GpuState(index=number, name=name, sm=sm, memory=80 << 30, used=0) for number, (name, sm) in enumerate(gpus)
+    ]
+    return NvidiaState(driver=driver, gpus=tuple(cards), loaded=True)
+
+
+def choose(known, nvidia=NO_GPU, cells=(), gpu=ANY_GPU, attn=None):
+    return choose_run_cell(known, nvidia, cells, gpu=gpu, attn=attn)
+
+
+def test_without_a_gpu_the_default_runs_and_says_why(known):
+    choice = choose(known)
+    assert str(choice.cell) == known.published.aliases["default"]
+    assert "no GPU" in choice.because
+
+
+def test_the_gpu_of_the_machine_decides_and_its_driver(known):
+    choice = choose(known, machine(("NVIDIA H100", "sm_90")))
+    assert choice.cell.gpu == "sm_90"
+    assert "NVIDIA H100 of this machine" in choice.text
+    old = choose(known, machine(("NVIDIA A100", "sm_80"), driver="535.104.05"))
+    assert (old.cell.gpu, old.cell.cuda.split(".")[0]) == ("sm_80", "12")
+
+
+def test_of_several_cards_the_oldest_decides(known):
+    choice = choose(known, machine(("NVIDIA H100", "sm_90"), ("NVIDIA A100", "sm_80")))
+    assert choice.cell.gpu == "sm_80"
+
+
+def test_a_named_gpu_and_a_setting(known):
+    choice = choose(known, gpu="H100", attn="fa2")
+    assert (choice.cell.gpu, choice.cell.flash_attn_package) == ("sm_90", "flash-attn")
+    assert "fa2: seen training on a GPU" in choice.text
+
+
+def test_a_cell_that_is_named_runs_also_on_another_gpu(known):
+    cell = parse_cell(known.published.aliases["t4"])
+    choice = choose(known, machine(("NVIDIA H100", "sm_90")), [cell])
+    assert (choice.cell, choice.because) == (cell, "as selected")
+
+
+def test_of_selected_cells_the_best_for_the_gpu_runs(known):
+    choice = choose(known, cells=[cell for cell in known.published.cells if cell.gpu != "sm_90"], gpu="A100")
+    assert choice.cell.gpu == "sm_80"
+
+
+def test_nothing_that_fits_is_said_with_a_command(known):
+    with pytest.raises(KnowngoodError, match=r"no cell of matrix.yaml fits.*knowngood pick --gpu T4 --attn fa4"):
+        choose(known, gpu="T4", attn="fa4")
