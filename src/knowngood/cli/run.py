@@ -19,7 +19,7 @@ from knowngood.cli import shared_arguments
 from knowngood.cli.main import Answer
 from knowngood.cli.progress import report_progress
 from knowngood.core.errors import KnowngoodError, MissingError, UsageError
-from knowngood.launch import container_run
+from knowngood.launch import added_packages, container_run
 from knowngood.launch.container_run import ContainerRun, GpuAccess, UserIds
 from knowngood.launch.run_choice import ANY_GPU, RunChoice
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from knowngood.doctor.doctor_line import DoctorLine
     from knowngood.doctor.system_state import NvidiaState
     from knowngood.engine.container_engine import Engine
+    from knowngood.launch.added_packages import AddedPackage
     from knowngood.launch.image_access import RunnableImage
     from knowngood.project.checkout import Project
 
@@ -71,6 +72,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         help="of /dev/shm, which NCCL and data loaders use: 16g, or host for the machine's own "
         "(default: half of the memory)",
+    )
+    parser.add_argument(
+        "--with",
+        dest="added",
+        action="append",
+        default=[],
+        metavar="NAME==VERSION",
+        help="add a package to the image, in a thin layer of its own; the cell's own versions do not move "
+        f"(default: what a {added_packages.REQUIREMENTS_FILE} beside the script names)",
+    )
+    parser.add_argument(
+        "--no-requirements", action="store_true", help=f"pay no attention to {added_packages.REQUIREMENTS_FILE}"
     )
     parser.add_argument(
         "--prove", action="store_true", help="first run the quick suite in the image; keep its evidence"
@@ -124,13 +137,17 @@ def run(arguments: argparse.Namespace) -> Answer:
         engine = _find_engine()
         container = _fit_to_machine(container, engine, nvidia)
         _tell(choice, lines, container.gpus, nvidia)
-        return _printed(replace(container, reference=_reference(project, choice.cell)), choice, lines, engine)
+        added = _added_packages(arguments, project, choice.cell)
+        return _printed(_name_image(container, project, choice.cell, added), choice, lines, engine)
     engine = _ensure_engine()
     container = _fit_to_machine(container, engine, nvidia)
     _tell(choice, lines, container.gpus, nvidia)
+    added = _added_packages(arguments, project, choice.cell)
     image = _get_image(project, choice.cell, engine, insecure=arguments.insecure)
     if arguments.prove:
         _prove(project, choice.cell, image, engine, container.gpus)
+    if added:
+        container = replace(container, image=_add_packages(project, choice.cell, image, added).name)
     return become_program(engine, container)
 
 
@@ -271,11 +288,46 @@ def _get_image(project: Project, cell: Cell, engine: Engine, *, insecure: bool) 
     return image
 
 
-def _reference(project: Project, cell: Cell) -> str:
-    from knowngood.launch import image_access
+def _added_packages(arguments: argparse.Namespace, project: Project, cell: Cell) -> tuple[AddedPackage, ...]:
+    """Return the packages that the cell lacks for `--with`, or for the requirements.txt beside the script."""
+    wanted = tuple(arguments.added)
+    file = None if arguments.no_requirements else added_packages.find_requirements_file(arguments.program)
+    if file:
+        wanted += added_packages.read_requirement_file(file)
+    if not wanted:
+        return ()
+    lock = project.tree.load(cell)
+    if lock is None:
+        raise KnowngoodError(f"{cell} has no lock, so nothing can be added to it; run `knowngood lock '{cell}'`")
+    added = added_packages.resolve_added_packages(project.matrix, lock, wanted)
+    names = ", ".join(f"{item.name} {item.version}" for item in added) or "nothing, the cell has it all"
+    _say(f"added for {file.name if file else '--with'}: {names}")
+    return added
 
+
+def _add_packages(project: Project, cell: Cell, image: RunnableImage, added: Sequence[AddedPackage]) -> RunnableImage:
+    """Return the image with packages added; it is built once, by an engine that can build."""
+    from knowngood.engine import container_engine
+    from knowngood.launch import derived_image
+
+    derived = derived_image.describe_derived_image(project, cell, image.digest, added)
+    with report_progress(derived.name) as notify:
+        engine = container_engine.ensure_engine(notify=notify)
+        return derived_image.make_derived_image(project, derived, engine, notify)
+
+
+def _name_image(container: ContainerRun, project: Project, cell: Cell, added: Sequence[AddedPackage]) -> ContainerRun:
+    """Return the container with the image that the program would get; nothing is pulled or built."""
+    from knowngood.launch import derived_image, image_access
+
+    if added:
+        record = project.tree.load_record(cell)
+        digest = record.manifest.digest if record else ""
+        derived = derived_image.describe_derived_image(project, cell, digest, added)
+        _say(f"{derived.name} is made when the program is run without --print")
+        return replace(container, image=derived.name)
     repositories = image_access.list_repositories(project.matrix, os.environ)
-    return image_access.recorded_reference(project, cell, repositories)
+    return replace(container, reference=image_access.recorded_reference(project, cell, repositories))
 
 
 def _prove(project: Project, cell: Cell, image: RunnableImage, engine: Engine, gpus: GpuAccess) -> None:

@@ -37,13 +37,15 @@ class ResolverRequest:
     """Distributions that may come as a source archive; every other one must be a wheel."""
     overrides: tuple[str, ...] = ()
     """Requirements that replace all others on the same distributions."""
+    constraints: tuple[str, ...] = ()
+    """Requirements that hold for distributions that something else requires."""
 
     def document(self) -> dict[str, Any]:
         """Return everything that decides the answer.
 
         It is hashed into every lock, so fields that came after the first locks count only when they are set.
         """
-        later = {"sources", "overrides"}
+        later = {"sources", "overrides", "constraints"}
         return {name: value for name, value in vars(self).items() if value or name not in later}
 
 
@@ -83,6 +85,8 @@ def resolver_command(request: ResolverRequest, folder: Path, wheels: Path | None
         argv += ["--excludes", str(folder / "excludes.txt")]
     if request.overrides:
         argv += ["--overrides", str(folder / "overrides.txt")]
+    if request.constraints:
+        argv += ["--constraints", str(folder / "constraints.txt")]
     if wheels:
         argv += ["--find-links", str(wheels)]
     return [*argv, str(folder / "in.txt")]
@@ -120,6 +124,7 @@ def resolve_distributions(request: ResolverRequest, wheels: Path | None = None) 
         (folder / "in.txt").write_text("\n".join(request.requirements) + "\n")
         (folder / "excludes.txt").write_text("\n".join(request.excludes) + "\n")
         (folder / "overrides.txt").write_text("\n".join(request.overrides) + "\n")
+        (folder / "constraints.txt").write_text("\n".join(request.constraints) + "\n")
         argv = resolver_command(request, folder, wheels)
         process = subprocess.run(
             argv, env=uv_environment(), capture_output=True, text=True, check=False, preexec_fn=end_with_parent()

@@ -11,8 +11,10 @@ from knowngood.cli import main
 from knowngood.cli import run as run_command
 from knowngood.doctor import probe_gpus
 from knowngood.doctor.system_state import GpuState, NvidiaState
+from knowngood.engine import container_engine
 from knowngood.engine.container_engine import Engine
-from knowngood.launch import image_access
+from knowngood.launch import added_packages, derived_image, image_access
+from knowngood.launch.added_packages import AddedPackage
 from knowngood.launch.image_access import RunnableImage
 
 ENGINE = Engine(
@@ -127,3 +129,31 @@ def test_the_root_folder_is_not_mounted(starts, monkeypatch, capsys, folder):
     assert main.main(["run", "--", "python"]) == 125
     assert "the working folder is /" in capsys.readouterr().err
     assert starts == []
+
+
+def test_added_packages_give_the_program_a_derived_image(starts, monkeypatch, tmp_path, capsys):
+    trl = AddedPackage(name="trl", version="1.16.0", sha256="a" * 64)
+    wanted = []
+
+    def resolve(_matrix, _lock, words):
+        wanted.append(words)
+        return (trl,)
+
+    monkeypatch.setattr(added_packages, "resolve_added_packages", resolve)
+    monkeypatch.setattr(container_engine, "ensure_engine", lambda **_: ENGINE)
+    monkeypatch.setattr(
+        derived_image,
+        "make_derived_image",
+        lambda _project, derived, *_: RunnableImage(name=derived.name, digest="sha256:2", origin="built here"),
+    )
+    (tmp_path / "requirements.txt").write_text("datasets\n")
+    (tmp_path / "train.py").touch()
+    start("--with", "trl==1.16", "--", "python", "train.py")
+    start("--with", "trl==1.16", "--no-requirements", "--", "python", "train.py")
+    assert wanted == [("trl==1.16", "datasets"), ("trl==1.16",)]
+    assert starts[0][1][-3].startswith("knowngood-with:")
+    assert "added for requirements.txt: trl 1.16.0" in capsys.readouterr().err
+    assert main.main(["run", "--print", "--with", "trl==1.16", "--", "python"]) == 0
+    out, err = capsys.readouterr()
+    assert "docker-daemon:knowngood-with:" in out
+    assert "is made when the program is run without --print" in err

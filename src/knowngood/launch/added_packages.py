@@ -1,0 +1,145 @@
+"""Packages that a user adds to a cell: what is asked for, and the wheels that it takes. The cell's own pins never move.
+
+A resolution is kept in the cache under everything that was asked, so that the same words need no index again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from knowngood.core.data_files import read_data_text
+from knowngood.core.errors import KnowngoodError, UsageError
+from knowngood.core.local_files import cache_folder, write_atomically
+
+if TYPE_CHECKING:
+    from knowngood.core.matrix import Matrix
+    from knowngood.lock.lock_tree import CellLock
+    from knowngood.lock.resolver import ResolverRequest
+
+REQUIREMENTS_FILE = "requirements.txt"
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class AddedPackage:
+    """One wheel that a cell does not have."""
+
+    name: str
+    version: str
+    sha256: str
+
+    def __str__(self) -> str:
+        return f"{self.name}=={self.version} --hash=sha256:{self.sha256}"
+
+
+def find_requirements_file(program: Sequence[str]) -> Path | None:
+    """Return the requirements.txt beside the script that a program's words name, `None` when there is none."""
+    script = next((Path(word) for word in program if word.endswith(".py") and Path(word).is_file()), None)
+    path = script.parent / REQUIREMENTS_FILE if script else None
+    return path if path and path.is_file() else None
+
+
+def read_requirement_file(path: Path) -> tuple[str, ...]:
+    """Return the requirements in a file, without comments.
+
+    Raises `UsageError` for an option, such as another index or an editable project: a build has neither.
+    """
+    text = re.sub(r"\\\r?\n", " ", read_data_text(path))
+    requirements = []
+    for number, line in enumerate(text.splitlines(), 1):
+        requirement = re.sub(r"(^|\s)#.*", "", line).strip()
+        if requirement.startswith(("-", ".", "/")):
+            raise UsageError(
+                f"{path}:{number}: {requirement}: only packages of the index can be added; name them with --with and "
+                "turn the file off with --no-requirements"
+            )
+        if requirement:
+            requirements.append(re.sub(r"\s+--hash[= ]\S+", "", requirement))
+    return tuple(requirements)
+
+
+def added_packages_request(matrix: Matrix, lock: CellLock, wanted: Sequence[str]) -> ResolverRequest:
+    """Return what the resolver is asked for packages beside a cell. Pure, but for the day.
+
+    Raises:
+        UsageError: a text is not a requirement.
+        KnowngoodError: a requirement contradicts a version that the cell has.
+    """
+    from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.utils import canonicalize_name
+
+    from knowngood.lock import cell_locking
+
+    versions = {item.name: item.version for item in lock.distributions}
+    for text in wanted:
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement:
+            raise UsageError(f"{text!r} is not a requirement; one is written like trl==1.16") from None
+        locked = versions.get(canonicalize_name(requirement.name))
+        if locked and not requirement.specifier.contains(locked, prereleases=True):
+            raise KnowngoodError(
+                f"{text} does not fit: {lock.cell} has {requirement.name} {locked}, and the versions of a cell do not "
+                f"move; `knowngood pick --gpu {lock.cell.gpu} '{text}'` looks for a cell that fits"
+            )
+    own = cell_locking.resolver_request(matrix.entry(lock.cell), matrix)
+    made_here = {item.name for item in lock.distributions if item.made_here}
+    return replace(
+        own,
+        requirements=tuple(wanted),
+        constraints=tuple(f"{name}=={version}" for name, version in versions.items() if name not in made_here),
+        excludes=tuple(sorted({*own.excludes, *made_here})),  # they are in the image, and on no index
+        sources=(),
+        locked_at=datetime.now(UTC).date().isoformat(),
+    )
+
+
+def resolve_added_packages(matrix: Matrix, lock: CellLock, wanted: Sequence[str]) -> tuple[AddedPackage, ...]:
+    """Return the wheels that a cell lacks for these requirements; none when it has all that they need.
+
+    Raises:
+        KnowngoodError: they contradict the cell's lock; the reason is the resolver's.
+        MissingError: the index did not answer.
+    """
+    from knowngood.lock import resolver
+
+    request = added_packages_request(matrix, lock, wanted)
+    question = {name: value for name, value in request.document().items() if name != "locked_at"}
+    path = _resolutions() / f"{hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()}.json"
+    if (kept := _load_resolution(path)) is not None:
+        return kept
+    try:
+        pinned = resolver.resolve_distributions(request)
+    except resolver.NoSolutionError as error:
+        raise KnowngoodError(
+            f"{', '.join(wanted)} cannot be added to {lock.cell}, whose versions do not move: {error}; "
+            f"`knowngood pick --gpu {lock.cell.gpu} {' '.join(map(repr, wanted))}` looks for a cell that fits"
+        ) from None
+    present = {item.name for item in lock.distributions}
+    added = tuple(
+        sorted(
+            AddedPackage(name=item.name, version=item.version, sha256=item.sha256)
+            for item in pinned
+            if item.name not in present
+        )
+    )
+    write_atomically(path, json.dumps([asdict(item) for item in added], indent=1) + "\n")
+    return added
+
+
+def _resolutions() -> Path:
+    return cache_folder() / "added"
+
+
+def _load_resolution(path: Path) -> tuple[AddedPackage, ...] | None:
+    """Return a kept resolution; only a cache, so one that cannot be read counts as absent."""
+    try:
+        return tuple(AddedPackage(**item) for item in json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
