@@ -18,8 +18,8 @@ from pathlib import Path
 
 from knowngood.executors import executor_choice, local_executor, local_workers
 from knowngood.executors.job import JobNeeds, JobState, JobStatus, JobSubject, SuiteJob
-from knowngood.executors.job_requests import suite_hash
 from knowngood.smoke import suite_command
+from knowngood.smoke.suite_files import hash_suite
 
 SUITE = Path(__file__).resolve().parents[1] / "smoke_tests"
 
@@ -29,7 +29,7 @@ def job(number: int, sm: str) -> SuiteJob:
     return SuiteJob(
         cell=f"{sm.replace('_', '')}-this-environment",
         subject=JobSubject(environment=sys.prefix, content="this environment"),
-        suite=suite_hash(SUITE),
+        suite=hash_suite(SUITE),
         command=tuple(suite_command.suite_arguments(suite_command.SuiteOptions(quick=True, gpus=True), cell_gpu=sm)),
         predictions={},
         needs=JobNeeds(gpu=sm, gpus=1, seconds=400, memory=8 << 30),

@@ -208,6 +208,7 @@ def test_a_suite_that_takes_too_long_is_stopped_and_its_container_removed(line, 
             image.digest,
             line.engine,
             options,
+            suite=line.project.suite,
             predictions={},
             log=line.project.root / "log",
             notify=print,
@@ -231,6 +232,7 @@ def test_gpus_are_demanded_plainly(line, default):
             image.digest,
             line.engine,
             suite_command.SuiteOptions(gpus=True),
+            suite=line.project.suite,
             predictions={},
             log=line.project.root / "log",
             notify=print,
@@ -310,5 +312,6 @@ def test_a_dry_run_prints_the_commands_and_does_nothing(project):
     argv = [sys.executable, "-m", "knowngood", "build-matrix", "default", "--dry-run"]
     done = subprocess.run(argv, cwd=project.root, check=True, capture_output=True, text=True)
     assert "buildx build" in done.stdout
-    assert "pytest /opt/knowngood/smoke_tests" in done.stdout
+    assert f"--volume {project.suite}:/smoke_tests:ro" in done.stdout
+    assert "pytest /smoke_tests" in done.stdout
     assert not (project.root / "evidence").exists()

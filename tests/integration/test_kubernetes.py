@@ -16,11 +16,12 @@ from knowngood.core.cell import parse_cell
 from knowngood.executors.fleet_config import KubernetesSection
 from knowngood.executors.job import JobNeeds, JobSubject, SuiteJob
 from knowngood.executors.kubernetes_executor import read_pod_script
-from knowngood.executors.kubernetes_manifest import PAYLOAD, job_manifest
+from knowngood.executors.kubernetes_manifest import PAYLOAD, SUITE, job_manifest, pack_suite
 from knowngood.executors.kubernetes_report import parse_termination_message, report_from_log
 from knowngood.images import pipeline
 from knowngood.project.checkout import Project
 from knowngood.smoke import predictions, suite_command
+from knowngood.smoke.suite_files import read_suite_files
 
 pytestmark = pytest.mark.integration
 
@@ -38,7 +39,9 @@ def pod(engine, template, index, folder):
     """Run the pod's container as the kubelet would; exit code, log, and what it wrote as its last words."""
     spec = template["spec"]
     (container,) = spec["containers"]
-    (folder / "jobs.json").write_text(template["metadata"]["annotations"][PAYLOAD])
+    files = {"jobs.json": PAYLOAD, "suite": SUITE}
+    for name, annotation in files.items():
+        (folder / name).write_text(template["metadata"]["annotations"][annotation])
     last = folder / "termination-log"
     last.touch()
     last.chmod(0o666)
@@ -63,7 +66,7 @@ def pod(engine, template, index, folder):
             network_mode="none",
             tmpfs=memory,
             volumes={
-                str(folder / "jobs.json"): {"bind": f"{mounted['jobs']}/jobs.json", "mode": "ro"},
+                **{str(folder / name): {"bind": f"{mounted['jobs']}/{name}", "mode": "ro"} for name in files},
                 str(last): {"bind": "/dev/termination-log", "mode": "rw"},
             },
         )
@@ -82,7 +85,7 @@ def test_the_pods_command_line_delivers_the_suites_report(engine, image, tmp_pat
     job = SuiteJob(
         cell=str(locked.cell),
         subject=JobSubject(image=found.tag, content=found.digest),
-        suite="of the image",
+        suite="5" * 64,
         command=("-q", "-p", "no:cacheprovider", "--quick", "-k", "eager and fp32 and dense"),
         predictions=told,
         needs=JobNeeds(seconds=options.seconds, memory=12 << 30),
@@ -91,7 +94,9 @@ def test_the_pods_command_line_delivers_the_suites_report(engine, image, tmp_pat
         cell=str(locked.cell), subject=job.subject, suite="", command=("--help",), predictions={}, needs=job.needs
     )
     section = KubernetesSection(engine="kubernetes", images="registry.test/knowngood")
-    template = job_manifest([other, job], section, read_pod_script())["spec"]["template"]
+    template = job_manifest(
+        [other, job], section, read_pod_script(), pack_suite(read_suite_files(ROOT / "smoke_tests"))
+    )["spec"]["template"]
     code, log, last = pod(engine, template, 1, tmp_path)
     assert code == 0, log[-3000:]
     message = parse_termination_message(last)

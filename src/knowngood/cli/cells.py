@@ -11,6 +11,7 @@ from knowngood.cli import shared_arguments
 from knowngood.cli.main import Answer
 from knowngood.core.formatting import format_table
 from knowngood.core.matrix_entries import Retirement
+from knowngood.evidence.observed_run import RecordedRun
 from knowngood.project.checkout import find_project
 
 
@@ -39,6 +40,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     """
     from knowngood.compat import knowledge, waivers
     from knowngood.evidence.sealed_files import describe_unsigned_run
+    from knowngood.smoke.suite_files import has_suite, hash_suite
 
     if arguments.map:
         shared_arguments.refuse_options(arguments, ("select", "catalog"), "does nothing with --map, which shows all")
@@ -50,12 +52,14 @@ def run(arguments: argparse.Namespace) -> Answer:
     selected = matrix.select_all_cells(arguments.select)
     known = knowledge.load_knowledge(notify=partial(print, file=sys.stderr))
     answers = knowledge.judge_cells(known, matrix, selected)
+    suite = hash_suite(project.suite) if has_suite(project.suite) else None
     cells = [
         {
             "id": name,
             "axes": {str(axis): value for axis, value in answer.cell.axes().items()},
             "aliases": [alias for alias, target in matrix.aliases.items() if target == name],
             "tier": str(answer.tier),
+            "suite": _suite_document(answer.run, suite),
             "attention": known.published.standing(name).attention,
             "settings": {setting: state.document() for setting, state in answer.settings.items()},
             "errors": [finding.document() for finding in answer.errors],
@@ -73,6 +77,11 @@ def run(arguments: argparse.Namespace) -> Answer:
     unsigned = [describe_unsigned_run(file) for name in answers for file in known.published.standing(name).unsigned]
     notes = [*left_out, *unsigned, *known.seal_notes, *needless]
     return _answer(cells, notes, trusted=not left_out)
+
+
+def _suite_document(run: RecordedRun | None, suite: str | None) -> dict[str, Any] | None:
+    """Return the suite of the run that the tier comes from; `current` is `None` where the project has no suite."""
+    return {"hash": run.suite, "current": suite and run.suite == suite} if run else None
 
 
 def _show_map() -> Answer:
@@ -102,6 +111,7 @@ def _list_catalog(origin: str, words: list[str]) -> Answer:
             "axes": item.axes,
             "aliases": item.aliases,
             "tier": item.tier,
+            "suite": None,
             "attention": {setting: result.outcome for setting, result in item.attention.items()},
             "settings": {setting: result.model_dump() for setting, result in item.attention.items()},
             "errors": item.errors,
@@ -144,4 +154,6 @@ def _settings_in(cell: dict[str, Any], *states: str) -> str:
 
 def _tier_text(cell: dict[str, Any]) -> str:
     tier = "BROKEN" if cell["errors"] else cell["tier"]
+    if cell["suite"] and cell["suite"]["current"] is False:
+        tier = f"{tier}, by an older suite"
     return f"{tier}, retired" if cell["retired"] else str(tier)

@@ -46,18 +46,19 @@ def find_executor(name: str, project: Project, notify: Notify) -> tuple[Executor
         return _local_executor(name, project, notify), section
     if isinstance(section, fleet_config.SlurmSection):
         return SlurmExecutor(name, section, project.suite), section
-    return KubernetesExecutor(name, section), section
+    return KubernetesExecutor(name, section, project.suite), section
 
 
 def _local_executor(name: str, project: Project, notify: Notify) -> LocalExecutor:
     folder = state_folder(name) / "jobs"
 
     def container_worker() -> LocalWorker:
-        return ContainerWorker(container_engine.ensure_engine(notify=notify, builds=False), folder)
+        return ContainerWorker(container_engine.ensure_engine(notify=notify, builds=False), project.suite, folder)
 
     return LocalExecutor(
         name,
         folder,
+        suite=project.suite,
         machine=read_local_machine,
         images=container_worker,
         environments=lambda: ProcessWorker(project.suite, folder),

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import runpy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from knowngood.core.cell import Cell
@@ -19,7 +17,7 @@ from knowngood.facts.driver_reader import DriverFacts
 from knowngood.images import build_inputs
 from knowngood.lock.cell_lock import Distribution
 from knowngood.registry import image_release
-from knowngood.smoke import predictions, suite_command
+from knowngood.smoke import predictions, suite_command, suite_files
 
 if TYPE_CHECKING:
     from knowngood.project.checkout import Project
@@ -44,7 +42,11 @@ def request_jobs(
     project: Project, cells: Sequence[Cell], section: CommonSection, options: suite_command.SuiteOptions, *, again: bool
 ) -> JobRequests:
     """Return the jobs for cells. With `again`, cells that are proven get a job too."""
-    requests, suite, folders = JobRequests(), suite_hash(project.suite), build_inputs.read_folder_digests(project)
+    requests, suite, folders = (
+        JobRequests(),
+        suite_files.hash_suite(project.suite),
+        build_inputs.read_folder_digests(project),
+    )
     expected = predictions.load_predictions(project.root)
     for cell in cells:
         try:
@@ -66,11 +68,6 @@ def request_jobs(
         else:
             requests.jobs.append(job)
     return requests
-
-
-def suite_hash(suite: Path) -> str:
-    """Return the hash of a suite's folder, which its reports contain."""
-    return str(runpy.run_path(str(suite / "environment.py"))["suite_hash"](suite))
 
 
 def _subject(

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from knowngood.core.errors import KnowngoodError
 from knowngood.executors.job import FailureCause, JobOutcome, JobState, JobStatus, SuiteJob
+from knowngood.smoke.suite_files import SUITE_FOLDER
 
 OUTCOME_SCHEMA = "knowngood/outcome/1"
 OUTCOME_FILE, FAILURE_FILE, NODE_FILE = "outcome.json", "end", "began"
@@ -38,19 +39,19 @@ class SuiteLaunch:
     """The shell command that the suite's command is an argument of."""
     python: str
     suite: str
-    """The suite's folder, as the started process sees it."""
+    """The suite's folder, as the node sees it; the script copies it into the scratch folder."""
     folder: str = MOUNT
     """The scratch folder, as the started process sees it; in shell syntax."""
 
 
 def render_job_script(job: SuiteJob, folder: str, launch: SuiteLaunch) -> str:
     """Return the shell script of a job whose folder is `folder`."""
-    words = shlex.join([launch.python, "-m", "pytest", launch.suite, *job.command])
+    words = f"{shlex.join([launch.python, '-m', 'pytest'])} {launch.folder}/{SUITE_FOLDER} {shlex.join(job.command)}"
     report = f"--report {launch.folder}/report.json --predictions {launch.folder}/{PREDICTIONS_FILE}"
     limit = f"timeout --kill-after=10 {job.needs.seconds}"
     fetch = _FETCH.format(command=launch.fetch) if launch.fetch else ""
     prepare = "".join(f"{line}\n" for line in launch.prepare)
-    head = _HEAD.format(cell=job.cell, key=job.key, folder=shlex.quote(folder))
+    head = _HEAD.format(cell=job.cell, key=job.key, folder=shlex.quote(folder), suite=shlex.quote(launch.suite))
     command = " ".join(filter(None, [launch.start, limit, words, report]))
     tail = _TAIL.format(seconds=job.needs.seconds, schema=OUTCOME_SCHEMA, launch=launch.name)
     return f"{head}{prepare}{fetch}began=$(date +%s)\n{command}\ncode=$?\n{tail}"
@@ -78,6 +79,7 @@ finish() {{
 }}
 printf '%s\\n' "$node" > "$job/.began.$mine" && mv -f "$job/.began.$mine" "$job/began"
 cp "$job/predictions.json" "$work/" || finish crash "$job/predictions.json cannot be read on $node"
+cp -R {suite} "$work/smoke_tests" || finish crash "the suite cannot be read on $node"
 unset PYTHONPATH PYTHONHOME VIRTUAL_ENV
 export HF_HUB_OFFLINE=1 PYTHONDONTWRITEBYTECODE=1 PYTHONNOUSERSITE=1
 """

@@ -6,6 +6,8 @@ import contextlib
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 from knowngood.core.errors import KnowngoodError, MissingError
 from knowngood.executors import kubernetes_manifest, kubernetes_pod, kubernetes_report, kubernetes_status
@@ -14,7 +16,7 @@ from knowngood.executors.job import FailureCause, JobOutcome, JobState, JobStatu
 from knowngood.executors.kubernetes_api import ClusterRefusedError, KubernetesApi
 from knowngood.executors.kubernetes_pod_status import suite_times, termination_message
 from knowngood.executors.kubernetes_status import ClusterJob, ClusterSnapshot
-from knowngood.smoke import suite_run
+from knowngood.smoke import suite_files, suite_run
 
 
 def read_pod_script() -> str:
@@ -27,8 +29,8 @@ class KubernetesExecutor:
 
     longest_pause = 5.0
 
-    def __init__(self, name: str, section: KubernetesSection, api: KubernetesApi | None = None) -> None:
-        self.name, self.section = name, section
+    def __init__(self, name: str, section: KubernetesSection, suite: Path, api: KubernetesApi | None = None) -> None:
+        self.name, self.section, self._suite = name, section, suite
         self._given_api = api
         self._jobs: dict[str, ClusterJob] = {}
 
@@ -63,7 +65,7 @@ class KubernetesExecutor:
 
     def _create(self, batch: Sequence[SuiteJob], generation: int) -> JobStatus:
         try:
-            self._api.create_job(kubernetes_manifest.job_manifest(batch, self.section, read_pod_script(), generation))
+            self._api.create_job(self._manifest(batch, generation))
         except ClusterRefusedError as error:
             if error.reason == "AlreadyExists":
                 return JobStatus(state=JobState.QUEUED, text="another run has just submitted it")
@@ -74,8 +76,11 @@ class KubernetesExecutor:
     def rehearse(self, jobs: Sequence[SuiteJob]) -> list[str]:
         """Return the Jobs as YAML that `kubectl create -f -` takes."""
         batches = kubernetes_manifest.kubernetes_batches(job for job in jobs if job.subject.image)
-        manifests = (kubernetes_manifest.job_manifest(batch, self.section, read_pod_script()) for batch in batches)
-        return [kubernetes_manifest.render_manifest(manifest) for manifest in manifests]
+        return [kubernetes_manifest.render_manifest(self._manifest(batch)) for batch in batches]
+
+    def _manifest(self, batch: Sequence[SuiteJob], generation: int = 0) -> dict[str, Any]:
+        suite = kubernetes_manifest.pack_suite(suite_files.read_suite_files(self._suite))
+        return kubernetes_manifest.job_manifest(batch, self.section, read_pod_script(), suite, generation)
 
     def poll(self, keys: Iterable[str]) -> dict[str, JobStatus]:
         """Return how the jobs stand, with two requests for any number; hopeless jobs are ended in the cluster too."""

@@ -1,8 +1,8 @@
 """The Kubernetes Job of a batch: one Indexed Job for all jobs with the same image, node and limits. Pure.
 
-The Job contains everything that it needs: the program is the container's command; the jobs' commands and predictions
-are an annotation, which the pod sees as a file. So one request creates it whole or not at all, and nothing else has to
-be removed later.
+The Job contains everything that it needs: the program is the container's command; the suite, and the jobs' commands and
+predictions, are annotations, which the pod sees as files. So one request creates it whole or not at all, and nothing
+else has to be removed later.
 
 Manifests are plain dictionaries, as the API and kubectl take them; tests hold them against the API's schema and the
 client's models. Decision 0802 says why the client's models do not build them.
@@ -15,9 +15,11 @@ label (of a driver without a third number) is not a number and matches neither.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import re
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -27,7 +29,6 @@ from knowngood.core.errors import UsageError
 from knowngood.executors.fleet_config import KubernetesSection
 from knowngood.executors.job import GRACE_SECONDS, JobNeeds, SuiteJob, batch_jobs
 from knowngood.executors.kubernetes_report import NO_REPORT, REPORT_BEGIN, REPORT_END, TIMED_OUT
-from knowngood.smoke.suite_command import SUITE_IN_IMAGE
 
 MANAGED = {"app.kubernetes.io/managed-by": "knowngood"}
 """The label of everything that the executor creates."""
@@ -36,11 +37,13 @@ KEYS = "io.knowngood/keys"
 GIVEN_UP = "io.knowngood/given-up"
 """Annotation of a Job: the status of jobs that an executor ended (JSON, by key)."""
 PAYLOAD = "io.knowngood/jobs"
-"""Annotation of a pod: what `kubernetes_pod` reads."""
+"""Annotation of a pod: the jobs of its batch, which `kubernetes_pod` reads."""
+SUITE = "io.knowngood/suite"
+"""Annotation of a pod: the files of the suite, as `pack_suite` writes and `kubernetes_pod` reads them."""
 CONTAINER = "suite"
 MAX_INDEXES = 50
 MAX_PAYLOAD_BYTES = 150_000
-"""An object may have 256 KiB of annotations."""
+"""An object may have 256 KiB of annotations; the suite needs about 50 kB of them."""
 RETRIES = 2
 """Of an index whose pod failed before its container started: not admitted, never started."""
 PULL_SECONDS = 600
@@ -93,9 +96,12 @@ def kubernetes_job_name(batch: Sequence[SuiteJob], generation: int = 0) -> str:
 
 
 def job_manifest(
-    batch: Sequence[SuiteJob], section: KubernetesSection, script: str, generation: int = 0
+    batch: Sequence[SuiteJob], section: KubernetesSection, script: str, suite: str, generation: int = 0
 ) -> dict[str, Any]:
-    """Return the Job of a batch, as the API takes it; `script` is the text of `kubernetes_pod.py`."""
+    """Return the Job of a batch, as the API takes it.
+
+    `script` is the text of `kubernetes_pod.py`, `suite` what `pack_suite` returns.
+    """
     needs = batch[0].needs
     labels = {**section.labels, **MANAGED}
     return {
@@ -126,11 +132,17 @@ def job_manifest(
                 ]
             },
             "template": {
-                "metadata": {"labels": labels, "annotations": {PAYLOAD: _payload(batch)}},
+                "metadata": {"labels": labels, "annotations": {PAYLOAD: _payload(batch), SUITE: suite}},
                 "spec": _pod(batch[0], section, script),
             },
         },
     }
+
+
+def pack_suite(files: Mapping[str, bytes]) -> str:
+    """Return the files of a suite as one word: JSON of path and text, compressed, in base64."""
+    text = json.dumps({name: data.decode() for name, data in files.items()})
+    return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
 
 
 def render_manifest(document: Mapping[str, Any]) -> str:
@@ -161,7 +173,6 @@ def _payload(batch: Sequence[SuiteJob]) -> str:
         for job in batch
     ]
     payload = {
-        "suite": SUITE_IN_IMAGE,
         "seconds": batch[0].needs.seconds,
         "begin": REPORT_BEGIN,
         "end": REPORT_END,
@@ -203,7 +214,10 @@ def _pod(job: SuiteJob, section: KubernetesSection, script: str) -> dict[str, An
             {
                 "name": "jobs",
                 "downwardAPI": {
-                    "items": [{"path": "jobs.json", "fieldRef": {"fieldPath": f"metadata.annotations['{PAYLOAD}']"}}]
+                    "items": [
+                        {"path": path, "fieldRef": {"fieldPath": f"metadata.annotations['{annotation}']"}}
+                        for path, annotation in (("jobs.json", PAYLOAD), ("suite", SUITE))
+                    ]
                 },
             },
         ],

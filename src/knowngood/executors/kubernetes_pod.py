@@ -20,6 +20,7 @@ import zlib
 from pathlib import Path
 
 JOBS = "/knowngood/jobs.json"
+SUITE = "/knowngood/suite"
 FOLDER = "/tmp/knowngood"  # noqa: S108  # an emptyDir of the pod
 TERMINATION = "/dev/termination-log"
 STOPPED = 143
@@ -28,15 +29,16 @@ _LINE_LENGTH = 3000
 _STOP_SECONDS = 20
 
 
-def run_pod_job(jobs: str = JOBS, folder: str = FOLDER, termination: str = TERMINATION) -> int:
+def run_pod_job(jobs: str = JOBS, suite: str = SUITE, folder: str = FOLDER, termination: str = TERMINATION) -> int:
     """Run the job of this pod's index. Returns 0 when the suite ran to its end, red or green, and its report is out."""
     payload = json.loads(Path(jobs).read_text(encoding="utf-8"))
     job = payload["jobs"][int(os.environ.get("JOB_COMPLETION_INDEX", "0"))]
     Path(folder).mkdir(parents=True, exist_ok=True)
     report = Path(folder) / "report.json"
     predictions = Path(folder) / "predictions.json"
+    unpack_suite(Path(suite).read_text(encoding="ascii"), Path(folder))
     predictions.write_text(json.dumps(payload["predictions"][job["predictions"]]), encoding="utf-8")
-    argv = [sys.executable, "-m", "pytest", payload["suite"], *job["command"]]
+    argv = [sys.executable, "-m", "pytest", f"{folder}/smoke_tests", *job["command"]]
     argv += ["--report", str(report), "--predictions", str(predictions)]
     code, stopped = run_pod_suite(argv, payload["seconds"], payload["timed-out"])
     if stopped or code < 0 or not report.exists():  # a report of a suite that was stopped says nothing about the image
@@ -46,6 +48,14 @@ def run_pod_job(jobs: str = JOBS, folder: str = FOLDER, termination: str = TERMI
     with contextlib.suppress(OSError):  # outside Kubernetes there is no such file
         Path(termination).write_text(json.dumps(message), encoding="utf-8")
     return 0
+
+
+def unpack_suite(text: str, folder: Path) -> None:
+    """Write the files of the suite, which the manifest carries as one word, below a folder."""
+    for name, content in json.loads(zlib.decompress(base64.b64decode(text))).items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content, encoding="utf-8")
 
 
 def run_pod_suite(argv: list[str], seconds: float, timed_out: int) -> tuple[int, int]:

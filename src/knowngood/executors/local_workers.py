@@ -49,8 +49,8 @@ class LocalWorker(Protocol):
 class ContainerWorker:
     """Runs jobs in containers of the engine; see `LocalWorker`. A container carries its job's key as a label."""
 
-    def __init__(self, engine: Engine, folder: Path) -> None:
-        self._engine, self._folder = engine, folder
+    def __init__(self, engine: Engine, suite: Path, folder: Path) -> None:
+        self._engine, self._suite, self._folder = engine, suite, folder
 
     def start_job(self, placement: Placement) -> JobStatus | None:
         """Create and start the job's container, after pulling its image if necessary."""
@@ -70,7 +70,7 @@ class ContainerWorker:
                 client, image, command, container_options(job.needs), labels=labels, device=placement.device
             )
             try:
-                suite_run.put_predictions(container, job.predictions)
+                suite_run.put_suite(container, self._suite, job.predictions)
                 suite_run.start_suite_container(container, self._engine)
             except MissingError as error:
                 container.remove(force=True, v=True)

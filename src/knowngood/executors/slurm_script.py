@@ -12,7 +12,6 @@ from dataclasses import asdict
 from knowngood.executors.fleet_config import SlurmSection
 from knowngood.executors.job import GRACE_SECONDS, SuiteJob, batch_jobs
 from knowngood.executors.job_script import BARE, MOUNT, SuiteLaunch
-from knowngood.smoke.suite_command import SUITE_IN_IMAGE
 
 MAX_ARRAY_JOBS = 1000
 """`MaxArraySize` is 1001 unless a site changes it."""
@@ -95,7 +94,7 @@ def _constraint(job: SuiteJob, section: SlurmSection) -> str | None:
 
 
 def suite_launch(job: SuiteJob, section: SlurmSection, suite: str) -> SuiteLaunch:
-    """Return how the job's suite is started; `suite` is the folder of its copy for environments."""
+    """Return how the job's suite is started; `suite` is the folder of its copy on shared storage."""
     if section.run == "environment":
         environment = job.subject.environment or ""
         return SuiteLaunch(
@@ -114,7 +113,7 @@ def suite_launch(job: SuiteJob, section: SlurmSection, suite: str) -> SuiteLaunc
         fetch=fetch,
         start=start,
         python="python",
-        suite=SUITE_IN_IMAGE,
+        suite=suite,
     )
 
 

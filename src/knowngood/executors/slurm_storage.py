@@ -18,6 +18,7 @@ from knowngood.executors import job_script, slurm_script
 from knowngood.executors.fleet_config import SlurmSection
 from knowngood.executors.job import SuiteJob
 from knowngood.executors.job_folder import JobFolder, read_text_or_empty
+from knowngood.smoke import suite_files
 
 _BATCH_FILE, _ARRAY_FILE, _KEYS_FILE = "batch", "array", "keys"
 
@@ -47,7 +48,7 @@ class SharedFolder:
         return Path(slurm_script.batch_folder(self._section, name))
 
     def suite(self, digest: str) -> Path:
-        """Return the folder with the copy of a suite, which environments use."""
+        """Return the folder with the copy of a suite."""
         return Path(self._section.folder) / "suites" / digest[:16] / "smoke_tests"
 
     def render_job(self, job: SuiteJob) -> str:
@@ -102,14 +103,16 @@ class SharedFolder:
         return f"its last words: {lines[-1].strip() if lines else 'none'}"
 
     def copy_suites(self, jobs: Iterable[SuiteJob], suite: Path) -> None:
-        """Copy the suite for jobs in environments; the copy appears whole or not at all."""
-        for digest in {job.suite for job in jobs if job.subject.environment}:
+        """Copy the suite of jobs to shared storage; the copy appears whole or not at all."""
+        for digest in {job.suite for job in jobs}:
             folder = self.suite(digest).parent
             if folder.exists():
                 continue
             folder.parent.mkdir(parents=True, exist_ok=True)
             part = Path(tempfile.mkdtemp(dir=folder.parent))
-            shutil.copytree(suite, part / "smoke_tests", ignore=shutil.ignore_patterns("__pycache__", ".*"))
+            for name, data in suite_files.read_suite_files(suite).items():
+                (part / name).parent.mkdir(parents=True, exist_ok=True)
+                (part / name).write_bytes(data)
             part.chmod(0o755)
             with contextlib.suppress(OSError):  # another program was quicker
                 part.rename(folder)

@@ -21,6 +21,7 @@ from knowngood.images.dockerfile import render_dockerfile
 from knowngood.index import index_settings
 from knowngood.lock.lock_tree import CellLock
 from knowngood.project.checkout import Project
+from knowngood.smoke.suite_files import is_suite_litter
 
 
 def plan_cell_build(  # noqa: PLR0913
@@ -85,16 +86,11 @@ def digest_folder(folder: Path) -> str:
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
         place = path.relative_to(folder)
-        if path.is_file() and not any(_is_litter(part) for part in place.parts):
+        if path.is_file() and not any(map(is_suite_litter, place.parts)):
             data = path.read_bytes()
             facts = [str(place), path.stat().st_mode & 0o111, len(data)]
             digest.update(json.dumps(facts).encode() + data)
     return digest.hexdigest()
-
-
-def _is_litter(name: str) -> bool:
-    """Whether tools leave this beside sources; `docker/recipe/install-suite` leaves the same names out."""
-    return name == "__pycache__" or name.startswith(".")
 
 
 def uv_version() -> str:

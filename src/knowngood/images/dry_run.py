@@ -94,8 +94,9 @@ def dry_build_plan(pipeline: Pipeline, cell: Cell) -> CellBuildPlan:
 
 
 def _smoke_commands(pipeline: Pipeline, cell: Cell) -> list[str]:
-    suite = pipeline.options.suite
+    options = pipeline.options.suite
     if not pipeline.options.prove:
         return []
-    docker_run = [*pipeline.engine.docker, "run", "--rm", *suite_command.docker_run_options(suite), f"knowngood:{cell}"]
-    return [shlex.join([*docker_run, *suite_command.container_command(cell, suite)])]
+    arguments = suite_command.suite_arguments(options, cell_gpu=cell.gpu)
+    words = suite_command.docker_run_words(options, f"knowngood:{cell}", pipeline.project.suite, arguments)
+    return [shlex.join([*pipeline.engine.docker, *words])]

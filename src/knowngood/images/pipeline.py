@@ -29,7 +29,7 @@ from knowngood.lock import cell_locking
 from knowngood.lock.lock_tree import CellLock
 from knowngood.project import checkout
 from knowngood.project.checkout import Project
-from knowngood.smoke import suite_run
+from knowngood.smoke import suite_files, suite_run
 from knowngood.smoke.predictions import load_predictions, predictions_for_cell
 from knowngood.smoke.suite_command import SuiteOptions
 
@@ -183,6 +183,7 @@ class Pipeline:
             image.digest,
             self.engine,
             self.options.suite,
+            suite=self.project.suite,
             predictions=predictions_for_cell(load_predictions(self.project.root), cell, gpu=self.options.suite.gpus),
             log=cell_log_path(cell, "smoke"),
             notify=notify,
@@ -190,16 +191,17 @@ class Pipeline:
         return run_evidence.store_evidence(evidence, self.project.evidence), evidence
 
     def _find_good_evidence(self, earlier: Sequence[Evidence]) -> Evidence | None:
-        """Return the newest good run on this machine that covers the options, `None` if there is none."""
-        suite = self.options.suite
+        """Return the newest good run of this suite on this machine that covers the options, `None` if there is none."""
+        options, suite = self.options.suite, suite_files.hash_suite(self.project.suite)
         node = suite_run.engine_fingerprint(self.engine)
         good = [
             evidence
             for evidence in earlier
             if evidence.ok
+            and evidence.suite == suite
             and evidence.node == node
-            and (not suite.gpus or evidence.where is run_evidence.RunPlace.CONTAINER_GPU)
-            and (suite.quick or not evidence.quick)
+            and (not options.gpus or evidence.where is run_evidence.RunPlace.CONTAINER_GPU)
+            and (options.quick or not evidence.quick)
         ]
         return good[-1] if good else None
 

@@ -157,13 +157,13 @@ def is_proof_valid(proven: str | None, now: datetime, days: int) -> bool:
     return proven is not None and now - datetime.fromisoformat(proven) < timedelta(days=days)
 
 
-def find_proof(
-    runs: Iterable[Evidence], image: str | None, node: Mapping[str, Any], *, gpus: bool, quick: bool
+def find_proof(  # noqa: PLR0913
+    runs: Iterable[Evidence], image: str | None, node: Mapping[str, Any], suite: str, *, gpus: bool, quick: bool
 ) -> str | None:
-    """Return when this very image last passed its suite on this node, or `None`.
+    """Return when this very image last passed the suite with this hash on this node, or `None`.
 
-    A run on a GPU also proves the CPU, and a full run also proves a quick one. The suite is part of the image, so the
-    same digest implies the same suite. A failed run takes back what older runs proved.
+    A run on a GPU also proves the CPU, and a full run also proves a quick one. A failed run takes back what older runs
+    proved.
     """
     of_image = [
         run
@@ -173,7 +173,10 @@ def find_proof(
     passed = [
         run.when
         for run in valid_runs(of_image)
-        if run.ok and (run.where is RunPlace.CONTAINER_GPU or not gpus) and (quick or not run.quick)
+        if run.ok
+        and run.suite == suite
+        and (run.where is RunPlace.CONTAINER_GPU or not gpus)
+        and (quick or not run.quick)
     ]
     return max(passed, key=datetime.fromisoformat, default=None)
 

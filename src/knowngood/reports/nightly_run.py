@@ -33,7 +33,7 @@ from knowngood.reports.nightly_report import (
 )
 from knowngood.reports.nightly_tasks import NightlyChecks, NightlyExecution, TaskReporter
 from knowngood.reports.upstream_check import UpstreamCheck
-from knowngood.smoke import suite_command, suite_run
+from knowngood.smoke import suite_command, suite_files, suite_run
 
 if TYPE_CHECKING:
     from knowngood.core.cell import Cell
@@ -275,11 +275,12 @@ def _planned_cell(  # noqa: PLR0913, PLR0917
     request: NightlyRequest,
 ) -> nightly_plan.PlannedCell:
     image = image_release.recorded_digest(here, cell, build_inputs.read_folder_digests(here))
+    suite, wanted = suite_files.hash_suite(here.suite), request.suite
     return nightly_plan.PlannedCell(
         id=str(cell),
         inputs=inputs,
         recorded=here.tree.record_path(cell).exists(),
-        proven=nightly_plan.find_proof(runs, image, node, gpus=request.suite.gpus, quick=request.suite.quick),
+        proven=nightly_plan.find_proof(runs, image, node, suite, gpus=wanted.gpus, quick=wanted.quick),
         rebuilt=nightly_plan.find_last_rebuild(earlier, str(cell), inputs),
         seconds=nightly_plan.list_durations(earlier, str(cell)),
     )

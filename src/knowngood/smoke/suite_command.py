@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from knowngood.core.cell import Cell
 from knowngood.engine.engine_info import parse_release
+from knowngood.smoke.suite_files import SUITE_FOLDER
 
-SUITE_IN_IMAGE = "/opt/knowngood/smoke_tests"
 CONTAINER_FOLDER = "/tmp/knowngood"  # noqa: S108  # in a container that nobody else uses
-"""The folder in the container for the predictions and the report."""
+"""The folder in the container for the suite, the predictions and the report."""
 SHARED_MEMORY = "1g"
 _CDI = "nvidia.com/gpu="
 _CDI_BY_DEFAULT = (28, 2)
@@ -60,11 +61,25 @@ def container_command(cell: Cell, options: SuiteOptions) -> list[str]:
 
 def timed_command(arguments: Sequence[str], seconds: int) -> list[str]:
     """Return the container's command for these `suite_arguments`."""
-    limit = ["timeout", "--kill-after=10", str(seconds)]
-    return [*limit, "python", "-m", "pytest", SUITE_IN_IMAGE, *arguments, *_report_arguments(CONTAINER_FOLDER)]
+    command = _timed_pytest(f"{CONTAINER_FOLDER}/{SUITE_FOLDER}", arguments, seconds)
+    return [*command, *_report_arguments(CONTAINER_FOLDER)]
 
 
-def docker_run_options(options: SuiteOptions) -> list[str]:
+def _timed_pytest(suite: str, arguments: Sequence[str], seconds: int) -> list[str]:
+    return ["timeout", "--kill-after=10", str(seconds), "python", "-m", "pytest", suite, *arguments]
+
+
+def docker_run_words(options: SuiteOptions, image: str, suite: Path, arguments: Sequence[str]) -> list[str]:
+    """Return what follows `docker` in the command that people run for the same: the suite's table, and no report.
+
+    `suite` is the folder of the suite on the engine's machine; `arguments` are `suite_arguments`.
+    """
+    mount = f"{suite}:/{SUITE_FOLDER}:ro"
+    words = ["run", "--rm", *_docker_run_options(options), "--volume", mount, image]
+    return [*words, *_timed_pytest(f"/{SUITE_FOLDER}", arguments, options.seconds)]
+
+
+def _docker_run_options(options: SuiteOptions) -> list[str]:
     """Return the options of `docker run` that give the container of `suite_run.create_suite_container`."""
     argv = ["--network", "none", "--memory", options.memory, "--pids-limit", str(options.pids)]
     argv += ["--shm-size", SHARED_MEMORY, "--init", "--env", "HF_HUB_OFFLINE=1"]

@@ -22,6 +22,7 @@ from knowngood.core.errors import KnowngoodError, MissingError
 from knowngood.core.notify import Notify
 from knowngood.engine import container_engine
 from knowngood.evidence.run_evidence import Evidence, RunPlace
+from knowngood.smoke import suite_files
 from knowngood.smoke.suite_command import (
     CONTAINER_FOLDER,
     SHARED_MEMORY,
@@ -48,13 +49,15 @@ def run_in_container(  # noqa: PLR0913
     engine: Engine,
     options: SuiteOptions,
     *,
+    suite: Path,
     predictions: Mapping[str, Any],
     log: Path,
     notify: Notify,
 ) -> Evidence:
-    """Run the suite in a container of `image`, without network and with limits on memory, processes and time.
+    """Run a suite in a container of `image`, without network and with limits on memory, processes and time.
 
-    `digest` is that of the image, for the evidence. The container is always removed.
+    `digest` is that of the image, for the evidence; `suite` is the folder of the suite, which is copied into the
+    container. The container is always removed.
 
     Raises:
         MissingError: a GPU was asked for, and the engine cannot give one.
@@ -65,7 +68,7 @@ def run_in_container(  # noqa: PLR0913
         _remove_old_containers(client, cell)
         container = create_suite_container(client, image, argv, options, labels={_LABEL: _container_label(cell)})
         try:
-            put_predictions(container, predictions)
+            put_suite(container, suite, predictions)
             start_suite_container(container, engine)
             _wait_for_suite(container, options, log, notify)
             report = _take_report(container, log)
@@ -169,9 +172,10 @@ def create_suite_container(  # noqa: PLR0913
     )
 
 
-def put_predictions(container: Container, predictions: Mapping[str, Any]) -> None:
-    """Put the folder for the report, with the predictions in it, into the container."""
-    container.put_archive("/tmp", _tar_folder({"predictions.json": json.dumps(predictions)}))  # noqa: S108
+def put_suite(container: Container, suite: Path, predictions: Mapping[str, Any]) -> None:
+    """Put the folder for the report into the container, with the suite and its predictions in it."""
+    files = {"predictions.json": json.dumps(predictions).encode(), **suite_files.read_suite_files(suite)}
+    container.put_archive("/tmp", _tar_folder(files))  # noqa: S108
 
 
 def start_suite_container(container: Container, engine: Engine) -> None:
@@ -247,15 +251,14 @@ def _last_line(log: Path) -> str:
     return "its last line: " + next((line for line in reversed(lines) if line.strip()), "none")
 
 
-def _tar_folder(files: Mapping[str, str]) -> bytes:
+def _tar_folder(files: Mapping[str, bytes]) -> bytes:
     """Return a tar file of the suite's folder, which any user of the container may write to, with these files in it."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         folder = tarfile.TarInfo(Path(CONTAINER_FOLDER).name)
         folder.type, folder.mode = tarfile.DIRTYPE, 0o777
         archive.addfile(folder)
-        for name, text in files.items():
-            data = text.encode()
+        for name, data in files.items():
             member = tarfile.TarInfo(f"{folder.name}/{name}")
             member.size, member.mode = len(data), 0o644
             archive.addfile(member, io.BytesIO(data))

@@ -300,7 +300,9 @@ def test_render_check_fails_when_evidence_is_left_out(call, home, lock_of):
     assert "20261121T100000Z-cut.json: not readable as evidence" in out["left_out"][0]
 
 
-def test_cells_fails_when_evidence_is_forged(call, home, lock_of):
+@pytest.fixture
+def cpu_run(home, lock_of):
+    """The file of a good run of a cell on a CPU."""
     lock_of(FA4)
     run = Evidence(
         cell=FA4,
@@ -316,7 +318,23 @@ def test_cells_fails_when_evidence_is_forged(call, home, lock_of):
             "environment": {},
         },
     )
-    path = run_evidence.store_evidence(run, home.evidence)
+    return run_evidence.store_evidence(run, home.evidence)
+
+
+def test_a_tier_states_the_suite_that_it_was_seen_with(call, home, cpu_run):
+    assert cpu_run.is_file()
+    for digit, current in (("5", True), ("6", False)):
+        (home.suite / "environment.py").write_text(f"def suite_hash(folder):\n    return {digit!r} * 64\n")
+        (cell,) = call("cells", FA4, "--json")[1]["cells"]
+        assert (cell["tier"], cell["suite"]) == ("built", {"hash": "5" * 64, "current": current})
+        assert ("built, by an older suite" in call("cells", FA4)[1]) is not current
+    (home.suite / "environment.py").unlink()
+    (cell,) = call("cells", FA4, "--json")[1]["cells"]
+    assert cell["suite"] == {"hash": "5" * 64, "current": None}
+
+
+def test_cells_fails_when_evidence_is_forged(call, cpu_run):
+    path = cpu_run
     assert call("cells", FA4, "--json")[0] == 0
     path.write_text(path.read_text().replace(RunPlace.CONTAINER_CPU, RunPlace.CONTAINER_GPU))
     code, out, _ = call("cells", FA4, "--json")

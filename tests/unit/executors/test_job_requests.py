@@ -13,11 +13,12 @@ from knowngood.core.errors import MissingError
 from knowngood.evidence import run_evidence
 from knowngood.evidence.run_evidence import Evidence, RunPlace
 from knowngood.executors import executor_choice, fleet_config, job_requests
-from knowngood.executors.job_requests import request_jobs, suite_hash
+from knowngood.executors.job_requests import request_jobs
 from knowngood.facts import fact_store
 from knowngood.facts.driver_reader import DriverFacts
 from knowngood.project.checkout import Project
 from knowngood.smoke import suite_command
+from knowngood.smoke.suite_files import hash_suite
 
 ROOT = Path(__file__).resolve().parents[3]
 BARE = fleet_config.LocalSection(engine="local", environments="/e/{cell}")
@@ -50,7 +51,7 @@ def run_of(here, cell, **changes):
     versions = {item.name: item.version for item in here.tree.load(cell).distributions}
     report = {
         "verdict": {"ok": True, "domain": "none", "text": "t"},
-        "suite_hash": suite_hash(here.suite),
+        "suite_hash": hash_suite(here.suite),
         "checks": [],
         "environment": {"sm": None, "distributions": versions},
     }
@@ -76,7 +77,7 @@ def test_a_job_has_the_digest_of_its_image_and_needs_a_gpu(here, cell, monkeypat
     assert (job.needs.gpu, job.needs.gpus, job.needs.cpus) == (cell.gpu, 1, 4)
     assert (job.needs.memory, job.needs.seconds) == (9 << 30, 60)
     assert job.needs.driver == fact_store.load_facts("drivers", DriverFacts)[cell.cuda].facts.minimum
-    assert job.suite == suite_hash(here.suite)
+    assert job.suite == hash_suite(here.suite)
 
 
 def test_a_cell_without_an_image_is_refused_and_the_others_are_not(here, cell, monkeypatch):

@@ -24,11 +24,13 @@ from knowngood.executors.job_run import FleetState, JobRun
 from knowngood.executors.job_verdict import VerdictKind
 from knowngood.executors.kubernetes_api import KubernetesApi
 from knowngood.executors.kubernetes_executor import KubernetesExecutor, read_pod_script
-from knowngood.executors.kubernetes_manifest import KEYS, PULL_SECONDS, QUEUE_SECONDS, job_manifest
+from knowngood.executors.kubernetes_manifest import KEYS, PULL_SECONDS, QUEUE_SECONDS, job_manifest, pack_suite
 from knowngood.executors.kubernetes_pod_status import INDEX, PATIENCE_SECONDS
 from knowngood.executors.kubernetes_report import REPORT_BEGIN, REPORT_END
+from knowngood.smoke.suite_files import read_suite_files
 
 H100 = JobNeeds(gpu="sm_90", gpus=1, driver="580.65.06", seconds=600)
+SUITE = Path(__file__).parents[3] / "smoke_tests"
 SETTINGS = KubernetesSection(engine="kubernetes", images="registry.test/knowngood", namespace="lab")
 QUEUED, RUNNING, ENDED, FAILED, REFUSED = (
     JobState.QUEUED,
@@ -79,7 +81,9 @@ def connect(address):
         configuration = client.Configuration()
         configuration.host = address
         configuration.retries = False
-        return KubernetesExecutor("lab", settings, KubernetesApi("lab", settings, client.ApiClient(configuration)))
+        return KubernetesExecutor(
+            "lab", settings, SUITE, KubernetesApi("lab", settings, client.ApiClient(configuration))
+        )
 
     return made
 
@@ -380,7 +384,7 @@ def test_a_cluster_that_does_not_answer_or_shows_nothing(cluster, lab):
     configuration = client.Configuration()
     configuration.host = "http://127.0.0.1:9"
     configuration.retries = False
-    nobody = KubernetesExecutor("lab", SETTINGS, KubernetesApi("lab", SETTINGS, client.ApiClient(configuration)))
+    nobody = KubernetesExecutor("lab", SETTINGS, SUITE, KubernetesApi("lab", SETTINGS, client.ApiClient(configuration)))
     with pytest.raises(MissingError, match="does not answer"):
         nobody.submit([job()])
 
@@ -547,7 +551,7 @@ def test_nodes_by_architecture_count_of_gpus_and_what_is_avoided():
 
 
 def scheduled(cluster, needs, **more):
-    wanted = job_manifest([job(needs=needs, **more)], SETTINGS, read_pod_script())
+    wanted = job_manifest([job(needs=needs, **more)], SETTINGS, read_pod_script(), pack_suite(read_suite_files(SUITE)))
     cluster.jobs.clear()
     cluster.pods.clear()
     cluster.create("lab", wanted)
@@ -616,26 +620,26 @@ def kubeconfig(address, tmp_path, monkeypatch):
 
 def test_the_cluster_of_the_context_is_used(cluster, kubeconfig):  # noqa: ARG001
     one = job()
-    lab = KubernetesExecutor("lab", SETTINGS.model_copy(update={"context": "lab"}))
+    lab = KubernetesExecutor("lab", SETTINGS.model_copy(update={"context": "lab"}), SUITE)
     assert lab.submit([one])[one.key].state is QUEUED
     assert cluster.jobs
     with pytest.raises(MissingError, match="does not answer"):
-        KubernetesExecutor("lab", SETTINGS).submit([one])
+        KubernetesExecutor("lab", SETTINGS, SUITE).submit([one])
     with pytest.raises(MissingError, match=r"cannot find the cluster.*context"):
-        KubernetesExecutor("lab", SETTINGS.model_copy(update={"context": "nowhere"})).submit([one])
+        KubernetesExecutor("lab", SETTINGS.model_copy(update={"context": "nowhere"}), SUITE).submit([one])
 
 
 def test_without_a_kubeconfig_or_in_a_pod_without_an_account(kubeconfig, monkeypatch):
     kubeconfig.unlink()
     with pytest.raises(MissingError, match="set KUBECONFIG"):
-        KubernetesExecutor("lab", SETTINGS).poll(["0"])
+        KubernetesExecutor("lab", SETTINGS, SUITE).poll(["0"])
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "9")
     with pytest.raises(MissingError, match="cannot find the cluster"):
-        KubernetesExecutor("lab", SETTINGS).poll(["0"])
+        KubernetesExecutor("lab", SETTINGS, SUITE).poll(["0"])
 
 
 def test_without_the_client_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "kubernetes", None)
     with pytest.raises(MissingError, match=r"knowngood\[kubernetes\]"):
-        KubernetesExecutor("lab", SETTINGS).poll(["0"])
+        KubernetesExecutor("lab", SETTINGS, SUITE).poll(["0"])

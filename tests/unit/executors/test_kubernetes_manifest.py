@@ -30,13 +30,16 @@ from knowngood.executors.kubernetes_manifest import (
     kubernetes_batches,
     kubernetes_job_name,
     node_affinity,
+    pack_suite,
     render_manifest,
 )
 from knowngood.project.checkout import Project
+from knowngood.smoke.suite_files import read_suite_files
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 RELEASES = ("1.29", "1.31", "1.33", "1.35", "1.37")
 SCRIPT = "import sys\n\nsys.exit()\n"
+PACKED = pack_suite(read_suite_files(Path(__file__).parents[3] / "smoke_tests"))
 PLAIN = fleet_config.KubernetesSection(engine="kubernetes", images="registry.example/team/knowngood")
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs/kubernetes.md"
 EXAMPLES = re.findall(r"^```yaml\n(.*?)^```", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
@@ -79,7 +82,7 @@ CASES = {
 def test_manifests_are_equal_to_the_golden_files(case):
     jobs, settings = CASES[case]
     (batch,) = kubernetes_batches(jobs)
-    path, made = GOLDEN / f"kubernetes-{case}.yaml", render_manifest(job_manifest(batch, settings, SCRIPT))
+    path, made = GOLDEN / f"kubernetes-{case}.yaml", render_manifest(job_manifest(batch, settings, SCRIPT, "c3VpdGU="))
     if os.environ.get("KNOWNGOOD_GOLDEN") == "write":
         path.write_text(made)
     assert made == path.read_text()
@@ -89,7 +92,7 @@ def test_manifests_are_equal_to_the_golden_files(case):
 @pytest.mark.parametrize("case", CASES)
 def test_the_schema_of_the_api_accepts_manifests(case, release):
     jobs, settings = CASES[case]
-    made = job_manifest(jobs, settings, read_pod_script())
+    made = job_manifest(jobs, settings, read_pod_script(), PACKED)
     schema(release).validate(made)
     made["spec"]["template"]["spec"]["containers"][0]["imagePolicy"] = "Never"
     with pytest.raises(ValidationError):
@@ -99,7 +102,7 @@ def test_the_schema_of_the_api_accepts_manifests(case, release):
 @pytest.mark.parametrize("case", CASES)
 def test_nothing_is_lost_in_the_clients_own_model(case):
     jobs, settings = CASES[case]
-    made = job_manifest(jobs, settings, read_pod_script())
+    made = job_manifest(jobs, settings, read_pod_script(), PACKED)
     read = ApiClient().deserialize(json.dumps(made), "V1Job", "application/json")
     assert isinstance(read, V1Job)
     assert ApiClient().sanitize_for_serialization(read) == made
@@ -108,9 +111,13 @@ def test_nothing_is_lost_in_the_clients_own_model(case):
 def test_the_printed_manifest_is_the_same():
     jobs, settings = CASES["gpu"]
     (text,) = B200.rehearse(jobs)
-    assert yaml.safe_load(text) == job_manifest(jobs, settings, read_pod_script())
+    assert yaml.safe_load(text) == job_manifest(jobs, settings, read_pod_script(), pack_suite({}))
     assert "&id" not in text
     assert '- |\n          """The program in the pod' in text
+
+
+def test_the_suite_and_the_largest_batch_fit_into_the_annotations_of_one_object():
+    assert len(PACKED) + MAX_PAYLOAD_BYTES < 256 << 10
 
 
 def test_kubernetes_expands_nothing_in_the_program():
@@ -128,7 +135,7 @@ def test_a_batch_has_one_image_one_set_of_needs_and_a_bound():
 
 
 def test_equal_predictions_are_in_a_manifest_once():
-    made = job_manifest([job(attempt=number) for number in range(3)], PLAIN, SCRIPT)
+    made = job_manifest([job(attempt=number) for number in range(3)], PLAIN, SCRIPT, PACKED)
     payload = json.loads(made["spec"]["template"]["metadata"]["annotations"][PAYLOAD])
     assert len(payload["predictions"]) == 1
     assert [one["predictions"] for one in payload["jobs"]] == [0, 0, 0]

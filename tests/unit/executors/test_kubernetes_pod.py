@@ -17,7 +17,8 @@ from knowngood.executors import kubernetes_pod
 from knowngood.executors.fleet_config import KubernetesSection
 from knowngood.executors.job import JobNeeds, JobSubject, SuiteJob
 from knowngood.executors.kubernetes_executor import read_pod_script
-from knowngood.executors.kubernetes_manifest import PAYLOAD, job_manifest
+from knowngood.executors.kubernetes_manifest import PAYLOAD, job_manifest, pack_suite
+from knowngood.executors.kubernetes_manifest import SUITE as SUITE_FILES
 from knowngood.executors.kubernetes_report import NO_REPORT, TIMED_OUT, parse_termination_message, report_from_log
 
 SECTION = KubernetesSection(engine="kubernetes", images="registry.test/a")
@@ -66,17 +67,17 @@ def job(*command, seconds=60):
 @pytest.fixture
 def pod(tmp_path):
     """The command line of the manifest, with the pod's three places in a folder."""
-    (tmp_path / "suite").mkdir()
-    (tmp_path / "suite" / "conftest.py").write_text(SUITE)
-    (tmp_path / "suite" / "test_it.py").write_text(TEST)
+    files = {"smoke_tests/conftest.py": SUITE.encode(), "smoke_tests/parts/test_it.py": TEST.encode()}
 
     def start(*jobs, index=0):
-        template = job_manifest(jobs, SECTION, read_pod_script())["spec"]["template"]
-        payload = json.loads(template["metadata"]["annotations"][PAYLOAD])
-        (tmp_path / "jobs.json").write_text(json.dumps({**payload, "suite": str(tmp_path / "suite")}))
+        template = job_manifest(jobs, SECTION, read_pod_script(), pack_suite(files))["spec"]["template"]
+        annotations = template["metadata"]["annotations"]
+        (tmp_path / "jobs.json").write_text(annotations[PAYLOAD])
+        (tmp_path / "suite").write_text(annotations[SUITE_FILES])
         python, option, script = template["spec"]["containers"][0]["command"]
         assert (python, option) == ("python", "-c")
-        places = f"JOBS, FOLDER, TERMINATION = {[str(tmp_path / name) for name in ('jobs.json', 'out', 'termination')]}"
+        names = ("jobs.json", "suite", "out", "termination")
+        places = f"JOBS, SUITE, FOLDER, TERMINATION = {[str(tmp_path / name) for name in names]}"
         script = script.replace("\n\ndef run_pod_job", f"\n{places}\n\n\ndef run_pod_job")
         settings = {"JOB_COMPLETION_INDEX": str(index), "PYTHONUNBUFFERED": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
         return subprocess.Popen(

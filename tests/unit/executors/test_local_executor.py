@@ -28,14 +28,24 @@ def site(tmp_path):
     python.parent.mkdir(parents=True)
     python.write_text(PYTHON)
     python.chmod(0o755)
-    folder = tmp_path / "jobs"
+    folder, suite = tmp_path / "jobs", tmp_path / "suite"
+    suite.mkdir()
     made = []
 
     def local():
         def never():
             raise AssertionError("no engine is needed for an environment")
 
-        made.append(LocalExecutor("local", folder, lambda: MACHINE, never, lambda: ProcessWorker(tmp_path, folder)))
+        made.append(
+            LocalExecutor(
+                "local",
+                folder,
+                suite=suite,
+                machine=lambda: MACHINE,
+                images=never,
+                environments=lambda: ProcessWorker(suite, folder),
+            )
+        )
         return made[-1]
 
     def job(cell, *command, environment=tmp_path / "environment", **needs):

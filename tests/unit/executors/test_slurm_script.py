@@ -85,8 +85,9 @@ def test_apptainer_and_pyxis_get_the_image_by_its_digest():
     assert f'apptainer pull {file}."$mine" docker://registry.example/team/knowngood@{DIGEST}' in text
     assert f'&& mv -f {file}."$mine" {file}; }} || finish image-pull' in text
     assert "apptainer exec --nv --cleanenv --contain" in text
-    command = "python -m pytest /opt/knowngood/smoke_tests -q --quick --report /mnt/report.json"
+    command = "python -m pytest /mnt/smoke_tests -q --quick --report /mnt/report.json"
     assert f"{file} timeout --kill-after=10 1200 {command}" in text
+    assert 'cp -R /shared/suite "$work/smoke_tests" || finish crash' in text
     assert text.index("module load apptainer") < text.index("apptainer pull")
     assert '--bind "$work:/mnt,$work/cache:/cache"' in text  # the image compiles into /cache
     assert text.index('mkdir "$work/cache"') < text.index("apptainer exec")
@@ -110,7 +111,9 @@ def node(tmp_path):
         folder = tmp_path / "job"
         folder.mkdir(exist_ok=True)
         (folder / job_script.PREDICTIONS_FILE).write_text("{}")
-        way = job_script.SuiteLaunch(name=job_script.BARE, python=str(python), suite="suite", folder='"$work"')
+        (tmp_path / "suite").mkdir(exist_ok=True)
+        suite = str(tmp_path / "suite")
+        way = job_script.SuiteLaunch(name=job_script.BARE, python=str(python), suite=suite, folder='"$work"')
         (folder / job_script.SCRIPT_FILE).write_text(job_script.render_job_script(one, str(folder), way))
         done = subprocess.run(
             ["sh", str(folder / job_script.SCRIPT_FILE)],

@@ -26,7 +26,7 @@ from knowngood.images.pipeline import Pipeline, PipelineOptions
 from knowngood.index.wheel_contents import WheelContents
 from knowngood.lock import resolver
 from knowngood.lock.cell_lock import Distribution, Layer
-from knowngood.smoke import suite_command, suite_run
+from knowngood.smoke import suite_command, suite_files, suite_run
 
 ENGINE = Engine(
     host="unix:///e.sock",
@@ -50,6 +50,7 @@ def world(monkeypatch):
             self.done: list[str] = []
             self.images: dict[str, build_command.Image] = {}
             self.ok = True
+            self.suite = "5" * 64
             self.build_error: BaseException | None = None
             self.layers = 9
 
@@ -96,7 +97,7 @@ def world(monkeypatch):
             command=("python", *(["--quick"] if options.quick else [])),
             report={
                 "verdict": {"ok": world.ok, "domain": "image", "text": "eager does not train"},
-                "suite_hash": "5" * 64,
+                "suite_hash": world.suite,
                 "checks": [{"setting": "eager", "outcome": "pass" if world.ok else "fail"}],
             },
         )
@@ -112,6 +113,7 @@ def world(monkeypatch):
     monkeypatch.setattr(image_store, "read_manifest", manifest)
     monkeypatch.setattr(suite_run, "run_in_container", in_container)
     monkeypatch.setattr(suite_run, "engine_fingerprint", lambda _: NODE)
+    monkeypatch.setattr(suite_files, "hash_suite", lambda _: world.suite)
     monkeypatch.setattr(pipeline, "load_predictions", lambda _: [])
     return world
 
@@ -172,6 +174,13 @@ def test_evidence_of_another_machine_does_not_count(home, world, monkeypatch):
     monkeypatch.setattr(suite_run, "engine_fingerprint", lambda _: {"name": "other"})
     run(home)
     assert world.done.count("smoke") == 2
+
+
+def test_evidence_of_another_suite_does_not_count(home, world):
+    run(home)
+    world.suite = "6" * 64
+    run(home)
+    assert world.done == ["resolve", "build", "smoke", "smoke"]
 
 
 def test_a_cell_that_is_not_proven_is_built(home, world):

@@ -57,8 +57,17 @@ def report(date="2026-11-20", results=(), **more):
     )
 
 
-def run(*, ok=True, image="sha256:1", when="2026-11-20T03:00:00+00:00", where=RunPlace.CONTAINER_CPU, node="n", **more):
-    report = {"verdict": {"ok": ok}, "suite_hash": "5", "checks": []}
+def run(
+    *,
+    ok=True,
+    image="sha256:1",
+    when="2026-11-20T03:00:00+00:00",
+    where=RunPlace.CONTAINER_CPU,
+    node="n",
+    suite="5",
+    **more,
+):
+    report = {"verdict": {"ok": ok}, "suite_hash": suite, "checks": []}
     fields = {"cell": FA4, "image": image, "when": when, "node": {"name": node}, "command": ("python",)}
     return Evidence(where=where, report=report, **fields | more)
 
@@ -226,23 +235,24 @@ class TestPlan:
             (run(node="m"), False),
             (run(command=("python", "--quick")), False),
             (run(where=RunPlace.BARE), False),
+            (run(suite="6"), False),
             (run(where=RunPlace.CONTAINER_GPU), True),
         ],
     )
     def test_what_is_proven_is_this_image_on_this_node(self, other, counts):
-        found = nightly_plan.find_proof([other], "sha256:1", {"name": "n"}, gpus=False, quick=False)
+        found = nightly_plan.find_proof([other], "sha256:1", {"name": "n"}, "5", gpus=False, quick=False)
         assert (found == other.when) is counts
 
     def test_the_newest_proof_is_the_latest_moment_and_not_the_latest_text(self):
         late, early = run(when="2026-11-20T23:00:00-05:00"), run(when="2026-11-21T01:00:00+00:00")
-        found = nightly_plan.find_proof([late, early], "sha256:1", {"name": "n"}, gpus=False, quick=False)
+        found = nightly_plan.find_proof([late, early], "sha256:1", {"name": "n"}, "5", gpus=False, quick=False)
         assert found == late.when
 
     def test_a_cpu_run_does_not_prove_a_gpu_and_a_quick_run_proves_a_quick_one(self):
         node = {"name": "n"}
-        assert nightly_plan.find_proof([run()], "sha256:1", node, gpus=True, quick=False) is None
-        assert nightly_plan.find_proof([run(command=("--quick",))], "sha256:1", node, gpus=False, quick=True)
-        assert nightly_plan.find_proof([run(image=None)], None, node, gpus=False, quick=True) is None
+        assert nightly_plan.find_proof([run()], "sha256:1", node, "5", gpus=True, quick=False) is None
+        assert nightly_plan.find_proof([run(command=("--quick",))], "sha256:1", node, "5", gpus=False, quick=True)
+        assert nightly_plan.find_proof([run(image=None)], None, node, "5", gpus=False, quick=True) is None
 
     @pytest.mark.parametrize(
         ("red", "counts"),
@@ -254,7 +264,7 @@ class TestPlan:
         ],
     )
     def test_a_later_failure_of_the_same_image_on_this_node_takes_the_proof_back(self, red, counts):
-        found = nightly_plan.find_proof([run(), red], "sha256:1", {"name": "n"}, gpus=False, quick=False)
+        found = nightly_plan.find_proof([run(), red], "sha256:1", {"name": "n"}, "5", gpus=False, quick=False)
         assert (found is not None) is counts
 
     def unexamined(self, *states, check=NightlyCheck.SUITE, **settings):

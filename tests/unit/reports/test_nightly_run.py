@@ -197,6 +197,7 @@ def test_a_dry_run_counts_a_run_on_a_machine_of_this_name_as_proof(project, seal
     monkeypatch.setattr("knowngood.reports.nightly_run._stale_dockerfile", lambda *_: "")
     monkeypatch.setattr(image_release, "recorded_digest", lambda *_: "sha256:1")
     monkeypatch.setattr("platform.node", lambda: "this-machine")
+    monkeypatch.setattr("knowngood.smoke.suite_files.hash_suite", lambda _: "5" * 12)
     for cell, machine in ((FA4, "this-machine"), (FA0, "another")):
         node = suite_run.machine_fingerprint(machine, {"kernel": "6"})
         report = {"verdict": {"ok": True}, "suite_hash": "5" * 12, "checks": []}

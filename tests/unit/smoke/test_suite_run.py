@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import tarfile
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -20,6 +21,7 @@ from knowngood.smoke import suite_command, suite_run
 from knowngood.smoke.suite_command import SuiteOptions
 
 CELL = parse_cell(FA4)
+SUITE = Path(__file__).parents[3] / "smoke_tests"
 REPORT = {"verdict": {"ok": True}, "suite_hash": "5" * 64, "checks": []}
 
 
@@ -116,6 +118,7 @@ def run(tmp_path, **options):
         "sha256:1",
         engine,
         SuiteOptions(**options),
+        suite=SUITE,
         predictions={"eager*": {"outcome": "pass"}},
         log=tmp_path / "logs" / "smoke.log",
         notify=lambda _: None,
@@ -156,9 +159,12 @@ def test_the_container_of_a_killed_run_of_the_cell_is_removed(tmp_path, containe
 
 
 def test_the_dry_run_has_the_options_of_the_container():
-    argv = suite_command.docker_run_options(SuiteOptions(memory="8g", pids=99, gpus=True))
-    assert " ".join(argv) == (
-        "--network none --memory 8g --pids-limit 99 --shm-size 1g --init --env HF_HUB_OFFLINE=1 --gpus all"
+    options = SuiteOptions(memory="8g", pids=99, gpus=True, seconds=60)
+    words = suite_command.docker_run_words(options, "knowngood:x", Path("/here/smoke_tests"), ["--quick"])
+    assert " ".join(words) == (
+        "run --rm --network none --memory 8g --pids-limit 99 --shm-size 1g --init --env HF_HUB_OFFLINE=1 --gpus all "
+        "--volume /here/smoke_tests:/smoke_tests:ro knowngood:x timeout --kill-after=10 60 "
+        "python -m pytest /smoke_tests --quick"
     )
 
 
@@ -205,13 +211,17 @@ def test_a_good_run(tmp_path, container):
     assert (tmp_path / "logs" / "smoke.log").read_bytes() == b"first\nlast words\n\n"
 
 
-def test_the_suites_folder_is_open_to_any_user_and_holds_the_predictions(tmp_path, container):
+def test_the_folder_is_open_to_any_user_and_holds_the_suite_and_its_predictions(tmp_path, container):
     run(tmp_path)
     path, data = container.sent
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
         assert path == "/tmp"
         assert archive.getmember("knowngood").mode == 0o777
         assert json.load(archive.extractfile("knowngood/predictions.json")) == {"eager*": {"outcome": "pass"}}
+        sent = archive.extractfile("knowngood/smoke_tests/conftest.py").read()
+        assert sent == (SUITE / "conftest.py").read_bytes()
+        assert not [name for name in archive.getnames() if "/." in name or "__pycache__" in name]
+    assert f"{suite_command.CONTAINER_FOLDER}/smoke_tests" in CLIENT.created[0][1]
 
 
 def gone(text="Connection aborted"):
