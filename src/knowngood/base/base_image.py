@@ -47,7 +47,7 @@ def prepare_base(project: Project, name: str, *, locked: bool, notify: Notify, r
 
     A lock that had to be made again is written. With `locked` that is an error; with `refresh` it always happens.
     """
-    settings = project.matrix.bases[name]
+    settings = project.matrix.find_base(name)
     if settings.image:
         return pulled_base_context(settings.image)
     assert settings.bootstrap is not None  # noqa: S101  # the schema of matrix.yaml wants exactly one of the two
@@ -76,7 +76,7 @@ def read_packages_lock(project: Project, name: str) -> PackagesLock | None:
 
 def read_base_digest(project: Project, name: str) -> str | None:
     """Return the digest that a base should have, from its image's name or its committed lock; `None` without a lock."""
-    if image := project.matrix.bases[name].image:
+    if image := project.matrix.find_base(name).image:
         return image.rpartition("@")[2]
     lock = read_packages_lock(project, name)
     return lock.digest if lock else None
@@ -84,13 +84,13 @@ def read_base_digest(project: Project, name: str) -> str | None:
 
 def find_cached_digest(project: Project, name: str) -> str | None:
     """Return the digest of a bootstrapped base if it is in the cache."""
-    lock = None if project.matrix.bases[name].image else read_packages_lock(project, name)
+    lock = None if project.matrix.find_base(name).image else read_packages_lock(project, name)
     return lock.digest if lock and (base_layout(lock) / "index.json").exists() else None
 
 
 def expected_base_context(project: Project, name: str) -> str:
     """Return the build context that a base will have, without making it; for `--dry-run`."""
-    if image := project.matrix.bases[name].image:
+    if image := project.matrix.find_base(name).image:
         return pulled_base_context(image)
     lock = read_packages_lock(project, name)
     if lock is None:

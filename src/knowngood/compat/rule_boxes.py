@@ -148,8 +148,15 @@ def compile_rules(
         try:
             yield from _compile_rule(space, rule, constants or {})
         except UsageError as error:
-            place = f"{rule.file}: " if rule.file else ""
-            raise UsageError(f"{place}{rule.id}: {error}") from None
+            raise UsageError(
+                f"{rule.file}{': ' if rule.file else ''}{rule.id}: {error}{_describe_facts(rule)}"
+            ) from None
+
+
+def _describe_facts(rule: Rule) -> str:
+    """Return in which files of facts the values of a rule are, for a message; empty for a rule without references."""
+    files = [f"facts/{name}.json" for name in dict.fromkeys(text.partition(".")[0] for text in rule.references)]
+    return f"; its values are from {' and '.join(files)}" if files else ""
 
 
 SUBJECT_ALIASES: Mapping[str, str] = {"cuda": "torch.cuda"}

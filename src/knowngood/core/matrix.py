@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from packaging.utils import canonicalize_name
 
 from knowngood.core.cell import Cell, parse_cell
-from knowngood.core.errors import InputError, InputProblem, UsageError
+from knowngood.core.errors import InputError, InputProblem, KnowngoodError, UsageError
 from knowngood.core.formatting import parse_bytes
 from knowngood.core.matrix_entries import (
     RetiredCellError,
@@ -140,6 +140,14 @@ class Matrix:
     def entry(self, cell: Cell) -> MatrixEntry:
         """Return the entry of a cell of this matrix."""
         return self.entries[str(cell)]
+
+    def find_base(self, name: str) -> matrix_schema.Base:
+        """Return the base with the name that a lock states; `KnowngoodError` when the matrix has none of that name."""
+        if name not in self.bases:
+            raise KnowngoodError(
+                f"a lock names the base {name!r}, which matrix.yaml does not have; run `knowngood lock`"
+            )
+        return self.bases[name]
 
     def compiled_packages(self, cell: Cell) -> list[tuple[str, str]]:
         """Return the packages, with versions, that a cell takes from the wheelhouse because no index has their wheels.

@@ -324,6 +324,8 @@ def _remove(data: Any, path: tuple[str | int, ...], *, unknown: bool) -> bool:
         for part in path[:-1]:
             if part == 0 and not isinstance(data, list):  # a single value stands for a list of one
                 continue
+            if isinstance(data, dict) and part not in data:  # it was removed before
+                return True
             data = data[part]
             if data is None:  # the whole item was removed before
                 return True

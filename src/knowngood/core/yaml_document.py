@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from knowngood.core.errors import InputError, InputProblem
+from knowngood.core.json_document import problem_at
 
 if TYPE_CHECKING:
     import yaml
@@ -27,6 +28,9 @@ MAX_DEPTH = 20
 """The most levels of nesting in a file that is read."""
 _SAFE_LEVELS = 2_000
 _ANCHOR_OR_TAG = re.compile(r"[&*!][^\s\"'=<>&*,\]}]")
+
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+"""Half of a character, which YAML cannot join with the other half, and which nothing can write."""
 
 
 @dataclass(kw_only=True)
@@ -66,6 +70,9 @@ def parse_yaml_with_problems(text: str, file: str) -> YamlDocument:
     if len(text) > MAX_LENGTH:
         message = f"the file is longer than {MAX_LENGTH:,} characters; is it the right one?"
         raise InputError([_problem_at(file, None, message)])
+    if match := _SURROGATE.search(text):
+        message = f"{match[0]} is half of a character; write the character itself"
+        raise InputError([problem_at(file, text, match.start(), message)])
     import yaml
 
     document = YamlDocument(file=file, data=None, marks={}, key_marks={})
@@ -87,7 +94,8 @@ def parse_yaml_data(text: str, file: str) -> Any:
 
     Raises `InputError` as `parse_yaml` does: a text with anything unusual is parsed by that.
     """
-    if len(text) > MAX_LENGTH or _may_be_deep(text) or _may_have_anchor_or_tag(text):
+    unusual = len(text) > MAX_LENGTH or _may_be_deep(text) or _may_have_anchor_or_tag(text)
+    if unusual or _SURROGATE.search(text):
         return parse_yaml(text, file).data
     import yaml
 

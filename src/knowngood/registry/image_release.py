@@ -47,7 +47,7 @@ def require_lock(project: Project, cell: Cell) -> CellLock:
 
 def read_base_source(project: Project, locked: CellLock) -> PackagesLock | str:
     """Return the base of a cell: the lock of a bootstrapped base, or the name of an image that is pulled."""
-    entry = project.matrix.bases[locked.base]
+    entry = project.matrix.find_base(locked.base)
     if entry.image:
         return entry.image
     path = base_image.packages_lock_path(project, locked.base)

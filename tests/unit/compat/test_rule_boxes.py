@@ -111,6 +111,20 @@ def test_a_rule_takes_its_numbers_from_facts():
     assert [(box.masks["torch"], "gone" in str(box.unknown)) for box in boxes if box.unknown] == [(0b010, True)]
 
 
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ('{triton: ">={torch.triton}x"}', "r.yaml: x: .*'>=2.0x' is not .*; its values are from facts/torch.json"),
+        ('{triton: "?2.0"}', "r.yaml: x: '\\?2.0' .* is not a condition on triton; write for example >=2.6$"),
+        ('{gpu: {major-from: "{torch.triton}"}}', "r.yaml: x: the condition 'major-from' with .* does not fit 'sm_70'"),
+    ],
+)
+def test_a_condition_that_cannot_be_judged_is_told_with_its_place(text: str, sentence: str):
+    made = rule(f"- {{id: x, when: {{torch: '2.0'}}, require: {text}, because: b, source: s}}")
+    with pytest.raises(UsageError, match=sentence):
+        list(compile_rules(world(), [made]))
+
+
 def test_releases_with_the_same_facts_share_a_box():
     made = rule('- {id: x, require: {gpu: {runs: "{torch.sass}"}}, because: b, source: s}')
     boxes = list(compile_rules(world(), [made]))
