@@ -7,13 +7,12 @@ was signed in that time. The certificate, the proof of the log and the signature
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from knowngood.core.data_files import read_data_bytes
 from knowngood.core.errors import KnowngoodError, MissingError, NetworkError, UsageError
@@ -53,8 +52,8 @@ class TrustedIdentity:
         """The sigstore that vouches for the identity; raises as `load_sigstore_trust` does."""
         return load_sigstore_trust(self.root / self.identity.trust if self.identity.trust else None)
 
-    def verify_bundle(self, data: bytes) -> dict[str, Any]:
-        """Return the in-toto statement in a bundle that this identity has signed.
+    def verify_bundle(self, data: bytes) -> bytes:
+        """Return the in-toto statement, as it was signed, in a bundle of this identity.
 
         The certificate, its issuer and subject, the time, the proof of the log and the signature are verified, all
         without a network. Raises `KnowngoodError` when one of them is not valid.
@@ -70,14 +69,13 @@ class TrustedIdentity:
         except Exception as error:  # noqa: BLE001 - whatever its parsers raise, the bundle comes from a stranger
             raise KnowngoodError(f"what should be a bundle of sigstore is none: {_first_line(error)}") from None
         try:
-            kind, payload = verifier.verify_dsse(bundle, wanted)
-            statement = json.loads(payload)
+            kind, statement = verifier.verify_dsse(bundle, wanted)
         except Error as error:
             signer = _describe_signer(bundle)
             raise KnowngoodError(f"the bundle{signer} does not hold for {self.name}: {_first_line(error)}") from None
         except Exception as error:  # noqa: BLE001 - see above
             raise KnowngoodError(f"the bundle is damaged: {_first_line(error)}") from None
-        if kind != STATEMENT_MEDIA_TYPE or not isinstance(statement, dict):
+        if kind != STATEMENT_MEDIA_TYPE:
             raise KnowngoodError(f"the bundle signs {kind}, not an in-toto statement")
         return statement
 

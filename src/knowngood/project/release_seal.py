@@ -14,9 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 from knowngood.core import json_document
+from knowngood.core.data_files import read_data_bytes
 from knowngood.core.local_files import write_atomically
 from knowngood.evidence import sealed_files
 from knowngood.project import signing_keys
@@ -35,7 +36,7 @@ _REMEDY = "`knowngood seal` writes it again"
 
 
 class _SealDocument(TypedDict):
-    schema: str
+    schema: Literal["knowngood/seal/1"]
     files: dict[str, str]
 
 
@@ -105,14 +106,14 @@ def load_release_seal(root: Path, key_files: Sequence[str]) -> ReleaseSeal | Non
 
     Raises:
         UsageError: a key cannot be read.
-        InputError: a seal with a valid signature has a defect.
+        InputError: a seal with a valid signature has a defect, or is no file that can be read.
     """
     if not key_files:
         return None
     keys = signing_keys.load_verification_keys(root, key_files)
     try:
-        data = (root / SEAL_FILE).read_bytes()
-        signature = base64.b64decode((root / SEAL_SIGNATURE_FILE).read_bytes().strip(), validate=True)
+        data = read_data_bytes(root / SEAL_FILE, SEAL_FILE)
+        signature = base64.b64decode(read_data_bytes(root / SEAL_SIGNATURE_FILE).strip(), validate=True)
     except FileNotFoundError as error:
         name = Path(error.filename).name
         return ReleaseSeal(root=root, defect=f"there is no {name}; `knowngood seal` writes it")
@@ -122,8 +123,6 @@ def load_release_seal(root: Path, key_files: Sequence[str]) -> ReleaseSeal | Non
         names = " or ".join(key.name for key in keys)
         return ReleaseSeal(root=root, defect=f"{SEAL_FILE} is not signed with {names}, or was changed")
     document = json_document.parse_json(data, SEAL_FILE, _SealDocument, remedy=_REMEDY)
-    if document["schema"] != SEAL_SCHEMA:
-        return ReleaseSeal(root=root, defect=f"{SEAL_FILE} has the schema {document['schema']}, not {SEAL_SCHEMA}")
     return ReleaseSeal(root=root, files=document["files"])
 
 

@@ -89,7 +89,8 @@ def _verify_bundles(
         reasons = []
         for identity in identities:
             try:
-                yield identity.verify_bundle(data), identity
+                statement = identity.verify_bundle(data)
+                yield signed_documents.parse_signed_json(statement, "the bundle signs no in-toto statement"), identity
                 break
             except KnowngoodError as error:
                 reasons.append(str(error))

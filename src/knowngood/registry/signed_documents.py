@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from knowngood.core.errors import KnowngoodError
+from knowngood.core import json_document
+from knowngood.core.errors import InputError, KnowngoodError
 
 if TYPE_CHECKING:
     from knowngood.project.release_signers import ReleaseVerifier
@@ -76,17 +77,32 @@ class ValidSignature:
 
 def parse_payload(data: bytes) -> SignedName:
     """Parse the bytes that a signature is made over; `KnowngoodError` when they are no such payload."""
+    what = "the signed document is not the payload of a signature"
+    document = parse_signed_json(data, what)
     try:
-        critical = json.loads(data)["critical"]
+        critical = document["critical"]
         name = SignedName(
             reference=critical["identity"]["docker-reference"], digest=critical["image"]["docker-manifest-digest"]
         )
         sound = critical["type"] == _PAYLOAD_TYPE and isinstance(name.reference, str) and isinstance(name.digest, str)
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (KeyError, TypeError):
         sound = False
     if not sound:
-        raise KnowngoodError("the signed document is not the payload of a signature")
+        raise KnowngoodError(what)
     return name
+
+
+def parse_signed_json(data: bytes, what: str) -> dict[str, Any]:
+    """Return a JSON object from a registry, read with the checks of every data file (decision 0005).
+
+    A key that is given twice is refused, because another reader may take the other one. Keys that nothing here knows
+    are allowed, as the formats demand. Raises `KnowngoodError`, beginning with `what`, for what is no such object.
+    """
+    try:
+        return json_document.parse_json(data, "", dict[str, Any], remedy="sign it again")
+    except InputError as error:
+        first = error.problems[0]
+        raise KnowngoodError(f"{what} (line {first.line}, column {first.column}: {first.text})") from None
 
 
 def parse_sign_statement(statement: Mapping[str, Any]) -> SignedName:
@@ -129,14 +145,15 @@ def verify_envelope(data: bytes, verify: VerifyBytes) -> dict[str, Any]:
 
     Raises `KnowngoodError` when the envelope is malformed, or none of its signatures is valid.
     """
+    what = "the attestation is not a DSSE envelope with an in-toto statement"
+    envelope = parse_signed_json(data, what)
     try:
-        envelope = json.loads(data)
         payload = base64.b64decode(envelope["payload"], validate=True)
         kind = envelope["payloadType"]
         signatures = [str(item["sig"]) for item in envelope["signatures"]]
-        statement = dict(json.loads(payload))
-    except (ValueError, KeyError, TypeError, RecursionError):
-        raise KnowngoodError("the attestation is not a DSSE envelope with an in-toto statement") from None
+    except (ValueError, KeyError, TypeError):
+        raise KnowngoodError(what) from None
+    statement = parse_signed_json(payload, what)
     signed = _pre_authentication_encoding(str(kind), payload)
     if kind != STATEMENT_MEDIA_TYPE or not any(verify(decode_signature(text), signed) for text in signatures):
         raise KnowngoodError("the attestation is not signed with a key that matrix.yaml names")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import shutil
@@ -172,6 +173,31 @@ def test_a_forged_seal_covers_nothing(keyed, tmp_path, capsys, forge, words):
     assert words in document["defect"]
     assert main.main(["check", "torch==2.11.0", "--json"]) == 0
     assert any(words in note for note in json.loads(capsys.readouterr().out)["notes"])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"schema": "knowngood/seal/1", "files": {"a": 1}}', "seal.json:1:47: files.a must be text"),
+        ('{"schema": "knowngood/seal/1", "files": {}, "files": {}}', "the key 'files' is given twice"),
+        ('{"schema": "knowngood/seal/9", "files": {}}', "schema must be 'knowngood/seal/1'"),
+        ('{"schema": "knowngood/seal/1"}', "the key 'files' is missing"),
+    ],
+)
+def test_a_signed_seal_with_a_defect_is_an_error_with_its_place(keyed, tmp_path, capsys, text, words):
+    key = signing_keys.load_signing_key(tmp_path / "a.key")
+    (keyed.root / "seal.json").write_text(text)
+    (keyed.root / "seal.json.sig").write_bytes(base64.b64encode(key.sign_bytes(text.encode())))
+    assert main.main(["seal", "--check"]) == 2
+    err = capsys.readouterr().err
+    assert words in err
+    assert "`knowngood seal` writes it again" in err
+
+
+def test_a_seal_that_is_no_file_is_said_so(keyed, capsys):
+    (keyed.root / "seal.json").mkdir()
+    assert main.main(["check", "torch==2.11.0"]) == 2
+    assert "seal.json:1:1: the file cannot be read (Is a directory)" in capsys.readouterr().err
 
 
 def test_an_edited_fact_is_shown_as_unsigned(keyed, capsys):

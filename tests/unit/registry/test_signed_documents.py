@@ -46,6 +46,7 @@ def test_a_port_is_no_tag(reference, tag):
         b"\xff",
         NAME.payload("x").replace(b"cosign container", b"another"),
         NAME.payload("x").replace(f'"{DIGEST}"'.encode(), b"7"),
+        NAME.payload("x").replace(b'{"critical"', b'{"critical":{},"critical"'),
     ],
 )
 def test_what_is_no_payload_is_refused(data):
@@ -71,6 +72,30 @@ def is_good(signature: bytes, _data: bytes) -> bool:
 
 def test_an_envelope_gives_its_statement():
     assert signed_documents.verify_envelope(envelope(), is_good) == {"predicateType": "p"}
+    assert signed_documents.verify_envelope(envelope(more=[1]), is_good) == {"predicateType": "p"}
+
+
+def test_a_damaged_document_is_told_with_its_place():
+    text = b'{"critical": 1,\n "critical": 2}'
+    with pytest.raises(KnowngoodError, match=r"\(line 2, column 2: the key 'critical' is given twice"):
+        signed_documents.parse_payload(text)
+
+
+def test_a_statement_says_the_same_as_the_payload():
+    statement = signed_documents.parse_signed_json(NAME.statement(), "x")
+    assert signed_documents.parse_sign_statement(statement) == NAME
+    # cosign names no reference, and such a signature holds for every tag
+    statement["subject"][0].pop("name")
+    assert signed_documents.parse_sign_statement(statement).tag is None
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [None, [], {}, [{}], [{"digest": {}}], [{"digest": {"sha256": 1}}], [{"digest": {"sha256": "d"}}] * 2, ["x"]],
+)
+def test_a_statement_of_no_or_of_many_manifests_signs_nothing(subject):
+    with pytest.raises(KnowngoodError, match="is not about one manifest"):
+        signed_documents.parse_sign_statement({"subject": subject})
 
 
 @pytest.mark.parametrize(
@@ -83,6 +108,8 @@ def test_an_envelope_gives_its_statement():
         envelope(signatures=[{"sig": "%"}]),
         envelope(payloadType="text/plain"),
         envelope(payload=base64.b64encode(b"[1]").decode()),
+        envelope().replace(b'{"payloadType"', b'{"payloadType": "x", "payloadType"'),
+        b"[" * 100_000,
     ],
 )
 def test_a_malformed_or_unsigned_envelope_is_refused(data):
