@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from knowngood.reports.nightly_report import (
+    UNUSABLE_HISTORY,
     NightlyFinding,
     NightlyReport,
     NightlyResult,
@@ -13,7 +14,7 @@ from knowngood.reports.nightly_report import (
     findings_exit_code,
 )
 
-_JUDGED_ANEW = frozenset({"not-current", "nothing-examined"})
+_JUDGED_ANEW = frozenset({"not-current", "nothing-examined", UNUSABLE_HISTORY})
 """Kinds of findings that every run decides again for all selected cells, whatever it has time for."""
 
 

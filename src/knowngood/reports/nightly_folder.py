@@ -11,30 +11,40 @@ from pydantic import ValidationError
 from knowngood.core.data_files import load_json
 from knowngood.core.errors import InputError
 from knowngood.core.local_files import write_atomically
-from knowngood.reports.nightly_report import REPORT_SCHEMA, NightlyReport, NightlyResult, render_report_page
+from knowngood.reports.nightly_report import (
+    REPORT_SCHEMA,
+    NightlyFinding,
+    NightlyReport,
+    NightlyResult,
+    render_report_page,
+    unusable_history_finding,
+)
 
 _STATE_SCHEMA = "knowngood/nightly-state/1"
 _UNREADABLE = (OSError, InputError, ValidationError, KeyError, TypeError)
 
 
-def load_reports(folder: Path) -> tuple[list[NightlyReport], list[str]]:
-    """Return the reports of a folder, oldest first, and for each file that cannot be used the reason."""
-    reports, left_out = [], []
+def load_reports(folder: Path) -> tuple[list[NightlyReport], list[NightlyFinding]]:
+    """Return the reports of a folder, oldest first, and a finding for each file that cannot be used."""
+    reports, findings = [], []
     for path in sorted(folder.glob("[0-9]*-[0-9]*-[0-9]*.json")):
+        reason = ""
         try:
-            document = load_json(path, dict[str, Any], remedy="restore it")
+            document = load_json(path, dict[str, Any], remedy="it is left out", file=path.name)
             if document["schema"] != REPORT_SCHEMA:
-                left_out.append(f"{path.name}: schema {document['schema']!r}, but this program reads {REPORT_SCHEMA}")
-                continue
-            report = NightlyReport.model_validate(document)
+                reason = f"{path.name}: schema {document['schema']!r}, but this program reads {REPORT_SCHEMA}"
+            else:
+                report = NightlyReport.model_validate(document)
+                reason = "" if report.date == path.stem else f"{path.name}: it contains the report of {report.date}"
+        except InputError as error:
+            reason = str(error.problems[0])
         except _UNREADABLE as error:
-            left_out.append(f"{path.name}: not readable as a report ({type(error).__name__})")
-            continue
-        if report.date == path.stem:
-            reports.append(report)
+            reason = f"{path.name}: not readable as a report ({type(error).__name__})"
+        if reason:
+            findings.append(unusable_history_finding(path.name, reason))
         else:
-            left_out.append(f"{path.name}: it contains the report of {report.date}")
-    return reports, left_out
+            reports.append(report)
+    return reports, findings
 
 
 def save_report(report: NightlyReport, folder: Path) -> Path:

@@ -9,6 +9,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 REPORT_SCHEMA = "knowngood/nightly/1"
+UNUSABLE_HISTORY = "unusable-history"
+"""The kind of the finding that a file of an earlier run cannot be used."""
 
 
 class NightlyCheck(StrEnum):
@@ -24,6 +26,8 @@ class NightlyCheck(StrEnum):
     """A cell that is built again from nothing gives the recorded digest."""
     SUITE = "suite"
     """A cell's image still passes its suite."""
+    HISTORY = "history"
+    """The reports and the evidence of earlier runs can be read; every run looks at them."""
 
 
 class NightlySeverity(StrEnum):
@@ -84,6 +88,14 @@ def unexamined_finding(
     return NightlyFinding(check=check, kind="nothing-examined", severity=severity, subject=str(check), text=text)
 
 
+def unusable_history_finding(subject: str, reason: str) -> NightlyFinding:
+    """Return the finding that a file of an earlier run cannot be used: what it said may have been red."""
+    text = f"{reason}; restore it from version control"
+    return NightlyFinding(
+        check=NightlyCheck.HISTORY, kind=UNUSABLE_HISTORY, severity=NightlySeverity.ERROR, subject=subject, text=text
+    )
+
+
 class NightlyResult(_Frozen):
     """The result of one check of one subject."""
 
@@ -121,7 +133,7 @@ class NightlyReport(_Frozen):
     results: tuple[NightlyResult, ...]
     exit: int
     notes: tuple[str, ...] = ()
-    """Evidence and reports that could not be used, cells that replace others, what a pairwise set covers."""
+    """Cells that replace others, what a pairwise set covers."""
 
     @property
     def findings(self) -> list[NightlyFinding]:

@@ -132,8 +132,9 @@ class PreparedNightly:
 
     @property
     def dry_run_exit_code(self) -> int:
-        """1 when the newest report that was read is red, else 0."""
-        return int(self.newest is not None and nightly_failures.is_red(self.newest))
+        """1 when the newest report is red, or a file of an earlier run cannot be used, else 0."""
+        damaged = any(result.check is NightlyCheck.HISTORY for result in self.skipped)
+        return int(damaged or (self.newest is not None and nightly_failures.is_red(self.newest)))
 
     def run(self, reporter: TaskReporter) -> NightlyReport:
         """Do everything that is not finished yet for this date; wait for another run with the same folder to end."""
@@ -179,7 +180,8 @@ def prepare_nightly(
     """
     chosen = here.matrix.select_cells(request.words)
     now = datetime.now(UTC)
-    reports, notes = nightly_folder.load_reports(request.folder)
+    reports, unusable = nightly_folder.load_reports(request.folder)
+    notes: list[str] = []
     earlier = [report for report in reports if report.date < now.date().isoformat()]
     wheels_folder = wheelhouse.wheelhouse_folder(request.wheelhouse)
     if dry_run:
@@ -196,11 +198,11 @@ def prepare_nightly(
     planned, refused = [], list[NightlyResult]()
     for item in surveyed:
         notes += [f"{item.cell}: {item.note}"] if item.note else []
+        runs, unreadable = run_evidence.load_cell_evidence(here.evidence, item.cell)
+        unusable += [nightly_report.unusable_history_finding(item.cell, reason) for reason in unreadable]
         if reason := item.missing_wheel or item.lock_problem or _stale_dockerfile(here, item.cell):
             refused.append(_refused_result(item.cell, reason, missing=bool(item.missing_wheel)))
             continue
-        runs, unreadable = run_evidence.load_cell_evidence(here.evidence, item.cell)
-        notes += unreadable
         runs = nightly_plan.assume_node(runs, node) if dry_run else runs
         inputs = item.shape.inputs if item.shape else ""
         planned.append(_planned_cell(here, cells.parse_cell(item.cell), inputs, runs, earlier, node, request))
@@ -243,7 +245,7 @@ def prepare_nightly(
         now=now,
         cells=chosen,
         tasks=tasks,
-        skipped=[*skipped, *refused],
+        skipped=[*skipped, *refused, *_history_results(unusable)],
         settings=settings,
         checks=checks,
         node=node,
@@ -304,6 +306,14 @@ def _refused_result(cell: str, reason: str, *, missing: bool) -> NightlyResult:
     return NightlyResult(
         check=NightlyCheck.REBUILD, subject=cell, outcome="not current", note=reason, findings=(finding,)
     )
+
+
+def _history_results(unusable: Sequence[NightlyFinding]) -> list[NightlyResult]:
+    """Return the result about the files of earlier runs; none when all of them can be used."""
+    if not unusable:
+        return []
+    outcome = f"{len(unusable)} not usable"
+    return [NightlyResult(check=NightlyCheck.HISTORY, outcome=outcome, findings=tuple(unusable))]
 
 
 def _attention_settings(cell: str, here: Project) -> list[str]:

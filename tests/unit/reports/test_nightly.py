@@ -526,9 +526,10 @@ class TestFolder:
         (tmp_path / "2026-11-18.json").write_text('{"schema": "knowngood/nightly/9"}')
         (tmp_path / "2026-11-17.json").write_text("{")
         (tmp_path / "2026-11-16.json").write_text(made.render_json())
-        reports, left_out = nightly_folder.load_reports(tmp_path)
+        reports, unusable = nightly_folder.load_reports(tmp_path)
         assert reports == [made]
-        assert [line.partition(":")[0] for line in left_out] == [f"2026-11-{day}.json" for day in (16, 17, 18)]
+        assert [item.subject for item in unusable] == [f"2026-11-{day}.json" for day in (16, 17, 18)]
+        assert {item.severity for item in unusable} == {NightlySeverity.ERROR}
 
     def test_progress_outlives_the_process(self, tmp_path):
         first = nightly_folder.NightlyProgress(tmp_path, "2026-11-21")

@@ -219,3 +219,40 @@ def test_a_narrower_run_does_not_cover_a_red_report(project, capsys, monkeypatch
     code, said, _ = nightly(capsys, "--dry-run", "--only", "files")
     assert code == 1
     assert any(note.startswith("failed in the report of ") for note in said["notes"])
+
+
+def damaged_reports(folder):
+    folder.mkdir(exist_ok=True)
+    (folder / "2026-01-01.json").write_text('{"schema": "knowngood/nightly/1"')
+    (folder / "2026-01-02.json").write_text('{"schema": "knowngood/nightly/7"}')
+    (folder / "2026-01-03.json").write_text('{"schema": "knowngood/nightly/1", "date": "2026-01-03"}')
+
+
+def test_a_damaged_report_is_a_failure(project, capsys):
+    assert nightly(capsys, "--only", "files")[0] == 0
+    damaged_reports(project.root / "nightly")
+    code, report, _ = nightly(capsys, "--only", "files")
+    assert code == 1
+    assert kinds(report, "history") == [("unusable-history", "error")] * 3
+    texts = [item["text"] for result in report["results"] for item in result["findings"]]
+    assert any(text.startswith("2026-01-01.json:1:33: not well-formed JSON") for text in texts)
+    assert any("schema 'knowngood/nightly/7', but this program reads knowngood/nightly/1" in text for text in texts)
+    code, said, _ = nightly(capsys, "--dry-run", "--only", "files")
+    assert code == 1
+    assert any(note.startswith("2026-01-03.json: not readable as a report") for note in said["notes"])
+    for path in (project.root / "nightly").glob("2026-01-*.json"):
+        path.unlink()
+    code, report, _ = nightly(capsys, "--only", "files")
+    assert (code, [item["check"] for item in report["results"]]) == (0, ["files"]), "it is mended"
+
+
+def test_forged_evidence_is_a_failure(project, capsys):
+    report = {"verdict": {"ok": True}, "suite_hash": "5" * 12, "checks": []}
+    fields = {"image": "sha256:1", "when": "2026-01-01T00:00:00+00:00", "command": ("python",)}
+    run = Evidence(cell=FA0, where=RunPlace.CONTAINER_CPU, node={}, report=report, **fields)
+    path = store_evidence(run, project.evidence)
+    assert nightly(capsys, "--dry-run", FA0)[0] == 0
+    path.write_text(path.read_text().replace("sha256:1", "sha256:2"))
+    code, said, _ = nightly(capsys, "--dry-run", FA0)
+    assert code == 1
+    assert any(path.name in note and "restore it from version control" in note for note in said["notes"])
