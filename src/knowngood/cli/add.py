@@ -82,7 +82,7 @@ def _choose_cell(arguments: argparse.Namespace, matrix: Matrix, known: CompatKno
         raise UsageError(
             "nothing to add; give a cell id, or what `knowngood pick` takes, as in --gpu H100 torch==2.11.0"
         )
-    answer = pick_cells(known.for_query(request), request, known.published)
+    answer = pick_cells(known.for_query(request, cells=True), request, known.published)
     if answer.unknown:
         raise UnknownError("; ".join(finding.because for finding in answer.findings))
     if not answer.choices:

@@ -153,7 +153,7 @@ def _command_after_check(known: CompatKnowledge, request: Query, result: CheckAn
         from knowngood.compat.pick_answer import pick_cells
 
         return command_after_pick(
-            pick_cells(known.for_query(request), request, known.published, count=1), request, known
+            pick_cells(known.for_query(request, cells=True), request, known.published, count=1), request, known
         )
     if result.verdict is not CheckVerdict.BROKEN and covered:
         return NextCommand(command=request_command("pick", request, {}), purpose="pick a cell")

@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> Answer:
 
     request = request_from_arguments(arguments)
     known = knowledge.load_knowledge()
-    answer = pick_cells(known.for_query(request), request, known.published, count=arguments.count)
+    answer = pick_cells(known.for_query(request, cells=True), request, known.published, count=arguments.count)
     commands = [next_commands.command_for_choice(choice, known.published) for choice in answer.choices]
     last = next_commands.command_after_pick(answer, request, known)
     document = answer.document()

@@ -23,6 +23,7 @@ _TOKEN = re.compile(
     r"\s*(?:(\(|\))|(\band\b|\bor\b)|(===|==|~=|!=|<=|>=|<|>|\bnot\s+in\b|\bin\b)"
     r"|\"([^\"]*)\"|'([^']*)'|([a-z_.]+))"
 )
+_EXTRA = re.compile(r"\bextra\s*[=!]=\s*['\"]([^'\"]*)|['\"]([^'\"]*)['\"]\s*[=!]=\s*extra\b")
 _VERSION_VARIABLES = frozenset({"python_version", "python_full_version", "implementation_version"})
 
 
@@ -99,9 +100,10 @@ def parse_dependency(line: str) -> Dependency | None:
         return None
     name, extras, bracketed, url, specifier, marker = match.groups()
     marker = marker or ""
-    named = frozenset(
-        canonical_name(one or two)
-        for one, two in re.findall(r"\bextra\s*[=!]=\s*['\"]([^'\"]*)|['\"]([^'\"]*)['\"]\s*[=!]=\s*extra\b", marker)
+    named = (
+        frozenset(canonical_name(one or two) for one, two in _EXTRA.findall(marker))
+        if "extra" in marker
+        else frozenset()
     )
     return Dependency(
         name=canonical_name(name),
@@ -111,6 +113,11 @@ def parse_dependency(line: str) -> Dependency | None:
         marked_extras=named,
         is_url=bool(url),
     )
+
+
+def is_of_extra(line: str) -> bool:
+    """Whether it is plain from a requirement's text that only an extra brings it; most of these are never parsed."""
+    return 'extra == "' in line
 
 
 def _lenient_specifier(text: str) -> str:

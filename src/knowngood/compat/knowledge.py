@@ -11,13 +11,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from knowngood.compat.cell_answer import CellAnswer, answer_about_cell
 from knowngood.compat.factbook import Factbook, FactFolder, factbook_with_torch_build
 from knowngood.compat.matrix_cells import PublishedCells, cells_from_matrix, waivers_from_matrix
 from knowngood.compat.metadata_store import MetadataStore
 from knowngood.compat.query import Query
 from knowngood.compat.rule_files import load_incident_rules, load_rules
-from knowngood.compat.universe import CELL_PACKAGES, Universe, build_universe
+from knowngood.compat.universe import ALWAYS_INSTALLED, CELL_PACKAGES, Universe, build_universe
 from knowngood.core import gpus, local_files, yaml_document
 from knowngood.core.cell import Cell
 from knowngood.core.errors import MissingError
@@ -26,6 +25,7 @@ from knowngood.facts.package_metadata import list_metadata_packages, read_packag
 from knowngood.project import checkout
 
 if TYPE_CHECKING:
+    from knowngood.compat.cell_answer import CellAnswer
     from knowngood.core.matrix import Matrix
     from knowngood.project.release_seal import ReleaseSeal
 
@@ -54,12 +54,13 @@ class CompatKnowledge:
         """What is known of all packages but the side packages."""
         return self._universe_of(self.packages)
 
-    def for_query(self, query: Query, *, whole: bool = False) -> Universe:
-        """Return the universe that a query needs.
+    def for_query(self, query: Query, *, cells: bool = False, whole: bool = False) -> Universe:
+        """Return the universe that a query needs, with the build of torch that it names (`2.11.0+cu126`).
 
-        It has the packages of a cell, those that the query names and those that they require; with `whole` all but
-        side packages that the query does not name, so that many queries share one. A build of torch that the query
-        names (`2.11.0+cu126`) is in it.
+        Args:
+            query: the packages that it names, and those that they require, are in the universe.
+            cells: cells are looked for, so the packages of a cell are in it too.
+            whole: all packages are in it but side packages that the query does not name, so that many queries share one.
         """
         named = {package.name for package in query.packages}
         builds = [
@@ -69,7 +70,9 @@ class CompatKnowledge:
         ]
         # Which conditions of use there are depends on all packages.
         whole = whole or bool(query.conditions)
-        scope = {*self.packages, *named} if whole else {*CELL_PACKAGES, *named}
+        # A GPU or an attention setting is a question about the flash attention that goes with it.
+        cells = cells or query.gpu is not None or query.attn is not None
+        scope = {*self.packages, *named} if whole else {*(CELL_PACKAGES if cells else ALWAYS_INSTALLED), *named}
         return self._universe_of(scope & set(self.facts.packages), builds[0] if builds else None)
 
     def _universe_of(self, packages: Collection[str], build: tuple[str, str] | None = None) -> Universe:
@@ -91,6 +94,8 @@ class CompatKnowledge:
 
     def answer(self, cell: Cell, glibc: str | None = None) -> CellAnswer:
         """Return what is known of a cell of matrix.yaml; `glibc` is that of its base."""
+        from knowngood.compat.cell_answer import answer_about_cell  # a check of packages needs no cell
+
         name = str(cell)
         standing, locked = self.published.standing(name), name in self.published.locked
         return answer_about_cell(self.universe, cell, standing, locked=locked, glibc=glibc)

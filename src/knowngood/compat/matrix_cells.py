@@ -22,11 +22,14 @@ from knowngood.core.errors import UsageError
 from knowngood.core.matrix_entries import Retirement, axis_lists, expand_product, retirement_from_item
 from knowngood.core.notify import Notify, ignore_notes
 from knowngood.core.selection import CellFilter
-from knowngood.evidence import run_evidence
-from knowngood.evidence.cell_standing import CellStanding
 
 if TYPE_CHECKING:
+    from knowngood.evidence.cell_standing import CellStanding
+    from knowngood.evidence.run_evidence import Evidence, Tier
     from knowngood.project.release_seal import ReleaseSeal
+
+
+# `knowngood.evidence` is imported in functions: a query that fits no cell needs none of it.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +51,7 @@ class PublishedCells:
     """Hears when many runs are read for the first time."""
 
     @cached_property
-    def _runs(self) -> dict[str, list[run_evidence.Evidence]]:
+    def _runs(self) -> dict[str, list[Evidence]]:
         return {}
 
     @cached_property
@@ -70,28 +73,41 @@ class PublishedCells:
             return frozenset()
         return frozenset(path.name for path in self.folder.iterdir() if path.is_dir())
 
-    def valid_runs(self, cell: str) -> list[run_evidence.Evidence]:
+    def valid_runs(self, cell: str) -> list[Evidence]:
         """Return the runs of a cell that no newer red run has made invalid."""
         if cell not in self.proven or self.folder is None:
             return []
         if cell not in self._runs:
+            from knowngood.evidence import run_evidence
+
             runs, _ = run_evidence.load_cell_evidence(self.folder, cell, self.seal.covers_run if self.seal else None)
             self._runs[cell] = run_evidence.valid_runs(runs)
         return self._runs[cell]
 
     def standing(self, cell: str) -> CellStanding:
         """Return what the runs of a cell prove."""
+        from knowngood.evidence.cell_standing import CellStanding
+
         return self.standings.get(cell) or CellStanding()
 
-    def tier(self, cell: str) -> run_evidence.Tier:
+    def tier(self, cell: str) -> Tier:
         """Return how far a cell is proven."""
         return self.standing(cell).tier(locked=cell in self.locked)
+
+    def rank(self, cells: Iterable[Cell]) -> list[Cell]:
+        """Return these cells, best proven first, then in their order. Evidence is read only to compare cells."""
+        unranked = list(cells)
+        if len(unranked) < 2:
+            return unranked
+        from knowngood.evidence.run_evidence import Tier
+
+        order = list(Tier)
+        return sorted(unranked, key=lambda cell: -order.index(self.tier(str(cell))))
 
     @cached_property
     def ranked(self) -> list[Cell]:
         """The cells, best proven first, then in the matrix's order."""
-        order = list(run_evidence.Tier)
-        return sorted(self.cells, key=lambda cell: -order.index(self.tier(str(cell))))
+        return self.rank(self.cells)
 
     def find_retired(self, cell: Cell, extras: Mapping[str, str]) -> Cell | None:
         """Return the retired cell that a cell without framework is, together with extra packages; `None` for none."""
@@ -184,17 +200,18 @@ def values_of_cell(cell: Cell) -> dict[str, str]:
 
 def find_published_cell(published: PublishedCells, placement: QueryPlacement, among: int) -> str | None:
     """Return the best proven published cell that fulfils a placed query (see `matching_cells`), `None` without one."""
-    return next(matching_cells(published.ranked, placement, among), None)
+    ranked = published.rank(matching_cells(published.cells, placement, among))
+    return str(ranked[0]) if ranked else None
 
 
 def find_retired_cell(published: PublishedCells, placement: QueryPlacement, among: int) -> str | None:
     """Return a sentence on the first retired cell that fulfils the query, with its successor; `None` without one."""
     cell = next(matching_cells(published.retired, placement, among), None)
-    return None if cell is None else published.retired[parse_cell(cell)].sentence(cell)
+    return None if cell is None else published.retired[cell].sentence(str(cell))
 
 
-def matching_cells(cells: Iterable[Cell], placement: QueryPlacement, among: int) -> Iterator[str]:
-    """Yield the ids of the cells that have the query's values and fulfil its ranges; frameworks must be named.
+def matching_cells(cells: Iterable[Cell], placement: QueryPlacement, among: int) -> Iterator[Cell]:
+    """Yield the cells that have the query's values and fulfil its ranges; frameworks must be named.
 
     `among` are the boxes that count for the attention setting; a cell that lacks the query's does not fulfil it.
     """
@@ -213,7 +230,7 @@ def matching_cells(cells: Iterable[Cell], placement: QueryPlacement, among: int)
             continue
         known = {name: domains[name].index.get(has[name], 10_000) for name in ranges if name in has}
         if all(ranges[name] >> place & 1 for name, place in known.items()) and _has_attention(placement, has, among):
-            yield str(cell)
+            yield cell
 
 
 def _has_attention(placement: QueryPlacement, values: Mapping[str, str], among: int) -> bool:
@@ -234,6 +251,8 @@ def find_evidence(published: PublishedCells, placement: QueryPlacement, query: Q
     packages = stated_packages(placement)
     if not published.proven or not {"torch", "transformers"} <= set(packages) or query.conditions:
         return (), False
+    from knowngood.evidence.run_evidence import RunPlace
+
     evidence: list[str] = []
     proven = False
     for name in sorted(published.proven):
@@ -244,7 +263,7 @@ def find_evidence(published: PublishedCells, placement: QueryPlacement, query: Q
         if _is_cell_of(cell, placement, packages, query):
             runs = [run for run in published.valid_runs(name) if _run_shows(run, packages, placement, query)]
             evidence += [f"{run.cell}: {run.where}, {run.when}, suite {run.suite[:12]}" for run in runs]
-            proven = proven or any(run.where is run_evidence.RunPlace.CONTAINER_GPU for run in runs)
+            proven = proven or any(run.where is RunPlace.CONTAINER_GPU for run in runs)
     return tuple(evidence), proven
 
 
@@ -261,10 +280,10 @@ def _is_cell_of(cell: Cell, placement: QueryPlacement, packages: Mapping[str, st
     return all(bare.get(name, "none" if name.startswith("flash") else has[name]) == has[name] for name in has)
 
 
-def _run_shows(
-    run: run_evidence.Evidence, packages: Mapping[str, str], placement: QueryPlacement, query: Query
-) -> bool:
-    if run.where is run_evidence.RunPlace.BARE or not run.ok or "pass" not in run.outcomes.values():
+def _run_shows(run: Evidence, packages: Mapping[str, str], placement: QueryPlacement, query: Query) -> bool:
+    from knowngood.evidence.run_evidence import RunPlace
+
+    if run.where is RunPlace.BARE or not run.ok or "pass" not in run.outcomes.values():
         return False
     installed: Mapping[str, str] = run.report.get("environment", {}).get("distributions", {})
     for name, version in (*packages.items(), *placement.uncovered.items()):

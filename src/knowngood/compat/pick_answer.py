@@ -29,7 +29,7 @@ from knowngood.compat.outgrown_releases import OUTGROWN
 from knowngood.compat.query import Query
 from knowngood.compat.query_placement import QueryPlacement, place_query
 from knowngood.compat.suggestions import stated_condition_boxes
-from knowngood.compat.universe import CELL_PACKAGES, Universe
+from knowngood.compat.universe import ALWAYS_INSTALLED, CELL_PACKAGES, Universe
 from knowngood.compat.use_conditions import settle_query
 from knowngood.compat.value_domain import iterate_bits
 from knowngood.core.cell import NO_FLASH_ATTN, Cell
@@ -224,7 +224,7 @@ def pick_problem(placement: QueryPlacement, query: Query, published: PublishedCe
     universe = placement.universe
     index = universe.index
     base = dict(universe.selectable)
-    for name in ("torch", "transformers", "triton"):
+    for name in ALWAYS_INSTALLED:
         base[name] &= index.domains[name].some
     base["gpu"] = sum(
         1 << place

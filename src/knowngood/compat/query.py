@@ -18,6 +18,8 @@ from knowngood.compat.universe import ATTENTION
 from knowngood.core.errors import UsageError
 from knowngood.index import wheel_tags
 
+_SEPARATORS = re.compile(r"[-_.]+")
+
 MACHINE, DEFAULT_MACHINE = "machine", "x86_64"
 """The condition of use that is the kind of CPU, and what it is unless the query or its GPU says another."""
 
@@ -147,7 +149,7 @@ def pinned_package(name: str, version: str, local: str | None = None, *, explici
 
 def canonical_name(name: str) -> str:
     """Normalize the name of a distribution as PEP 503 says."""
-    return re.sub(r"[-_.]+", "-", name).lower()
+    return _SEPARATORS.sub("-", name).lower()
 
 
 def _parse_any_requirement(text: str, *, explicit: bool, python: str | None) -> PackageSpec | None:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from knowngood.compat.dependency_markers import Dependency, ResolutionTarget, parse_dependency
+from knowngood.compat.dependency_markers import Dependency, ResolutionTarget, is_of_extra, parse_dependency
 from knowngood.compat.metadata_store import MetadataStore, ReleaseDeclaration, specifier_mask
 from knowngood.compat.requirement_solver import Clash
 from knowngood.compat.value_domain import ValueDomain, version_matches
@@ -179,6 +179,8 @@ class RequirementGraph:
 
     def _requirements(self, node: PackageNode, place: int, extra: str) -> Iterator[Clash]:
         for line in node.releases[place].requirements:
+            if not extra and is_of_extra(line):
+                continue
             dependency = parse_dependency(line)
             if dependency is None or bool(extra) is not bool(dependency.marked_extras):
                 continue

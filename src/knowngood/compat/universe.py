@@ -40,6 +40,9 @@ ATTENTION: Mapping[str, str] = {
 REFERENCE_MODEL = "qwen2"
 """The model that is meant when a query states none: the one that the smoke suite trains."""
 
+ALWAYS_INSTALLED = ("torch", "transformers", "triton")
+"""The packages that every cell has."""
+
 CELL_PACKAGES = ("torch", "transformers", "flash-attn", "flash-attn-4", "triton")
 """The packages of a cell's axes, in the order in which `pick` prefers the newest release."""
 

@@ -21,6 +21,8 @@ ANY, NONE, SOME = "any", "none", "*"
 """Conditions that are not specifiers: everything; the package is absent; the package is there in any version."""
 
 _CLAUSE = re.compile(r"\s*(===|~=|==|!=|<=|>=|<|>)\s*([^,\s]+)\s*")
+_PRE_RELEASE = re.compile(r"^[^+]*(?:[abc]|dev|pre)", re.IGNORECASE)
+"""A version with a part for pre-releases in any of its spellings (PEP 440): a, alpha, b, beta, c, rc, pre, dev."""
 _NEAREST_LIMIT = 5_000
 """When `nearest_places` has kept more answers, they are dropped, because a batch can be long."""
 
@@ -239,7 +241,7 @@ class ReleaseDomain(ValueDomain):
         """The mask of the values that are not pre-releases; all values, where there are only pre-releases."""
         final = 0
         for place, text in enumerate(self.values):
-            if text.replace(".", "").isdigit() or not self.keys[place].is_prerelease:
+            if not _PRE_RELEASE.search(text):
                 final |= 1 << place
         return final or self.some
 

@@ -150,9 +150,9 @@ class _Releases(Mapping[str, ReleaseMetadata]):
         return ReleaseMetadata(
             version=version,
             requires_python=python,
-            requirements=requirements if is_known else (),
-            extras=extras if is_known else (),
-            wheels=wheels,
+            requirements=tuple(sorted(requirements)) if is_known else (),
+            extras=tuple(sorted(extras)) if is_known else (),
+            wheels=tuple(sorted(wheels)),
             has_sdist="sdist" in words[3:],
             yanked="yanked" in words[3:],
             source=cast("MetadataSource", words[2]),
@@ -161,32 +161,29 @@ class _Releases(Mapping[str, ReleaseMetadata]):
 
     @cached_property
     def _states(self) -> dict[str, tuple[str, str, tuple[str, ...], tuple[str, ...], tuple[str, ...]]]:
-        """The first line of each release, and what holds in it."""
-        current: dict[str, dict[str, None]] = {"r": {}, "x": {}, "w": {}}
-        fixed: dict[str, tuple[str, ...]] = {"r": (), "x": (), "w": ()}
+        """The first line of each release, and what holds in it, in no order."""
+        requirements: dict[str, None] = {}
+        extras: dict[str, None] = {}
+        wheels: dict[str, None] = {}
+        added = {"r+ ": requirements, "x+ ": extras, "w+ ": wheels}
+        ended = {"r- ": requirements, "x- ": extras, "w- ": wheels}
         python = ""
         states = {}
         number = self._first_line
         for version, block in self._blocks.items():
             head, *lines = block.split("\n")
-            if len(words := head.split(" ")) < 3 or words[2] not in {"wheel", "sdist", "none"}:
+            if len(words := head.split(" ", 3)) < 3 or words[2] not in {"wheel", "sdist", "none"}:
                 raise _damage(self._label, number, f"`= {head}` names no version, day and source")
-            changed = set()
             for offset, line in enumerate(lines, 1):
-                code, _, value = line.partition(" ")
-                kind, sign = code[:1], code[1:]
-                if code == "py":
+                code, value = line[:3], line[3:]
+                if code in added:
+                    added[code][value] = None
+                elif code == "py ":
                     python = value
-                elif kind in current and sign == "+":
-                    current[kind][value] = None
-                    changed.add(kind)
-                elif kind in current and sign == "-" and value in current[kind]:
-                    del current[kind][value]
-                    changed.add(kind)
+                elif code in ended and value in ended[code]:
+                    del ended[code][value]
                 else:
                     raise _damage(self._label, number + offset, f"`{line}` cannot follow the lines before it")
-            for kind in changed:
-                fixed[kind] = tuple(sorted(current[kind]))
-            states[version] = (head, python, fixed["r"], fixed["x"], fixed["w"])
+            states[version] = (head, python, tuple(requirements), tuple(extras), tuple(wheels))
             number += 1 + len(lines)
         return states

@@ -25,7 +25,7 @@ def ask(*requirements: str, gpu: str | None = None, attn: str | None = None, **m
     setting = None if attn is None else parse_attention(attn)
     used = more.pop("used", {})
     request = Query(gpu=gpu, attn=setting, axes=more, conditions=used, packages=packages)
-    return pick_cells(KNOWN.for_query(request), request, KNOWN.published)
+    return pick_cells(KNOWN.for_query(request, cells=True), request, KNOWN.published)
 
 
 def query_of(cell: Cell) -> dict[str, Any]:
