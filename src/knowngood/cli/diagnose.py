@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,8 +57,10 @@ def run(arguments: argparse.Namespace) -> Answer:
 def _try_remedies(diagnosis: Diagnosis, known: KnownFailures) -> Diagnosis:
     """Return the diagnosis with its remedies tried against the facts, when there is something to try."""
     from knowngood.compat.factbook import FactFolder
+    from knowngood.compat.metadata_store import MetadataStore
     from knowngood.compat.rule import rule_from_incident
     from knowngood.compat.universe import build_universe
+    from knowngood.facts.package_metadata import read_package_metadata
     from knowngood.failures.remedy_trial import packages_for_remedies, try_remedies
 
     packages = packages_for_remedies(diagnosis)
@@ -65,7 +68,9 @@ def _try_remedies(diagnosis: Diagnosis, known: KnownFailures) -> Diagnosis:
         return diagnosis
     book = FactFolder(path=local_files.data_folder() / "facts").read_book(packages)
     rules = [*known.rules, *filter(None, map(rule_from_incident, known.incidents))]
-    return try_remedies(diagnosis, build_universe(book, known.catalog, rules))
+    folder = local_files.data_folder() / "facts" / "metadata"
+    metadata = MetadataStore(read=lambda name: read_package_metadata(name, folder), names=tuple)
+    return try_remedies(diagnosis, replace(build_universe(book, known.catalog, rules), metadata=metadata))
 
 
 def _function_lines(package: str) -> Mapping[str, Any]:

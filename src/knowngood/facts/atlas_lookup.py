@@ -16,8 +16,8 @@ from knowngood.facts.atlas_rows import RowKind
 _DEPTH = 12
 """How many imports or base classes are followed one after another."""
 
-_FEW = 5
-"""So many exports are searched one by one before all of them are read."""
+_FEW = 8
+"""So many names are searched among the exports one by one before all of them are read."""
 
 _DEFINITIONS = {
     RowKind.CLASS: "class",
@@ -67,7 +67,7 @@ class AtlasLookup:
         self.file = file
         self.every = (1 << len(file.releases)) - 1
         self._module = lru_cache(maxsize=4096)(self._read_module)
-        self._searches = 0
+        self._searched: dict[str, list[tuple[str, int]]] = {}
 
     def find_name(self, dotted: str) -> NamePresence:
         """Return where `package.module.Class.method` or `package.module.TABLE[key]` is, if anywhere."""
@@ -92,10 +92,10 @@ class AtlasLookup:
 
     def _exporters(self, name: str) -> Sequence[tuple[str, int]]:
         """Return the modules that have a name in `__all__`, with the releases."""
-        self._searches += 1
-        if self._searches <= _FEW:
-            return [(module, row[3]) for module, row in self.file.find_rows(f"{name}\t{RowKind.EXPORT}\t")]
-        return self._exports.get(name, ())
+        if name not in self._searched and len(self._searched) < _FEW:
+            rows = self.file.find_rows(f"{name}\t{RowKind.EXPORT}\t")
+            self._searched[name] = [(module, row[3]) for module, row in rows]
+        return self._searched[name] if name in self._searched else self._exports.get(name, ())
 
     @cached_property
     def _exports(self) -> dict[str, list[tuple[str, int]]]:

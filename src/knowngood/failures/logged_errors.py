@@ -92,13 +92,16 @@ class ErrorReader:
         self.errors.sort(key=lambda error: error.line)
 
     def _look_at(self, text: bytes, word: bytes, at: int) -> None:
-        key = hash((word, strip_digits(text[max(0, at - 150) : at + 200])))
+        key = hash((word, strip_digits(text[max(0, at - 150) : at]), strip_digits(text[at : at + 200])))
         if key in self._looked_at or len(self.errors) >= MOST_ERRORS:
             return
         self._looked_at.add(key)
         start = text.rfind(b"\n", max(0, at - 300), at) + 1
         start = text.rfind(b"\n", max(0, start - 300), max(0, start - 1)) + 1 or start
-        for _, fault in parse_faults(normalize_log(text[start : at + _AROUND]), word):
+        before = len(normalize_log(text[start:at]).rstrip())
+        for end, fault in parse_faults(normalize_log(text[start : at + _AROUND]), word):
+            if end <= before:
+                continue
             frames = tuple(_frames_above(text, at))
             line = self._lines + text.count(b"\n", 0, at) + 1
             if not any(error.fault == fault and error.frames == frames for error in self.errors):

@@ -110,7 +110,7 @@ def _explain_inside(situation: NameSituation) -> NameCause:
 def _explain_unknown_name(situation: NameSituation) -> NameCause | None:
     """No release that was read has the name."""
     place, fault, package = situation.place, situation.error.fault, situation.package
-    near = situation.near_name()
+    near = situation.near_name() if fault.kind is not FaultKind.MODEL_TYPE else ""
     if place.lookup.find_name(place.dotted).unclear or (fault.kind is FaultKind.KEY and not near):
         return None
     oldest, newest = situation.releases[0], situation.releases[-1]

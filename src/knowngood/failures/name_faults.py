@@ -165,7 +165,7 @@ FAULT_WORDS = frozenset(word for word, _, _ in _FORMS)
 
 
 def parse_faults(text: bytes, word: bytes) -> list[tuple[int, NameFault]]:
-    """Return the faults with this one of the `FAULT_WORDS` in a normalized text, each with its place in it."""
+    """Return the faults with this one of the `FAULT_WORDS` in a normalized text, each with the place of its end."""
     faults: list[tuple[int, NameFault]] = []
     for own, kind, pattern in _FORMS:
         if own != word:
@@ -184,5 +184,5 @@ def parse_faults(text: bytes, word: bytes) -> list[tuple[int, NameFault]]:
                 not_a_package=groups.get("plain", ""),
             )
             if all(fault != other for _, other in faults):
-                faults.append((match.start(), fault))
+                faults.append((match.end(), fault))
     return faults

@@ -19,6 +19,7 @@ from knowngood.compat.query_placement import place_query
 from knowngood.compat.universe import Universe
 from knowngood.core.errors import UsageError
 from knowngood.failures.diagnosis import Remedy, render_install_command
+from knowngood.failures.remedy_resolution import LogResolution
 
 if TYPE_CHECKING:
     from knowngood.failures.diagnosis import Diagnosis, IncidentMatch
@@ -52,6 +53,8 @@ class LogEnvironment:
     demands: tuple[Demand, ...]
     at_hand: Mapping[str, int]
     """Variable -> the values that the log shows, whether they became a demand or not."""
+    resolution: LogResolution
+    """The packages of the log with what they require."""
 
     @classmethod
     def of(cls, universe: Universe, versions: Mapping[str, Sequence[str]]) -> LogEnvironment:
@@ -68,7 +71,9 @@ class LogEnvironment:
             if problem.possible([*kept, demand]):
                 kept.append(demand)
         at_hand = {demand.variable: demand.mask for demand in demands}
-        return cls(universe=universe, demands=tuple(kept), at_hand=at_hand)
+        listed = (_pinned_or_none(name, version) for name, version in single.items() if name not in NOT_INSTALLED)
+        resolution = LogResolution.of(universe.metadata, [item for item in listed if item], single.get("python"))
+        return cls(universe=universe, demands=tuple(kept), at_hand=at_hand, resolution=resolution)
 
     def try_remedies_of(self, match: IncidentMatch) -> list[Remedy]:
         """Return the remedies of a match in their order, those that do not go with the rest last."""
@@ -116,22 +121,40 @@ class LogEnvironment:
     def _settle(self, wanted: Mapping[str, str], among: int) -> dict[str, str] | None:
         """The releases in these ranges that are nearest to those in the log and go with the rest; `None` if none do."""
         domains = self.universe.index.domains
-        problem = self._problem(wanted, among)
+        chosen, reason = self.resolution.settle(_installable(wanted))
+        if reason:
+            return None
+        pins = {
+            name: text for name, text in wanted.items() if name not in domains and name not in NOT_INSTALLED
+        } | chosen
+        covered = {name: text for name, text in wanted.items() if self._has_release(name, text)}
+        problem = self._problem(covered, among)
         demands = list(problem.demands)
         if not problem.possible(demands):
             return None
-        pins = {name: text for name, text in wanted.items() if name not in domains and name not in NOT_INSTALLED}
-        for name in wanted:
-            if name in domains and name not in NOT_INSTALLED:
-                domain = domains[name]
-                mask = apply_demands(problem.index, demands, problem.base)[name]
-                for place in domain.nearest_places(mask & domain.some, self.at_hand.get(name, 0)):
-                    one = Demand(text=name, variable=name, mask=1 << place)
-                    if problem.possible([*demands, one]):
-                        demands.append(one)
-                        pins[name] = domain.text(place)
-                        break
+        for name in covered.keys() - NOT_INSTALLED:
+            domain = domains[name]
+            mask = apply_demands(problem.index, demands, problem.base)[name] & domain.some
+            places = domain.nearest_places(mask, self.at_hand.get(name, 0))
+            if name in chosen and chosen[name] in domain.index:
+                places = [domain.index[chosen[name]], *places]
+            for place in places:
+                one = Demand(text=name, variable=name, mask=1 << place)
+                if problem.possible([*demands, one]) and self._resolves({**wanted, **pins, name: domain.text(place)}):
+                    demands.append(one)
+                    pins[name] = domain.text(place)
+                    break
+            else:
+                return None
         return pins
+
+    def _has_release(self, name: str, text: str) -> bool:
+        """Whether facts cover any release in a range."""
+        known = name in self.universe.selectable or name in NOT_INSTALLED
+        return known and name in self.universe.index.domains and bool(self.universe.index.domains[name].mask(text))
+
+    def _resolves(self, pins: Mapping[str, str]) -> bool:
+        return not self.resolution.settle(_installable(pins))[1]
 
     def _problem(self, wanted: Mapping[str, str], among: int) -> DemandProblem:
         index = self.universe.index
@@ -154,7 +177,14 @@ class LogEnvironment:
         return any(book.requires(name, version).get(demand.variable, "").startswith("==") for name, version in releases)
 
     def _why(self, wanted: Mapping[str, str], among: int) -> str:
-        """The rules by which a minimal set of demands collides; of incidents only when others do not suffice."""
+        """What requires something else, else the rules that a minimal set of demands breaks.
+
+        Rules of incidents are named only when others do not suffice.
+        """
+        _, reason = self.resolution.settle(_installable(wanted))
+        if reason:
+            return reason
+        wanted = {name: text for name, text in wanted.items() if self._has_release(name, text)}
         problem = self._problem(wanted, self.universe.index.errors)
         if problem.possible(problem.demands):
             problem = self._problem(wanted, among)
@@ -166,6 +196,13 @@ class LogEnvironment:
             fill_template(space, box.rule.because, box, assignment, {}).partition(". ")[0] for box in boxes
         )
         return "; ".join(reasons) or f"no release is {' '.join(demand.text for demand in demands)}"
+
+
+def _installable(wanted: Mapping[str, str]) -> dict[str, str]:
+    """The packages among what a remedy changes, with specifiers."""
+    return {
+        name: text if text[:1] in "<>=!~" else f"=={text}" for name, text in wanted.items() if name not in NOT_INSTALLED
+    }
 
 
 def _single_version(versions: Sequence[str]) -> str | None:

@@ -10,6 +10,9 @@ from knowngood.failures.name_faults import FaultKind
 from knowngood.failures.name_situation import NameCause, NameSituation, advise
 from knowngood.failures.release_places import place_of_version, ranges_of_mask, runs_around
 
+_NAMES_OF_MODELS = frozenset((FaultKind.MODEL_TYPE, FaultKind.KEY, FaultKind.TOKENIZER))
+"""The errors whose name comes from a model, which no similar one can replace."""
+
 
 def explain_wrong_release(situation: NameSituation) -> NameCause:
     """Say whether the release is too old or too new, and offer the package at fault first."""
@@ -78,7 +81,7 @@ def _code_fixes(situation: NameSituation) -> Iterator[Fix]:
             yield advise(f"In your code: {place.successor} in place of {fault.name}")
         elif place.elsewhere:
             yield advise(f"In your code: {place.elsewhere[0]}")
-        elif near := situation.near_name():
+        elif fault.kind not in _NAMES_OF_MODELS and (near := situation.near_name()):
             yield advise(f"In your code: {near}, the nearest name in that release")
 
 

@@ -1,0 +1,136 @@
+"""Whether what a remedy installs can be installed beside the versions in a log, by what all of them require. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from knowngood.compat.conflicts import move_cost
+from knowngood.compat.dependency_markers import ResolutionTarget
+from knowngood.compat.metadata_store import MetadataStore, PackageReleases
+from knowngood.compat.query import PackageSpec
+from knowngood.compat.requirement_resolution import RequirementSearches, resolve_packages
+from knowngood.compat.requirement_solver import SearchFailure, SearchLimitError, Wish
+from knowngood.compat.resolution_findings import conflict_finding
+from knowngood.compat.value_domain import iterate_bits
+
+_PYTHONS = ("3.11", "3.10", "3.12", "3.9")
+"""The Pythons for which it is resolved when the log states none, the first first."""
+
+_DROPPED = 6
+"""So many packages that collide with others of the log are left out at most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogResolution:
+    """The packages of a log with their metadata."""
+
+    searches: RequirementSearches
+    pythons: tuple[str, ...]
+    installed: Mapping[str, PackageSpec]
+    """Package -> its release in the log; what collides within the log is left out."""
+
+    @classmethod
+    def of(cls, store: MetadataStore, packages: Sequence[PackageSpec], python: str | None) -> LogResolution:
+        """Take the packages of a log that have metadata of their release.
+
+        Args:
+            store: the metadata.
+            packages: each package once, with its release.
+            python: the Python of the log, if it states one.
+        """
+        known = {item.name: item for item in packages if (node := store.find_package(item.name)) and node.wanted(item)}
+        pythons = (python,) if python and re.fullmatch(r"3\.\d+(?:\.\d+)?", python) else _PYTHONS
+        made = cls(searches=RequirementSearches(store=store), pythons=pythons, installed=known)
+        for _ in range(_DROPPED):
+            result = resolve_packages(list(known.values()), ResolutionTarget(python=pythons[0]), made.searches)
+            if result.conflict is None:
+                break
+            colliding = {item.name for item in result.conflict.packages}
+            known = {name: item for name, item in known.items() if name not in colliding}
+        return replace(made, installed=known)
+
+    def settle(self, wanted: Mapping[str, str]) -> tuple[dict[str, str], str]:
+        """Return the releases in these ranges nearest to the log's that go with the rest, or why there are none.
+
+        Args:
+            wanted: package -> specifier.
+
+        Returns:
+            Package -> release, of those packages that have metadata; and an empty text. When they cannot be installed
+            beside the rest, no releases, and the reason.
+        """
+        changed = [
+            spec
+            for name, text in wanted.items()
+            if (node := self._package(name)) and node.wanted(spec := PackageSpec(name=name, specifier=text))
+        ]
+        if not changed:
+            return {}, ""
+        kept = [item for name, item in self.installed.items() if name not in wanted]
+        reason = ""
+        followers = self._required_by(item.name for item in changed)
+        for others in (kept, [item for item in kept if item.name not in followers]):
+            for python in self.pythons:
+                pins, failure = self._solve(changed, others, python)
+                if pins is not None:
+                    return pins, ""
+                reason = reason or failure
+            if len(others) == len(kept) and not followers:
+                break
+        return {}, reason
+
+    def _solve(
+        self, changed: Sequence[PackageSpec], others: Sequence[PackageSpec], python: str
+    ) -> tuple[dict[str, str] | None, str]:
+        packages = [*changed, *others]
+        graph, search = self.searches.find_search(packages, ResolutionTarget(python=python))
+        wishes, prefer = [], {}
+        for item in packages:
+            node = self._package(item.name)
+            mask = node.wanted(item) if node else 0
+            if node is None or not mask:
+                continue
+            if item in changed:
+                mask &= ~sum(1 << place for place in range(len(node.releases)) if node.releases[place].yanked)
+                mask = mask & node.domain.final or mask
+                prefer[item.name] = [1 << place for place in self._nearest(node, mask)]
+            wishes.append(Wish(item.name, mask))
+        try:
+            result = search.solve(wishes, prefer)
+        except SearchLimitError:
+            return {}, ""
+        if isinstance(result, SearchFailure):
+            whole = resolve_packages(packages, ResolutionTarget(python=python), self.searches)
+            if whole.conflict is None:
+                return None, "it does not resolve with the rest of the log"
+            return None, re.split(r"[,;] you have ", conflict_finding(whole, whole.conflict).because)[0]
+        pins = {}
+        for item in changed:
+            place = result[item.name].bit_length() - 1
+            pins[item.name] = graph.store.find_package(item.name).domain.text(place)  # type: ignore[union-attr]
+        return pins, ""
+
+    def _nearest(self, node: PackageReleases, mask: int) -> list[int]:
+        """The places of a mask, the nearest to the installed release first; the newest first without one."""
+        own = self.installed.get(node.domain.name)
+        anchor = node.wanted(own) if own else 0
+        places = list(iterate_bits(mask))
+        if not anchor:
+            return places[::-1]
+        return sorted(places, key=lambda place: (move_cost(node.domain, place, anchor), -place))
+
+    def _package(self, name: str) -> PackageReleases | None:
+        return self.searches.store.find_package(name)
+
+    def _required_by(self, names: Iterable[str]) -> set[str]:
+        """The packages that these require themselves: an installer changes them too when it must."""
+        required: set[str] = set()
+        for name in names:
+            node = self._package(name)
+            for place in range(len(node.releases)) if node else ():
+                for text in node.releases[place].requirements if node else ():
+                    if "extra ==" not in text and (match := re.match(r"[\w.-]+", text)):
+                        required.add(re.sub(r"[-_.]+", "-", match[0]).lower())
+        return required - {"torch"}
