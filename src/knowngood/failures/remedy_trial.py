@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from knowngood.compat.conflicts import Demand, DemandProblem, apply_demands, find_minimal_conflict, find_minimal_rules
@@ -109,7 +110,17 @@ class LogEnvironment:
         mask = index.errors
         for name in incidents:
             mask |= index.boxes_of_rule.get(name, 0)
-        return mask
+        return mask & self._judged
+
+    @cached_property
+    def _judged(self) -> int:
+        """The boxes that are only about axes and packages whose facts were read.
+
+        Of another package, such as a torch that the log does not show, any release may be there.
+        """
+        known = AXES | {"cuda"} | set(self.universe.packages)
+        boxes = self.universe.index.boxes
+        return sum(1 << bit for bit, box in enumerate(boxes) if box.masks.keys() <= known)
 
     def _try(self, fix: Fix, among: int) -> Remedy:
         wanted = _join_ranges({}, fix.change)
@@ -185,7 +196,7 @@ class LogEnvironment:
         if reason:
             return reason
         wanted = {name: text for name, text in wanted.items() if self._has_release(name, text)}
-        problem = self._problem(wanted, self.universe.index.errors)
+        problem = self._problem(wanted, self._among([]))
         if problem.possible(problem.demands):
             problem = self._problem(wanted, among)
         demands = find_minimal_conflict(problem)
