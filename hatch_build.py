@@ -1,4 +1,4 @@
-"""Build hook that copies data into the wheel, so `knowngood check`, `pick` and `cells` work without a checkout."""
+"""Build hook that copies data into the wheel, so that commands work without a checkout: answers, builds and runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 DATA = (
     *("matrix.yaml", "facts", "rules", "incidents", "contracts", "reproductions", "evidence", "templates"),
-    *("docker/cells", "docker/layers"),
+    *("docker", "smoke_tests", "examples", "audit.yaml"),
 )
 
 
