@@ -20,6 +20,7 @@ from knowngood.lock import cell_locking
 from knowngood.project.checkout import Project, find_project
 from knowngood.reports import attention_page, catalog_collection, ci_workflows, compatibility_tables, readme_parts
 from knowngood.reports import incident_pages as diagnose_pages
+from knowngood.reports.fault_totals import renew_fault_totals
 from knowngood.reports.readme_parts import ReadmeRow
 
 
@@ -102,6 +103,9 @@ def _render_pages(project: Project, runs: Sequence[Evidence]) -> tuple[dict[Path
         }
         if (project.root / "facts").is_dir() and (project.templates / "site").is_dir():
             files[project.root / "docs/matrix.svg"] = _picture(project, known)
+    faults = project.root / "docs/faults.md"
+    if faults.exists():
+        files[faults] = renew_fault_totals(faults.read_text(encoding="utf-8"))
     if (project.root / ci_workflows.WORKFLOW_FOLDER).is_dir():
         files |= {
             project.root / ci_workflows.WORKFLOW_FOLDER / name: text

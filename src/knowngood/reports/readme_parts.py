@@ -1,4 +1,4 @@
-"""The rendered parts of README.md: the tables between their markers, and the picture of the matrix. Pure.
+"""The rendered parts of README.md and other pages, between their markers, and the picture of the matrix. Pure.
 
 The picture has the same cells, outcomes and figures as the site's page of the matrix.
 """
@@ -38,7 +38,7 @@ def replace_marked_part(text: str, name: str, body: str) -> str:
     before, opened, rest = text.partition(begin)
     _, closed, after = rest.partition(end)
     if not opened or not closed:
-        raise UsageError(f"README.md has no markers {begin} and {end}; put them where the table belongs")
+        raise UsageError(f"there are no markers {begin} and {end}; put them where the {name} belong")
     return f"{before}{begin}\n{body}\n{end}{after}"
 
 
