@@ -1,6 +1,6 @@
 """Make random requirement lists around the field's trainers, and label each with what uv says of it.
 
-    python benchmarks/requirement_lists.py COUNT SEED OUT.json [--until DATE] [--pins 5]
+    python benchmarks/requirement_lists.py COUNT SEED OUT.json [--until DATE] [--pins 5] [--apart]
 
 A list starts from a real resolution: a few packages of the field, as they were on a random day or at random releases,
 for a random Python. Some of the resolved pins are kept. In three of four lists one pin is then moved by a few releases.
@@ -12,6 +12,9 @@ uv judges the list on Linux x86_64 with the files that the index had at the end 
 - `deep`: it does not, for reasons that only the requirements of requirements show;
 - `needs a build`: uv had to build a source distribution to know, and that failed;
 - `undecided`: uv did not end within two minutes.
+
+With `--apart` no release of a list requires another package of it, before one is moved, and one always is: what is
+impossible there is mostly deep.
 
 Five lists are taken from each start. OUT.json is written after each start; a run that was ended continues there. The
 same seed and date give the same lists. `benchmarks/requirement_comparison.py` compares `knowngood check` with the
@@ -29,7 +32,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from datetime import date, timedelta
@@ -323,6 +326,16 @@ class Start:
     """Name -> the name with its extra, of what was asked for."""
 
 
+@dataclass(frozen=True)
+class Shape:
+    """What lists look like."""
+
+    most: int
+    """The most pins of a list."""
+    apart: bool
+    """No release of a list requires another package of it, and one is always moved."""
+
+
 def resolve_start(seed: str, registry: Registry) -> Start:
     """Return the first random start of a seed that resolves."""
     for attempt in range(30):
@@ -338,14 +351,17 @@ def resolve_start(seed: str, registry: Registry) -> Start:
     raise KnowngoodError(f"no start of the seed {seed} resolves")
 
 
-def take_list(choose: random.Random, start: Start, registry: Registry, most: int) -> tuple[list[str], str] | None:
+def take_list(choose: random.Random, start: Start, registry: Registry, shape: Shape) -> tuple[list[str], str] | None:
     """Return the pins of a list and which of them was moved; `None` where there is no release to move it to."""
     pins = dict(start.pins)
     weights = {name: 40 if name in start.roots else 4 if name in FIELD else 0.05 for name in pins}
     ordered = sorted(pins, key=lambda name: -(choose.random() ** (1 / weights[name])))
-    kept = ordered[: choose.randint(2, most)]
+    count = choose.randint(2, shape.most)
+    kept = keep_apart(ordered, pins, count, registry) if shape.apart else ordered[:count]
+    if len(kept) < 2:
+        return None
     moved = ""
-    if choose.random() < 0.75:
+    if shape.apart or choose.random() < 0.75:
         name = choose.choice([item for item in kept if item in FIELD] or kept)
         versions = list(registry.releases(name))
         place = versions.index(Version(pins[name])) if Version(pins[name]) in versions else -1
@@ -355,6 +371,21 @@ def take_list(choose: random.Random, start: Start, registry: Registry, most: int
         moved = f"{name} from {pins[name]}"
         pins[name] = str(versions[place + steps])
     return [f"{start.roots.get(name, name)}=={pins[name]}" for name in sorted(kept)], moved
+
+
+def keep_apart(ordered: Sequence[str], pins: Mapping[str, str], count: int, registry: Registry) -> list[str]:
+    """Return the first packages of which no release requires another one of them."""
+    kept: list[str] = []
+    required: set[str] = set()
+    for name in ordered:
+        metadata = registry.metadata(name, pins[name]) if name in FIELD else None
+        own = {canonicalize_name(item.name) for item in metadata.requires} if metadata else set()
+        if metadata and name not in required and not own & set(kept):
+            kept.append(name)
+            required |= own
+        if len(kept) == count:
+            break
+    return kept
 
 
 def label_list(python: str, lines: list[str], moved: str, registry: Registry) -> dict[str, Any]:
@@ -367,13 +398,13 @@ def label_list(python: str, lines: list[str], moved: str, registry: Registry) ->
     return {"python": python, "requirements": lines, "moved": moved, "label": label, "because": because}
 
 
-def make_labelled_lists(seed: str, registry: Registry, most: int) -> list[dict[str, Any]]:
+def make_labelled_lists(seed: str, registry: Registry, shape: Shape) -> list[dict[str, Any]]:
     """Return the labelled lists that are taken from one start: at most `OF_ONE_START`, no two the same."""
     start = resolve_start(seed, registry)
     made: dict[str, dict[str, Any]] = {}
     for number in range(4 * OF_ONE_START):
         choose = random.Random(f"{seed}:list:{number}")  # noqa: S311 - a sample
-        taken = take_list(choose, start, registry, most)
+        taken = take_list(choose, start, registry, shape)
         if taken is not None and " ".join(taken[0]) not in made:
             made[" ".join(taken[0])] = label_list(start.python, *taken, registry)
         if len(made) == OF_ONE_START:
@@ -389,7 +420,9 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--until", default=str(date.today()))  # noqa: DTZ011 - a day, for a person
     parser.add_argument("--pins", type=int, default=5, help="the most pins of a list")
+    parser.add_argument("--apart", action="store_true", help="no release of a list requires another package of it")
     arguments = parser.parse_args()
+    shape = Shape(arguments.pins, arguments.apart)
     starts: dict[str, list[dict[str, Any]]] = {}
     if arguments.out.exists():
         starts = json.loads(arguments.out.read_text("utf-8"))["starts"]
@@ -400,7 +433,7 @@ def main() -> None:
         while sum(map(len, starts.values())) < arguments.count:
             while len(pending) < 2 and (number := next(numbers, None)) is not None:
                 seed = f"{arguments.seed}:{number}"
-                pending[pool.submit(make_labelled_lists, seed, registry, arguments.pins)] = number
+                pending[pool.submit(make_labelled_lists, seed, registry, shape)] = number
             for task in wait(pending, return_when=FIRST_COMPLETED).done:
                 number = pending.pop(task)
                 starts[number] = task.result()

@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from knowngood.compat.findings import Finding
-from knowngood.compat.query import PackageSpec, canonical_name
+from knowngood.compat.query import PackageSpec
 from knowngood.compat.query_placement import QueryPlacement
 from knowngood.compat.query_resolution import QueryResolution, resolve_query_packages
 from knowngood.compat.resolution_changes import find_resolving_moves
 from knowngood.compat.universe import Universe
 from knowngood.compat.value_domain import NONE
+from knowngood.core.package_names import canonical_name
 
 
 def find_cell_conflict(placement: QueryPlacement, python: str, versions: Mapping[str, str]) -> Finding | None:

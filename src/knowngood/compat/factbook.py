@@ -195,7 +195,7 @@ class FactFolder:
         if (self.path / f"{DRIVERS}.json").exists():
             read.add(DRIVERS)
             self._read(DRIVERS)
-        return Factbook(tables={name: self._tables[name] for name in sorted(read)}, _requires=book._requires)
+        return Factbook(tables={name: self._tables[name] for name in sorted(read)})
 
     def _read(self, name: str) -> None:
         if name not in self._tables:

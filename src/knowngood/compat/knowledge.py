@@ -60,7 +60,7 @@ class CompatKnowledge:
         Args:
             query: the packages that it names, and those that they require, are in the universe.
             cells: cells are looked for, so the packages of a cell are in it too.
-            whole: all packages are in it but side packages that the query does not name, so that many queries share one.
+            whole: all packages are in it but side packages that it does not name, so that many queries share one.
         """
         named = {package.name for package in query.packages}
         builds = [
@@ -144,8 +144,8 @@ def load_knowledge(root: Path | None = None, notify: Notify = ignore_notes) -> C
     )
 
     def build(book: Factbook) -> Universe:
-        universe = build_universe(book, catalog, rules, incidents.incidents_of_rule, waivers)
-        return replace(universe, metadata=metadata)
+        universe = build_universe(book, catalog, rules, waivers, metadata)
+        return replace(universe, incidents=incidents.incidents_of_rule)
 
     return CompatKnowledge(
         facts=facts,

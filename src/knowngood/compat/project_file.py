@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from knowngood.compat.poetry_versions import poetry_requirement
-from knowngood.compat.query import canonical_name
 from knowngood.compat.requirement_lines import RequirementReader
 from knowngood.compat.toml_text import TomlText, parse_toml
 from knowngood.core.errors import UsageError
+from knowngood.core.package_names import canonical_name
 
 _MARKER_PYTHON = "3.11"
 """The Python for which markers are evaluated when nothing states one."""

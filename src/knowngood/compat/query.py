@@ -16,9 +16,8 @@ from packaging.version import InvalidVersion, Version
 
 from knowngood.compat.universe import ATTENTION
 from knowngood.core.errors import UsageError
+from knowngood.core.package_names import canonical_name
 from knowngood.index import wheel_tags
-
-_SEPARATORS = re.compile(r"[-_.]+")
 
 MACHINE, DEFAULT_MACHINE = "machine", "x86_64"
 """The condition of use that is the kind of CPU, and what it is unless the query or its GPU says another."""
@@ -145,11 +144,6 @@ def pinned_package(name: str, version: str, local: str | None = None, *, explici
         wheel=wheel_tags.build_from_local_version(name, local),
         explicit=explicit,
     )
-
-
-def canonical_name(name: str) -> str:
-    """Normalize the name of a distribution as PEP 503 says."""
-    return _SEPARATORS.sub("-", name).lower()
 
 
 def _parse_any_requirement(text: str, *, explicit: bool, python: str | None) -> PackageSpec | None:

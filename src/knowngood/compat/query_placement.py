@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from knowngood.compat.box_index import Assignment
 from knowngood.compat.conflicts import Demand
 from knowngood.compat.findings import AXES, Finding, conditions_apply, fact_finding
-from knowngood.compat.query import DEFAULT_MACHINE, MACHINE, PackageSpec, Query, canonical_name
+from knowngood.compat.query import DEFAULT_MACHINE, MACHINE, PackageSpec, Query
 from knowngood.compat.repeated_packages import merge_repeated_packages
 from knowngood.compat.rule_boxes import Box, all_subjects_known, box_from_combination, compile_rules
 from knowngood.compat.universe import Universe
@@ -16,6 +16,7 @@ from knowngood.compat.value_domain import ValueDomain, iterate_bits, version_mat
 from knowngood.core.gpus import UncoveredGpuError
 from knowngood.core.nearest_names import find_nearest_name
 from knowngood.core.nearest_versions import find_nearest_versions
+from knowngood.core.package_names import canonical_name
 
 FOREIGN_HOST = "host:aarch64"
 """The id of the finding about GPUs whose hosts run no x86-64 image."""

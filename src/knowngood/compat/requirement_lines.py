@@ -16,11 +16,11 @@ from knowngood.compat.query import (
     PackageSpec,
     RequirementError,
     UnreadLine,
-    canonical_name,
     parse_requirement,
     pinned_package,
 )
 from knowngood.core.errors import InputError, InputProblem, UsageError, redact_credentials
+from knowngood.core.package_names import canonical_name
 
 _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
 _VERSION = r"[0-9]+(?:\.[0-9]+)+(?:[.-]?(?:a|b|rc|post|dev)\.?[0-9]+)*"

@@ -9,12 +9,13 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from knowngood.compat.box_index import BoxIndex
 from knowngood.compat.factbook import DRIVERS, Factbook
+from knowngood.compat.marker_boxes import REQUIREMENT, narrow_to_markers
 from knowngood.compat.metadata_store import NO_METADATA, MetadataStore
 from knowngood.compat.outgrown_releases import boxes_of_outgrown_releases
 from knowngood.compat.rule import Condition, Rule
@@ -58,10 +59,10 @@ class Universe:
     """The rules that come from files."""
     wheel_rules: tuple[Rule, ...]
     """The rules that ask what a wheel was built for (`{wheel.torch}`)."""
-    incidents: Mapping[str, tuple[str, ...]]
-    """A rule's id -> the incidents that it covers; each has a page."""
     waivers: tuple[Waiver, ...]
     """What matrix.yaml waives; the boxes are without it."""
+    incidents: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """A rule's id -> the incidents that it covers; each has a page."""
     metadata: MetadataStore = NO_METADATA
     """What packages require, also of those without facts about GPUs."""
 
@@ -128,19 +129,16 @@ def build_universe(
     book: Factbook,
     gpus: GpuCatalog,
     rules: Sequence[Rule],
-    incidents: Mapping[str, tuple[str, ...]] | None = None,
     waivers: tuple[Waiver, ...] = (),
+    metadata: MetadataStore = NO_METADATA,
 ) -> Universe:
-    """Build the universe of these facts and rules without what `waivers` waive.
-
-    `incidents` has the incidents that a rule covers, by its id.
-    """
+    """Build the universe of these facts and rules without what `waivers` waive; `metadata` has the markers."""
     domains = build_domains(book, gpus, rules)
     all_rules = [*rules, *declared_rules(book)]
     space = ValueSpace(book=book, domains=domains, attributes=build_attributes(gpus))
     frameworks = [name for name in book.packages if name not in CELL_PACKAGES]
     boxes = (
-        *compile_rules(space, all_rules),
+        *narrow_to_markers(compile_rules(space, all_rules), domains, metadata),
         *boxes_of_conflicting_bounds(book, domains),
         *boxes_of_outgrown_releases(book, domains, frameworks),
     )
@@ -150,8 +148,8 @@ def build_universe(
         rules=tuple(all_rules),
         written_rules=tuple(rules),
         wheel_rules=tuple(rule for rule in rules if any(name.startswith("wheel.") for name in rule.references)),
-        incidents=incidents or {},
         waivers=waivers,
+        metadata=metadata,
     )
 
 
@@ -221,7 +219,7 @@ def declared_rules(book: Factbook) -> Iterator[Rule]:
         for other in sorted(required & set(packages) - {package}):
             text = f"{{{package}.requires:{other}}}"
             yield Rule(
-                id=f"requires:{package}:{other}",
+                id=f"{REQUIREMENT}{package}:{other}",
                 require={other: Condition(relation="spec", arguments=(text,))},
                 because=f"{package} {{{package}}} requires {other}{text}",
                 source=(f"{{source:{package}}}",),

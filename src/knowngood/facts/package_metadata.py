@@ -28,6 +28,7 @@ from typing import Literal, cast
 
 from knowngood.core.data_files import read_data_text
 from knowngood.core.errors import InputError, InputProblem
+from knowngood.core.package_names import canonical_name
 from knowngood.facts.fact_store import facts_folder
 
 SCHEMA = "knowngood/metadata/1"
@@ -86,7 +87,7 @@ def read_package_metadata(name: str, folder: Path | None = None) -> PackageMetad
     Raises:
         InputError: the file is damaged.
     """
-    return _read_package(re.sub(r"[-_.]+", "-", name).lower(), folder or metadata_folder())
+    return _read_package(canonical_name(name), folder or metadata_folder())
 
 
 def parse_package_metadata(text: str, label: str) -> PackageMetadata:

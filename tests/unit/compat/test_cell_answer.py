@@ -139,7 +139,7 @@ def test_pick_offers_a_cell_exactly_where_its_answer_says_that_it_trains(setting
 
 def test_a_waiver_is_needed_and_holds_for_its_cell_only():
     universe = KNOWN.universe
-    strict = build_universe(universe.space.book, universe.gpus, universe.written_rules, universe.incidents)
+    strict = build_universe(universe.space.book, universe.gpus, universe.written_rules)
     [finding] = find_cell_errors(strict, OPENRLHF)
     assert finding.id == "requires:openrlhf:flash-attn"
     assert find_cell_errors(universe, OPENRLHF) == ()

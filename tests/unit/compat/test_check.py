@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
@@ -27,6 +28,7 @@ from knowngood.core.cell import Cell
 from knowngood.core.errors import UsageError
 from knowngood.core.local_files import data_folder
 from knowngood.evidence.run_evidence import Evidence, RunPlace, store_evidence
+from knowngood.facts.package_metadata import read_package_metadata
 
 KNOWN = knowledge.load_knowledge()
 BOOK = FactFolder(path=data_folder() / "facts").read_book()
@@ -391,6 +393,17 @@ def allowed(specifier: str | None, version: str) -> bool:
     return specifier is None or SpecifierSet(specifier).contains(version, prereleases=True)
 
 
+def tritons_of(torch: str, python: str) -> list[Requirement]:
+    """What a torch requires of triton on a Python, by its metadata."""
+    metadata = read_package_metadata("torch")
+    assert metadata is not None
+    environment = {"python_version": python, "python_full_version": f"{python}.0"}
+    environment |= {"platform_system": "Linux", "platform_machine": "x86_64", "sys_platform": "linux"}
+    requirements = map(Requirement, metadata.releases[torch].requirements)
+    tritons = [item for item in requirements if item.name == "triton"]
+    return [item for item in tritons if item.marker is None or item.marker.evaluate({**environment, "extra": ""})]
+
+
 def oracle(cell: Mapping[str, str]) -> bool:  # noqa: PLR0911 - one question after the other
     """Whether nothing is wrong with a full cell, straight from the facts."""
     torch, transformers, triton = (facts_of(name, cell[name]) for name in ("torch", "transformers", "triton"))
@@ -405,7 +418,7 @@ def oracle(cell: Mapping[str, str]) -> bool:  # noqa: PLR0911 - one question aft
             return False
         if "glibc" in facts and Version(facts["glibc"]) > Version(cell["glibc"]):
             return False
-    if not allowed(torch["requires"].get("triton"), cell["triton"]):
+    if not all(item.specifier.contains(cell["triton"]) for item in tritons_of(cell["torch"], cell["python"])):
         return False
     has_cuda = torch["aarch64_cuda"] != "none" or not KNOWN.universe.gpus.has_arm_host(cell["gpu"])
     if not (has_cuda and rule_relations.code_runs_on_gpu(cell["gpu"], torch["sass"], torch["ptx"])):
@@ -775,6 +788,15 @@ def test_the_facts_of_side_packages_count_only_for_a_query_that_names_them():
     assert "numpy" in KNOWN.for_query(named).packages
     assert "numpy" not in KNOWN.for_query(Query(), whole=True).packages
     assert KNOWN.for_query(Query(), whole=True) is KNOWN.universe
+
+
+def test_a_requirement_holds_on_the_pythons_of_its_marker_only():
+    """Torch 2.5.1 requires triton==3.1.0 with python_version < "3.13"; no triton 3.1.0 has a wheel for 3.13."""
+    assert ask("torch==2.5.1", python="3.13").verdict == "compatible"
+    assert ask("torch==2.5.1", "triton==3.2.0", python="3.13").verdict == "compatible"
+    broken = ask("torch==2.5.1", "triton==3.2.0", python="3.12")
+    assert (broken.verdict, broken.changes) == ("broken", {"triton": "3.1.0"})
+    assert [finding.id for finding in broken.findings if finding.severity == "error"] == ["requires:torch:triton"]
 
 
 def test_a_query_reads_the_facts_of_frameworks_that_it_names_and_of_what_they_require():

@@ -221,7 +221,7 @@ def test_versions_of_packages_without_facts_count():
     from knowngood.compat import universe as universes
 
     book = universe.space.book
-    with_it = universes.build_universe(book, universe.gpus, [*universe.written_rules, made], universe.incidents)
+    with_it = universes.build_universe(book, universe.gpus, [*universe.written_rules, made])
 
     def asked(*requirements: str) -> CheckAnswer:
         request = Query(

@@ -5,14 +5,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from metadata_samples import CHAIN, Index, Release, store_of
+from packaging.version import Version
 
 from knowngood.compat.dependency_markers import ResolutionTarget
 from knowngood.compat.query import PackageSpec, parse_requirement
 from knowngood.compat.requirement_resolution import RequirementResolution, RequirementSearches, resolve_packages
-from knowngood.compat.value_domain import version_matches
+from knowngood.compat.value_domain import ReleaseDomain, version_matches
 
 TARGET = ResolutionTarget(python="3.11")
 
@@ -20,6 +22,17 @@ TARGET = ResolutionTarget(python="3.11")
 def resolve(index: Index, *requirements: str, target: ResolutionTarget = TARGET) -> RequirementResolution:
     packages: list[PackageSpec] = [item for text in requirements if (item := parse_requirement(text))]
     return resolve_packages(packages, target, RequirementSearches(store=store_of(index)))
+
+
+@pytest.mark.parametrize("part", ["a1", "b2", "rc1", ".dev3", "alpha", "-beta.2", "c1", ".pre1", ".post1.dev2"])
+def test_a_pre_release_is_known_by_its_text(part: str):
+    assert Version(f"1.0{part}").is_prerelease
+    assert ReleaseDomain("x", ["0.1", f"1.0{part}"]).final == 0b01
+
+
+@pytest.mark.parametrize("text", ["1.0", "1.0.post1", "2!1.0", "1.0+cu121", "2.0.1+abc"])
+def test_a_final_release_is_known_by_its_text(text: str):
+    assert ReleaseDomain("x", ["0.1", text]).final == 0b11
 
 
 def conflict(index: Index, *requirements: str, target: ResolutionTarget = TARGET) -> list[str]:
