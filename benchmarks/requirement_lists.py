@@ -335,6 +335,11 @@ class Shape:
     apart: bool
     """No release of a list requires another package of it, and one is always moved."""
 
+    @property
+    def reach(self) -> int:
+        """How many releases a pin is moved at most."""
+        return 40 if self.apart else 12
+
 
 def resolve_start(seed: str, registry: Registry) -> Start:
     """Return the first random start of a seed that resolves."""
@@ -365,7 +370,7 @@ def take_list(choose: random.Random, start: Start, registry: Registry, shape: Sh
         name = choose.choice([item for item in kept if item in FIELD] or kept)
         versions = list(registry.releases(name))
         place = versions.index(Version(pins[name])) if Version(pins[name]) in versions else -1
-        steps = choose.choice([step for step in range(-12, 13) if step])
+        steps = choose.choice([step for step in range(-shape.reach, shape.reach + 1) if step])
         if place < 0 or not 0 <= place + steps < len(versions):
             return None
         moved = f"{name} from {pins[name]}"

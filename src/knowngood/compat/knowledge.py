@@ -6,7 +6,7 @@ which the command runs, else this program's own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from knowngood.compat.matrix_cells import PublishedCells, cells_from_matrix, wai
 from knowngood.compat.metadata_store import MetadataStore
 from knowngood.compat.query import Query
 from knowngood.compat.rule_files import load_incident_rules, load_rules
-from knowngood.compat.universe import ALWAYS_INSTALLED, CELL_PACKAGES, Universe, build_universe
+from knowngood.compat.universe import ALWAYS_INSTALLED, CELL_PACKAGES, Universe, build_universe, find_needed_packages
 from knowngood.core import gpus, local_files, yaml_document
 from knowngood.core.cell import Cell
 from knowngood.core.errors import MissingError
@@ -26,6 +26,7 @@ from knowngood.project import checkout
 
 if TYPE_CHECKING:
     from knowngood.compat.cell_answer import CellAnswer
+    from knowngood.compat.rule import Rule
     from knowngood.core.matrix import Matrix
     from knowngood.project.release_seal import ReleaseSeal
 
@@ -39,6 +40,8 @@ class CompatKnowledge:
     """The universe and the published cells."""
 
     facts: FactFolder
+    rules: Sequence[Rule]
+    """The rules of `rules/` and of incidents."""
     build: Callable[[Factbook], Universe]
     """Returns the universe with these facts. It takes a good part of a command's time, so it is built when needed."""
     published: PublishedCells
@@ -71,8 +74,9 @@ class CompatKnowledge:
         # Which conditions of use there are depends on all packages.
         whole = whole or bool(query.conditions)
         # A GPU or an attention setting is a question about the flash attention that goes with it.
-        cells = cells or query.gpu is not None or query.attn is not None
+        cells = cells or query.gpu is not None or query.attn is not None or any(item.extras for item in query.packages)
         scope = {*self.packages, *named} if whole else {*(CELL_PACKAGES if cells else ALWAYS_INSTALLED), *named}
+        scope |= find_needed_packages(self.rules, scope)
         return self._universe_of(scope & set(self.facts.packages), builds[0] if builds else None)
 
     def _universe_of(self, packages: Collection[str], build: tuple[str, str] | None = None) -> Universe:
@@ -149,6 +153,7 @@ def load_knowledge(root: Path | None = None, notify: Notify = ignore_notes) -> C
 
     return CompatKnowledge(
         facts=facts,
+        rules=rules,
         build=build,
         published=PublishedCells(
             cells=tuple(cell for cell, retirement in cells.items() if retirement is None),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -191,6 +191,16 @@ def _releases_in_rules(rules: Iterable[Rule], axis: str) -> set[str]:
     texts = [text for condition in conditions for text in condition.arguments if "{" not in text]
     texts += [item[axis] for rule in rules for item in rule.forbid if axis in item]
     return {release for text in texts for release in re.findall(r"\d+(?:\.\d+)*", text)}
+
+
+def find_needed_packages(rules: Iterable[Rule], packages: Collection[str]) -> set[str]:
+    """Return what rules about these packages alone require: transformer-engine 1.11 needs flash-attn, by a rule."""
+    needed: set[str] = set()
+    for rule in rules:
+        when = {subject.partition(".")[0] for subject in rule.when}
+        if when and when <= set(packages):
+            needed |= {subject.partition(".")[0] for subject in rule.require}
+    return needed
 
 
 def declared_rules(book: Factbook) -> Iterator[Rule]:

@@ -799,6 +799,11 @@ def test_a_requirement_holds_on_the_pythons_of_its_marker_only():
     assert [finding.id for finding in broken.findings if finding.severity == "error"] == ["requires:torch:triton"]
 
 
+def test_what_a_rule_needs_besides_may_be_installed():
+    """transformer-engine 1.11 looks up flash-attn when it is imported; the query leaves open which one is there."""
+    assert ask("transformer-engine==1.11.0", "torch==2.4.0", python="3.10").verdict == "compatible"
+
+
 def test_a_query_reads_the_facts_of_frameworks_that_it_names_and_of_what_they_require():
     known = knowledge.load_knowledge()
     asked = parse_requirement("transformer-engine-torch==2.1.0")
