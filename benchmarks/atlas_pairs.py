@@ -34,7 +34,8 @@ from packaging.specifiers import SpecifierSet
 
 from knowngood.facts import atlas_store
 from knowngood.facts.atlas_lookup import AtlasLookup
-from knowngood.facts.broken_uses import BrokenUse, find_broken_uses, find_reached_modules
+from knowngood.facts.broken_uses import BrokenUse, find_broken_uses
+from knowngood.facts.module_reach import find_reached_modules
 from knowngood.index.package_index import SimpleIndex
 
 PAIRS = Path(__file__).parent / "data" / "atlas_pairs.json"

@@ -12,7 +12,7 @@ from knowngood.core.errors import UnknownError, UsageError
 from knowngood.facts import atlas_store
 from knowngood.facts.atlas_lookup import AtlasLookup
 from knowngood.facts.broken_use_answer import BrokenPair, select_uses
-from knowngood.facts.broken_uses import find_broken_uses
+from knowngood.facts.broken_use_table import read_broken_uses
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -29,17 +29,10 @@ def run(arguments: argparse.Namespace) -> Answer:
     wanted = dict(_find_releases(text) for text in arguments.callees)
     callees = {lookup.file.package: mask for lookup, mask in wanted.items()}
 
-    def open_module(module: str) -> AtlasLookup | None:
-        package = atlas_store.find_owner(module)
-        return atlas_store.open_atlas(package) if package and (not callees or package in callees) else None
-
-    uses = select_uses(find_broken_uses(caller, open_module), releases, callees)
-    pairs = [
-        BrokenPair(caller=caller, callee=callee, uses=tuple(rows))
-        for package, rows in uses.items()
-        if (callee := atlas_store.open_atlas(package)) is not None
-    ]
-    lines = [line for pair in pairs for line in [f"{pair.callee.file.package}:", *pair.lines()]]
+    table = read_broken_uses(caller.file.package)
+    chosen = select_uses(table.uses, releases, callees) if table else {}
+    pairs = [BrokenPair(table=table, callee=name, uses=tuple(rows)) for name, rows in chosen.items() if table]
+    lines = [line for pair in pairs for line in [f"{pair.callee}:", *pair.lines()]]
     text = "\n".join(lines) or f"no use in {arguments.caller} is known to break"
     return Answer(1 if pairs else 0, {"uses": [row for pair in pairs for row in pair.rows()]}, text)
 

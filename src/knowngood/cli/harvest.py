@@ -26,6 +26,7 @@ from knowngood.core.formatting import format_bytes
 from knowngood.facts import contract_table
 from knowngood.facts.atlas_harvest import harvest_atlas
 from knowngood.facts.atlas_packages import ATLAS_PACKAGES_FILE, AtlasPackage, parse_atlas_field
+from knowngood.facts.broken_use_harvest import renew_broken_uses
 from knowngood.facts.contract_harvest import harvest_contracts
 from knowngood.facts.harvest_run import HarvestReport, harvest_facts
 from knowngood.facts.metadata_field import SEEDS_FILE, parse_metadata_field
@@ -137,6 +138,7 @@ def _harvest_atlas(root: Path, names: Sequence[str]) -> Answer:
     if unlisted := sorted(set(map(canonicalize_name, names)) - set(field.modules)):
         raise UsageError(f"{ATLAS_PACKAGES_FILE} does not have {', '.join(unlisted)}; add a line with its module")
     floors = _read_floors(root)
+    folder = root / Path(ATLAS_PACKAGES_FILE).parent
     report = HarvestReport()
     sizes = {}
     with report_progress("harvest") as notify, ProcessPoolExecutor(mp_context=get_context("spawn")) as workers:
@@ -144,7 +146,7 @@ def _harvest_atlas(root: Path, names: Sequence[str]) -> Answer:
             try:
                 part = harvest_atlas(
                     AtlasPackage(name=name, since=field.since, floor=floors.get(name)),
-                    folder=root / Path(ATLAS_PACKAGES_FILE).parent,
+                    folder=folder,
                     index=SimpleIndex(),
                     workers=workers,
                     callees=frozenset(field.modules.values()),
@@ -158,9 +160,13 @@ def _harvest_atlas(root: Path, names: Sequence[str]) -> Answer:
             report.unchanged += part.known
             report.unknown.update({f"{name} {version}": why for version, why in part.failed.items()})
             sizes[name] = part.size
+        notify("judging the uses of all packages by the releases of all others")
+        tables = renew_broken_uses(folder)
     answer = _answer(report)
     text = f"{answer.text}\n{format_bytes(sum(sizes.values()))} in {len(sizes)} files"
-    return Answer(answer.code, answer.document | {"bytes": sizes}, text)
+    if tables:
+        text += f"; broken uses of {', '.join(tables)} changed"
+    return Answer(answer.code, answer.document | {"bytes": sizes, "broken_uses": tables}, text)
 
 
 def _read_field(root: Path, file: str, parse: Callable[[str, str], T]) -> T:

@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 from knowngood.compat.box_search import BoxSearch
+from knowngood.compat.broken_pairs import USES, find_broken_pairs
 from knowngood.compat.conflicts import DemandProblem, apply_demands, find_minimal_conflict, find_minimal_rules
 from knowngood.compat.findings import (
     Finding,
@@ -126,8 +127,11 @@ def check_query(universe: Universe, query: Query, published: PublishedCells, *, 
 
 
 def _find_changes(placement: QueryPlacement, query: Query, answer: CheckAnswer) -> Iterator[Mapping[str, str]]:
-    """Yield changes of pins that may help: first those by rules alone, then those with which the list resolves."""
+    """Yield changes of pins that may help: of broken uses, then by rules alone, then so that the list resolves."""
     conditions = query.stated_conditions
+    for finding in answer.findings:
+        if finding.severity == "error" and finding.id.startswith(USES):
+            yield from (item["change"] for item in finding.fix)
     yield from find_suggestions(placement, conditions, answer.findings)
     resolved = resolve_query_packages(
         placement.universe, [*placement.packages, *query.constraints], query.axes, conditions[MACHINE]
@@ -182,6 +186,7 @@ def _judge(placement: QueryPlacement, settled: SettledQuery, published: Publishe
     )
     if resolved is not None:
         findings += conflicts_beside(resolved.findings, findings)
+    findings += conflicts_beside(_find_broken_uses(placement, resolved), findings)
     broken = any(finding.severity == "error" for finding in findings)
     if not broken:
         collision = find_collision(placement, condition_boxes)
@@ -228,6 +233,13 @@ def _judge(placement: QueryPlacement, settled: SettledQuery, published: Publishe
             *_constraint_notes(placement, query),
         ),
     )
+
+
+def _find_broken_uses(placement: QueryPlacement, resolved: QueryResolution | None) -> list[Finding]:
+    """Return what the packages whose release is pinned, or follows from the pins, break in each other."""
+    versions = dict(resolved.resolution.settled) if resolved is not None else {}
+    versions |= {package.name: package.version for package in placement.packages if package.version}
+    return find_broken_pairs(versions, placement.universe.broken_uses)
 
 
 def _constraint_notes(placement: QueryPlacement, query: Query) -> list[str]:

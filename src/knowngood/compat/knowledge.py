@@ -21,6 +21,7 @@ from knowngood.core import gpus, local_files, yaml_document
 from knowngood.core.cell import Cell
 from knowngood.core.errors import MissingError
 from knowngood.core.notify import Notify, ignore_notes
+from knowngood.facts.broken_use_table import read_broken_uses
 from knowngood.facts.package_metadata import list_metadata_packages, read_package_metadata
 from knowngood.project import checkout
 
@@ -142,14 +143,18 @@ def load_knowledge(root: Path | None = None, notify: Notify = ignore_notes) -> C
         _ = project.matrix  # it raises `InputError` with the place of the defect
         raise
     waivers = waivers_from_matrix(matrix, cells)
-    folder = facts.path / "metadata"
+    folder, atlas = facts.path / "metadata", facts.path / "atlas"
     metadata = MetadataStore(
         read=lambda name: read_package_metadata(name, folder), names=lambda: list_metadata_packages(folder)
     )
 
     def build(book: Factbook) -> Universe:
         universe = build_universe(book, catalog, rules, waivers, metadata)
-        return replace(universe, incidents=incidents.incidents_of_rule)
+        return replace(
+            universe,
+            incidents=incidents.incidents_of_rule,
+            broken_uses=lambda name: read_broken_uses(name, atlas),
+        )
 
     return CompatKnowledge(
         facts=facts,

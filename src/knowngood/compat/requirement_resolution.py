@@ -35,6 +35,8 @@ class RequirementResolution:
     """What the list asks for -> the package of the list that does."""
     versions: Mapping[str, str] = field(default_factory=dict)
     """Package -> release, for the list and all that it requires; empty when there is no solution."""
+    settled: Mapping[str, str] = field(default_factory=dict)
+    """Those of them that are the only ones which the list allows."""
     conflict: Conflict | None = None
     without_metadata: tuple[str, ...] = ()
     """The packages of the list of which there is no metadata."""
@@ -138,7 +140,9 @@ def _solve(resolution: RequirementResolution) -> None:
         if isinstance(result, SearchFailure):
             resolution.conflict = _minimal_conflict(resolution, result)
             return
+        settled = dict(resolution.search.settled)
         _note_solution(resolution, result)
+        resolution.settled = {name: text for name, text in resolution.versions.items() if name in settled}
         if resolution.undeclared:
             # Older releases may do, whose requirements are known: then it is known that the list resolves.
             result = resolution.search.solve([Wish(DECLARED, 1), *wishes])

@@ -98,6 +98,8 @@ class RequirementSearch:
     """The variables that were narrowed, in that order; some are to be decided."""
     unexpanded: list[str] = field(default_factory=list)
     decisions: int = 0
+    settled: dict[str, int] = field(default_factory=dict)
+    """What followed from the last wishes before anything was decided: variable -> the bit of its only value."""
 
     def solve(
         self, wishes: Sequence[Wish], prefer: Mapping[str, Sequence[int]] | None = None
@@ -129,6 +131,8 @@ class RequirementSearch:
                 self.starts.append(len(self.steps))
                 clash = self._narrow_and_propagate(wish.variable, left & wish.mask)
                 continue
+            if not self.decisions:
+                self.settled = {name: mask for name, mask in self.values.items() if not mask & (mask - 1)}
             chosen = self._choose(prefer or {})
             if chosen is None:
                 source = self.source

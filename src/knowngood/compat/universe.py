@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from knowngood.compat.box_index import BoxIndex
+from knowngood.compat.broken_pairs import ReadTable, no_broken_uses
 from knowngood.compat.factbook import DRIVERS, Factbook
 from knowngood.compat.marker_boxes import REQUIREMENT, narrow_to_markers
 from knowngood.compat.metadata_store import NO_METADATA, MetadataStore
@@ -65,6 +66,8 @@ class Universe:
     """A rule's id -> the incidents that it covers; each has a page."""
     metadata: MetadataStore = NO_METADATA
     """What packages require, also of those without facts about GPUs."""
+    broken_uses: ReadTable = no_broken_uses
+    """Gives what releases of others break in a package."""
 
     @property
     def space(self) -> ValueSpace:

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from knowngood.facts.atlas_answer import ReleaseSpan, describe_spans, spans_of_mask
-from knowngood.facts.atlas_lookup import AtlasLookup
+from knowngood.facts.atlas_answer import describe_spans, spans_of_mask
+from knowngood.facts.broken_use_table import BrokenUseTable
 from knowngood.facts.broken_uses import BrokenUse
 
 
@@ -15,23 +15,23 @@ from knowngood.facts.broken_uses import BrokenUse
 class BrokenPair:
     """Uses of one package by another that break."""
 
-    caller: AtlasLookup
-    callee: AtlasLookup
+    table: BrokenUseTable
+    callee: str
     uses: tuple[BrokenUse, ...]
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield a document of each use, with its releases as text."""
         for use in self.uses:
             yield {
-                "caller": self.caller.file.package,
-                "callee": self.callee.file.package,
+                "caller": self.table.package,
+                "callee": self.callee,
                 "module": use.module,
                 "uses": use.target,
                 "keyword": use.keyword or None,
                 "in": use.place or None,
                 "fails": _failure(use),
-                "callers": _text(use.callers, self.caller),
-                "callees": _text(use.callees, self.callee),
+                "callers": describe_releases(use.callers, self.table.releases),
+                "callees": describe_releases(use.callees, self.table.callees[self.callee]),
             }
 
     def lines(self) -> Iterator[str]:
@@ -65,6 +65,6 @@ def _failure(use: BrokenUse) -> str:
     return f"fails at `import {use.module}`"
 
 
-def _text(mask: int, lookup: AtlasLookup) -> str:
-    spans: tuple[ReleaseSpan, ...] = spans_of_mask(mask, lookup.file.releases)
-    return describe_spans(spans)
+def describe_releases(mask: int, releases: Sequence[str]) -> str:
+    """Return the releases of a mask as text: `until 4.38.2, 4.45.0 to 4.46.3`."""
+    return describe_spans(spans_of_mask(mask, releases))

@@ -8,11 +8,11 @@ condition on a version or on another package is left out.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from knowngood.facts.atlas_lookup import AtlasLookup
-from knowngood.facts.atlas_rows import RowKind
+from knowngood.facts.module_reach import find_reached_modules
 
 _CATCHES = re.compile(
     r"try [\w.,]*\b(?:ImportError|ModuleNotFoundError|Exception|BaseException|AttributeError|TypeError)\b"
@@ -112,33 +112,3 @@ def _broken_with(callee: AtlasLookup, target: str, shape: str) -> Iterator[tuple
                 lacking |= mask
         if lacking & ~having and having:
             yield keyword, lacking & ~having
-
-
-def find_reached_modules(caller: AtlasLookup, start: str = "") -> Mapping[str, int]:
-    """Return module -> releases in which importing `start` imports it too, by imports under no `if` or `try`.
-
-    `start` is a module of the caller, with the packages around it; its top-level module when empty.
-    """
-    root = caller.file.root
-    parts = (start or root).split(".")
-    reach: dict[str, int] = {".".join(parts[: count + 1]): caller.every for count in range(len(parts))}
-    todo = list(reach)
-    while todo:
-        module = todo.pop()
-        mask = reach[module]
-        for _, kind, detail, releases in caller.file.rows(module):
-            if kind not in {RowKind.IMPORT, RowKind.STAR} or detail.endswith("?") or not releases & mask:
-                continue
-            base, _, name = detail.partition(":")
-            if base.partition(".")[0] != root:
-                continue
-            parts = base.split(".")
-            reached = [".".join(parts[: count + 1]) for count in range(len(parts))]
-            if name:
-                reached.append(f"{base}.{name}")
-            for other in reached:
-                before = reach.get(other, 0)
-                if releases & mask & ~before and (other == base or caller.file.rows(other)):
-                    reach[other] = before | (releases & mask)
-                    todo.append(other)
-    return reach

@@ -1,0 +1,161 @@
+"""Findings of `check` about uses of one package by another that their releases break, from the stored tables. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from packaging.utils import canonicalize_version
+
+from knowngood.compat.findings import Finding
+from knowngood.facts.broken_use_table import BrokenUseTable
+from knowngood.facts.broken_uses import BrokenUse
+
+USES = "uses:"
+"""With this begins the id of a finding about a pair."""
+
+ReadTable = Callable[[str], BrokenUseTable | None]
+"""Returns the table of a caller, or `None` when there is none."""
+
+
+def no_broken_uses(_: str) -> BrokenUseTable | None:
+    """Return `None`: no caller has a table."""
+
+
+_SHOWN = 2
+"""So many uses of a pair are named; `knowngood breaks` lists all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Pair:
+    """A release of a caller and one of a callee, as places in the lists of a table."""
+
+    table: BrokenUseTable
+    callee: str
+    mine: int
+    theirs: int
+
+    @property
+    def uses(self) -> list[BrokenUse]:
+        """The uses that break: first at the import of the package, then of a module, then in a function."""
+        return sorted(self.broken(self.mine, self.theirs), key=lambda use: self.rank(use))
+
+    def broken(self, mine: int, theirs: int) -> Iterator[BrokenUse]:
+        """Yield the uses that break in two releases."""
+        for use in self.table.uses[self.callee]:
+            if use.callers >> mine & 1 and use.callees >> theirs & 1:
+                yield use
+
+    def rank(self, use: BrokenUse) -> int:
+        """Return 0 when importing the package fails, 1 when importing a module does, 2 for a function."""
+        return 2 if use.place else 0 if use.reached >> self.mine & 1 else 1
+
+    def nearest_callee(self) -> str | None:
+        """Return the nearest release of the callee that breaks nothing in this caller, or `None`."""
+        releases = self.table.callees[self.callee]
+        fitting = (place for place in _by_distance(self.theirs, releases) if not any(self.broken(self.mine, place)))
+        place = next(fitting, None)
+        return None if place is None else releases[place]
+
+    def nearest_caller(self) -> str | None:
+        """Return the nearest release of the caller in which this callee breaks nothing, or `None`."""
+        releases = self.table.releases
+        fitting = (place for place in _by_distance(self.mine, releases) if not any(self.broken(place, self.theirs)))
+        place = next(fitting, None)
+        return None if place is None else releases[place]
+
+
+def find_broken_pairs(versions: Mapping[str, str], read: ReadTable) -> list[Finding]:
+    """Return a finding for each pair of these releases of which one uses what the other lacks.
+
+    It is an error when importing the caller fails, and a warning when only a module that this does not import fails, or
+    a function.
+
+    Args:
+        versions: package -> release, of the packages whose release is settled.
+        read: gives the table of a caller.
+    """
+    findings = []
+    for caller, version in versions.items():
+        table = read(caller)
+        mine = None if table is None else _place_of(version, table.releases)
+        if table is None or mine is None:
+            continue
+        for callee, releases in table.callees.items():
+            theirs = _place_of(versions[callee], releases) if callee in versions else None
+            if theirs is None:
+                continue
+            pair = _Pair(table=table, callee=callee, mine=mine, theirs=theirs)
+            if uses := pair.uses:
+                findings.append(_pair_finding(pair, uses))
+    return findings
+
+
+def _pair_finding(pair: _Pair, uses: Sequence[BrokenUse]) -> Finding:
+    caller, callee = pair.table.package, pair.callee
+    mine, theirs = pair.table.releases[pair.mine], pair.table.callees[callee][pair.theirs]
+    sentences = [_describe_use(pair, use) for use in uses[:_SHOWN]]
+    because = f"{caller} {mine} " + "; it ".join(sentences)
+    if len(uses) > _SHOWN:
+        because += f"; and {len(uses) - _SHOWN} more (`knowngood breaks {caller}=={mine} {callee}=={theirs}`)"
+    fixes = [
+        {"change": {name: version}, "note": note}
+        for name, version, note in (
+            (callee, pair.nearest_callee(), f"the nearest release with all that {caller} {mine} uses"),
+            (caller, pair.nearest_caller(), f"the nearest release that uses nothing {callee} {theirs} lacks"),
+        )
+        if version is not None
+    ]
+    return Finding(
+        id=f"{USES}{caller}:{callee}",
+        kind="fact",
+        severity="warning" if pair.rank(uses[0]) else "error",
+        packages={caller: mine, callee: theirs},
+        because=because,
+        source=(f"the sources of {caller} {mine} and {callee} {theirs}",),
+        confidence="artefact",
+        fix=tuple(fixes),
+    )
+
+
+def _describe_use(pair: _Pair, use: BrokenUse) -> str:
+    """Return ``imports `x` of `m`, gone since transformers 4.39.0: fails at `import trl.core` ``."""
+    releases = pair.table.callees[pair.callee]
+    since = _describe_gap(use.callees, pair.theirs, pair.callee, releases)
+    module, colon, name = use.target.partition(":")
+    if use.keyword:
+        what = f"passes `{use.keyword}` to `{use.target.replace(':', '.')}`, a parameter {since}"
+    elif colon:
+        what = f"uses `{name}` of `{module}`, {since}"
+    else:
+        what = f"imports `{module}`, {since}"
+    if use.place:
+        return f"{what}: fails when `{use.place}` of `{use.module}` runs"
+    if not pair.rank(use):
+        top = use.module.partition(".")[0]
+        return f"{what}: fails at `import {top}`" + (f" (in `{use.module}`)" if top != use.module else "")
+    return f"{what}: fails at `import {use.module}`"
+
+
+def _describe_gap(missing: int, place: int, package: str, releases: Sequence[str]) -> str:
+    """Say since when a release lacks something: `gone since transformers 4.39.0`, or `new in transformers 4.46.0`."""
+    first = last = place
+    while first and missing >> (first - 1) & 1:
+        first -= 1
+    while missing >> (last + 1) & 1:
+        last += 1
+    if first:
+        return f"gone since {package} {releases[first]}"
+    return f"new in {package} {releases[last + 1]}" if last + 1 < len(releases) else f"in no release of {package}"
+
+
+def _by_distance(place: int, releases: Sequence[str]) -> list[int]:
+    """Return the other places, the nearest first; of two as near, the older."""
+    return sorted((other for other in range(len(releases)) if other != place), key=lambda other: abs(other - place))
+
+
+def _place_of(version: str, releases: Sequence[str]) -> int | None:
+    if version in releases:
+        return releases.index(version)
+    wanted = canonicalize_version(version)
+    return next((place for place, text in enumerate(releases) if canonicalize_version(text) == wanted), None)

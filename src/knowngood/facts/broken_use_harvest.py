@@ -1,0 +1,56 @@
+"""Makes the tables of broken uses again, from the atlas of all packages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from knowngood.core.local_files import write_atomically
+from knowngood.facts.atlas_lookup import AtlasLookup
+from knowngood.facts.atlas_store import find_owner, list_atlas_packages, open_atlas
+from knowngood.facts.broken_use_table import BrokenUseTable, list_table_packages, table_path
+from knowngood.facts.broken_uses import find_broken_uses
+
+
+def renew_broken_uses(folder: Path) -> list[str]:
+    """Compute the tables of all packages in a folder of the atlas, and return those that changed.
+
+    Raises:
+        InputError: a file of the atlas is damaged.
+    """
+    changed = []
+    for package in list_atlas_packages(folder):
+        table = compute_broken_uses(package, folder)
+        if table.uses and write_atomically(table_path(package, folder), table.render()):
+            changed.append(package)
+        if not table.uses and package in list_table_packages(folder):
+            table_path(package, folder).unlink()
+            changed.append(package)
+    return changed
+
+
+def compute_broken_uses(package: str, folder: Path) -> BrokenUseTable:
+    """Compute the table of one package of the atlas, which takes seconds.
+
+    Raises:
+        FileNotFoundError: the atlas does not have the package.
+        InputError: a file of the atlas is damaged.
+    """
+    caller = open_atlas(package, folder)
+    if caller is None:
+        raise FileNotFoundError(folder / f"{package}.atlas")
+    callees: dict[str, AtlasLookup] = {}
+
+    def open_module(module: str) -> AtlasLookup | None:
+        name = find_owner(module, folder)
+        callee = open_atlas(name, folder) if name else None
+        if callee is not None:
+            callees[callee.file.package] = callee
+        return callee
+
+    uses = find_broken_uses(caller, open_module)
+    return BrokenUseTable(
+        package=package,
+        releases=caller.file.releases,
+        callees={name: callees[name].file.releases for name in uses},
+        uses=uses,
+    )

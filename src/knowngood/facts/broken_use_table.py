@@ -1,0 +1,138 @@
+"""The stored table of one caller's uses that some releases of other packages break: `facts/atlas/<caller>.uses.json`.
+
+`knowngood harvest --atlas` computes it from the atlas of both packages, which takes seconds; `check`, `breaks` and the
+docs read it. Releases are bits in the order of the lists in the file; there they are intervals of places, as in the
+atlas itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal, TypedDict
+
+from knowngood.core.data_files import load_json
+from knowngood.facts.atlas_file import parse_intervals, render_intervals
+from knowngood.facts.broken_uses import BrokenUse
+from knowngood.facts.fact_store import facts_folder
+
+SCHEMA = "knowngood/broken-uses/1"
+_REMEDY = "restore it, or make it again with `knowngood harvest --atlas`"
+_SUFFIX = ".uses.json"
+
+_Row = tuple[str, str, str, str, str, str, str]
+"""Module, target, keyword, place, then the releases: callers, reached, callees."""
+
+
+class _CalleeDocument(TypedDict):
+    """What one callee breaks."""
+
+    releases: list[str]
+    uses: list[_Row]
+
+
+class BrokenUseDocument(TypedDict):
+    """The content of a file."""
+
+    schema: Literal["knowngood/broken-uses/1"]
+    package: str
+    regenerate: str
+    releases: list[str]
+    callees: dict[str, _CalleeDocument]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokenUseTable:
+    """The uses of other packages by one package that some of their releases break."""
+
+    package: str
+    releases: Sequence[str]
+    """Those of the caller, oldest first."""
+    callees: Mapping[str, Sequence[str]]
+    """Package -> its releases, oldest first."""
+    uses: Mapping[str, Sequence[BrokenUse]]
+    """Package -> the uses that it breaks."""
+
+    def render(self) -> str:
+        """Return the text of the file, with one use in a line."""
+        width = len(self.releases)
+        parts = [
+            f'"schema": "{SCHEMA}"',
+            f'"package": {json.dumps(self.package)}',
+            f'"regenerate": {json.dumps(f"knowngood harvest --atlas {self.package}")}',
+            f'"releases": {json.dumps(list(self.releases))}',
+        ]
+        callees = []
+        for package, releases in self.callees.items():
+            rows = ",\n".join(
+                json.dumps(
+                    [
+                        use.module,
+                        use.target,
+                        use.keyword,
+                        use.place,
+                        render_intervals(use.callers, width),
+                        render_intervals(use.reached, width),
+                        render_intervals(use.callees, len(releases)),
+                    ]
+                )
+                for use in self.uses[package]
+            )
+            callees.append(f'{json.dumps(package)}: {{"releases": {json.dumps(list(releases))}, "uses": [\n{rows}\n]}}')
+        parts.append('"callees": {\n' + ",\n".join(callees) + "\n}")
+        return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def table_path(package: str, folder: Path) -> Path:
+    """Return where the table of a package is kept."""
+    return folder / f"{package}{_SUFFIX}"
+
+
+def list_table_packages(folder: Path) -> list[str]:
+    """Return the packages that have a table, sorted."""
+    return sorted(path.name.removesuffix(_SUFFIX) for path in folder.glob(f"*{_SUFFIX}"))
+
+
+@cache
+def read_broken_uses(package: str, folder: Path | None = None) -> BrokenUseTable | None:
+    """Return the table of a package, read once in a process; `None` when there is none.
+
+    Raises:
+        InputError: the file is damaged.
+    """
+    path = table_path(package, folder or facts_folder() / "atlas")
+    if not path.exists():
+        return None
+    document = load_json(path, BrokenUseDocument, remedy=_REMEDY)
+    width = len(document["releases"])
+    parsed: dict[tuple[str, int], int] = {}
+
+    def mask(text: str, count: int) -> int:
+        key = (text, count)
+        if key not in parsed:
+            parsed[key] = parse_intervals(text, count) if text else 0
+        return parsed[key]
+
+    return BrokenUseTable(
+        package=document["package"],
+        releases=document["releases"],
+        callees={name: part["releases"] for name, part in document["callees"].items()},
+        uses={
+            name: [
+                BrokenUse(
+                    module=module,
+                    target=target,
+                    keyword=keyword,
+                    place=place,
+                    callers=mask(callers, width),
+                    reached=mask(reached, width),
+                    callees=mask(callees, len(part["releases"])),
+                )
+                for module, target, keyword, place, callers, reached, callees in part["uses"]
+            ]
+            for name, part in document["callees"].items()
+        },
+    )

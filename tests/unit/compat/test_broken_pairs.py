@@ -1,0 +1,76 @@
+"""Findings of `check` about uses of one package that the release of another breaks."""
+
+from __future__ import annotations
+
+import pytest
+
+from knowngood.compat.broken_pairs import find_broken_pairs
+from knowngood.facts.broken_use_table import BrokenUseTable
+from knowngood.facts.broken_uses import BrokenUse
+
+
+def use(module: str, target: str, *, keyword: str = "", place: str = "", callers: int, reached: int, callees: int):
+    return BrokenUse(
+        module=module,
+        target=target,
+        keyword=keyword,
+        place=place,
+        callers=callers,
+        reached=reached,
+        callees=callees,
+    )
+
+
+TABLE = BrokenUseTable(
+    package="app",
+    releases=["1.0", "1.1", "1.2", "1.3"],
+    callees={"lib": ["2.0.0", "2.1.0", "2.2.0"]},
+    uses={
+        "lib": [
+            use("app.late", "lib:old", callers=0b0010, reached=0, callees=0b110),
+            use("app.core", "lib:old", callers=0b0011, reached=0b0011, callees=0b110),
+            use("app.run", "lib:go", keyword="fast", place="run", callers=0b0100, reached=0, callees=0b001),
+            use("app.two", "lib.two", place="two", callers=0b0100, reached=0, callees=0b001),
+            use("app.three", "lib.three", place="three", callers=0b0100, reached=0, callees=0b001),
+        ]
+    },
+)
+
+
+def findings(**versions: str):
+    return find_broken_pairs(versions, {"app": TABLE}.get)
+
+
+def test_a_package_that_cannot_be_imported_is_an_error_with_the_nearest_releases_that_can() -> None:
+    (finding,) = findings(app="1.1", lib="2.1.0")
+    assert (finding.id, finding.severity, finding.packages) == ("uses:app:lib", "error", {"app": "1.1", "lib": "2.1.0"})
+    assert finding.because == (
+        "app 1.1 uses `old` of `lib`, gone since lib 2.1.0: fails at `import app` (in `app.core`); "
+        "it uses `old` of `lib`, gone since lib 2.1.0: fails at `import app.late`"
+    )
+    assert [fix["change"] for fix in finding.fix] == [{"lib": "2.0.0"}, {"app": "1.2"}]
+
+
+def test_what_only_a_function_uses_is_a_warning_that_names_the_command_for_the_rest() -> None:
+    (finding,) = findings(app="1.2", lib="2.0")
+    assert finding.severity == "warning"
+    assert finding.because == (
+        "app 1.2 passes `fast` to `lib.go`, a parameter new in lib 2.1.0: fails when `run` of `app.run` runs; "
+        "it imports `lib.two`, new in lib 2.1.0: fails when `two` of `app.two` runs; "
+        "and 1 more (`knowngood breaks app==1.2 lib==2.0.0`)"
+    )
+
+
+@pytest.mark.parametrize(
+    "versions",
+    [
+        {"app": "1.1", "lib": "2.0.0"},
+        {"app": "1.3", "lib": "2.2.0"},
+        {"app": "1.1"},
+        {"lib": "2.1.0"},
+        {"app": "1.1", "lib": "9.9"},
+        {"app": "0.1", "lib": "2.1.0"},
+    ],
+)
+def test_what_fits_or_is_not_read_gives_no_finding(versions: dict[str, str]) -> None:
+    assert findings(**versions) == []
