@@ -34,15 +34,15 @@ from packaging.specifiers import SpecifierSet
 
 from knowngood.facts import atlas_store
 from knowngood.facts.atlas_lookup import AtlasLookup
-from knowngood.facts.broken_uses import BrokenUse, find_broken_uses
+from knowngood.facts.broken_use_table import BrokenUse
+from knowngood.facts.broken_uses import find_broken_uses
 from knowngood.facts.module_reach import find_reached_modules
 from knowngood.index.package_index import SimpleIndex
 
 PAIRS = Path(__file__).parent / "data" / "atlas_pairs.json"
 PYTHON = "3.11"
 COMPILED = frozenset(
-    "flash-attn flash-attn-4 deepspeed transformer-engine transformer-engine-torch triton openrlhf vllm sglang unsloth"
-    " unsloth-zoo xformers megatron-core bitsandbytes".split()
+    ["flash-attn", "flash-attn-4", "deepspeed", "transformer-engine", "transformer-engine-torch", "triton", "openrlhf", "vllm", "sglang", "unsloth", "unsloth-zoo", "xformers", "megatron-core", "bitsandbytes"]
 )
 CHECKED = frozenset(("transformers", name) for name in ("huggingface-hub", "tokenizers", "safetensors"))
 TRIES = 400

@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     wanted = dict(_find_releases(text) for text in arguments.callees)
     callees = {lookup.file.package: mask for lookup, mask in wanted.items()}
 
-    table = read_broken_uses(caller.file.package)
+    table = read_broken_uses(caller.file.package, atlas_store.atlas_folder())
     chosen = select_uses(table.uses, releases, callees) if table else {}
     pairs = [BrokenPair(table=table, callee=name, uses=tuple(rows)) for name, rows in chosen.items() if table]
     lines = [line for pair in pairs for line in [f"{pair.callee}:", *pair.lines()]]

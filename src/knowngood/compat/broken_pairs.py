@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from packaging.utils import canonicalize_version
 
 from knowngood.compat.findings import Finding
-from knowngood.facts.broken_use_table import BrokenUseTable
-from knowngood.facts.broken_uses import BrokenUse
+from knowngood.facts.broken_use_table import BrokenUse, BrokenUseTable
 
 USES = "uses:"
 """With this begins the id of a finding about a pair."""
@@ -138,15 +137,17 @@ def _describe_use(pair: _Pair, use: BrokenUse) -> str:
 
 
 def _describe_gap(missing: int, place: int, package: str, releases: Sequence[str]) -> str:
-    """Say since when a release lacks something: `gone since transformers 4.39.0`, or `new in transformers 4.46.0`."""
+    """Say which releases around this one lack it: `gone since transformers 4.39.0`, `new in transformers 4.46.0`."""
     first = last = place
     while first and missing >> (first - 1) & 1:
         first -= 1
     while missing >> (last + 1) & 1:
         last += 1
-    if first:
+    if last + 1 == len(releases):
         return f"gone since {package} {releases[first]}"
-    return f"new in {package} {releases[last + 1]}" if last + 1 < len(releases) else f"in no release of {package}"
+    if not first:
+        return f"new in {package} {releases[last + 1]}"
+    return f"not in {package} {releases[first]}" + (f" to {releases[last]}" if last > first else "")
 
 
 def _by_distance(place: int, releases: Sequence[str]) -> list[int]:

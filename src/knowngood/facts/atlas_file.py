@@ -27,6 +27,7 @@ from knowngood.core.data_files import read_data_bytes
 from knowngood.core.errors import InputError, InputProblem
 from knowngood.core.json_document import parse_json
 from knowngood.core.local_files import write_atomically
+from knowngood.facts.release_intervals import parse_intervals, render_intervals
 
 SCHEMA = "knowngood/atlas/1"
 _REMEDY = "restore it, or delete it and run `knowngood harvest --atlas`"
@@ -240,30 +241,3 @@ class AtlasFile:
     def _damage(self, reason: str) -> InputError:
         text = f"this is not an atlas file ({reason}); {_REMEDY}"
         return InputError([InputProblem(file=str(self.path), line=1, column=1, text=text)])
-
-
-def render_intervals(mask: int, count: int) -> str:
-    """Return `0-3,5,7-` for the bits of a mask; an interval that reaches the newest of `count` releases is open."""
-    parts: list[str] = []
-    place = 0
-    while mask >> place:
-        if not (mask >> place) & 1:
-            place += 1
-            continue
-        end = place
-        while (mask >> (end + 1)) & 1:
-            end += 1
-        parts.append(f"{place}-" if end == count - 1 else str(place) if end == place else f"{place}-{end}")
-        place = end + 1
-    return ",".join(parts)
-
-
-def parse_intervals(text: str, count: int) -> int:
-    """Return the mask of `0-3,5,7-`; raises `ValueError` for another text."""
-    mask = 0
-    for part in text.split(","):
-        first, dash, last = part.partition("-")
-        begin = int(first)
-        end = begin if not dash else int(last) if last else count - 1
-        mask |= ((1 << (end - begin + 1)) - 1) << begin
-    return mask

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from knowngood.facts.atlas_answer import describe_spans, spans_of_mask
-from knowngood.facts.broken_use_table import BrokenUseTable
-from knowngood.facts.broken_uses import BrokenUse
+from knowngood.facts.broken_use_table import BrokenUse, BrokenUseTable
 
 
 @dataclass(frozen=True, kw_only=True)

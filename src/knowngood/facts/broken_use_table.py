@@ -15,9 +15,7 @@ from pathlib import Path
 from typing import Literal, TypedDict
 
 from knowngood.core.data_files import load_json
-from knowngood.facts.atlas_file import parse_intervals, render_intervals
-from knowngood.facts.broken_uses import BrokenUse
-from knowngood.facts.fact_store import facts_folder
+from knowngood.facts.release_intervals import parse_intervals, render_intervals
 
 SCHEMA = "knowngood/broken-uses/1"
 _REMEDY = "restore it, or make it again with `knowngood harvest --atlas`"
@@ -35,13 +33,33 @@ class _CalleeDocument(TypedDict):
 
 
 class BrokenUseDocument(TypedDict):
-    """The content of a file."""
+    """The content of the file of one caller."""
 
     schema: Literal["knowngood/broken-uses/1"]
     package: str
     regenerate: str
     releases: list[str]
     callees: dict[str, _CalleeDocument]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BrokenUse:
+    """One use that some releases of the callee break."""
+
+    module: str
+    """The caller's module in which it stands."""
+    target: str
+    """`transformers:top_k_top_p_filtering`, as imported."""
+    keyword: str
+    """The keyword that the callee's signature lacks, or empty when the name itself is not there."""
+    place: str
+    """The function in which it stands, or empty when importing the module fails."""
+    callers: int
+    """The caller's releases with this use, as bits."""
+    reached: int
+    """Those of them in which importing the caller's top-level module imports this one too."""
+    callees: int
+    """The callee's releases that break it, as bits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,13 +115,13 @@ def list_table_packages(folder: Path) -> list[str]:
 
 
 @cache
-def read_broken_uses(package: str, folder: Path | None = None) -> BrokenUseTable | None:
+def read_broken_uses(package: str, folder: Path) -> BrokenUseTable | None:
     """Return the table of a package, read once in a process; `None` when there is none.
 
     Raises:
         InputError: the file is damaged.
     """
-    path = table_path(package, folder or facts_folder() / "atlas")
+    path = table_path(package, folder)
     if not path.exists():
         return None
     document = load_json(path, BrokenUseDocument, remedy=_REMEDY)

@@ -9,35 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from knowngood.facts.atlas_lookup import AtlasLookup
+from knowngood.facts.broken_use_table import BrokenUse
 from knowngood.facts.module_reach import find_reached_modules
 
 _CATCHES = re.compile(
     r"try [\w.,]*\b(?:ImportError|ModuleNotFoundError|Exception|BaseException|AttributeError|TypeError)\b"
 )
 _ASKS_ELSE = re.compile(r"version|signature|hasattr|find_spec|^unless |^except ", re.IGNORECASE)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BrokenUse:
-    """One use that some releases of the callee break."""
-
-    module: str
-    """The caller's module in which it stands."""
-    target: str
-    """`transformers:top_k_top_p_filtering`, as imported."""
-    keyword: str
-    """The keyword that the callee's signature lacks, or empty when the name itself is not there."""
-    place: str
-    """The function in which it stands, or empty when importing the module fails."""
-    callers: int
-    """The caller's releases with this use, as bits."""
-    reached: int
-    """Those of them in which importing the caller's top-level module imports this one too."""
-    callees: int
-    """The callee's releases that break it, as bits."""
 
 
 def find_broken_uses(

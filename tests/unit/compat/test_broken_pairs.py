@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from knowngood.compat.broken_pairs import find_broken_pairs
-from knowngood.facts.broken_use_table import BrokenUseTable
-from knowngood.facts.broken_uses import BrokenUse
+from knowngood.facts.broken_use_table import BrokenUse, BrokenUseTable
 
 
 def use(module: str, target: str, *, keyword: str = "", place: str = "", callers: int, reached: int, callees: int):
@@ -31,6 +30,7 @@ TABLE = BrokenUseTable(
             use("app.core", "lib:old", callers=0b0011, reached=0b0011, callees=0b110),
             use("app.run", "lib:go", keyword="fast", place="run", callers=0b0100, reached=0, callees=0b001),
             use("app.two", "lib.two", place="two", callers=0b0100, reached=0, callees=0b001),
+            use("app.gap", "lib:gap", callers=0b1000, reached=0b1000, callees=0b010),
             use("app.three", "lib.three", place="three", callers=0b0100, reached=0, callees=0b001),
         ]
     },
@@ -59,6 +59,11 @@ def test_what_only_a_function_uses_is_a_warning_that_names_the_command_for_the_r
         "it imports `lib.two`, new in lib 2.1.0: fails when `two` of `app.two` runs; "
         "and 1 more (`knowngood breaks app==1.2 lib==2.0.0`)"
     )
+
+
+def test_what_only_some_releases_lack_is_neither_gone_nor_new() -> None:
+    (finding,) = findings(app="1.3", lib="2.1.0")
+    assert finding.because == "app 1.3 uses `gap` of `lib`, not in lib 2.1.0: fails at `import app` (in `app.gap`)"
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from knowngood.core.errors import InputError
 from knowngood.facts.atlas_answer import answer_about_name
-from knowngood.facts.atlas_file import AtlasFile, AtlasTables, parse_intervals, render_intervals
+from knowngood.facts.atlas_file import AtlasFile, AtlasTables
 from knowngood.facts.atlas_lookup import AtlasLookup
 from knowngood.facts.atlas_rows import AtlasRow, AtlasUse, ModuleRows, RowKind, extract_module
+from knowngood.facts.release_intervals import parse_intervals, render_intervals
 
 
 def extract(source: str, module: str = "pack.part", *, is_package: bool = False) -> ModuleRows:

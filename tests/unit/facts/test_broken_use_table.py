@@ -54,7 +54,7 @@ def test_a_damaged_table_is_refused_with_its_place(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("package", list_table_packages(atlas_folder()))
 def test_the_tables_of_this_checkout_have_the_releases_of_its_atlas(package: str) -> None:
-    table = read_broken_uses(package)
+    table = read_broken_uses(package, atlas_folder())
     for name, releases in {package: table.releases, **table.callees}.items():
         assert list(releases) == open_atlas(name).file.releases, "run `knowngood harvest --atlas`"
 

@@ -8,7 +8,8 @@ from textwrap import dedent
 from knowngood.facts.atlas_file import AtlasFile, AtlasTables
 from knowngood.facts.atlas_lookup import AtlasLookup
 from knowngood.facts.atlas_rows import extract_module
-from knowngood.facts.broken_uses import BrokenUse, find_broken_uses
+from knowngood.facts.broken_use_table import BrokenUse
+from knowngood.facts.broken_uses import find_broken_uses
 
 
 def write_atlas(folder: Path, package: str, *releases: dict[str, str]) -> AtlasLookup:
