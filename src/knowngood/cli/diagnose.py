@@ -134,7 +134,8 @@ def _paragraph(number: int, match: IncidentMatch) -> list[str]:
     for remedy in match.fix:
         change = ", ".join(f"{name} {versions}" for name, versions in remedy.fix.change.items())
         cost = f" (costs: {remedy.fix.cost})" if remedy.fix.cost else ""
-        lines.append(f"   fix: {': '.join(filter(None, [change, remedy.fix.note]))}{cost}")
+        only = f" (only on GPUs {remedy.fix.gpu})" if remedy.undecided else ""
+        lines.append(f"   fix: {': '.join(filter(None, [change, remedy.fix.note]))}{only}{cost}")
         if remedy.broken_by:
             lines.append(f"        not here: {remedy.broken_by}")
     return lines

@@ -64,6 +64,8 @@ class Fix:
     note: str
     change: Mapping[str, str]
     cost: str = ""
+    gpu: str = ""
+    """The compute capabilities for which it is meant, as a specifier such as `>=100`; empty for any."""
 
     @property
     def ranges(self) -> dict[str, SpecifierSet]:
@@ -76,6 +78,7 @@ class Fix:
             **({"change": dict(self.change)} if self.change else {}),
             "note": self.note,
             **({"cost": self.cost} if self.cost else {}),
+            **({"gpu": self.gpu} if self.gpu else {}),
         }
 
 

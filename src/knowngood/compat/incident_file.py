@@ -5,7 +5,8 @@
     title: XTuner calls a method that transformers 4.43 took away
     kind: api-removed
     severity: failure                 # silent: a wrong result without an error; harmless: a warning to ignore
-    component: xtuner                 # the package at fault, which often is not the one that the log names
+    component: xtuner                 # the package at fault, which often is not the one that the log names;
+                                      # `extension`: the package whose binary the line names
     signatures:                       # one of them must be in the log (knowngood.compat.log_signature); a silent fault
                                       # that leaves no line in a log has none, but `affected` of two packages, or `when`
       - "AttributeError: '{name}FlashAttention2' object has no attribute '_flash_attention_forward'"
@@ -20,7 +21,7 @@
     unless: {attn: "!fa2"}            # a condition that excludes it when stated; unstated, it decides nothing
     because: One or two sentences.
     fix:
-      - {change: {transformers: "<4.43"}, note: what to know, cost: its price}
+      - {change: {transformers: "<4.43"}, note: what to know, cost: its price, gpu: ">=80"}  # gpu: only for these
     source: ["InternLM/xtuner#925"]
     confidence: reported
     report_erred: [where the report was wrong]
@@ -272,8 +273,10 @@ class _IncidentReading:
             return ()
         fixes = []
         for place, item in enumerate(items):
-            if not isinstance(item, Mapping) or not item.get("note") or set(item) - {"change", "note", "cost"}:
-                self._defect("a fix is {note: ...}, optionally with change: {NAME: VERSIONS} and cost", "fix", place)
+            if not isinstance(item, Mapping) or not item.get("note") or set(item) - {"change", "note", "cost", "gpu"}:
+                self._defect(
+                    "a fix is {note: ...}, optionally with change: {NAME: VERSIONS}, cost and gpu", "fix", place
+                )
                 continue
             change = item.get("change", {})
             if not isinstance(change, Mapping):
@@ -281,8 +284,11 @@ class _IncidentReading:
                 continue
             for name, text in change.items():
                 self._specifier(text, "fix", place, "change", name)
+            gpu = str(item.get("gpu", ""))
+            if gpu:
+                self._specifier(gpu, "fix", place, "gpu")
             note = " ".join(str(item["note"]).split())
-            fixes.append(Fix(change=change, note=note, cost=" ".join(str(item.get("cost", "")).split())))
+            fixes.append(Fix(change=change, note=note, cost=" ".join(str(item.get("cost", "")).split()), gpu=gpu))
         return tuple(fixes)
 
 

@@ -31,6 +31,8 @@ _PLACEHOLDERS = {
     "number": rb"\d++",
     "name": rb"\w{1,60}",
 }
+_PLACE, _NUMBER = "\0", "\1"
+"""What stands for a placeholder while words are looked for: one that may have letters, and one of digits."""
 _REGEX = re.compile(r"\\[dwsSWDb.]|\(\?|[)\]][+*?]|\.\*|\[\^")
 _PARTS = re.compile(r"\\([*{\\])|(\*)|\{(\w+)\}|([^\\*{]+|.)", re.DOTALL)
 _WORD = re.compile(rb"\w+", re.ASCII)
@@ -96,7 +98,7 @@ def compile_signature(text: str) -> Signature:
                 raise SignatureError(f"{{{placeholder}}} is not one of {', '.join(f'{{{n}}}' for n in _PLACEHOLDERS)}")
             placeholders += 1
             segments[-1] += _PLACEHOLDERS[placeholder]
-            spans[-1] += "\0"
+            spans[-1] += _PLACE if placeholder == "name" else _NUMBER
         else:
             piece = escaped or plain_text
             literal_part = _without_spaces(piece.encode())
@@ -111,7 +113,7 @@ def compile_signature(text: str) -> Signature:
     words = _words(spans)
     if not words:
         raise SignatureError(f"{text!r} has no whole word of five letters that would show where to look; quote more")
-    literal = max((part for span in spans for part in span.split("\0")), key=len).strip().encode()
+    literal = max((part for span in spans for part in re.split(f"[{_PLACE}{_NUMBER}]", span)), key=len).strip().encode()
     return Signature(text=text, words=words, literal=literal, segments=tuple(item for item in segments if item))
 
 
@@ -124,7 +126,10 @@ def _words(spans: list[str]) -> tuple[bytes, ...]:
             cut_before = match.start() == 0 and place > 0
             cut_after = match.end() == len(data) and place < len(spans) - 1
             before, after = data[match.start() - 1 : match.start()], data[match.end() : match.end() + 1]
-            if not (cut_before or cut_after or b"\0" in (before, after)):
+            # Words are compared without their digits, so digits behind one do not cut it.
+            beyond = data[match.end() + 1 : match.end() + 2]
+            cut_after = cut_after or after == b"\0" or (after == b"\1" and bool(_WORD.match(beyond)))
+            if not (cut_before or cut_after or before in (b"\0", b"\1")):
                 whole.add(match.group())
     rare = [word for word in whole if len(word) >= 5 and word not in COMMON and not word.isdigit()]
     return tuple(sorted(rare, key=lambda word: (-len(word), word))[:3])

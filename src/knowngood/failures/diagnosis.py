@@ -9,13 +9,15 @@ log confirms comes first. Pure, except that the log is read.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from knowngood.compat.incident import Fix, Incident, IncidentSeverity
 from knowngood.core.errors import UnknownError, UsageError
+from knowngood.failures.extension_names import find_extension_package
 from knowngood.failures.log_scan import LogSource, SignatureScan
 from knowngood.failures.log_versions import VersionReader
 from knowngood.failures.logged_errors import ErrorReader, LoggedError
@@ -28,8 +30,6 @@ from knowngood.failures.traceback_frames import (
 )
 
 if TYPE_CHECKING:
-    from packaging.specifiers import SpecifierSet
-
     from knowngood.core.gpus import GpuCatalog
     from knowngood.failures.name_situation import NameCause
 
@@ -44,6 +44,8 @@ class Remedy:
     fix: Fix
     pins: Mapping[str, str] = field(default_factory=dict)
     """Package -> the release to install, or a range where there are no facts; empty without anything to install."""
+    undecided: bool = False
+    """Whether it depends on the GPU, which the log does not name; then it is not tried."""
     broken_by: str = ""
     """Why the remedy does not go with the other versions in the log; empty when it does."""
 
@@ -61,6 +63,9 @@ def render_install_command(pins: Mapping[str, str]) -> str:
     options = " --no-build-isolation" if "flash-attn" in pins else ""
     return f"pip install {' '.join(packages)}{options}"
 
+
+EXTENSION = "extension"
+"""The component of an incident about any compiled extension: the log says which."""
 
 _ORDER = (IncidentSeverity.FAILURE, IncidentSeverity.SILENT, IncidentSeverity.HARMLESS)
 
@@ -158,7 +163,8 @@ def diagnose_log(
         if combination is None:
             excluded.append(incident.id)
             continue
-        match = _match(incident, line, combination, log_versions)
+        text = next((scan.texts_of[mark] for mark in marks if scan.lines_of.get(mark) == line), b"")
+        match = _match(incident, line, combination, log_versions, text)
         if match.confirmed or not (incident.severity == IncidentSeverity.SILENT and incident.affected):
             matches.append(match)
     known_lines = {match.line for match in matches if match.incident.severity != IncidentSeverity.HARMLESS}
@@ -217,7 +223,10 @@ def _match(
     line: int,
     combination: Mapping[str, SpecifierSet],
     log_versions: Mapping[str, Sequence[str]],
+    text: bytes,
 ) -> IncidentMatch:
+    if incident.component == EXTENSION:
+        incident = replace(incident, component=find_extension_package(text))
     packages = dict.fromkeys([*combination, *(name for fix in incident.fix for name in fix.change), incident.component])
     versions_seen = {}
     for name in packages:
@@ -232,7 +241,11 @@ def _match(
         line=line,
         versions_seen=versions_seen,
         confirmed=bool(combination) and all(name in log_versions for name in combination),
-        fix=tuple(Remedy(fix=fix) for fix in incident.fix if not _is_done_already(fix, versions_seen)),
+        fix=tuple(
+            Remedy(fix=fix, undecided=_is_undecided(fix, log_versions))
+            for fix in incident.fix
+            if not _is_done_already(fix, versions_seen) and _is_for_gpu(fix, log_versions)
+        ),
     )
 
 
@@ -249,6 +262,17 @@ def _computed_match(cause: NameCause, log_versions: Mapping[str, Sequence[str]])
         confirmed=bool(cause.version),
         fix=tuple(Remedy(fix=fix) for fix in cause.incident.fix),
     )
+
+
+def _is_for_gpu(fix: Fix, log_versions: Mapping[str, Sequence[str]]) -> bool:
+    """Whether a remedy may be meant for the GPU of the log; any may where the log names none."""
+    gpus = log_versions.get("gpu", ())
+    return not (fix.gpu and gpus) or _any_inside(SpecifierSet(fix.gpu), gpus)
+
+
+def _is_undecided(fix: Fix, log_versions: Mapping[str, Sequence[str]]) -> bool:
+    """Whether a remedy depends on the GPU, and the log names none."""
+    return bool(fix.gpu) and not log_versions.get("gpu")
 
 
 def _is_done_already(fix: Fix, versions: Mapping[str, str]) -> bool:

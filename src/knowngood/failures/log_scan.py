@@ -30,6 +30,8 @@ _LINES = bytes.maketrans(b"\r", b"\n")
 _ANSI = re.compile(rb"\x1b(?:\[[0-9;?]{0,20}[A-Za-z]|\][^\x07\x1b\n]{0,200}(?:\x07|\x1b\\))")
 _DIGITS = b"0123456789"
 _HTML = (
+    (b"&nbsp;", b" "),
+    (b"&#160;", b" "),
     (b"&#x27;", b"'"),
     (b"&#39;", b"'"),
     (b"&quot;", b'"'),
@@ -66,7 +68,8 @@ class LogBlock:
 
     def words(self) -> list[bytes]:
         """Return the words of the block without their digits, some of them more than once."""
-        lines = frozenset(self.raw.translate(_LINES, _DIGITS + b"\0").split(b"\n"))
+        raw = self.raw.replace(b"\\n", b"\n") if b"\\n" in self.raw else self.raw  # JSON escapes the ends of lines
+        lines = frozenset(raw.translate(_LINES, _DIGITS + b"\0").split(b"\n"))
         return LogBlock(raw=b"\n".join(lines)).text.translate(_WORDS_ONLY).split()
 
 
@@ -96,6 +99,8 @@ class SignatureScan:
     signatures: Sequence[Signature]
     lines_of: dict[int, int] = field(default_factory=dict)
     """Number of a signature -> the line in which it first appears."""
+    texts_of: dict[int, bytes] = field(default_factory=dict)
+    """Number of a signature -> the text before it and around it."""
     lines: int = 0
     """The number of lines read so far."""
     _comparisons: int = 0
@@ -133,6 +138,7 @@ class SignatureScan:
             if number not in self.lines_of and len(words) >= max(1, len(signature.words) - 1):
                 at = self._find_in_block(block.text, number, max(words, key=_rarity))
                 if at is not None:
+                    self.texts_of[number] = block.text[max(0, at - 3 * AROUND) : at + AROUND // 4]
                     self.lines_of[number] = self.lines + block.text.count(b"\n", 0, at) + 1
 
     def _find_in_block(self, block: bytes, number: int, word: bytes) -> int | None:

@@ -25,6 +25,9 @@ from knowngood.failures.remedy_resolution import LogResolution
 if TYPE_CHECKING:
     from knowngood.failures.diagnosis import Diagnosis, IncidentMatch
 
+_TORCH = frozenset(("torch", "triton", "cuda", "driver"))
+"""The components whose faults another torch cures."""
+
 NOT_INSTALLED = AXES | {"cuda"}
 """The variables that pip does not install."""
 
@@ -79,7 +82,7 @@ class LogEnvironment:
     def try_remedies_of(self, match: IncidentMatch) -> list[Remedy]:
         """Return the remedies of a match in their order, those that do not go with the rest last."""
         among = self._among([match.incident.id])
-        remedies = [self._try(remedy.fix, among) for remedy in match.fix]
+        remedies = [remedy if remedy.undecided else self._try(remedy.fix, among) for remedy in match.fix]
         return sorted(remedies, key=lambda remedy: bool(remedy.broken_by))
 
     def find_common_change(self, failures: Sequence[IncidentMatch], packages: Collection[str]) -> dict[str, str]:
@@ -93,7 +96,9 @@ class LogEnvironment:
         for match in failures:
             names.append(match.incident.id)
             usable = (item for item in match.fix if item.pins.keys() & set(packages))
-            possible = sorted(usable, key=lambda item: len(item.pins))
+            # Another torch changes all that is compiled against it: it is no cure for the fault of another package.
+            mild = (item for item in usable if "torch" not in item.pins or match.incident.component in _TORCH)
+            possible = sorted(mild, key=lambda item: len(item.pins))
             for remedy in possible:
                 joined = _join_ranges(ranges, remedy.fix.change)
                 settled = self._settle(joined, self._among(names))

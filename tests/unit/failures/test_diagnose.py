@@ -6,6 +6,7 @@ import io
 import json
 import random
 import re
+import textwrap
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -479,3 +480,112 @@ def test_a_remedy_that_any_release_meets_is_still_offered():
 
 def test_a_full_stop_is_not_part_of_a_version():
     assert found("Installed torch==2.3.0+cu121.\n").versions == {"torch": ["2.3.0+cu121"], "cuda": ["12.1"]}
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "component"),
+    [
+        (
+            "ImportError: /lib/python3.10/site-packages/flash_attn_2_cuda.cpython-310-x86_64-linux-gnu.so: "
+            "undefined symbol: _ZN3c104cuda9SetDeviceEi",
+            "extension-other-torch",
+            "flash-attn",
+        ),
+        (
+            "ImportError: /lib/site-packages/torchvision/_C.so: undefined symbol: _ZNK2at6Tensor5dtypeEv",
+            "extension-other-torch",
+            "torchvision",
+        ),
+        (
+            "ImportError: /x/selective_scan_cuda.cpython-311-x86_64-linux-gnu.so: undefined symbol: _ZN5torch3jit1xE",
+            "extension-other-torch",
+            "mamba-ssm",
+        ),
+        ("OSError: /lib64/libc.so.6: version `GLIBC_2.34' not found", "binary-needs-newer-glibc", "glibc"),
+        (
+            "ImportError: /lib64/libstdc++.so.6: version `GLIBCXX_3.4.32' not found (required by /x/_C.so)",
+            "binary-needs-newer-libstdcxx",
+            "glibc",
+        ),
+        (
+            "ImportError: /lib64/libstdc++.so.6: version `CXXABI_1.3.15' not found",
+            "binary-needs-newer-libstdcxx",
+            "glibc",
+        ),
+        (
+            "Tesla P100-PCIE-16GB with CUDA capability sm_60 is not compatible with the current PyTorch installation.",
+            "torch-without-gpu-code",
+            "torch",
+        ),
+        (
+            "NVIDIA GB300 with CUDA capability sm_103 is not compatible with the current PyTorch installation.",
+            "torch-without-gpu-code",
+            "torch",
+        ),
+        ("RuntimeError: no kernel image is available for execution on the device", "cuda-no-kernel-image", "torch"),
+        ("nvcc fatal   : Unsupported gpu architecture 'compute_121'", "compiler-unknown-gpu", "cuda"),
+        ("/bin/sh: 1: /usr/local/cuda/bin/nvcc: not found\nnvcc: command not found", "cuda-home-not-set", "cuda"),
+        (
+            "FileNotFoundError: [Errno 2] No such file or directory: '/usr/local/cuda/bin/nvcc'",
+            "cuda-home-not-set",
+            "cuda",
+        ),
+        (
+            "Exception: >- DeepSpeed Op Builder: Installed CUDA version 11.5 does not match the version torch was compiled "
+            "with 12.1",
+            "cuda-toolkit-other-than-torch",
+            "torch",
+        ),
+        (
+            '  File "/lib/site-packages/bitsandbytes/cextension.py", line 3\n'
+            "OSError: libcublas.so.11: cannot open shared object file: No such file or directory",
+            "nvidia-library-missing",
+            "bitsandbytes",
+        ),
+        ("ImportError: libnccl.so.2: cannot open shared object file", "nvidia-library-missing", "a compiled extension"),
+        (
+            "ImportError: libnvrtc.so.12: cannot open shared object file",
+            "nvidia-library-missing",
+            "a compiled extension",
+        ),
+        ("libtorch_cuda.so: undefined symbol: ncclCommRegister", "nvidia-library-other", "torch"),
+        ("RuntimeError: No available kernel.  Aborting execution.", "sdpa-no-kernel", "torch"),
+        (
+            "torch._inductor.exc.InductorError: NoValidChoicesError: No choices to select, please consider adding ATEN",
+            "flex-attention-no-choices",
+            "torch",
+        ),
+        ("RuntimeError: FlashAttention only supports Hopper GPUs or newer.", "flash-attn-newer-gpu-only", "flash-attn"),
+        ("RuntimeError: FlashAttention only supports Turing GPUs or newer.", "flash-attn-newer-gpu-only", "flash-attn"),
+        ("RuntimeError: Error building extension 'cpu_adam'", "deepspeed-jit-build", "deepspeed"),
+        (
+            'docker: Error response from daemon: could not select device driver "" with capabilities: [[gpu]].',
+            "nvidia-driver-missing",
+            "driver",
+        ),
+        ("ncclUnhandledCudaError: Call to CUDA function failed.", "nccl-error", "config"),
+        (
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 8 GiB",
+            "cuda-out-of-memory",
+            "config",
+        ),
+    ],
+)
+def test_a_signature_covers_all_wordings_of_one_cause(line, name, component):
+    (match, *_) = found("Traceback (most recent call last):\n" + line + "\n").matches
+    assert (match.incident.id, match.incident.component) == (name, component)
+
+
+def test_escapes_of_html_are_read():
+    escaped = XTUNER.replace("'", "&#39;").replace(" object", "&nbsp;object")
+    assert ids(escaped) == ids(XTUNER)
+
+
+@pytest.mark.parametrize("width", [72, 80, 100])
+def test_a_line_that_was_wrapped_between_words_is_read(width):
+    line = (
+        "[rank1]: "
+        + "x " * 12
+        + "AttributeError: 'Qwen2FlashAttention2' object has no attribute '_flash_attention_forward'"
+    )
+    assert ids("\n".join(textwrap.wrap(line, width))) == ["xtuner-qwen2-flash-attention-forward"]

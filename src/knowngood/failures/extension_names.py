@@ -1,0 +1,40 @@
+"""The package of a compiled extension, by the path of its file in a log. Pure."""
+
+from __future__ import annotations
+
+import re
+
+_BINARY = re.compile(rb"([^\s'\"():,]{1,300}\.so)(?:\.\d+)*\s{0,2}:\s{0,2}(?:undefined symbol|symbol)")
+_INSTALLED = re.compile(rb"(?:site|dist)-packages[/\\]{1,4}(\w{1,80})")
+_SUFFIX = re.compile(r"(?:_\d+)?(?:_(?:cuda|gpu|ext|C|kernels?|lib))*$")
+_OTHER_NAMES = {
+    "selective-scan": "mamba-ssm",
+    "dropout-layer-norm": "flash-attn",
+    "rotary-emb": "flash-attn",
+    "fused-layer-norm": "apex",
+    "amp-C": "apex",
+    "awq": "autoawq-kernels",
+    "nvidia": "torch",
+}
+"""Extensions whose file has another name than their package."""
+
+
+def find_extension_package(text: bytes) -> str:
+    """Return the package of the extension that a text of a log names last, or `a compiled extension`.
+
+    It is the file before `undefined symbol`, else the installed package in the traceback above.
+    """
+    binaries = _BINARY.findall(text)
+    if binaries:
+        path = binaries[-1].decode("utf-8", "replace").replace("\\", "/")
+        folder = re.search(r"(?:site|dist)-packages/(\w+)/", path)
+        name = folder[1] if folder else path.rpartition("/")[2].partition(".")[0].removeprefix("lib")
+        if not folder and name in {"_C", "_C_flashattention"}:
+            name = path.rpartition("/")[0].rpartition("/")[2]
+    else:
+        installed = [name for name in _INSTALLED.findall(text) if name != b"torch"]
+        if not installed:
+            return "a compiled extension"
+        name = installed[-1].decode()
+    name = (_SUFFIX.sub("", name) or name).replace("_", "-")
+    return _OTHER_NAMES.get(name, name)
