@@ -14,22 +14,52 @@ from knowngood.core import local_files
 from knowngood.core.errors import KnowngoodError, UsageError, error_from_os
 
 if TYPE_CHECKING:
-    from knowngood.failures.diagnosis import Diagnosis, IncidentMatch
+    from knowngood.compat.incident import Incident
+    from knowngood.failures.diagnosis import Diagnosis, IncidentMatch, LogSupplement
     from knowngood.failures.known_failures import KnownFailures
+    from knowngood.failures.log_scan import LogSource
     from knowngood.failures.logged_errors import LoggedError
     from knowngood.failures.name_situation import NameCause
 
 
+_EPILOG = """\
+examples:
+  my-training 2>&1 | knowngood diagnose
+  pip freeze > freeze.txt; knowngood diagnose train.log -r freeze.txt --gpu A100
+
+exit codes: 0 a known failure, 2 a file or option that cannot be used, 3 no known failure (an unknown one, or none)
+"""
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _EPILOG
     parser.add_argument("log", nargs="?", metavar="LOG", help="a log file (default: - for stdin)")
+    parser.add_argument("--gpu", metavar="GPU", help="the card, where the log does not name it: V100, Hopper, sm_90")
+    parser.add_argument(
+        "--with",
+        dest="used",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="how it was used (attn=fa2, dtype=bf16), or a version (transformers==4.44.2)",
+    )
+    parser.add_argument(
+        *("-r", "--requirements"),
+        dest="files",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="the output of pip freeze, or another list of versions, for what the log does not state",
+    )
     parser.add_argument(
         "--incidents", metavar="FOLDER", help="read the incidents of this folder instead of knowngood's own"
     )
 
 
 def run(arguments: argparse.Namespace) -> Answer:
-    """Diagnose one log; exit 3 when it has no known failure."""
+    """Diagnose one log; exit 3 when it has no known failure, or no failure at all."""
     from knowngood.failures import known_failures as diagnose_known
     from knowngood.failures.diagnosis import diagnose_log
 
@@ -37,21 +67,68 @@ def run(arguments: argparse.Namespace) -> Answer:
     if name == "-" and arguments.log is None and sys.stdin.isatty():
         raise UsageError("no log; name a file, or pipe it in: `my-training 2>&1 | knowngood diagnose`")
     known = diagnose_known.load_known_failures(Path(arguments.incidents) if arguments.incidents else None)
+    supplement = _read_supplement(arguments, known)
+
+    def diagnose(log: LogSource) -> Diagnosis:
+        return diagnose_log(log, known.incidents, known.catalog, _function_lines, _explain_names, supplement)
+
     if name == "-":
-        diagnosis = diagnose_log(sys.stdin.buffer, known.incidents, known.catalog, _function_lines, _explain_names)
+        diagnosis = diagnose(sys.stdin.buffer)
     else:
         path = Path(name)
         if path.is_dir():
             raise UsageError(f"{name} is a folder; name the log file in it")
         try:
             with path.open("rb") as log:
-                diagnosis = diagnose_log(log, known.incidents, known.catalog, _function_lines, _explain_names)
+                diagnosis = diagnose(log)
         except FileNotFoundError:
             raise UsageError(f"there is no file {name}") from None
         except OSError as error:
             raise error_from_os(error) or KnowngoodError(f"{name} cannot be read: {error}") from None
     diagnosis = _try_remedies(diagnosis, known)
-    return Answer(0 if diagnosis.matches else 3, diagnosis.document(), _text(diagnosis))
+    return Answer(0 if diagnosis.outcome == "known" else 3, diagnosis.document(), _text(diagnosis))
+
+
+def _read_supplement(arguments: argparse.Namespace, known: KnownFailures) -> LogSupplement | None:
+    """Return what the options state beside the log, `None` without any."""
+    from knowngood.failures.diagnosis import LogSupplement
+
+    if not (arguments.gpu or arguments.used or arguments.files):
+        return None
+    from knowngood.cli.request_arguments import request_from_arguments
+    from knowngood.compat.findings import conditions_apply
+    from knowngood.compat.rule import rule_from_incident
+
+    pins = [text for text in arguments.used if "==" in text]
+    request = request_from_arguments(
+        argparse.Namespace(
+            requirements=pins,
+            used=[text for text in arguments.used if "==" not in text],
+            gpu=arguments.gpu,
+            files=arguments.files,
+            attn=None,
+            driver=None,
+            nvcc=None,
+            python=None,
+            glibc=None,
+            extras=[],
+            groups=[],
+        )
+    )
+    versions = {
+        item.name: f"{item.version}+{item.local}" if item.local else item.version
+        for item in request.packages
+        if item.version
+    }
+    versions |= dict(request.axes)
+    if arguments.gpu and known.catalog is not None:
+        versions["gpu"] = known.catalog.find_capabilities(arguments.gpu)[0].removeprefix("sm_")
+
+    def excludes(incident: Incident) -> bool:
+        rule = rule_from_incident(incident) if request.conditions else None
+        return rule is not None and conditions_apply(rule, request.conditions) is False
+
+    return LogSupplement(versions=versions, excludes=excludes)
 
 
 def _try_remedies(diagnosis: Diagnosis, known: KnownFailures) -> Diagnosis:
@@ -100,8 +177,7 @@ def _text(diagnosis: Diagnosis) -> str:
     lines: list[str] = []
     for number, match in enumerate(diagnosis.matches, 1):
         lines += [*([""] if lines else []), *_paragraph(number, match)]
-    if not diagnosis.matches:
-        lines.append("unknown: this log has no known failure")
+    lines = _with_outcome(diagnosis, lines)
     if diagnosis.install:
         lines += ["", f"the smallest change that fits the other versions in the log: {diagnosis.install}"]
     if diagnosis.excluded:
@@ -120,6 +196,30 @@ def _text(diagnosis: Diagnosis) -> str:
             lines.append(f"{name}: {reading.span}, by its lines in the traceback")
     versions_text = ", ".join(f"{name} {' / '.join(versions)}" for name, versions in diagnosis.versions.items())
     return "\n".join([*lines, f"versions in the log: {versions_text or 'none'}"])
+
+
+def _with_outcome(diagnosis: Diagnosis, lines: list[str]) -> list[str]:
+    """The matches with what the log shows as a whole."""
+    if diagnosis.outcome == "no-failure":
+        lines = ["no failure: this log has no error" + ("; what it has is harmless:" if lines else ""), *lines]
+    elif diagnosis.outcome == "unknown":
+        lines = [*_unknown(diagnosis), *lines]
+    elif diagnosis.last_error:
+        lines += ["", f"the last error, in line {diagnosis.last_error.line}: {diagnosis.last_error.text}"]
+    return lines
+
+
+def _unknown(diagnosis: Diagnosis) -> list[str]:
+    """What is known of a log whose failure is not."""
+    error = diagnosis.last_error
+    lines = ["unknown: this log has an error that is no known failure"]
+    if error:
+        lines.append(f"  the last error, in line {error.line}: {error.text}")
+    if diagnosis.nearest:
+        lines.append(f"  the nearest known failure: {diagnosis.nearest.title} [{diagnosis.nearest.id}]")
+    if diagnosis.paste:
+        lines.append(f"  what would say more, in the log or beside it (-r, --gpu): {', '.join(diagnosis.paste)}")
+    return lines
 
 
 def _paragraph(number: int, match: IncidentMatch) -> list[str]:

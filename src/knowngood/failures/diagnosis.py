@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from packaging.specifiers import SpecifierSet
@@ -18,6 +19,13 @@ from packaging.version import InvalidVersion, Version
 from knowngood.compat.incident import Fix, Incident, IncidentSeverity
 from knowngood.core.errors import UnknownError, UsageError
 from knowngood.failures.extension_names import find_extension_package
+from knowngood.failures.last_errors import (
+    LastError,
+    LastErrorReader,
+    advise_paste,
+    find_nearest_incident,
+    is_only_mentioned,
+)
 from knowngood.failures.log_scan import LogSource, SignatureScan
 from knowngood.failures.log_versions import VersionReader
 from knowngood.failures.logged_errors import ErrorReader, LoggedError
@@ -100,6 +108,16 @@ class IncidentMatch:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LogSupplement:
+    """What a user states beside a log."""
+
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """Package or axis -> its version; `gpu` is a compute capability such as `90`. It counts more than the log's."""
+    excludes: Callable[[Incident], bool] = lambda _: False
+    """Whether the stated conditions of use exclude an incident."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Diagnosis:
     """The incidents that show in a log, best first, and what the log says about versions."""
 
@@ -112,6 +130,18 @@ class Diagnosis:
     """Package -> what the lines of its files in tracebacks say about its release."""
     install: str = ""
     """The shell command for the smallest change of packages that fixes the failures; empty when none is known."""
+    last_error: LastError | None = None
+    nearest: Incident | None = None
+    """The known failure that is most like the last error, when none is in the log."""
+    paste: tuple[str, ...] = ()
+    """What else would help, when no failure is known."""
+
+    @property
+    def outcome(self) -> LogOutcome:
+        """What the log shows: a known failure, an unknown one, or none."""
+        if any(match.incident.severity != IncidentSeverity.HARMLESS for match in self.matches):
+            return LogOutcome.KNOWN
+        return LogOutcome.NO_FAILURE if self.last_error is None else LogOutcome.UNKNOWN
 
     def document(self) -> dict[str, Any]:
         """The value as `diagnose --json` prints it."""
@@ -122,31 +152,49 @@ class Diagnosis:
             "versions": {name: list(versions) for name, versions in self.versions.items()},
             "traceback": {name: lines.document() for name, lines in self.traceback.items()},
             "lines": self.lines,
+            "outcome": str(self.outcome),
+            "last_error": {"text": self.last_error.text, "line": self.last_error.line} if self.last_error else None,
+            "nearest": self.nearest.id if self.nearest else None,
+            "paste": list(self.paste),
         }
 
 
-def diagnose_log(
+class LogOutcome(StrEnum):
+    """What a log shows."""
+
+    KNOWN = "known"
+    UNKNOWN = "unknown"
+    """It has an error, and no known failure."""
+    NO_FAILURE = "no-failure"
+    """It has no error: it is healthy, or only mentions or handles failures."""
+
+
+def diagnose_log(  # noqa: PLR0913, PLR0917 - what is not given is not looked at
     log: LogSource,
     incidents: Sequence[Incident],
     gpus: GpuCatalog | None = None,
     load_lines: LoadLineTable = lambda _: {},
     explain: ExplainNames = lambda *_: [],
+    supplement: LogSupplement | None = None,
 ) -> Diagnosis:
     """Read a log and return the incidents that show in it.
 
     `gpus` gives the compute capability of the cards that the log names; `load_lines` gives the lines of a package's
     functions by release, by which a traceback shows the release that really ran; `explain` computes the causes of
-    errors about names.
+    errors about names; `supplement` is what the user states beside the log.
     """
+    supplement = supplement or LogSupplement()
     scan = SignatureScan(signatures=[item for incident in incidents for item in incident.marks])
     versions, frames, tracebacks, errors = VersionReader(), FrameReader(), TracebackDetector(), ErrorReader()
-    scan.read(log, versions, frames, tracebacks, errors)
-    log_versions = dict(versions.versions)
+    last_errors = LastErrorReader()
+    scan.read(log, versions, frames, tracebacks, errors, last_errors)
+    failed = tracebacks.present or last_errors.error is not None
+    log_versions = dict(versions.versions) | {name: [text] for name, text in supplement.versions.items()}
     traceback = judge_frames(list(frames.frames), load_lines, log_versions)
     exact = {name: list(lines.releases) for name, lines in traceback.items() if lines.exact}
     log_versions |= {name: releases for name, releases in exact.items() if name not in log_versions}
     capabilities = list(versions.capabilities) or _capabilities(versions.cards, gpus)
-    if capabilities:
+    if capabilities and "gpu" not in supplement.versions:
         log_versions["gpu"] = capabilities
     possible = {**{name: lines.releases for name, lines in traceback.items() if lines.releases}, **log_versions}
     for name, lines in traceback.items():
@@ -157,22 +205,36 @@ def diagnose_log(
         marks = range(number, number + len(incident.marks))
         number = marks.stop
         line = incident.line([scan.lines_of.get(mark) for mark in marks], traceback=tracebacks.present)
-        if line is None:
+        if line is None or supplement.excludes(incident):
+            continue
+        mark = next((mark for mark in marks if scan.lines_of.get(mark) == line), marks.start)
+        if incident.severity == IncidentSeverity.FAILURE and is_only_mentioned(
+            scan.starts_of.get(mark, ""), failed=failed
+        ):
             continue
         combination = _fitting_combination(incident, possible)
         if combination is None:
             excluded.append(incident.id)
             continue
-        text = next((scan.texts_of[mark] for mark in marks if scan.lines_of.get(mark) == line), b"")
-        match = _match(incident, line, combination, log_versions, text)
+        match = _match(incident, line, combination, log_versions, scan.texts_of.get(mark, b""))
         if match.confirmed or not (incident.severity == IncidentSeverity.SILENT and incident.affected):
             matches.append(match)
     known_lines = {match.line for match in matches if match.incident.severity != IncidentSeverity.HARMLESS}
-    causes = explain(errors.errors, log_versions) if errors.errors else ()
+    raised = [error for error in errors.errors if not is_only_mentioned(error.text, failed=failed)]
+    causes = explain(raised, log_versions) if raised else ()
     matches += [_computed_match(cause, log_versions) for cause in causes if cause.error.line not in known_lines]
-    return Diagnosis(
-        matches=_ranked(matches), excluded=tuple(excluded), versions=log_versions, lines=scan.lines, traceback=traceback
+    diagnosis = Diagnosis(
+        matches=_ranked(matches),
+        excluded=tuple(excluded),
+        versions=log_versions,
+        lines=scan.lines,
+        traceback=traceback,
+        last_error=last_errors.error,
     )
+    if diagnosis.outcome is not LogOutcome.UNKNOWN or last_errors.error is None:
+        return diagnosis
+    paste = advise_paste([*log_versions], has_gpu="gpu" in log_versions, has_traceback=tracebacks.present)
+    return replace(diagnosis, nearest=find_nearest_incident(last_errors.error, incidents), paste=tuple(paste))
 
 
 def _capabilities(cards: Sequence[str], gpus: GpuCatalog | None) -> list[str]:

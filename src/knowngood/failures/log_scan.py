@@ -100,7 +100,9 @@ class SignatureScan:
     lines_of: dict[int, int] = field(default_factory=dict)
     """Number of a signature -> the line in which it first appears."""
     texts_of: dict[int, bytes] = field(default_factory=dict)
-    """Number of a signature -> the text before it and around it."""
+    """Number of a signature -> the text before its line, and the beginning of the line."""
+    starts_of: dict[int, str] = field(default_factory=dict)
+    """Number of a signature -> its line."""
     lines: int = 0
     """The number of lines read so far."""
     _comparisons: int = 0
@@ -138,6 +140,8 @@ class SignatureScan:
             if number not in self.lines_of and len(words) >= max(1, len(signature.words) - 1):
                 at = self._find_in_block(block.text, number, max(words, key=_rarity))
                 if at is not None:
+                    line = block.text[block.text.rfind(b"\n", 0, at) + 1 : at + AROUND // 4].partition(b"\n")[0]
+                    self.starts_of[number] = line.decode("utf-8", "replace")
                     self.texts_of[number] = block.text[max(0, at - 3 * AROUND) : at + AROUND // 4]
                     self.lines_of[number] = self.lines + block.text.count(b"\n", 0, at) + 1
 

@@ -109,6 +109,11 @@ _REPORTED = {
     b"glibc": ("glibc", _GLIBC),
 }
 _LOCAL_CUDA = re.compile(r"\+cu(\d{2})(\d)\b")
+_LOCAL = re.compile(
+    r"(?:cu\d{1,4}|cpu|rocm|xpu|nv|git|computecanada|torch|cxx|abi|pt|unsloth|d\d{8}|g?[0-9a-f]{7,12}|\d{1,4})"
+    r"(?:(?:cu|torch|cxx11abi|abi|pt|git|nv|post|rc|d)?[\d.]{0,12}(?:TRUE|FALSE)?){0,6}(?:\.?g?[0-9a-f]{7,12})?",
+    re.IGNORECASE,
+)
 _CAPABILITY = re.compile(rb"CUDA capability sm_(\d{2,3})\b")
 _COMPUTE = re.compile(rb"(?:has compute capability|cuda capability) (\d{1,2})\.(\d)")
 _CARD = re.compile(
@@ -227,13 +232,19 @@ class VersionReader:
             self._add_version(kind, version)
 
     def _add_version(self, kind: str, version: bytes) -> None:
-        text = version.decode("ascii", "replace").rstrip(".")
+        text = _without_secret(version.decode("ascii", "replace").rstrip("."))
         versions = self.versions.setdefault(kind, [])
         if text not in versions and len(versions) < 20:
             versions.append(text)
         cuda = _LOCAL_CUDA.search(text)
         if kind == "torch" and cuda is not None:
             self._add_version("cuda", f"{cuda[1]}.{cuda[2]}".encode())
+
+
+def _without_secret(version: str) -> str:
+    """A version without a local part that is none: a token may stand there, which must not be shown."""
+    public, plus, local = version.partition("+")
+    return version if not plus or _LOCAL.fullmatch(local) else public
 
 
 def _drop_repeated_lines(text: bytes) -> bytes:

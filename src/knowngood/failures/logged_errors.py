@@ -61,6 +61,8 @@ class LoggedError:
     fault: NameFault
     line: int
     """The line of the log."""
+    text: str = ""
+    """The beginning of that line."""
     frames: tuple[CodeFrame, ...] = ()
     """The frames of its traceback, the one that asked for the name last."""
 
@@ -103,9 +105,10 @@ class ErrorReader:
             if end <= before:
                 continue
             frames = tuple(_frames_above(text, at))
+            shown = text[text.rfind(b"\n", 0, at) + 1 : at + 200].partition(b"\n")[0].decode("utf-8", "replace")
             line = self._lines + text.count(b"\n", 0, at) + 1
             if not any(error.fault == fault and error.frames == frames for error in self.errors):
-                self.errors.append(LoggedError(fault=fault, line=line, frames=frames))
+                self.errors.append(LoggedError(fault=fault, line=line, text=shown, frames=frames))
             return
 
 

@@ -381,7 +381,7 @@ def test_the_command_line(tmp_path, capsys, monkeypatch):
     assert main(["diagnose", str(log), "--json"]) == 3
     assert json.loads(capsys.readouterr().out)["matches"] == []
     assert main(["diagnose", str(log)]) == 3
-    assert "no known failure" in capsys.readouterr().out
+    assert "no failure" in capsys.readouterr().out
     assert main(["diagnose", str(tmp_path / "none.log")]) == 2
     assert main(["diagnose", str(tmp_path)]) == 2
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(SOFTCAP.encode())))
@@ -486,8 +486,10 @@ def test_a_full_stop_is_not_part_of_a_version():
     ("line", "name", "component"),
     [
         (
-            "ImportError: /lib/python3.10/site-packages/flash_attn_2_cuda.cpython-310-x86_64-linux-gnu.so: "
-            "undefined symbol: _ZN3c104cuda9SetDeviceEi",
+            (
+                "ImportError: /lib/python3.10/site-packages/flash_attn_2_cuda.cpython-310-x86_64-linux-gnu.so: "
+                "undefined symbol: _ZN3c104cuda9SetDeviceEi"
+            ),
             "extension-other-torch",
             "flash-attn",
         ),
@@ -531,14 +533,18 @@ def test_a_full_stop_is_not_part_of_a_version():
             "cuda",
         ),
         (
-            "Exception: >- DeepSpeed Op Builder: Installed CUDA version 11.5 does not match the version torch was compiled "
-            "with 12.1",
+            (
+                "Exception: >- DeepSpeed Op Builder: Installed CUDA version 11.5 does not match the version torch "
+                "was compiled with 12.1"
+            ),
             "cuda-toolkit-other-than-torch",
             "torch",
         ),
         (
-            '  File "/lib/site-packages/bitsandbytes/cextension.py", line 3\n'
-            "OSError: libcublas.so.11: cannot open shared object file: No such file or directory",
+            (
+                '  File "/lib/site-packages/bitsandbytes/cextension.py", line 3\n'
+                "OSError: libcublas.so.11: cannot open shared object file: No such file or directory"
+            ),
             "nvidia-library-missing",
             "bitsandbytes",
         ),
@@ -565,7 +571,7 @@ def test_a_full_stop_is_not_part_of_a_version():
         ),
         ("ncclUnhandledCudaError: Call to CUDA function failed.", "nccl-error", "config"),
         (
-            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 8 GiB",
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
             "cuda-out-of-memory",
             "config",
         ),
