@@ -4,8 +4,8 @@
 
 A pair is a release of a caller and a release of a package that it imports. BREAKING of the pairs have a use that fails
 at import time, SOUND have none. A pair is drawn in two steps: two packages, then a release of each, so that no package
-crowds out the others (they are dealt like cards). Of each pair these modules are imported later: the caller's top level, up to two of those that
-hold a foretold break, and random others, four together.
+crowds out the others (they are dealt like cards). Of each pair these modules may be imported later: the caller's top
+level, up to two of those that hold a foretold break, and random others, four together.
 
 A module is foretold to fail when it, or a module of the same package that its import reaches under no `if` or `try`,
 has such a use. OUT.json (benchmarks/data/atlas_pairs.json) has the pairs, the modules, what is foretold of each and
@@ -34,15 +34,16 @@ from packaging.specifiers import SpecifierSet
 
 from knowngood.facts import atlas_store
 from knowngood.facts.atlas_lookup import AtlasLookup
-from knowngood.facts.broken_use_table import BrokenUse
-from knowngood.facts.broken_uses import find_broken_uses
-from knowngood.facts.module_reach import find_reached_modules
+from knowngood.facts.broken_uses import BrokenUse, find_broken_uses, find_reached_modules
 from knowngood.index.package_index import SimpleIndex
 
 PAIRS = Path(__file__).parent / "data" / "atlas_pairs.json"
 PYTHON = "3.11"
 COMPILED = frozenset(
-    ["flash-attn", "flash-attn-4", "deepspeed", "transformer-engine", "transformer-engine-torch", "triton", "openrlhf", "vllm", "sglang", "unsloth", "unsloth-zoo", "xformers", "megatron-core", "bitsandbytes"]
+    (
+        *("flash-attn", "flash-attn-4", "deepspeed", "transformer-engine", "transformer-engine-torch", "triton"),
+        *("openrlhf", "vllm", "sglang", "unsloth", "unsloth-zoo", "xformers", "megatron-core", "bitsandbytes"),
+    )
 )
 CHECKED = frozenset(("transformers", name) for name in ("huggingface-hub", "tokenizers", "safetensors"))
 TRIES = 400
@@ -69,6 +70,7 @@ class PackagePair:
         return [use for use in self.uses if use.callers >> caller & 1 and use.callees >> callee & 1]
 
 
+@cache
 def list_package_pairs() -> list[PackagePair]:
     """Return the pairs of packages of the atlas with a use at import time that some of their releases break."""
 
@@ -116,11 +118,12 @@ def draw_modules(pair: PackagePair, caller: int, broken: Iterable[BrokenUse], dr
     root = pair.caller.file.root
     held = sorted({use.module for use in broken if not _NO_MODULE.search(use.module)} - {root})
     chosen = [root, *draw.sample(held, min(FORETOLD, len(held)))]
-    others = []
-    for module in pair.caller.file.modules():
-        if not module.startswith("@") and module not in chosen and not _NO_MODULE.search(module):
-            if any(kind == "m" and mask >> caller & 1 for path, kind, _, mask in pair.caller.file.rows(module)):
-                others.append(module)
+    others = [
+        module
+        for module in pair.caller.file.modules()
+        if not module.startswith("@") and module not in chosen and not _NO_MODULE.search(module)
+        if any(kind == "m" and mask >> caller & 1 for _, kind, _, mask in pair.caller.file.rows(module))
+    ]
     return chosen + draw.sample(others, min(MODULES - len(chosen), len(others)))
 
 
@@ -180,4 +183,5 @@ def main() -> None:
     arguments.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
-main()
+if __name__ == "__main__":
+    main()
