@@ -35,6 +35,7 @@ COMMANDS = {
     "breaks": "which uses of other packages break, and with which of their releases",
     "doctor": "check this machine, an environment or an image: GPU, driver, binaries, compilers, versions",
     "run": "run a program in the image of the best cell for this machine's GPU",
+    "prune": "remove derived images and caches, and say how much that frees",
     "reproduce": "make a known failure and its cure happen, and store the evidence",
     "lock": "resolve cells to hash-pinned distributions, into docker/",
     "render": "write Dockerfiles and compatibility tables, or --check that they are up to date",

@@ -17,7 +17,6 @@ from knowngood.core.cell import Cell, parse_cell
 from knowngood.core.errors import KnowngoodError, UsageError
 from knowngood.core.formatting import format_bytes, format_table
 from knowngood.engine import container_engine
-from knowngood.engine.container_engine import Engine
 from knowngood.images import bake_file, build_survey, dockerfile, dry_run, matrix_plan, pipeline
 from knowngood.images.matrix_plan import CellPlan, LayerPlan, MatrixPlan, PlanAction
 from knowngood.lock import wheelhouse
@@ -77,7 +76,7 @@ def run(arguments: argparse.Namespace) -> Answer:
         return _for_ci(arguments, project, cells)
     if arguments.stage or arguments.gpus or arguments.runner:
         raise UsageError("--stage, --gpus and --runner belong to --format: `knowngood plan --format github`")
-    engine = None if arguments.offline else _find_engine()
+    engine = None if arguments.offline else container_engine.find_running_engine()
     published = _published_notes(arguments, project, cells) if arguments.published else {}
     house = None if arguments.compile else wheelhouse.wheelhouse_folder(arguments.wheelhouse)
     plan = build_survey.survey_plan(project, cells, house, engine, published)
@@ -166,11 +165,6 @@ def _build_commands(arguments: argparse.Namespace, project: Project, cells: list
             raise KnowngoodError(f"{file} is stale; run `knowngood render`")
         commands[file.parent.name] = build
     return commands
-
-
-def _find_engine() -> Engine | None:
-    system = container_engine.find_system_engine()
-    return system if isinstance(system, container_engine.Engine) else container_engine.find_embedded_engine()
 
 
 def _text(plan: MatrixPlan, engine_host: str | None) -> str:

@@ -134,7 +134,9 @@ def run(arguments: argparse.Namespace) -> Answer:
         terminal=sys.stdin.isatty() and sys.stdout.isatty(),
     )
     if arguments.print:
-        engine = _find_engine()
+        from knowngood.engine import container_engine  # like all that is imported late here, it takes a while
+
+        engine = container_engine.find_running_engine(builds=False)
         container = _fit_to_machine(container, engine, nvidia)
         _tell(choice, lines, container.gpus, nvidia)
         added = _added_packages(arguments, project, choice.cell)
@@ -221,19 +223,11 @@ def _may_raise_limits() -> bool:
     return bool(effective and int(effective[1], 16) >> _CAP_SYS_RESOURCE & 1)
 
 
-def _find_engine() -> Engine | None:
-    """Return the engine that answers, `None` when there is none; starts none."""
-    from knowngood.engine import container_engine
-
-    system = container_engine.find_system_engine(builds=False)
-    return system if isinstance(system, container_engine.Engine) else container_engine.find_embedded_engine()
-
-
 def _ensure_engine() -> Engine:
     """Return an engine with a docker command; the embedded one is started where none answers."""
     from knowngood.engine import container_engine
 
-    engine = _find_engine()
+    engine = container_engine.find_running_engine(builds=False)
     if engine is None or not engine.docker:
         with report_progress("engine") as notify:
             engine = container_engine.ensure_engine(notify=notify)

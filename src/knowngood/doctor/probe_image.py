@@ -36,7 +36,7 @@ def describe_image(name: str, notify: Notify, *, insecure: bool = False) -> Imag
     """
     cell = _find_cell(name)
     notify("asking the engine")
-    engine = _find_engine()
+    engine = container_engine.find_running_engine()
     if cell:
         return _describe_cell(cell, engine)
     if engine and (description := _ask_engine(name, engine)):
@@ -69,11 +69,6 @@ def describe_cell_by_id(cell: Cell) -> ImageDescription:
     return ImageDescription(
         name=str(cell), where="a cell by its id", labels={LABEL_PREFIX + "cell": str(cell)} | labels
     )
-
-
-def _find_engine() -> Engine | None:
-    system = container_engine.find_system_engine()
-    return system if isinstance(system, container_engine.Engine) else container_engine.find_embedded_engine()
 
 
 def _ask_engine(name: str, engine: Engine) -> ImageDescription | None:

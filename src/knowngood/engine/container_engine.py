@@ -93,6 +93,12 @@ def ensure_engine(*, notify: Notify, builds: bool = True) -> Engine:
     raise MissingError(f"the embedded engine started and stopped answering: see {unpacked_engine.engine_paths().log}")
 
 
+def find_running_engine(*, builds: bool = True) -> Engine | None:
+    """Return the system's engine if it is suitable, else the embedded one if it is running; starts none."""
+    system = find_system_engine(builds=builds)
+    return system if isinstance(system, Engine) else find_embedded_engine()
+
+
 def find_embedded_engine() -> Engine | None:
     """Return the embedded engine if it is running."""
     paths = unpacked_engine.engine_paths()

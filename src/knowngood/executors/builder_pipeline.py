@@ -230,8 +230,7 @@ class BuilderPipeline(Pipeline):
 
     def _tag_local_image(self, image: Image, cell: Cell, notify: Notify) -> None:
         """Give an image that this machine's engine has built the same tag as a build without `--builder` does."""
-        system = container_engine.find_system_engine()
-        engine = system if isinstance(system, Engine) else container_engine.find_embedded_engine()
+        engine = container_engine.find_running_engine()
         if engine is None or engine.host != self.builder.host:
             return
         with contextlib.suppress(KnowngoodError), container_engine.docker_client(engine) as client:

@@ -38,7 +38,7 @@ def starts(monkeypatch, tmp_path):
     """A machine without a GPU, an engine with every image; gives the program's words and environment."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(probe_gpus, "read_nvidia_state", lambda: NvidiaState(problem="no library"))
-    monkeypatch.setattr(run_command, "_find_engine", lambda: ENGINE)
+    monkeypatch.setattr(container_engine, "find_running_engine", lambda **_: ENGINE)
     image = RunnableImage(name="knowngood:x", digest="sha256:1", origin="in the engine")
     monkeypatch.setattr(image_access, "find_recorded_image", lambda *_: image)
     calls = []

@@ -20,6 +20,7 @@ from knowngood.cli.main import main
 from knowngood.compat import knowledge
 from knowngood.core.errors import MissingError
 from knowngood.doctor import probe_gpus, probe_image, python_environment, system_state
+from knowngood.engine import container_engine
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 TAG = sysconfig.get_config_var("SOABI")
@@ -378,7 +379,7 @@ def describe(home, monkeypatch):
         def ask(tag, _engine):
             return images.get("image") if tag == f"knowngood:{FA4}" else None
 
-        monkeypatch.setattr(probe_image, "_find_engine", lambda: object() if images else None)
+        monkeypatch.setattr(container_engine, "find_running_engine", lambda: object() if images else None)
         monkeypatch.setattr(probe_image, "_ask_engine", ask)
         monkeypatch.setattr(probe_image, "_list_runtimes", lambda _engine: None)
         return probe_image.describe_image(name, print, insecure=True)
@@ -407,6 +408,6 @@ def test_a_damaged_matrix_does_not_matter_to_a_reference(home, describe):
 
 
 def test_an_image_that_does_not_exist(monkeypatch, capsys):
-    monkeypatch.setattr(probe_image, "_find_engine", lambda: None)
+    monkeypatch.setattr(container_engine, "find_running_engine", lambda: None)
     assert main(["doctor", "--image", "nowhere"]) == 4
     assert "no engine here has an image 'nowhere'" in capsys.readouterr().err
