@@ -17,6 +17,7 @@ import os
 import re
 import signal
 import sys
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -110,9 +111,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):  # a terminal without a character shows a replacement
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-    code = _run_command(words, own)
-    is_start = own[:1] == ["run"] and "--print" not in own
-    return PROGRAM_NOT_STARTED if code and is_start else code
+    if own[:1] != ["run"] or "--print" in own:
+        return _run_command(words, own)
+    try:
+        return PROGRAM_NOT_STARTED if _run_command(words, own) else 0
+    except Exception:  # noqa: BLE001 - a defect here, too, must not look like the program's exit code
+        traceback.print_exc()
+        return PROGRAM_NOT_STARTED
 
 
 def _run_command(words: Sequence[str], own: Sequence[str]) -> int:

@@ -122,9 +122,8 @@ def run(arguments: argparse.Namespace) -> Answer:
         raise UsageError("--json is only for --print: without it, the output is the program's own")
     if arguments.print and arguments.prove:
         raise UsageError("--print runs nothing, and --prove runs the suite; give one of them")
-    project, choice, nvidia, lines = _choose(arguments)
     container = ContainerRun(
-        image=f"knowngood:{choice.cell}",
+        image="",
         program=tuple(arguments.program),
         user=_user_ids(),
         folder=_working_folder(),
@@ -133,6 +132,8 @@ def run(arguments: argparse.Namespace) -> Answer:
         shared_memory=arguments.shm_size or _half_of_memory(),
         terminal=sys.stdin.isatty() and sys.stdout.isatty(),
     )
+    project, choice, nvidia, lines = _choose(arguments)
+    container = replace(container, image=f"knowngood:{choice.cell}")
     if arguments.print:
         from knowngood.engine import container_engine  # like all that is imported late here, it takes a while
 

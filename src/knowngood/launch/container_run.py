@@ -97,8 +97,20 @@ CONTAINER_LABEL = "io.knowngood.run"
 
 
 def docker_run_arguments(run: ContainerRun) -> list[str]:
-    """Return the arguments of the docker command that run the program; its exit code and its signals are docker's."""
-    argv = ["run", "--rm", "--init", *_common_arguments(run), "--label", f"{CONTAINER_LABEL}={run.user.user}"]
+    """Return the arguments of the docker command that run the program; its exit code and its signals are docker's.
+
+    The image is in the engine and was checked there: another one of that name is never pulled.
+    """
+    argv = [
+        "run",
+        "--rm",
+        "--init",
+        "--pull",
+        "never",
+        *_common_arguments(run),
+        "--label",
+        f"{CONTAINER_LABEL}={run.user.user}",
+    ]
     argv += {
         GpuAccess.NONE: [],
         GpuAccess.RUNTIME: ["--gpus", "all"],

@@ -64,7 +64,7 @@ def choose_run_cell(
         if not cells and attn is None:
             raise UsageError("this machine has no GPU, and matrix.yaml has no alias default; name a GPU with --gpu")
     published = replace(known.published, cells=tuple(cells)) if cells else known.published
-    answer = pick_cells(known.for_query(query), query, published, count=1)
+    answer = pick_cells(known.for_query(query, cells=True), query, published, count=1)
     choice = next((choice for choice in answer.choices if choice.published), None)
     if choice is None:
         words = [f"--gpu {query.gpu}" if query.gpu else "", f"--driver {query.axes['driver']}" if query.axes else ""]

@@ -29,7 +29,7 @@ ENGINE = Engine(
 )
 
 
-class StartError(Exception):
+class StartError(BaseException):
     """Raised in place of becoming another program."""
 
 
@@ -86,6 +86,16 @@ def test_what_fails_before_the_program_is_125(starts, capsys):
     ):
         assert main.main(words) == 125
         assert message in capsys.readouterr().err
+    assert starts == []
+
+
+def test_a_defect_before_the_program_is_125_too(starts, monkeypatch, capsys):
+    def fail():
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(probe_gpus, "read_nvidia_state", fail)
+    assert main.main(["run", "--", "python"]) == 125
+    assert "ZeroDivisionError" in capsys.readouterr().err
     assert starts == []
 
 

@@ -38,6 +38,7 @@ def test_docker_gets_ids_folders_limits_and_names_of_variables():
     assert values_of(argv, "--env") == ["USER=anna", "HF_TOKEN"]
     assert values_of(argv, "--gpus") == ["all"]
     assert argv[-5:] == ["knowngood:x", *RUN.program]
+    assert values_of(argv, "--pull") == ["never"]
     assert "--tty" not in argv
 
 
