@@ -8,7 +8,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from pathlib import Path
+
+# Several GPUs want torchrun: started by plain python, Trainer uses DataParallel, in which bf16 has no effect.
+if "LOCAL_RANK" not in os.environ:
+    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config, Trainer, TrainingArguments, set_seed
