@@ -46,7 +46,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, RangeOrigin
 from knowngood.compat.log_signature import Signature, SignatureError, compile_signature
-from knowngood.compat.rule import CONFIDENCES
+from knowngood.compat.rule import CONFIDENCES, INCIDENT_KEYS
 from knowngood.core import yaml_document
 from knowngood.core.errors import InputError, InputProblem
 
@@ -60,27 +60,6 @@ class IncidentReferences:
     reproductions: frozenset[str]
 
 
-_KEYS = {
-    "title": True,
-    "kind": True,
-    "severity": False,
-    "component": True,
-    "signatures": False,
-    "context": False,
-    "frames": False,
-    "affected": False,
-    "when": False,
-    "unless": False,
-    "because": True,
-    "fix": True,
-    "source": True,
-    "confidence": True,
-    "report_erred": False,
-    "contract": False,
-    "rule": False,
-    "range_from": False,
-    "reproduction": False,
-}
 _DERIVED_RULE = re.compile(r"(?:requires|wheel|bounds|binary):[a-z0-9-]+:[a-z0-9-]+(?::[a-z0-9-]+)?")
 """The ids of the rules that follow from what packages declare."""
 
@@ -124,9 +103,11 @@ class _IncidentReading:
     def incident(self, name: str) -> Incident | None:
         """Return the incident; `None` when there are defects."""
         for key in self.data:
-            if key not in _KEYS:
-                self._defect(f"unknown key {key!r}; the keys of an incident are {', '.join(_KEYS)}", key, key=True)
-        for key, needed in _KEYS.items():
+            if key not in INCIDENT_KEYS:
+                self._defect(
+                    f"unknown key {key!r}; the keys of an incident are {', '.join(INCIDENT_KEYS)}", key, key=True
+                )
+        for key, needed in INCIDENT_KEYS.items():
             if needed and not self.data.get(key) and not self.defects:
                 self._defect(f"the key {key!r} is missing or empty")
         if not self.data.get("signatures") and not self.defects:

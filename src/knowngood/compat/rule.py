@@ -180,6 +180,30 @@ def _condition(raw: Any, *path: str) -> Condition:
     return Condition(relation=name, arguments=tuple(map(str, raw.values())))
 
 
+INCIDENT_KEYS: Mapping[str, bool] = {
+    "title": True,
+    "kind": True,
+    "severity": False,
+    "component": True,
+    "signatures": False,
+    "context": False,
+    "frames": False,
+    "affected": False,
+    "when": False,
+    "unless": False,
+    "because": True,
+    "fix": True,
+    "source": True,
+    "confidence": True,
+    "report_erred": False,
+    "contract": False,
+    "rule": False,
+    "range_from": False,
+    "reproduction": False,
+}
+"""The keys of an incident's file, and whether each must be there."""
+
+
 def rule_from_incident(incident: Incident) -> Rule | None:
     """Return the rule that forbids what an incident affects; `None` as in `rule_from_incident_data`."""
     affected = [{name: str(text) or "*" for name, text in item.items()} for item in incident.affected]

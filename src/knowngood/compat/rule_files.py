@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from knowngood.compat.rule import Rule, parse_rules, rule_from_incident_data
+from knowngood.compat.rule import INCIDENT_KEYS, Rule, parse_rules, rule_from_incident_data
 from knowngood.core import local_files, yaml_document
 from knowngood.core.data_files import read_data_text
 from knowngood.core.errors import InputError, InputProblem, MissingError, UsageError
@@ -36,6 +36,10 @@ def load_rules(folder: Path) -> list[Rule]:
     return rules
 
 
+_TOP_KEY = re.compile(r"^([A-Za-z_][\w.-]*):", re.MULTILINE)
+"""A key of an incident: what is at the beginning of a line."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class IncidentRules:
     """The incidents of a folder in the form in which `check` and `pick` use them."""
@@ -53,6 +57,11 @@ def load_incident_rules(folder: Path) -> IncidentRules:
     for path in sorted(folder.glob("*.yaml")):
         label = f"incidents/{path.name}"
         text = read_data_text(path, label)
+        if not INCIDENT_KEYS.keys() >= set(_TOP_KEY.findall(text)):
+            # A misspelled `affected` or `unless` would change the answer without a word.
+            from knowngood.compat.incident_file import parse_incident
+
+            parse_incident(text, label)  # raises InputError with the line of the defect
         covering = _COVERING_RULE.search(text)
         if covering is not None:
             covered.setdefault(covering[1], []).append(path.stem)

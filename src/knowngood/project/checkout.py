@@ -79,10 +79,14 @@ def read_matrix_text(root: Path) -> str:
 
 
 def find_project(start: Path | None = None) -> Project:
-    """Return the project around `start` (default: the working folder), else the one that this program comes with."""
+    """Return the project around `start` (default: the working folder), else the one that this program comes with.
+
+    A checkout that has lost its matrix.yaml is still the project, so that no other one answers in its place.
+    """
     here = (start or Path.cwd()).resolve()
     for folder in (here, *here.parents):
-        if (folder / MATRIX_FILE).is_file() and (folder / "templates").is_dir():
+        has_matrix = (folder / MATRIX_FILE).is_file() or (folder / "docker/cells").is_dir()
+        if has_matrix and (folder / "templates").is_dir():
             return Project(folder)
     return Project(local_files.data_folder())
 

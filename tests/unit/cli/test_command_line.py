@@ -23,10 +23,12 @@ from knowngood.core.errors import (
     UsageError,
     redact_credentials,
 )
+from knowngood.core.local_files import data_folder
 from knowngood.engine import container_engine as engines
 from knowngood.evidence import run_evidence
 from knowngood.evidence.run_evidence import Evidence, RunPlace
 from knowngood.lock import cell_locking
+from knowngood.project.checkout import find_project
 
 
 @pytest.fixture
@@ -351,6 +353,14 @@ def test_without_matrix_yaml_the_message_says_so(call, home, monkeypatch, words)
     code, out, _ = call(*words, "--json")
     assert (code, out["exit"]) == (2, 2)
     assert out["error"].startswith(f"{home.root} has no matrix.yaml")
+
+
+def test_a_checkout_without_matrix_yaml_is_not_answered_for_by_another(tmp_path):
+    for part in ("docker/cells", "templates", "docs"):
+        (tmp_path / part).mkdir(parents=True)
+    assert find_project(tmp_path / "docs").root == tmp_path
+    (tmp_path / "templates").rmdir()
+    assert find_project(tmp_path / "docs").root == data_folder()
 
 
 def test_render_check_finds_orphans_and_render_removes_them(call, home, lock_of):

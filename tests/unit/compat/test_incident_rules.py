@@ -249,6 +249,19 @@ def test_a_malformed_incident_is_refused_with_its_line(tmp_path):
         rule_files.load_incident_rules(tmp_path)
 
 
+@pytest.mark.parametrize("key", ["affected", "unless", "when", "rule"])
+def test_a_misspelled_key_of_an_incident_is_refused_by_check_too(tmp_path, key):
+    (path,) = [
+        path
+        for path in sorted((data_folder() / "incidents").glob("*.yaml"))
+        if re.search(rf"^{key}:", path.read_text(encoding="utf-8"), re.MULTILINE)
+    ][:1]
+    text = re.sub(rf"^{key}:", f"{key}x:", path.read_text(encoding="utf-8"), count=1, flags=re.MULTILINE)
+    (tmp_path / "bad.yaml").write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=rf"incidents/bad\.yaml:\d+:1: unknown key '{key}x'"):
+        rule_files.load_incident_rules(tmp_path)
+
+
 QUESTIONS = {
     name: asked for name, one in INCIDENTS.items() if (asked := render_check_command(one, load_known_releases))
 }
