@@ -241,7 +241,7 @@ class ReleaseDomain(ValueDomain):
         """The mask of the values that are not pre-releases; all values, where there are only pre-releases."""
         final = 0
         for place, text in enumerate(self.values):
-            if not _PRE_RELEASE.search(text):
+            if text.replace(".", "").isdigit() or not _PRE_RELEASE.search(text):
                 final |= 1 << place
         return final or self.some
 

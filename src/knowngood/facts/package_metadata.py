@@ -163,11 +163,10 @@ class _Releases(Mapping[str, ReleaseMetadata]):
     @cached_property
     def _states(self) -> dict[str, tuple[str, str, tuple[str, ...], tuple[str, ...], tuple[str, ...]]]:
         """The first line of each release, and what holds in it, in no order."""
-        requirements: dict[str, None] = {}
-        extras: dict[str, None] = {}
-        wheels: dict[str, None] = {}
-        added = {"r+ ": requirements, "x+ ": extras, "w+ ": wheels}
-        ended = {"r- ": requirements, "x- ": extras, "w- ": wheels}
+        current: dict[str, dict[str, None]] = {"r": {}, "x": {}, "w": {}}
+        fixed: dict[str, tuple[str, ...]] = {"r": (), "x": (), "w": ()}
+        added = {f"{kind}+ ": values for kind, values in current.items()}
+        ended = {f"{kind}- ": values for kind, values in current.items()}
         python = ""
         states = {}
         number = self._first_line
@@ -185,6 +184,9 @@ class _Releases(Mapping[str, ReleaseMetadata]):
                     del ended[code][value]
                 else:
                     raise _damage(self._label, number + offset, f"`{line}` cannot follow the lines before it")
-            states[version] = (head, python, tuple(requirements), tuple(extras), tuple(wheels))
+            for kind, values in current.items():
+                if f"\n{kind}" in block:
+                    fixed[kind] = tuple(values)
+            states[version] = (head, python, fixed["r"], fixed["x"], fixed["w"])
             number += 1 + len(lines)
         return states
