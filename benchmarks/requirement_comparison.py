@@ -1,11 +1,10 @@
 """Compare what `check` says of requirement lists with the labels that uv gave them, without a network.
 
-    python benchmarks/requirement_comparison.py [LISTS.json] [--processes 10]
+    python benchmarks/requirement_comparison.py [LISTS.json ...] [--processes 10]
 
 It prints the verdicts for each label, the four rates of issue 20, and each list where the two disagree. With
 `--processes`, so many lists are also put to whole processes, and their seconds and memory are printed.
-`benchmarks/requirement_lists.py` makes and labels the lists; LISTS.json is benchmarks/data/requirement_lists.json when
-it is not named.
+`benchmarks/requirement_lists.py` makes and labels the lists; without a file, all of benchmarks/data/ are compared.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from knowngood.compat.check_answer import check_query
 from knowngood.compat.query import Query, parse_requirement
 from knowngood.core.errors import KnowngoodError
 
-LISTS = Path(__file__).parent / "data" / "requirement_lists.json"
+LISTS = sorted((Path(__file__).parent / "data").glob("requirement_lists*.json"))
 VERDICTS = ("compatible", "broken", "unknown", "refused")
 GOALS = (
     ("direct contradictions found", "direct", "broken", 0.99),
@@ -70,10 +69,11 @@ def measure_processes(items: list[Mapping[str, Any]]) -> None:
 def main() -> None:
     """Compare, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("lists", type=Path, nargs="?", default=LISTS)
+    parser.add_argument("lists", type=Path, nargs="*", default=LISTS)
     parser.add_argument("--processes", type=int, default=0, metavar="N")
     arguments = parser.parse_args()
-    items = [item for start in json.loads(arguments.lists.read_text("utf-8"))["starts"].values() for item in start]
+    starts = [start for path in arguments.lists for start in json.loads(path.read_text("utf-8"))["starts"].values()]
+    items = [item for start in starts for item in start]
     known = knowledge.load_knowledge()
     start = time.perf_counter()
     answers = [(item, *ask(known, item)) for item in items]

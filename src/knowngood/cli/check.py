@@ -138,7 +138,8 @@ def _text(result: CheckAnswer, request: Query, *, show_all: bool) -> str:
         lines.append(f"  {hold} only under conditions that were not stated ({', '.join(sorted(keys))}): --all {shown}")
     lines += [f"  evidence: {run}" for run in result.evidence]
     if result.uncovered or result.unread:
-        lines.append(f"  covered by facts: {_listed(result.covered) or 'nothing'}")
+        alone = f" (without the rest: {result.covered_verdict})" if result.covered else ""
+        lines.append(f"  covered by facts: {_listed(result.covered) or 'nothing'}{alone}")
     if result.uncovered:
         lines.append(f"  not covered by facts: {_listed(result.uncovered)}")
     lines += [f"  not read: {line}" for line in result.unread]

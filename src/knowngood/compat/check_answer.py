@@ -91,6 +91,7 @@ class CheckAnswer:
             document["evidence"] = list(self.evidence)
         if self.uncovered or self.unread:
             document["covered"] = dict(self.covered)
+            document["covered_verdict"] = str(self.covered_verdict)
             document["uncovered"] = dict(self.uncovered)
         if self.unread:
             document["unread"] = [line.document() for line in self.unread]

@@ -160,8 +160,8 @@ class _ProjectFile:
 
     def _say_left_out(self, kind: str, names: Sequence[str]) -> None:
         if names:
-            kinds = f"{kind}s" if len(names) > 1 else kind
-            self._note(f"the {kinds} {', '.join(names)} were not asked for (--{kind} NAME)")
+            subject = f"{kind}s {', '.join(names)} were" if len(names) > 1 else f"{kind} {names[0]} was"
+            self._note(f"the {subject} not asked for (--{kind} NAME)")
 
 
 def settle_python(reader: RequirementReader, requires: Any, origin: str) -> None:

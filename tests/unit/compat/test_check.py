@@ -615,12 +615,14 @@ def test_a_line_that_cannot_be_read_makes_the_answer_unknown(tmp_path: Path, cap
     code, out, _ = run(capsys, "-r", str(tmp_path / "r.txt"), "--json")
     document = json.loads(out)
     assert (code, document["covered"]) == (3, {"torch": "2.6.0", "transformers": "4.57.6"})
+    assert (document["verdict"], document["covered_verdict"]) == ("unknown", "compatible")
     because = "a local path names no version"
     assert document["unread"] == [{"file": str(tmp_path / "r.txt"), "line": 2, "text": "-e ./mine", "because": because}]
     code, out, _ = run(capsys, "-r", str(tmp_path / "r.txt"))
     assert code == 3
     assert f"  not read: {tmp_path}/r.txt:2: -e ./mine ({because})" in out.splitlines()
-    assert "  covered by facts: torch 2.6.0, transformers 4.57.6" in out.splitlines()
+    covered = "  covered by facts: torch 2.6.0, transformers 4.57.6 (without the rest: compatible)"
+    assert covered in out.splitlines()
     assert run(capsys, "-r", str(tmp_path / "r.txt"), "--python", "3.13t")[0] == 1
     (tmp_path / "base.txt").write_text("")
     assert run(capsys, "-r", str(tmp_path / "r.txt"))[0] == 3

@@ -184,6 +184,11 @@ def test_the_dependencies_of_a_project():
     ]
 
 
+def test_one_extra_that_was_left_out_is_named_in_the_singular():
+    text = '[project]\nname = "x"\ndependencies = []\n[project.optional-dependencies]\nfast = ["triton==3.3.0"]\n'
+    assert parse(text, "pyproject.toml").notes == ["pyproject.toml: the extra fast was not asked for (--extra NAME)"]
+
+
 def test_the_extras_and_groups_of_a_project_with_what_they_include():
     requirements = parse(PROJECT, "pyproject.toml", extras=("train",), groups=("test",))
     assert texts(requirements)[3:] == ["deepspeed==0.16.2", "flash-attn==2.8.3", "pytest>=8", "ruff==0.8.0"]
