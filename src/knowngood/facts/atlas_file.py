@@ -73,9 +73,10 @@ class AtlasTables:
 
     @property
     def root(self) -> str:
-        """The package's top-level module: the one with the most modules below it."""
+        """The package's top-level module: the one with its name, else the one with the most modules below it."""
+        own = self.package.replace("-", "_")
         tops = Counter(module.lstrip("@").partition(".")[0] for module in self.masks)
-        return min(tops, key=lambda name: (-tops[name], name), default="")
+        return min(tops, key=lambda name: (name != own, -tops[name], name), default="")
 
     def render(self, level: int = _LEVEL) -> bytes:
         """Return the file's bytes; the same tables give the same bytes. `level` is that of zstd."""
