@@ -7,9 +7,12 @@ import re
 
 from knowngood.cli.main import Answer
 from knowngood.core.errors import UnknownError, UsageError
-from knowngood.facts import atlas_answer, atlas_store
+from knowngood.facts import atlas_store
+from knowngood.facts.atlas_answer import NameAnswer, answer_about_name
+from knowngood.facts.atlas_registries import REGISTRIES, find_registry_keys
 
 _NAME = re.compile(r"[^\W\d]\w*(?:[.:][^\W\d]\w*)*(?:\[[^\]]+\])?")
+_KEY = re.compile(r"\w[\w-]*")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -17,21 +20,37 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "name",
         metavar="NAME",
-        help="a dotted name, such as transformers.models.qwen2.modeling_qwen2.Qwen2FlashAttention2",
+        help="a dotted name, such as transformers.models.qwen2.modeling_qwen2.Qwen2FlashAttention2; or a model type, "
+        "attention function, optimizer, scheduler or training argument of transformers, such as qwen3",
     )
 
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Look the name up: exit 0 when any release has it, 1 when none has, 3 when the sources do not tell."""
     dotted = arguments.name.strip().replace(":", ".")
-    if not _NAME.fullmatch(dotted):
+    if not (_NAME.fullmatch(dotted) or _KEY.fullmatch(dotted)):
         raise UsageError(f"{arguments.name!r} is not a dotted Python name such as transformers.Trainer")
-    module = re.split(r"[.\[]", dotted, maxsplit=1)[0]
-    package = atlas_store.find_owner(module)
-    lookup = atlas_store.open_atlas(package) if package else None
-    if lookup is None:
+    answers = _answers_about_name(dotted) or _answers_about_key(dotted)
+    if not answers:
         known = ", ".join(atlas_store.list_atlas_packages()) or "nothing"
-        raise UnknownError(f"the atlas does not have {module}; it has {known}")
-    answer = atlas_answer.answer_about_name(lookup, dotted)
-    code = 0 if answer.present else 3 if answer.unclear else 1
-    return Answer(code, answer.document(), answer.text())
+        what = re.split(r"[.\[]", dotted, maxsplit=1)[0]
+        key = f", nor has transformers any {', '.join(REGISTRIES)} of that name" if dotted == what else ""
+        raise UnknownError(f"the atlas does not have {what}{key}; it has {known}")
+    best = next((answer for answer in answers if answer.present), answers[0])
+    code = 0 if best.present else 3 if best.unclear else 1
+    others = [answer for answer in answers if answer.present and answer is not best]
+    also = {"also": [answer.document() for answer in others]} if others else {}
+    return Answer(code, best.document() | also, "\n".join(answer.text() for answer in [best, *others]))
+
+
+def _answers_about_name(dotted: str) -> list[NameAnswer]:
+    """Return what the packages say that have the name's top-level module: one, but for shared modules."""
+    owners = atlas_store.list_owners(re.split(r"[.\[]", dotted, maxsplit=1)[0])
+    lookups = [lookup for owner in owners if (lookup := atlas_store.open_atlas(owner)) is not None]
+    return [answer_about_name(lookup, dotted) for lookup in lookups]
+
+
+def _answers_about_key(key: str) -> list[NameAnswer]:
+    """Return what transformers' registries say of a word without dots, such as `qwen3` or `adamw_torch`."""
+    lookup = atlas_store.open_atlas("transformers") if _KEY.fullmatch(key) else None
+    return list(find_registry_keys(lookup, key)) if lookup else []

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from knowngood.facts.atlas_lookup import AtlasLookup, NamePresence
+from knowngood.facts.atlas_rows import RowKind
 
 _ELSEWHERE_LIMIT = 5
 
@@ -50,6 +52,8 @@ class NameAnswer:
     homes: Mapping[str, tuple[ReleaseSpan, ...]]
     elsewhere: Mapping[str, tuple[ReleaseSpan, ...]]
     """Definitions of the same name in other places, of releases that lack it here."""
+    deprecations: Mapping[str, tuple[ReleaseSpan, ...]]
+    """The words of decorators that say that it, or a parameter of it, is deprecated."""
 
     def document(self) -> dict[str, Any]:
         """Return the document of `api --json`."""
@@ -67,6 +71,7 @@ class NameAnswer:
             "signatures": spans(self.signatures, "parameters"),
             "defined": spans(self.homes, "at"),
             "elsewhere": spans(self.elsewhere, "at"),
+            "deprecations": spans(self.deprecations, "words"),
         }
 
     def text(self) -> str:
@@ -78,16 +83,33 @@ class NameAnswer:
         lines += [f"  {kind}: {describe_spans(spans)}" for kind, spans in self.kinds.items() if len(self.kinds) > 1]
         lines += [f"  defined in {home}: {describe_spans(spans)}" for home, spans in self.homes.items()]
         lines += [f"  ({parameters}): {describe_spans(spans)}" for parameters, spans in self.signatures.items()]
+        lines += [f"  deprecated by @{words}: {describe_spans(spans)}" for words, spans in self.deprecations.items()]
         lines += [f"  elsewhere: {home}, {describe_spans(spans)}" for home, spans in self.elsewhere.items()]
         return "\n".join(lines)
 
 
 def answer_about_name(lookup: AtlasLookup, dotted: str) -> NameAnswer:
     """Say in which releases a dotted name is there, and where else the releases without it have one of that name."""
-    presence = lookup.find_name(dotted)
+    return _answer(lookup, dotted, dotted, lookup.find_name(dotted))
+
+
+def answer_about_key(lookup: AtlasLookup, title: str, places: Sequence[str]) -> NameAnswer:
+    """Say in which releases any of several places has a key; `title` is how the answer calls it.
+
+    A release that has none of the tables keeps such things elsewhere, so it is not known whether it has the key.
+    """
+    presence, tables = NamePresence(), 0
+    for place in places:
+        presence.add(lookup.find_name(place), lookup.every & ~presence.present)
+        tables |= lookup.find_name(re.split(r"\[|\.\w+$", place, maxsplit=1)[0]).present
+    presence.unclear = (presence.unclear | lookup.every & ~tables) & ~presence.present
+    return _answer(lookup, title, places[0], presence)
+
+
+def _answer(lookup: AtlasLookup, title: str, dotted: str, presence: NamePresence) -> NameAnswer:
     releases = lookup.file.releases
     return NameAnswer(
-        name=dotted,
+        name=title,
         package=lookup.file.package,
         oldest=releases[0] if releases else "",
         newest=releases[-1] if releases else "",
@@ -97,11 +119,15 @@ def answer_about_name(lookup: AtlasLookup, dotted: str) -> NameAnswer:
         signatures=_spans(presence.signatures, releases),
         homes=_spans(presence.homes, releases),
         elsewhere=_spans(dict(_find_elsewhere(lookup, dotted, presence)), releases),
+        deprecations=_spans(_find_deprecations(lookup, presence), releases),
     )
 
 
 def _find_elsewhere(lookup: AtlasLookup, dotted: str, presence: NamePresence) -> Iterator[tuple[str, int]]:
-    """Yield definitions of the same last name that releases without it have, those with most such releases first."""
+    """Yield definitions of the same last name that releases without it have.
+
+    First those of the release in which it is gone, then those with most such releases.
+    """
     missing = lookup.every & ~presence.present & ~presence.unclear
     if not missing:
         return
@@ -110,8 +136,21 @@ def _find_elsewhere(lookup: AtlasLookup, dotted: str, presence: NamePresence) ->
     for home, mask in lookup.definitions_of(name):
         if home not in presence.homes and mask & missing:
             places[home] = places.get(home, 0) | mask
-    best = sorted(places.items(), key=lambda item: (-(item[1] & missing).bit_count(), item[0]))
+    later = missing & ~((presence.present & -presence.present) - 1) if presence.present else 0
+    gone = later & -later
+    best = sorted(places.items(), key=lambda item: (not item[1] & gone, -(item[1] & missing).bit_count(), item[0]))
     yield from best[:_ELSEWHERE_LIMIT]
+
+
+def _find_deprecations(lookup: AtlasLookup, presence: NamePresence) -> dict[str, int]:
+    """Return the words of the decorators of a name, where it is defined, with the releases."""
+    words: dict[str, int] = {}
+    for home, releases in presence.homes.items():
+        module, _, path = home.partition(":")
+        for own, kind, detail, mask in lookup.file.rows(module) if path else ():
+            if own == path and kind == RowKind.WORDS and mask & releases:
+                words[detail] = words.get(detail, 0) | (mask & releases)
+    return words
 
 
 def spans_of_mask(mask: int, releases: Sequence[str]) -> tuple[ReleaseSpan, ...]:

@@ -7,7 +7,8 @@ modules, in the order of their names:
     Qwen2FlashAttention2 TAB c TAB Qwen2Attention TAB 3-17
 
 The last column has the releases, as places in the list of releases: `3-17`, or `3-` up to the newest. Uses of other
-packages stand in blocks of their own, in which the module's name begins with `@`.
+packages stand in blocks of their own, in which the module's name begins with `@`. For a package that exports whole
+folders lazily, `#!Qwen2Model` lists the modules that have this name in their `__all__`, so that none is searched.
 """
 
 from __future__ import annotations
@@ -27,10 +28,14 @@ from knowngood.core.data_files import read_data_bytes
 from knowngood.core.errors import InputError, InputProblem
 from knowngood.core.json_document import parse_json
 from knowngood.core.local_files import write_atomically
+from knowngood.facts.atlas_rows import RowKind
 from knowngood.facts.release_intervals import parse_intervals, render_intervals
 
 SCHEMA = "knowngood/atlas/1"
 _REMEDY = "restore it, or delete it and run `knowngood harvest --atlas`"
+EXPORTS = "!"
+"""With this and a name begins the list of the modules that export it."""
+
 _BLOCK = 256 << 10  # bytes of text in a block
 _LEVEL = 19
 
@@ -92,11 +97,12 @@ class AtlasTables:
                 blocks.append((first, compressor.compress("".join(lines).encode())))
             lines, size = [], 0
 
-        for module in sorted(self.masks):
+        masks = {**self.masks, **self._index_exports()}
+        for module in sorted(masks):
             if not lines:
                 first = module
             part = [f"#{module}\n"]
-            for row, mask in sorted(self.masks[module].items()):
+            for row, mask in sorted(masks[module].items()):
                 if mask not in shown:
                     shown[mask] = render_intervals(mask, len(self.releases))
                 part.append(f"{row}\t{shown[mask]}\n")
@@ -116,6 +122,18 @@ class AtlasTables:
             "blocks": [[name, len(content)] for name, content in blocks],
         }
         return json.dumps(header).encode() + b"\n" + b"".join(content for _, content in blocks)
+
+    def _index_exports(self) -> Masks:
+        """Return `!NAME` -> the modules that export it; nothing when no module exports a folder lazily."""
+        index: Masks = {}
+        if not any(row.startswith(f"*\t{RowKind.LAZY_FOLDER}\t") for table in self.masks.values() for row in table):
+            return index
+        for module, table in self.masks.items():
+            for row, mask in table.items():
+                name, _, rest = row.partition("\t")
+                if rest == f"{RowKind.EXPORT}\t" and not module.startswith("@"):
+                    index.setdefault(f"{EXPORTS}{name}", {})[f"{module}\t{RowKind.EXPORT}\t"] = mask
+        return index
 
     def write(self, folder: Path, level: int = _LEVEL) -> None:
         """Replace the package's file in `folder`; a low `level` of zstd is fast, for a file that soon changes again."""
@@ -177,8 +195,8 @@ class AtlasFile:
     def modules(self) -> Iterator[str]:
         """Yield the name of every module, sorted."""
         for place in range(len(self._names)):
-            text = self._block(place)
-            yield from (line[1:] for line in text.splitlines() if line.startswith("#"))
+            lines = self._block(place).splitlines()
+            yield from (line[1:] for line in lines if line.startswith("#") and not line.startswith(f"#{EXPORTS}"))
 
     def find_rows(self, part: str) -> Iterator[tuple[str, tuple[str, str, str, int]]]:
         """Yield module and row of every row whose line begins with `part`, such as `Qwen2Attention TAB c`."""
@@ -193,16 +211,6 @@ class AtlasFile:
                     yield text[begin : text.index("\n", begin)], row
                 start = text.find("\n" + part, end)
 
-    def rows_of_kind(self, kind: str) -> Iterator[tuple[str, tuple[str, str, str, int]]]:
-        """Yield module and row of every row of a kind."""
-        module, part = "", f"\t{kind}\t"
-        for place in range(len(self._names)):
-            for line in self._block(place).splitlines():
-                if line.startswith("#"):
-                    module = line[1:]
-                elif part in line and not module.startswith("@"):
-                    yield from ((module, row) for row in self._parse(line) if row[1] == kind)
-
     def tables(self) -> AtlasTables:
         """Return everything, to add releases to it."""
         tables = AtlasTables(
@@ -216,6 +224,9 @@ class AtlasFile:
         for place in range(len(self._names)):
             table: dict[str, int] = {}
             for line in self._block(place).splitlines():
+                if line.startswith(f"#{EXPORTS}"):
+                    table = {}  # it follows from the other rows
+                    continue
                 if line.startswith("#"):
                     table = tables.masks.setdefault(line[1:], {})
                     continue

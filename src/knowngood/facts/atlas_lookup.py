@@ -6,11 +6,11 @@ Sets of releases are bit masks: bit 0 is the oldest release of the package's fil
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
-from knowngood.facts.atlas_file import AtlasFile
+from knowngood.facts.atlas_file import EXPORTS, AtlasFile
 from knowngood.facts.atlas_rows import RowKind
 
 _DEPTH = 12
@@ -90,21 +90,6 @@ class AtlasLookup:
                 if not module.startswith("@"):
                     yield f"{module}:{path}", mask
 
-    def _exporters(self, name: str) -> Sequence[tuple[str, int]]:
-        """Return the modules that have a name in `__all__`, with the releases."""
-        if name not in self._searched and len(self._searched) < _FEW:
-            rows = self.file.find_rows(f"{name}\t{RowKind.EXPORT}\t")
-            self._searched[name] = [(module, row[3]) for module, row in rows]
-        return self._searched[name] if name in self._searched else self._exports.get(name, ())
-
-    @cached_property
-    def _exports(self) -> dict[str, list[tuple[str, int]]]:
-        """Name -> modules that export it; reading all of it pays only when many names are looked up."""
-        exports: dict[str, list[tuple[str, int]]] = {}
-        for module, (name, _, _, mask) in self.file.rows_of_kind(RowKind.EXPORT):
-            exports.setdefault(name, []).append((module, mask))
-        return exports
-
     def _read_module(self, module: str) -> dict[str, list[tuple[str, str, int]]]:
         """Return path -> (kind, detail, releases) of everything in a module."""
         rows: dict[str, list[tuple[str, str, int]]] = {}
@@ -159,7 +144,7 @@ class AtlasLookup:
             if kind == RowKind.STAR and self._is_public(detail, first):
                 presence.add(self._follow_star(detail, path, depth - 1), mask & ~presence.present)
             elif kind == RowKind.LAZY_FOLDER and mask & ~presence.present:
-                for exporter, releases in self._exporters(first):
+                for exporter, _, _, releases in self.file.rows(f"{EXPORTS}{first}"):
                     if exporter.startswith(detail + "."):
                         exported = self._find_in_module(exporter, path, depth - 1)
                         presence.add(exported, mask & releases & ~presence.present)

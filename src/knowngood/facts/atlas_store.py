@@ -30,16 +30,18 @@ def open_atlas(package: str, folder: Path | None = None) -> AtlasLookup | None:
     return AtlasLookup(AtlasFile(path)) if path.exists() else None
 
 
-@cache
 def find_owner(module: str, folder: Path | None = None) -> str | None:
     """Return the package whose top-level module this is (`flash-attn` for `flash_attn`), or `None`."""
+    return next(iter(list_owners(module, folder)), None)
+
+
+@cache
+def list_owners(module: str, folder: Path | None = None) -> tuple[str, ...]:
+    """Return the packages with this top-level module: first the one that is called like it."""
     folder = folder or atlas_folder()
     guess = module.replace("_", "-")
-    names = list_atlas_packages(folder)
-    for name in sorted(names, key=lambda name: name != guess):
-        if _read_root(folder / f"{name}.atlas") == module:
-            return name
-    return guess if guess in names else None
+    names = sorted(list_atlas_packages(folder), key=lambda name: name != guess)
+    return tuple(name for name in names if _read_root(folder / f"{name}.atlas") == module)
 
 
 @cache

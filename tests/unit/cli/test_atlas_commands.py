@@ -27,6 +27,7 @@ def test_api_tells_since_when_a_name_is_there(capsys):
     [
         ("trl.NoSuchThing", 1, "in no release read of trl"),
         ("nosuchpackage.Thing", 3, "the atlas does not have nosuchpackage"),
+        ("nosuchtype", 3, "nor has transformers any model type, attention"),
         ("trl..x", 2, "is not a dotted Python name"),
     ],
 )
@@ -34,6 +35,36 @@ def test_api_says_what_it_does_not_find(capsys, name, code, words):
     assert main(["api", name]) == code
     streams = capsys.readouterr()
     assert words in streams.out + streams.err
+
+
+@pytest.mark.parametrize(
+    ("key", "title", "since"),
+    [
+        ("qwen3", "the model type qwen3", "4.51.0"),
+        ("adamw_torch", "the optimizer adamw_torch", None),
+        ("flash_attention_2", "the attention function flash_attention_2", "4.51.0"),
+        ("cosine", "the scheduler cosine", None),
+        ("eval_strategy", "the training argument eval_strategy", "4.41.0"),
+        ("xlm-roberta", "the model type xlm-roberta", None),
+    ],
+)
+def test_api_answers_about_the_registries_of_transformers(capsys, key, title, since):
+    code, document = ask(capsys, "api", key)
+    assert (code, document["name"]) == (0, title)
+    assert document["present"] == [{"since": since, "until": None}]
+
+
+def test_api_shows_the_words_of_a_deprecation_and_where_the_name_went(capsys):
+    _, document = ask(capsys, "api", "transformers.Trainer.__init__")
+    assert any("deprecate_kwarg('tokenizer'" in row["words"] for row in document["deprecations"])
+    _, document = ask(capsys, "api", "transformers.models.auto.configuration_auto.CONFIG_MAPPING_NAMES[qwen3]")
+    assert document["elsewhere"][0]["at"] == "transformers.models.auto.auto_mappings:CONFIG_MAPPING_NAMES[qwen3]"
+
+
+def test_api_asks_every_package_that_shares_a_module(capsys):
+    code, document = ask(capsys, "api", "flash_attn.cute.block_sparse_utils")
+    assert (code, document["package"]) == (0, "flash-attn-4")
+    assert ask(capsys, "api", "flash_attn.flash_attn_func")[1]["package"] == "flash-attn"
 
 
 def test_breaks_lists_uses_with_the_releases_on_both_sides(capsys):
