@@ -44,7 +44,8 @@ PAIRS = DATA / "atlas_pairs.json"
 SEEN = DATA / "atlas_comparison.json"
 CAUSES = DATA / "atlas_disagreements.json"
 PAGE = Path(__file__).parents[1] / "docs" / "atlas-comparison.md"
-TIMEOUT = 240  # seconds
+TIMEOUT = 240  # seconds, for importing a module
+PATIENCE = 90  # seconds, for uv
 NEVER = (
     *("deepspeed", "flash-attn", "flash-attn-4", "xformers", "vllm", "sglang", "mamba-ssm", "causal-conv1d", "autoawq"),
     *("auto-gptq", "gptqmodel", "torchvision", "torchaudio", "axolotl-contribs-lgpl", "oci", "ocifs", "adlfs", "s3fs"),
@@ -179,8 +180,7 @@ class ImportEnvironment:
         lines = [f"torch @ {self.torch.as_uri()}", *(f'{name} ; python_version < "3"' for name in NEVER)]
         self.overrides.write_text("\n".join(lines) + "\n", encoding="utf-8")
         self._uv("venv", "-q", "-p", self.python, str(self.folder))
-        self.install("--no-deps", str(self.torch), "setuptools<81")
-        self.install("--no-deps", "--no-build-isolation-package", "none", self.pair["caller"])
+        self.install("--no-deps", str(self.torch), "setuptools<81", self.pair["caller"])
         callee = canonicalize_name(Requirement(self.pair["callee"]).name)
         wanted = [item for item in self._requirements() if canonicalize_name(item.name) != callee]
         kept = ("all", wanted), ("names", [Requirement(item.name) for item in wanted]), ("none", [])
@@ -191,7 +191,8 @@ class ImportEnvironment:
             except RuntimeError as error:
                 problem = str(error)
                 continue
-            self.install("--no-deps", self.pair["caller"], self.pair["callee"])
+            if not self.has_pair():
+                self.install("--no-deps", self.pair["caller"], self.pair["callee"])
             return word
         raise RuntimeError(problem)
 
@@ -230,6 +231,12 @@ class ImportEnvironment:
             wrote[module] = "" if state == "imported" else text or f"ImportError: the process ended: {state}"
         return wrote
 
+    def has_pair(self) -> bool:
+        """Whether both releases are installed."""
+        releases = self.releases()
+        pair = (Requirement(self.pair[side]) for side in ("caller", "callee"))
+        return all(releases.get(canonicalize_name(item.name), "0") in item.specifier for item in pair)
+
     def releases(self) -> dict[str, str]:
         """Return what is installed."""
         distributions = importlib.metadata.distributions(path=[str(self.site)])
@@ -245,9 +252,13 @@ class ImportEnvironment:
                 yield requirement
 
     def _uv(self, *arguments: str) -> None:
-        done = subprocess.run(
-            [uv.find_uv_bin(), *arguments], check=False, capture_output=True, text=True, env=dict(os.environ)
-        )
+        command = [uv.find_uv_bin(), *arguments]
+        try:
+            done = subprocess.run(
+                command, check=False, capture_output=True, text=True, env=dict(os.environ), timeout=PATIENCE
+            )
+        except subprocess.TimeoutExpired:
+            raise RuntimeError(f"uv had no answer after {PATIENCE} s") from None
         if done.returncode:
             raise RuntimeError(" ".join(done.stderr.split())[:600])
 
