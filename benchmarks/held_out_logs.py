@@ -1,0 +1,153 @@
+"""Measure `knowngood diagnose` on logs of public threads that nothing in the repository cites.
+
+    python benchmarks/held_out_logs.py [LOGS.yaml] [--all] [--json OUT.json]
+
+LOGS.yaml is tests/unit/logs/held_out.yaml when it is not named; it says of each log what is right, and was written
+before `diagnose` saw the log. An answer is judged by its first failure:
+
+- `right cause`: its component is one of those that the judgement allows, and its words say what the judgement asks for;
+- `right remedy`: the cause is right, and one of its remedies that go with the log is one of the judgement's;
+- `wrong`: a failure is named, and it is another one; for a healthy log, any failure;
+- `unknown`: no failure is named.
+
+The judgement of the machine is strict about words. With `--all` each answer is printed, to be read by a person.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+LOGS = Path(__file__).parents[1] / "tests" / "unit" / "logs" / "held_out.yaml"
+GOALS = {"right cause": 0.80, "right remedy": 0.70, "wrong": 0.02}
+
+
+def ask_diagnose(log: str) -> dict[str, Any]:
+    """Return what `knowngood diagnose --json` says of a log."""
+    done = subprocess.run(
+        [sys.executable, "-m", "knowngood", "diagnose", "--json", "-"],
+        input=log,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return {**answer, "exit": done.returncode}
+
+
+def judge_answer(case: Mapping[str, Any], answer: Mapping[str, Any]) -> str:
+    """Return `right remedy`, `right cause`, `wrong`, `unknown`, or for a healthy log `quiet` or `wrong`."""
+    failures = [match for match in answer["matches"] if match.get("severity", "failure") == "failure"]
+    if case["kind"] == "healthy":
+        return "wrong" if failures or answer["exit"] == 0 else "quiet"
+    if not failures:
+        return "unknown"
+    first = failures[0]
+    words = " ".join(str(first.get(key, "")) for key in ("title", "because", "component", "incident"))
+    names = {canonicalize_name(name) for name in case["at_fault"]}
+    if canonicalize_name(first["component"]) not in names or not _has_any(case["says"], words):
+        return "wrong"
+    return "right remedy" if any(_helps(case, fix) for fix in first["fix"]) else "right cause"
+
+
+def _has_any(patterns: list[str], text: str) -> bool:
+    return not patterns or any(re.search(pattern, text, re.IGNORECASE) for pattern in patterns)
+
+
+def _helps(case: Mapping[str, Any], fix: Mapping[str, Any]) -> bool:
+    if "broken_by" in fix:
+        return False
+    words = " ".join(str(fix.get(key, "")) for key in ("note", "install", "change"))
+    for remedy in case["remedy"]:
+        if "words" in remedy:
+            if re.search(remedy["words"], words, re.IGNORECASE):
+                return True
+        elif any(_is_within(name, remedy, specifier) for name, specifier in _changes(fix)):
+            return True
+    return False
+
+
+def _changes(fix: Mapping[str, Any]) -> Iterator[tuple[str, SpecifierSet]]:
+    """Yield the packages that a remedy changes, with their releases."""
+    for text in re.findall(r'"([^"]+)"', fix.get("install", "")):
+        requirement = Requirement(text)
+        yield canonicalize_name(requirement.name), requirement.specifier
+    for name, specifier in (fix.get("change") or {}).items():
+        yield canonicalize_name(name), SpecifierSet(specifier)
+
+
+def _is_within(name: str, remedy: Mapping[str, str], specifier: SpecifierSet) -> bool:
+    """Whether the releases that a remedy names are among the right ones, judged by the ends of its range."""
+    right = {canonicalize_name(key): SpecifierSet(value) for key, value in remedy.items()}.get(name)
+    if right is None:
+        return False
+    ends = []
+    for part in specifier:
+        try:
+            ends.append((part.operator, Version(part.version.removesuffix(".*"))))
+        except InvalidVersion:
+            return False
+    pinned = [version for operator, version in ends if operator == "=="]
+    if pinned:
+        return right.contains(pinned[0], prereleases=True)
+    lower = [version for operator, version in ends if operator in {">=", "~="}]
+    upper = [version for operator, version in ends if operator in {"<", "<="}]
+    wants_lower = [part for part in right if part.operator in {">=", ">"}]
+    wants_upper = [part for part in right if part.operator in {"<", "<="}]
+    return all(any(end >= Version(part.version) for end in lower) for part in wants_lower if not upper or lower) and all(
+        any(end <= Version(part.version) for end in upper) for part in wants_upper if not lower or upper
+    )
+
+
+def main() -> None:
+    """Ask, judge, and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("logs", type=Path, nargs="?", default=LOGS)
+    parser.add_argument("--all", action="store_true")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    cases = yaml.safe_load(arguments.logs.read_text(encoding="utf-8"))
+    rows = []
+    for case in cases:
+        answer = ask_diagnose(case["log"])
+        rows.append((case, answer, judge_answer(case, answer)))
+        if arguments.all:
+            first = answer["matches"][0] if answer["matches"] else {}
+            print(f"{rows[-1][2]:13} {case['kind']:15} {case['thread']}: {case['cause']}")
+            if first:
+                print(f"    says: {first['component']}: {first['title']}")
+                for fix in first["fix"]:
+                    print(f"    fix: {fix.get('install') or fix.get('change') or ''} {fix.get('note', '')}"[:220])
+    table = collections.defaultdict(collections.Counter)
+    for case, _, verdict in rows:
+        table[case["kind"]][verdict] += 1
+    verdicts = ("right remedy", "right cause", "wrong", "unknown", "quiet")
+    print(f"{'kind':16}{'logs':>6}" + "".join(f"{verdict:>14}" for verdict in verdicts))
+    for kind, counter in table.items():
+        print(f"{kind:16}{counter.total():6}" + "".join(f"{counter[verdict]:14}" for verdict in verdicts))
+    total = collections.Counter(verdict for _, _, verdict in rows)
+    failures = sum(case["kind"] != "healthy" for case in cases)
+    remedied = total["right remedy"]
+    print(f"right cause {(remedied + total['right cause']) / failures:.0%} of {failures} (goal at least 80%)")
+    print(f"right remedy {remedied / failures:.0%} of {failures} (goal at least 70%)")
+    print(f"wrong {total['wrong'] / len(cases):.0%} of {len(cases)} (goal at most 2%)")
+    if arguments.json:
+        judged = {case["thread"]: verdict for case, _, verdict in rows}
+        arguments.json.write_text(json.dumps(judged, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""The logs on which `diagnose` is measured: nothing else in the repository may cite their threads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.specifiers import SpecifierSet
+
+ROOT = Path(__file__).parents[3]
+HELD_OUT = ROOT / "tests" / "unit" / "logs" / "held_out.yaml"
+CASES = yaml.safe_load(HELD_OUT.read_text(encoding="utf-8"))
+FOLDERS = ("incidents", "rules", "contracts", "reproductions", "docs", "src", "tests", "facts", "scripts")
+OWN = {HELD_OUT, ROOT / "docs" / "held-out-logs.md"}
+KINDS = {
+    *("names", "symbol", "system-library", "gpu", "build", "cuda-library", "attention", "deepspeed", "nccl", "memory"),
+    *("driver", "quantisation", "binary", "healthy"),
+}
+_THREAD = re.compile(r"[\w.-]+/[\w.-]+#\d+")
+_ADDRESS = re.compile(r"github\.com/([\w.-]+/[\w.-]+)/(?:issues|pull|discussions)/(\d+)")
+
+
+def cited_threads(text: str) -> Iterator[str]:
+    """Yield the threads that a text cites, as `owner/name#number`, in lower case."""
+    yield from (match.lower() for match in _THREAD.findall(text))
+    yield from (f"{name}#{number}".lower() for name, number in _ADDRESS.findall(text))
+
+
+def repository_citations() -> dict[str, Path]:
+    """Return thread -> a file that cites it, over everything that may have taught `diagnose` something."""
+    cited: dict[str, Path] = {}
+    for folder in FOLDERS:
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path in OWN or path.suffix not in {".yaml", ".yml", ".md", ".py", ".json", ".txt"}:
+                continue
+            cited.update(dict.fromkeys(cited_threads(path.read_text(encoding="utf-8", errors="replace")), path))
+    return cited
+
+
+def test_no_thread_of_a_held_out_log_is_cited_elsewhere():
+    cited = repository_citations()
+    assert cited, "no citation was found at all"
+    assert {case["thread"]: cited[case["thread"].lower()] for case in CASES if case["thread"].lower() in cited} == {}
+
+
+@pytest.mark.parametrize(
+    "text", ["see pytorch/pytorch#12345", "https://github.com/PyTorch/pytorch/issues/12345", "(pytorch/PyTorch#12345)."]
+)
+def test_a_citation_is_found_in_each_of_its_forms(text):
+    assert list(cited_threads(text)) == ["pytorch/pytorch#12345"]
+
+
+def test_each_thread_is_there_once():
+    threads = [case["thread"] for case in CASES]
+    assert len(threads) == len(set(threads)) >= 60
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["thread"])
+def test_a_judgement_is_whole(case):
+    assert set(case) == {"thread", "kind", "cause", "at_fault", "says", "remedy", "log"}
+    assert _THREAD.fullmatch(case["thread"])
+    assert case["kind"] in KINDS
+    assert case["cause"]
+    assert case["log"].strip()
+    assert bool(case["at_fault"]) == bool(case["remedy"]) == bool(case["says"]) == (case["kind"] != "healthy")
+    for pattern in case["says"]:
+        re.compile(pattern)
+    for remedy in case["remedy"]:
+        if "words" in remedy:
+            re.compile(remedy["words"])
+        else:
+            for specifier in remedy.values():
+                SpecifierSet(specifier)
