@@ -3,9 +3,10 @@
     python benchmarks/check.py [RUNS]
 
 It prints three tables: whole processes (median of RUNS, default 5, the least, peak memory); answers per second of a
-batch of random queries; and, in one process, the times to build the universe, to answer one check and to explain one conflict,
-with every axis 1, 2, 4 and 8 times as long (the added releases are copies with the same facts). Each time is followed
-by its ratio to the row above. Doubling every axis multiplies the combinations by 16 (GPUs and Pythons stay the same).
+batch of random queries; and, in one process, the times to build the universe, to answer one check and to explain one
+conflict, with every axis 1, 2, 4 and 8 times as long (the added releases are copies with the same facts). Each time is
+followed by its ratio to the row above. Doubling every axis multiplies the combinations by 16 (GPUs and Pythons stay the
+same).
 """
 
 from __future__ import annotations
