@@ -14,12 +14,14 @@ from knowngood.compat.rule_files import load_incidents
 from knowngood.core.local_files import write_atomically
 from knowngood.evidence import run_evidence
 from knowngood.evidence.run_evidence import Evidence
+from knowngood.facts.broken_use_table import read_broken_use_tables
 from knowngood.failures.contract_files import render_contract_tables
 from knowngood.images import build_inputs, dockerfile
 from knowngood.lock import cell_locking
 from knowngood.project.checkout import Project, find_project
 from knowngood.reports import attention_page, catalog_collection, ci_workflows, compatibility_tables, readme_parts
 from knowngood.reports import incident_pages as diagnose_pages
+from knowngood.reports.broken_pair_page import render_broken_pairs
 from knowngood.reports.fault_totals import renew_fault_totals
 from knowngood.reports.readme_parts import ReadmeRow
 
@@ -88,6 +90,8 @@ def _render_pages(project: Project, runs: Sequence[Evidence]) -> tuple[dict[Path
         )
     if (project.root / "facts" / "contracts").is_dir():
         files[project.root / "docs/contract-tables.md"] = render_contract_tables(project.root)
+    if tables := read_broken_use_tables(project.root / "facts" / "atlas"):
+        files[project.root / "docs/broken-pairs.md"] = render_broken_pairs(tables)
     if (project.root / "incidents").is_dir():
         folder = project.root / "docs/incidents"
         files |= {

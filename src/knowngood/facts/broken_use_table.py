@@ -154,3 +154,9 @@ def read_broken_uses(package: str, folder: Path) -> BrokenUseTable | None:
             for name, part in document["callees"].items()
         },
     )
+
+
+def read_broken_use_tables(folder: Path) -> list[BrokenUseTable]:
+    """Return every table in a folder, in the order of the packages' names; `InputError` when one is damaged."""
+    tables = (read_broken_uses(package, folder) for package in list_table_packages(folder))
+    return [table for table in tables if table is not None]
