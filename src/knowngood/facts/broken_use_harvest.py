@@ -6,7 +6,7 @@ from pathlib import Path
 
 from knowngood.core.local_files import write_atomically
 from knowngood.facts.atlas_lookup import AtlasLookup
-from knowngood.facts.atlas_store import find_owner, list_atlas_packages, open_atlas
+from knowngood.facts.atlas_store import find_owner, list_atlas_packages, list_owners, open_atlas
 from knowngood.facts.broken_use_table import BrokenUseTable, list_table_packages, table_path
 from knowngood.facts.broken_uses import find_broken_uses
 
@@ -47,7 +47,11 @@ def compute_broken_uses(package: str, folder: Path) -> BrokenUseTable:
             callees[callee.file.package] = callee
         return callee
 
-    uses = find_broken_uses(caller, open_module)
+    def is_shared(module: str) -> bool:
+        others = list_owners(module.partition(".")[0], folder)[1:]
+        return any(other.file.rows(module) for name in others if (other := open_atlas(name, folder)) is not None)
+
+    uses = find_broken_uses(caller, open_module, is_shared)
     return BrokenUseTable(
         package=package,
         releases=caller.file.releases,

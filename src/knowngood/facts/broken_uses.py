@@ -21,11 +21,14 @@ _ASKS_ELSE = re.compile(r"version|signature|hasattr|find_spec|^unless |^except "
 
 
 def find_broken_uses(
-    caller: AtlasLookup, open_callee: Callable[[str], AtlasLookup | None]
+    caller: AtlasLookup,
+    open_callee: Callable[[str], AtlasLookup | None],
+    is_shared: Callable[[str], bool] = lambda _: False,
 ) -> dict[str, list[BrokenUse]]:
     """Return the callee's package -> uses of it that break, in the order of the caller's modules.
 
-    `open_callee` gives the atlas that has a top-level module, or `None`.
+    `open_callee` gives the atlas that has a top-level module, or `None`. `is_shared` says whether another package has a
+    module too (flash-attn-4 has `flash_attn.cute`): what is missing in one may come from the other.
     """
     reach = find_reached_modules(caller)
     broken: dict[str, dict[tuple[str, str, str, bool], BrokenUse]] = {}
@@ -37,7 +40,7 @@ def find_broken_uses(
             callee = open_callee(target.partition(":")[0].partition(".")[0])
             if callee is None or callee.file.package == caller.file.package:
                 continue
-            if not _is_certain(guard, callee.file.root):
+            if not _is_certain(guard, callee.file.root) or is_shared(target.partition(":")[0]):
                 continue
             for keyword, callees in _broken_with(callee, target, shape):
                 own = module[1:]

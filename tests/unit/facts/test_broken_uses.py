@@ -90,3 +90,10 @@ def test_a_use_where_the_package_is_installed_counts(tmp_path: Path) -> None:
 
 def test_a_name_that_no_release_has_is_not_held_against_it(tmp_path: Path) -> None:
     assert broken_uses(tmp_path, {"app": "from lib import never"}) == []
+
+
+def test_what_another_package_with_the_same_module_may_have_is_not_broken(tmp_path: Path) -> None:
+    lib = write_atlas(tmp_path, "lib", *LIB)
+    caller = write_atlas(tmp_path, "app", {"app": "from lib import old\nimport lib.part"})
+    uses = find_broken_uses(caller, {"lib": lib, "app": caller}.get, lambda module: module == "lib.part")
+    assert [use.target for use in uses["lib"]] == ["lib:old"]
