@@ -203,7 +203,7 @@ class _BinaryGroup:
                     BAD,
                     f"it has no code that runs on {gpu}, whatever the driver",
                     f"a build of {self.package} for {gpu}; knowngood pick --gpu {gpu} names versions that fit together",
-                    incidents=("torch-without-blackwell" if blackwell else "cuda-no-kernel-image",),
+                    incidents=("torch-without-gpu-code" if blackwell else "cuda-no-kernel-image",),
                 )
             lacking = sorted(item.path.rpartition("/")[2] for item in with_code if item not in runnable)
             if lacking:

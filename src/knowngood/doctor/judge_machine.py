@@ -173,13 +173,13 @@ def _judge_newest_version(state: SystemState, library: str, prefix: str, install
         return line.judged(OK if installed else UNKNOWN, because)
     count = sum(version_numbers(demand) > version_numbers(installed) for demand, _ in demands)
     more = f"; {count} binaries need a newer one than this" if count > 1 else ""
-    flash_attn = library == "glibc" and "flash_attn" in binary.path
+    known = {"glibc": "binary-needs-newer-glibc", "libstdc++": "binary-needs-newer-libstdcxx"}
     return line.judged(
         BAD,
         because + more,
         "a newer base system (or image)",
         f"or a build of {binary.distribution or binary.path} made on this system",
-        incidents=("flash-attn-glibc-2-32",) if flash_attn else ("glibcxx-3-4-29",) if library == "libstdc++" else (),
+        incidents=(known[library],) if library in known else (),
     )
 
 

@@ -26,8 +26,8 @@ _TORCH_SYMBOL = re.compile(r"_ZNK?(3c10|2at|5torch)")
 _DRIVER_SYMBOL = re.compile(r"cu[A-Z]|nvml[A-Z]|cuvid[A-Z]|NvEncode")
 _TORCH_LIBRARY = re.compile(r"lib(torch|c10)(_\w+)?\.so")
 _OTHER_TORCH = {
-    "flash-attn": "flash-attn-other-torch",
-    "vllm": "vllm-other-torch",
+    "flash-attn": "extension-other-torch",
+    "vllm": "extension-other-torch",
     "xformers": "xformers-extensions-not-loaded",
 }
 """Package -> the incident of a build for another torch, for packages that hide ld.so's own message."""

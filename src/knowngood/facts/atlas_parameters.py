@@ -16,6 +16,8 @@ class ParameterPresence:
 
     accepted: int = 0
     """The releases that take it as a keyword."""
+    named: int = 0
+    """Those of them that name it, and do not merely take any keyword."""
     required: int = 0
     """Those of them in which it has no default."""
     refused: int = 0
@@ -53,6 +55,7 @@ def find_parameter(lookup: AtlasLookup, dotted: str, parameter: str) -> Paramete
                 names[name] = names.get(name, 0) | mask
         if parameter in parameters:
             presence.accepted |= mask
+            presence.named |= mask
             presence.required |= 0 if parameters[parameter] else mask
         elif not any(name.startswith("**") for name in parameters):
             presence.refused |= mask
@@ -62,6 +65,7 @@ def find_parameter(lookup: AtlasLookup, dotted: str, parameter: str) -> Paramete
     if fields:
         here = lookup.find_name(f"{owner}.{parameter}").kinds.get("variable", 0)
         presence.accepted |= here & fields
+        presence.named |= here & fields
         presence.refused |= fields & ~here
         for name, mask in _fields(lookup, lookup.find_name(owner).homes):
             names[name] = names.get(name, 0) | (mask & fields)
@@ -75,10 +79,11 @@ def _take_deprecations(presence: ParameterPresence, words: Iterator[tuple[str, i
         if text in presence.words:
             continue
         presence.words += (text,)
-        quoted = re.findall(r"'(\w+)'", text)
-        presence.successor = next((name for name in quoted if name != parameter and name in presence.names), "")
-        if presence.successor and re.match(r"\W*(?:\w+\.)*deprecate_kwarg\b", text):
+        if re.match(r"(?:\w+\.)*deprecate_kwarg\b", text):
+            quoted = re.findall(r"'(\w+)'", text)
+            presence.successor = next((name for name in quoted if name != parameter and name in presence.names), "")
             presence.accepted |= mask
+            presence.named |= mask
             presence.refused &= ~mask
 
 

@@ -160,7 +160,7 @@ class Diagnosis:
 
 
 class LogOutcome(StrEnum):
-    """What a log shows."""
+    """Whether a log shows a known failure, an unknown one, or none at all."""
 
     KNOWN = "known"
     UNKNOWN = "unknown"
@@ -200,7 +200,8 @@ def diagnose_log(  # noqa: PLR0913, PLR0917 - what is not given is not looked at
     for name, lines in traceback.items():
         if lines.claimed and lines.releases:  # a stated version that the lines contradict excludes nothing alone
             possible[name] = [*log_versions[name], *lines.releases]
-    matches, excluded, number = [], [], 0
+    matches, excluded, number = list[IncidentMatch](), list[str](), 0
+    general = {incident.id for incident in incidents if incident.component == EXTENSION}
     for incident in incidents:
         marks = range(number, number + len(incident.marks))
         number = marks.stop
@@ -219,6 +220,12 @@ def diagnose_log(  # noqa: PLR0913, PLR0917 - what is not given is not looked at
         match = _match(incident, line, combination, log_versions, scan.texts_of.get(mark, b""))
         if match.confirmed or not (incident.severity == IncidentSeverity.SILENT and incident.affected):
             matches.append(match)
+    special = {(match.line, match.incident.kind) for match in matches if match.incident.id not in general}
+    matches = [
+        match
+        for match in matches
+        if match.incident.id not in general or (match.line, match.incident.kind) not in special
+    ]
     known_lines = {match.line for match in matches if match.incident.severity != IncidentSeverity.HARMLESS}
     raised = [error for error in errors.errors if not is_only_mentioned(error.text, failed=failed)]
     causes = explain(raised, log_versions) if raised else ()

@@ -21,6 +21,10 @@ _IMPORTS = frozenset((FaultKind.IMPORT, FaultKind.MODULE_ATTRIBUTE, FaultKind.MO
 """The errors for which a name that is there can fail all the same."""
 
 
+_GUESSES = frozenset((FaultKind.KEY, FaultKind.KEYWORD, FaultKind.ARGUMENT))
+"""The errors of which only a typo is certain when no release has the name: else a user's own data may have it."""
+
+
 def explain_names(
     errors: Sequence[LoggedError], versions: Mapping[str, Sequence[str]], shelf: AtlasShelf
 ) -> list[NameCause]:
@@ -110,8 +114,8 @@ def _explain_inside(situation: NameSituation) -> NameCause:
 def _explain_unknown_name(situation: NameSituation) -> NameCause | None:
     """No release that was read has the name."""
     place, fault, package = situation.place, situation.error.fault, situation.package
-    near = situation.near_name() if fault.kind is not FaultKind.MODEL_TYPE else ""
-    if place.lookup.find_name(place.dotted).unclear or (fault.kind is FaultKind.KEY and not near):
+    near = situation.mistyped_name() if fault.kind is not FaultKind.MODEL_TYPE else ""
+    if place.lookup.find_name(place.dotted).unclear or (fault.kind in _GUESSES and not near):
         return None
     oldest, newest = situation.releases[0], situation.releases[-1]
     because = f"No release of {package} from {oldest} to {newest} has {place.what}"
@@ -131,10 +135,10 @@ def _explain_unknown_name(situation: NameSituation) -> NameCause | None:
     else:
         who = situation.caller.file if situation.caller else "the code"
         because += (
-            f": {who} was written for a fork, for a development version, or for another package whose module has "
-            "the same name."
+            f": {who} was written for an older one, for a fork or a development version, or for another package whose "
+            "module has the same name."
         )
         fixes = [advise(f"Install the {package} that the code's own instructions name")]
-    title = f"{package} never had {place.what}"
+    title = f"{package} has no {place.what} in any release since {oldest}"
     component = situation.caller_package or "config"
     return situation.explain(IncidentKind.API_UNKNOWN, title, because, fixes, component=component)

@@ -145,6 +145,8 @@ class NameFinder:
                 yield NamePlace(lookup=lookup, dotted=dotted, present=present, possible=parameter.required, what=what)
             return
         module, _, name = shown.rpartition(".")
+        if parameter.accepted and not parameter.named:
+            return  # some releases take any keyword, and none knows this one
         if parameter.accepted or parameter.refused:
             yield NamePlace(
                 lookup=lookup,
@@ -173,8 +175,11 @@ class NameFinder:
             if lookup is None:
                 continue
             masks: dict[tuple[str, str], int] = {}
+            public = lookup.find_name(f"{lookup.file.root}.{name}").homes
             for home, mask in lookup.definitions_of(name):
                 module, _, path = home.partition(":")
+                if ".dummy_" in module or (public and home not in public):
+                    continue  # what stands in for a class that cannot be imported, or another class of that name
                 masks[module, path] = masks.get((module, path), 0) | mask
             for (module, path), mask in masks.items():
                 yield lookup, module, path, mask
@@ -204,8 +209,12 @@ class NameFinder:
         if not ranks:
             return None
         best = min(ranks)
-        if all(best[:4]):
-            return None  # nothing in the log says that it is one of these
+        telling = [place for place in candidates if place.present and place.possible]
+        owners = {place.lookup.file.package for place in telling}
+        if all(best[:3]) and len(owners) > 1 and (source := _shared_source(telling)) is not None:
+            return self._with_public_name(source)  # the others have the name from it
+        if all(best[:4]) and (len(owners) != 1 or any(frame.installed for frame in error.frames)):
+            return None  # nothing says that it is one of these
         equal = [place for place, own in zip(candidates, ranks, strict=True) if own == best]
         # Several classes have that name: only where they agree is it known.
         same = {(place.lookup.file.package, place.present) for place in equal}
@@ -346,6 +355,16 @@ def _called_name(error: LoggedError) -> str | None:
         called = [name for name in re.findall(r"\b([A-Z]\w+)\s?\(", code) if name != "TypeError"]
         return f"{called[-1]}.__init__" if called else None
     return owner if owner not in {"forward", "wrapper", "inner", "_call_impl"} else None
+
+
+def _shared_source(places: Sequence[NamePlace]) -> NamePlace | None:
+    """Return the place in the one package from which all others import the class or function; `None` without one."""
+    for place in places:
+        root, top = place.lookup.file.root, next((p for p in place.dotted.split(".") if p[:1].isupper()), "")
+        others = [item.lookup for item in places if item.lookup is not place.lookup]
+        if top and others and all(any(other.file.find_rows(f"{root}:{top}\t")) for other in others):
+            return place
+    return None
 
 
 def _short(dotted: str) -> str:

@@ -9,6 +9,7 @@ from functools import cached_property
 from packaging.specifiers import SpecifierSet
 
 from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity
+from knowngood.core.nearest_names import find_nearest_name
 from knowngood.facts.atlas_answer import describe_spans, spans_of_mask
 from knowngood.failures.atlas_shelf import AtlasShelf
 from knowngood.failures.logged_errors import LoggedError
@@ -101,14 +102,26 @@ class NameSituation:
         return describe_spans(spans_of_mask(mask, self.releases))
 
     def near_name(self) -> str:
-        """Return the most similar name in the release that runs, or in the newest; empty when none is similar."""
+        """Return the most similar name in the release that runs, or in the newest; empty when none is similar.
+
+        It may be what a name was changed into.
+        """
         from difflib import get_close_matches  # only here, because its import takes a while
 
-        fault = self.error.fault
-        wanted = fault.owner if fault.kind is FaultKind.MODULE else fault.name
+        return next(iter(get_close_matches(self._wanted, self._names(), 1, _LIKENESS)), "")
+
+    def mistyped_name(self) -> str:
+        """Return the name that a few wrong letters turn into the one of the error; empty when there is none."""
+        return find_nearest_name(self._wanted, self._names()) or ""
+
+    @property
+    def _wanted(self) -> str:
+        return self.error.fault.owner if self.error.fault.kind is FaultKind.MODULE else self.error.fault.name
+
+    def _names(self) -> list[str]:
+        """What is in the same place in the release that runs, or in the newest."""
         releases = 1 << (self.at if self.at is not None and self.at >= 0 else len(self.releases) - 1)
-        names = [name for name, mask in self.place.names.items() if mask & releases]
-        return next(iter(get_close_matches(wanted, names, 1, _LIKENESS)), "")
+        return [name for name, mask in self.place.names.items() if mask & releases]
 
     def explain(
         self, kind: IncidentKind, title: str, because: str, fixes: Sequence[Fix], *, component: str

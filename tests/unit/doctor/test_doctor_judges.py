@@ -210,8 +210,8 @@ def test_ptx_is_code_for_newer_gpus():
     ("gpu", "incident"),
     [
         ("sm_75", "cuda-no-kernel-image"),
-        ("sm_100", "torch-without-blackwell"),
-        ("sm_120", "torch-without-blackwell"),
+        ("sm_100", "torch-without-gpu-code"),
+        ("sm_120", "torch-without-gpu-code"),
     ],
 )
 def test_torch_without_blackwell(gpu, incident):
@@ -299,7 +299,7 @@ def test_versions_of_symbols_that_the_system_lacks():
     assert "it needs GLIBC_2.99, which /lib/libc.so.6 does not have" in line.because
     assert "version `GLIBC_2.99' not found (required by flash_attn_2_cuda.so)" in logs[0]
     line = one(judge_machine.judge_system(replace(STATE, binaries=(new,))), "glibc")
-    assert (line.verdict, line.incidents) == ("bad", ("flash-attn-glibc-2-32",))
+    assert (line.verdict, line.incidents) == ("bad", ("binary-needs-newer-glibc",))
 
 
 def test_a_library_of_another_release_is_named():
@@ -488,7 +488,7 @@ def test_shared_memory(size, verdict):
 def test_a_newer_libstdcxx_is_needed():
     new = replace(FLASH, glibcxx="3.4.31")
     line = one(judge_machine.judge_system(replace(STATE, binaries=(new,))), "libstdc++")
-    assert (line.verdict, line.incidents) == ("bad", ("glibcxx-3-4-29",))
+    assert (line.verdict, line.incidents) == ("bad", ("binary-needs-newer-libstdcxx",))
     assert (
         one(
             judge_machine.judge_system(replace(STATE, binaries=(replace(FLASH, glibcxx="3.4.9"),))), "libstdc++"
