@@ -52,6 +52,8 @@ NEVER = (
     *("gcsfs", "lm-eval", "gradio", "tensorboard", "mlflow", "wandb", "art", "numba"),
 )
 """Neither built nor installed: they need a GPU, nvcc or another torch, or are large and imported by nobody here."""
+_OF_TORCH = "sympy", "typing-extensions"
+"""These may be newer than the pair, because TORCH asks for it."""
 REPAIRS = {
     "PIL": "pillow",
     "yaml": "pyyaml",
@@ -198,7 +200,8 @@ class ImportEnvironment:
 
     def install(self, *arguments: str, dated: bool = False) -> None:
         """Install packages; with `dated`, as the index was on the pair's day. `RuntimeError` when uv fails."""
-        options = ["--overrides", str(self.overrides), "--exclude-newer", self.day.isoformat()] if dated else []
+        newer = [f"--exclude-newer-package={name}={date.today()}" for name in _OF_TORCH]
+        options = ["--overrides", str(self.overrides), "--exclude-newer", self.day.isoformat(), *newer] if dated else []
         self._uv("pip", "install", "-q", "-p", str(self.folder), *options, *arguments)
 
     def import_modules(self, modules: Iterable[str]) -> dict[str, str]:
@@ -505,10 +508,10 @@ def find_other_pair(pair: Mapping[str, Any], module: str, seen: Mapping[str, Any
     """
     match = re.search(r"(?:from|module|named) '([\w.]+)'", seen["modules"][module].get("error", ""))
     package = find_owner(match[1].partition(".")[0]) if match else None
-    caller = Requirement(pair["caller"])
+    caller, callee = Requirement(pair["caller"]), canonicalize_name(Requirement(pair["callee"]).name)
     for version in (run["with"].get(package) for run in (seen.get("again", {}), seen) if "with" in run):
         for names in list_package_pairs():
-            if version is None or names.names != (canonicalize_name(caller.name), package):
+            if version is None or package == callee or names.names != (canonicalize_name(caller.name), package):
                 continue
             releases = names.caller.file.releases, names.callee.file.releases
             if version in releases[1]:

@@ -17,10 +17,11 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
+import io
 import json
 import re
-import subprocess
-import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -31,21 +32,21 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from knowngood.cli.main import main as run_knowngood
+
 LOGS = Path(__file__).parents[1] / "tests" / "unit" / "logs" / "held_out.yaml"
 GOALS = {"right cause": 0.80, "right remedy": 0.70, "wrong": 0.02}
 
 
 def ask_diagnose(log: str) -> dict[str, Any]:
     """Return what `knowngood diagnose --json` says of a log."""
-    done = subprocess.run(
-        [sys.executable, "-m", "knowngood", "diagnose", "--json", "-"],
-        input=log,
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    answer: dict[str, Any] = json.loads(done.stdout)
-    return {**answer, "exit": done.returncode}
+    with tempfile.NamedTemporaryFile("w", suffix=".log", encoding="utf-8") as file:
+        file.write(log)
+        file.flush()
+        with contextlib.redirect_stdout(io.StringIO()) as output:
+            code = run_knowngood(["diagnose", "--json", file.name])
+    answer: dict[str, Any] = json.loads(output.getvalue())
+    return {**answer, "exit": code}
 
 
 def judge_answer(case: Mapping[str, Any], answer: Mapping[str, Any]) -> str:
@@ -60,6 +61,8 @@ def judge_answer(case: Mapping[str, Any], answer: Mapping[str, Any]) -> str:
     names = {canonicalize_name(name) for name in case["at_fault"]}
     if canonicalize_name(first["component"]) not in names or not _has_any(case["says"], words):
         return "wrong"
+    if "lies elsewhere" in words and "elsewhere" not in case["cause"]:
+        return "wrong"  # the right name, and the wrong thing said of it
     return "right remedy" if any(_helps(case, fix) for fix in first["fix"]) else "right cause"
 
 
@@ -86,7 +89,7 @@ def _changes(fix: Mapping[str, Any]) -> Iterator[tuple[str, SpecifierSet]]:
         requirement = Requirement(text)
         yield canonicalize_name(requirement.name), requirement.specifier
     for name, specifier in (fix.get("change") or {}).items():
-        yield canonicalize_name(name), SpecifierSet(specifier)
+        yield canonicalize_name(name), SpecifierSet("" if specifier == "*" else specifier)
 
 
 def _is_within(name: str, remedy: Mapping[str, str], specifier: SpecifierSet) -> bool:

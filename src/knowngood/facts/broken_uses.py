@@ -17,7 +17,9 @@ from knowngood.facts.module_reach import find_reached_modules
 _CATCHES = re.compile(
     r"try [\w.,]*\b(?:ImportError|ModuleNotFoundError|Exception|BaseException|AttributeError|TypeError)\b"
 )
-_ASKS_ELSE = re.compile(r"version|signature|hasattr|find_spec|^unless |^except ", re.IGNORECASE)
+_ASKS_ELSE = re.compile(r"version|signature|hasattr|find_spec|^unless |^except |['\"]\d+(?:\.\d+)+", re.IGNORECASE)
+"""What shows that a condition asks for more than whether a package is there; the last is a release, as in
+`is_accelerate_available("1.10.1")`."""
 
 
 def find_broken_uses(

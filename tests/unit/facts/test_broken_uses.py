@@ -74,6 +74,8 @@ def test_a_use_under_a_guard_is_not_held_against_it(tmp_path: Path) -> None:
             from lib import new
         if is_other_available():
             from lib import new as other
+        if is_lib_available("1.2"):
+            from lib import new as newer
         def go():
             if "b" in inspect.signature(lib.run).parameters:
                 lib.run(1, b=2)

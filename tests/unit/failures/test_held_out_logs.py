@@ -13,8 +13,7 @@ from packaging.specifiers import SpecifierSet
 ROOT = Path(__file__).parents[3]
 HELD_OUT = ROOT / "tests" / "unit" / "logs" / "held_out.yaml"
 CASES = yaml.safe_load(HELD_OUT.read_text(encoding="utf-8"))
-FOLDERS = ("incidents", "rules", "contracts", "reproductions", "docs", "src", "tests", "facts", "scripts")
-OWN = {HELD_OUT, ROOT / "docs" / "held-out-logs.md"}
+FOLDERS = ("incidents", "rules", "contracts", "reproductions", "docs", "src", "tests", "scripts")
 KINDS = {
     *("names", "symbol", "system-library", "gpu", "build", "cuda-library", "attention", "deepspeed", "nccl", "memory"),
     *("driver", "quantisation", "binary", "healthy"),
@@ -34,7 +33,7 @@ def repository_citations() -> dict[str, Path]:
     cited: dict[str, Path] = {}
     for folder in FOLDERS:
         for path in sorted((ROOT / folder).rglob("*")):
-            if path in OWN or path.suffix not in {".yaml", ".yml", ".md", ".py", ".json", ".txt"}:
+            if path == HELD_OUT or path.suffix not in {".yaml", ".yml", ".md", ".py", ".json", ".txt"}:
                 continue
             cited.update(dict.fromkeys(cited_threads(path.read_text(encoding="utf-8", errors="replace")), path))
     return cited
