@@ -28,7 +28,7 @@ import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import date
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -200,7 +200,7 @@ class ImportEnvironment:
 
     def install(self, *arguments: str, dated: bool = False) -> None:
         """Install packages; with `dated`, as the index was on the pair's day. `RuntimeError` when uv fails."""
-        newer = [f"--exclude-newer-package={name}={date.today()}" for name in _OF_TORCH]
+        newer = [f"--exclude-newer-package={name}={datetime.now(UTC).date()}" for name in _OF_TORCH]
         options = ["--overrides", str(self.overrides), "--exclude-newer", self.day.isoformat(), *newer] if dated else []
         self._uv("pip", "install", "-q", "-p", str(self.folder), *options, *arguments)
 

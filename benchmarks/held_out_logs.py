@@ -110,9 +110,8 @@ def _is_within(name: str, remedy: Mapping[str, str], specifier: SpecifierSet) ->
     upper = [version for operator, version in ends if operator in {"<", "<="}]
     wants_lower = [part for part in right if part.operator in {">=", ">"}]
     wants_upper = [part for part in right if part.operator in {"<", "<="}]
-    return all(any(end >= Version(part.version) for end in lower) for part in wants_lower if not upper or lower) and all(
-        any(end <= Version(part.version) for end in upper) for part in wants_upper if not lower or upper
-    )
+    low = all(any(end >= Version(part.version) for end in lower) for part in wants_lower if not upper or lower)
+    return low and all(any(end <= Version(part.version) for end in upper) for part in wants_upper if not lower or upper)
 
 
 def main() -> None:
