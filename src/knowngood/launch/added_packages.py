@@ -77,22 +77,25 @@ def added_packages_request(matrix: Matrix, lock: CellLock, wanted: Sequence[str]
     from knowngood.lock import cell_locking
 
     versions = {item.name: item.version for item in lock.distributions}
+    made_here = {item.name for item in lock.distributions if item.made_here}
+    asked = []
     for text in wanted:
         try:
             requirement = Requirement(text)
         except InvalidRequirement:
             raise UsageError(f"{text!r} is not a requirement; one is written like trl==1.16") from None
-        locked = versions.get(canonicalize_name(requirement.name))
+        name = canonicalize_name(requirement.name)
+        locked = versions.get(name)
         if locked and not requirement.specifier.contains(locked, prereleases=True):
             raise KnowngoodError(
                 f"{text} does not fit: {lock.cell} has {requirement.name} {locked}, and the versions of a cell do not "
                 f"move; `knowngood pick --gpu {lock.cell.gpu} '{text}'` looks for a cell that fits"
             )
+        asked += [] if name in made_here else [text]
     own = cell_locking.resolver_request(matrix.entry(lock.cell), matrix)
-    made_here = {item.name for item in lock.distributions if item.made_here}
     return replace(
         own,
-        requirements=tuple(wanted),
+        requirements=tuple(asked),
         constraints=tuple(f"{name}=={version}" for name, version in versions.items() if name not in made_here),
         excludes=tuple(sorted({*own.excludes, *made_here})),  # they are in the image, and on no index
         sources=(),

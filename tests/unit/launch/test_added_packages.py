@@ -55,7 +55,8 @@ def test_the_same_question_is_not_resolved_again_and_keeps_no_address(home, lock
 def test_a_wheel_that_was_compiled_here_is_not_asked_of_the_index(home, lock_of, answers):
     lock = lock_of(FA2)
     assert any(item.made_here for item in lock.distributions)
-    added_packages.resolve_added_packages(home.matrix, lock, ["trl"])
+    added_packages.resolve_added_packages(home.matrix, lock, ["trl", "flash-attn>=2"])
+    assert answers[0].requirements == ("trl",)
     assert "flash-attn" in answers[0].excludes
     assert not any(text.startswith("flash-attn==") for text in answers[0].constraints)
 
