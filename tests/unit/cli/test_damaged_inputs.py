@@ -71,8 +71,10 @@ def test_a_line_of_a_batch_that_is_no_query_is_answered_with_its_error(line, cap
 
 
 @pytest.mark.parametrize("content", [b"[" * 100_000, b"\xff", b"{}", b'{"schema": "knowngood/facts/2"}', b""])
-@pytest.mark.parametrize("words", [["check", "torch==2.11.0"], ["pick", "--gpu", "H100"]])
-def test_a_damaged_file_of_facts_ends_a_command_with_exit_2(tmp_path, capsys, monkeypatch, words, content):
+@pytest.mark.parametrize("words", [["check", "xtuner==0.2.0"], ["pick", "--gpu", "H100", "xtuner"]])
+def test_a_damaged_file_of_facts_ends_a_command_that_needs_it_with_exit_2(
+    tmp_path, capsys, monkeypatch, words, content
+):
     from knowngood.core import local_files
 
     root = tmp_path / "data"
