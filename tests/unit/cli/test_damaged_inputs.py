@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import sys
 
 import pytest
@@ -81,6 +82,7 @@ def test_a_damaged_file_of_facts_ends_a_command_that_needs_it_with_exit_2(
     for name in ("facts", "rules", "incidents"):
         (root / name).mkdir(parents=True)
     (root / "facts" / "xtuner.json").write_bytes(content)
+    shutil.copy(local_files.data_folder() / "matrix.yaml", root)
     monkeypatch.setattr(local_files, "data_folder", lambda: root)
     assert main(words) == 2
     err = capsys.readouterr().err
