@@ -78,7 +78,7 @@ def added_packages_request(matrix: Matrix, lock: CellLock, wanted: Sequence[str]
 
     versions = {item.name: item.version for item in lock.distributions}
     made_here = {item.name for item in lock.distributions if item.made_here}
-    asked = []
+    open_requirements = []
     for text in wanted:
         try:
             requirement = Requirement(text)
@@ -91,11 +91,11 @@ def added_packages_request(matrix: Matrix, lock: CellLock, wanted: Sequence[str]
                 f"{text} does not fit: {lock.cell} has {requirement.name} {locked}, and the versions of a cell do not "
                 f"move; `knowngood pick --gpu {lock.cell.gpu} '{text}'` looks for a cell that fits"
             )
-        asked += [] if name in made_here else [text]
+        open_requirements += [] if name in made_here else [text]
     own = cell_locking.resolver_request(matrix.entry(lock.cell), matrix)
     return replace(
         own,
-        requirements=tuple(asked),
+        requirements=tuple(open_requirements),
         constraints=tuple(f"{name}=={version}" for name, version in versions.items() if name not in made_here),
         excludes=tuple(sorted({*own.excludes, *made_here})),  # they are in the image, and on no index
         sources=(),
