@@ -150,7 +150,7 @@ def empty_engine() -> Iterator[Engine]:
         embedded_engine.start_embedded_engine(print)
         try:
             engine = container_engine.find_embedded_engine()
-            assert engine is not None  # noqa: S101
+            assert engine is not None
             yield engine
         finally:
             embedded_engine.remove_embedded_engine(lambda _: None)

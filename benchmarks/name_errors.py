@@ -5,8 +5,8 @@
 Each error is about a name that some releases of a package have and one release lacks. Its text is the one that
 Python prints, below a traceback that such a failure has: in a user's script, or in a file of another package whose own
 rows say that it uses the name. Half of the logs state the versions. Counted are: the right cause (this package and this
-name, and whether the release is too old or too new), the right remedy (a release that has the name, or one of the caller that does
-not use it), and answers that are confidently wrong (a cause that is not the one made).
+name, and whether the release is too old or too new), the right remedy (a release that has the name, or one of the caller that
+does not use it), and answers that are confidently wrong (a cause that is not the one made).
 """
 
 from __future__ import annotations
@@ -258,9 +258,9 @@ def make_model_type(source: random.Random) -> MadeError | None:
     path = "/opt/venv/lib/python3.10/site-packages/transformers/models/auto/configuration_auto.py"
     frames = [("/home/me/train.py", "AutoConfig.from_pretrained(path)"), (path, "raise KeyError(key)")]
     text = (
-        f"ValueError: The checkpoint you are trying to load has model type `{name}` but Transformers does not recognize "
-        "this architecture. This could be because of an issue with the checkpoint, or because your version of "
-        "Transformers is out of date."
+        f"ValueError: The checkpoint you are trying to load has model type `{name}` but Transformers does not "
+        "recognize this architecture. This could be because of an issue with the checkpoint, or because your version "
+        "of Transformers is out of date."
     )
     error = source.choice([f"KeyError: '{name}'", text])
     log = write_log(source, {"transformers": release}, frames, error)

@@ -37,7 +37,7 @@ class _Pair:
     @property
     def uses(self) -> list[BrokenUse]:
         """The uses that break: first at the import of the package, then of a module, then in a function."""
-        return sorted(self.broken(self.mine, self.theirs), key=lambda use: self.rank(use))
+        return sorted(self.broken(self.mine, self.theirs), key=self.rank)
 
     def broken(self, mine: int, theirs: int) -> Iterator[BrokenUse]:
         """Yield the uses that break in two releases."""

@@ -160,7 +160,7 @@ class Diagnosis:
 
 
 class LogOutcome(StrEnum):
-    """Whether a log shows a known failure, an unknown one, or none at all."""
+    """What a log shows as a whole: a failure that is known, one that is not, or none at all."""
 
     KNOWN = "known"
     UNKNOWN = "unknown"

@@ -16,9 +16,9 @@ _HEAD = f"""<!-- Generated from facts/atlas/ by `knowngood render`; do not edit.
 
 # Which releases break an import of {_CALLEE}
 
-For each package of the atlas that imports {_CALLEE}: its releases, and the releases of {_CALLEE} that lack a name which
+For each package of the atlas that imports {_CALLEE}: its releases, and those of {_CALLEE} that lack a name which
 one of its modules imports. "`import PACKAGE`" fails for everybody; a module fails for those who import it. Uses inside
-functions, and of other packages, are listed by `knowngood breaks PACKAGE`. [atlas.md](atlas.md) tells how this is known.
+functions, and of other packages, are listed by `knowngood breaks PACKAGE`. [atlas.md](atlas.md) says how we know.
 """
 
 
@@ -47,10 +47,11 @@ def _rows(table: BrokenUseTable) -> Iterator[str]:
     failures.sort(key=lambda row: (not row[2].startswith("`import"), -row[0].bit_length(), -row[0], -row[1], row[2:]))
     for (releases, callees), group in groupby(failures, key=lambda row: row[:2]):
         rows = list(group)
-        what, names = (list(dict.fromkeys(row[place] for row in rows)) for place in (2, 3))
+        failing = list(dict.fromkeys(row[2] for row in rows))
+        names = list(dict.fromkeys(row[3] for row in rows))
         yield (
             f"| {describe_releases(releases, table.releases)} | {describe_releases(callees, table.callees[_CALLEE])} "
-            f"| {_shorten(what)} | {_shorten(names)} |"
+            f"| {_shorten(failing)} | {_shorten(names)} |"
         )
 
 

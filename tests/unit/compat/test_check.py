@@ -455,7 +455,7 @@ def versions(package: str) -> list[str]:
 )
 @settings(deadline=None, max_examples=600)
 def test_check_agrees_with_an_oracle(cell: dict[str, str], pinned: bool):
-    # Else nearly every cell is broken by triton. Where torch requires none (2.5 on Python 3.13), incidents may still know
+    # Else nearly every cell is broken by triton. Where torch requires none (2.5 on Python 3.13), incidents may know
     # that a release of it does not go with this torch.
     if pinned or not tritons_of(cell["torch"], cell["python"]):
         cell["triton"] = facts_of("torch", cell["torch"])["triton"]
