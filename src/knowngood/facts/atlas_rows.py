@@ -92,6 +92,10 @@ class AtlasUse:
     Conditions that ask neither for a version nor for whether something is there are left out."""
 
 
+_LAZY_TABLES = frozenset({"_import_structure", "_SUBMOD_ATTRS"})
+"""Tables from a submodule to the names that it exports lazily: of Hugging Face's packages, and of huggingface_hub's own."""
+
+
 @dataclass(frozen=True, slots=True)
 class ModuleRows:
     """What was read from one module."""
@@ -182,7 +186,7 @@ class _ModuleReader:
         for name, value in _assigned_names(node):
             if name == "__all__":
                 self._take_exports(value)
-            elif name == "_import_structure":
+            elif name in _LAZY_TABLES:
                 self._take_import_structure(value)
             else:
                 self.rows.add(AtlasRow(name, RowKind.VALUE))

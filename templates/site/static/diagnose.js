@@ -16,7 +16,10 @@
       }));
       const index = new Map();
       signatures.forEach((item, number) => {
-        for (const word of item.words) index.set(word, [...(index.get(word) || []), number]);
+        for (const word of item.words) {
+          const key = word.replace(/[0-9]/g, "");
+          index.set(key, [...(index.get(key) || []), [number, word]]);
+        }
       });
       compiled.set(data, { data, patterns, signatures, index, prefix: new RegExp(data.prefix, "y"), ansi: new RegExp(data.ansi, "g") });
     }
@@ -31,6 +34,9 @@
   }
 
   const squeezed = (text) => text.replace(/\xe2\x80[\x98\x99\x9c\x9d]/g, "'").replace(/["`]/g, "'").replace(/[ \t\r\f\v]/g, "");
+
+  const HTML = { "&nbsp;": " ", "&#160;": " ", "&#x27;": "'", "&#39;": "'", "&quot;": '"', "&#34;": '"', "&lt;": "<", "&gt;": ">", "&amp;": "&" };
+  const unescaped = (text) => Object.entries(HTML).reduce((made, [escape, character]) => made.replaceAll(escape, character), text);
 
   function plain(set, window) {
     const text = window.replaceAll("\\n", "\n").replaceAll('\\"', '"').replaceAll("\\'", "'").replaceAll("\r", "\n");
@@ -79,7 +85,7 @@
     block(block, present) {
       this.steps = 0;
       const hits = new Map();
-      for (const word of present) for (const number of this.set.index.get(word) || []) hits.set(number, [...(hits.get(number) || []), word]);
+      for (const key of present) for (const [number, word] of this.set.index.get(key) || []) hits.set(number, [...(hits.get(number) || []), word]);
       for (const [number, words] of hits) {
         const signature = this.set.signatures[number];
         if (this.found.has(number) || words.length < Math.max(1, signature.words.length - 1)) continue;
@@ -333,7 +339,7 @@
     let tail = "";
     for (let at = 0; ; at += size) {
       const fresh = log.slice(at, at + size);
-      const block = (tail + fresh).replaceAll("\0", "").replace(set.ansi, "");
+      const block = unescaped((tail + fresh).replaceAll("\0", "")).replace(set.ansi, "");
       if (!fresh) {
         yield [block, block.length];
         return;
@@ -351,7 +357,7 @@
     let traceback = false;
     for (const [block, fresh] of blocks(set, bytes(text))) {
       const present = new Set(block.match(/[A-Za-z0-9_]+/g) || []);
-      scan.block(block, present);
+      scan.block(block, new Set([...present].map((word) => word.replace(/[0-9]/g, ""))));
       versions.feed(block, present);
       traceback ||= data.frames.some((mark) => block.includes(mark));
       scan.lines += lineBreaks(block.slice(0, fresh));

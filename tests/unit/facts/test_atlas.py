@@ -61,6 +61,7 @@ def test_lazy_exports_are_read_in_all_their_forms() -> None:
     rows = rows_of(
         """
         _import_structure = {"config": ["Config"], "models.bert": ["BertModel"]}
+        _SUBMOD_ATTRS = {"file_download": ["hf_hub_download"]}
         if is_torch_available():
             _import_structure["trainer"] = ["Trainer"]
             _import_structure["models.bert"].extend(["BertLayer"])
@@ -73,6 +74,7 @@ def test_lazy_exports_are_read_in_all_their_forms() -> None:
     )
     assert rows >= {
         ("Config", "z", "pack.part.config"),
+        ("hf_hub_download", "z", "pack.part.file_download"),
         ("BertModel", "z", "pack.part.models.bert"),
         ("Trainer", "z", "pack.part.trainer"),
         ("BertLayer", "z", "pack.part.models.bert"),

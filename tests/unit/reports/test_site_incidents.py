@@ -47,6 +47,7 @@ def corpus():
             yield f"(Worker pid=11) {context}\n[rank3]: {line}\n{chance.choice(VERSIONS)}"
             width = chance.randint(60, 90)
             yield "\n".join([context, *(line[at : at + width] for at in range(0, len(line), width)), head])
+    yield "ImportError: /lib/libc.so.6: version &#x60;GLIBC_2.32&#39; not found (required by flash_attn_2_cuda.so)\n"
     yield "nothing is wrong\n" * 50
     yield "]]></script><script>alert(1)</script>\x00\x1b[31m\u2019 RuntimeError: \n"
 
