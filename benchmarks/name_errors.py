@@ -5,8 +5,8 @@
 Each error is about a name that some releases of a package have and one release lacks. Its text is the one that
 Python prints, below a traceback that such a failure has: in a user's script, or in a file of another package whose own
 rows say that it uses the name. Half of the logs state the versions. Counted are: the right cause (this package and this
-name, and whether the release is too old or too new), the right remedy (a release that has the name, or one of the caller
-that does not use it), and answers that are confidently wrong (a cause that is not the one made).
+name, and whether the release is too old or too new), the right remedy (a release that has the name, or one of the
+caller that does not use it), and answers that are confidently wrong (a cause that is not the one made).
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class AtlasUse:
 
 
 _LAZY_TABLES = frozenset({"_import_structure", "_SUBMOD_ATTRS"})
-"""Tables from a submodule to the names that it exports lazily: of Hugging Face's packages, and of huggingface_hub's own."""
+"""Tables from a submodule to the names that it exports lazily: of most packages, and of huggingface_hub."""
 
 
 @dataclass(frozen=True, slots=True)

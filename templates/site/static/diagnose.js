@@ -1,7 +1,8 @@
 "use strict";
 /*
  * knowngood.diagnose_log, diagnose_versions and diagnose in the browser, over their own patterns (data/signatures.js).
- * Left out, and said on the page: the lines of tracebacks held against published files, and cards by their names.
+ * Left out, and said on the page: the lines of tracebacks held against published files, errors about names by the atlas,
+ * and cards by their names.
  * A log is a string in which each character is a byte.
  */
 (() => {
@@ -398,7 +399,12 @@
       const made = match(incident, line, fits, seen);
       if (made.confirmed || !(incident.severity === "silent" && incident.affected.length)) matches.push(made);
     }
-    return { matches: matches.sort(ranked), excluded, versions: seen };
+    // What is said of any compiled extension gives way to what is known of this one.
+    const general = ({ incident }) => incident.component === "extension";
+    const same = (one, two) => one.line === two.line && one.incident.kind === two.incident.kind;
+    const special = matches.filter((one) => !general(one));
+    const left = matches.filter((one) => !general(one) || !special.some((two) => same(one, two)));
+    return { matches: left.sort(ranked), excluded, versions: seen };
   }
 
   globalThis.knowngoodDiagnose = { diagnose, inside };
