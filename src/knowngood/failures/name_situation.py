@@ -16,7 +16,7 @@ from knowngood.failures.logged_errors import LoggedError
 from knowngood.failures.name_callers import NameCaller, find_caller
 from knowngood.failures.name_faults import FaultKind
 from knowngood.failures.name_places import NamePlace
-from knowngood.failures.release_places import place_of_version, ranges_of_mask
+from knowngood.failures.release_places import neighbours_of_version, ranges_of_mask
 
 _LIKENESS = 0.75
 """How alike two names must be, as `difflib` counts, for one to be offered for the other."""
@@ -75,12 +75,15 @@ class NameSituation:
 
     @cached_property
     def installed(self) -> tuple[str, int] | None:
-        """The version in the log that lacks the name, else the last that is stated; with its place among releases."""
+        """The version in the log that lacks the name, else the last that is stated; with its place among releases.
+
+        A version that was not read is taken for the neighbour that lacks the name, since the log says that it does.
+        """
         best: tuple[str, int] | None = None
         for version in self.versions.get(self.package, ()):
-            place = place_of_version(version, self.releases)
-            if place is not None and (best is None or not self.has_name(place) or self.has_name(best[1])):
-                best = version, place
+            for place in neighbours_of_version(version, self.releases):
+                if best is None or not self.has_name(place) or self.has_name(best[1]):
+                    best = version, place
         return best
 
     @property

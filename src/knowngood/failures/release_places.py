@@ -9,6 +9,18 @@ from functools import cache
 from packaging.version import InvalidVersion, Version
 
 
+def neighbours_of_version(version: str, releases: Sequence[str]) -> tuple[int, ...]:
+    """Return the places of the releases that a version may be like, the older first.
+
+    One when it is among the releases. A version between two of them, such as a withdrawn release, may be like either.
+    """
+    place = place_of_version(version, releases)
+    if place is None:
+        return ()
+    is_read = place >= 0 and _parsed_releases(tuple(releases))[place] == Version(version.partition("+")[0])
+    return (place,) if is_read or place + 1 == len(releases) else (place, place + 1)
+
+
 def place_of_version(version: str, releases: Sequence[str]) -> int | None:
     """Return the place of a version among releases, oldest first; `None` for a text that is no version.
 

@@ -517,12 +517,12 @@ def test_a_full_stop_is_not_part_of_a_version():
         (
             "ImportError: /lib64/libstdc++.so.6: version `GLIBCXX_3.4.32' not found (required by /x/_C.so)",
             "binary-needs-newer-libstdcxx",
-            "glibc",
+            "libstdc++",
         ),
         (
             "ImportError: /lib64/libstdc++.so.6: version `CXXABI_1.3.15' not found",
             "binary-needs-newer-libstdcxx",
-            "glibc",
+            "libstdc++",
         ),
         (
             "Tesla P100-PCIE-16GB with CUDA capability sm_60 is not compatible with the current PyTorch installation.",
