@@ -135,11 +135,18 @@ def run(arguments: argparse.Namespace) -> Answer:
     project, choice, nvidia, lines = _choose(arguments)
     container = replace(container, image=f"knowngood:{choice.cell}")
     if arguments.print:
-        from knowngood.engine import container_engine  # like all that is imported late here, it takes a while
+        # Like all that is imported late here, it takes a while.
+        from knowngood.engine import container_engine
 
-        engine = container_engine.find_running_engine(builds=False)
+        is_elsewhere = arguments.gpu != ANY_GPU and not nvidia.gpus
+        engine = None if is_elsewhere else container_engine.find_running_engine(builds=False)
         container = _fit_to_machine(container, engine, nvidia)
-        _tell(choice, lines, container.gpus, nvidia)
+        if is_elsewhere:
+            container = replace(container, gpus=GpuAccess.RUNTIME)
+            _say(choice.text)
+            _say(f"no GPU here: the commands are for a machine with {arguments.gpu}, /dev/shm as large as here")
+        else:
+            _tell(choice, lines, container.gpus, nvidia)
         added = _added_packages(arguments, project, choice.cell)
         return _printed(_name_image(container, project, choice.cell, added), choice, lines, engine)
     engine = _ensure_engine()

@@ -105,6 +105,10 @@ def test_print_has_the_usual_exit_codes_and_runs_nothing(starts, capsys):
     out = capsys.readouterr().out.splitlines()
     assert out[0::2] == ["# docker", "# podman", "# apptainer"]
     assert all(line.endswith("python train.py") for line in out[1::2])
+    assert main.main(["run", "--print", "default", "--", "python"]) == 0
+    out, err = capsys.readouterr()
+    assert "--gpus" not in out
+    assert "the program runs on the CPU" in err
     assert starts == []
 
 
@@ -114,7 +118,9 @@ def test_print_json_names_variables_and_not_their_values(starts, capsys, monkeyp
     out, err = capsys.readouterr()
     document = json.loads(out)
     assert document["variables"] == ["WANDB_API_KEY"]
-    assert document["gpus"] == "none"
+    assert document["gpus"] == "runtime"
+    assert "--gpus all" in document["commands"]["docker"]
+    assert "no GPU here: the commands are for a machine with H100" in err
     assert set(document["commands"]) == {"docker", "podman", "apptainer"}
     assert "geheim" not in out + err
     assert starts == []
