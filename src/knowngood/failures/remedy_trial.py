@@ -144,6 +144,8 @@ class LogEnvironment:
             name: text for name, text in wanted.items() if name not in domains and name not in NOT_INSTALLED
         } | chosen
         covered = {name: text for name, text in wanted.items() if self._has_release(name, text)}
+        if not covered:  # no rule is about what changes
+            return pins
         problem = self._problem(covered, among)
         demands = list(problem.demands)
         if not problem.possible(demands):

@@ -53,5 +53,7 @@ def test_the_atlas_gives_the_cause(case, diagnose):
         assert first["component"] == case["component"]
     if "changes" in case:
         assert [fix["change"] for fix in first["fix"] if "change" in fix] == case["changes"]
+    if case.get("all_go_with_the_log"):
+        assert not [fix["broken_by"] for fix in first["fix"] if fix.get("broken_by")]
     if "note" in case:
         assert case["note"] in json.dumps(first)
