@@ -56,6 +56,10 @@ def pytest_sessionfinish(session):
     if session.config.getoption("--report"):
         Path(session.config.getoption("--report")).write_text(json.dumps(document))
 """,
+    "environment.py": """
+def suite_hash(folder):
+    return "5" * 64
+""",
     "test_it.py": """
 def test_licences():
     import packaging.licenses  # since packaging 24.2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from packaging.utils import canonicalize_version
@@ -36,39 +36,40 @@ class _Pair:
 
     @property
     def uses(self) -> list[BrokenUse]:
-        """The uses that break: first at the import of the package, then of a module, then in a function."""
-        return sorted(self.broken(self.mine, self.theirs), key=self.rank)
+        """The uses that break at an import: first of the package, then of a module that it does not import itself."""
+        broken = (use for use in self.table.uses[self.callee] if self._is_broken(use, self.mine, self.theirs))
+        return sorted(broken, key=lambda use: not self.stops_import(use))
 
-    def broken(self, mine: int, theirs: int) -> Iterator[BrokenUse]:
-        """Yield the uses that break in two releases."""
-        for use in self.table.uses[self.callee]:
-            if use.callers >> mine & 1 and use.callees >> theirs & 1:
-                yield use
-
-    def rank(self, use: BrokenUse) -> int:
-        """Return 0 when importing the package fails, 1 when importing a module does, 2 for a function."""
-        return 2 if use.place else 0 if use.reached >> self.mine & 1 else 1
+    def stops_import(self, use: BrokenUse) -> bool:
+        """Return whether a use that breaks makes the import of the whole package fail."""
+        return bool(use.reached >> self.mine & 1)
 
     def nearest_callee(self) -> str | None:
-        """Return the nearest release of the callee that breaks nothing in this caller, or `None`."""
+        """Return the nearest release of the callee with which this caller can be imported, or `None`."""
         releases = self.table.callees[self.callee]
-        fitting = (place for place in _by_distance(self.theirs, releases) if not any(self.broken(self.mine, place)))
-        place = next(fitting, None)
-        return None if place is None else releases[place]
+        places = _by_distance(self.theirs, releases)
+        return next((releases[place] for place in places if self._is_importable(self.mine, place)), None)
 
     def nearest_caller(self) -> str | None:
-        """Return the nearest release of the caller in which this callee breaks nothing, or `None`."""
+        """Return the nearest release of the caller that can be imported with this callee, or `None`."""
         releases = self.table.releases
-        fitting = (place for place in _by_distance(self.mine, releases) if not any(self.broken(place, self.theirs)))
-        place = next(fitting, None)
-        return None if place is None else releases[place]
+        places = _by_distance(self.mine, releases)
+        return next((releases[place] for place in places if self._is_importable(place, self.theirs)), None)
+
+    def _is_importable(self, mine: int, theirs: int) -> bool:
+        uses = self.table.uses[self.callee]
+        return not any(use.reached >> mine & 1 and self._is_broken(use, mine, theirs) for use in uses)
+
+    @staticmethod
+    def _is_broken(use: BrokenUse, mine: int, theirs: int) -> bool:
+        return not use.place and bool(use.callers >> mine & 1 and use.callees >> theirs & 1)
 
 
 def find_broken_pairs(versions: Mapping[str, str], read: ReadTable) -> list[Finding]:
-    """Return a finding for each pair of these releases of which one uses what the other lacks.
+    """Return a finding for each pair of these releases of which one needs at an import what the other lacks.
 
-    It is an error when importing the caller fails, and a warning when only a module that this does not import fails, or
-    a function.
+    It is an error when importing the caller fails, and an information when only a module that this does not import
+    fails. Uses inside functions are left to `knowngood breaks`: much of such code never runs with these releases.
 
     Args:
         versions: package -> release, of the packages whose release is settled.
@@ -97,18 +98,19 @@ def _pair_finding(pair: _Pair, uses: Sequence[BrokenUse]) -> Finding:
     because = f"{caller} {mine} " + "; it ".join(sentences)
     if len(uses) > _SHOWN:
         because += f"; and {len(uses) - _SHOWN} more (`knowngood breaks {caller}=={mine} {callee}=={theirs}`)"
+    stops = pair.stops_import(uses[0])
     fixes = [
         {"change": {name: version}, "note": note}
         for name, version, note in (
-            (callee, pair.nearest_callee(), f"the nearest release with all that {caller} {mine} uses"),
-            (caller, pair.nearest_caller(), f"the nearest release that uses nothing {callee} {theirs} lacks"),
+            (callee, pair.nearest_callee(), f"the nearest release with which {caller} {mine} can be imported"),
+            (caller, pair.nearest_caller(), f"the nearest release that can be imported with {callee} {theirs}"),
         )
-        if version is not None
+        if stops and version is not None
     ]
     return Finding(
         id=f"{USES}{caller}:{callee}",
         kind="fact",
-        severity="warning" if pair.rank(uses[0]) else "error",
+        severity="error" if stops else "info",
         packages={caller: mine, callee: theirs},
         because=because,
         source=(f"the sources of {caller} {mine} and {callee} {theirs}",),
@@ -128,9 +130,7 @@ def _describe_use(pair: _Pair, use: BrokenUse) -> str:
         what = f"uses `{name}` of `{module}`, {since}"
     else:
         what = f"imports `{module}`, {since}"
-    if use.place:
-        return f"{what}: fails when `{use.place}` of `{use.module}` runs"
-    if not pair.rank(use):
+    if pair.stops_import(use):
         top = use.module.partition(".")[0]
         return f"{what}: fails at `import {top}`" + (f" (in `{use.module}`)" if top != use.module else "")
     return f"{what}: fails at `import {use.module}`"

@@ -28,10 +28,11 @@ TABLE = BrokenUseTable(
         "lib": [
             use("app.late", "lib:old", callers=0b0010, reached=0, callees=0b110),
             use("app.core", "lib:old", callers=0b0011, reached=0b0011, callees=0b110),
-            use("app.run", "lib:go", keyword="fast", place="run", callers=0b0100, reached=0, callees=0b001),
-            use("app.two", "lib.two", place="two", callers=0b0100, reached=0, callees=0b001),
+            use("app.run", "lib:go", keyword="fast", callers=0b0100, reached=0, callees=0b001),
+            use("app.two", "lib.two", callers=0b0100, reached=0, callees=0b001),
             use("app.gap", "lib:gap", callers=0b1000, reached=0b1000, callees=0b010),
-            use("app.three", "lib.three", place="three", callers=0b0100, reached=0, callees=0b001),
+            use("app.three", "lib.three", callers=0b0100, reached=0, callees=0b001),
+            use("app.inside", "lib:gone", place="run", callers=0b1111, reached=0, callees=0b111),
         ]
     },
 )
@@ -51,12 +52,12 @@ def test_a_package_that_cannot_be_imported_is_an_error_with_the_nearest_releases
     assert [fix["change"] for fix in finding.fix] == [{"lib": "2.0.0"}, {"app": "1.2"}]
 
 
-def test_what_only_a_function_uses_is_a_warning_that_names_the_command_for_the_rest() -> None:
+def test_what_only_other_modules_need_is_told_with_the_command_for_the_rest() -> None:
     (finding,) = findings(app="1.2", lib="2.0")
-    assert finding.severity == "warning"
+    assert (finding.severity, finding.fix) == ("info", ())
     assert finding.because == (
-        "app 1.2 passes `fast` to `lib.go`, a parameter new in lib 2.1.0: fails when `run` of `app.run` runs; "
-        "it imports `lib.two`, new in lib 2.1.0: fails when `two` of `app.two` runs; "
+        "app 1.2 passes `fast` to `lib.go`, a parameter new in lib 2.1.0: fails at `import app.run`; "
+        "it imports `lib.two`, new in lib 2.1.0: fails at `import app.two`; "
         "and 1 more (`knowngood breaks app==1.2 lib==2.0.0`)"
     )
 
@@ -77,5 +78,5 @@ def test_what_only_some_releases_lack_is_neither_gone_nor_new() -> None:
         {"app": "0.1", "lib": "2.1.0"},
     ],
 )
-def test_what_fits_or_is_not_read_gives_no_finding(versions: dict[str, str]) -> None:
+def test_what_fits_is_inside_a_function_or_is_not_read_gives_no_finding(versions: dict[str, str]) -> None:
     assert findings(**versions) == []
