@@ -110,6 +110,7 @@ class SharedFolder:
                 continue
             folder.parent.mkdir(parents=True, exist_ok=True)
             part = Path(tempfile.mkdtemp(dir=folder.parent))
+            (part / suite_files.SUITE_FOLDER).mkdir()
             for name, data in suite_files.read_suite_files(suite).items():
                 (part / name).parent.mkdir(parents=True, exist_ok=True)
                 (part / name).write_bytes(data)
