@@ -67,7 +67,7 @@ def test_a_build_for_another_torch_is_red(environment, capsys):
     line = lines["binary:xformers"]
     assert f"compiled for another torch; {TORCH}" in line["because"]
     assert "c10::Error::Error(c10::SourceLocation, std::string)" in line["because"]
-    assert line["incidents"] == ["xformers-extensions-not-loaded"]
+    assert line["incidents"] == ["extension-other-torch"]
     assert lines["versions:requires:xformers:torch"]["verdict"] == "bad"
     assert "libcudnn.so.9" in lines["binary:torch"]["because"]
 
