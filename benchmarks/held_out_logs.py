@@ -115,7 +115,7 @@ def _is_within(name: str, remedy: Mapping[str, str], specifier: SpecifierSet) ->
 
 
 def main() -> None:
-    """Ask, judge, and print."""
+    """Ask `diagnose` about each log of the named file, judge the answers, and print the shares beside the goals."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("logs", type=Path, nargs="?", default=LOGS)
     parser.add_argument("--all", action="store_true")

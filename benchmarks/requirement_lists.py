@@ -328,7 +328,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Shape:
-    """What lists look like."""
+    """How many pins a list has, and how far its one wrong pin is moved: what the command line chooses."""
 
     most: int
     """The most pins of a list."""

@@ -67,7 +67,7 @@ class Sigstore:
                 self.wfile.write(data)
 
             def log_message(self, *_: object) -> None:
-                """Print nothing."""
+                """Leave out the line that a server prints about each request."""
 
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._url = f"http://127.0.0.1:{self._server.server_port}"

@@ -60,7 +60,7 @@ class LoggedError:
 
     fault: NameFault
     line: int
-    """The line of the log."""
+    """The number of its line in the log, from 1."""
     text: str = ""
     """The beginning of that line."""
     frames: tuple[CodeFrame, ...] = ()

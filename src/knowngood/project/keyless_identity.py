@@ -40,7 +40,7 @@ class TrustedIdentity:
 
     identity: SigningIdentity
     root: Path
-    """The project's folder."""
+    """The folder to which the path of `trust` is relative."""
 
     @property
     def name(self) -> str:
