@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -38,7 +37,7 @@ def run(check: dict[str, Any], report: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder, "answer.json")
         argv = [sys.executable, "-u", "-m", "smoke_tests.frameworks", json.dumps(check), str(answer)]
-        status = subprocess.run(argv, check=False, env=_environment()).returncode
+        status = subprocess.run(argv, check=False).returncode
         if not answer.exists():
             raise Failed(f"crash: the framework's process ended with status {status}")
         found = json.loads(answer.read_text(encoding="utf-8"))
@@ -47,14 +46,6 @@ def run(check: dict[str, Any], report: dict[str, Any]) -> None:
         report[key] = value  # noqa: PERF403 - a report tells of every entry
     if ended["outcome"] != outcomes.PASS:
         raise Elsewhere(ended)
-
-
-def _environment() -> dict[str, str]:
-    """The worker's, but bytecode is kept where that leaves nothing beside sources: the next check starts in a third."""
-    environment = dict(os.environ)
-    if environment.get("PYTHONPYCACHEPREFIX"):
-        environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    return environment
 
 
 def main() -> None:

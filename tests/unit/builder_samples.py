@@ -44,7 +44,7 @@ def image_build(number: int, **layers: int) -> BuilderBuild:
         locked_cell=SimpleNamespace(cell=cell, layers=()),
         shape=shape("x"),
     )
-    sizes = {"venv": 0, "suite-s": 0} | {name.replace("_", "-"): size for name, size in layers.items()}
+    sizes = {"venv": 0} | {name.replace("_", "-"): size for name, size in layers.items()}
     keys = {(name, KEY_INPUTS): size for name, size in sizes.items()}
     return BuilderBuild(request=cell, plan=plan, dockerfile="FROM base\n", layers=keys)
 

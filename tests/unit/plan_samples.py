@@ -13,7 +13,7 @@ BASE = "sha256:" + "b" * 64
 
 
 def shape(cell: str, /, **changes: str) -> ImageShape:
-    fields = {"dockerfile": cell, "lock": cell * 16, "base": BASE, "recipe": "r", "suite": "s" * 16, "uv": "1"}
+    fields = {"dockerfile": cell, "lock": cell * 16, "base": BASE, "recipe": "r", "uv": "1"}
     return ImageShape(**{**fields, "export": "zstd", **changes})
 
 

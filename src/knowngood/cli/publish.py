@@ -167,7 +167,7 @@ class _CellPublisher:
         engine's.
         """
         row["tag"] = tag = image_release.lock_tag(self.project, cell, self.revision) or ""
-        digest = image_release.recorded_digest(self.project, cell, build_inputs.read_folder_digests(self.project))
+        digest = image_release.recorded_digest(self.project, cell, build_inputs.read_recipe_digest(self.project))
         state = publication.inspect_publication(tag, digest, self.inspector) if digest else None
         engine = None
         if digest is None or state is None or not state.known:

@@ -156,7 +156,7 @@ def _stale_records(project: Project) -> dict[str, list[str]]:
     Rendered files are not the cause, and `knowngood build --record` makes the record current.
     """
     stale = {}
-    folders = build_inputs.read_folder_digests(project)
+    recipe = build_inputs.read_recipe_digest(project)
     for cell in project.matrix.cells:
         recorded, locked = project.tree.load_record(cell), project.tree.load(cell)
         base = base_image.read_base_digest(project, locked.base) if locked else None
@@ -165,9 +165,7 @@ def _stale_records(project: Project) -> dict[str, list[str]]:
             and locked
             and base
             and (
-                changed := build_inputs.read_image_shape(project, locked, base, folders).describe_changes(
-                    recorded.shape
-                )
+                changed := build_inputs.read_image_shape(project, locked, base, recipe).describe_changes(recorded.shape)
             )
         ):
             stale[str(cell)] = list(changed)

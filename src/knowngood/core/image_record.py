@@ -39,8 +39,6 @@ class ImageShape:
     """The base image's digest."""
     recipe: str
     """SHA-256 over `docker/recipe/`."""
-    suite: str
-    """SHA-256 over the smoke suite."""
     uv: str
     """The release of uv that installs the wheels."""
     export: str
@@ -64,7 +62,7 @@ class ImageShape:
         """Return the names of the image's layers in their order, given the names of the layers of its lock."""
         # BuildKit makes an empty layer for WORKDIR.
         below = (f"base-{self.base.removeprefix('sha256:')[:12]}", "venv", "workdir")
-        return (*below, *lock_layers, f"installed-{self.lock[:12]}", f"suite-{self.suite[:12]}")
+        return (*below, *lock_layers, f"installed-{self.lock[:12]}")
 
     def describe_changes(self, other: ImageShape) -> tuple[str, ...]:
         """Return what differs between the two shapes, in words for people."""
@@ -77,7 +75,6 @@ _SHAPE_WORDS = {
     "lock": "the lock",
     "base": "the base",
     "recipe": "docker/recipe",
-    "suite": "the smoke suite",
     "uv": "the release of uv",
     "export": "the compression",
 }

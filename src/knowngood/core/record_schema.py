@@ -19,7 +19,6 @@ class _Shape(TypedDict):
     lock: str
     base: str
     recipe: str
-    suite: str
     uv: str
     export: str
 

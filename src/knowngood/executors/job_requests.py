@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -42,15 +42,15 @@ def request_jobs(
     project: Project, cells: Sequence[Cell], section: CommonSection, options: suite_command.SuiteOptions, *, again: bool
 ) -> JobRequests:
     """Return the jobs for cells. With `again`, cells that are proven get a job too."""
-    requests, suite, folders = (
+    requests, suite, recipe = (
         JobRequests(),
         suite_files.hash_suite(project.suite),
-        build_inputs.read_folder_digests(project),
+        build_inputs.read_recipe_digest(project),
     )
     expected = predictions.load_predictions(project.root)
     for cell in cells:
         try:
-            subject, locked = _subject(project, cell, section, folders)
+            subject, locked = _subject(project, cell, section, recipe)
             job = SuiteJob(
                 cell=str(cell),
                 subject=subject,
@@ -71,7 +71,7 @@ def request_jobs(
 
 
 def _subject(
-    project: Project, cell: Cell, section: CommonSection, folders: Mapping[str, str]
+    project: Project, cell: Cell, section: CommonSection, recipe: str
 ) -> tuple[JobSubject, Sequence[Distribution]]:
     locked = project.tree.load(cell)
     if locked is None:
@@ -79,7 +79,7 @@ def _subject(
     if section.environments:
         folder = section.environments.replace(CELL_PLACEHOLDER, str(cell))
         return JobSubject(environment=folder, content=f"sha256:{locked.digest}"), locked.distributions
-    record = image_release.current_record(project, cell, folders)
+    record = image_release.current_record(project, cell, recipe)
     if record is None:
         raise MissingError(
             f"{cell}: there is no record of an image of the committed files; run `knowngood build --record '{cell}'`, "

@@ -20,8 +20,8 @@ from knowngood.registry.image_reference import TAG_HASH_DIGITS, TAG_LENGTH_LIMIT
 
 LAYERS_TARGET = "knowngood-layers"
 """The last stage of a Dockerfile that makes layers and no image."""
-_FOUNDATION = ("venv", "suite")
-"""The stages of the layers that are not in the lock: the empty environment and the test suite."""
+_FOUNDATION = "venv"
+"""The stage and the name of the layer that is not in the lock: the empty environment."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ class BuilderBuild:
     def render_layers_dockerfile(self) -> str:
         """Return the Dockerfile of the cell with a last stage that has the layers that are built alone."""
         stages = {layer.name: f"layer-{layer.group}" for layer in self.plan.locked_cell.layers}
-        names = [stages.get(name, name.partition("-")[0]) for name, _ in self.keys]
+        names = [stages.get(name, name) for name, _ in self.keys]
         copies = "".join(f"COPY --link --from={name} /out/ /\n" for name in names)
         return f"{self.dockerfile}\nFROM scratch AS {LAYERS_TARGET}\n{copies}"
 
@@ -72,9 +72,8 @@ def plan_image_build(request: Cell, plan: CellBuildPlan, dockerfile: str) -> Bui
     Its Dockerfile needs a stage for each layer; one from a project's own template may have none, and shares no layers.
     """
     sizes: dict[str, int] = {}
-    if has_stages(dockerfile, {*_FOUNDATION, *(f"layer-{layer.group}" for layer in plan.locked_cell.layers)}):
-        sizes = {name: 0 for name in plan.shape.layer_names(()) if name.partition("-")[0] in _FOUNDATION}
-        sizes |= {layer.name: layer.size for layer in plan.locked_cell.layers}
+    if has_stages(dockerfile, {_FOUNDATION, *(f"layer-{layer.group}" for layer in plan.locked_cell.layers)}):
+        sizes = {_FOUNDATION: 0} | {layer.name: layer.size for layer in plan.locked_cell.layers}
     layers = {(name, plan.shape.layer_inputs): size for name, size in sizes.items()}
     return BuilderBuild(request=request, plan=plan, dockerfile=dockerfile, layers=layers)
 
@@ -156,8 +155,8 @@ def choose_cache_tags(keys: Iterable[LayerKey], existing: Mapping[str, str]) -> 
 
 
 def is_foundation(key: LayerKey) -> bool:
-    """Return whether every other layer is built on this one: it is the empty environment or the suite."""
-    return key[0].partition("-")[0] in _FOUNDATION
+    """Return whether every other layer is built on this one: it is the empty environment."""
+    return key[0] == _FOUNDATION
 
 
 def has_stages(dockerfile: str, names: Collection[str]) -> bool:

@@ -38,10 +38,10 @@ def plan_cell_build(  # noqa: PLR0913
     `base_context` is the build context of the base, and ends with `@` and its digest. `wheels` is the folder with the
     wheels that no index has, `None` for a cell that needs none.
     """
-    contexts = {"base": base_context, "tools": str(stage_tools()), "smoke": str(project.suite)}
+    contexts = {"base": base_context, "tools": str(stage_tools())}
     contexts |= {"wheelhouse": str(wheels)} if wheels else {}
     base_digest = base_context.rpartition("@")[2]
-    shape = image_shape(dockerfile, lock=locked_cell.digest, base=base_digest, **read_folder_digests(project))
+    shape = image_shape(dockerfile, lock=locked_cell.digest, base=base_digest, recipe=read_recipe_digest(project))
     return CellBuildPlan(
         tag=f"knowngood:{locked_cell.cell}",
         dockerfile=project.tree.cell_folder(locked_cell.cell) / "Dockerfile",
@@ -54,31 +54,27 @@ def plan_cell_build(  # noqa: PLR0913
     )
 
 
-def read_image_shape(
-    project: Project, locked_cell: CellLock, base_digest: str, folder_digests: Mapping[str, str]
-) -> ImageShape:
-    """Return the shape that the cell's image has now; `folder_digests` come from `read_folder_digests`."""
+def read_image_shape(project: Project, locked_cell: CellLock, base_digest: str, recipe_digest: str) -> ImageShape:
+    """Return the shape that the cell's image has now; `recipe_digest` comes from `read_recipe_digest`."""
     text = render_dockerfile(locked_cell, project.templates)
-    return image_shape(text, lock=locked_cell.digest, base=base_digest, **folder_digests)
+    return image_shape(text, lock=locked_cell.digest, base=base_digest, recipe=recipe_digest)
 
 
-def image_shape(dockerfile: str, *, lock: str, base: str, recipe: str, suite: str) -> ImageShape:
+def image_shape(dockerfile: str, *, lock: str, base: str, recipe: str) -> ImageShape:
     """Return the shape of the image of a Dockerfile's text; the other arguments are digests."""
     return ImageShape(
         dockerfile=text_digest(dockerfile),
         lock=lock,
         base=base,
         recipe=recipe,
-        suite=suite,
         uv=uv_version(),
         export=f"{COMPRESSION},epoch={EPOCH}",
     )
 
 
-def read_folder_digests(project: Project) -> dict[str, str]:
-    """Return the digests of the two folders that shape every image: the recipe and the smoke suite."""
-    recipe, suite = project.tree.folder / "recipe", project.suite
-    return {"recipe": digest_folder(recipe), "suite": digest_folder(suite)}
+def read_recipe_digest(project: Project) -> str:
+    """Return the digest of the folder `docker/recipe`, which shapes every image."""
+    return digest_folder(project.tree.folder / "recipe")
 
 
 def digest_folder(folder: Path) -> str:

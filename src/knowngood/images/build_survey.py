@@ -16,7 +16,7 @@ from knowngood.engine import container_engine
 from knowngood.engine.container_engine import Engine
 from knowngood.images import image_build, matrix_plan
 from knowngood.images.build_command import INPUTS_LABEL
-from knowngood.images.build_inputs import read_folder_digests, read_image_shape
+from knowngood.images.build_inputs import read_image_shape, read_recipe_digest
 from knowngood.images.matrix_plan import Holdings, PlanInput
 from knowngood.lock import cell_locking
 from knowngood.project import checkout
@@ -47,14 +47,14 @@ def survey_cells(project: Project, cells: Iterable[Cell], house: Path | None) ->
     Without a wheelhouse (`None`) the wheels will be made later, and no cell is replaced.
     """
     inputs: dict[str, tuple[PlanInput, Cell]] = {}
-    folder_digests = read_folder_digests(project)
+    recipe_digest = read_recipe_digest(project)
     for cell in cells:
-        item = _survey_cell(project, cell, house, folder_digests)
+        item = _survey_cell(project, cell, house, recipe_digest)
         inputs.setdefault(item.cell, (item, cell))
     return dict(inputs.values())
 
 
-def _survey_cell(project: Project, cell: Cell, house: Path | None, folder_digests: Mapping[str, str]) -> PlanInput:
+def _survey_cell(project: Project, cell: Cell, house: Path | None, recipe_digest: str) -> PlanInput:
     asked_for, note = cell, ""
     try:
         if house:
@@ -77,7 +77,7 @@ def _survey_cell(project: Project, cell: Cell, house: Path | None, folder_digest
     base_digest = base_image.read_base_digest(project, locked_cell.base)
     if base_digest is None:
         return PlanInput(cell=str(cell), lock_problem=f"base {locked_cell.base} has no packages.lock", note=note)
-    shape = read_image_shape(project, locked_cell, base_digest, folder_digests)
+    shape = read_image_shape(project, locked_cell, base_digest, recipe_digest)
     return PlanInput(cell=str(cell), layers=locked_cell.layers, shape=shape, note=note)
 
 

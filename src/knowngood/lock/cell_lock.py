@@ -8,7 +8,7 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from packaging.utils import canonicalize_name
@@ -18,6 +18,9 @@ from knowngood.core.cell import Cell
 from knowngood.core.errors import KnowngoodError, UsageError
 
 LOCK_HEADER = "# Written by `knowngood lock` from matrix.yaml; do not edit.\n"
+
+COMPILED_SUFFIX = "-compiled"
+"""Ends the name of the layer with the compiled wheels of a group that also has wheels for every processor."""
 
 _LINE = re.compile(
     r"(?P<name>[a-z0-9][a-z0-9-]*)==(?P<version>[a-z0-9.+!]+) --hash=sha256:(?P<sha256>[0-9a-f]{64})"
@@ -49,6 +52,11 @@ class Distribution:
     def source(self) -> bool:
         """Whether it is a source archive."""
         return not self.file.endswith(".whl")
+
+    @property
+    def pure(self) -> bool:
+        """Whether it is a wheel for every processor; what a source archive becomes is not known before it is built."""
+        return self.file.endswith("-any.whl")
 
     def __str__(self) -> str:
         return f"{self.name}=={self.version} --hash=sha256:{self.sha256}  # {self.file} {self.size} bytes"
@@ -119,7 +127,8 @@ def split_into_layers(
     """Put each distribution into the first group with a glob that matches its name, in the order of the groups.
 
     With a `framework`, the distributions that the cell without it does not have (it has those `below`) become one more
-    layer with the framework's name.
+    group with the framework's name. A group is one layer, or two where only some of its wheels are for every
+    processor: the layer with the group's name has those, and images for another processor share it.
     """
     members: dict[str, list[Distribution]] = {group: [] for group in [*groups, *([framework] if framework else [])]}
     for item in sorted(distributions):
@@ -130,7 +139,17 @@ def split_into_layers(
         if group is None:
             raise UsageError(f"matrix.yaml: no glob in `layers` matches {item.name}; end the section with '*'")
         members[group].append(item)
-    return tuple(Layer(group=key, distributions=tuple(value)) for key, value in members.items() if value)
+    return tuple(layer for group, items in members.items() for layer in _split_by_processor(group, items))
+
+
+def _split_by_processor(group: str, distributions: Sequence[Distribution]) -> Iterator[Layer]:
+    """Yield the layers of a group: first what is compiled, then what is for every processor."""
+    pure = tuple(item for item in distributions if item.pure)
+    compiled = tuple(item for item in distributions if not item.pure)
+    if compiled:
+        yield Layer(group=f"{group}{COMPILED_SUFFIX}" if pure else group, distributions=compiled)
+    if pure:
+        yield Layer(group=group, distributions=pure)
 
 
 def _matches(name: str, globs: Sequence[str]) -> bool:

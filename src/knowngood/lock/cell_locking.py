@@ -17,7 +17,7 @@ from knowngood.core.notify import Notify
 from knowngood.lock import cell_lock, resolver, wheelhouse
 from knowngood.lock.lock_tree import CellLock, LockTree
 
-_FORMAT = 1
+_FORMAT = 2
 """Raised by one when `knowngood lock` writes something else for the same request."""
 
 

@@ -124,19 +124,19 @@ def render_apptainer_definition(locked: CellLock, base: PackagesLock | str, imag
     post += ["python3 -m venv /opt/venv", "cat > /opt/requirements.txt <<'END'", *_pins(locked), "END"]
     links = " --find-links /opt/wheels" if unpublished_wheels(locked) else ""
     post += [f"/opt/venv/bin/pip install --no-cache-dir --no-deps --require-hashes{links} -r /opt/requirements.txt"]
-    return _apptainer_definition(
-        locked, head, post, ["export PATH=/opt/venv/bin:$PATH PYTHONPYCACHEPREFIX=/tmp/pycache"]
-    )
+    return _apptainer_definition(locked, head, post, ["export PATH=/opt/venv/bin:$PATH"])
 
 
 _CACHES = [
     "# The image keeps downloads and compiled code in /cache, which is read-only here unless a folder is bound to it:",
     "# then each program has its cache where it has it by itself, or where the host's variable says.",
     "if [ ! -w /cache ]; then",
-    "    for name in XDG_CACHE_HOME HF_HOME TRITON_CACHE_DIR TORCHINDUCTOR_CACHE_DIR PYTHONPYCACHEPREFIX; do",
+    (
+        "    for name in XDG_CACHE_HOME HF_HOME TRITON_CACHE_DIR TORCHINDUCTOR_CACHE_DIR "
+        "FLASH_ATTENTION_CUTE_DSL_CACHE_DIR; do"
+    ),
     '        case "$(printenv $name)" in /cache*) unset $name ;; esac',
     "    done",
-    '    export PYTHONPYCACHEPREFIX="${PYTHONPYCACHEPREFIX:-/tmp/pycache}"',
     "fi",
 ]
 

@@ -137,7 +137,7 @@ def _engine_tag(cell: Cell) -> str:
 
 def _image_inputs(project: Project, locked: CellLock) -> str:
     base = base_image.read_base_digest(project, locked.base) or ""
-    return build_inputs.read_image_shape(project, locked, base, build_inputs.read_folder_digests(project)).inputs
+    return build_inputs.read_image_shape(project, locked, base, build_inputs.read_recipe_digest(project)).inputs
 
 
 def _tool_versions(project: Project, cell: Cell, digest: str, inputs: str, engine: Engine | None) -> Mapping[str, str]:
@@ -156,9 +156,9 @@ def published_digests_unchanged(project: Project, registry: Registry, cells: Ite
     No engine and no image is read: the digest comes from the record, committed or kept from the build, and the registry
     gets one small request for each cell.
     """
-    folders = build_inputs.read_folder_digests(project)
+    recipe = build_inputs.read_recipe_digest(project)
     chosen = list(cells)
-    recorded = {str(cell): digest for cell in chosen if (digest := recorded_digest(project, cell, folders))}
+    recorded = {str(cell): digest for cell in chosen if (digest := recorded_digest(project, cell, recipe))}
     served = published_digests(project, registry, [cell for cell in chosen if str(cell) in recorded])
     return {name: digest for name, digest in recorded.items() if served[name] == digest}
 
@@ -178,20 +178,20 @@ def published_and_proven(
     return finished
 
 
-def recorded_digest(project: Project, cell: Cell, folders: Mapping[str, str]) -> str | None:
+def recorded_digest(project: Project, cell: Cell, recipe: str) -> str | None:
     """Return the digest of the current image, or `None` without a record or a valid lock."""
-    record = current_record(project, cell, folders)
+    record = current_record(project, cell, recipe)
     return record.manifest.digest if record else None
 
 
-def current_record(project: Project, cell: Cell, folders: Mapping[str, str]) -> ImageRecord | None:
+def current_record(project: Project, cell: Cell, recipe: str) -> ImageRecord | None:
     """Return the record of the current image, or `None` without a record or a valid lock."""
     try:
         locked = project.tree.load(cell)
         digest = base_image.read_base_digest(project, locked.base) if locked else None
         if locked is None or digest is None:
             return None
-        inputs = build_inputs.read_image_shape(project, locked, digest, folders).inputs
+        inputs = build_inputs.read_image_shape(project, locked, digest, recipe).inputs
         record = project.tree.load_record(cell)
     except UsageError:
         return None  # `prepare_release` reports what is wrong with it

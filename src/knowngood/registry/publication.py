@@ -196,7 +196,7 @@ def require_own_tag(release: ImageRelease, state: PublicationState, inspector: C
         hint = " (`--repair` puts the tag back to this image, which the registry has)" if state.known else ""
         raise KnowngoodError(
             f"{registry.repository}:{release.tag} is {state.tagged} already, this image is {release.digest}; a tag is "
-            "never overwritten: the same lock made another image (base, recipe or suite differ). "
+            "never overwritten: the same lock made another image (base or recipe differ). "
             f"`--revision 2` publishes it beside the first{hint}"
         )
 

@@ -276,7 +276,7 @@ def _planned_cell(  # noqa: PLR0913, PLR0917
     node: Mapping[str, Any],
     request: NightlyRequest,
 ) -> nightly_plan.PlannedCell:
-    image = image_release.recorded_digest(here, cell, build_inputs.read_folder_digests(here))
+    image = image_release.recorded_digest(here, cell, build_inputs.read_recipe_digest(here))
     suite, wanted = suite_files.hash_suite(here.suite), request.suite
     return nightly_plan.PlannedCell(
         id=str(cell),

@@ -46,7 +46,7 @@ def test_the_largest_layers_come_first_and_explain_an_oversized_cell():
 def recorded(home, lock_of, size):
     """A committed record for a cell of the project, of that size."""
     locked = lock_of(FA4)
-    shape = build_inputs.read_image_shape(home, locked, "sha256:" + "b" * 64, build_inputs.read_folder_digests(home))
+    shape = build_inputs.read_image_shape(home, locked, "sha256:" + "b" * 64, build_inputs.read_recipe_digest(home))
     made = built(dataclasses.replace(A, cell=FA4, layers=locked.layers, shape=shape))
     made = dataclasses.replace(made, config=dataclasses.replace(made.config, size=size))
     home.tree.record_path(parse_cell(FA4)).write_text(made.render())

@@ -92,7 +92,7 @@ def test_layers_are_built_once_and_the_image_uses_them(pipeline, cell, bakes):
     pipeline.build_missing_layers(cell.plan, print)
     (foundation,), (others,) = (bake.values() for bake in bakes)
     assert "mode=max" in foundation["cache-to"][0]
-    assert foundation["text"].endswith("COPY --link --from=venv /out/ /\nCOPY --link --from=suite /out/ /\n")
+    assert foundation["text"].endswith("COPY --link --from=venv /out/ /\n")
     assert len(others["cache-from"]) == 1, "the cache of the foundation"
     pipeline.build_missing_layers(cell.plan, print)
     assert len(bakes) == 2, "all layers are in the registry"
@@ -112,7 +112,7 @@ def test_an_image_leaves_a_cache_of_its_new_layers(pipeline, cell, bakes):
     (target,) = bakes[0].values()
     assert "mode=min" in target["cache-to"][0]
     assert pipeline.registry.find_caches([cell]).keys() == {
-        layer_cache_tag(key) for key in cell.layers if key[0].partition("-")[0] not in ("venv", "suite")
+        layer_cache_tag(key) for key in cell.layers if key[0] != "venv"
     }, "it keeps no steps from which other layers could start"
 
 

@@ -30,7 +30,7 @@ def test_each_shared_layer_is_built_once_before_the_cells_and_everything_is_divi
     results = fleet.run(CELLS, a=8, b=8)
     assert statuses(results) == dict.fromkeys(NAMES, CellStatus.BUILT)
     foundation, *layers = fleet.bakes[:3]
-    assert foundation[1] == ["venv+suite-s"]
+    assert foundation[1] == ["venv"]
     assert sorted(layers) == [("a", ["torch"]), ("b", ["cudnn"])]
     assert sorted(len(builds) for _, builds in cell_bakes(fleet)) == [2, 2]
     assert {builder for builder, _ in cell_bakes(fleet)} == {"a", "b"}

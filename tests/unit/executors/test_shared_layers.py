@@ -63,20 +63,20 @@ def locked(*layers):
 
 def test_a_derived_dockerfile_joins_layers_as_the_cells_does():
     image = plan_image_build(image_build(0).request, locked(TORCH, NUMBERS), DOCKERFILE)
-    keys = [key for key in image.layers if key[0] == TORCH.name or key[0].startswith("suite")]
+    keys = [key for key in image.layers if key[0] == TORCH.name or key[0] == "venv"]
     text = replace(image, keys=tuple(reversed(keys))).render_layers_dockerfile()
     assert text.startswith(DOCKERFILE)
     assert text.endswith(
-        "FROM scratch AS knowngood-layers\nCOPY --link --from=layer-torch /out/ /\nCOPY --link --from=suite /out/ /\n"
+        "FROM scratch AS knowngood-layers\nCOPY --link --from=layer-torch /out/ /\nCOPY --link --from=venv /out/ /\n"
     )
-    assert has_stages(DOCKERFILE, {"venv", "suite", "layer-torch"})
+    assert has_stages(DOCKERFILE, {"venv", "layer-torch"})
     assert not has_stages("FROM base\nRUN true\n", {"venv"})
 
 
 def test_the_template_of_cells_has_the_stages_that_layers_need():
     template = (ROOT / "templates/Dockerfile.j2").read_text()
-    assert has_stages(template, {"venv", "suite"})
-    for name in ("venv", "suite", "{{ layer.stage }}"):
+    assert has_stages(template, {"venv"})
+    for name in ("venv", "{{ layer.stage }}"):
         assert f"\nCOPY --link --from={name} /out/ /\n" in template
     assert '"stage": "layer-" + ' in (ROOT / "src/knowngood/images/dockerfile.py").read_text()
 
@@ -84,8 +84,8 @@ def test_the_template_of_cells_has_the_stages_that_layers_need():
 def test_the_shareable_layers_of_a_cell_are_the_foundation_and_those_of_its_lock():
     plan = locked(TORCH, NUMBERS)
     image = plan_image_build(image_build(0).request, plan, DOCKERFILE)
-    assert [name.partition("-")[0] for name, _ in image.layers] == ["venv", "suite", "torch", "numbers"]
-    assert list(image.layers.values()) == [0, 0, 500, 30]
+    assert [name.partition("-")[0] for name, _ in image.layers] == ["venv", "torch", "numbers"]
+    assert list(image.layers.values()) == [0, 500, 30]
     assert {inputs for _, inputs in image.layers} == {plan.shape.layer_inputs}
     without = DOCKERFILE.replace("FROM venv AS layer-numbers\n", "")
     image = plan_image_build(image_build(0).request, plan, without)
@@ -94,7 +94,7 @@ def test_the_shareable_layers_of_a_cell_are_the_foundation_and_those_of_its_lock
 
 X, Y = (image_build(number, huge=LARGE_LAYER, small=20, tiny=10) for number in (0, 1))
 Z = image_build(2, small=20, other=LARGE_LAYER)
-FOUNDATION = {layer_cache_tag(("venv", KEY_INPUTS)), layer_cache_tag(("suite-s", KEY_INPUTS))}
+FOUNDATION = {layer_cache_tag(("venv", KEY_INPUTS))}
 
 
 def names(builds):
@@ -103,7 +103,7 @@ def names(builds):
 
 def test_the_foundation_comes_first_then_large_layers_alone_and_small_ones_together():
     first = plan_layer_builds([X, Y, Z], set())
-    assert names(first) == [["venv", "suite-s"]]
+    assert names(first) == [["venv"]]
     second = plan_layer_builds([X, Y, Z], FOUNDATION)
     assert names(second) == [["huge"], ["small"], ["tiny"]]
     assert second[0] == replace(X, keys=(("huge", KEY_INPUTS),))
@@ -142,7 +142,7 @@ def test_each_new_layer_is_left_in_one_cache_of_a_bake():
         Y.name: [],
         Z.name: ["other"],
     }
-    foundation = replace(X, keys=tuple(X.layers)[:2])
+    foundation = replace(X, keys=tuple(X.layers)[:1])
     assert assign_new_layers([foundation], set()) == {foundation.name: foundation.keys}
 
 

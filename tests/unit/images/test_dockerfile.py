@@ -38,9 +38,9 @@ def expected(layers: int) -> list[str]:
         "FROM",
         *["COPY", "WORKDIR"],
         *["COPY"] * layers,
-        *["FROM", "RUN"] * 2,
+        *["FROM", "RUN"],
         "FROM",
-        *["COPY", "COPY", "ENV", "LABEL", "VOLUME", "USER", "CMD"],
+        *["COPY", "ENV", "LABEL", "VOLUME", "USER", "CMD"],
     ]
 
 

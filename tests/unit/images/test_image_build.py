@@ -138,7 +138,7 @@ def folders(tmp_path):
     recipe.mkdir()
     (recipe / "a").write_text("a")
     (recipe / "b").write_text("b")
-    return {"recipe": recipe, "suite": recipe.parent / "suite"}
+    return {"recipe": recipe}
 
 
 def digests(folders):
@@ -156,7 +156,7 @@ def digests(folders):
         lambda folder: ((folder / "a").write_text("ab"), (folder / "b").write_text("")),
     ],
 )
-def test_every_file_of_recipe_and_suite_changes_the_inputs(folders, change):
+def test_every_file_of_the_recipe_changes_the_inputs(folders, change):
     def shape():
         return build_inputs.image_shape("FROM x", lock="1", base="2", **digests(folders))
 

@@ -164,3 +164,18 @@ def test_a_wheel_of_the_same_cuda_major_is_fine():
     cell_lock.check_lock_matches_cell(
         [*distributions(FA4), distribution("nvidia-cudnn-cu13", "9.19.0.56")], parse_cell(FA4)
     )
+
+
+def test_wheels_for_every_processor_are_in_a_layer_apart_from_compiled_ones():
+    compiled = dataclasses.replace(
+        distribution("tokenizers"), file="tokenizers-1.0-cp39-abi3-manylinux_2_17_x86_64.whl"
+    )
+    source = dataclasses.replace(distribution("deepspeed"), file="deepspeed-1.0.tar.gz")
+    pure = dataclasses.replace(distribution("transformers"), file="transformers-1.0-py3-none-any.whl")
+    layers = cell_lock.split_into_layers([pure, compiled, source], {"python": ["*"]})
+    assert {layer.group: [item.name for item in layer.distributions] for layer in layers} == {
+        "python-compiled": ["deepspeed", "tokenizers"],
+        "python": ["transformers"],
+    }
+    for alone in (pure, compiled):
+        assert [layer.group for layer in cell_lock.split_into_layers([alone], {"python": ["*"]})] == ["python"]

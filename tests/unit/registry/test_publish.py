@@ -402,7 +402,7 @@ class TestGate:
         folder.mkdir(parents=True)
         (folder / "packages.lock").write_text(str(BASE))
         locked = lock_of(FA0)
-        shape = build_inputs.read_image_shape(home, locked, str(BASE.digest), build_inputs.read_folder_digests(home))
+        shape = build_inputs.read_image_shape(home, locked, str(BASE.digest), build_inputs.read_recipe_digest(home))
         blob = image_record.ImageBlob(digest=DIGEST, size=1)
         standing = {immutable_tag(FA0, locked.digest): DIGEST}
         asked = dataclasses.make_dataclass("Asked", [])()
