@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-
-from packaging.utils import canonicalize_version
 
 from knowngood.compat.findings import Finding
+from knowngood.compat.value_domain import ReleaseDomain
+from knowngood.core.quick_dataclasses import dataclass
 from knowngood.facts.broken_use_table import BrokenUse, BrokenUseTable
 
 USES = "uses:"
@@ -158,5 +157,5 @@ def _by_distance(place: int, releases: Sequence[str]) -> list[int]:
 def _place_of(version: str, releases: Sequence[str]) -> int | None:
     if version in releases:
         return releases.index(version)
-    wanted = canonicalize_version(version)
-    return next((place for place, text in enumerate(releases) if canonicalize_version(text) == wanted), None)
+    same = ReleaseDomain("", releases).mask(f"=={version}")
+    return same.bit_length() - 1 if same else None

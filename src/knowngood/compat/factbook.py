@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from packaging.version import Version
 
+from knowngood.core.quick_dataclasses import dataclass
 from knowngood.facts.fact_document import load_fact_document
 
 DRIVERS = "drivers"

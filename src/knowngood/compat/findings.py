@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from knowngood.compat.box_index import BoxIndex
@@ -12,6 +12,7 @@ from knowngood.compat.rule import REFERENCE, Rule
 from knowngood.compat.rule_boxes import Box, ValueSpace
 from knowngood.compat.rule_relations import condition_holds
 from knowngood.compat.value_domain import NONE, iterate_bits
+from knowngood.core.quick_dataclasses import dataclass
 
 AXES = frozenset({"gpu", "python", "driver", "nvcc", "glibc", "attn"})
 """The variables that are not packages: a fix cannot pin them."""
@@ -154,8 +155,9 @@ def _value(space: ValueSpace, reference: str, box: Box, assignment: Mapping[str,
     try:
         fact = space.get(name, domain.text(next(iterate_bits(mask), 0)))
         if index:
-            axis = index[:-1]
-            fact = fact[space.domains[axis].text(assignment[axis]).removeprefix("sm_")]
+            subject = index[:-1]
+            axis = subject.partition(".")[0]
+            fact = fact[str(space.get(subject, space.domains[axis].text(assignment[axis]))).removeprefix("sm_")]
     except Exception:  # noqa: BLE001 - this is only a word of a sentence; the rule was evaluated without it
         return "unknown"
     if isinstance(fact, Mapping):

@@ -6,8 +6,9 @@ which the command runs, else this program's own.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +18,12 @@ from knowngood.compat.metadata_store import MetadataStore
 from knowngood.compat.query import Query
 from knowngood.compat.rule_files import load_incident_rules, load_rules
 from knowngood.compat.universe import ALWAYS_INSTALLED, CELL_PACKAGES, Universe, build_universe, find_needed_packages
-from knowngood.core import gpus, local_files, yaml_document
+from knowngood.core import gpus, local_files
 from knowngood.core.cell import Cell
 from knowngood.core.errors import MissingError
 from knowngood.core.notify import Notify, ignore_notes
+from knowngood.core.quick_dataclasses import dataclass
+from knowngood.core.yaml_cache import ParseYaml, YamlCache
 from knowngood.facts.broken_use_table import read_broken_uses
 from knowngood.facts.package_metadata import list_metadata_packages, read_package_metadata
 from knowngood.project import checkout
@@ -129,13 +132,18 @@ def load_knowledge(root: Path | None = None, notify: Notify = ignore_notes) -> C
     if not facts.packages:
         raise MissingError(f"there are no facts in {facts.path}; `knowngood harvest` reads them")
     project = checkout.find_project()
-    matrix = _read_matrix_data(project.root / checkout.MATRIX_FILE)
+    text = checkout.read_matrix_text(project.root)
+    # Where a key signs what decides, a file that nothing signs has no say.
+    cache = YamlCache(used=not re.search(r"\bkey\b", text))
+    matrix = _matrix_data(text, cache.parse)
     locks = project.root / "docker" / "cells"
-    incidents = load_incident_rules(root / "incidents")
-    rules = [*load_rules(root / "rules"), *incidents.rules]
+    incidents = load_incident_rules(root / "incidents", cache.parse)
+    rules = [*load_rules(root / "rules", cache.parse), *incidents.rules]
     # Rules name GPUs that a project's matrix.yaml may not have.
     own = local_files.data_folder() / checkout.MATRIX_FILE
-    common = {} if own == project.root / checkout.MATRIX_FILE else _read_matrix_data(own)["gpus"]
+    is_own = own == project.root / checkout.MATRIX_FILE
+    common = {} if is_own else _matrix_data(checkout.read_matrix_text(own.parent), cache.parse)["gpus"]
+    cache.save()
     catalog = gpus.gpu_catalog_from_sections({**common, **matrix["gpus"]})
     try:
         cells = cells_from_matrix(matrix, facts.read_book(["torch"]))
@@ -183,10 +191,10 @@ def _load_seal(root: Path, matrix: dict[str, Any]) -> ReleaseSeal | None:
     return load_release_seal(root, [str(name) for name in names] if isinstance(names, list) else [str(names)])
 
 
-def _read_matrix_data(path: Path) -> dict[str, Any]:
-    """Read matrix.yaml as plain data; for a defect, `knowngood.core.matrix` reads it again and raises `InputError`."""
-    data = yaml_document.parse_yaml_data(checkout.read_matrix_text(path.parent), checkout.MATRIX_FILE)
+def _matrix_data(text: str, parse: ParseYaml) -> dict[str, Any]:
+    """Return matrix.yaml as plain data; at a defect, `knowngood.core.matrix` reads it again and raises `InputError`."""
+    data = parse(text, checkout.MATRIX_FILE)
     if not isinstance(data, dict) or not isinstance(data.get("gpus"), dict):
         _ = checkout.find_project().matrix
-        raise MissingError(f"{path.name} has no GPUs")
+        raise MissingError(f"{checkout.MATRIX_FILE} has no GPUs")
     return data

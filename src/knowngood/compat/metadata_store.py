@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from knowngood.compat.value_domain import NONE, ReleaseDomain, ValueDomain
 from knowngood.core.errors import UsageError
+from knowngood.core.quick_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from knowngood.compat.query import PackageSpec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 
 from knowngood.compat.dependency_markers import ResolutionTarget
@@ -12,6 +12,7 @@ from knowngood.compat.metadata_store import MetadataStore
 from knowngood.compat.query import PackageSpec
 from knowngood.compat.requirement_graph import DECLARED, PackageNode, RequirementGraph
 from knowngood.compat.requirement_solver import RequirementSearch, SearchFailure, SearchLimitError, Wish
+from knowngood.core.quick_dataclasses import dataclass
 
 _BUILD_PACKAGES: Mapping[str, tuple[str, ...]] = {"torch": ("nvidia-", "cuda-")}
 """Package -> beginnings of the names of what it requires that depends on its build (`2.11.0+cu126`)."""

@@ -21,12 +21,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from knowngood.compat import rule_relations
 from knowngood.core import yaml_document
 from knowngood.core.errors import InputError, InputProblem
+from knowngood.core.quick_dataclasses import dataclass
+from knowngood.core.yaml_cache import ParseYaml
 
 if TYPE_CHECKING:
     from knowngood.compat.incident import Incident
@@ -35,8 +37,9 @@ SEVERITIES = ("error", "warning", "info")
 CONFIDENCES = ("measured", "artefact", "maintainer", "reported")
 KINDS = ("rule", "incident", "fact")
 
-REFERENCE = re.compile(r"\{([a-z0-9-]+(?:\.[a-z0-9_]+(?::[a-z0-9-]+)?)?(?:\[[a-z]+\])?)\}")
-"""`{torch}`, `{torch.sass}`, `{xtuner.requires:torch}`, `{flash-attn.sass[gpu]}` (its entry for the GPU)."""
+REFERENCE = re.compile(r"\{([a-z0-9-]+(?:\.[a-z0-9_]+(?::[a-z0-9-]+)?)?(?:\[[a-z]+(?:\.[a-z]+)?\])?)\}")
+"""`{torch}`, `{torch.sass}`, `{xtuner.requires:torch}`, `{flash-attn.sass[gpu]}` (its entry for the GPU),
+`{bitsandbytes.sass_by_cuda[torch.cuda]}` (its entry for that fact of torch)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,9 +94,9 @@ class Rule:
 _KEYS = ("id", "when", "given", "unless", "require", "because", "source", "confidence", "severity", "kind", "fix")
 
 
-def parse_rules(text: str, file: str) -> list[Rule]:
-    """Parse the rules in the text of a file; raises `InputError` with the line of each defect."""
-    data = yaml_document.parse_yaml_data(text, file)
+def parse_rules(text: str, file: str, parse: ParseYaml = yaml_document.parse_yaml_data) -> list[Rule]:
+    """Return the rules in the text of a file, whose data `parse` gives; raises `InputError` with each defect's line."""
+    data = parse(text, file)
     items = data.get("rules") if isinstance(data, dict) else None
     if not isinstance(items, list):
         raise InputError(
@@ -174,9 +177,8 @@ def _condition(raw: Any, *path: str) -> Condition:
     name = next(iter(raw), None) if isinstance(raw, Mapping) else None
     if name is None or name not in rule_relations.RELATIONS:
         raise _Defect(f"a condition is text, a list, or one of {', '.join(rule_relations.RELATIONS)}", *path)
-    beside = ["ptx", "cuda"] if name == "binary-runs" else ["ptx"]
-    if list(raw)[1:] not in ([], beside):
-        raise _Defect(f"besides {name!r} only {', '.join(map(repr, beside))} is allowed", *path)
+    if list(raw)[1:] not in ([], ["ptx"]):
+        raise _Defect(f"besides {name!r} only 'ptx' is allowed", *path)
     return Condition(relation=name, arguments=tuple(map(str, raw.values())))
 
 

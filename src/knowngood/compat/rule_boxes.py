@@ -8,9 +8,11 @@ partial one in microseconds. Pure.
 
 from __future__ import annotations
 
+import functools
 import itertools
+import operator
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Any
 
@@ -20,6 +22,7 @@ from knowngood.compat.rule import REFERENCE, Condition, Rule
 from knowngood.compat.rule_relations import condition_holds
 from knowngood.compat.value_domain import ValueDomain, version_matches
 from knowngood.core.errors import UsageError
+from knowngood.core.quick_dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -234,23 +237,19 @@ def _boxes_without_facts(space: ValueSpace, rule: Rule, missing: str) -> Iterato
 
 def _variables(reference: str) -> list[str]:
     name, _, index = reference.partition("[")
-    return [name.partition(".")[0], *([index[:-1]] if index else [])]
+    return list(dict.fromkeys([name.partition(".")[0], *([index[:-1].partition(".")[0]] if index else [])]))
 
 
-def _group_by_facts(  # noqa: C901 - one algorithm, clearer in one piece
+def _group_by_facts(
     space: ValueSpace, references: Sequence[str], variables: Sequence[str]
 ) -> Iterator[tuple[dict[str, int], dict[str, Any], str | None]]:
     """Group the values of the referenced variables by their facts.
 
     Yields sets of values, the facts that they share, and why a fact is not known (else `None`).
     """
-    if not variables:
-        yield {}, {}, None
-        return
     groups: dict[str, tuple[dict[str, Any], str | None, dict[tuple[int, ...], int]]] = {}
-    domains = [space.domains[name] for name in variables]
-    for places in itertools.product(*(range(len(domain.values)) for domain in domains)):
-        chosen = dict(zip(variables, (d.values[p] for d, p in zip(domains, places, strict=True)), strict=True))
+    for kinds in itertools.product(*(_kinds_of_values(space, references, name) for name in variables)):
+        chosen = {name: space.domains[name].values[place] for name, (place, _) in zip(variables, kinds, strict=True)}
         try:
             resolved: dict[str, Any] = {name: _resolve_reference(space, name, chosen) for name in references}
             unknown = None
@@ -259,28 +258,56 @@ def _group_by_facts(  # noqa: C901 - one algorithm, clearer in one piece
         except _UnknownFact as error:
             resolved, unknown = {}, str(error)
         _, _, group = groups.setdefault(repr((resolved, unknown)), (resolved, unknown, {}))
-        group[places[:-1]] = group.get(places[:-1], 0) | 1 << places[-1]
+        *head, tail = [mask for _, mask in kinds] or [0]
+        group[tuple(head)] = group.get(tuple(head), 0) | tail
     for resolved, unknown, group in groups.values():
-        merged: dict[int, list[tuple[int, ...]]] = {}
-        for head, tail in group.items():
-            merged.setdefault(tail, []).append(head)
-        for tail, heads in merged.items():
-            if len(variables) == 1:
-                yield {variables[0]: tail}, resolved, unknown
-            elif len(variables) == 2:
-                first = sum(1 << head[0] for head in heads)
-                yield {variables[0]: first, variables[1]: tail}, resolved, unknown
-            else:
-                for head in heads:
-                    masks = {name: 1 << place for name, place in zip(variables, head, strict=False)}
-                    yield {**masks, variables[-1]: tail}, resolved, unknown
+        for masks in _merge_heads(group):
+            yield dict(zip(variables, masks, strict=False)), resolved, unknown
+
+
+def _kinds_of_values(space: ValueSpace, references: Sequence[str], variable: str) -> list[tuple[int, int]]:
+    """Group the values of a variable that the references cannot tell apart: the place of one of them, and all.
+
+    A table is looked up for many values (the binaries of each release for each CUDA), so it pays to do it once for
+    values that are alike.
+    """
+    facts: dict[str, None] = {}
+    for reference in references:
+        name, _, index = reference.partition("[")
+        for part in (name, index.removesuffix("]")):
+            if part.partition(".")[0] == variable:
+                facts[part] = None
+    kinds: dict[str, tuple[int, int]] = {}
+    for place, value in enumerate(space.domains[variable].values):
+        try:
+            kind = repr([space.get(name, value) for name in facts])
+        except _AbsentFact:
+            continue
+        except _UnknownFact as error:
+            kind = str(error)
+        first, mask = kinds.get(kind, (place, 0))
+        kinds[kind] = first, mask | 1 << place
+    return list(kinds.values())
+
+
+def _merge_heads(group: Mapping[tuple[int, ...], int]) -> Iterator[tuple[int, ...]]:
+    """Yield sets of values for all variables, from the sets of the last variable for those of the others."""
+    merged: dict[int, list[tuple[int, ...]]] = {}
+    for head, tail in group.items():
+        merged.setdefault(tail, []).append(head)
+    for tail, heads in merged.items():
+        if len(heads[0]) == 1:
+            yield functools.reduce(operator.or_, (head[0] for head in heads)), tail
+        else:
+            yield from ((*head, tail) for head in heads)
 
 
 def _resolve_reference(space: ValueSpace, reference: str, chosen: Mapping[str, str]) -> Any:
     name, _, index = reference.partition("[")
     fact = space.get(name, chosen[name.partition(".")[0]])
     if index:
-        key = chosen[index[:-1]].removeprefix("sm_")
+        subject = index[:-1]
+        key = str(space.get(subject, chosen[subject.partition(".")[0]])).removeprefix("sm_")
         if key not in fact:
             raise _AbsentFact
         fact = fact[key]

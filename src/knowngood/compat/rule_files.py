@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,8 @@ from knowngood.compat.rule import INCIDENT_KEYS, Rule, parse_rules, rule_from_in
 from knowngood.core import local_files, yaml_document
 from knowngood.core.data_files import read_data_text
 from knowngood.core.errors import InputError, InputProblem, MissingError, UsageError
+from knowngood.core.quick_dataclasses import dataclass
+from knowngood.core.yaml_cache import ParseYaml
 
 if TYPE_CHECKING:
     from knowngood.compat.incident import Incident
@@ -26,13 +27,13 @@ _COVERING_RULE = re.compile(r"^rule: (\S+)$", re.MULTILINE)
 """The rule that covers an incident. Half of the files have one, and need no parsing for `check`."""
 
 
-def load_rules(folder: Path) -> list[Rule]:
+def load_rules(folder: Path, parse: ParseYaml = yaml_document.parse_yaml_data) -> list[Rule]:
     """Read the rules of all files of a folder, in the order of the files' names; raises `InputError`."""
     rules: list[Rule] = []
     for path in sorted(folder.glob("*.yaml")):
         label = f"rules/{path.name}"
         if path.name not in NOT_RULES:
-            rules += parse_rules(read_data_text(path, label), label)
+            rules += parse_rules(read_data_text(path, label), label, parse)
     return rules
 
 
@@ -50,7 +51,7 @@ class IncidentRules:
     """The id of another rule -> the incidents that it covers."""
 
 
-def load_incident_rules(folder: Path) -> IncidentRules:
+def load_incident_rules(folder: Path, parse: ParseYaml = yaml_document.parse_yaml_data) -> IncidentRules:
     """Read the incidents of a folder, parsing only what `check` needs; raises `InputError` for a malformed one."""
     rules: list[Rule] = []
     covered: dict[str, list[str]] = {}
@@ -67,7 +68,7 @@ def load_incident_rules(folder: Path) -> IncidentRules:
             covered.setdefault(covering[1], []).append(path.stem)
         if covering is not None or "\naffected:" not in text:
             continue
-        data = yaml_document.parse_yaml_data(text, label)
+        data = parse(text, label)
         try:
             rule = rule_from_incident_data(path.stem, data)
         except (AttributeError, KeyError, TypeError, ValueError):

@@ -64,9 +64,6 @@ def condition_holds(wanted: str, stated: str) -> bool:
 
 RELATIONS: Mapping[str, Callable[..., bool]] = {
     "runs": lambda gpu, sass, ptx=(): code_runs_on_gpu(gpu, sass, ptx or ()),
-    "binary-runs": lambda gpu, sass, ptx, cuda: (
-        cuda not in sass or code_runs_on_gpu(gpu, sass[cuda], ptx.get(cuda, ()))
-    ),
     "in": lambda value, allowed: value in allowed,
     "has": lambda value, item: item in value,
     "major-in": lambda capability, majors: parse_capability(capability)[0] in set(majors),

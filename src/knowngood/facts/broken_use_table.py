@@ -8,13 +8,14 @@ atlas itself.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Literal, TypedDict
 
-from knowngood.core.data_files import load_json
+from knowngood.core import json_document
+from knowngood.core.data_files import load_json_checked_once
+from knowngood.core.quick_dataclasses import dataclass
 from knowngood.facts.release_intervals import parse_intervals, render_intervals
 
 SCHEMA = "knowngood/broken-uses/1"
@@ -124,36 +125,57 @@ def read_broken_uses(package: str, folder: Path) -> BrokenUseTable | None:
     path = table_path(package, folder)
     if not path.exists():
         return None
-    document = load_json(path, BrokenUseDocument, remedy=_REMEDY)
-    width = len(document["releases"])
-    parsed: dict[tuple[str, int], int] = {}
 
-    def mask(text: str, count: int) -> int:
-        key = (text, count)
-        if key not in parsed:
-            parsed[key] = parse_intervals(text, count) if text else 0
-        return parsed[key]
+    def parse(data: bytes) -> BrokenUseDocument:
+        return json_document.parse_json(data, str(path), BrokenUseDocument, remedy=_REMEDY)
 
+    modules = (Path(__file__), Path(json_document.__file__))
+    document: BrokenUseDocument = load_json_checked_once(path, parse, modules)
     return BrokenUseTable(
         package=document["package"],
         releases=document["releases"],
         callees={name: part["releases"] for name, part in document["callees"].items()},
-        uses={
-            name: [
+        uses=_UsesOfCallees(document),
+    )
+
+
+class _UsesOfCallees(Mapping[str, Sequence[BrokenUse]]):
+    """Package -> the uses that it breaks; they are made when the package is first asked for, as few ever are."""
+
+    def __init__(self, document: BrokenUseDocument) -> None:
+        self._callees = document["callees"]
+        self._width = len(document["releases"])
+        self._made: dict[str, list[BrokenUse]] = {}
+        self._masks: dict[tuple[str, int], int] = {}
+
+    def __len__(self) -> int:
+        return len(self._callees)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._callees)
+
+    def __getitem__(self, package: str) -> list[BrokenUse]:
+        if package not in self._made:
+            part = self._callees[package]
+            self._made[package] = [
                 BrokenUse(
                     module=module,
                     target=target,
                     keyword=keyword,
                     place=place,
-                    callers=mask(callers, width),
-                    reached=mask(reached, width),
-                    callees=mask(callees, len(part["releases"])),
+                    callers=self._mask(callers, self._width),
+                    reached=self._mask(reached, self._width),
+                    callees=self._mask(callees, len(part["releases"])),
                 )
                 for module, target, keyword, place, callers, reached, callees in part["uses"]
             ]
-            for name, part in document["callees"].items()
-        },
-    )
+        return self._made[package]
+
+    def _mask(self, text: str, count: int) -> int:
+        key = (text, count)
+        if key not in self._masks:
+            self._masks[key] = parse_intervals(text, count) if text else 0
+        return self._masks[key]
 
 
 def read_broken_use_tables(folder: Path) -> list[BrokenUseTable]:

@@ -131,6 +131,39 @@ def test_releases_with_the_same_facts_share_a_box():
     assert [dict(box.masks) for box in boxes] == [{"torch": 0b110, "gpu": 0b01}]
 
 
+def test_a_table_is_looked_up_by_another_fact():
+    tables = {
+        "torch": {
+            version: {"facts": {"cuda": cuda} if cuda else {}, "unknown": {} if cuda else {"cuda": "gone"}}
+            for version, cuda in (("2.0", "11.8"), ("2.1", "12.1"), ("2.2", "12.1"), ("2.3", "13.0"), ("2.4", None))
+        },
+        "bits": {
+            "1.0": {"facts": {"code": {"11.8": ["80"], "12.1": ["80"]}}, "unknown": {}},
+            "1.1": {"facts": {"code": {"11.8": ["70", "80"], "12.1": ["80"]}}, "unknown": {}},
+            "1.2": {"facts": {}, "unknown": {}},
+        },
+    }
+    space = ValueSpace(
+        book=Factbook(tables=tables),
+        domains={
+            **{name: ValueDomain(name, table, optional=True) for name, table in tables.items()},
+            "gpu": ValueDomain("gpu", ["sm_70", "sm_80"], key=lambda text: text.removeprefix("sm_")),
+        },
+    )
+    made = rule('- {id: x, require: {gpu: {runs: "{bits.code[torch.cuda]}"}}, because: b, source: s}')
+    boxes = [dict(box.masks) for box in compile_rules(space, [made]) if not box.unknown]
+    broken = {
+        (bits, torch)
+        for box in boxes
+        for bits, torch in itertools.product(iterate_bits(box["bits"]), iterate_bits(box["torch"]))
+    }
+    # Nothing is said of CUDA 13.0, which no release of bits has a table for, nor of bits 1.2.
+    assert broken == {(0, 0), (0, 1), (0, 2), (1, 1), (1, 2)}
+    assert all(box["gpu"] == 0b01 for box in boxes)
+    unknown = [box.masks for box in compile_rules(space, [made]) if box.unknown]
+    assert unknown == [{"bits": 0b011, "torch": 0b10000, "gpu": 0b11}]
+
+
 def test_a_rule_about_a_package_without_facts_gives_no_box():
     made = rule('- {id: x, when: {nothing: "*"}, require: {gpu: ">=80"}, because: b, source: s}')
     assert list(compile_rules(world(), [made])) == []

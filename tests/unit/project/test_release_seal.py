@@ -12,6 +12,7 @@ from samples import FA0, MATRIX, ROOT
 
 from knowngood.cli import main
 from knowngood.compat import knowledge
+from knowngood.core import local_files
 from knowngood.core.cell import parse_cell
 from knowngood.core.errors import KnowngoodError
 from knowngood.evidence import run_evidence
@@ -85,6 +86,15 @@ def test_a_hand_made_run_raises_a_tier_only_without_a_key(keyed, capsys):
     (keyed.root / "matrix.yaml").write_text(MATRIX)
     assert tier() == (Tier.TRAINS_ON_GPU, ()), "without a key everything works as before"
     assert proof(keyed).tier is Tier.TRAINS_ON_GPU
+
+
+def test_where_a_key_is_named_no_cache_says_what_the_rules_mean(keyed):
+    cache = local_files.cache_folder() / "yaml.json"
+    knowledge.load_knowledge()
+    assert not cache.exists()
+    (keyed.root / "matrix.yaml").write_text(MATRIX)
+    knowledge.load_knowledge()
+    assert cache.exists()
 
 
 def test_cells_shows_the_unsigned_run(keyed, capsys):
