@@ -2,8 +2,8 @@
 
     python benchmarks/check_instructions.py [CHECKOUT ...]
 
-For each checkout (default: this one) it prints the instructions for lists of two and of ten pins, in millions, and their
-ratio to those of the first checkout. It needs valgrind and takes about half a minute for each number.
+For each checkout (default: this one) it prints the instructions for lists of two and of ten pins, in millions, with
+their ratio to those of the first checkout. It needs valgrind and takes about half a minute for each number.
 """
 
 from __future__ import annotations

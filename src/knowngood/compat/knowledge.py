@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from knowngood.project.release_seal import ReleaseSeal
 
 
-SIDE_PACKAGES = frozenset({"bitsandbytes", "numpy"})
+SIDE_PACKAGES = frozenset({"bitsandbytes", "numpy", "torchaudio"})
 """Packages whose facts count only for a query that names them: others require them, and no cell is chosen by them."""
 
 

@@ -69,6 +69,7 @@ RELATIONS: Mapping[str, Callable[..., bool]] = {
     "major-in": lambda capability, majors: parse_capability(capability)[0] in set(majors),
     "major-from": lambda capability, least: parse_capability(capability)[0] >= int(least),
     "same-major": lambda version, other: version.partition(".")[0] == str(other).partition(".")[0],
+    "includes": lambda value, items: set(items) <= set(value),
     "key-of": lambda value, table: value in table,
 }
 """Name in a rule -> the relation; its first argument is the subject's value, the others come from the rule."""

@@ -93,10 +93,12 @@ class _CommonFacts(TypedDict, total=False):
     sdist_size: Count | None
     sdpa_torch: str | None
     source: str | None
+    stable_functions: _Texts
     takes_same_major: bool | None
     tokenizers: str | None
     torch: str | None
     torch_enforced: str | None
+    torch_functions: _Texts
     triton: str | None
     triton_min_major: Count | None
     triton_requires: str | None

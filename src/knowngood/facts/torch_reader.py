@@ -1,8 +1,8 @@
 """torch's wheels: what they pin, what they need of the system, and which GPU code they contain.
 
 Of the wheel for Linux x86_64 METADATA, `torch/version.py`, `libc10*.so` and the first part of `libtorch_cuda.so` are
-read, up to its first fatbins: some 20 MB of 300 to 550; of `libtorch_python.so` which NumPy it looks for. Of the wheel
-for aarch64 only `torch/version.py` and the list of files.
+read, up to its first fatbins: some 20 MB of 300 to 550; of `libtorch_python.so` which NumPy it looks for; the header
+of its stable C interface. Of the wheel for aarch64 only `torch/version.py` and the list of files.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from knowngood.index.artefact import Artefact, PublishedFile, UnreadableError, r
 _PYTHON_LIBRARY = "torch/lib/libtorch_python.so"
 _NUMPY_API = re.compile(rb"numpy\.(_?core)\._multiarray_umath")
 _CHOOSE_WHEEL = choose_wheel_by("-cp311-cp311-", "-cp310-cp310-", "-cp39-cp39-", "-cp312-cp312-")
+_STABLE_HEADER = "torch/include/torch/csrc/stable/c/shim.h"
+_STABLE_FUNCTION = re.compile(r"^\s*AOTI_TORCH_EXPORT\b[^;(]*?\b(torch_\w+)\s*\(", re.MULTILINE)
 _FATBINS = 12  # to read of a library that has 250 to 500
 
 
@@ -85,6 +87,9 @@ class TorchFacts:
     `torch/version.py`, and whether `libtorch_cuda.so` is in it."""
     aarch64_wheel_size: int | None
     """Size of that wheel in bytes; index."""
+    stable_functions: tuple[str, ...] | None
+    """The functions `torch_...` of its stable C interface, which libraries may call that were compiled with another
+    torch; `stable/c/shim.h`. Before torch 2.10 there are none."""
 
 
 def read_torch(artefact: Artefact, release: IndexedRelease, reading: ReleaseReading) -> None:
@@ -126,6 +131,12 @@ def read_aarch64_wheel(artefact: Artefact) -> dict[str, Any]:
             f"{artefact.file.name}: version.py names CUDA {cuda}, and the list of files says otherwise"
         )
     return {"aarch64_cuda": cuda or "none", "aarch64_wheel_size": artefact.size}
+
+
+def read_stable_functions(artefact: Artefact) -> dict[str, Any]:
+    """Return the functions that torch's header of the stable C interface declares; none when it has no such header."""
+    source = read_text_member(artefact, _STABLE_HEADER) if _STABLE_HEADER in artefact.members else ""
+    return {"stable_functions": sorted(set(_STABLE_FUNCTION.findall(source)))}
 
 
 def find_triton_min_major(artefact: Artefact) -> int | None:
@@ -218,6 +229,7 @@ READERS = (
                 read=read_aarch64_wheel,
             ),
             AdditionalWheel(choose=_CHOOSE_WHEEL, facts=("numpy_1_only",), read=read_numpy_api),
+            AdditionalWheel(choose=_CHOOSE_WHEEL, facts=("stable_functions",), read=read_stable_functions),
         ),
     ),
 )
