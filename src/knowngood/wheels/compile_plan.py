@@ -42,7 +42,7 @@ def plan_compile(
     needed = compile_recipe.find_recipe(order.package)
     tools = cuda_toolkit.install_build_tools([*compile_recipe.BUILD_REQUIREMENTS, *needed.requires], request, notify)
     host = CompileHost(line=builder, locked=locked, plan=builder.plan(locked, notify))
-    env = dict(needed.env) | dict(target.env)
+    env = dict(needed.env) | dict(target.env) | {"NVCC_APPEND_FLAGS": cuda.flags}
     local = compile_recipe.wheel_local_version(cell, target.codes, cxx11abi=load_torch_cxx11abi(cell.torch))
     # What shapes the objects names their folder. What happens to the wheel afterwards is only in the wheel's key.
     inputs: dict[str, Any] = {
@@ -91,6 +91,7 @@ def compile_dry_run(order: WheelRequest, line: Pipeline, options: CompileOptions
     power = place.power(cell, lambda _: None)
     jobs = compile_recipe.choose_jobs(power.processors, power.memory, options.memory_each, options.jobs)
     env = dict(compile_recipe.find_recipe(order.package).env) | dict(target.env)
+    env["NVCC_APPEND_FLAGS"] = "$NVCC_FLAGS"  # which of them nvcc has is known when it is installed
     image = nearest_plain_cell(cell, line.project.matrix)
     lines = [f"# {cell}: {order.package} {order.version}", *([f"# {target.note}"] if target.note else [])]
     locked = line.project.tree.load(image)

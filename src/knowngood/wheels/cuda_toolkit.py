@@ -12,7 +12,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -32,6 +32,11 @@ TOOLKIT_HOME = "cuda"
 
 # nvcc itself, the headers of its front end, the device compiler, the runtime that it links, and <cuda/std>.
 _EXTRAS = {13: "nvcc,crt,nvvm,cudart,cccl", 12: "nvcc,cudart,cccl"}
+
+
+REPRODUCIBLE_FLAGS: Mapping[str, str] = {"-objtemp": "-objtemp", "-frandom-seed": "-frandom-seed=1"}
+"""Options of nvcc, as its help names them, and what is passed so that an object has the same bytes every time: the
+first names temporary files after the object and not after a process, the second names what a file keeps to itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +65,8 @@ class CudaToolkit:
     """The architectures that it compiles for, such as `90`."""
     contents: tuple[dict[str, str], ...]
     """Its packages by name and hash."""
+    flags: str
+    """Those of `REPRODUCIBLE_FLAGS` that this nvcc has, for `NVCC_APPEND_FLAGS`; 12.4 lacks `-frandom-seed`."""
     note: str = ""
     """Something that the user should know about it."""
 
@@ -178,17 +185,19 @@ def _normalize_folder(folder: Path) -> None:
 
 
 def _inspect_toolkit(folder: Path, home: Path, cuda: str, made_of: Sequence[dict[str, str]]) -> CudaToolkit:
-    """Run nvcc to read its release and its architectures; `KnowngoodError` when it is of another CUDA."""
+    """Run nvcc to read its release, architectures and options; `KnowngoodError` when it is of another CUDA."""
     nvcc = home / "bin" / "nvcc"
     release = re.search(r"release (\d+\.\d+)", _program_output(nvcc, "--version"))
     if release is None or release[1] != cuda:
         raise KnowngoodError(f"{nvcc} is of CUDA {release[1] if release else '(unknown)'}, but CUDA {cuda} is needed")
+    options = set(re.findall(r"\((-[\w-]+)\)", _program_output(nvcc, "--help")))
     return CudaToolkit(
         folder=folder,
         home=str(home.relative_to(folder)),
         release=release[1],
         codes=frozenset(re.findall(r"^sm_(\d+)$", _program_output(nvcc, "--list-gpu-code"), re.MULTILINE)),
         contents=tuple(made_of),
+        flags=" ".join(flag for option, flag in REPRODUCIBLE_FLAGS.items() if option in options),
     )
 
 

@@ -310,11 +310,38 @@ def test_a_cuda_without_any_nvcc_is_said(monkeypatch):
 
 def test_an_architecture_that_nvcc_does_not_know_is_said_with_those_it_does(tmp_path):
     found = cuda_toolkit.CudaToolkit(
-        folder=tmp_path, home="cuda", release="12.4", codes=frozenset({"70", "80", "90"}), contents=()
+        folder=tmp_path, home="cuda", release="12.4", codes=frozenset({"70", "80", "90"}), contents=(), flags=""
     )
     cuda_toolkit.check_toolkit_codes(found, ["90"])
     with pytest.raises(KnowngoodError, match=r"nvcc 12\.4 does not know sm_120 .*has sm_70, sm_80, sm_90\)"):
         cuda_toolkit.check_toolkit_codes(found, ["120"])
+
+
+NVCC = """\
+#!/bin/sh
+case $1 in
+--version) echo "Cuda compilation tools, release 12.4, V12.4.131" ;;
+--list-gpu-code) echo sm_90 ;;
+--help)
+  echo "--objdir-as-tempdir                                 (-objtemp)                  "
+  SEED
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("seed", "flags"),
+    [
+        (":", "-objtemp"),
+        ('echo "--frandom-seed <seed>                               (-frandom-seed)"', "-objtemp -frandom-seed=1"),
+    ],
+)
+def test_nvcc_is_given_those_flags_for_the_same_bytes_that_it_has(tmp_path, seed, flags):
+    nvcc = tmp_path / "cuda/bin/nvcc"
+    nvcc.parent.mkdir(parents=True)
+    nvcc.write_text(NVCC.replace("SEED", seed))
+    nvcc.chmod(0o755)
+    assert cuda_toolkit._inspect_toolkit(tmp_path, tmp_path / "cuda", "12.4", []).flags == flags
 
 
 def job(tmp_path):
