@@ -28,6 +28,7 @@ from knowngood.images import build_survey, cell_tasks, dry_run, matrix_plan, pip
 from knowngood.images.cell_tasks import CellResult, CellStatus
 from knowngood.images.matrix_plan import Holdings, PlanInput
 from knowngood.images.pipeline import PipelineOptions
+from knowngood.launch import wheel_supply
 from knowngood.lock import wheelhouse
 from knowngood.project.checkout import Project, find_project
 from knowngood.registry import image_release
@@ -111,6 +112,7 @@ def build_cells(arguments: argparse.Namespace, *, suite: SuiteStep | None) -> An
         builder_run = (
             builder_arguments.prepare_builder_run(arguments, project, options, prover) if on_builders else None
         )
+        _fetch_wheels(project, cells, options.wheelhouse)
         compile_codes = _compile_wheels(arguments, project, cells, builder_run) if arguments.compile else []
 
         def command_for(cell: str) -> list[str]:
@@ -228,6 +230,19 @@ def _local_results(  # noqa: PLR0913, PLR0917
             if result.error:
                 print(f"{result.cell}: {result.error}", file=sys.stderr)
             yield result
+
+
+def _fetch_wheels(project: Project, cells: Sequence[Cell], wheel_folder: Path) -> None:
+    """Fill the wheelhouse from the places that have compiled wheels.
+
+    What cannot be fetched is printed; the cell is then built as one whose wheel is missing.
+    """
+    with report_progress("wheels") as notify:
+        for cell in cells:
+            try:
+                wheel_supply.supply_wheels(project, [cell], wheel_folder, notify)
+            except KnowngoodError as error:
+                print(f"{cell}: {error}", file=sys.stderr)
 
 
 def _compile_wheels(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from knowngood.core.cell import Cell
 from knowngood.core.errors import KnowngoodError, UsageError
 from knowngood.core.formatting import format_table
 from knowngood.core.matrix import Matrix
+from knowngood.core.notify import Notify
 from knowngood.engine import container_engine
 from knowngood.engine.container_engine import Engine
 from knowngood.executors import builder_compile
@@ -26,6 +27,7 @@ from knowngood.executors.builder_compile import BuilderCompilePlace
 from knowngood.executors.builder_run import BuilderRun
 from knowngood.images import dry_run, pipeline
 from knowngood.images.pipeline import PipelineOptions as BuildOptions
+from knowngood.launch import wheel_supply
 from knowngood.lock import wheelhouse
 from knowngood.project.checkout import Project, find_project
 from knowngood.wheels import compile_plan, compile_request, source_archive
@@ -120,7 +122,9 @@ def _builder_compiler(run: BuilderRun, options: CompileOptions, builder: Builder
     """Return the compiler on a builder; without `measure`, it counts on the builder's known limits."""
     builder_pipeline = run.pipeline(builder)
     place = BuilderCompilePlace(pipeline=builder_pipeline, measure=measure)
-    return Compiler(line=builder_pipeline, options=options, place=place)
+    return Compiler(
+        line=builder_pipeline, options=options, place=place, supply=_wheel_supply(builder_pipeline.project, options)
+    )
 
 
 def _local_compiler(project: Project, engine: Engine, options: CompileOptions) -> Compiler:
@@ -128,7 +132,19 @@ def _local_compiler(project: Project, engine: Engine, options: CompileOptions) -
         line=pipeline.Pipeline(project, _build_options(options), engine),
         options=options,
         place=LocalCompilePlace(engine),
+        supply=_wheel_supply(project, options),
     )
+
+
+def _wheel_supply(project: Project, options: CompileOptions) -> Callable[[WheelRequest, Notify], Path | None]:
+    """Return the function that fetches a wheel whose bytes are recorded."""
+
+    def supply(order: WheelRequest, notify: Notify) -> Path | None:
+        return wheel_supply.supply_wheel(
+            project, order.cell, (order.package, order.version), options.wheelhouse, notify
+        )
+
+    return supply
 
 
 def _build_options(options: CompileOptions) -> BuildOptions:

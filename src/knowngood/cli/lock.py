@@ -11,6 +11,7 @@ from knowngood.cli.main import Answer
 from knowngood.cli.progress import report_progress
 from knowngood.core.errors import KnowngoodError, UsageError
 from knowngood.core.formatting import format_table
+from knowngood.launch import wheel_supply
 from knowngood.lock import cell_locking, wheelhouse
 from knowngood.project import checkout
 from knowngood.project.checkout import Project, find_project
@@ -47,11 +48,13 @@ def run(arguments: argparse.Namespace) -> Answer:
             if name in broken:
                 raise broken[name]
             with report_progress(name) as notify:
+                wheel_folder = wheelhouse.wheelhouse_folder(arguments.wheelhouse)
+                wheel_supply.supply_wheels(project, [cell], wheel_folder, notify)
                 locked = cell_locking.lock_cell(
                     matrix.entry(cell),
                     matrix,
                     project.tree,
-                    wheel_folder=wheelhouse.wheelhouse_folder(arguments.wheelhouse),
+                    wheel_folder=wheel_folder,
                     cxx11abi=checkout.load_torch_cxx11abi,
                     upgrade=arguments.upgrade,
                     locked_only=arguments.locked,

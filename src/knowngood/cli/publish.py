@@ -18,14 +18,16 @@ from knowngood.core.errors import KnowngoodError
 from knowngood.core.formatting import format_table
 from knowngood.engine import container_engine
 from knowngood.images import build_inputs
+from knowngood.lock import wheelhouse
 from knowngood.project import release_signers
 from knowngood.project.checkout import MATRIX_FILE, Project, find_project
 from knowngood.project.release_signers import ReleaseSigner, ReleaseVerifier
-from knowngood.registry import image_release, publication, publication_check, release_proof, signatures
+from knowngood.registry import image_release, publication, publication_check, release_proof, signatures, wheel_artifact
 from knowngood.registry.content_inspection import ContentInspector, InspectionDepth
 from knowngood.registry.image_reference import ImageReference, Repository
 from knowngood.registry.publication import PublishStatus, ReleaseSigning
 from knowngood.registry.registry_client import Registry
+from knowngood.registry.wheel_artifact import WheelPushStatus
 
 if TYPE_CHECKING:
     from knowngood.engine.container_engine import Engine
@@ -182,6 +184,7 @@ class _CellPublisher:
             "blobs": state.image.blobs,
             "documents": len(state.documents.documents),
         }
+        row["wheels"] = self._push_wheels(cell) if self.dry_run else []
         if self.dry_run:
             publication.require_own_tag(release, state, self.inspector)
             status = publication.predict_status(release, state)
@@ -203,6 +206,18 @@ class _CellPublisher:
             "attached": list(result.attached),
             "faults": [str(fault) for fault in result.faults],
         }
+        row["wheels"] = self._push_wheels(cell)
+
+    def _push_wheels(self, cell: Cell) -> list[dict[str, str]]:
+        """Push the wheels that were compiled for a cell, or only say what would be pushed."""
+        pushed = wheel_artifact.push_wheels(
+            self.target.registry,
+            wheel_artifact.list_compiled_wheels(self.project, cell),
+            wheelhouse.wheelhouse_folder(),
+            every_byte=self.inspector.depth is InspectionDepth.BYTES,
+            dry_run=self.dry_run,
+        )
+        return [{"file": item.file, "sha256": item.sha256, "status": str(status)} for item, status in pushed]
 
 
 def _move_alias(target: _Target, alias: str, digest: str, row: dict[str, Any]) -> KnowngoodError | None:
@@ -237,9 +252,11 @@ def _text(rows: list[dict[str, Any]], aliases: Mapping[str, Mapping[str, Any]], 
         f"{alias} -> {row['cell']}{': FAILED' if 'error' in row else '' if row.get('moved') else ' (as before)'}"
         for alias, row in aliases.items()
     ]
+    wheels = {item["file"]: item["status"] for row in rows for item in row.get("wheels", [])}
+    notes = [f"{file}: {status}" for file, status in wheels.items() if status != WheelPushStatus.UNCHANGED]
     faults = [f"{row['id']}: {fault}" for row in rows for fault in row.get("faults", [])]
     errors = [f"{row['id']}: FAILED: {row['error']}" for row in rows if row["error"]]
-    return "\n".join([text, *faults, *_describe_inspection(rows), *moved, *errors])
+    return "\n".join([text, *notes, *faults, *_describe_inspection(rows), *moved, *errors])
 
 
 def _describe_inspection(rows: list[dict[str, Any]]) -> list[str]:

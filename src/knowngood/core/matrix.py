@@ -107,6 +107,8 @@ class Matrix:
     """The most bytes that the image of one cell may have in a registry."""
     publish: PublishPolicy = field(default_factory=PublishPolicy)
     """How far an image must be proven to be published."""
+    wheel_places: tuple[str, ...] = ()
+    """Folders, addresses and repositories (`oci://...`) that may have the wheels that were compiled for cells."""
 
     @property
     def cells(self) -> list[Cell]:
@@ -231,6 +233,7 @@ class _MatrixReader:
                 ),
                 repository=raw.publish.repository,
             ),
+            wheel_places=raw.wheel_places,
         )
 
     def report(self, path: Sequence[str | int], text: str, *, key: bool = False) -> None:

@@ -278,6 +278,7 @@ class MatrixFile(_Section):
     floors: Annotated[dict[Package, Annotated[str, _version_of("the floor")]], Field(min_length=1)]
     size: SizeLimit | None = None
     publish: PublishItem = PublishItem()
+    wheel_places: Annotated[tuple[Text, ...], BeforeValidator(as_list), Field(alias="wheel-places")] = ()
     aliases: dict[Name, str] = {}
 
 
@@ -310,6 +311,7 @@ _REPLACEMENTS: Mapping[str, Any] = {
     "layers": {},
     "size": None,
     "publish": {},
+    "wheel-places": [],
     "amendments": [],
     "aliases": {},
 }

@@ -108,10 +108,12 @@ def build_cell_image(project: Project, cell: Cell, notify: Notify) -> RunnableIm
         KnowngoodError: the build failed, or gave another image than the recorded one.
     """
     from knowngood.images import pipeline
+    from knowngood.launch import wheel_supply
     from knowngood.lock import cell_locking, wheelhouse
     from knowngood.project import checkout
 
     house = wheelhouse.wheelhouse_folder()
+    wheel_supply.supply_wheels(project, [cell], house, notify)
     missing = cell_locking.find_missing_wheel(cell, project.matrix, house, cxx11abi=checkout.load_torch_cxx11abi)
     if missing:
         raise MissingError(f"{missing.message}; or name a repository that has the image in KNOWNGOOD_REGISTRY")

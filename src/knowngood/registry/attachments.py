@@ -36,8 +36,8 @@ EVIDENCE_MEDIA_TYPE = "application/vnd.knowngood.evidence+json"
 PROOF_MEDIA_TYPES = (EVIDENCE_MEDIA_TYPE, TIER_MEDIA_TYPE)
 """The documents about an image that a later run may add to."""
 
-_EMPTY = "application/vnd.oci.empty.v1+json"
-_EMPTY_CONFIG = b"{}"
+EMPTY_MEDIA_TYPE = "application/vnd.oci.empty.v1+json"
+EMPTY_CONFIG = b"{}"
 _TITLE = "org.opencontainers.image.title"
 _CREATED = "org.opencontainers.image.created"
 _WRITE_ATTEMPTS = 5
@@ -84,7 +84,7 @@ def attach_documents(
     tracked = not without
     for item in attachments:
         # Sent without asking whether they are there: they are small, and what is there may be damaged.
-        for blob, data in ((Descriptor.of(_EMPTY_CONFIG, _EMPTY), _EMPTY_CONFIG), (item.blob, item.data)):
+        for blob, data in ((Descriptor.of(EMPTY_CONFIG, EMPTY_MEDIA_TYPE), EMPTY_CONFIG), (item.blob, item.data)):
             registry.put(blob, lambda data=data: contextlib.closing(io.BytesIO(data)))  # type: ignore[misc]
         manifest = attachment_manifest(subject, item)
         tracked &= registry.put_manifest(manifest, manifest.descriptor.digest)
@@ -125,15 +125,24 @@ def list_referrers(registry: Registry, digest: str) -> tuple[list[dict[str, Any]
 
 def attachment_manifest(subject: Descriptor, item: Attachment) -> RegistryManifest:
     """Return the manifest that attaches a document to the image `subject`."""
-    config, blob = Descriptor.of(_EMPTY_CONFIG, _EMPTY), item.blob
+    more = {"annotations": dict(item.annotations)} if item.annotations else {}
+    return artifact_manifest(item.media, item.name, item.blob, {"subject": subject.document(), **more})
+
+
+def artifact_manifest(
+    media: str, name: str, blob: Descriptor, more: Mapping[str, Any] | None = None
+) -> RegistryManifest:
+    """Return the manifest of an artifact of type `media`: the file `name`, whose content is `blob`.
+
+    `more` are further fields of the manifest.
+    """
     document = {
         "schemaVersion": 2,
         "mediaType": MANIFEST_MEDIA_TYPE,
-        "artifactType": item.media,
-        "config": config.document(),
-        "layers": [{**blob.document(), "annotations": {_TITLE: item.name}}],
-        "subject": subject.document(),
-        **({"annotations": dict(item.annotations)} if item.annotations else {}),
+        "artifactType": media,
+        "config": Descriptor.of(EMPTY_CONFIG, EMPTY_MEDIA_TYPE).document(),
+        "layers": [{**blob.document(), "annotations": {_TITLE: name}}],
+        **(more or {}),
     }
     return RegistryManifest(
         data=json.dumps(document, sort_keys=True, separators=(",", ":")).encode(), media=MANIFEST_MEDIA_TYPE

@@ -192,27 +192,31 @@ class Registry:
 
     def read(self, blob: Descriptor) -> bytes:
         """Return the bytes of a small blob; `DamagedContentError` when they do not have its digest."""
-        parts: list[bytes] = []
-        self.check(blob, into=parts)
-        return b"".join(parts)
+        content = io.BytesIO()
+        self.copy_blob(blob.digest, content)
+        return content.getvalue()
 
-    def check(self, blob: Descriptor, *, into: list[bytes] | None = None) -> None:
+    def check(self, blob: Descriptor) -> None:
         """Read a whole blob back; `DamagedContentError` when its bytes do not have its digest."""
+        self.copy_blob(blob.digest, None)
+
+    def copy_blob(self, digest: str, out: IO[bytes] | None) -> None:
+        """Read a whole blob and write it to `out`, from its start; `DamagedContentError` when it has another digest."""
 
         def attempt() -> str:
-            parts: list[bytes] = []
             sha256 = hashlib.sha256()
-            for block in self._blocks(blob.digest):
+            if out:
+                out.seek(0)
+                out.truncate()
+            for block in self._blocks(digest):
                 sha256.update(block)
-                if into is not None:
-                    parts.append(block)
-            if into is not None:
-                into[:] = parts
+                if out:
+                    out.write(block)
             return f"sha256:{sha256.hexdigest()}"
 
-        actual = self._retry(attempt, f"blobs/{blob.digest}")
-        if actual != blob.digest:
-            raise DamagedContentError(f"{self.repository} serves other bytes for the blob {blob.digest}: {actual}")
+        actual = self._retry(attempt, f"blobs/{digest}")
+        if actual != digest:
+            raise DamagedContentError(f"{self.repository} serves other bytes for the blob {digest}: {actual}")
 
     def _blocks(self, digest: str) -> Iterator[bytes]:
         with self._send("GET", f"blobs/{digest}", stream=True) as response:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from knowngood.core.cell import Cell
 from knowngood.core.errors import KnowngoodError, MissingError
 from knowngood.core.notify import Notify
 from knowngood.images.pipeline import Pipeline
-from knowngood.lock import wheelhouse
+from knowngood.lock import recorded_wheels, wheelhouse
 from knowngood.lock.wheelhouse import WheelRecord
 from knowngood.project.checkout import load_torch_cxx11abi
 from knowngood.wheels import compile_plan, compile_recipe, published_wheel, wheel_packing
@@ -35,15 +36,28 @@ class Compiler:
     line: Pipeline
     options: CompileOptions
     place: CompilePlace
+    supply: Callable[[WheelRequest, Notify], Path | None]
+    """Fetches a wheel whose bytes are recorded into the wheelhouse; `None` when no place has it."""
 
     def run(self, order: WheelRequest, notify: Notify) -> WheelResult:
         """Return the wheel of a request, after putting it into the wheelhouse if it is not there."""
         start = time.monotonic()
+        result = self._provide(order, notify)
+        if result.record and "sdist" in result.record.inputs:
+            matrix, tree = self.line.project.matrix, self.line.project.tree
+            if (order.package, order.version) in matrix.compiled_packages(order.cell):
+                recorded_wheels.record_wheel(tree, result.record)
+        return result if result.status is WheelStatus.PRESENT else replace(result, seconds=time.monotonic() - start)
+
+    def _provide(self, order: WheelRequest, notify: Notify) -> WheelResult:
         present = self._present(order, notify)
+        if present is None and not order.sdist and self.supply(order, notify):
+            present = self._present(order, notify)
+            present = present and replace(present, status=WheelStatus.FETCHED)
         if present and not self.options.renew:
             return present
         if present is None and (fetched := self._published(order, notify)):
-            return replace(fetched, seconds=time.monotonic() - start)
+            return fetched
         planned = compile_plan.plan_compile(order, self.line, self.options, self.place, notify)
         if present and present.record and present.record.key == planned.key:
             return present
@@ -51,8 +65,7 @@ class Compiler:
             # Another run may have made it while this one waited.
             if (present := self._present(order, notify)) and present.record and present.record.key == planned.key:
                 return present
-            result = self._compile(order, planned, notify)
-        return replace(result, seconds=time.monotonic() - start)
+            return self._compile(order, planned, notify)
 
     def _present(self, order: WheelRequest, notify: Notify) -> WheelResult | None:
         """Return the wheel that is in the wheelhouse, or `None`; a damaged one is removed."""

@@ -117,7 +117,7 @@ def fetch_wheel(item: PublishedWheel, cell: Cell, wheel_folder: Path) -> tuple[P
     """
     with local_files.scratch_folder() as scratch:
         path = scratch / item.file
-        actual = _download(item.url, path)
+        actual = download_file(item.url, path)
         if actual != item.sha256:
             raise CorruptArchiveError(item.file, expected=item.sha256, actual=actual)
         folder = scratch / "unpacked"
@@ -162,8 +162,11 @@ def wheel_architectures(folder: Path) -> list[str]:
     return sorted(codes, key=int)
 
 
-def _download(url: str, path: Path) -> str:
-    """Download a file to `path` and return its SHA-256."""
+def download_file(url: str, path: Path) -> str:
+    """Download a file, from `https://`, `http://` or `file://`, to `path` and return its SHA-256.
+
+    Raises `MissingError` when it cannot be fetched.
+    """
     import requests
 
     from knowngood.index.package_index import call_with_retries, open_http_session
@@ -185,6 +188,5 @@ def _download(url: str, path: Path) -> str:
     try:
         return call_with_retries(get)
     except requests.RequestException as error:
-        raise MissingError(
-            f"{path.name} cannot be fetched: {type(error).__name__}; check the network and the list"
-        ) from None
+        status = error.response.status_code if error.response is not None else type(error).__name__
+        raise MissingError(f"{path.name} cannot be fetched: {status}; check the network and the address") from None

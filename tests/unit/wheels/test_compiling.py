@@ -9,9 +9,11 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from types import SimpleNamespace
 
 import pytest
 import stamina
+import wheel_samples
 from harvest_registry import fatbin, serve
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
@@ -22,7 +24,7 @@ from knowngood.core.cell import parse_cell
 from knowngood.core.errors import InputError, KnowngoodError, MissingError, UsageError
 from knowngood.engine.container_engine import Engine
 from knowngood.executors import builder_commands, shared_layers
-from knowngood.lock import wheelhouse
+from knowngood.lock import recorded_wheels, wheelhouse
 from knowngood.lock.cell_lock import Distribution
 from knowngood.wheels import (
     compile_container,
@@ -494,7 +496,9 @@ def compiler(monkeypatch, tmp_path):
     monkeypatch.setattr(compile_run.compile_plan, "plan_compile", planned)
     monkeypatch.setattr(compile_run.published_wheel, "find_published_wheel", lambda *_, **__: None)
     monkeypatch.setattr(compile_run, "load_torch_cxx11abi", lambda _: True)
-    return compile_run.Compiler(line=None, options=CompileOptions(wheelhouse=tmp_path), place=None)
+    return compile_run.Compiler(
+        line=None, options=CompileOptions(wheelhouse=tmp_path), place=None, supply=lambda *_: None
+    )
 
 
 def house(folder, *, recorded):
@@ -521,6 +525,29 @@ def test_a_wheel_that_is_there_is_not_made_again(compiler, tmp_path, recorded):
     with pytest.raises(Planning):
         renewing.run(order, print)
     assert wheel.exists()
+
+
+def test_a_wheel_whose_bytes_are_recorded_is_fetched_before_one_is_compiled(compiler, home, tmp_path):
+    def supply(order, _notify):
+        assert (str(order.cell), order.package) == (FA2, "flash-attn")
+        return house(tmp_path, recorded=True)
+
+    (order,) = needed_wheels([CELL], parsed())
+    fetching = dataclasses.replace(compiler, supply=supply, line=SimpleNamespace(project=home))
+    assert fetching.run(order, print).status == "fetched"
+    assert fetching.run(order, print).status == "present"
+    assert not list((home.tree.folder / "wheels").glob("*")), "its record names no source, so it was not compiled"
+
+
+def test_a_compiled_wheel_that_the_matrix_needs_is_recorded_and_another_is_not(compiler, home, tmp_path):
+    wheel_samples.fill_folder(tmp_path)
+    wheelhouse.write_wheel_record(wheel_samples.record(), tmp_path / wheel_samples.FILE)
+    (order,) = needed_wheels([CELL], parsed())
+    recording = dataclasses.replace(compiler, line=SimpleNamespace(project=home))
+    recording.run(dataclasses.replace(order, cell=parse_cell(FA0)), print)
+    assert recorded_wheels.list_recorded_wheels(home.tree) == []
+    recording.run(order, print)
+    assert recorded_wheels.list_recorded_wheels(home.tree) == [wheel_samples.without_attempts(wheel_samples.record())]
 
 
 def test_a_damaged_wheel_is_taken_out_and_made_again(compiler, tmp_path):
