@@ -36,6 +36,7 @@ COMMANDS = {
     "breaks": "which uses of other packages break, and with which of their releases",
     "doctor": "check this machine, an environment or an image: GPU, driver, binaries, compilers, versions",
     "run": "run a program in the image of the best cell for this machine's GPU",
+    "warm": "compile a cell's kernels on this machine's GPU once, and keep them for `run`",
     "prune": "remove derived images and caches, and say how much that frees",
     "reproduce": "make a known failure and its cure happen, and store the evidence",
     "lock": "resolve cells to hash-pinned distributions, into docker/",

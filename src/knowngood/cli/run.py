@@ -6,6 +6,7 @@ import argparse
 import os
 import pwd
 import re
+import secrets
 import shlex
 import shutil
 import signal
@@ -19,7 +20,7 @@ from knowngood.cli import shared_arguments
 from knowngood.cli.main import Answer
 from knowngood.cli.progress import report_progress
 from knowngood.core.errors import KnowngoodError, MissingError, UsageError
-from knowngood.launch import added_packages, container_run
+from knowngood.launch import added_packages, container_run, run_guard
 from knowngood.launch.container_run import ContainerRun, GpuAccess, UserIds
 from knowngood.launch.run_choice import ANY_GPU, RunChoice
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from knowngood.engine.container_engine import Engine
     from knowngood.launch.added_packages import AddedPackage
     from knowngood.launch.image_access import RunnableImage
+    from knowngood.lock.lock_tree import CellLock
     from knowngood.project.checkout import Project
 
 _SEPARATOR = "--"
@@ -81,6 +83,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="NAME==VERSION",
         help="add a package to the image, in a thin layer of its own; the cell's own versions do not move "
         f"(default: what a {added_packages.REQUIREMENTS_FILE} beside the script names)",
+    )
+    parser.add_argument(
+        "--unchecked", action="store_true", help="add packages also when `check` says that they break in this cell"
     )
     parser.add_argument(
         "--no-requirements", action="store_true", help=f"pay no attention to {added_packages.REQUIREMENTS_FILE}"
@@ -152,12 +157,14 @@ def run(arguments: argparse.Namespace) -> Answer:
     engine = _ensure_engine()
     container = _fit_to_machine(container, engine, nvidia)
     _tell(choice, lines, container.gpus, nvidia)
+    _remove_abandoned(engine, container.user)
     added = _added_packages(arguments, project, choice.cell)
     image = _get_image(project, choice.cell, engine, insecure=arguments.insecure)
     if arguments.prove:
         _prove(project, choice.cell, image, engine, container.gpus)
     if added:
         container = replace(container, image=_add_packages(project, choice.cell, image, added).name)
+    _give_kernels(engine, container, image, nvidia)
     return become_program(engine, container)
 
 
@@ -187,13 +194,21 @@ def _fit_to_machine(container: ContainerRun, engine: Engine | None, nvidia: Nvid
 
 
 def become_program(engine: Engine, container: ContainerRun) -> NoReturn:
-    """Replace this process by the docker command, which passes signals on and ends with the program's exit code."""
+    """Replace this process by the docker command, which passes signals on and ends with the program's exit code.
+
+    A watcher stays behind, which removes the container if the docker command is killed.
+    """
+    container = replace(
+        container, name=f"knowngood-run-{os.getpid()}-{secrets.token_hex(4)}", client=run_guard.describe_client()
+    )
+    environment = engine.environment()
+    run_guard.start_watcher([*engine.docker, "rm", "--force", "--volumes", container.name], environment)
     sys.stdout.flush()
     sys.stderr.flush()
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and a new program would too
         signal.signal(number, signal.SIG_DFL)
     argv = [*engine.docker, *container_run.docker_run_arguments(container)]
-    os.execvpe(argv[0], argv, engine.environment())  # noqa: S606 - to become it is the point
+    os.execvpe(argv[0], argv, environment)  # noqa: S606 - to become it is the point
 
 
 def _working_folder() -> str:
@@ -244,6 +259,15 @@ def _ensure_engine() -> Engine:
     return engine
 
 
+def _remove_abandoned(engine: Engine, user: UserIds) -> None:
+    """Remove the containers of earlier runs whose docker command was killed, and say so."""
+    from knowngood.engine import container_engine
+
+    with container_engine.docker_client(engine) as client:
+        for name in run_guard.remove_abandoned_containers(client, user.user):
+            _say(f"removed {name}, which an earlier run left when it was killed")
+
+
 def _gpu_access(engine: Engine | None, nvidia: NvidiaState) -> GpuAccess:
     """Return how the engine gives a container the GPUs: not at all where this machine has none."""
     if not nvidia.gpus:
@@ -280,14 +304,28 @@ def _get_image(project: Project, cell: Cell, engine: Engine, *, insecure: bool) 
 
     if image := image_access.find_recorded_image(project, cell, engine, _say):
         return image
-    repositories = image_access.list_repositories(project.matrix, os.environ)
     with report_progress(str(cell)) as notify:
-        image = image_access.pull_recorded_image(project, cell, engine, repositories, notify, insecure=insecure)
-        if image is None:
-            _say(image_access.describe_build(project, cell))
-            image = image_access.build_cell_image(project, cell, notify)
-    _say(f"{image.name} is {image.digest[:19]}, {image.origin}")
-    return image
+        return image_access.fetch_cell_image(project, cell, engine, _say, notify, insecure=insecure)
+
+
+def _give_kernels(engine: Engine, container: ContainerRun, image: RunnableImage, nvidia: NvidiaState) -> None:
+    """Put kernels that `knowngood warm` compiled for this image and GPU into the cache volume, if there are."""
+    from knowngood.launch import kernel_store
+
+    machine = kernel_store.describe_machine(nvidia)
+    try:
+        pack = kernel_store.load_kernel_pack(image.digest, machine.gpu)
+        if pack is None:
+            return
+        if misfit := pack.describe_misfit(machine):
+            _say(f"its compiled kernels are not used: {misfit}")
+            return
+        from knowngood.launch import warm_up
+
+        if warm_up.fill_cache_volume(engine, container, pack):
+            _say(f"{len(pack.files)} files of compiled kernels for {machine.gpu} are in its cache now")
+    except KnowngoodError as error:
+        _say(f"its compiled kernels are not used: {error}")
 
 
 def _added_packages(arguments: argparse.Namespace, project: Project, cell: Cell) -> tuple[AddedPackage, ...]:
@@ -304,7 +342,27 @@ def _added_packages(arguments: argparse.Namespace, project: Project, cell: Cell)
     added = added_packages.resolve_added_packages(project.matrix, lock, wanted)
     names = ", ".join(f"{item.name} {item.version}" for item in added) or "nothing, the cell has it all"
     _say(f"added for {file.name if file else '--with'}: {names}")
+    if added:
+        _examine_added(lock, added, unchecked=arguments.unchecked)
     return added
+
+
+def _examine_added(lock: CellLock, added: Sequence[AddedPackage], *, unchecked: bool) -> None:
+    """Print what is known to break with added packages; raises `KnowngoodError` for an error of `check`."""
+    from knowngood.compat import knowledge
+    from knowngood.launch import added_package_check
+
+    findings, unread = added_package_check.examine_added_packages(knowledge.load_knowledge(), lock, added)
+    for text in unread:
+        _say(text)
+    errors = [item for item in findings if item.severity == "error" and not unchecked]
+    for item in findings:
+        if item not in errors:
+            _say(f"{item.severity}: {item.because}  [{item.id}]")
+    if errors:
+        raise KnowngoodError(
+            f"{'; '.join(f'{item.because} [{item.id}]' for item in errors)}; add another release, or --unchecked"
+        )
 
 
 def _add_packages(project: Project, cell: Cell, image: RunnableImage, added: Sequence[AddedPackage]) -> RunnableImage:

@@ -81,6 +81,10 @@ class ContainerRun:
     shared_memory: str = "8g"
     """The size of /dev/shm, or `host` for that of the machine."""
     terminal: bool = False
+    name: str = ""
+    """The container's name; empty for one that the engine chooses."""
+    client: str = ""
+    """What names the process that becomes the docker command, for the next run to see whether it has ended."""
     locked_memory: bool = True
     """Whether the engine may lift the limit of locked memory, which transfers between GPUs and network cards need."""
 
@@ -93,7 +97,11 @@ class ContainerRun:
 CACHE_VOLUME = "knowngood-cache"
 """What the names of cache volumes begin with."""
 CONTAINER_LABEL = "io.knowngood.run"
-"""The label of containers that `knowngood run` starts."""
+"""The label of containers that `knowngood run` starts: the id of their user."""
+CLIENT_LABEL = "io.knowngood.run.client"
+"""The label that names the process which became their docker command."""
+_NO_DETACHING = ("--detach-keys", "ctrl-@,ctrl-@,ctrl-@,ctrl-@")
+"""A container ends with its command, so nobody should leave it by the two keys of docker."""
 
 
 def docker_run_arguments(run: ContainerRun) -> list[str]:
@@ -111,6 +119,9 @@ def docker_run_arguments(run: ContainerRun) -> list[str]:
         "--label",
         f"{CONTAINER_LABEL}={run.user.user}",
     ]
+    argv += ["--label", f"{CLIENT_LABEL}={run.client}"] if run.client else []
+    argv += ["--name", run.name] if run.name else []
+    argv += _NO_DETACHING if run.terminal else ()
     argv += {
         GpuAccess.NONE: [],
         GpuAccess.RUNTIME: ["--gpus", "all"],

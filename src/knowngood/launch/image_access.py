@@ -5,6 +5,7 @@ Whichever way it comes, it is the image that the cell's record names, where the 
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -65,6 +66,24 @@ def find_recorded_image(project: Project, cell: Cell, engine: Engine, notify: No
     return RunnableImage(name=name, digest=actual, origin="in the engine")
 
 
+def fetch_cell_image(  # noqa: PLR0913
+    project: Project, cell: Cell, engine: Engine, announce: Notify, notify: Notify, *, insecure: bool
+) -> RunnableImage:
+    """Get the image of a cell that the engine lacks: from a repository that has it, else by a build.
+
+    `announce` gets the lines that stay, such as the size of a build before it begins; `notify` the steps.
+
+    Raises `KnowngoodError` and `MissingError` as `build_cell_image` does.
+    """
+    repositories = list_repositories(project.matrix, os.environ)
+    image = pull_recorded_image(project, cell, engine, repositories, notify, insecure=insecure)
+    if image is None:
+        announce(describe_build(project, cell))
+        image = build_cell_image(project, cell, notify)
+    announce(f"{image.name} is {image.digest[:19]}, {image.origin}")
+    return image
+
+
 def pull_recorded_image(  # noqa: PLR0913
     project: Project, cell: Cell, engine: Engine, repositories: Sequence[str], notify: Notify, *, insecure: bool
 ) -> RunnableImage | None:
@@ -72,16 +91,16 @@ def pull_recorded_image(  # noqa: PLR0913
 
     Returns `None` when no repository has it; `notify` hears why of each.
     """
-    from knowngood.project import signing_keys
+    from knowngood.project.release_signers import load_release_verifiers
     from knowngood.registry import image_pull
     from knowngood.registry.image_reference import Repository
     from knowngood.registry.registry_client import Registry
 
-    keys = signing_keys.load_verification_keys(project.root, project.matrix.publish.keys)
+    verifiers = load_release_verifiers(project.root, project.matrix.publish)
     for repository in repositories:
         try:
             registry = Registry(Repository.parse(repository), insecure=insecure)
-            image = image_pull.check_cell_image(project, registry, cell, keys)
+            image = image_pull.check_cell_image(project, registry, cell, verifiers)
             notify(f"pulling {image.repository}@{image.digest}")
             image_pull.pull_checked_image(image, engine)
         except KnowngoodError as error:

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 from knowngood.core.errors import UsageError
 from knowngood.core.local_files import cache_folder
 from knowngood.engine import container_engine
-from knowngood.launch.container_run import CACHE_VOLUME
+from knowngood.launch.container_run import CACHE_VOLUME, CLIENT_LABEL, CONTAINER_LABEL
 from knowngood.launch.derived_image import DERIVED_LABEL, DERIVED_REPOSITORY
+from knowngood.launch.kernel_store import kernel_folder
+from knowngood.launch.run_guard import is_client_gone
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,6 +35,10 @@ class StoredKind(StrEnum):
     """This user's cache volume: downloaded models and data, compiled kernels."""
     BUILD_CACHE = "build-cache"
     """What the embedded engine keeps of builds, which makes the next one faster."""
+    CONTAINERS = "containers"
+    """Containers of this user's runs whose docker command was killed."""
+    KERNELS = "kernels"
+    """What `knowngood warm` compiled."""
     FILES = "files"
     """Logs, resolutions of added packages, answers that are kept."""
 
@@ -83,8 +89,10 @@ def list_stored_items(engine: Engine | None, user: int) -> list[StoredItem]:
     if engine:
         with container_engine.docker_client(engine) as client:
             usage = client.df()
-        items = [*_derived_images(usage), *_cache_volumes(usage, user)]
+        items = [*_derived_images(usage), *_cache_volumes(usage, user), *_abandoned_containers(usage, user)]
         items += [_build_cache(usage)] if engine.embedded else []
+    for path in sorted(kernel_folder().glob("*.tar.xz")):
+        items.append(StoredItem(kind=StoredKind.KERNELS, name=path.name, size=path.stat().st_size))
     for name in _FOLDERS:
         if size := _folder_size(cache_folder() / name):
             items.append(StoredItem(kind=StoredKind.FILES, name=name, size=size))
@@ -97,6 +105,9 @@ def remove_stored_item(engine: Engine | None, item: StoredItem) -> StoredItem:
 
     if item.in_use:
         return replace(item, problem="in use")
+    if item.kind is StoredKind.KERNELS:
+        (kernel_folder() / item.name).unlink(missing_ok=True)
+        return replace(item, removed=True)
     if item.kind is StoredKind.FILES:
         shutil.rmtree(cache_folder() / item.name, ignore_errors=True)
         return replace(item, removed=True)
@@ -112,7 +123,9 @@ def _remove_from_engine(client: DockerClient, item: StoredItem) -> int:
     """Remove an item and return the bytes that this freed, as far as the engine says."""
     if item.kind is StoredKind.BUILD_CACHE:
         return int(client.api.prune_builds(all=True).get("SpaceReclaimed") or 0)
-    if item.kind is StoredKind.VOLUMES:
+    if item.kind is StoredKind.CONTAINERS:
+        client.containers.get(item.name).remove(force=True, v=True)
+    elif item.kind is StoredKind.VOLUMES:
         client.volumes.get(item.name).remove()
     else:
         client.images.remove(item.name)
@@ -143,6 +156,17 @@ def _cache_volumes(usage: dict[str, Any], user: int) -> list[StoredItem]:
             used = int(data.get("RefCount", 0)) > 0
             size = max(int(data.get("Size", 0)), 0)
             items.append(StoredItem(kind=StoredKind.VOLUMES, name=volume["Name"], size=size, in_use=used))
+    return items
+
+
+def _abandoned_containers(usage: dict[str, Any], user: int) -> list[StoredItem]:
+    """Return the containers of killed runs; what one wrote is their size."""
+    items = []
+    for container in usage.get("Containers") or ():
+        labels = container.get("Labels") or {}
+        if labels.get(CONTAINER_LABEL) == str(user) and is_client_gone(labels.get(CLIENT_LABEL, "")):
+            name, size = container["Names"][0].removeprefix("/"), int(container.get("SizeRw") or 0)
+            items.append(StoredItem(kind=StoredKind.CONTAINERS, name=name, size=size))
     return items
 
 

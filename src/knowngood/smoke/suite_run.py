@@ -65,8 +65,9 @@ def run_in_container(  # noqa: PLR0913
     """
     argv = container_command(cell, options)
     with container_engine.docker_client(engine) as client:
-        _remove_old_containers(client, cell)
-        container = create_suite_container(client, image, argv, options, labels={_LABEL: _container_label(cell)})
+        label = f"{platform.node()}/{cell}"
+        remove_old_containers(client, _LABEL, label)
+        container = create_suite_container(client, image, argv, options, labels={_LABEL: label})
         try:
             put_suite(container, suite, predictions)
             start_suite_container(container, engine)
@@ -135,13 +136,9 @@ def _environment_python() -> str:
     return str(Path(folder) / "bin/python") if folder else sys.executable
 
 
-def _container_label(cell: Cell) -> str:
-    return f"{platform.node()}/{cell}"
-
-
-def _remove_old_containers(client: DockerClient, cell: Cell) -> None:
-    """Remove the container of a run that was killed; only one run at a time works on a cell on this machine."""
-    for container in client.containers.list(all=True, filters={"label": f"{_LABEL}={_container_label(cell)}"}):
+def remove_old_containers(client: DockerClient, label: str, value: str) -> None:
+    """Remove the containers of runs that were killed, by their label; one run at a time has this value."""
+    for container in client.containers.list(all=True, filters={"label": f"{label}={value}"}):
         container.remove(force=True, v=True)
 
 

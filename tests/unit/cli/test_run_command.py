@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import signal
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,9 +17,10 @@ from knowngood.doctor import probe_gpus
 from knowngood.doctor.system_state import GpuState, NvidiaState
 from knowngood.engine import container_engine
 from knowngood.engine.container_engine import Engine
-from knowngood.launch import added_packages, derived_image, image_access
+from knowngood.launch import added_packages, derived_image, image_access, kernel_store, run_guard, warm_up
 from knowngood.launch.added_packages import AddedPackage
 from knowngood.launch.image_access import RunnableImage
+from knowngood.launch.kernel_pack import KernelPack
 
 ENGINE = Engine(
     host="unix:///run/x.sock",
@@ -48,6 +53,9 @@ def starts(monkeypatch, tmp_path):
         raise StartError
 
     monkeypatch.setattr("os.execvpe", become)
+    client = SimpleNamespace(containers=SimpleNamespace(list=lambda **_: []))
+    monkeypatch.setattr(container_engine, "docker_client", lambda _: contextlib.nullcontext(client))
+    monkeypatch.setattr(run_guard, "start_watcher", lambda remove, _: calls.append(remove))
     return calls
 
 
@@ -64,7 +72,10 @@ def test_it_becomes_docker_with_the_program(starts, capsys):
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    [(path, argv, environ)] = starts
+    [remove, (path, argv, environ)] = starts
+    assert remove[:-1] == [*ENGINE.docker, "rm", "--force", "--volumes"]
+    assert argv[argv.index("--name") + 1] == remove[-1]
+    assert f" {os.getpid()} " in argv[argv.index("--name") - 1]
     assert path == "/usr/bin/docker"
     assert argv[:4] == [*ENGINE.docker, "run"]
     assert argv[-7].startswith("knowngood:sm90-")
@@ -136,7 +147,7 @@ def test_the_doctors_lines_about_the_card_come_first(starts, capsys, monkeypatch
     assert "bad  GPU 0  NVIDIA H100" in err
     assert "3 uncorrected memory errors" in err
     assert "NVIDIA driver  580.95.05" in err
-    assert "nvidia.com/gpu=all" in starts[0][1]
+    assert "nvidia.com/gpu=all" in starts[1][1]
 
 
 @pytest.mark.parametrize("folder", ["/"])
@@ -167,9 +178,28 @@ def test_added_packages_give_the_program_a_derived_image(starts, monkeypatch, tm
     start("--with", "trl==1.16", "--", "python", "train.py")
     start("--with", "trl==1.16", "--no-requirements", "--", "python", "train.py")
     assert wanted == [("trl==1.16", "datasets"), ("trl==1.16",)]
-    assert starts[0][1][-3].startswith("knowngood-with:")
+    assert starts[1][1][-3].startswith("knowngood-with:")
     assert "added for requirements.txt: trl 1.16.0" in capsys.readouterr().err
     assert main.main(["run", "--print", "--with", "trl==1.16", "--", "python"]) == 0
     out, err = capsys.readouterr()
     assert "docker-daemon:knowngood-with:" in out
     assert "is made when the program is run without --print" in err
+
+
+def test_compiled_kernels_are_given_to_the_volume_where_they_fit(starts, capsys, monkeypatch):
+    machine = kernel_store.describe_machine(NvidiaState())
+    other = replace(machine, cpu_flags=(*machine.cpu_flags, "zz-unheard-of"))
+    filled = []
+    monkeypatch.setattr(
+        warm_up, "fill_cache_volume", lambda _, run, pack: filled.append((run.cache_volume, pack)) or True
+    )
+    for owner, words in ((machine, "1 files of compiled kernels for cpu"), (other, "lacks zz-unheard-of")):
+        pack = KernelPack(cell="x", image="sha256:1", machine=owner, made="", files={"triton/a": b"1"})
+        kernel_store.save_kernel_pack(pack)
+        start("--gpu", "H100", "--", "true")
+        assert words in capsys.readouterr().err
+    assert [name for name, _ in filled] == [f"knowngood-cache-{os.getuid()}"]
+    (kernel_store.kernel_folder() / pack.name).write_bytes(b"damaged")
+    start("--gpu", "H100", "--", "true")
+    assert "is not a pack of kernels" in capsys.readouterr().err
+    assert len(starts) == 6

@@ -14,7 +14,8 @@ from knowngood.cli import main
 from knowngood.core.errors import UsageError
 from knowngood.core.local_files import cache_folder
 from knowngood.engine import container_engine
-from knowngood.launch import stored_data
+from knowngood.launch import run_guard, stored_data
+from knowngood.launch.kernel_store import kernel_folder
 from knowngood.launch.stored_data import StoredKind
 
 CELL = "sm90-x"
@@ -143,3 +144,38 @@ def test_without_an_engine_only_files_are_listed(monkeypatch, capsys):
     monkeypatch.setattr(container_engine, "find_running_engine", lambda **_: None)
     assert main.main(["prune"]) == 0
     assert "no engine runs" in capsys.readouterr().out
+
+
+def test_containers_of_killed_runs_and_packs_of_kernels_can_be_removed(client, engine, monkeypatch):
+    boot, space, _, start = run_guard.describe_client().split()
+    labels = {"io.knowngood.run": str(os.getuid()), "io.knowngood.run.client": f"{boot} {space} 999999999 {start}"}
+    alive = {**labels, "io.knowngood.run.client": run_guard.describe_client()}
+    containers = [
+        {"Names": ["/left"], "SizeRw": 12, "Labels": labels},
+        {"Names": ["/alive"], "Labels": alive},
+        {"Names": ["/foreign"], "Labels": {**labels, "io.knowngood.run": "4711"}},
+        {"Names": ["/other"], "Labels": None},
+    ]
+    monkeypatch.setitem(USAGE, "Containers", containers)
+    monkeypatch.setattr(
+        client,
+        "containers",
+        SimpleNamespace(get=lambda name: SimpleNamespace(remove=lambda **_: client.removed.append(name))),
+        raising=False,
+    )
+    pack = kernel_folder() / "abc-cpu.tar.xz"
+    pack.parent.mkdir(parents=True)
+    pack.write_bytes(b"12345")
+    items = {
+        item.kind: item
+        for item in stored_data.list_stored_items(engine, os.getuid())
+        if item.name in ("left", pack.name)
+    }
+    assert {kind: (item.name, item.size) for kind, item in items.items()} == {
+        StoredKind.CONTAINERS: ("left", 12),
+        StoredKind.KERNELS: ("abc-cpu.tar.xz", 5),
+    }
+    assert not {"alive", "foreign", "other"} & listed(engine).keys()
+    assert all(stored_data.remove_stored_item(engine, item).removed for item in items.values())
+    assert client.removed == ["left"]
+    assert not pack.exists()

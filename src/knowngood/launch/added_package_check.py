@@ -1,0 +1,43 @@
+"""What `check` knows of packages that are added to a cell: rules, incidents, and uses of each other that break.
+
+Pure, but for the tables that it reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from knowngood.compat.check_answer import check_query
+from knowngood.compat.findings import Finding
+from knowngood.compat.query import Query, pinned_package
+
+if TYPE_CHECKING:
+    from knowngood.compat.knowledge import CompatKnowledge
+    from knowngood.launch.added_packages import AddedPackage
+    from knowngood.lock.lock_tree import CellLock
+
+
+def examine_added_packages(
+    known: CompatKnowledge, lock: CellLock, added: Sequence[AddedPackage]
+) -> tuple[list[Finding], list[str]]:
+    """Return what `check` finds about added packages in a cell, errors first, and which releases nobody has read.
+
+    What concerns the cell's own packages alone is left out, and what holds only under conditions that nobody stated.
+    """
+    cell = lock.cell
+    own = [(item.name, *item.version.partition("+")[::2]) for item in lock.distributions]
+    packages = [pinned_package(name, version, local or None, explicit=False) for name, version, local in own]
+    packages += [pinned_package(item.name, item.version) for item in added]
+    query = Query(gpu=cell.gpu, axes={"python": cell.python}, packages=tuple(packages))
+    universe = known.for_query(query)
+    answer = check_query(universe, query, known.published, suggest=False)
+    names = {item.name for item in added}
+    concerned = [item for item in answer.findings if names & item.packages.keys() and not item.undecided]
+    unread = []
+    for item in added:
+        table = universe.broken_uses(item.name)
+        if table is not None and item.version not in table.releases:
+            read = f"{table.releases[0]} to {table.releases[-1]}"
+            unread.append(f"{item.name} {item.version}: nobody has looked at what it breaks, only at releases {read}")
+    return sorted(concerned, key=lambda item: item.severity != "error"), unread
