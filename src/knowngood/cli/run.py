@@ -20,7 +20,7 @@ from knowngood.cli import shared_arguments
 from knowngood.cli.main import Answer
 from knowngood.cli.progress import report_progress
 from knowngood.core.errors import KnowngoodError, MissingError, UsageError
-from knowngood.launch import added_packages, container_run, run_guard
+from knowngood.launch import added_packages, container_run, kernel_delivery, run_guard
 from knowngood.launch.container_run import ContainerRun, GpuAccess, UserIds
 from knowngood.launch.run_choice import ANY_GPU, RunChoice
 
@@ -164,7 +164,7 @@ def run(arguments: argparse.Namespace) -> Answer:
         _prove(project, choice.cell, image, engine, container.gpus)
     if added:
         container = replace(container, image=_add_packages(project, choice.cell, image, added).name)
-    _give_kernels(engine, container, image, nvidia)
+    kernel_delivery.deliver_kernels(project, choice.cell, image, engine, container, nvidia, _say)
     return become_program(engine, container)
 
 
@@ -306,26 +306,6 @@ def _get_image(project: Project, cell: Cell, engine: Engine, *, insecure: bool) 
         return image
     with report_progress(str(cell)) as notify:
         return image_access.fetch_cell_image(project, cell, engine, _say, notify, insecure=insecure)
-
-
-def _give_kernels(engine: Engine, container: ContainerRun, image: RunnableImage, nvidia: NvidiaState) -> None:
-    """Put kernels that `knowngood warm` compiled for this image and GPU into the cache volume, if there are."""
-    from knowngood.launch import kernel_store
-
-    machine = kernel_store.describe_machine(nvidia)
-    try:
-        pack = kernel_store.load_kernel_pack(image.digest, machine.gpu)
-        if pack is None:
-            return
-        if misfit := pack.describe_misfit(machine):
-            _say(f"its compiled kernels are not used: {misfit}")
-            return
-        from knowngood.launch import warm_up
-
-        if warm_up.fill_cache_volume(engine, container, pack):
-            _say(f"{len(pack.files)} files of compiled kernels for {machine.gpu} are in its cache now")
-    except KnowngoodError as error:
-        _say(f"its compiled kernels are not used: {error}")
 
 
 def _added_packages(arguments: argparse.Namespace, project: Project, cell: Cell) -> tuple[AddedPackage, ...]:

@@ -8,12 +8,18 @@ from typing import TYPE_CHECKING, Any
 from knowngood.cli import shared_arguments
 from knowngood.cli.main import Answer
 from knowngood.cli.progress import report_progress
-from knowngood.core.errors import KnowngoodError
+from knowngood.core.errors import KnowngoodError, UsageError
 from knowngood.core.formatting import format_bytes, format_table
 from knowngood.launch import kernel_store
 
 if TYPE_CHECKING:
-    from knowngood.launch.kernel_pack import KernelPack
+    from knowngood.core.cell import Cell
+    from knowngood.launch.kernel_pack import KernelMachine, KernelPack
+    from knowngood.project.checkout import Project
+    from knowngood.project.release_signers import ReleaseSigner
+    from knowngood.registry.registry_client import Registry
+
+_LONGEST_PROBLEM = 90
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -24,30 +30,46 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="SELECT",
         help="a cell id, an alias, a glob or an axis filter (default: the best cell for this machine's GPU)",
     )
-    parser.add_argument("--list", action="store_true", help="list the packs of this machine, and compile nothing")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--list", action="store_true", help="list the packs of this machine, and compile nothing")
+    what.add_argument(
+        "--from", dest="origin", metavar="REPOSITORY", help="get a pack that was attached to the image there"
+    )
+    what.add_argument(
+        "--to", metavar="REPOSITORY", help="attach the pack to the image there; it is compiled if there is none yet"
+    )
     shared_arguments.add_insecure(parser)
+    shared_arguments.add_signing_key(parser)
 
 
 def run(arguments: argparse.Namespace) -> Answer:
-    """Make a pack of kernels, or list those that are here; exit 1 when a setting of the cell did not train."""
+    """Make, fetch, push or list packs of kernels."""
     if arguments.list:
-        shared_arguments.refuse_options(arguments, ("select", "insecure"), "does nothing with --list")
+        shared_arguments.refuse_options(arguments, ("select", "insecure", "key"), "does nothing with --list")
         packs = kernel_store.list_kernel_packs()
         return Answer(0, {"packs": [pack.document() for pack in packs]}, _list_text(packs))
-    pack = _make(arguments)
+    if arguments.key and not arguments.to:
+        raise UsageError("--key signs what is pushed, so it needs --to REPOSITORY")
+    project, cell, machine = _choose_cell(arguments)
+    if arguments.origin:
+        pack = _fetch(project, cell, machine, arguments)
+    elif arguments.to:
+        return _push(project, cell, machine, arguments)
+    else:
+        pack = _make(project, cell, machine, insecure=arguments.insecure)
     path = kernel_store.save_kernel_pack(pack)
-    document = {**pack.document(), "path": str(path)}
-    return Answer(
-        0, document, f"{_seconds_text(pack)}\n{path}: {len(pack.files)} files, {format_bytes(len(pack.data))}"
-    )
+    size = f"{len(pack.files)} files, {format_bytes(len(pack.data))}"
+    return Answer(0, {**pack.document(), "path": str(path)}, f"{_seconds_text(pack)}\n{path}: {size}")
 
 
-def _make(arguments: argparse.Namespace) -> KernelPack:
-    """Compile the kernels of the selected cell in its image, which is pulled or built where it is not here."""
+def _choose_cell(arguments: argparse.Namespace) -> tuple[Project, Cell, KernelMachine]:
+    """Return the project, the cell that is selected or the best one, and this machine.
+
+    Raises `KnowngoodError` when the cell is for another GPU than this machine has.
+    """
     from knowngood.compat import knowledge
     from knowngood.doctor import probe_gpus
-    from knowngood.engine import container_engine
-    from knowngood.launch import image_access, run_choice, warm_up
+    from knowngood.launch import run_choice
     from knowngood.project.checkout import find_project
 
     project, nvidia = find_project(), probe_gpus.read_nvidia_state()
@@ -60,20 +82,80 @@ def _make(arguments: argparse.Namespace) -> KernelPack:
             f"{cell} is for {cell.gpu}, and this machine has {machine.gpu} ({machine.capability}); kernels are "
             "compiled on the GPU that they are for"
         )
+    return project, cell, machine
+
+
+def _make(project: Project, cell: Cell, machine: KernelMachine, *, insecure: bool) -> KernelPack:
+    """Compile the kernels of a cell in its image, which is pulled or built where it is not here."""
+    from knowngood.engine import container_engine
+    from knowngood.launch import image_access, warm_up
+
     with report_progress(str(cell)) as notify:
         engine = container_engine.ensure_engine(notify=notify, builds=False)
         image = image_access.find_recorded_image(project, cell, engine, notify)
-        image = image or image_access.fetch_cell_image(
-            project, cell, engine, notify, notify, insecure=arguments.insecure
+        image = image or image_access.fetch_cell_image(project, cell, engine, notify, notify, insecure=insecure)
+        digest = image_access.name_recorded_image(project, cell, image.digest)
+        return warm_up.make_kernel_pack(cell, image.name, digest, machine, engine, notify)
+
+
+def _recorded_image(project: Project, cell: Cell) -> str:
+    """Return the digest of a cell's image; raises `KnowngoodError` for a cell that has no record."""
+    record = project.tree.load_record(cell)
+    if record is None:
+        raise KnowngoodError(
+            f"{cell} has no record of an image, so nothing in a registry belongs to it; build it first"
         )
-        return warm_up.make_kernel_pack(cell, image, machine, engine, notify)
+    return record.manifest.digest
+
+
+def _fetch(project: Project, cell: Cell, machine: KernelMachine, arguments: argparse.Namespace) -> KernelPack:
+    from knowngood.launch import kernel_sharing
+    from knowngood.project.release_signers import load_release_verifiers
+
+    registry, verifiers = (
+        _open_registry(arguments.origin, insecure=arguments.insecure),
+        load_release_verifiers(project.root, project.matrix.publish),
+    )
+    pack = kernel_sharing.fetch_kernel_pack(registry, _recorded_image(project, cell), machine.gpu, verifiers)
+    if pack is None:
+        signed = f" signed with {' or '.join(item.name for item in verifiers)}" if verifiers else ""
+        raise KnowngoodError(f"{registry.repository} has no kernels{signed} for {cell} on {machine.gpu}")
+    return pack
+
+
+def _push(project: Project, cell: Cell, machine: KernelMachine, arguments: argparse.Namespace) -> Answer:
+    from knowngood.launch import kernel_sharing
+
+    registry, signer = _open_registry(arguments.to, insecure=arguments.insecure), _find_signer(project, arguments)
+    pack = kernel_store.load_kernel_pack(_recorded_image(project, cell), machine.gpu)
+    if pack is None:
+        pack = _make(project, cell, machine, insecure=arguments.insecure)
+        kernel_store.save_kernel_pack(pack)
+    digest = kernel_sharing.push_kernel_pack(registry, pack, signer)
+    document = {**pack.document(), "reference": f"{registry.repository}@{digest}", "signed": signer is not None}
+    state = "signed" if signer else "unsigned"
+    return Answer(0, document, f"{_seconds_text(pack)}\n{registry.repository}@{digest}: attached to its image, {state}")
+
+
+def _find_signer(project: Project, arguments: argparse.Namespace) -> ReleaseSigner | None:
+    from knowngood.project import release_signers
+
+    named = release_signers.load_release_verifiers(project.root, project.matrix.publish)
+    return release_signers.find_release_signer(arguments.key, named)
+
+
+def _open_registry(repository: str, *, insecure: bool) -> Registry:
+    from knowngood.registry.image_reference import Repository
+    from knowngood.registry.registry_client import Registry
+
+    return Registry(Repository.parse(repository), insecure=insecure)
 
 
 def _seconds_text(pack: KernelPack) -> str:
     rows = []
     for name, values in pack.seconds.items():
         cold, warm = (f"{values[key]:.1f} s" if key in values else "-" for key in ("cold", "warm"))
-        rows.append([name, cold, warm, str(values.get("problem", ""))])
+        rows.append([name, cold, warm, str(values.get("problem", ""))[:_LONGEST_PROBLEM]])
     return f"{pack.cell} on {pack.machine.gpu}\n" + format_table(["first step of", "cold", "warm", ""], rows)
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from knowngood.core.matrix import Matrix
     from knowngood.evidence.run_evidence import Evidence
+    from knowngood.registry.registry_client import Registry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +36,8 @@ class RunnableImage:
     """Its id in the engine: the digest of its manifest, or of its configuration in the classic store."""
     origin: str
     """Where it came from, in words."""
+    registry: Registry | None = None
+    """The repository from which it was pulled now."""
 
 
 def list_repositories(matrix: Matrix, environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -52,6 +55,15 @@ def recorded_reference(project: Project, cell: Cell, repositories: Sequence[str]
     """Return the image of a cell in the first repository by its recorded digest; empty without one of the two."""
     record = project.tree.load_record(cell)
     return f"{repositories[0]}@{record.manifest.digest}" if record and repositories else ""
+
+
+def name_recorded_image(project: Project, cell: Cell, digest: str) -> str:
+    """Return the manifest's digest of a cell's image that an engine knows by `digest`, as far as the record names it.
+
+    An engine with the classic store knows an image by its configuration.
+    """
+    record = project.tree.load_record(cell)
+    return record.manifest.digest if record and digest == record.config.digest else digest
 
 
 def find_recorded_image(project: Project, cell: Cell, engine: Engine, notify: Notify) -> RunnableImage | None:
@@ -108,7 +120,9 @@ def pull_recorded_image(  # noqa: PLR0913
             continue
         name = f"knowngood:{cell}"
         actual = image_store.find_image_id(engine, name)
-        return RunnableImage(name=name, digest=actual or image.digest, origin=f"pulled from {repository}")
+        return RunnableImage(
+            name=name, digest=actual or image.digest, origin=f"pulled from {repository}", registry=registry
+        )
     return None
 
 

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from knowngood.core.cell import Cell
     from knowngood.engine.container_engine import Engine
-    from knowngood.launch.image_access import RunnableImage
 
 _LABEL = "io.knowngood.warm"
 _IMAGE_USER = (1000, 1000)
@@ -39,10 +38,12 @@ _IMAGE_USER = (1000, 1000)
 _LIMIT_SECONDS = 3600
 
 
-def make_kernel_pack(
-    cell: Cell, image: RunnableImage, machine: KernelMachine, engine: Engine, notify: Notify
+def make_kernel_pack(  # noqa: PLR0913, PLR0917
+    cell: Cell, image: str, digest: str, machine: KernelMachine, engine: Engine, notify: Notify
 ) -> KernelPack:
     """Compile what the settings of a cell compile at their first step, and return it with the seconds of both runs.
+
+    `image` is the name of the cell's image in the engine, `digest` that of its manifest, by which packs are found.
 
     Raises:
         MissingError: the engine cannot give a container the GPU.
@@ -52,9 +53,9 @@ def make_kernel_pack(
     cold, files = _run_first_steps(cell, image, machine, engine, None)
     if not files:
         reasons = "; ".join(f"{name}: {values.get('problem', 'nothing')}" for name, values in cold.items())
-        raise KnowngoodError(f"nothing was compiled in {image.name}: {reasons}")
+        raise KnowngoodError(f"nothing was compiled in {image}: {reasons}")
     made = datetime.now(UTC).isoformat(timespec="seconds")
-    pack = KernelPack(cell=str(cell), image=image.digest, machine=machine, made=made, files=files)
+    pack = KernelPack(cell=str(cell), image=digest, machine=machine, made=made, files=files)
     notify(f"first steps with the {len(files)} files that this compiled")
     warm, _ = _run_first_steps(cell, image, machine, engine, pack)
     return replace(pack, seconds=compare_first_steps(cold, warm))
@@ -107,7 +108,7 @@ def _read_note(path: Path) -> dict[str, Any]:
 
 
 def _run_first_steps(
-    cell: Cell, image: RunnableImage, machine: KernelMachine, engine: Engine, pack: KernelPack | None
+    cell: Cell, image: str, machine: KernelMachine, engine: Engine, pack: KernelPack | None
 ) -> tuple[dict[str, dict[str, Any]], dict[str, bytes]]:
     """Run `warm_inside` in a container, and return what it measured and the files that compilers left."""
     options = SuiteOptions(gpus=machine.gpu != NO_GPU, memory="32g")
@@ -115,9 +116,7 @@ def _run_first_steps(
     script = f"{CONTAINER_FOLDER}/warm_inside.py"
     with container_engine.docker_client(engine) as client:
         suite_run.remove_old_containers(client, _LABEL, label)
-        container = suite_run.create_suite_container(
-            client, image.name, ["python", script], options, labels={_LABEL: label}
-        )
+        container = suite_run.create_suite_container(client, image, ["python", script], options, labels={_LABEL: label})
         try:
             container.put_archive("/tmp", _script_archive())  # noqa: S108 - in a container that nobody else uses
             if pack:
@@ -127,7 +126,7 @@ def _run_first_steps(
             lines = container.logs(stdout=True, stderr=False).decode(errors="replace").splitlines()
             if code or not lines:
                 tail = container.logs(tail=5).decode(errors="replace").strip()
-                raise KnowngoodError(f"the first steps failed in {image.name} (exit code {code}): {tail}")
+                raise KnowngoodError(f"the first steps failed in {image} (exit code {code}): {tail}")
             return json.loads(lines[-1]), _take_kernel_files(container)
         finally:
             container.remove(force=True, v=True)

@@ -1,0 +1,68 @@
+"""Bringing compiled kernels to a run: this machine's pack, or a signed one beside the image that was just pulled.
+
+A run never needs them: what prevents it is said, and the program compiles its kernels itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from knowngood.core.errors import KnowngoodError
+from knowngood.core.notify import Notify
+from knowngood.launch import image_access, kernel_store
+
+if TYPE_CHECKING:
+    from knowngood.core.cell import Cell
+    from knowngood.doctor.system_state import NvidiaState
+    from knowngood.engine.container_engine import Engine
+    from knowngood.launch.container_run import ContainerRun
+    from knowngood.launch.image_access import RunnableImage
+    from knowngood.launch.kernel_pack import KernelPack
+    from knowngood.project.checkout import Project
+    from knowngood.registry.registry_client import Registry
+
+
+def deliver_kernels(  # noqa: PLR0913, PLR0917
+    project: Project,
+    cell: Cell,
+    image: RunnableImage,
+    engine: Engine,
+    run: ContainerRun,
+    nvidia: NvidiaState,
+    say: Notify,
+) -> None:
+    """Put the kernels that are known for a cell's image and this GPU into the cache volume of a run.
+
+    `say` gets what was done, or why nothing was.
+    """
+    machine = kernel_store.describe_machine(nvidia)
+    digest = image_access.name_recorded_image(project, cell, image.digest)
+    try:
+        pack = kernel_store.load_kernel_pack(digest, machine.gpu)
+        if pack is None and image.registry:
+            pack = _fetch_signed_pack(project, digest, machine.gpu, image.registry)
+        if pack is None:
+            return
+        if misfit := pack.describe_misfit(machine):
+            say(f"its compiled kernels are not used: {misfit}")
+            return
+        from knowngood.launch import warm_up  # few runs get here
+
+        if warm_up.fill_cache_volume(engine, run, pack):
+            say(f"{len(pack.files)} files of compiled kernels for {machine.gpu} are in its cache now")
+    except KnowngoodError as error:
+        say(f"its compiled kernels are not used: {error}")
+
+
+def _fetch_signed_pack(project: Project, digest: str, gpu: str, registry: Registry) -> KernelPack | None:
+    """Return and keep the signed pack beside an image in a registry; `None` where matrix.yaml names no signer."""
+    from knowngood.launch import kernel_sharing
+    from knowngood.project.release_signers import load_release_verifiers
+
+    verifiers = load_release_verifiers(project.root, project.matrix.publish)
+    if not verifiers:
+        return None
+    pack = kernel_sharing.fetch_kernel_pack(registry, digest, gpu, verifiers)
+    if pack:
+        kernel_store.save_kernel_pack(pack)
+    return pack
