@@ -101,7 +101,14 @@ def longer(book: Factbook, factor: int) -> Factbook:
         name: table if name == DRIVERS else {_copy(v, copy): e for copy in range(factor) for v, e in table.items()}
         for name, table in book.tables.items()
     }
-    return dataclasses.replace(book, tables=tables, _requires={})
+    requirements = {
+        name: tuple(
+            dataclasses.replace(item, versions=tuple(_copy(v, copy) for copy in range(factor) for v in item.versions))
+            for item in book.requirements(name)
+        )
+        for name in book.packages
+    }
+    return dataclasses.replace(book, tables=tables, _requirements=requirements, _requires={})
 
 
 def _copy(version: str, number: int) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from packaging.version import Version
 
 from knowngood.compat.metadata_store import MetadataStore
+from knowngood.compat.universe import Universe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +30,14 @@ class Package:
 
     releases: Mapping[str, Release] = field(default_factory=dict)
 
+    @property
+    def requirements(self) -> Mapping[str, int]:
+        masks: dict[str, int] = {}
+        for place, release in enumerate(self.releases.values()):
+            for line in release.requirements:
+                masks[line] = masks.get(line, 0) | 1 << place
+        return masks
+
 
 Index = Mapping[str, Mapping[str, Release]]
 
@@ -42,6 +51,13 @@ def store_of(index: Index) -> MetadataStore:
         return Package({version: index[name][version] for version in sorted(index[name], key=Version)})
 
     return MetadataStore(read=read, names=lambda: index)
+
+
+def with_metadata(universe: Universe, index: Index) -> Universe:
+    """Return a universe that has these packages as all metadata; its boxes stay as they are."""
+    space = universe.space
+    book = replace(space.book, metadata=store_of(index))
+    return replace(universe, index=replace(universe.index, space=replace(space, book=book)))
 
 
 CHAIN: Index = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -143,11 +142,11 @@ def _try_remedies(diagnosis: Diagnosis, known: KnownFailures) -> Diagnosis:
     packages = packages_for_remedies(diagnosis)
     if not packages or known.catalog is None:
         return diagnosis
-    book = FactFolder(path=local_files.data_folder() / "facts").read_book(packages)
+    folder = local_files.data_folder() / "facts"
+    metadata = MetadataStore(read=lambda name: read_package_metadata(name, folder / "metadata"), names=tuple)
+    book = FactFolder(path=folder, metadata=metadata).read_book(packages)
     rules = [*known.rules, *filter(None, map(rule_from_incident, known.incidents))]
-    folder = local_files.data_folder() / "facts" / "metadata"
-    metadata = MetadataStore(read=lambda name: read_package_metadata(name, folder), names=tuple)
-    return try_remedies(diagnosis, replace(build_universe(book, known.catalog, rules), metadata=metadata))
+    return try_remedies(diagnosis, build_universe(book, known.catalog, rules))
 
 
 def _function_lines(package: str) -> Mapping[str, Any]:

@@ -28,7 +28,7 @@ from knowngood.compat.findings import (
 from knowngood.compat.matrix_cells import PublishedCells, find_evidence, find_published_cell, find_retired_cell
 from knowngood.compat.query import MACHINE, Query, UnreadLine
 from knowngood.compat.query_placement import QueryPlacement, place_query
-from knowngood.compat.query_resolution import QueryResolution, conflicts_beside, resolve_query_packages
+from knowngood.compat.query_resolution import QueryResolution, conflicts_beside, resolve_query_packages, with_chains
 from knowngood.compat.resolution_changes import find_resolving_moves
 from knowngood.compat.resolution_findings import list_names
 from knowngood.compat.rule import Rule
@@ -187,6 +187,7 @@ def _judge(placement: QueryPlacement, settled: SettledQuery, published: Publishe
         universe, [*placement.packages, *query.constraints], query.axes, conditions[MACHINE]
     )
     if resolved is not None:
+        findings = with_chains(findings, resolved.findings)
         findings += conflicts_beside(resolved.findings, findings)
     findings += conflicts_beside(_find_broken_uses(placement, resolved), findings)
     broken = any(finding.severity == "error" for finding in findings)

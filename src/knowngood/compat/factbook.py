@@ -15,6 +15,8 @@ from typing import Any
 
 from packaging.version import Version
 
+from knowngood.compat.dependency_markers import Dependency, ResolutionTarget, is_of_extra, parse_dependency
+from knowngood.compat.metadata_store import BUILD_PACKAGES, NO_METADATA, MetadataStore
 from knowngood.core.quick_dataclasses import dataclass
 from knowngood.facts.fact_document import load_fact_document
 
@@ -24,7 +26,16 @@ DRIVERS = "drivers"
 _FACTS_OF_EXTRAS = {("transformers", "torch"): ("torch", "accelerate")}
 """A package and its extra -> the facts that are what the extra requires of the distributions of the same names."""
 
-_REQUIREMENT = re.compile(r"\s*([A-Za-z0-9._-]+)\s*(\[[^\]]*\])?\s*([^;]*)")
+_USUAL_TARGET = ResolutionTarget(python="3.11")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeclaredRequirement:
+    """A requirement of a package on another one, with or without a marker, that no extra brings."""
+
+    dependency: Dependency
+    versions: tuple[str, ...]
+    """The releases with facts that state it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +43,10 @@ class Factbook:
     """Package -> version -> the harvested entry, as in the files of `facts/`."""
 
     tables: Mapping[str, Mapping[str, Mapping[str, Any]]]
-    _requires: dict[tuple[str, str], Mapping[str, str]] = field(default_factory=dict, repr=False)
+    metadata: MetadataStore = NO_METADATA
+    """What releases of all packages of the field declare."""
+    _requirements: dict[str, tuple[DeclaredRequirement, ...]] = field(default_factory=dict, repr=False)
+    _requires: dict[str, Mapping[str, Mapping[str, str]]] = field(default_factory=dict, repr=False)
 
     @property
     def packages(self) -> list[str]:
@@ -72,9 +86,7 @@ class Factbook:
         return [text for text in sorted(known | set(pythons), key=Version) if Version(text) >= first]
 
     def _entry_of_table(self, package: str, version: str, name: str, key: str) -> Any:
-        """What the fact `name` says of `key`; `requires` is normalized, and `extra` looks in all extras."""
-        if name == "requires":
-            return self.requires(package, version).get(key)
+        """What the fact `name` says of `key`; `extra` looks in all extras."""
         facts = self.tables[package][version]["facts"]
         if name == "extra":
             return next((extra[key] for extra in (facts.get("extras") or {}).values() if key in extra), None)
@@ -96,18 +108,62 @@ class Factbook:
         reason = unknown.get(name) or unknown.get("artefact")
         return str(reason) if reason else None
 
+    def requirements(self, package: str) -> tuple[DeclaredRequirement, ...]:
+        """Return what releases of a package require, each requirement with the releases that state it.
+
+        It is read from the metadata; for releases whose requirements no metadata states, from the fact `requires`.
+        """
+        if package not in self._requirements:
+            stated = list(self._requirements_in_metadata(package))
+            covered = {version for item in stated for version in item.versions} | self._releases_with_metadata(package)
+            for version in self.tables.get(package, {}):
+                raw = self.fact(package, version, "requires") if version not in covered else None
+                lines = raw if isinstance(raw, list) else [f"{name}{text}" for name, text in (raw or {}).items()]
+                parsed = filter(None, map(parse_dependency, lines))
+                stated += (DeclaredRequirement(dependency=item, versions=(version,)) for item in parsed)
+            self._requirements[package] = tuple(stated)
+        return self._requirements[package]
+
+    def _requirements_in_metadata(self, package: str) -> Iterator[DeclaredRequirement]:
+        releases = self.metadata.find_package(package)
+        if releases is None:
+            return
+        places = {version: releases.domain.index.get(version.partition("+")[0]) for version in self.tables[package]}
+        for line, mask in releases.requirements.items():
+            dependency = None if is_of_extra(line) else parse_dependency(line)
+            if dependency is None or dependency.marked_extras or dependency.is_url:
+                continue
+            of_build = dependency.name.startswith(BUILD_PACKAGES.get(package, ("-",)))
+            versions = tuple(
+                version
+                for version, place in places.items()
+                if place is not None and mask >> place & 1 and not (of_build and "+" in version)
+            )
+            if versions:
+                yield DeclaredRequirement(dependency=dependency, versions=versions)
+
+    def _releases_with_metadata(self, package: str) -> set[str]:
+        """Return the releases whose requirements the metadata states."""
+        releases = self.metadata.find_package(package)
+        if releases is None:
+            return set()
+        places = {version: releases.domain.index.get(version.partition("+")[0]) for version in self.tables[package]}
+        return {
+            version
+            for version, place in places.items()
+            if place is not None and releases.releases[place].source != "none"
+        }
+
     def requires(self, package: str, version: str) -> Mapping[str, str]:
-        """Return what a release requires: normalized name -> specifier, without extras."""
-        entry = self.tables.get(package, {}).get(version)
-        raw = entry["facts"].get("requires") if entry else None
-        if not raw:
-            return {}
-        key = (package, version)
-        requires: Mapping[str, str] | None = self._requires.get(key)
-        if requires is None:
-            pairs = raw.items() if isinstance(raw, Mapping) else map(_split_requirement, raw)
-            requires = self._requires[key] = {name: _without_extras(text) for name, text in pairs}
-        return requires
+        """Return what a release requires with Python 3.11: normalized name -> specifier, without extras."""
+        if package not in self._requires:
+            table: dict[str, dict[str, str]] = {}
+            for item in self.requirements(package):
+                if _USUAL_TARGET.fulfils(item.dependency.marker):
+                    for release in item.versions:
+                        table.setdefault(release, {})[item.dependency.name] = item.dependency.specifier
+            self._requires[package] = table
+        return self._requires[package].get(version, {})
 
     def extra_requires(self, package: str, version: str, extra: str) -> Mapping[str, str] | None:
         """Return what an extra of a release adds to its requirements; `None` when the facts do not say."""
@@ -149,7 +205,7 @@ class Factbook:
         kept = {name: original["facts"][name] for name in _SAME_IN_EVERY_BUILD if name in original["facts"]}
         lost = dict.fromkeys((name for name in original["facts"] if name not in kept and name not in facts), why)
         table[f"{version}+{local}"] = {**original, "facts": {**kept, **facts}, "unknown": lost}
-        return Factbook(tables={**self.tables, package: table})
+        return Factbook(tables={**self.tables, package: table}, metadata=self.metadata)
 
 
 _SAME_IN_EVERY_BUILD = (
@@ -168,6 +224,8 @@ class FactFolder:
     """The folder of harvested facts, of which a package's file is read when its facts are first needed."""
 
     path: Path
+    metadata: MetadataStore = NO_METADATA
+    """What the books that are read say about requirements."""
     _tables: dict[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict, repr=False)
 
     @cached_property
@@ -185,27 +243,22 @@ class FactFolder:
         """
         unread = set(self.packages if packages is None else packages) & set(self.packages)
         read: set[str] = set()
-        book = Factbook(tables=self._tables)
+        book = Factbook(tables=self._tables, metadata=self.metadata)
         while unread:
             name = unread.pop()
             read.add(name)
             self._read(name)
             if packages is not None:
-                required = {other for version in book.versions(name) for other in book.requires(name, version)}
+                required = {item.dependency.name for item in book.requirements(name)}
                 unread |= (required & set(self.packages)) - read - set(without)
         if (self.path / f"{DRIVERS}.json").exists():
             read.add(DRIVERS)
             self._read(DRIVERS)
-        return Factbook(tables={name: self._tables[name] for name in sorted(read)})
+        return Factbook(tables={name: self._tables[name] for name in sorted(read)}, metadata=self.metadata)
 
     def _read(self, name: str) -> None:
         if name not in self._tables:
             self._tables[name] = load_fact_document(self.path / f"{name}.json")["releases"]
-
-
-def _split_requirement(text: str) -> tuple[str, str]:
-    match = _REQUIREMENT.match(text)
-    return (match[1].lower().replace("_", "-"), match[3]) if match else (text, "")
 
 
 def _without_extras(specifier: str) -> str:
@@ -228,8 +281,5 @@ def factbook_with_torch_build(book: Factbook, version: str, local: str) -> Factb
     facts: dict[str, Any] = {}
     if built:
         facts["cuda"] = built
-        requires = book.fact("torch", known, "triton_requires")
-        if requires:
-            facts["requires"] = {"triton": requires}
     why = f"the facts are of the default index's build (CUDA {book.fact('torch', known, 'cuda')}), not of +{local}"
     return book.with_variant("torch", known, local, facts, why)

@@ -128,7 +128,11 @@ def load_knowledge(root: Path | None = None, notify: Notify = ignore_notes) -> C
         InputError: a file of facts, a rule, an incident or matrix.yaml has a defect.
     """
     root = root or local_files.data_folder()
-    facts = FactFolder(path=root / "facts")
+    folder = root / "facts" / "metadata"
+    metadata = MetadataStore(
+        read=lambda name: read_package_metadata(name, folder), names=lambda: list_metadata_packages(folder)
+    )
+    facts = FactFolder(path=root / "facts", metadata=metadata)
     if not facts.packages:
         raise MissingError(f"there are no facts in {facts.path}; `knowngood harvest` reads them")
     project = checkout.find_project()
@@ -151,13 +155,10 @@ def load_knowledge(root: Path | None = None, notify: Notify = ignore_notes) -> C
         _ = project.matrix  # it raises `InputError` with the place of the defect
         raise
     waivers = waivers_from_matrix(matrix, cells)
-    folder, atlas = facts.path / "metadata", facts.path / "atlas"
-    metadata = MetadataStore(
-        read=lambda name: read_package_metadata(name, folder), names=lambda: list_metadata_packages(folder)
-    )
+    atlas = facts.path / "atlas"
 
     def build(book: Factbook) -> Universe:
-        universe = build_universe(book, catalog, rules, waivers, metadata)
+        universe = build_universe(book, catalog, rules, waivers)
         return replace(
             universe,
             incidents=incidents.incidents_of_rule,

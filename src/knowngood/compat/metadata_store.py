@@ -56,6 +56,10 @@ class PackageDeclarations(Protocol):
     def releases(self) -> Mapping[str, ReleaseDeclaration]:
         """Version -> what it declares, oldest first."""
 
+    @property
+    def requirements(self) -> Mapping[str, int]:
+        """Requirement, as it is written -> the releases that state it, as bits in the order of `releases`."""
+
 
 class MetadataSource(Protocol):
     """Where metadata is read from, a package at a time."""
@@ -85,6 +89,12 @@ class PackageReleases:
     domain: ValueDomain
     releases: Sequence[ReleaseDeclaration]
     """What each value of the domain declares."""
+    declarations: PackageDeclarations
+
+    @property
+    def requirements(self) -> Mapping[str, int]:
+        """Requirement, as it is written -> the mask of the releases that state it."""
+        return self.declarations.requirements
 
     def wanted(self, package: PackageSpec) -> int:
         """Return the values that an entry of a list means."""
@@ -117,9 +127,12 @@ class MetadataStore:
             else:
                 domain = ReleaseDomain(name, facts.releases)
                 releases = _ReleasesInOrder(facts.releases, domain.values)
-                self._packages[name] = PackageReleases(domain=domain, releases=releases)
+                self._packages[name] = PackageReleases(domain=domain, releases=releases, declarations=facts)
         return self._packages[name]
 
+
+BUILD_PACKAGES: Mapping[str, tuple[str, ...]] = {"torch": ("nvidia-", "cuda-")}
+"""Package -> beginnings of the names of what it requires that depends on its build (`2.11.0+cu126`)."""
 
 NO_METADATA = MetadataStore(read=lambda _: None, names=tuple)
 """The store that has no package."""

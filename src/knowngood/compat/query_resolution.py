@@ -7,7 +7,7 @@ the failure: a list is broken when no Python helps.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 
 from knowngood.compat.dependency_markers import ResolutionTarget
 from knowngood.compat.findings import AXES, Finding
@@ -175,3 +175,14 @@ def conflicts_beside(conflicts: Sequence[Finding], findings: Sequence[Finding]) 
     """Return the conflicts that no other error about the same packages states already."""
     stated = [finding.packages.keys() - AXES for finding in findings if finding.severity == "error"]
     return [finding for finding in conflicts if finding.packages.keys() not in stated]
+
+
+def with_chains(findings: Sequence[Finding], conflicts: Sequence[Finding]) -> list[Finding]:
+    """Return the findings of rules; one that a conflict states too has its words, which name what the list has."""
+    chains = {conflict.id: conflict.because for conflict in conflicts}
+    return [
+        replace(finding, because=chains[finding.id])
+        if finding.severity == "error" and finding.id in chains
+        else finding
+        for finding in findings
+    ]

@@ -193,6 +193,12 @@ class RequirementGraph:
                 continue
             yield from self._requirement(node, place, extra, line, dependency)
 
+    def required_of(self, node: PackageNode, place: int, other: str) -> Iterator[tuple[Requires, int]]:
+        """Yield what a release requires of another package without extras, and the values that this excludes."""
+        for clash in self._requirements(node, place, ""):
+            if isinstance(clash.cause, Requires) and clash.cause.dependency.name == other and other in clash.sets:
+                yield clash.cause, clash.sets[other]
+
     def _requirement(
         self, node: PackageNode, place: int, extra: str, line: str, dependency: Dependency
     ) -> Iterator[Clash]:

@@ -8,14 +8,11 @@ from dataclasses import field
 from functools import cached_property
 
 from knowngood.compat.dependency_markers import ResolutionTarget
-from knowngood.compat.metadata_store import MetadataStore
+from knowngood.compat.metadata_store import BUILD_PACKAGES, MetadataStore
 from knowngood.compat.query import PackageSpec
 from knowngood.compat.requirement_graph import DECLARED, PackageNode, RequirementGraph
 from knowngood.compat.requirement_solver import RequirementSearch, SearchFailure, SearchLimitError, Wish
 from knowngood.core.quick_dataclasses import dataclass
-
-_BUILD_PACKAGES: Mapping[str, tuple[str, ...]] = {"torch": ("nvidia-", "cuda-")}
-"""Package -> beginnings of the names of what it requires that depends on its build (`2.11.0+cu126`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +76,7 @@ class RequirementSearches:
         withdrawn = frozenset(
             (package.name, package.version) for package in packages if package.version and self._is_withdrawn(package)
         )
-        builds = frozenset(package.name for package in packages if package.local and package.name in _BUILD_PACKAGES)
+        builds = frozenset(package.name for package in packages if package.local and package.name in BUILD_PACKAGES)
         key = (target, prereleases, withdrawn, builds)
         if key not in self._searches:
             graph = RequirementGraph(
@@ -88,7 +85,7 @@ class RequirementSearches:
                 waived=self.waived,
                 prereleases=prereleases,
                 withdrawn=dict(withdrawn),
-                unlisted={name: _BUILD_PACKAGES[name] for name in builds},
+                unlisted={name: BUILD_PACKAGES[name] for name in builds},
             )
             self._searches[key] = graph, RequirementSearch(source=graph)
         return self._searches[key]

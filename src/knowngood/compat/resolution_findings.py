@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 
 from knowngood.compat.findings import Finding
+from knowngood.compat.metadata_store import specifier_mask
 from knowngood.compat.query import PackageSpec
 from knowngood.compat.requirement_graph import Excludes, Requires
 from knowngood.compat.requirement_resolution import Conflict, RequirementResolution
 from knowngood.compat.requirement_solver import Clash
-from knowngood.compat.value_domain import NONE, ValueDomain
+from knowngood.compat.value_domain import NONE, ValueDomain, iterate_bits
 from knowngood.core.quick_dataclasses import dataclass
 
 _SOURCES = 6
@@ -23,6 +24,8 @@ class _Edge:
 
     package: str
     other: str
+    places: int = 0
+    """The releases that do."""
     allowed: int = 0
     """The values of the other package that some of them allow."""
     specifiers: dict[str, None] = field(default_factory=dict)
@@ -79,6 +82,7 @@ class _Chains:
             if cause.dependency.extras and f"{node.name}[{cause.dependency.extras[0]}]" in clash.sets:
                 continue  # it only says that the extra is asked for
             edge = edges.setdefault(node.name, _Edge(package=name, other=node.name))
+            edge.places |= clash.sets[name] & self.masks[name]
             edge.allowed |= node.domain.some & ~clash.sets.get(node.name, node.domain.all)
             edge.specifiers[cause.dependency.specifier] = None
             if cause.extra:
@@ -91,12 +95,12 @@ class _Chains:
         assert node is not None  # noqa: S101 - only packages with metadata are in a conflict
         return node.domain
 
-    def describe(self, name: str) -> str:
-        """Return a package with the releases of it that come into question, as in `transformers 4.43.0 to 4.44.2`."""
+    def describe(self, name: str, places: int = -1) -> str:
+        """Return a package with those of `places` that come into question, as in `transformers 4.43.0 to 4.44.2`."""
         package = self.listed.get(name)
         if package is not None and package.version:
             return f"{name} {package.version}"
-        return f"{name} {describe_range(self.domain(name), self.masks[name])}"
+        return f"{name} {describe_range(self.domain(name), self.masks[name] & places)}"
 
     def path(self) -> list[_Edge] | None:
         """Return the requirements as one path between two packages of the list; `None` when they are not one."""
@@ -110,6 +114,40 @@ class _Chains:
             name = path[-1].other
         return path if path and not starts and name in self.listed else None
 
+    def simplify(self) -> None:
+        """Make it one chain through one package, where every release of that one excludes what the list has.
+
+        The search may have excluded some of these releases for another reason, which is then one more than is needed.
+        """
+        if len(self.listed) != 2 or self.path() is not None:
+            return
+        for first, last in (tuple(self.listed), tuple(self.listed)[::-1]):
+            for edge in [edge for edge in self.edges if edge.package == first and edge.other not in self.listed]:
+                second = self._edge_of_all(edge.other, last)
+                if second is not None:
+                    self.edges, self.exclusions = [edge, second], []
+                    return
+
+    def _edge_of_all(self, package: str, other: str) -> _Edge | None:
+        """Return what all releases of a package in question require of a listed one; `None` if one fits that."""
+        graph = self.resolution.graph
+        node, target = graph.node(package), graph.node(other)
+        if node is None or target is None:
+            return None
+        edge = _Edge(package=package, other=other)
+        for place in iterate_bits(self.masks[package] & node.domain.some):
+            if graph.exclusion(node, place) is not None:
+                continue
+            refused = 0
+            for cause, mask in graph.required_of(node, place, other):
+                edge.specifiers[cause.dependency.specifier] = None
+                refused |= mask
+            if self.masks[other] & ~refused:
+                return None
+            edge.places |= 1 << place
+            edge.allowed |= target.domain.some & ~refused
+        return edge if edge.specifiers else None
+
     def sentence(self) -> str:
         """Return the reason of the conflict."""
         path = self.path()
@@ -118,7 +156,9 @@ class _Chains:
             parts += [self._exclusion_text(*exclusion) for exclusion in self.exclusions]
             ends = {edge.other for edge in self.edges}
             wanted = [f"you have {_wanted_text(package)}" for name, package in self.listed.items() if name in ends]
-            return "; ".join(dict.fromkeys([*parts, *wanted]))
+            parts = list(dict.fromkeys([*parts, *wanted]))
+            is_pair = len(parts) == len(self.edges) == 2 and len(ends) == 1
+            return (", but " if is_pair else "; ").join(parts)
         first, last = path[0], path[-1]
         through = " and ".join(self.describe(edge.package) for edge in path[1:])
         bound = self._bound(last)
@@ -127,7 +167,7 @@ class _Chains:
 
     def _subject(self, edge: _Edge) -> str:
         extras = f" with its extra {', '.join(edge.extras)}" if edge.extras else ""
-        return self.describe(edge.package) + extras
+        return self.describe(edge.package, edge.places) + extras
 
     def _requirement_text(self, edge: _Edge) -> str:
         return f"{self._subject(edge)} needs {self._bound(edge)}"
@@ -138,8 +178,23 @@ class _Chains:
             return f"{edge.other}, of which the index has no release"
         if len(edge.specifiers) == 1:
             missing = "" if edge.allowed else ", which no release is"
-            return edge.other + next(iter(edge.specifiers)) + missing
+            return edge.other + self._plain_specifier(edge, next(iter(edge.specifiers))) + missing
         return f"{edge.other} {describe_range(self.domain(edge.other), edge.allowed)}"
+
+    def _plain_specifier(self, edge: _Edge, specifier: str) -> str:
+        """Return a specifier, its lower bound first, without the single releases that it excludes in vain.
+
+        Such a list (`!=4.52.0,!=4.52.1`) is left out where the conflict is there without it.
+        """
+        clauses = sorted(specifier.split(","), key=lambda clause: clause.strip().startswith("<"))
+        bounds = ",".join(clause for clause in clauses if not clause.strip().startswith("!="))
+        beside = [other.allowed for other in self.edges if other.other == edge.other and other is not edge]
+        if edge.other in self.listed:
+            beside.append(self.masks[edge.other])
+        left = specifier_mask(self.domain(edge.other), bounds)
+        for mask in beside:
+            left &= mask
+        return ",".join(clauses) if not bounds or left or not beside else bounds
 
     def _exclusion_text(self, cause: Excludes, mask: int) -> str:
         target = self.resolution.target
@@ -178,6 +233,7 @@ def conflict_finding(resolution: RequirementResolution, conflict: Conflict) -> F
     listed = {package.name: package for package in conflict.packages}
     chains = _Chains(resolution=resolution, listed=listed, clashes=conflict.failure.clashes)
     chains.collect()
+    chains.simplify()
     return Finding(
         id=_finding_id(chains),
         kind="fact",

@@ -38,7 +38,7 @@ CONFIDENCES = ("measured", "artefact", "maintainer", "reported")
 KINDS = ("rule", "incident", "fact")
 
 REFERENCE = re.compile(r"\{([a-z0-9-]+(?:\.[a-z0-9_]+(?::[a-z0-9-]+)?)?(?:\[[a-z]+(?:\.[a-z]+)?\])?)\}")
-"""`{torch}`, `{torch.sass}`, `{xtuner.requires:torch}`, `{flash-attn.sass[gpu]}` (its entry for the GPU),
+"""`{torch}`, `{torch.sass}`, `{xtuner.model_minimums:qwen2}`, `{flash-attn.sass[gpu]}` (its entry for the GPU),
 `{bitsandbytes.sass_by_cuda[torch.cuda]}` (its entry for that fact of torch)."""
 
 

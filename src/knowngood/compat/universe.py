@@ -6,7 +6,6 @@ Pure: facts, rules and GPUs in, boxes out.
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
@@ -16,12 +15,12 @@ from typing import Any
 from knowngood.compat.box_index import BoxIndex
 from knowngood.compat.broken_pairs import ReadTable, no_broken_uses
 from knowngood.compat.factbook import DRIVERS, Factbook
-from knowngood.compat.marker_boxes import REQUIREMENT, narrow_to_markers
-from knowngood.compat.metadata_store import NO_METADATA, MetadataStore
+from knowngood.compat.metadata_store import MetadataStore
 from knowngood.compat.outgrown_releases import boxes_of_outgrown_releases
+from knowngood.compat.requirement_boxes import boxes_of_conflicting_bounds, boxes_of_requirements
 from knowngood.compat.rule import Condition, Rule
 from knowngood.compat.rule_boxes import Box, ValueSpace, all_subjects_known, compile_rules
-from knowngood.compat.value_domain import NameDomain, ValueDomain, specifiers_overlap
+from knowngood.compat.value_domain import NameDomain, ValueDomain
 from knowngood.compat.waivers import Waiver, apply_waivers
 from knowngood.core.gpus import GpuCatalog
 from knowngood.core.quick_dataclasses import dataclass
@@ -57,6 +56,7 @@ class Universe:
     index: BoxIndex
     gpus: GpuCatalog
     rules: tuple[Rule, ...]
+    """Those of files, and what packages declare about Python, glibc and extras; their requirements are boxes only."""
     written_rules: tuple[Rule, ...]
     """The rules that come from files."""
     wheel_rules: tuple[Rule, ...]
@@ -65,8 +65,6 @@ class Universe:
     """What matrix.yaml waives; the boxes are without it."""
     incidents: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """A rule's id -> the incidents that it covers; each has a page."""
-    metadata: MetadataStore = NO_METADATA
-    """What packages require, also of those without facts about GPUs."""
     broken_uses: ReadTable = no_broken_uses
     """Gives what releases of others break in a package."""
 
@@ -74,6 +72,11 @@ class Universe:
     def space(self) -> ValueSpace:
         """The variables with their domains and facts."""
         return self.index.space
+
+    @property
+    def metadata(self) -> MetadataStore:
+        """What packages require, also those without facts about GPUs."""
+        return self.space.book.metadata
 
     @property
     def packages(self) -> tuple[str, ...]:
@@ -134,15 +137,15 @@ def build_universe(
     gpus: GpuCatalog,
     rules: Sequence[Rule],
     waivers: tuple[Waiver, ...] = (),
-    metadata: MetadataStore = NO_METADATA,
 ) -> Universe:
-    """Build the universe of these facts and rules without what `waivers` waive; `metadata` has the markers."""
+    """Build the universe of these facts and rules without what `waivers` waive."""
     domains = build_domains(book, gpus, rules)
     all_rules = [*rules, *declared_rules(book)]
     space = ValueSpace(book=book, domains=domains, attributes=build_attributes(gpus))
     frameworks = [name for name in book.packages if name not in CELL_PACKAGES]
     boxes = (
-        *narrow_to_markers(compile_rules(space, all_rules), domains, metadata),
+        *compile_rules(space, all_rules),
+        *boxes_of_requirements(book, domains),
         *boxes_of_conflicting_bounds(book, domains),
         *boxes_of_outgrown_releases(book, domains, frameworks),
     )
@@ -153,7 +156,6 @@ def build_universe(
         written_rules=tuple(rules),
         wheel_rules=tuple(rule for rule in rules if any(name.startswith("wheel.") for name in rule.references)),
         waivers=waivers,
-        metadata=metadata,
     )
 
 
@@ -208,7 +210,7 @@ def find_needed_packages(rules: Iterable[Rule], packages: Collection[str]) -> se
 
 
 def declared_rules(book: Factbook) -> Iterator[Rule]:
-    """Yield the rules that packages declare: what they require of each other, of Python and of glibc."""
+    """Yield the rules that packages declare: what they require of Python and of glibc, and what their extras pin."""
     packages = book.packages
     for package in packages:
         if any(book.every(package, "requires_python")):
@@ -229,15 +231,6 @@ def declared_rules(book: Factbook) -> Iterator[Rule]:
             )
         yield from _model_rules(book, package)
         yield from _extra_rules(book, package)
-        required = {name for version in book.versions(package) for name in book.requires(package, version)}
-        for other in sorted(required & set(packages) - {package}):
-            text = f"{{{package}.requires:{other}}}"
-            yield Rule(
-                id=f"{REQUIREMENT}{package}:{other}",
-                require={other: Condition(relation="spec", arguments=(text,))},
-                because=f"{package} {{{package}}} requires {other}{text}",
-                source=(f"{{source:{package}}}",),
-            )
 
 
 def _model_rules(book: Factbook, package: str) -> Iterator[Rule]:
@@ -275,35 +268,3 @@ def _declared_rule(package: str, axis: str, condition: str, because: str, kind: 
         because=f"{because} {axis} {condition}",
         source=(f"{{source:{package}}}",),
     )
-
-
-_Bounds = dict[str, dict[str, dict[str, int]]]
-"""Package without facts -> package with facts -> specifier on the first -> releases of the second with it."""
-
-
-def _collect_bounds(book: Factbook, domains: Mapping[str, ValueDomain]) -> _Bounds:
-    """What packages with facts require of those without."""
-    bounds: _Bounds = {}
-    for package in book.packages:
-        for place, version in enumerate(domains[package].values):
-            for name, specifier in book.requires(package, version).items():
-                if name not in book.tables:
-                    table = bounds.setdefault(name, {}).setdefault(package, {})
-                    table[specifier] = table.get(specifier, 0) | 1 << place
-    return bounds
-
-
-def boxes_of_conflicting_bounds(book: Factbook, domains: Mapping[str, ValueDomain]) -> Iterator[Box]:
-    """Yield a box for each pair of packages whose bounds on a third package exclude each other."""
-    for name, packages in _collect_bounds(book, domains).items():
-        for first, second in itertools.combinations(sorted(packages), 2):
-            for one, one_mask in packages[first].items():
-                for two, two_mask in packages[second].items():
-                    if one and two and not specifiers_overlap(one, two):
-                        rule = Rule(
-                            id=f"bounds:{first}:{second}:{name}",
-                            require={},
-                            because=f"{first} {{{first}}} requires {name}{one}, {second} {{{second}}} {name}{two}",
-                            source=(f"{{source:{first}}}", f"{{source:{second}}}"),
-                        )
-                        yield Box(rule=rule, masks={first: one_mask, second: two_mask})

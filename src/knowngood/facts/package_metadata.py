@@ -66,8 +66,13 @@ class PackageMetadata:
 
     name: str
     """The name in lower case with single dashes, as the index spells it in addresses (PEP 503)."""
-    releases: Mapping[str, ReleaseMetadata]
+    releases: StoredReleases
     """Version -> what it declares, oldest first; decoded when a value is first asked for."""
+
+    @property
+    def requirements(self) -> Mapping[str, int]:
+        """Requirement, as in a release -> the releases that state it, as bits in the order of `releases`."""
+        return self.releases.requirements
 
 
 def metadata_folder() -> Path:
@@ -97,7 +102,7 @@ def parse_package_metadata(text: str, label: str) -> PackageMetadata:
     if schema != SCHEMA or not name:
         why = f"the first line is not `{SCHEMA} NAME`"
         raise _damage(label, 1, why)
-    releases = _Releases(blocks, label, head.count("\n") + 2)
+    releases = StoredReleases(blocks, label, head.count("\n") + 2)
     if len(releases) != len(blocks):
         raise _damage(label, 1, "a release stands in it twice")
     return PackageMetadata(name=name, releases=releases)
@@ -120,7 +125,7 @@ def _damage(label: str, line: int, why: str) -> InputError:
     return InputError([InputProblem(file=label, line=line, column=1, text=text)])
 
 
-class _Releases(Mapping[str, ReleaseMetadata]):
+class StoredReleases(Mapping[str, ReleaseMetadata]):
     """The blocks of a file: the versions are known at once; all differences are applied at the first look-up."""
 
     def __init__(self, blocks: list[str], label: str, first_line: int) -> None:
@@ -159,6 +164,24 @@ class _Releases(Mapping[str, ReleaseMetadata]):
             source=cast("MetadataSource", words[2]),
             uploaded=words[1].removeprefix("-"),
         )
+
+    @cached_property
+    def requirements(self) -> Mapping[str, int]:
+        """Requirement, as in a release -> the releases that state it, as bits in the order of the file."""
+        since: dict[str, int] = {}
+        masks: dict[str, int] = {}
+        unknown = 0
+        for place, block in enumerate(self._blocks.values()):
+            unknown |= (" none" in block.partition("\n")[0]) << place
+            for line in block.split("\n") if "\nr" in block else ():
+                if line.startswith("r+ "):
+                    since[line[3:]] = place
+                elif line.startswith("r- ") and line[3:] in since:
+                    first = since.pop(line[3:])
+                    masks[line[3:]] = masks.get(line[3:], 0) | (1 << place) - (1 << first)
+        for line, first in since.items():
+            masks[line] = masks.get(line, 0) | (1 << len(self._blocks)) - (1 << first)
+        return {line: mask & ~unknown for line, mask in masks.items()}
 
     @cached_property
     def _states(self) -> dict[str, tuple[str, str, tuple[str, ...], tuple[str, ...], tuple[str, ...]]]:

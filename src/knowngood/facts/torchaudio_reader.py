@@ -17,7 +17,7 @@ from knowngood.facts.fact_reader import FactReader, IndexedRelease, ReleaseReadi
 from knowngood.index.artefact import Artefact, UnreadableError
 
 _PREFIX = "torch_"
-"""How the names of the functions begin; those of older interfaces (`aoti_torch_`) are in every torch from 2.8 on."""
+"""How the names of the functions begin; those of the older interface (`aoti_torch_`) are not looked at."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from metadata_samples import with_metadata
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
@@ -21,7 +22,6 @@ from knowngood.compat import knowledge, rule_relations
 from knowngood.compat.check_answer import CheckAnswer, check_query
 from knowngood.compat.factbook import FactFolder
 from knowngood.compat.matrix_cells import packages_of_cell
-from knowngood.compat.metadata_store import NO_METADATA
 from knowngood.compat.query import PackageSpec, Query, parse_attention, parse_requirement, query_from_document
 from knowngood.compat.suggestions import kept_attentions
 from knowngood.core.cell import Cell
@@ -32,7 +32,7 @@ from knowngood.facts.package_metadata import read_package_metadata
 
 KNOWN = knowledge.load_knowledge()
 BOOK = FactFolder(path=data_folder() / "facts").read_book()
-RULES_ALONE = replace(KNOWN.universe, metadata=NO_METADATA)
+RULES_ALONE = with_metadata(KNOWN.universe, {})
 
 
 def ask(*requirements: str, gpu: str | None = None, attn: str | None = None, **more: Any) -> CheckAnswer:
@@ -569,6 +569,27 @@ def test_what_holds_under_conditions_that_were_not_stated_is_one_line(capsys: py
     # What is stated is no longer left out.
     _, stated, _ = run(capsys, "transformers==4.48.3", "--with", "packing=true", "--with", "attn=sdpa")
     assert "packed-rows-leak" in stated
+
+
+@pytest.mark.parametrize(
+    ("torchaudio", "torch", "verdict"),
+    [
+        ("2.11.0", "2.11.0", "compatible"),
+        ("2.11.0", "2.15.0", "compatible"),
+        ("2.11.0", "2.10.0", "broken"),
+        ("2.11.0", "2.6.0", "broken"),
+        ("2.10.0", "2.10.0", "compatible"),
+        ("2.10.0", "2.11.0", "broken"),  # it pins torch
+    ],
+)
+def test_torchaudio_without_a_pin_needs_a_torch_with_the_functions_that_it_calls(
+    torchaudio: str, torch: str, verdict: str
+):
+    answer = ask(f"torchaudio=={torchaudio}", f"torch=={torch}")
+    assert answer.verdict == verdict
+    if (torchaudio, verdict) == ("2.11.0", "broken"):
+        assert [finding.id for finding in answer.findings if finding.severity == "error"] == ["torchaudio-calls-torch"]
+        assert answer.changes == {"torch": "2.11.0"}
 
 
 @pytest.mark.parametrize(

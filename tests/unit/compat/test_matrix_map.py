@@ -77,7 +77,7 @@ def test_every_point_is_counted_once_and_every_excluded_one_has_its_rules():
         letter for grids in document["states"].values() for grid in grids.values() for letter in "".join(grid)
     )
     assert {STATE_LETTERS[PointState(state)]: count for state, count in document["counts"].items() if count} == letters
-    ids = {FOREIGN_HOST, *(rule.id for rule in UNIVERSE.rules)}
+    ids = {FOREIGN_HOST, *(box.rule.id for box in UNIVERSE.index.boxes)}
     assert all(rules and ids.issuperset(rules) for rules in document["reasons"])
     assert {item["id"] for item in document["rules"]} == {rule for rules in document["reasons"] for rule in rules}
     (excluded,) = {

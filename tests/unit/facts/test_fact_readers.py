@@ -1,4 +1,6 @@
 import json
+import shutil
+import subprocess
 
 import harvest_registry
 import pytest
@@ -13,6 +15,7 @@ from knowngood.facts import (
     import_closure,
     python_source,
     torch_reader,
+    torchaudio_reader,
     transformer_engine_reader,
     transformers_reader,
     triton_reader,
@@ -332,6 +335,38 @@ def test_a_torch_of_numpy_1_looks_for_the_module_of_numpy_1_only(names, only):
     assert torch_reader.read_numpy_api(artefact) == {"numpy_1_only": only}
     with pytest.raises(UnreadableError, match="names no module"):
         torch_reader.read_numpy_api(Memory({"torch/lib/libtorch_python.so": b"nothing"}))
+
+
+def test_which_functions_torch_has_for_libraries_that_were_compiled_with_another_torch():
+    header = """
+        #define AOTI_TORCH_EXPORT __attribute__((visibility("default")))
+        AOTI_TORCH_EXPORT AOTITorchError torch_list_size(StableListHandle list_handle, size_t* size);
+        AOTI_TORCH_EXPORT AOTITorchError
+        torch_parallel_for(int64_t begin);
+        // torch_is_not_declared_here(
+        AOTI_TORCH_EXPORT AOTITorchError aoti_torch_get_dim(AtenTensorHandle tensor);
+    """
+    artefact = Memory({"torch/include/torch/csrc/stable/c/shim.h": header})
+    assert torch_reader.read_stable_functions(artefact) == {
+        "stable_functions": ["torch_list_size", "torch_parallel_for"]
+    }
+    assert torch_reader.read_stable_functions(Memory({"torch/version.py": ""})) == {"stable_functions": []}
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")
+def test_which_of_them_a_library_calls(tmp_path):
+    source = """
+        extern int torch_b(void), torch_a(void), aoti_torch_c(void), printf(const char *, ...);
+        extern int torch_weak(void) __attribute__((weak));
+        int torch_own(void) { return torch_b() + torch_a() + aoti_torch_c() + (torch_weak ? torch_weak() : 0); }
+    """
+    (tmp_path / "x.c").write_text(source)
+    command = ["gcc", "-shared", "-fPIC", "-nostdlib", "-o", tmp_path / "x.so", tmp_path / "x.c"]
+    subprocess.run(command, check=True)
+    artefact = Memory({"lib/x.so": (tmp_path / "x.so").read_bytes(), "lib/y.so": b"nothing"})
+    assert torchaudio_reader.find_called_functions(artefact, "lib/x.so") == ["torch_a", "torch_b"]
+    with pytest.raises(UnreadableError, match=r"lib/y\.so is not a shared library"):
+        torchaudio_reader.find_called_functions(artefact, "lib/y.so")
 
 
 CHOOSES = "def _find_cuda_libs(): pass\ndef get_cuda_bnb_library_path(specs):\n    return {}\n"

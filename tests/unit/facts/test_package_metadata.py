@@ -45,6 +45,17 @@ def test_what_is_written_is_what_is_read():
         package.releases["0.13"]
 
 
+def test_which_releases_state_a_requirement_is_what_the_releases_say():
+    releases = [*RELEASES, release("0.13", requirements=("torch>=1.4", "torch>=2")), release("0.14", requirements=())]
+    package = parse_package_metadata(render_package_metadata("one", releases), "one.txt")
+    expected: dict[str, int] = {}
+    for place, item in enumerate(package.releases.values()):
+        for line in item.requirements:
+            expected[line] = expected.get(line, 0) | 1 << place
+    assert package.requirements == expected
+    assert expected["torch>=1.4"] == 0b010001
+
+
 def test_what_came_later_is_sorted_with_what_was_there_before():
     releases = [release("1", wheels=("b", "d")), release("2", wheels=("a", "b", "c", "d"))]
     text = render_package_metadata("one", releases)
