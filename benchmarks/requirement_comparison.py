@@ -2,7 +2,10 @@
 
     python benchmarks/requirement_comparison.py [LISTS.json ...] [--processes 10]
 
-It prints the verdicts for each label, the four rates of issue 20, and each list where the two disagree. With
+It prints the verdicts for each label, the four rates of issue 20, and each list where the two disagree. uv judges by
+metadata alone. So a list that is broken for another reason (`broken beyond`: an incident, a name that is gone) is told
+apart, and so is one that names a package or an extra without metadata here (`no metadata`); the rate of sound lists is
+given without them too. With
 `--processes`, so many lists are also put to whole processes, and their seconds and memory are printed.
 `benchmarks/requirement_lists.py` makes and labels the lists; without a file, all of benchmarks/data/ are compared.
 """
@@ -27,7 +30,9 @@ from knowngood.compat.query import Query, parse_requirement
 from knowngood.core.errors import KnowngoodError
 
 LISTS = sorted((Path(__file__).parent / "data").glob("requirement_lists*.json"))
-VERDICTS = ("compatible", "broken", "unknown", "refused")
+VERDICTS = ("compatible", "broken", "broken beyond", "unknown", "no metadata", "refused")
+_OF_METADATA = ("requires:", "resolution:", "wheel:")
+"""How the ids of findings begin that follow from metadata."""
 GOALS = (
     ("direct contradictions found", "direct", "broken", 0.99),
     ("deep contradictions found", "deep", "broken", 0.90),
@@ -36,7 +41,7 @@ GOALS = (
 
 
 def ask(known: knowledge.CompatKnowledge, item: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the verdict on a list, `refused` where the command ends with exit code 2, and the reasons."""
+    """Return the verdict on a list (one of `VERDICTS`), and the reasons."""
     try:
         packages = [parse_requirement(text, python=item["python"]) for text in item["requirements"]]
         query = Query(axes={"python": item["python"]}, packages=tuple(filter(None, packages)))
@@ -44,7 +49,12 @@ def ask(known: knowledge.CompatKnowledge, item: Mapping[str, Any]) -> tuple[str,
     except KnowngoodError as error:
         return "refused", str(error)
     verdict = "compatible" if answer.verdict == "verified" else str(answer.verdict)
-    reasons = [finding.because for finding in answer.findings if finding.severity == "error"]
+    errors = [finding for finding in answer.findings if finding.severity == "error"]
+    if errors and not any(finding.id.startswith(_OF_METADATA) for finding in errors):
+        verdict = "broken beyond"
+    elif verdict == "unknown" and answer.uncovered:
+        verdict = "no metadata"
+    reasons = [finding.because for finding in errors]
     return verdict, "; ".join(reasons) or ("not covered: " + ", ".join(answer.uncovered) if answer.uncovered else "")
 
 
@@ -80,12 +90,15 @@ def main() -> None:
     took = time.perf_counter() - start
     table = collections.Counter((item["label"], verdict) for item, verdict, _ in answers)
     labels = collections.Counter(item["label"] for item in items)
-    print(f"{'label':16}{'lists':>8}" + "".join(f"{verdict:>12}" for verdict in VERDICTS))
+    print(f"{'label':16}{'lists':>8}" + "".join(f"{verdict:>15}" for verdict in VERDICTS))
     for label, count in labels.most_common():
-        print(f"{label:16}{count:8}" + "".join(f"{table[label, verdict]:12}" for verdict in VERDICTS))
+        print(f"{label:16}{count:8}" + "".join(f"{table[label, verdict]:15}" for verdict in VERDICTS))
     for name, label, verdict, goal in GOALS:
         if labels[label]:
             print(f"{name}: {table[label, verdict] / labels[label]:.1%} (goal {goal:.0%})")
+    judged = labels["sound"] - table["sound", "broken beyond"] - table["sound", "no metadata"]
+    if judged:
+        print(f"sound lists called sound, of {judged} judged by metadata: {table['sound', 'compatible'] / judged:.1%}")
     if impossible := labels["direct"] + labels["deep"]:
         wrong = table["direct", "compatible"] + table["deep", "compatible"]
         print(f"impossible lists called compatible: {wrong / impossible:.1%} (goal at most 1%)")

@@ -26,7 +26,7 @@ AGAIN = {
     "transformer-engine-cu13": ("2.9.0",),
     "xtuner": ("0.1.23",),
     "openrlhf": ("0.8.0",),
-    "xformers": ("0.0.29.post3",),
+    "torchaudio": ("2.11.0",),
 }
 
 

@@ -28,7 +28,10 @@ else:
         """
 
         def make(one: type) -> type:
+            if any(map(dataclasses.is_dataclass, one.__mro__[1:])):  # its base decides with it what is made
+                return dataclasses.dataclass(frozen=frozen, kw_only=kw_only, slots=slots, eq=eq)(one)
             made = dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=kw_only, slots=slots)(one)
+            made.__dataclass_params__.frozen = frozen  # a class that inherits from it must be as frozen
             fields = dataclasses.fields(made)
             methods: dict[str, Callable[..., Any]] = {"__init__": _initializer(made, fields), "__repr__": _represent}
             if eq:

@@ -30,7 +30,7 @@ _DISPATCH = "xtuner/model/modules/dispatch/__init__.py"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FrameworkFacts:
-    """A release of xtuner, openrlhf, xformers or numpy."""
+    """A release of xtuner, openrlhf or numpy."""
 
     requires_python: str | None
     """PEP 440 specifier; METADATA."""
@@ -98,13 +98,6 @@ READERS = (
         revision=2,
         model=FrameworkFacts,
         choose=choose_wheel_by("-any.whl", "-cp311-"),
-        read=read_framework,
-    ),
-    FactReader(
-        package="xformers",
-        revision=2,
-        model=FrameworkFacts,
-        choose=choose_wheel_by("-cp311-", "-cp310-", "-cp39-abi3-", "-py39-"),
         read=read_framework,
     ),
 )

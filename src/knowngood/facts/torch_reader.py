@@ -19,7 +19,6 @@ from knowngood.facts.fact_reader import (
     FactReader,
     IndexedRelease,
     ReleaseReading,
-    Requirements,
     choose_wheel_by,
 )
 from knowngood.facts.gpu_code import FatbinScanner, sort_architectures
@@ -60,8 +59,6 @@ class TorchFacts:
     """PEP 440 specifier on triton: exact up to torch 2.13, compatible-release since; METADATA."""
     triton_min_major: int | None
     """Lowest major compute capability on which `torch.compile` uses triton; its own check, in Python."""
-    requires: Requirements | None
-    """Everything it requires on Linux x86_64 with the wheel's Python; METADATA."""
     glibc: str | None
     """Lowest glibc, `2.28`: the tag's, or what `libc10.so` and `libc10_cuda.so` need where that is higher."""
     glibc_tag: str | None
@@ -109,7 +106,6 @@ def read_torch(artefact: Artefact, release: IndexedRelease, reading: ReleaseRead
     for fact, prefix in (("cudnn", "nvidia-cudnn"), ("nccl", "nvidia-nccl")):
         pins = [pin for name, pin in requirements.items() if name.startswith(prefix)]
         reading.take(fact, partial(wheel_metadata.exact_pin, pins[0] if pins else None))
-    reading.take("requires", lambda: wheel_metadata.requirement_map(requirements))
     reading.take("triton_min_major", lambda: find_triton_min_major(artefact))
     reading.take("cxx11abi", lambda: detect_cxx11abi(artefact.read("torch/lib/libc10.so")))
     reading.take_all("gpu_code", lambda: artefact.derived(f"gpu-code-{_FATBINS}", lambda: scan_gpu_code(artefact)))

@@ -14,7 +14,6 @@ from knowngood.facts.fact_reader import (
     FactReader,
     IndexedRelease,
     ReleaseReading,
-    Requirements,
     choose_wheel_or_sdist,
 )
 from knowngood.index import wheel_metadata
@@ -34,8 +33,6 @@ class TransformersFacts:
 
     requires_python: str | None
     """PEP 440 specifier; METADATA."""
-    requires: Requirements | None
-    """Base requirements, with the oldest Python it allows; METADATA."""
     tokenizers: str | None
     """PEP 440 specifier; METADATA."""
     huggingface_hub: str | None
@@ -76,7 +73,6 @@ def read_transformers(artefact: Artefact, _: IndexedRelease, reading: ReleaseRea
     python = wheel_metadata.oldest_python(core.requires_python)
     reading.take("requires_python", lambda: core.requires_python)
     base = core.requirements_on(python)
-    reading.take("requires", lambda: wheel_metadata.requirement_map(base))
     for fact in ("tokenizers", "huggingface-hub"):
         reading.take(fact.replace("-", "_"), partial(_declared, base, fact))
     extra = core.requirements_on(python, extra="torch")

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from functools import partial
 
-from knowngood.facts.fact_reader import FactReader, IndexedRelease, ReleaseReading, Requirements, choose_wheel_by
+from knowngood.facts.fact_reader import FactReader, IndexedRelease, ReleaseReading, choose_wheel_by
 from knowngood.index import wheel_metadata, wheel_tags
 from knowngood.index.artefact import Artefact, UnreadableError, read_text_member
 
@@ -27,8 +27,6 @@ class TritonFacts:
     """CPython releases with a wheel; tags, those of the stable ABI up to the end of `requires_python`."""
     abi3_from: str | None
     """Oldest CPython of its wheels of the stable ABI; tags."""
-    requires: Requirements | None
-    """Distribution -> specifier that it requires; METADATA."""
     glibc: str | None
     """Lowest glibc; platform tag."""
     wheel_size: int | None
@@ -51,7 +49,6 @@ def read_triton(artefact: Artefact, release: IndexedRelease, reading: ReleaseRea
     reading.take("requires_python", lambda: core.requires_python, optional=True)
     reading.take("pythons", lambda: wheel_tags.supported_pythons(release.files, core.requires_python))
     reading.take("abi3_from", lambda: wheel_tags.oldest_abi3_python(release.files), optional=True)
-    reading.take("requires", lambda: wheel_metadata.requirement_map(core.requirements_on("3.11")))
     reading.take("glibc", lambda: wheel_tags.glibc_of_tags(artefact.file.name))
     reading.take("wheel_size", lambda: artefact.size)
     assemblers = {path.rpartition("/")[2]: path for path in artefact.members if re.search(r"/bin/ptxas[\w-]*$", path)}

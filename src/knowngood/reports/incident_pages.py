@@ -12,6 +12,7 @@ from knowngood.compat.incident import IncidentKind, IncidentSeverity, RangeOrigi
 from knowngood.compat.rule import rule_from_incident
 from knowngood.core.errors import KnowngoodError
 from knowngood.facts import contract_table, fact_store
+from knowngood.facts.package_metadata import read_package_metadata
 from knowngood.failures import contract_files
 from knowngood.project import checkout
 from knowngood.reproductions import reproduction_evidence
@@ -252,8 +253,9 @@ def load_incident_context() -> IncidentContext:
 
 
 def load_known_releases(package: str) -> Sequence[str]:
-    """Return the releases of a package that the facts cover, oldest first."""
+    """Return the releases of a package that facts cover, else those whose metadata is known, oldest first."""
     try:
         return fact_store.list_versions(package)
     except KnowngoodError:
-        return ()
+        metadata = read_package_metadata(package)
+        return tuple(metadata.releases) if metadata else ()

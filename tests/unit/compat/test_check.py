@@ -467,7 +467,7 @@ def test_check_agrees_with_an_oracle(cell: dict[str, str], pinned: bool):
         assert oracle({**cell, **result.changes})
 
 
-PACKAGES = ("torch", "triton", "flash-attn", "flash-attn-4", "xtuner", "openrlhf", "xformers", "transformer-engine")
+PACKAGES = ("torch", "triton", "flash-attn", "flash-attn-4", "xtuner", "openrlhf", "transformer-engine")
 
 
 @st.composite

@@ -83,3 +83,21 @@ def test_a_method_of_the_class_itself_is_kept():
             return "own"
 
     assert repr(Named("a")) == "own"
+
+
+@pytest.mark.parametrize("make", [dataclasses.dataclass, quick_dataclasses.dataclass])
+def test_a_frozen_class_has_frozen_heirs_only(make: Any):
+    pin, _ = classes(quick_dataclasses.dataclass)
+
+    @make(frozen=True, kw_only=True)
+    class Heir(pin):
+        """It has one field more."""
+
+        more: int
+
+    heir = Heir(name="a", more=1)
+    assert (heir.name, heir.tags, heir.more) == ("a", {}, 1)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        heir.more = 2
+    with pytest.raises(TypeError, match="cannot inherit non-frozen"):
+        make(kw_only=True)(type("Loose", (pin,), {}))
