@@ -8,14 +8,14 @@ combination on a GPU; else `compatible`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from enum import StrEnum
 from typing import Any
 
 from knowngood.compat.box_search import BoxSearch
 from knowngood.compat.broken_pairs import USES, find_broken_pairs
-from knowngood.compat.conflicts import DemandProblem, apply_demands, find_minimal_conflict, find_minimal_rules
+from knowngood.compat.conflicts import Demand, DemandProblem, apply_demands, find_minimal_conflict, find_minimal_rules
 from knowngood.compat.findings import (
     Finding,
     conditions_apply,
@@ -192,7 +192,7 @@ def _judge(placement: QueryPlacement, settled: SettledQuery, published: Publishe
     findings += conflicts_beside(_find_broken_uses(placement, resolved), findings)
     broken = any(finding.severity == "error" for finding in findings)
     if not broken:
-        collision = find_collision(placement, condition_boxes)
+        collision = find_collision(placement, condition_boxes, _settled_demands(placement, resolved))
         if collision is not None:
             findings.append(collision)
             broken = True
@@ -364,16 +364,33 @@ def find_unknown_facts(placement: QueryPlacement) -> list[Finding]:
     return findings
 
 
-def find_collision(placement: QueryPlacement, condition_boxes: int) -> Finding | None:
-    """Return the chain of causes as one finding, when no choice of what the query leaves open breaks no rule."""
+def _settled_demands(placement: QueryPlacement, resolved: QueryResolution | None) -> list[Demand]:
+    """Return the releases that follow from the query's pins, of packages that the rules know and it does not name."""
+    if resolved is None:
+        return []
+    domains = placement.universe.index.domains
+    named = {demand.variable for demand in (*placement.demands, *placement.implied_demands)}
+    return [
+        Demand(text=f"{name}=={version}", variable=name, mask=1 << domains[name].index[version])
+        for name, version in sorted(resolved.resolution.settled.items(), key=lambda item: item[0] == "torch")
+        if name in placement.universe.packages and name not in named and version in domains[name].index
+    ]
+
+
+def find_collision(placement: QueryPlacement, condition_boxes: int, settled: Sequence[Demand] = ()) -> Finding | None:
+    """Return the chain of causes as one finding, when no choice of what the query leaves open breaks no rule.
+
+    `settled` are what follows from the query by what its packages require.
+    """
     problem = check_problem(placement, condition_boxes)
+    problem = replace(problem, demands=(*settled, *problem.demands))  # those of the query are kept longest
     search = BoxSearch(index=problem.index, among=problem.among)
     if search.exists(apply_demands(problem.index, problem.demands, problem.base)):
         return None
-    return _collision_finding(placement, problem)
+    return _collision_finding(placement, problem, settled)
 
 
-def _collision_finding(placement: QueryPlacement, problem: DemandProblem) -> Finding:
+def _collision_finding(placement: QueryPlacement, problem: DemandProblem, settled: Sequence[Demand]) -> Finding:
     """The minimal conflict of a problem that has no solution."""
     space = placement.universe.space
     demands = find_minimal_conflict(problem)
@@ -382,7 +399,10 @@ def _collision_finding(placement: QueryPlacement, problem: DemandProblem) -> Fin
     for demand in demands:
         masks[demand.variable] = masks.get(demand.variable, space.domains[demand.variable].all) & demand.mask
     assignment = {name: place for name, place in placement.assignment.items() if name in masks}
+    followed = [demand for demand in demands if demand in settled]
+    assignment |= {demand.variable: demand.mask.bit_length() - 1 for demand in followed}
     because = [fill_template(space, box.rule.because, box, assignment, placement.as_written) for box in boxes]
+    because += [f"{demand.text} follows from what the list requires" for demand in followed]
     sources = [fill_template(space, text, box, assignment, {}) for box in boxes for text in box.rule.source]
     return Finding(
         id="collision:" + "+".join(masks),

@@ -74,7 +74,7 @@ def _add_rules(resolution: RequirementResolution, placement: QueryPlacement, box
     """Give the search the rules that can be broken by releases of the list, and return the wish that they hold."""
     index, store = placement.universe.index, resolution.graph.store
     stated = {name: place for name, place in placement.assignment.items() if name in AXES}
-    names = {package.name for package in resolution.wishes.values()}
+    names = {package.name for package in resolution.wishes.values()} | resolution.settled.keys()
     key = f"[{boxes} {sorted(stated.items())} {sorted(names)}]"
     if key not in resolution.search.about:
         resolution.search.about[key] = []

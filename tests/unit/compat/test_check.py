@@ -572,6 +572,23 @@ def test_what_holds_under_conditions_that_were_not_stated_is_one_line(capsys: py
 
 
 @pytest.mark.parametrize(
+    ("packages", "gpu", "because", "changed"),
+    [
+        (["xformers==0.0.26.post1", "transformers==5.20.2"], None, "torch==2.3.0 follows from what", "xformers"),
+        (["vllm==0.23.0"], "V100", "torch==2.11.0 follows from what the list requires", "vllm"),
+        (["vllm==0.23.0"], "H100", "", ""),
+    ],
+)
+def test_what_follows_from_the_list_is_held_against_the_rules(
+    packages: list[str], gpu: str | None, because: str, changed: str
+):
+    answer = ask(*packages, gpu=gpu, python="3.11")
+    assert (answer.verdict == "broken") is bool(because)
+    assert any(because in finding.because for finding in answer.findings if finding.severity == "error") or not because
+    assert set(answer.changes or ()) == ({changed} if changed else set())
+
+
+@pytest.mark.parametrize(
     ("torchaudio", "torch", "verdict"),
     [
         ("2.11.0", "2.11.0", "compatible"),
