@@ -8,7 +8,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 DATA = (
-    *("matrix.yaml", "facts", "rules", "incidents", "contracts", "reproductions", "evidence", "templates"),
+    *("matrix.yaml", "facts", "rules", "incidents", "reproductions", "evidence", "templates"),
     *("docker", "smoke_tests", "audit.yaml"),
 )
 

@@ -297,9 +297,9 @@ def compare_pair(environment: ImportEnvironment, torch_name: str) -> dict[str, A
     pair = environment.pair
     try:
         kept = environment.build()
+        roots = [_top_module(environment.site, Requirement(pair[side]).name) for side in ("caller", "callee")]
     except RuntimeError as error:
         return {"not_run": re.sub(r"/\S+/", "", str(error))[:400]}
-    roots = [_top_module(environment.site, Requirement(pair[side]).name) for side in ("caller", "callee")]
     texts: dict[str, str] = {}
     added: list[str] = []
     modules = list(pair["modules"])

@@ -34,7 +34,10 @@ from packaging.specifiers import SpecifierSet
 
 from knowngood.facts import atlas_store
 from knowngood.facts.atlas_lookup import AtlasLookup
-from knowngood.facts.broken_uses import BrokenUse, find_broken_uses, find_reached_modules
+from knowngood.facts.broken_use_answer import describe_use
+from knowngood.facts.broken_use_table import BrokenUse
+from knowngood.facts.broken_uses import find_broken_uses
+from knowngood.facts.module_reach import find_reached_modules
 from knowngood.index.package_index import SimpleIndex
 
 PAIRS = Path(__file__).parent / "data" / "atlas_pairs.json"
@@ -104,13 +107,7 @@ def read_releases(package: str) -> Mapping[str, str]:
 def foretell_module(pair: PackagePair, module: str, caller: int, broken: Iterable[BrokenUse]) -> list[str]:
     """Return the uses that make importing a module fail, as text; none when it is foretold to be imported."""
     reach = find_reached_modules(pair.caller, module)
-    return sorted(
-        {
-            f"{use.module}: {use.target}" + (f" with {use.keyword}=" if use.keyword else "")
-            for use in broken
-            if reach.get(use.module, 0) >> caller & 1
-        }
-    )
+    return sorted({f"{use.module}: {describe_use(use)}" for use in broken if reach.get(use.module, 0) >> caller & 1})
 
 
 def draw_modules(pair: PackagePair, caller: int, broken: Iterable[BrokenUse], draw: random.Random) -> list[str]:

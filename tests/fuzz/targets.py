@@ -80,7 +80,7 @@ def project_folder() -> Path:
     keep = tempfile.TemporaryDirectory(prefix="knowngood-fuzz-")
     project_folder.kept = keep  # type: ignore[attr-defined] # removed with the process
     root = Path(keep.name) / "project"
-    for name in ("facts", "rules", "incidents", "contracts", "templates", "smoke_tests", "docker", "nightly"):
+    for name in ("facts", "rules", "incidents", "templates", "smoke_tests", "docker", "nightly"):
         shutil.copytree(ROOT / name, root / name)
     shutil.copytree(ROOT / "evidence" / CELL, root / "evidence" / CELL)
     for name in ("matrix.yaml", "audit.yaml"):
@@ -178,13 +178,6 @@ def _read_reproduction(path: Path) -> object:
     from knowngood.reproductions.reproduction import parse_reproduction
 
     return parse_reproduction(read_data_text(path, path.name), path.name)
-
-
-def _read_contract(path: Path) -> object:
-    from knowngood.core.data_files import read_data_text
-    from knowngood.facts.contract_definition import parse_contract
-
-    return parse_contract(read_data_text(path, path.name), path.name)
 
 
 def _read_allowlist(path: Path) -> object:
@@ -354,7 +347,6 @@ def list_targets() -> dict[str, FuzzTarget]:
         command_target("facts/drivers.json", _CHECK, _PICK),
         command_target("facts/xtuner.json", _CHECK, _PICK),
         command_target("facts/lines/transformers.json", ["diagnose", "job.log"]),
-        command_target("facts/contracts/qwen-rotary.json", ["harvest", "--contracts", "--check"]),
         command_target("rules/gpu.yaml", _CHECK, _PICK),
         command_target("rules/packages.yaml", _CHECK, _PICK),
         command_target("rules/smoke.yaml", ["cells", "--json"], ["render", "--check"]),
@@ -370,7 +362,6 @@ def list_targets() -> dict[str, FuzzTarget]:
         reader_target("fleet.yaml", _read_fleet, _FLEET),
         reader_target("audit.yaml", _read_allowlist, (ROOT / "audit.yaml").read_bytes()),
         reader_target("reproduction.yaml", _read_reproduction, _first_reproduction()),
-        reader_target("qwen-rotary.yaml", _read_contract, (ROOT / "contracts/qwen-rotary.yaml").read_bytes()),
         reader_target("pylock.toml", _read_pylock, _PYLOCK),
         reader_target("config.json", _read_docker_config, _DOCKER_CONFIG),
         reader_target(f"{_WHEEL}.json", _read_wheel_record, record.encode()),

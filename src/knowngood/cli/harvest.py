@@ -1,4 +1,4 @@
-"""`knowngood harvest [PACKAGE ...]`: read facts from artefacts; `--contracts [NAME ...]`: judge pairs of releases.
+"""`knowngood harvest [PACKAGE ...]`: read facts from artefacts.
 
 `--metadata [PACKAGE ...]`: read what releases declare, of any package. `--atlas [PACKAGE ...]`: read the Python names
 that they have.
@@ -19,20 +19,20 @@ from packaging.version import Version
 from knowngood.cli import shared_arguments
 from knowngood.cli.main import Answer
 from knowngood.cli.progress import report_progress
+from knowngood.compat.rule_files import load_incidents
 from knowngood.core import matrix
 from knowngood.core.data_files import read_data_text
 from knowngood.core.errors import MissingError, UsageError
 from knowngood.core.formatting import format_bytes
-from knowngood.facts import contract_table
 from knowngood.facts.atlas_harvest import harvest_atlas
 from knowngood.facts.atlas_packages import ATLAS_PACKAGES_FILE, AtlasPackage, parse_atlas_field
 from knowngood.facts.broken_use_harvest import renew_broken_uses
-from knowngood.facts.contract_harvest import harvest_contracts
+from knowngood.facts.broken_use_table import read_broken_uses
 from knowngood.facts.harvest_run import HarvestReport, harvest_facts
 from knowngood.facts.metadata_field import SEEDS_FILE, parse_metadata_field
 from knowngood.facts.metadata_harvest import harvest_metadata
 from knowngood.facts.package_metadata import list_metadata_packages
-from knowngood.failures.contract_files import find_stale_contracts, read_contract_table, rewrite_incident_ranges
+from knowngood.failures.incident_ranges import find_range_drifts
 from knowngood.index.artefact import UnansweredError, UnreadableError
 from knowngood.index.package_index import SimpleIndex
 from knowngood.project.checkout import MATRIX_FILE, find_project, read_matrix_text
@@ -42,9 +42,8 @@ T = TypeVar("T")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.add_argument("packages", nargs="*", metavar="NAME", help="packages, or contracts (default: all)")
+    parser.add_argument("packages", nargs="*", metavar="NAME", help="packages (default: all)")
     parser.add_argument("--refresh", action="store_true", help="read releases again that were read before")
-    parser.add_argument("--contracts", action="store_true", help="judge contracts on all pairs of releases instead")
     parser.add_argument(
         "--metadata",
         action="store_true",
@@ -60,39 +59,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help=f"with --metadata: read all that the packages require too (default: those in {SEEDS_FILE})",
     )
-    parser.add_argument(
-        "--check",
-        action="store_true",
-        help="with --contracts: use no network; fail when the range of an incident is not that of its contract",
-    )
 
 
 def run(arguments: argparse.Namespace) -> Answer:
-    """Write facts, or tables of contracts, into `facts/`."""
-    if arguments.check and not arguments.contracts:
-        raise UsageError("--check belongs to --contracts: `knowngood harvest --contracts --check`")
-    if arguments.check:
-        shared_arguments.refuse_options(arguments, ["refresh"], "does nothing with --check, which reads no release")
+    """Write facts into `facts/`."""
     if arguments.atlas:
-        refused = ["contracts", "metadata", "follow", "refresh"]
+        refused = ["metadata", "follow", "refresh"]
         shared_arguments.refuse_options(arguments, refused, "does nothing with --atlas, which is a harvest of its own")
-    elif arguments.metadata:
-        shared_arguments.refuse_options(arguments, ["contracts"], "is another harvest than --metadata; run each alone")
-    elif arguments.follow:
+    elif arguments.follow and not arguments.metadata:
         raise UsageError("--follow belongs to --metadata: `knowngood harvest --metadata --follow`")
     project = find_project()
     if arguments.atlas:
         return _harvest_atlas(project.root, arguments.packages)
     if arguments.metadata:
         return _harvest_metadata(project.root, arguments)
-    if arguments.contracts:
-        texts = _read_contracts(project.root, arguments.packages)
-        return (
-            _check_contracts(project.root, texts)
-            if arguments.check
-            else _harvest_contracts(project.root, texts, arguments)
-        )
-
     with report_progress("harvest") as notify:
         report = harvest_facts(
             arguments.packages,
@@ -166,7 +146,9 @@ def _harvest_atlas(root: Path, names: Sequence[str]) -> Answer:
     text = f"{answer.text}\n{format_bytes(sum(sizes.values()))} in {len(sizes)} files"
     if tables:
         text += f"; broken uses of {', '.join(tables)} changed"
-    return Answer(answer.code, answer.document | {"bytes": sizes, "broken_uses": tables}, text)
+    drifts = find_range_drifts(load_incidents(root / "incidents"), lambda name: read_broken_uses(name, folder))
+    text = "\n".join([text, *drifts])
+    return Answer(answer.code, answer.document | {"bytes": sizes, "broken_uses": tables, "incidents": drifts}, text)
 
 
 def _read_field(root: Path, file: str, parse: Callable[[str, str], T]) -> T:
@@ -179,72 +161,3 @@ def _read_field(root: Path, file: str, parse: Callable[[str, str], T]) -> T:
 def _read_floors(root: Path) -> Mapping[str, Version]:
     floors = matrix.parse_floors(read_matrix_text(root), MATRIX_FILE)
     return {name: Version(floor) for name, floor in floors.items()}
-
-
-def _read_contracts(root: Path, names: Sequence[str]) -> dict[str, str]:
-    """Return file name -> text of the contracts with these names, or of all. A name may be the path of a file."""
-    known = {path.stem: path for path in sorted((root / "contracts").glob("*.yaml"))}
-    paths: dict[str, Path] = {}
-    for name in names:
-        own = Path(name)
-        is_file = own.suffix == ".yaml" and own.is_file()
-        if name in known:
-            paths[f"contracts/{name}.yaml"] = known[name]
-        elif is_file and own.stem in known and own.samefile(known[own.stem]):
-            paths[f"contracts/{own.stem}.yaml"] = own
-        elif is_file:
-            paths[str(own.absolute() if own.parent == Path("contracts") else own)] = own
-        else:
-            raise UsageError(
-                f"there is no contract {name}; there are {', '.join(known) or 'none'}, or give a YAML file"
-            )
-    if not names:
-        paths = {f"contracts/{name}.yaml": path for name, path in known.items()}
-    if not paths:
-        raise UsageError(f"there are no contracts in {root / 'contracts'}; docs/contracts.md shows how to write one")
-    texts = {}
-    for label, path in paths.items():
-        texts[label] = read_data_text(path, label)
-    return texts
-
-
-def _harvest_contracts(root: Path, texts: Mapping[str, str], arguments: argparse.Namespace) -> Answer:
-    with report_progress("harvest") as notify:
-        report = harvest_contracts(
-            texts,
-            folder=lambda file: _table_folder(root, file),
-            floors=_read_floors(root),
-            notify=notify,
-            refresh=arguments.refresh,
-        )
-    changed = rewrite_incident_ranges(root)
-    lines = [f"tables: {len(report.written)} written, {len(report.unchanged)} unchanged"]
-    lines += [f"{name}: {why}" for name, why in report.failed.items()]
-    lines += [f"{name}: {count} pairs could not be judged" for name, count in report.unknown.items()]
-    lines += [f"{path}: `affected` now follows its contract" for path in changed]
-    shown = {}
-    if arguments.packages:
-        paths = {file: _table_folder(root, file) / f"{Path(file).stem}.json" for file in texts}
-        shown = {file: read_contract_table(path) for file, path in paths.items() if path.exists()}
-        lines += ["", *map(contract_table.render_table_text, shown.values())]
-    document = {
-        "written": report.written,
-        "unchanged": report.unchanged,
-        "unknown": report.unknown,
-        "failed": report.failed,
-        "incidents": changed,
-        "tables": {table.contract: contract_table.document_from_table(table) for table in shown.values()},
-    }
-    return Answer(report.exit_code, document, "\n".join(lines))
-
-
-def _table_folder(root: Path, file: str) -> Path:
-    """Return the folder of a contract's table; the table of a user's own contract is beside the contract."""
-    own = Path(file)
-    return root / "facts" / "contracts" if own.parent == Path("contracts") else own.parent
-
-
-def _check_contracts(root: Path, texts: Mapping[str, str]) -> Answer:
-    problems = find_stale_contracts(root, texts, lambda file: _table_folder(root, file))
-    text = "\n\n".join(problems) if problems else f"{len(texts)} contracts: the ranges of all incidents agree with them"
-    return Answer(1 if problems else 0, {"current": not problems, "problems": problems}, text)

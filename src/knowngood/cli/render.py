@@ -15,7 +15,6 @@ from knowngood.core.local_files import write_atomically
 from knowngood.evidence import run_evidence
 from knowngood.evidence.run_evidence import Evidence
 from knowngood.facts.broken_use_table import read_broken_use_tables
-from knowngood.failures.contract_files import render_contract_tables
 from knowngood.images import build_inputs, dockerfile
 from knowngood.lock import cell_locking
 from knowngood.project.checkout import Project, find_project
@@ -88,8 +87,6 @@ def _render_pages(project: Project, runs: Sequence[Evidence]) -> tuple[dict[Path
         files[project.root / "README.md"] = readme_parts.replace_marked_part(
             front, "cells", readme_parts.render_cell_table(_rows(project, known))
         )
-    if (project.root / "facts" / "contracts").is_dir():
-        files[project.root / "docs/contract-tables.md"] = render_contract_tables(project.root)
     if tables := read_broken_use_tables(project.root / "facts" / "atlas"):
         files[project.root / "docs/broken-pairs.md"] = render_broken_pairs(tables)
     if (project.root / "incidents").is_dir():

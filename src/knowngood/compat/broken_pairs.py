@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from knowngood.compat.findings import Finding
+<<<<<<< HEAD
 from knowngood.compat.value_domain import ReleaseDomain
 from knowngood.core.quick_dataclasses import dataclass
 from knowngood.facts.broken_use_table import BrokenUse, BrokenUseTable
+=======
+from knowngood.facts.broken_use_table import BrokenUse, BrokenUseTable, UseFailure
+>>>>>>> 09960b1 (Tell what breaks between two packages by the atlas alone)
 
 USES = "uses:"
 """With this begins the id of a finding about a pair."""
@@ -123,8 +127,10 @@ def _describe_use(pair: _Pair, use: BrokenUse) -> str:
     releases = pair.table.callees[pair.callee]
     since = _describe_gap(use.callees, pair.theirs, pair.callee, releases)
     module, colon, name = use.target.partition(":")
-    if use.keyword:
-        what = f"passes `{use.keyword}` to `{use.target.replace(':', '.')}`, a parameter {since}"
+    if use.failure is UseFailure.KEYWORD:
+        what = f"passes `{use.detail}` to `{use.target.replace(':', '.')}`, a parameter {since}"
+    elif use.failure is UseFailure.VALUES:
+        what = f"unpacks what `{use.target.replace(':', '.')}` returns into {use.detail} names, another number {since}"
     elif colon:
         what = f"uses `{name}` of `{module}`, {since}"
     else:

@@ -50,7 +50,7 @@ class IncidentSeverity(StrEnum):
 
 
 class RangeOrigin(StrEnum):
-    """Where `affected` comes from when neither a contract nor a rule covers the incident."""
+    """Where `affected` comes from when neither uses nor a rule cover the incident."""
 
     ARTEFACTS = "artefacts"
     THREAD = "thread"
@@ -83,6 +83,17 @@ class Fix:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class IncidentUse:
+    """A use of one package by another in the atlas; the incident affects the releases that break it."""
+
+    caller: str
+    target: str
+    """`transformers:Trainer.__init__`, as in `knowngood breaks`."""
+    detail: str = ""
+    """The keyword, or into how many names the result is unpacked."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Incident:
     """One known failure; `knowngood.compat.incident_file` explains the fields."""
 
@@ -102,7 +113,7 @@ class Incident:
     source: tuple[str, ...]
     confidence: str
     report_erred: tuple[str, ...] = ()
-    contract: str = ""
+    uses: IncidentUse | None = None
     rule: str = ""
     range_from: RangeOrigin | None = None
     reproduction: str = ""

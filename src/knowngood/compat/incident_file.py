@@ -25,7 +25,8 @@
     source: ["InternLM/xtuner#925"]
     confidence: reported
     report_erred: [where the report was wrong]
-    contract: xtuner-qwen2            # contracts/<name>.yaml, from which `affected` is computed; or
+    uses: {caller: trl, target: "transformers:Trainer.__init__", detail: tokenizer}  # of the atlas; `affected` is
+                                      # the releases of the callee that break it; or
     rule: torch-runs-on-gpu           # a rule of rules/*.yaml that covers it in `check`; or, when there is neither,
     range_from: artefacts             # artefacts: symbols in wheels; thread: as reported; environment: no versions
     reproduction: xtuner              # reproductions/<name>/
@@ -44,7 +45,7 @@ from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, RangeOrigin
+from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, IncidentUse, RangeOrigin
 from knowngood.compat.log_signature import Signature, SignatureError, compile_signature
 from knowngood.compat.rule import CONFIDENCES, INCIDENT_KEYS
 from knowngood.core import yaml_document
@@ -56,7 +57,6 @@ class IncidentReferences:
     """The names that an incident can refer to."""
 
     rules: frozenset[str]
-    contracts: frozenset[str]
     reproductions: frozenset[str]
 
 
@@ -67,7 +67,7 @@ _DERIVED_RULE = re.compile(r"(?:requires|wheel|bounds|binary):[a-z0-9-]+:[a-z0-9
 def parse_incident(text: str, file: str, references: IncidentReferences | None = None) -> Incident:
     """Parse the incident in the text of a file; raises `InputError` with the line and column of every defect.
 
-    With `references`, a reference to a rule, contract or reproduction that does not exist is a defect too.
+    With `references`, a reference to a rule or reproduction that does not exist is a defect too.
     """
     data = yaml_document.parse_yaml_data(text, file)
     reading = _IncidentReading(data, references)
@@ -130,7 +130,7 @@ class _IncidentReading:
             "source": self._texts("source"),
             "confidence": self._one_of("confidence", CONFIDENCES, "reported"),
             "report_erred": self._texts("report_erred"),
-            "contract": self._name("contract", "contracts/{}.yaml"),
+            "uses": self._uses(),
             "rule": self._name("rule", "rule {} in rules/*.yaml"),
             "reproduction": self._name("reproduction", "reproductions/{}/"),
             "range_from": self._range_from(),
@@ -153,14 +153,14 @@ class _IncidentReading:
     def _range_from(self) -> RangeOrigin | None:
         if "range_from" not in self.data:
             return None
-        if self.data.get("contract") or self.data.get("rule"):
-            text = "range_from is for incidents that have neither a contract nor a rule; remove it"
+        if self.data.get("uses") or self.data.get("rule"):
+            text = "range_from is for incidents that have neither uses nor a rule; remove it"
             self._defect(text, "range_from", key=True)
         allowed = [str(item) for item in RangeOrigin]
         return RangeOrigin(self._one_of("range_from", allowed, allowed[0]))
 
     def _name(self, key: str, what: str) -> str:
-        """Return the name of a rule, contract or reproduction; a defect when it does not exist."""
+        """Return the name of a rule or reproduction; a defect when it does not exist."""
         name = self._text(key)
         if not name or self.references is None or (key == "rule" and _DERIVED_RULE.fullmatch(name)):
             return name
@@ -170,6 +170,17 @@ class _IncidentReading:
             guess = f"; did you mean {near[0]!r}?" if near else ""
             self._defect(f"there is no {what.format(name)}{guess}", key)
         return name
+
+    def _uses(self) -> IncidentUse | None:
+        if "uses" not in self.data:
+            return None
+        value = self.data["uses"]
+        parts = dict(value) if isinstance(value, Mapping) else {}
+        texts = all(isinstance(item, str) and item for item in parts.values())
+        if not texts or not {"caller", "target"} <= parts.keys() <= {"caller", "target", "detail"}:
+            self._defect("uses is {caller: PACKAGE, target: 'module:name'}, with detail for a keyword", "uses")
+            return None
+        return IncidentUse(**parts)
 
     def _conditions(self, name: str) -> Mapping[str, str]:
         value = self.data.get(name, {})

@@ -198,7 +198,7 @@ INCIDENT_KEYS: Mapping[str, bool] = {
     "source": True,
     "confidence": True,
     "report_erred": False,
-    "contract": False,
+    "uses": False,
     "rule": False,
     "range_from": False,
     "reproduction": False,

@@ -84,7 +84,7 @@ def load_incident_rules(folder: Path, parse: ParseYaml = yaml_document.parse_yam
 def load_incidents(folder: Path | None = None, *, check_references: bool = False) -> list[Incident]:
     """Read the incidents of a folder, knowngood's own by default; raises `InputError` with every defect.
 
-    With `check_references`, a rule, contract or reproduction that does not exist is a defect too; this takes longer.
+    With `check_references`, a rule or reproduction that does not exist is a defect too; this takes longer.
     """
     from knowngood.compat.incident_file import parse_incidents
 
@@ -113,12 +113,11 @@ def read_incident_texts(folder: Path | None = None) -> dict[str, str]:
 
 
 def _load_references() -> IncidentReferences:
-    """The rules, contracts and reproductions that exist."""
+    """The rules and reproductions that exist."""
     from knowngood.compat.incident_file import IncidentReferences
 
     root = local_files.data_folder()
     return IncidentReferences(
         rules=frozenset(rule.id for rule in load_rules(root / "rules")),
-        contracts=frozenset(path.stem for path in (root / "contracts").glob("*.yaml")),
         reproductions=frozenset(path.name for path in (root / "reproductions").glob("*/")),
     )

@@ -14,6 +14,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from knowngood.facts.call_rows import (
+    find_inherited_call,
+    find_tuple_sizes,
+    find_unpacked_call,
+    list_own_calls,
+    render_call,
+)
 from knowngood.facts.python_source import Function, dotted_name, string_constants
 
 _TABLE_LIMIT = 3000
@@ -26,7 +33,9 @@ _CONDITION_LIMIT = 160
 """Longer conditions are cut, in characters."""
 
 _AVAILABILITY = re.compile(
-    r"version|signature|available|hasattr|find_spec|import|_HAS|HAS_|has_|is_torch|supports?_", re.IGNORECASE
+    r"version|signature|available|installed|greater|hasattr|find_spec|import|_HAS|HAS_|has_|is_torch|supports?_"
+    r"|['\"]\d+\.\d+",
+    re.IGNORECASE,
 )
 
 _DEFAULT_LIMIT = 30
@@ -66,6 +75,10 @@ class RowKind(StrEnum):
     """A string key of a table or a value of an enumeration, as `TABLE[key]`."""
     WORDS = "w"
     """The deprecation's own words: the decorator as written."""
+    CALL = "q"
+    """A call of its own method that a class makes; the path is the method, the detail is the call's shape."""
+    RETURNS = "r"
+    """Of a function that returns tuples only: how many values they have, as `4,5`."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -83,17 +96,31 @@ class AtlasUse:
     """One use of another package by a module."""
 
     target: str
-    """`module:name` as imported, or a module; with a call's shape after a space: `(2,a,b)` for two positional arguments
-    and the keywords a and b, `*` for unpacked ones."""
+    """`module:name` as imported, or a module; with a call's shape after a space (see `call_rows`). `super:Class.method`
+    is a method that a class of this module calls of its bases."""
     place: str
     """The function or class in which it stands, or empty when importing the module runs it."""
     guard: str
     """The guards around it, separated by ` & `: `try ImportError`, `if is_peft_available()`; empty without one.
-    Conditions that ask neither for a version nor for whether something is there are left out."""
+    `except ImportError of a:b,c` is a handler that runs where one of these imports fails. Conditions that ask neither
+    for a version nor for whether something is there are left out."""
 
 
 _LAZY_TABLES = frozenset({"_import_structure", "_SUBMOD_ATTRS"})
 """Tables from a submodule to the names that it exports lazily: of most packages, and of huggingface_hub."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _ClassContext:
+    """The class whose methods are read."""
+
+    path: str
+    names: frozenset[str]
+    """What it defines or assigns itself."""
+    is_derived: bool
+    """Whether it has a base of its package or of another."""
+    is_watched: bool
+    """Whether one of its bases is imported from a callee other than torch, whose classes keep their methods."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +160,9 @@ class _ModuleReader:
         self.uses: set[AtlasUse] = set()
         self._targets: dict[str, str] = {}
         """Local name -> what it was imported from, for names of other packages."""
-        self._lists: dict[str, set[str]] = {}
-        """Variable -> strings of a list that is later exported."""
+        self._class: _ClassContext | None = None
+        self._own = ""
+        """The name that the method being read gives to its object."""
 
     def signature(self, name: str) -> str:
         """Return the signature of a function of the module, or an empty text."""
@@ -178,9 +206,20 @@ class _ModuleReader:
     def _visit_try(self, node: ast.Try, place: str, guards: Sequence[str]) -> None:
         caught = ",".join(_caught_names(node.handlers))
         self.visit_body(node.body, place, (*guards, f"try {caught}") if node.handlers else guards)
+        tried = ",".join(self._imported_targets(node.body))
         for handler in node.handlers:
-            self.visit_body(handler.body, place, (*guards, f"except {caught}"))
+            self.visit_body(handler.body, place, (*guards, f"except {caught}{tried and f' of {tried}'}"))
         self.visit_body([*node.orelse, *node.finalbody], place, guards)
+
+    def _imported_targets(self, body: Iterable[ast.stmt]) -> Iterator[str]:
+        """The imports from callees in the body of a `try` that has nothing but imports; nothing for any other body."""
+        if all(isinstance(node, ast.Import | ast.ImportFrom) for node in body):
+            for node in body:
+                base = self._absolute(node) if isinstance(node, ast.ImportFrom) else ""
+                for alias in getattr(node, "names", ()):
+                    target = f"{base}:{alias.name}" if base else alias.name
+                    if target.partition(":")[0].partition(".")[0] in self.callees:
+                        yield target
 
     def _take_statement(self, node: ast.stmt) -> None:
         for name, value in _assigned_names(node):
@@ -288,9 +327,12 @@ class _ModuleReader:
         for base in node.bases:
             self._collect_uses(base, "", guards)
         self._take_decorators(node, path, guards)
+        outer, self._class = self._class, self._read_context(node, path)
+        methods = {item.name for item in _flat_body(node.body) if isinstance(item, Function)}
         for item in _flat_body(node.body):
             if isinstance(item, Function):
                 self._take_function(item, f"{path}.", guards)
+                self._take_own_calls(item, path, methods)
                 self.rows.update(AtlasRow(f"{path}.{name}", RowKind.ATTRIBUTE) for name in _assigned_attributes(item))
             elif isinstance(item, ast.ClassDef):
                 self._take_class(item, f"{path}.", guards)
@@ -301,6 +343,28 @@ class _ModuleReader:
                     if "Enum" in bases and isinstance(value, ast.Constant) and isinstance(value.value, str):
                         self.rows.add(AtlasRow(f"{path}[{value.value}]", RowKind.KEY))
                 self._collect_uses(item, "", guards)
+        self._class = outer
+
+    def _read_context(self, node: ast.ClassDef, path: str) -> _ClassContext:
+        names = set[str]()
+        for item in _flat_body(node.body):
+            if isinstance(item, ast.ClassDef | Function):
+                names.add(item.name)
+            if isinstance(item, Function):
+                names |= _assigned_attributes(item)
+            names |= {name for name, _ in _assigned_names(item)}
+        targets = [self._resolve(base) for base in node.bases]
+        return _ClassContext(
+            path=path,
+            names=frozenset(names),
+            is_derived=any(dotted_name(base) not in {"", "object"} for base in node.bases),
+            is_watched=any(target and target.partition(":")[0].partition(".")[0] != "torch" for target in targets),
+        )
+
+    def _take_own_calls(self, function: ast.FunctionDef | ast.AsyncFunctionDef, path: str, methods: set[str]) -> None:
+        for name, call in list_own_calls(function):
+            if name in methods and call.keywords:
+                self.rows.add(AtlasRow(f"{path}.{name}", RowKind.CALL, render_call(call)))
 
     def _take_function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, prefix: str, guards: Sequence[str]) -> None:
         path = prefix + node.name
@@ -311,9 +375,13 @@ class _ModuleReader:
             self.rows.add(AtlasRow(path, RowKind.PROPERTY))
         else:
             self.rows.add(AtlasRow(path, RowKind.FUNCTION, render_parameters(node.args)))
+            if sizes := find_tuple_sizes(node):
+                self.rows.add(AtlasRow(path, RowKind.RETURNS, ",".join(map(str, sizes))))
         self._take_decorators(node, path, guards)
         if self.callees:
+            self._own = next((one.arg for one in node.args.args), "") if self._class else ""
             self.visit_body(node.body, path, guards)
+            self._own = ""
 
     def _take_decorators(
         self, node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, path: str, guards: Sequence[str]
@@ -327,16 +395,21 @@ class _ModuleReader:
 
     def _collect_uses(self, node: ast.AST, place: str, guards: Sequence[str]) -> None:
         """Record calls and attributes of names that were imported from the callees."""
-        if not self._targets:
+        if not self._targets and not self._own:
             return
         guard = " & ".join(filter(None, guards))
+        if (unpacked := find_unpacked_call(node)) and (target := self._resolve(unpacked[0].func)):
+            self.uses.add(AtlasUse(f"{target} {render_call(unpacked[0])}{unpacked[1]}", place, guard))
         todo = [node]
         while todo:
             part = todo.pop()
             if isinstance(part, ast.Name | ast.Constant):
                 continue
             if isinstance(part, ast.Call) and part.keywords and (target := self._resolve(part.func)):
-                self.uses.add(AtlasUse(f"{target} {_call_shape(part)}", place, guard))
+                self.uses.add(AtlasUse(f"{target} {render_call(part)}", place, guard))
+            elif isinstance(part, ast.Call) and self._own and (method := self._inherited_method(part)):
+                shape = f" {render_call(part)}" if part.keywords else ""
+                self.uses.add(AtlasUse(f"super:{method}{shape}", place, guard))
             if isinstance(part, ast.Attribute):
                 if target := self._resolve(part):
                     self.uses.add(AtlasUse(target, place, guard))
@@ -344,6 +417,21 @@ class _ModuleReader:
                 todo.append(part.value)
             else:
                 todo.extend(ast.iter_child_nodes(part))
+
+    def _inherited_method(self, call: ast.Call) -> str | None:
+        """`Class.method` for a call of a method that the class does not define itself, or calls of its bases.
+
+        Only with keywords, or where a base is of another package: of all others there are too many.
+        """
+        inherited = find_inherited_call(call, self._own)
+        if inherited is None or self._class is None or not self._class.is_derived:
+            return None
+        method, by_super = inherited
+        has_keyword = any(keyword.arg for keyword in call.keywords)
+        if not by_super and method in self._class.names:
+            return None
+        is_wanted = has_keyword or not method.startswith("__") if self._class.is_watched else by_super and has_keyword
+        return f"{self._class.path}.{method}" if is_wanted else None
 
     def _resolve(self, node: ast.expr) -> str | None:
         """`T.Trainer` for `import transformers as T` is `transformers:Trainer`."""
@@ -404,16 +492,6 @@ def _with_condition(guards: Sequence[str], test: ast.expr, word: str) -> tuple[s
     if not _AVAILABILITY.search(text):
         return tuple(guards) if guards else ("",)
     return (*guards, f"{word} {text[:_CONDITION_LIMIT]}")
-
-
-def _call_shape(call: ast.Call) -> str:
-    """Return `(1,a,b)` for a call with one positional argument and two keywords."""
-    positional = len([argument for argument in call.args if not isinstance(argument, ast.Starred)])
-    unpacked = any(isinstance(argument, ast.Starred) for argument in call.args) or any(
-        keyword.arg is None for keyword in call.keywords
-    )
-    names = [keyword.arg for keyword in call.keywords if keyword.arg]
-    return f"({','.join([str(positional), *names, *(['*'] if unpacked else [])])})"
 
 
 def _assigned_names(node: ast.stmt) -> Iterator[tuple[str, ast.expr | None]]:

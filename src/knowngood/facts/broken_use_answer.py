@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from knowngood.facts.atlas_answer import describe_spans, spans_of_mask
-from knowngood.facts.broken_use_table import BrokenUse, BrokenUseTable
+from knowngood.facts.broken_use_table import BrokenUse, BrokenUseTable, UseFailure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,9 @@ class BrokenPair:
                 "callee": self.callee,
                 "module": use.module,
                 "uses": use.target,
-                "keyword": use.keyword or None,
+                "keyword": use.detail if use.failure in {UseFailure.KEYWORD, UseFailure.OVERRIDE} else None,
+                "unpacked_into": use.detail or None if use.failure is UseFailure.VALUES else None,
+                "overridden": use.failure is UseFailure.OVERRIDE,
                 "in": use.place or None,
                 "fails": _failure(use),
                 "callers": describe_releases(use.callers, self.table.releases),
@@ -35,9 +37,8 @@ class BrokenPair:
 
     def lines(self) -> Iterator[str]:
         """Yield a line of each use."""
-        for row in self.rows():
-            what = row["uses"] + (f" with {row['keyword']}=" if row["keyword"] else "")
-            yield f"  {row['module']} ({row['callers']}): {what}"
+        for use, row in zip(self.uses, self.rows(), strict=True):
+            yield f"  {row['module']} ({row['callers']}): {describe_use(use)}"
             yield f"    {row['fails']}; breaks with {row['callee']} {row['callees']}"
 
 
@@ -54,6 +55,19 @@ def select_uses(
         if (not callees or package in callees)
         and (chosen := [use for use in rows if use.callers & caller and use.callees & callees.get(package, -1)])
     }
+
+
+def describe_use(use: BrokenUse) -> str:
+    """Return what is used and how: `lib:run with fast=`, `lib:run unpacked into 4`, `lib:Base.run overridden ...`."""
+    match use.failure:
+        case UseFailure.KEYWORD:
+            return f"{use.target} with {use.detail}="
+        case UseFailure.VALUES:
+            count = f"{use.detail[:-1]} or more" if use.detail.endswith("*") else use.detail
+            return f"{use.target} unpacked into {count}"
+        case UseFailure.OVERRIDE:
+            return f"{use.target} overridden without {use.detail}="
+    return use.target
 
 
 def _failure(use: BrokenUse) -> str:

@@ -8,7 +8,13 @@ atlas itself.
 from __future__ import annotations
 
 import json
+<<<<<<< HEAD
 from collections.abc import Iterator, Mapping, Sequence
+=======
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+>>>>>>> 09960b1 (Tell what breaks between two packages by the atlas alone)
 from functools import cache
 from pathlib import Path
 from typing import Literal, TypedDict
@@ -18,12 +24,12 @@ from knowngood.core.data_files import load_json_checked_once
 from knowngood.core.quick_dataclasses import dataclass
 from knowngood.facts.release_intervals import parse_intervals, render_intervals
 
-SCHEMA = "knowngood/broken-uses/1"
+SCHEMA = "knowngood/broken-uses/2"
 _REMEDY = "restore it, or make it again with `knowngood harvest --atlas`"
 _SUFFIX = ".uses.json"
 
-_Row = tuple[str, str, str, str, str, str, str]
-"""Module, target, keyword, place, then the releases: callers, reached, callees."""
+_Row = tuple[str, str, str, str, str, str, str, str]
+"""Module, target, failure, detail, place, then the releases: callers, reached, callees."""
 
 
 class _CalleeDocument(TypedDict):
@@ -36,11 +42,24 @@ class _CalleeDocument(TypedDict):
 class BrokenUseDocument(TypedDict):
     """The content of the file of one caller."""
 
-    schema: Literal["knowngood/broken-uses/1"]
+    schema: Literal["knowngood/broken-uses/2"]
     package: str
     regenerate: str
     releases: list[str]
     callees: dict[str, _CalleeDocument]
+
+
+class UseFailure(StrEnum):
+    """What does not fit between a use and the callee."""
+
+    NAME = "name"
+    """The name or module is not there."""
+    KEYWORD = "keyword"
+    """A keyword is passed that the callee's signature lacks."""
+    VALUES = "values"
+    """The result is unpacked into another number of names than the callee returns values."""
+    OVERRIDE = "override"
+    """The callee passes a keyword to its own method, which the caller overrides without it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,8 +70,9 @@ class BrokenUse:
     """The caller's module in which it stands."""
     target: str
     """`transformers:top_k_top_p_filtering`, as imported."""
-    keyword: str
-    """The keyword that the callee's signature lacks, or empty when the name itself is not there."""
+    failure: UseFailure
+    detail: str
+    """The keyword, or into how many names the result is unpacked (`4`, `3*` when one takes the rest)."""
     place: str
     """The function in which it stands, or empty when importing the module fails."""
     callers: int
@@ -91,7 +111,8 @@ class BrokenUseTable:
                     [
                         use.module,
                         use.target,
-                        use.keyword,
+                        use.failure,
+                        use.detail,
                         use.place,
                         render_intervals(use.callers, width),
                         render_intervals(use.reached, width),
@@ -161,13 +182,14 @@ class _UsesOfCallees(Mapping[str, Sequence[BrokenUse]]):
                 BrokenUse(
                     module=module,
                     target=target,
-                    keyword=keyword,
+                    failure=UseFailure(failure),
+                    detail=detail,
                     place=place,
                     callers=self._mask(callers, self._width),
                     reached=self._mask(reached, self._width),
                     callees=self._mask(callees, len(part["releases"])),
                 )
-                for module, target, keyword, place, callers, reached, callees in part["uses"]
+                for module, target, failure, detail, place, callers, reached, callees in part["uses"]
             ]
         return self._made[package]
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from knowngood.facts import caller_guards, python_source
+from knowngood.facts import python_source
 from knowngood.facts.fact_reader import (
     FactReader,
     IndexedRelease,
@@ -94,9 +94,24 @@ def find_flash_attn_window(trees: list[ast.Module]) -> dict[str, object]:
                 bounds[fact] = literal
     if "flash_attn_maximum" in bounds:
         names = ("max_version", "_flash_attn_max_version")
-        is_exclusive = any(caller_guards.is_exclusive_maximum(tree, name) for tree in trees for name in names)
+        is_exclusive = any(_is_exclusive_maximum(tree, name) for tree in trees for name in names)
         bounds["flash_attn_maximum_included"] = not is_exclusive
     return bounds
+
+
+def _is_exclusive_maximum(tree: ast.Module, name: str) -> bool:
+    """Whether something is compared as `... < name`, so that the maximum itself is not accepted."""
+    last = name.rsplit(".", 1)[-1]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            for op, right in zip(node.ops, node.comparators, strict=True):
+                if (
+                    isinstance(op, ast.Lt)
+                    and isinstance(right, ast.Name | ast.Attribute)
+                    and python_source.dotted_name(right).rpartition(".")[2] == last
+                ):
+                    return True
+    return False
 
 
 def find_flash_attn_names(trees: list[ast.Module]) -> list[str]:

@@ -20,7 +20,7 @@ from typing import Any
 from packaging.specifiers import SpecifierSet
 
 from knowngood.compat import incident, log_signature, rule, rule_files
-from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, RangeOrigin
+from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, IncidentUse, RangeOrigin
 from knowngood.compat.log_signature import Signature
 from knowngood.compat.rule import Condition, Rule
 from knowngood.core import gpus, local_files
@@ -115,6 +115,7 @@ def _decode_incident(cached: dict[str, Any]) -> Incident:
         "kind": IncidentKind(cached["kind"]),
         "severity": IncidentSeverity(cached["severity"]),
         "range_from": RangeOrigin(cached["range_from"]) if cached["range_from"] else None,
+        "uses": IncidentUse(**cached["uses"]) if cached["uses"] else None,
         "affected": tuple(
             {name: SpecifierSet(text, prereleases=True) for name, text in item.items()} for item in cached["affected"]
         ),

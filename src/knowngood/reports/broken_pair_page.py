@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from knowngood.facts.broken_use_answer import describe_releases
-from knowngood.facts.broken_use_table import BrokenUse, BrokenUseTable
+from knowngood.facts.broken_use_table import BrokenUse, BrokenUseTable, UseFailure
 
 _CALLEE = "transformers"
 _NAMES = 3
@@ -57,7 +57,7 @@ def _rows(table: BrokenUseTable) -> Iterator[str]:
 
 def _name(use: BrokenUse) -> str:
     name = f"`{use.target.partition(':')[2] or use.target}`"
-    return f"{name} with `{use.keyword}`" if use.keyword else name
+    return f"{name} with `{use.detail}`" if use.failure is UseFailure.KEYWORD else name
 
 
 def _shorten(names: Sequence[str]) -> str:

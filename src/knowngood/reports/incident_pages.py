@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 from knowngood.compat.incident import IncidentKind, IncidentSeverity, RangeOrigin
 from knowngood.compat.rule import rule_from_incident
 from knowngood.core.errors import KnowngoodError
-from knowngood.facts import contract_table, fact_store
+from knowngood.facts import fact_store
 from knowngood.facts.package_metadata import read_package_metadata
-from knowngood.failures import contract_files
 from knowngood.project import checkout
 from knowngood.reproductions import reproduction_evidence
 
@@ -43,8 +42,6 @@ _RANGES = {
     RangeOrigin.THREAD: "The range is that of the thread; nobody compared every release.",
     RangeOrigin.ENVIRONMENT: "The machine decides it more than versions do.",
 }
-_LONGEST_TABLE = 60
-"""The most rows of a contract's table on a page; a longer one is only linked."""
 _KINDS = {
     IncidentKind.API_REMOVED: "A name was removed",
     IncidentKind.API_NOT_YET: "A name is not there yet",
@@ -78,8 +75,6 @@ class IncidentContext:
     """What the pages show beside the incidents themselves."""
 
     releases: ReleaseLister
-    contract: Callable[[str], str] = lambda _: ""
-    """Takes a contract's name; returns its table of pairs as Markdown, empty when there is none."""
     reproduction: Callable[[str], Sequence[str]] = lambda _: ()
     """Takes a reproduction's name; returns what its newest runs observed, as lines of Markdown."""
 
@@ -129,13 +124,11 @@ def _render_affected(incident: Incident, context: IncidentContext) -> list[str]:
     command = render_check_command(incident, context.releases)
     if command:
         parts.append(f"For example:\n\n```sh\n{command}\n```")
-    if incident.contract:
-        basis = f"The range follows from the contract [{incident.contract}](../contract-tables.md#{incident.contract})"
-        table = context.contract(incident.contract)
-        if table and table.count("\n") <= _LONGEST_TABLE:
-            parts += [f"{basis}, judged on every published pair:", table]
-        else:
-            parts.append(f"{basis}, judged on every published pair.")
+    if incident.uses:
+        parts.append(
+            f"The range is that in which {incident.uses.caller}'s own use breaks, computed from the sources of every "
+            f"release ([atlas](../atlas.md)); `knowngood breaks {incident.uses.caller}` lists its pairs."
+        )
     elif incident.rule:
         parts.append(f"`knowngood check` reports it by its rule `{incident.rule}`.")
     elif incident.range_from is not None and incident.affected:
@@ -243,11 +236,9 @@ def _render_list(known: Sequence[Incident]) -> str:
 
 
 def load_incident_context() -> IncidentContext:
-    """Load facts, contracts and reproductions of this project for the pages."""
-    tables = contract_files.read_contract_tables(checkout.find_project().root)
+    """Load facts and reproductions of this project for the pages."""
     return IncidentContext(
         releases=load_known_releases,
-        contract=lambda name: contract_table.render_table_markdown(tables[name]) if name in tables else "",
         reproduction=lambda name: reproduction_evidence.summarize_reproduction(name).markdown_lines(),
     )
 

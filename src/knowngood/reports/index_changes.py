@@ -187,12 +187,12 @@ def release_finding(
     release: UpstreamRelease,
     verdicts: Sequence[ReleaseVerdict],
     proposals: Mapping[str, str],
-    contracts: Mapping[str, str],
+    broken_uses: Mapping[str, str],
 ) -> NightlyFinding:
-    """Return the finding about one new release; `contracts` has those that it breaks, each with an explanation."""
+    """Return the finding about one new release; `broken_uses` has a caller -> what breaks in it."""
     fits = [item for item in verdicts if item.verdict in (CheckVerdict.COMPATIBLE, CheckVerdict.VERIFIED)]
     parts = [f"{release}: fits {len(fits)} of {len(verdicts)} cells" if verdicts else f"{release}: no cell has it"]
-    parts += [f"contract {name}: {text}" for name, text in contracts.items()]
+    parts += [f"{name} breaks: {text}" for name, text in broken_uses.items()]
     cells = list(dict.fromkeys(cell for cell in proposals.values() if not cell.startswith("none: ")))
     more = f" and {len(cells) - 1} for other GPUs" if len(cells) > 1 else ""
     parts.append(f"pick makes {cells[0]}{more}" if cells else f"pick makes {next(iter(proposals.values()), 'none')}")
@@ -202,7 +202,7 @@ def release_finding(
     return NightlyFinding(
         check=NightlyCheck.UPSTREAM,
         kind="release",
-        severity=NightlySeverity.WARNING if contracts else NightlySeverity.INFO,
+        severity=NightlySeverity.WARNING if broken_uses else NightlySeverity.INFO,
         subject=str(release),
         text="; ".join(parts),
         cells=tuple(item.cell for item in fits),

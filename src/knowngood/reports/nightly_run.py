@@ -112,7 +112,7 @@ class PreparedNightly:
         chosen = shlex.join(self.request.words)
         project_commands = {
             NightlyCheck.FILES: f"knowngood nightly --only files {chosen}",
-            NightlyCheck.UPSTREAM: "knowngood harvest && knowngood harvest --metadata && knowngood harvest --contracts",
+            NightlyCheck.UPSTREAM: "knowngood harvest && knowngood harvest --metadata && knowngood harvest --atlas",
             NightlyCheck.AUDIT: f"knowngood audit {chosen}",
         }
         verbs = {NightlyCheck.REBUILD: "verify", NightlyCheck.SUITE: "smoke"}

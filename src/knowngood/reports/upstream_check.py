@@ -4,39 +4,37 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
 from knowngood.compat import knowledge
-from knowngood.compat.matrix_cells import packages_of_cell
 from knowngood.core import local_files, matrix
-from knowngood.core.data_files import read_data_text
-from knowngood.core.errors import InputError
 from knowngood.core.notify import Notify
-from knowngood.facts import contract_definition
-from knowngood.facts.contract_harvest import harvest_contracts
-from knowngood.facts.contract_table import PairOutcome, PairVerdict
+from knowngood.facts.atlas_file import AtlasFile
+from knowngood.facts.atlas_harvest import READER_REVISION, harvest_atlas
+from knowngood.facts.atlas_packages import AtlasPackage
 from knowngood.facts.fact_file import read_fact_file
 from knowngood.facts.fact_reader import find_readers
 from knowngood.facts.harvest_run import harvest_facts
 from knowngood.facts.metadata_harvest import harvest_metadata
 from knowngood.facts.package_metadata import list_metadata_packages
-from knowngood.failures import contract_files
-from knowngood.index.artefact import PackageIndex, PublishedFile
+from knowngood.index.artefact import PackageIndex, PublishedFile, UnreadableError
 from knowngood.index.package_index import SimpleIndex
 from knowngood.project import checkout
 from knowngood.reports import index_changes
 from knowngood.reports.index_changes import UpstreamRelease
+from knowngood.reports.newly_broken_uses import find_newly_broken_uses
 from knowngood.reports.nightly_report import NightlyCheck, NightlyFinding, NightlyResult, NightlySeverity
 
 if TYPE_CHECKING:
     import requests
 
     from knowngood.core.cell import Cell
-    from knowngood.facts.contract import Contract
     from knowngood.facts.harvest_run import HarvestReport
     from knowngood.project.checkout import Project
 
@@ -74,7 +72,7 @@ class UpstreamCheck:
             findings = [*self._uncovered_findings(packages), *_unanswered_findings(report, before)]
             findings += self._metadata_findings(root / "facts/metadata", notify)
             if new:
-                findings += self._judge(root, new, known, notify)
+                findings += self._judge(root, new, notify)
         unknown = any(item.severity is NightlySeverity.UNKNOWN for item in findings)
         outcome = f"{len(new)} new releases" + (", not all known" if unknown else "")
         ahead = [f"{axis.package} {axis.newest}" for axis in axes if axis.newest and axis.newest != axis.in_cells]
@@ -124,84 +122,45 @@ class UpstreamCheck:
         text = checkout.read_matrix_text(self.here.root)
         return {name: Version(floor) for name, floor in matrix.parse_floors(text, checkout.MATRIX_FILE).items()}
 
-    def _judge(
-        self, root: Path, new: Sequence[UpstreamRelease], known: Mapping[str, Sequence[str]], notify: Notify
-    ) -> list[NightlyFinding]:
+    def _judge(self, root: Path, new: Sequence[UpstreamRelease], notify: Notify) -> list[NightlyFinding]:
         notify(f"judging {', '.join(map(str, new))}")
         copied = knowledge.load_knowledge(root)
         gpus = list(dict.fromkeys(cell.gpu for cell in self.cells))
-        broken, findings = self._broken_contracts(root, new, known, notify)
+        broken, findings = self._newly_broken(root, new, notify)
         for release in new:
             verdicts = index_changes.judge_release(copied.universe, copied.published, release, self.cells)
             proposals = index_changes.propose_cells(copied.universe, copied.published, release, gpus)
             findings.append(index_changes.release_finding(release, verdicts, proposals, broken.get(release, {})))
         return findings
 
-    def _broken_contracts(
-        self, root: Path, new: Sequence[UpstreamRelease], known: Mapping[str, Sequence[str]], notify: Notify
+    def _newly_broken(
+        self, root: Path, new: Sequence[UpstreamRelease], notify: Notify
     ) -> tuple[dict[UpstreamRelease, dict[str, str]], list[NightlyFinding]]:
-        """Return the contracts that each new release breaks, each with an explanation, and those not judged.
+        """Return what each new release breaks in the newest releases of other packages, and those not judged."""
+        folder = root / "facts/atlas"
+        with ProcessPoolExecutor(mp_context=get_context("spawn")) as workers:
 
-        A release is judged together with what the cells have.
-        """
-        folder, broken = root / "of-new", dict[UpstreamRelease, dict[str, str]]()
-        findings: list[NightlyFinding] = []
-        kept = _releases_to_judge(new, known, self.cells)
-        index = _FilteredIndex(self.index or SimpleIndex(), kept)
-        for path in sorted((self.here.root / "contracts").glob("*.yaml")):
-            file, text = f"contracts/{path.name}", read_data_text(path, f"contracts/{path.name}")
-            contract = contract_definition.parse_contract(text, file)
-            about = [one for one in new if one.package in (contract.caller.package, contract.callee.package)]
-            if not about:
-                continue
-            try:
-                report = harvest_contracts(
-                    {file: text}, folder=lambda _: folder, floors=self._floors(), notify=notify, index=index
-                )
-            except InputError:
-                continue  # these few releases do not have what the contract is about
-            severity = NightlySeverity.UNKNOWN if report.unanswered else NightlySeverity.WARNING
-            findings += [
-                _upstream_finding("not-judged", severity, name, f"contract {name} was not judged: {why}")
-                for name, why in report.failed.items()
-            ]
-            table = folder / f"{contract.id}.json"
-            if table.exists():
-                _collect_broken(broken, contract, contract_files.read_contract_table(table).pairs(), about)
-        return broken, findings
+            def read_release(package: str, version: str) -> str:
+                if AtlasFile(folder / f"{package}.atlas").reader != READER_REVISION:
+                    return "its names are due to be read again, which `knowngood harvest --atlas` does"
+                try:
+                    report = harvest_atlas(
+                        AtlasPackage(name=package, since=""),
+                        folder=folder,
+                        index=_FilteredIndex(self.index or SimpleIndex(), {package: {version}}),
+                        workers=workers,
+                        callees=frozenset(),  # what it uses itself is not judged here
+                        notify=notify,
+                    )
+                except UnreadableError as error:
+                    return str(error)
+                return report.failed.get(version, "")
 
-
-def _collect_broken(
-    broken: dict[UpstreamRelease, dict[str, str]],
-    contract: Contract,
-    pairs: Iterable[tuple[str, str, object]],
-    about: Sequence[UpstreamRelease],
-) -> None:
-    for caller, callee, verdict in pairs:
-        if not isinstance(verdict, PairVerdict) or verdict.outcome is not PairOutcome.BREAKS:
-            continue
-        for release in about:
-            versions = {contract.caller.package: caller, contract.callee.package: callee}
-            if versions[release.package] == release.version:
-                other = " ".join(
-                    item for name in versions if name != release.package for item in (name, versions[name])
-                )
-                broken.setdefault(release, {}).setdefault(contract.id, f"with {other}: {verdict.text}")
-
-
-def _releases_to_judge(
-    new: Sequence[UpstreamRelease], known: Mapping[str, Sequence[str]], cells: Sequence[Cell]
-) -> dict[str, set[str]]:
-    """Return the releases to judge contracts on: the new ones, those of the cells, and the newest three known."""
-    keep: dict[str, set[str]] = {}
-    for release in new:
-        keep.setdefault(release.package, set()).add(release.version)
-    for cell in cells:
-        for name, version in packages_of_cell(cell).items():
-            keep.setdefault(name, set()).add(version)
-    for name, versions in known.items():
-        keep.setdefault(name, set()).update(list(versions)[-3:])
-    return keep
+            broken, unread = find_newly_broken_uses(folder, new, read_release)
+        return broken, [
+            _upstream_finding("not-judged", NightlySeverity.UNKNOWN, str(release), f"{release} was not judged: {why}")
+            for release, why in unread.items()
+        ]
 
 
 class _FilteredIndex:
@@ -215,11 +174,7 @@ class _FilteredIndex:
         return self._index.session
 
     def files(self, project: str) -> tuple[PublishedFile, ...]:
-        kept, listed = self._keep.get(project), self._index.files(project)
-        if kept is None:  # the package is not on an axis: list its newest releases
-            newest = sorted({file.version for file in listed if not file.version.is_prerelease})[-3:]
-            return tuple(file for file in listed if file.version in newest)
-        return tuple(file for file in listed if str(file.version) in kept)
+        return tuple(file for file in self._index.files(project) if str(file.version) in self._keep.get(project, ()))
 
 
 def _known_releases(root: Path, packages: Iterable[str]) -> dict[str, list[str]]:

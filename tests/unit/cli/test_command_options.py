@@ -127,7 +127,7 @@ def test_smoke_refuses_the_options_that_its_mode_ignores(mode, function, refused
         (["lock", "--base", "debian12", "default"], "SELECT does nothing with --base"),
         (["lock", "--base", "debian12", "--upgrade"], "--upgrade does nothing with --base"),
         (["publish", "--verify", "x/y:z", "--no-aliases"], "--no-aliases does nothing with --verify"),
-        (["harvest", "--contracts", "--check", "--refresh"], "--refresh does nothing with --check"),
+        (["harvest", "--atlas", "--refresh"], "--refresh does nothing with --atlas"),
         (["build", "--timeout", "5"], "unrecognized arguments: --timeout"),
         (["smoke", "--cancel"], "--cancel ends jobs of an executor"),
     ],

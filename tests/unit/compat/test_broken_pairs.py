@@ -5,14 +5,15 @@ from __future__ import annotations
 import pytest
 
 from knowngood.compat.broken_pairs import find_broken_pairs
-from knowngood.facts.broken_use_table import BrokenUse, BrokenUseTable
+from knowngood.facts.broken_use_table import BrokenUse, BrokenUseTable, UseFailure
 
 
 def use(module: str, target: str, *, keyword: str = "", place: str = "", callers: int, reached: int, callees: int):
     return BrokenUse(
         module=module,
         target=target,
-        keyword=keyword,
+        failure=UseFailure.KEYWORD if keyword else UseFailure.NAME,
+        detail=keyword,
         place=place,
         callers=callers,
         reached=reached,

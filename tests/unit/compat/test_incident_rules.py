@@ -293,6 +293,6 @@ def test_the_example_on_each_page_gives_its_incident(name: str):
 
 
 @pytest.mark.parametrize("name", sorted(INCIDENTS))
-def test_each_incident_has_a_contract_a_rule_or_a_reason_why_neither(name):
+def test_each_incident_has_uses_a_rule_or_a_reason_why_neither(name):
     incident = INCIDENTS[name]
-    assert incident.contract or incident.rule or incident.range_from, name
+    assert incident.uses or incident.rule or incident.range_from, name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from knowngood.compat import incident_file
+from knowngood.compat.incident import IncidentUse
 from knowngood.compat.rule_files import load_incidents
 from knowngood.core.errors import InputError
 from knowngood.reports.incident_pages import load_known_releases
@@ -91,16 +92,18 @@ def test_a_defect_has_its_line(old, new, said, line):
     assert raised.value.exit_code == 2
 
 
-NAMES = incident_file.IncidentReferences(
-    rules=frozenset({"torch-runs-on-gpu"}), contracts=frozenset({"thing-other"}), reproductions=frozenset({"thing"})
-)
+NAMES = incident_file.IncidentReferences(rules=frozenset({"torch-runs-on-gpu"}), reproductions=frozenset({"thing"}))
 
 
 def test_references_and_conditions_are_read():
-    text = GOOD + "contract: thing-other\nrule: torch-runs-on-gpu\nreproduction: thing\n"
+    text = (
+        GOOD
+        + 'uses: {caller: app, target: "thing:other", detail: fast}\nrule: torch-runs-on-gpu\nreproduction: thing\n'
+    )
     text += 'when: {context-parallel: ">1", thing.varlen: "false"}\n'
     made = incident_file.parse_incident(text, "incidents/thing.yaml", NAMES)
-    assert (made.contract, made.rule, made.reproduction) == ("thing-other", "torch-runs-on-gpu", "thing")
+    assert (made.rule, made.reproduction) == ("torch-runs-on-gpu", "thing")
+    assert made.uses == IncidentUse(caller="app", target="thing:other", detail="fast")
     assert made.when == {"context-parallel": ">1", "thing.varlen": "false"}
     assert made.range_from is None
     assert incident_file.parse_incident(GOOD + "range_from: thread\n", "incidents/thing.yaml").range_from == "thread"
@@ -110,8 +113,8 @@ def test_references_and_conditions_are_read():
 @pytest.mark.parametrize(
     ("line", "said", "column"),
     [
-        ("contract: thing-othr", "there is no contracts/thing-othr.yaml; did you mean 'thing-other'?", 11),
-        ("contract: requires:torch:python", "there is no contracts/requires:torch:python.yaml", 11),
+        ("uses: {caller: app}", "uses is {caller: PACKAGE, target: 'module:name'}", 7),
+        ("uses: [a]", "uses is {caller: PACKAGE, target: 'module:name'}", 7),
         ("rule: torch-runs-on-gpus", "there is no rule torch-runs-on-gpus in rules/", 7),
         ("reproduction: none", "there is no reproductions/none/", 15),
         ("range_from: memory", "range_from is one of artefacts, thread, environment", 13),
@@ -127,8 +130,8 @@ def test_a_reference_to_nothing_is_refused_with_line_and_column(line, said, colu
     assert (raised.value.problems[0].line, raised.value.problems[0].column) == (14, column)
 
 
-def test_range_from_beside_a_contract_or_rule_is_refused():
-    with pytest.raises(InputError, match="neither a contract nor a rule"):
+def test_range_from_beside_uses_or_a_rule_is_refused():
+    with pytest.raises(InputError, match="neither uses nor a rule"):
         incident_file.parse_incident(
             GOOD + "rule: torch-runs-on-gpu\nrange_from: thread\n", "incidents/thing.yaml", NAMES
         )

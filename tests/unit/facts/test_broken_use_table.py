@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from test_broken_uses import LIB, write_atlas
+from atlas_samples import write_atlas
+from test_broken_uses import LIB
 
 from knowngood.core.errors import InputError
 from knowngood.facts.atlas_store import atlas_folder, open_atlas

@@ -3,30 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from textwrap import dedent
 
-from knowngood.facts.atlas_file import AtlasFile, AtlasTables
-from knowngood.facts.atlas_lookup import AtlasLookup
-from knowngood.facts.atlas_rows import extract_module
+import pytest
+from atlas_samples import write_atlas
+
 from knowngood.facts.broken_use_table import BrokenUse
 from knowngood.facts.broken_uses import find_broken_uses
-
-
-def write_atlas(folder: Path, package: str, *releases: dict[str, str]) -> AtlasLookup:
-    """Write the atlas of a package whose releases are 1.0, 1.1 and so on, and open it."""
-    tables = AtlasTables(package=package)
-    for number, modules in enumerate(releases):
-        rows = {}
-        for module, source in modules.items():
-            is_package = "." not in module
-            read = extract_module(dedent(source), module, is_package=is_package, callees=frozenset({"lib"}) - {package})
-            rows[module] = [f"{row.path}\t{row.kind}\t{row.detail}" for row in read.rows]
-            if read.uses:
-                rows[f"@{module}"] = [f"{use.target}\t{use.place}\t{use.guard}" for use in read.uses]
-        tables.add_release(f"1.{number}", number, f"{package}-1.{number}-py3-none-any.whl", rows)
-    tables.write(folder)
-    return AtlasLookup(AtlasFile(folder / f"{package}.atlas"))
-
 
 LIB = (
     {"lib": "def old(x): ...\ndef run(a): ...", "lib.part": "class Part: ..."},
@@ -55,7 +37,7 @@ def test_an_import_of_what_is_gone_breaks_with_the_releases_without_it(tmp_path:
 
 def test_a_module_that_is_gone_and_a_keyword_that_was_not_there_yet_break(tmp_path: Path) -> None:
     uses = broken_uses(tmp_path, {"app": "import lib.part\nimport lib\ndef go():\n    lib.run(1, b=2)\n    lib.new()"})
-    assert {(use.target, use.keyword, use.place, use.callees) for use in uses} == {
+    assert {(use.target, use.detail, use.place, use.callees) for use in uses} == {
         ("lib.part", "", "", 0b100),
         ("lib:run", "b", "go", 0b001),
         ("lib:new", "", "go", 0b011),
@@ -99,3 +81,136 @@ def test_what_another_package_with_the_same_module_may_have_is_not_broken(tmp_pa
     caller = write_atlas(tmp_path, "app", {"app": "from lib import old\nimport lib.part"})
     uses = find_broken_uses(caller, {"lib": lib, "app": caller}.get, lambda module: module == "lib.part")
     assert [use.target for use in uses["lib"]] == ["lib:old"]
+
+
+CALLS = (
+    {
+        "lib": """
+            class Base:
+                def __init__(self, model, tokenizer=None): ...
+                def compute(self, model, inputs): ...
+                def step(self, model):
+                    return self.compute(model, 1)
+                def save(self): ...
+            def unpad(x):
+                return x, 1, 2
+        """
+    },
+    {
+        "lib": """
+            class Base:
+                def __init__(self, model, processor=None): ...
+                def compute(self, model, inputs, count=None): ...
+                def step(self, model):
+                    with self.context():
+                        return self.compute(model, 1, count=3)
+            def unpad(x):
+                if x:
+                    return x, 1, 2, 3
+                return None, 1, 2, 3
+        """
+    },
+)
+
+
+def failures(folder: Path, source: str, *more: dict[str, str]) -> set[tuple[str, str, str, str, int]]:
+    lib = write_atlas(folder, "lib", *CALLS)
+    caller = write_atlas(folder, "app", {"app": "", "app.core": source}, *more)
+    uses = find_broken_uses(caller, {"lib": lib, "app": caller}.get).get("lib", [])
+    return {(use.target, use.failure, use.detail, use.place, use.callees) for use in uses}
+
+
+def test_what_is_passed_to_the_base_by_super_breaks_when_the_base_lacks_it(tmp_path: Path) -> None:
+    source = """
+        from lib import Base
+        class Middle(Base): ...
+        class Trainer(Middle):
+            def __init__(self, tokenizer):
+                super().__init__(1, tokenizer=tokenizer)
+        class Own(Base):
+            def __init__(self, tokenizer): ...
+        class Other(Own):
+            def __init__(self):
+                super().__init__(tokenizer=1)
+    """
+    assert failures(tmp_path, source) == {("lib:Base.__init__", "keyword", "tokenizer", "Trainer.__init__", 0b10)}
+
+
+def test_an_inherited_method_that_is_gone_breaks(tmp_path: Path) -> None:
+    source = """
+        from lib import Base
+        class Trainer(Base):
+            def keep(self): ...
+            def run(self):
+                self.keep()
+                self.save()
+    """
+    assert failures(tmp_path, source) == {("lib:Base.save", "name", "", "Trainer.run", 0b10)}
+
+
+def test_an_override_without_what_the_base_passes_breaks(tmp_path: Path) -> None:
+    source = """
+        from lib import Base
+        class Old(Base):
+            def compute(self, model, inputs): ...
+        class New(Base):
+            def compute(self, model, inputs, count=None): ...
+        class Any(Base):
+            def compute(self, model, inputs, **more): ...
+    """
+    assert failures(tmp_path, source) == {("lib:Base.compute", "override", "count", "Old.compute", 0b10)}
+
+
+def test_unpacking_another_number_of_values_breaks(tmp_path: Path) -> None:
+    source = """
+        from lib import unpad
+        def three():
+            a, b, c = unpad(1)
+        def four():
+            a, b, c, d = unpad(1)
+        def some():
+            a, b, *rest = unpad(1)
+    """
+    assert failures(tmp_path, source) == {
+        ("lib:unpad", "values", "3", "three", 0b10),
+        ("lib:unpad", "values", "4", "four", 0b01),
+    }
+
+
+@pytest.mark.parametrize(
+    ("condition", "name", "callees"),
+    [
+        ("version.parse(lib.__version__) >= version.parse('1.1')", "new", 0b010),
+        ("not is_lib_available('1.2')", "new", 0b011),
+        ("is_lib_version('<', '1.2')", "new", 0b011),
+        ("lib.__version__ < '1.1'", "new", 0b001),
+        ("version.parse(importlib.metadata.version('lib')) < Version('1.1') and is_lib_available()", "new", 0b001),
+        ("is_lib_version('>=', '1.1') or is_other_available()", "old", 0b110),
+        ("is_installed('lib')", "new", 0b011),
+        ("check_if_lib_greater('1.1')", "old", 0b100),
+        ("is_other_version('>=', '1.1')", "old", 0),
+        ("SOME_VERSION > 3", "old", 0),
+        ("not is_lib_available():\n    pass\nelif True", "old", 0),
+    ],
+)
+def test_a_condition_on_the_callee_release_is_decided(tmp_path: Path, condition: str, name: str, callees: int) -> None:
+    uses = broken_uses(tmp_path, {"app": f"import lib\nif {condition}:\n    from lib import {name}"})
+    assert [use.callees for use in uses if use.target != "lib"] == [callees] * bool(callees)
+
+
+def test_a_handler_runs_where_the_import_that_is_tried_fails(tmp_path: Path) -> None:
+    source = """
+        try:
+            from lib import new
+        except ImportError:
+            from lib import old
+        try:
+            from lib import new
+        except ImportError:
+            try:
+                from lib import old as more
+            except ImportError:
+                more = None
+    """
+    uses = broken_uses(tmp_path, {"app": source})
+    assert [(use.target, use.callees) for use in uses] == [("lib:old", 0b010)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from knowngood.facts.atlas_store import atlas_folder
-from knowngood.facts.broken_use_table import BrokenUse, BrokenUseTable, read_broken_use_tables
+from knowngood.facts.broken_use_table import BrokenUse, BrokenUseTable, UseFailure, read_broken_use_tables
 from knowngood.reports.broken_pair_page import render_broken_pairs
 
 
@@ -13,7 +13,8 @@ def use(module: str, name: str, *, place: str = "", callers: int, reached: int =
     return BrokenUse(
         module=module,
         target=f"transformers:{name}",
-        keyword="",
+        failure=UseFailure.NAME,
+        detail="",
         place=place,
         callers=callers,
         reached=reached,

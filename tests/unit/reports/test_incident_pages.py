@@ -69,25 +69,21 @@ def test_a_page_contains_all_of_an_incident():
 
 def test_a_page_states_conditions_and_how_it_is_known():
     more = "when: {context-parallel: '>1', attn: fa2|fa3}\nunless: {model: '!qwen2'}\n"
-    more += "contract: thing-other\nreproduction: thing\n"
+    more += "uses: {caller: app, target: 'thing:other'}\nreproduction: thing\n"
     incident = incident_file.parse_incident(TEXT.replace('other: "*"', 'other: ">=1"') + more, "thing.yaml")
     around = IncidentContext(
         releases=lambda _: ["1.0", "2.0", "2.1", "3.0"],
-        contract=lambda name: f"| {name} | works |\n",
         reproduction=lambda name: [f"`knowngood reproduce {name}`: reproduced."],
     )
     made = render_incident_page(incident, around)
     for wanted in (
         "only when `context-parallel` is `>1` and `attn` is `fa2` or `fa3`, and not when `model` is other than `qwen2`",
         "knowngood check thing==2.1 other==3.0 --with context-parallel=2 --attn fa2",
-        "| thing-other | works |",
-        "(../contract-tables.md#thing-other)",
+        "`knowngood breaks app` lists its pairs",
         "### Reproduced\n\n`knowngood reproduce thing`: reproduced.",
     ):
         assert wanted in made
-    long = render_incident_page(incident, IncidentContext(releases=lambda _: [], contract=lambda _: "| x |\n" * 100))
-    assert "| x |" not in long
-    assert "### Reproduced" not in long
+    assert "### Reproduced" not in render_incident_page(incident, IncidentContext(releases=lambda _: []))
 
 
 def test_a_page_of_an_incident_without_a_log():
@@ -108,7 +104,7 @@ def test_pages_of_incidents_that_are_gone_are_flagged_and_removed(tmp_path, monk
         shutil.copy(data_folder() / name, here)
     for name in ("docker", "docs"):
         shutil.copytree(data_folder() / name, here / name, symlinks=True)
-    for name in ("facts", "incidents", "contracts", "evidence", "templates"):
+    for name in ("facts", "incidents", "evidence", "templates"):
         (here / name).symlink_to(data_folder() / name)
     monkeypatch.chdir(here)
     stray = here / "docs" / "incidents" / "it-is-gone.md"

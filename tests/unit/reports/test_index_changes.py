@@ -63,18 +63,18 @@ def test_the_axis():
 
 
 @pytest.mark.parametrize(
-    ("contracts", "severity"), [({}, "info"), ({"xtuner-calls": "with xtuner 0.1.23: AttributeError"}, "warning")]
+    ("broken", "severity"), [({}, "info"), ({"xtuner 0.1.23": "xtuner.model uses torch:gone"}, "warning")]
 )
-def test_the_finding_names_fits_breaks_and_contracts(contracts, severity):
+def test_the_finding_names_fits_breaks_and_broken_callers(broken, severity):
     release = UpstreamRelease(package="torch", version="2.99.0")
     seen = [
         ReleaseVerdict(cell="a", verdict=CheckVerdict.COMPATIBLE, ids=()),
         ReleaseVerdict(cell="b", verdict=CheckVerdict.BROKEN, ids=("rule-x",)),
         ReleaseVerdict(cell="c", verdict=CheckVerdict.UNKNOWN, ids=()),
     ]
-    found = index_changes.release_finding(release, seen, {"sm_90": "new-cell", "sm_70": "none: too old"}, contracts)
+    found = index_changes.release_finding(release, seen, {"sm_90": "new-cell", "sm_70": "none: too old"}, broken)
     assert found.severity == severity
     assert "fits 1 of 3 cells" in found.text
     assert found.text.endswith("pick makes new-cell; breaks 1 (rule-x)")
     assert found.cells == ("a",)
-    assert all(name in found.text for name in contracts)
+    assert all(name in found.text for name in broken)

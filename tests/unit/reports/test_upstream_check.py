@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
-from samples import FA4, ROOT
+from atlas_samples import write_atlas
+from samples import FA4
 
 from knowngood.core.cell import parse_cell
-from knowngood.facts import contract_definition
-from knowngood.facts.contract_harvest import ContractReport
+from knowngood.facts.atlas_store import open_atlas
+from knowngood.facts.broken_use_harvest import renew_broken_uses
+from knowngood.facts.broken_use_table import list_table_packages
 from knowngood.facts.harvest_run import HarvestReport
 from knowngood.reports import upstream_check
 from knowngood.reports.index_changes import UpstreamRelease
+from knowngood.reports.newly_broken_uses import find_newly_broken_uses
 from knowngood.reports.nightly_report import findings_exit_code
 from knowngood.reports.upstream_check import UpstreamCheck
 
@@ -56,16 +57,31 @@ def test_news_of_the_metadata_are_named_and_what_did_not_answer(check, monkeypat
     assert findings_exit_code(result.findings) == code
 
 
-@pytest.mark.parametrize(("unanswered", "code"), [(True, 3), (False, 0)])
-def test_a_contract_that_was_not_judged_is_named(check, monkeypatch, unanswered, code):
-    (check.here.root / "contracts").mkdir()
-    source = ROOT / "contracts" / "liger-qwen2.yaml"
-    shutil.copy(source, check.here.root / "contracts")
-    contract = contract_definition.parse_contract(source.read_text(), source.name)
-    report = ContractReport(failed={contract.id: "no answer"}, unanswered=unanswered)
-    monkeypatch.setattr(upstream_check, "harvest_contracts", lambda *_, **_more: report)
-    release = UpstreamRelease(package=contract.caller.package, version="99.0")
-    broken, findings = check._broken_contracts(check.here.root, [release], {}, print)
+def test_a_new_release_that_was_not_judged_is_named(check):
+    folder = check.here.root / "facts/atlas"
+    write_atlas(folder, "lib", {"lib": "def run(): ..."})
+    release = UpstreamRelease(package="lib", version="1.1")
+    broken, findings = check._newly_broken(check.here.root, [release], print)
     assert broken == {}
-    assert [item.text for item in findings] == [f"contract {contract.id} was not judged: no answer"]
-    assert findings_exit_code(findings) == code
+    text = "lib 1.1 was not judged: its names are due to be read again, which `knowngood harvest --atlas` does"
+    assert [item.text for item in findings] == [text]
+    assert findings_exit_code(findings) == 3
+
+
+def test_what_a_new_release_breaks_is_named_with_the_caller(tmp_path):
+    write_atlas(tmp_path, "lib", {"lib": "def run(): ...\ndef old(): ..."})
+    write_atlas(tmp_path, "app", {"app": "from lib import old, gone"})
+    renew_broken_uses(tmp_path)
+    assert list_table_packages(tmp_path) == []
+    (tmp_path / "app.uses.json").touch()
+    release = UpstreamRelease(package="lib", version="1.1")
+
+    def read_release(package, version):
+        open_atlas.cache_clear()
+        write_atlas(tmp_path, package, {"lib": "def run(): ...\ndef old(): ..."}, {"lib": "def run(): ..."})
+        return "" if version == "1.1" else "no answer"
+
+    broken, unread = find_newly_broken_uses(tmp_path, [release], read_release)
+    assert (broken, unread) == ({release: {"app 1.0": "app uses lib:old"}}, {})
+    later = UpstreamRelease(package="lib", version="1.2")
+    assert find_newly_broken_uses(tmp_path, [later], read_release) == ({}, {later: "no answer"})

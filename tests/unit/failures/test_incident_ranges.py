@@ -1,0 +1,33 @@
+"""The ranges of incidents about uses of one package by another follow from the tables of the atlas."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from packaging.specifiers import SpecifierSet
+
+from knowngood.compat.rule_files import load_incidents
+from knowngood.facts.atlas_store import atlas_folder
+from knowngood.facts.broken_use_table import read_broken_uses
+from knowngood.failures.incident_ranges import find_range_drifts
+
+
+def drifts(*incidents) -> list[str]:
+    return find_range_drifts(incidents, lambda name: read_broken_uses(name, atlas_folder()))
+
+
+def test_the_ranges_of_this_checkout_are_those_of_its_atlas() -> None:
+    known = [incident for incident in load_incidents() if incident.uses]
+    assert len(known) >= 5
+    assert drifts(*known) == []
+
+
+def test_another_range_is_told_with_both() -> None:
+    incident = next(item for item in load_incidents() if item.id == "trl-top-k-top-p-filtering")
+    other = replace(incident, affected=({"transformers": SpecifierSet(">=4.40")},))
+    start = "incidents/trl-top-k-top-p-filtering.yaml: "
+    text = "affected has transformers since 4.40.0, but its use by trl breaks since 4.39.0"
+    assert drifts(other) == [start + text]
+    assert incident.uses is not None
+    unknown = replace(incident, uses=replace(incident.uses, target="transformers:nothing"))
+    assert drifts(unknown) == [f"{start}no release breaks transformers:nothing in trl"]
