@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from knowngood.compat.findings import Finding
-<<<<<<< HEAD
 from knowngood.compat.value_domain import ReleaseDomain
 from knowngood.core.quick_dataclasses import dataclass
-from knowngood.facts.broken_use_table import BrokenUse, BrokenUseTable
-=======
 from knowngood.facts.broken_use_table import BrokenUse, BrokenUseTable, UseFailure
->>>>>>> 09960b1 (Tell what breaks between two packages by the atlas alone)
 
 USES = "uses:"
 """With this begins the id of a finding about a pair."""

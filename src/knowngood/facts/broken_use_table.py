@@ -8,13 +8,8 @@ atlas itself.
 from __future__ import annotations
 
 import json
-<<<<<<< HEAD
 from collections.abc import Iterator, Mapping, Sequence
-=======
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
->>>>>>> 09960b1 (Tell what breaks between two packages by the atlas alone)
 from functools import cache
 from pathlib import Path
 from typing import Literal, TypedDict
