@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -64,6 +65,23 @@ def test_a_signal_reaches_the_program(tmp_path):
         process.send_signal(signal.SIGTERM)
         assert process.communicate(timeout=60)[0] == "stopped\n"
     assert process.returncode == 9
+
+
+def test_no_container_is_left_when_the_docker_command_is_killed(tmp_path, engine):
+    with subprocess.Popen([*KNOWNGOOD, "--", "sh", "-c", "touch ready; sleep 600"], cwd=tmp_path) as process:
+        deadline = time.monotonic() + 120
+        while not (tmp_path / "ready").exists() and time.monotonic() < deadline:
+            time.sleep(0.2)
+        process.kill()
+    with contextlib.closing(engine.client()) as client:
+
+        def left():
+            return [item.name for item in client.containers.list(all=True) if f"run-{process.pid}-" in item.name]
+
+        deadline = time.monotonic() + 30
+        while left() and time.monotonic() < deadline:
+            time.sleep(0.2)
+        assert left() == []
 
 
 def test_a_package_is_added_and_none_of_the_cells_moves(tmp_path):
