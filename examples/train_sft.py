@@ -4,8 +4,6 @@ Without --model a tiny Qwen2 is made on the spot, and without --data additions a
 file with one JSON object a line, {"prompt": ..., "completion": ...}; the loss counts the completions only.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
@@ -17,39 +15,6 @@ if "LOCAL_RANK" not in os.environ:
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config, Trainer, TrainingArguments, set_seed
-
-
-class Bytes:
-    """A tokenizer that needs no files: each byte is a token, and 256 ends a text."""
-
-    eos_token_id = 256
-
-    def encode(self, text: str, **_) -> list[int]:
-        return list(text.encode())
-
-
-def read_examples(path: Path | None) -> list[dict[str, str]]:
-    if path:
-        return [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
-    return [{"prompt": f"{a} + {b} = ", "completion": str(a + b)} for a in range(20) for b in range(20)]
-
-
-def tokenize(tokenizer, example: dict[str, str]) -> dict[str, list[int]]:
-    prompt = tokenizer.encode(example["prompt"])
-    completion = [*tokenizer.encode(example["completion"], add_special_tokens=False), tokenizer.eos_token_id]
-    labels = [-100] * len(prompt) + completion  # -100: no loss
-    return {"input_ids": prompt + completion, "labels": labels}
-
-
-def collate(items: list[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
-    def pad(name: str, value: int) -> torch.Tensor:
-        rows = [torch.tensor(item[name]) for item in items]
-        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=value)
-
-    labels, lengths = pad("labels", -100), torch.tensor([len(item["input_ids"]) for item in items])
-    mask = (torch.arange(labels.shape[1]) < lengths[:, None]).long()
-    return {"input_ids": pad("input_ids", 0), "attention_mask": mask, "labels": labels}
-
 
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("--model", help="a folder with a model, or its name on the hub (default: a tiny one)")
@@ -64,11 +29,30 @@ set_seed(0)
 
 if options.model:
     tokenizer = AutoTokenizer.from_pretrained(options.model)
+    encode, end = tokenizer.encode, tokenizer.eos_token_id
     model = AutoModelForCausalLM.from_pretrained(options.model, attn_implementation=options.attn)
+else:  # each byte is a token, and 256 ends a text
+    encode, end = lambda text, **_: list(text.encode()), 256
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config = Qwen2Config(vocab_size=260, num_key_value_heads=2, **sizes)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation=options.attn)
+
+
+def tokenize(prompt, completion):
+    start, rest = encode(prompt), [*encode(completion, add_special_tokens=False), end]
+    return {"input_ids": start + rest, "attention_mask": [1] * len(start + rest), "labels": [-100] * len(start) + rest}
+
+
+def collate(items):
+    padding = {"input_ids": 0, "attention_mask": 0, "labels": -100}  # -100: no loss
+    rows = {key: [torch.tensor(item[key]) for item in items] for key in padding}
+    return {key: torch.nn.utils.rnn.pad_sequence(rows[key], True, padding[key]) for key in padding}
+
+
+if options.data:
+    examples = [json.loads(line) for line in options.data.read_text().splitlines() if line.strip()]
 else:
-    shape = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
-    config = Qwen2Config(vocab_size=260, num_key_value_heads=2, **shape)
-    tokenizer, model = Bytes(), AutoModelForCausalLM.from_config(config, attn_implementation=options.attn)
+    examples = [{"prompt": f"{a} + {b} = ", "completion": str(a + b)} for a in range(20) for b in range(20)]
 
 gpu = torch.cuda.is_available()
 half = gpu and torch.cuda.get_device_capability() >= (8, 0)  # older cards have no bfloat16
@@ -80,18 +64,17 @@ arguments = TrainingArguments(
     lr_scheduler_type="constant",
     bf16=half,
     fp16=gpu and not half,
-    logging_steps=1,
-    save_strategy="no",
-    report_to="none",
-    disable_tqdm=True,
     use_cpu=not gpu,
+    **{"logging_steps": 1, "save_strategy": "no", "report_to": "none", "disable_tqdm": True},
 )
-examples = [tokenize(tokenizer, example) for example in read_examples(options.data)]
-trainer = Trainer(model=model, args=arguments, train_dataset=examples, data_collator=collate)
+data = [tokenize(**example) for example in examples]
+trainer = Trainer(model=model, args=arguments, data_collator=collate, train_dataset=data)
 trainer.train()
-losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
 if trainer.is_world_process_zero():
+    losses = [float(entry["loss"]) for entry in trainer.state.log_history if "loss" in entry]
     where = torch.cuda.get_device_name() if gpu else "the CPU"
-    print(f"loss {float(losses[0]):.3f} -> {float(losses[-1]):.3f} in {len(losses)} steps on {where}, {options.attn}")
+    print(f"loss {losses[0]:.3f} -> {losses[-1]:.3f} in {len(losses)} steps on {where}, {options.attn}")
 if options.output:
     trainer.save_model(options.output)
+    if options.model:
+        tokenizer.save_pretrained(options.output)
