@@ -64,8 +64,10 @@ arguments = TrainingArguments(
     lr_scheduler_type="constant",
     bf16=half,
     fp16=gpu and not half,
-    use_cpu=not gpu,
-    **{"logging_steps": 1, "save_strategy": "no", "report_to": "none", "disable_tqdm": True},
+    logging_steps=1,
+    save_strategy="no",
+    report_to="none",
+    disable_tqdm=True,
 )
 data = [tokenize(**example) for example in examples]
 trainer = Trainer(model=model, args=arguments, data_collator=collate, train_dataset=data)

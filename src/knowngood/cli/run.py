@@ -20,7 +20,7 @@ from knowngood.cli import shared_arguments
 from knowngood.cli.main import Answer
 from knowngood.cli.progress import report_progress
 from knowngood.core.errors import KnowngoodError, MissingError, UsageError
-from knowngood.launch import added_packages, container_run, kernel_delivery, run_guard
+from knowngood.launch import added_packages, container_run, run_guard
 from knowngood.launch.container_run import ContainerRun, GpuAccess, UserIds
 from knowngood.launch.run_choice import ANY_GPU, RunChoice
 
@@ -164,6 +164,8 @@ def run(arguments: argparse.Namespace) -> Answer:
         _prove(project, choice.cell, image, engine, container.gpus)
     if added:
         container = replace(container, image=_add_packages(project, choice.cell, image, added).name)
+    from knowngood.launch import kernel_delivery
+
     kernel_delivery.deliver_kernels(project, choice.cell, image, engine, container, nvidia, _say)
     return become_program(engine, container)
 
