@@ -2,6 +2,7 @@
 
     python3 scripts/gpu_images.py up FOLDER         start the engine of FOLDER/bin, with the GPUs through CDI
     python3 scripts/gpu_images.py run OUT CELL...   `knowngood smoke --on local --gpus`; the runs are copied to OUT
+    python3 scripts/gpu_images.py warm OUT CELL...  `knowngood warm`: packs of kernels and their seconds go to OUT
 
 Between the two steps, `carry_image.py load` loads the images. The engine keeps no manifests (the classic store), so an
 image's id is the digest of its configuration. The CDI description of the GPUs has what `nvidia-ctk cdi generate`
@@ -107,5 +108,20 @@ def run(out: str, *cells: str) -> None:
     sys.exit(code)
 
 
+def warm(out: str, *cells: str) -> None:
+    """Measure first steps with an empty and with a warm cache."""
+    os.environ |= {"DOCKER_HOST": HOST}
+    codes = []
+    for cell in cells:
+        with Path(out, f"warm.{cell}.json").open("w") as file:
+            argv = [sys.executable, "-m", "knowngood", "warm", "--json", cell]
+            codes.append(subprocess.run(argv, stdout=file, check=False).returncode)
+        answer = json.loads(Path(out, f"warm.{cell}.json").read_text())
+        print(json.dumps(answer.get("seconds", answer), indent=1), flush=True)
+        if "path" in answer:
+            shutil.copy(answer["path"], out)
+    sys.exit(max(codes, default=0))
+
+
 if __name__ == "__main__":
-    {"up": up, "run": run}[sys.argv[1]](*sys.argv[2:])
+    {"up": up, "run": run, "warm": warm}[sys.argv[1]](*sys.argv[2:])
