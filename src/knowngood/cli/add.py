@@ -22,7 +22,7 @@ from knowngood.core.matrix_addition import MatrixAddition, insert_matrix_entry, 
 from knowngood.lock import cell_locking, wheelhouse
 from knowngood.lock.cell_locking import NoWheelError
 from knowngood.project import checkout
-from knowngood.project.checkout import MATRIX_FILE, Project, find_project, read_matrix_text
+from knowngood.project.checkout import MATRIX_FILE, Project, find_checkout, find_project, read_matrix_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,7 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Add the cell with this id, or the best one for a request that is not in matrix.yaml."""
-    project = find_project()
+    project = find_project() if arguments.dry_run else find_checkout("matrix.yaml and the files of the cell")
     known = knowledge.load_knowledge()
     cell, extras = _choose_cell(arguments, project.matrix, known)
     text = _read_matrix_text(project)

@@ -35,7 +35,7 @@ from knowngood.facts.package_metadata import list_metadata_packages
 from knowngood.failures.incident_ranges import find_range_drifts
 from knowngood.index.artefact import UnansweredError, UnreadableError
 from knowngood.index.package_index import SimpleIndex
-from knowngood.project.checkout import MATRIX_FILE, find_project, read_matrix_text
+from knowngood.project.checkout import MATRIX_FILE, find_checkout, read_matrix_text
 
 T = TypeVar("T")
 
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> Answer:
         shared_arguments.refuse_options(arguments, refused, "does nothing with --atlas, which is a harvest of its own")
     elif arguments.follow and not arguments.metadata:
         raise UsageError("--follow belongs to --metadata: `knowngood harvest --metadata --follow`")
-    project = find_project()
+    project = find_checkout("facts/")
     if arguments.atlas:
         return _harvest_atlas(project.root, arguments.packages)
     if arguments.metadata:

@@ -14,7 +14,7 @@ from knowngood.core.formatting import format_table
 from knowngood.launch import wheel_supply
 from knowngood.lock import cell_locking, wheelhouse
 from knowngood.project import checkout
-from knowngood.project.checkout import Project, find_project
+from knowngood.project.checkout import Project, find_checkout, find_project
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Lock the selected cells. A cell that fails does not stop the others."""
-    project = find_project()
+    project = find_project() if arguments.locked else find_checkout("locks into docker/")
     matrix = project.matrix
     if arguments.base:
         shared_arguments.refuse_options(

@@ -17,7 +17,7 @@ from knowngood.evidence.run_evidence import Evidence
 from knowngood.facts.broken_use_table import read_broken_use_tables
 from knowngood.images import build_inputs, dockerfile
 from knowngood.lock import cell_locking
-from knowngood.project.checkout import Project, find_project
+from knowngood.project.checkout import Project, find_checkout
 from knowngood.reports import attention_page, catalog_collection, ci_workflows, compatibility_tables, readme_parts
 from knowngood.reports import incident_pages as diagnose_pages
 from knowngood.reports.broken_pair_page import render_broken_pairs
@@ -34,7 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Render every cell that has a lock, the tables and the workflows."""
-    return render_project(find_project(), check=arguments.check)
+    return render_project(find_checkout("Dockerfiles, pages and README.md"), check=arguments.check)
 
 
 def render_project(project: Project, *, check: bool) -> Answer:

@@ -8,7 +8,7 @@ from knowngood.cli import shared_arguments
 from knowngood.cli.main import Answer
 from knowngood.core.errors import UsageError
 from knowngood.project import release_seal, signing_keys
-from knowngood.project.checkout import Project, find_project
+from knowngood.project.checkout import Project, find_checkout, find_project
 from knowngood.project.release_seal import EVIDENCE_FOLDER, KNOWLEDGE_FOLDERS, SEAL_FILE, SEAL_SIGNATURE_FILE
 
 
@@ -24,7 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Write the seal and its signature, or compare the files with it; a difference makes the exit code 1."""
-    project = find_project()
+    project = find_project() if arguments.check else find_checkout("seal.json")
     if arguments.check:
         shared_arguments.refuse_options(arguments, ("key",), "does nothing with --check, which needs the public key")
         return _check_seal(project)

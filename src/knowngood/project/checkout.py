@@ -91,6 +91,20 @@ def find_project(start: Path | None = None) -> Project:
     return Project(local_files.data_folder())
 
 
+def find_checkout(written: str) -> Project:
+    """Return the project around the working folder, for a command that writes into it; `written` says what.
+
+    Raises `UsageError` where there is none: the files that an installed program comes with stay as they are.
+    """
+    project = find_project()
+    if project.root == local_files.data_folder() and not (project.root / "src").is_dir():
+        raise UsageError(
+            f"this command writes {written}, and {Path.cwd()} is in no project; run it in a checkout of knowngood, or "
+            f"in a folder with {MATRIX_FILE} and templates/"
+        )
+    return project
+
+
 def load_matrix_facts() -> MatrixFacts:
     """Read the facts that matrix.yaml is checked against."""
     from knowngood.core.matrix import MatrixFacts, TorchPins
