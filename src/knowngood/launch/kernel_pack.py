@@ -22,7 +22,7 @@ from typing import Any
 
 from knowngood.core.errors import KnowngoodError
 
-KERNEL_FOLDERS = ("triton", "inductor", "flash-attention", "cute-dsl", "quack")
+KERNEL_FOLDERS = ("triton", "inductor", "flash-attention")
 """The folders under `/cache` to which the images' environment leads the compilers."""
 NO_GPU = "cpu"
 """What takes the place of a GPU's name on a machine without one."""
