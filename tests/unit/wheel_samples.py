@@ -4,11 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import io
+import zipfile
+from pathlib import Path
 
 from knowngood.lock import wheelhouse
 from knowngood.lock.cell_lock import Distribution
 
-CONTENT = b"a wheel that was compiled for the cell"
+CUBINS = Path(__file__).with_name("cubins")
+"""Libraries with the code that nvcc 13.0.88 makes of `kernel.cu`, each for one `-gencode`, which its name states."""
+
+
+def pack_libraries(libraries):
+    """Return the bytes of a wheel with libraries: name -> the files of `cubins/` that it consists of."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for name, parts in libraries.items():
+            content = b"".join((CUBINS / f"{part}.so").read_bytes() for part in parts)
+            archive.writestr(zipfile.ZipInfo(name), content)
+    return out.getvalue()
+
+
+CONTENT = pack_libraries({"flash_attn_2_cuda.so": ["sm_90"]})
 VERSION = "2.8.3.post2+cu13torch2.11cxx11abitrue.sm90"
 FILE = f"flash_attn-{VERSION}-cp311-cp311-linux_x86_64.whl"
 SHA256 = hashlib.sha256(CONTENT).hexdigest()

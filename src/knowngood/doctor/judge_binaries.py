@@ -17,7 +17,7 @@ from knowngood.doctor.load_failures import (
     undefined_symbols,
 )
 from knowngood.doctor.system_state import InstalledBinary, SystemState
-from knowngood.facts.gpu_code import GpuCode, sort_architectures
+from knowngood.facts.gpu_code import describe_gpu_code, sort_architectures
 
 _SHOWN = 3
 _NVIDIA = re.compile(r"nvidia-|cuda-")
@@ -220,13 +220,6 @@ class _BinaryGroup:
         shown = "; ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if names[_SHOWN:] else "")
         because = f"it is loaded lazily, and fails when it calls what no library here has ({len(names)}): {shown}"
         return self._line(worst.path).judged(WARN, because)
-
-
-def describe_gpu_code(code: GpuCode) -> str:
-    """Return the architectures of a fatbin: `sm_75, sm_80; PTX 90`."""
-    parts = [", ".join(f"sm_{arch}" for arch in sort_architectures(code.sass))] if code.sass else []
-    parts += [f"PTX {', '.join(sort_architectures(code.ptx))}"] if code.ptx else []
-    return "; ".join(parts)
 
 
 def _amount_of_code(binary: InstalledBinary) -> int:

@@ -16,7 +16,7 @@ _MAGIC = struct.pack("<IHH", 0xBA55ED50, 1, 16)
 _HEADER = struct.Struct("<IHHQ")
 _ENTRY = struct.Struct("<HHIQIIHHIIIQ")
 _PTX, _CUBIN = 1, 2
-_ARCH_SPECIFIC = 0x100000  # of an entry's flags: sm_90a, not sm_90
+_ARCH_SPECIFIC, _FAMILY_SPECIFIC = 0x100000, 0x200000  # of an entry's flags: sm_90a and sm_100f, not sm_90 and sm_100
 _LARGEST = 256 << 20  # bytes of one fatbin; more is not one
 _FLAGS = re.compile(rb"(?:-gencode;arch=compute_\w+,code=\w+;?)+")
 _GENCODE = re.compile(rb"code=(sm|compute)_(\w+)")
@@ -27,7 +27,7 @@ _OVERLAP = 16 << 10  # bytes kept of what passed, so that no string is cut
 
 @dataclass(frozen=True, kw_only=True)
 class GpuCode:
-    """The architectures that code is for, as NVIDIA writes them without prefix: `80`, `90a`."""
+    """The architectures that code is for, as NVIDIA writes them without prefix: `80`, `90a`, `100f`."""
 
     sass: frozenset[str]
     """Machine code for exactly these."""
@@ -45,7 +45,8 @@ def parse_fatbin(fatbin: bytes | memoryview) -> GpuCode:
         if header < _ENTRY.size or at + header + size > end:
             raise ValueError("a fatbin's entry reaches beyond its end")
         if kind in architectures:
-            architectures[kind].add(f"{arch}a" if flags & _ARCH_SPECIFIC else str(arch))
+            suffix = "a" if flags & _ARCH_SPECIFIC else "f" if flags & _FAMILY_SPECIFIC else ""
+            architectures[kind].add(f"{arch}{suffix}")
         at += header + size
     return GpuCode(sass=frozenset(architectures[_CUBIN]), ptx=frozenset(architectures[_PTX]))
 
@@ -141,3 +142,10 @@ def parse_nvcc_flags(flags: bytes) -> GpuCode:
 def sort_architectures(architectures: frozenset[str]) -> list[str]:
     """Sort architectures by number, then by suffix: 75, 80, 90, 90a, 100."""
     return sorted(architectures, key=lambda arch: (int(arch.rstrip("af")), arch))
+
+
+def describe_gpu_code(code: GpuCode) -> str:
+    """Return the architectures of a fatbin: `sm_75, sm_80; PTX 90`."""
+    parts = [", ".join(f"sm_{arch}" for arch in sort_architectures(code.sass))] if code.sass else []
+    parts += [f"PTX {', '.join(sort_architectures(code.ptx))}"] if code.ptx else []
+    return "; ".join(parts)

@@ -17,7 +17,7 @@ from knowngood.images.pipeline import Pipeline
 from knowngood.lock import recorded_wheels, wheelhouse
 from knowngood.lock.wheelhouse import WheelRecord
 from knowngood.project.checkout import load_torch_cxx11abi
-from knowngood.wheels import compile_plan, compile_recipe, published_wheel, wheel_packing
+from knowngood.wheels import compile_plan, compile_recipe, published_wheel, wheel_code, wheel_packing
 from knowngood.wheels.compile_request import (
     CompileOptions,
     CompileOutcome,
@@ -43,6 +43,7 @@ class Compiler:
         """Return the wheel of a request, after putting it into the wheelhouse if it is not there."""
         start = time.monotonic()
         result = self._provide(order, notify)
+        wheel_code.require_runnable_code(result.wheel.name, wheel_code.read_wheel_code(result.wheel), order.cell.gpu)
         if result.record and "sdist" in result.record.inputs:
             matrix, tree = self.line.project.matrix, self.line.project.tree
             if (order.package, order.version) in matrix.compiled_packages(order.cell):
@@ -130,7 +131,10 @@ class Compiler:
         if not outcome.result.get("ok"):
             raise compile_error(outcome, self.options.memory_each)
         unpacked = outcome.folder / "unpacked"
-        codes, expected = published_wheel.wheel_architectures(unpacked), list(planned.inputs["architectures"])
+        codes, expected = (
+            wheel_code.list_architectures(wheel_code.read_folder_code(unpacked)),
+            list(planned.inputs["architectures"]),
+        )
         if codes and set(codes) != set(expected):
             raise KnowngoodError(
                 f"{order.package} {order.version} was to be compiled for {expected} and has code for {codes} "

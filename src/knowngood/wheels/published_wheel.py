@@ -6,7 +6,6 @@ Such a list has one address on each line, in pip's form: `https://.../flash_attn
 from __future__ import annotations
 
 import hashlib
-import mmap
 import os
 import re
 import zipfile
@@ -29,7 +28,7 @@ from knowngood.core.errors import (
 )
 from knowngood.lock import wheelhouse
 from knowngood.lock.wheelhouse import WheelRecord
-from knowngood.wheels import wheel_packing
+from knowngood.wheels import wheel_code, wheel_packing
 
 _PIECE_BYTES = 1 << 20
 _TIMEOUT = (20, 120)
@@ -126,11 +125,11 @@ def fetch_wheel(item: PublishedWheel, cell: Cell, wheel_folder: Path) -> tuple[P
                 archive.extractall(folder)
         except zipfile.BadZipFile as error:
             raise KnowngoodError(f"{item.file} is not a wheel: {error}") from None
-        codes = wheel_architectures(folder)
-        number = cell.gpu.removeprefix("sm_")
-        if not any(code[:-1] == number[:-1] and int(code) <= int(number) for code in codes):
-            has = ", ".join(f"sm_{code}" for code in codes) or "none"
-            raise KnowngoodError(f"{item.file} has no code for {cell.gpu} (it has {has}); remove it from the list")
+        libraries = wheel_code.read_folder_code(folder)
+        if not libraries:
+            raise KnowngoodError(f"{item.file} has no GPU code; remove it from the list")
+        wheel_code.require_runnable_code(item.file, libraries, cell.gpu)
+        codes = wheel_code.list_architectures(libraries)
         local = str(parse_wheel_filename(item.file)[1].local) + "".join(f".sm{code}" for code in codes)
         wheel = wheel_packing.pack_wheel(folder, item.file, local, wheel_folder)
     inputs = {"published": item.file, "sha256": item.sha256, "architectures": codes}
@@ -144,22 +143,6 @@ def fetch_wheel(item: PublishedWheel, cell: Cell, wheel_folder: Path) -> tuple[P
     )
     wheelhouse.write_wheel_record(record, wheel)
     return wheel, record
-
-
-def wheel_architectures(folder: Path) -> list[str]:
-    """Return the architectures for which the libraries below a folder have machine code, in order."""
-    from knowngood.facts import gpu_code
-
-    codes: set[str] = set()
-    for library in sorted(folder.rglob("*.so*")):
-        with (
-            library.open("rb") as opened,
-            mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content,
-            memoryview(content) as whole,
-        ):
-            for code in gpu_code.iterate_fatbins(whole):
-                codes |= {number for number in code.sass if number.isdigit()}
-    return sorted(codes, key=int)
 
 
 def download_file(url: str, path: Path) -> str:

@@ -185,7 +185,7 @@ def test_a_record_is_read_as_it_was_written(tmp_path):
 
 def test_one_flipped_bit_is_seen(tmp_path):
     wheel, _ = written(tmp_path)
-    wheel.write_bytes(b"wheem")
+    wheel.write_bytes(wheel_samples.CONTENT[::-1])
     assert "is a corrupt archive: sha256 expected: " in wheelhouse.find_wheel_damage(wheel)
 
 
@@ -278,7 +278,7 @@ def test_a_published_wheel_with_other_bytes_or_no_code_for_the_gpu_is_refused(tm
     with pytest.raises(KnowngoodError, match="is a corrupt archive: sha256 expected: 0000"):
         published_wheel.fetch_wheel(item, CELL, tmp_path / "house")
     item = dataclasses.replace(item, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
-    with pytest.raises(KnowngoodError, match=r"has no code for sm_90 \(it has none\)"):
+    with pytest.raises(KnowngoodError, match=r"has no GPU code; remove it from the list"):
         published_wheel.fetch_wheel(item, CELL, tmp_path / "house")
     assert not (tmp_path / "house").exists()
 
@@ -504,10 +504,14 @@ def compiler(monkeypatch, tmp_path):
 def house(folder, *, recorded):
     """A wheelhouse with the wheel of `CELL`."""
     wheel = folder / f"flash_attn-2.8.3.post2+{LOCAL}-cp311-cp311-linux_x86_64.whl"
-    wheel.write_bytes(b"wheel")
-    digest = hashlib.sha256(b"wheel").hexdigest()
+    wheel.write_bytes(wheel_samples.CONTENT)
     made = wheelhouse.WheelRecord(
-        wheel=wheel.name, sha256=digest, size=5, key=wheelhouse.wheel_key({}), inputs={}, made={}
+        wheel=wheel.name,
+        sha256=wheel_samples.SHA256,
+        size=len(wheel_samples.CONTENT),
+        key=wheelhouse.wheel_key({}),
+        inputs={},
+        made={},
     )
     if recorded:
         wheelhouse.write_wheel_record(made, wheel)
