@@ -175,13 +175,43 @@ def test_a_compile_error_is_shown_with_its_log(argv, capsys, tmp_path):
     assert "/log" in wheel["error"]
 
 
-def test_nvcc_of_cuda_13_does_not_know_volta():
+@pytest.fixture(scope="module")
+def toolkit():
+    """The CUDA toolkit of the default cell."""
     project = Project(ROOT)
     cell = select_cells(project.matrix.cells, project.matrix.aliases, ["default"])[0]
     pins = [(item.name, item.version) for item in project.tree.load(cell).distributions]
-    found = cuda_toolkit.install_cuda_toolkit(
-        cell, cell_locking.resolver_request(project.matrix.entry(cell), project.matrix), pins, print
-    )
-    cuda_toolkit.check_toolkit_codes(found, ["75", "80", "90", "100", "120"])
+    request = cell_locking.resolver_request(project.matrix.entry(cell), project.matrix)
+    return cuda_toolkit.install_cuda_toolkit(cell, request, pins, print)
+
+
+EXPORTS_NOTHING = """\
+#include <cuda_runtime.h>
+namespace {
+__global__ void kernel(float* x) { x[threadIdx.x] += 1.0f; }
+void use() { kernel<<<1, 32>>>(nullptr); }
+[[gnu::used]] void (*const at)() = use;
+}
+"""
+"""As flash-attn's files are for nvcc: it finds no name in them by which to call what they keep to themselves."""
+
+
+@pytest.mark.parametrize("flagged", [True, False])
+def test_an_object_is_the_same_from_two_processes_with_the_flags_and_without_them_it_is_not(toolkit, flagged, tmp_path):
+    nvcc = toolkit.folder / toolkit.home / "bin/nvcc"
+    env = {"PATH": "/usr/bin:/bin", "NVCC_APPEND_FLAGS": toolkit.flags if flagged else ""}
+    made = []
+    for _ in range(2):
+        (tmp_path / "none.cu").write_text(EXPORTS_NOTHING)
+        subprocess.run([nvcc, "-arch=sm_80", "-c", "none.cu", "-o", "none.o"], cwd=tmp_path, env=env, check=True)
+        whole = (tmp_path / "none.o").read_bytes()
+        subprocess.run(["strip", "--strip-unneeded", tmp_path / "none.o"], check=True)
+        made.append((whole, (tmp_path / "none.o").read_bytes()))
+    (first, stripped), (second, stripped_again) = made
+    assert (first == second, stripped == stripped_again) == (flagged, flagged)
+
+
+def test_nvcc_of_cuda_13_does_not_know_volta(toolkit):
+    cuda_toolkit.check_toolkit_codes(toolkit, ["75", "80", "90", "100", "120"])
     with pytest.raises(KnowngoodError, match="does not know sm_70"):
-        cuda_toolkit.check_toolkit_codes(found, ["70"])
+        cuda_toolkit.check_toolkit_codes(toolkit, ["70"])
