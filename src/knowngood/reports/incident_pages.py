@@ -13,7 +13,6 @@ from knowngood.compat.rule import rule_from_incident
 from knowngood.core.errors import KnowngoodError
 from knowngood.facts import fact_store
 from knowngood.facts.package_metadata import read_package_metadata
-from knowngood.project import checkout
 from knowngood.reproductions import reproduction_evidence
 
 if TYPE_CHECKING:
