@@ -163,7 +163,7 @@ def measure_run(setup: Setup, count: int, rate: float | None) -> Measurements:
             for path in (local_files.cache_folder() / "logs").glob("*/build-*.log"):
                 if path.stat().st_mtime >= began:
                     steps.update(hosts.ran(path.read_text()))
-        shared = [name for name in steps if name in ("venv", "suite") or name in map("layer-{}".format, setup.shared)]
+        shared = [name for name in steps if name == "venv" or name in map("layer-{}".format, setup.shared)]
         return {
             "seconds": seconds,
             "processors busy": (after[0] - before[0]) / (after[1] - before[1]),

@@ -31,7 +31,7 @@ pytestmark = [
 
 SECRET = "not-for-any-image"
 RELEASES = ("4.55.0", "4.55.1", "4.55.2", "4.55.3", "4.56.0", "4.56.2")
-SHARED = ("venv", "suite", "layer-tools", "layer-python")
+SHARED = ("venv", "layer-tools", "layer-python")
 OWN = ("annotated-doc", "shellingham", "mdurl", "annotated-types", "h11", "idna")
 
 

@@ -172,7 +172,7 @@ def test_a_pull_is_the_way_to_get_an_image_where_a_repository_is_set(monkeypatch
     lock = project.tree.load(cell)
     assert lock
     assert command.command == f"docker pull registry.example/team/knowngood:{cell}-{lock.digest[:12]}"
-    assert command.note == "2.61 GB"
+    assert command.note == "2.69 GB"
     monkeypatch.setenv("KNOWNGOOD_REPOSITORY", "nowhere")
     with pytest.raises(KnowngoodError, match="registry host"):
         next_commands.command_to_get_cell(cell)

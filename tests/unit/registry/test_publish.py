@@ -416,8 +416,8 @@ class TestGate:
         standing[immutable_tag(FA0, locked.digest)] = "sha256:" + "0" * 64
         assert image_release.published_digests_unchanged(home, asked, cells) == {}
         standing[immutable_tag(FA0, locked.digest)] = DIGEST
-        (home.suite / "test_it.py").write_text("def test(): assert True\n")
-        assert image_release.published_digests_unchanged(home, asked, cells) == {}, "another suite is another image"
+        (home.tree.folder / "recipe" / "normalize").write_text("other")
+        assert image_release.published_digests_unchanged(home, asked, cells) == {}, "another recipe is another image"
         (home.tree.cell_folder(cells[0]) / "cell.json").write_text("{")
         assert image_release.published_digests_unchanged(home, asked, cells) == {}
 
