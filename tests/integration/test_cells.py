@@ -284,7 +284,8 @@ def test_a_version_that_does_not_exist_is_said_by_the_resolver(project):
 
 
 def test_ctrl_c_stops_the_build_and_the_next_run_goes_on(project):
-    renew(project.suite / "README.md")
+    renew(project.templates / "Dockerfile.j2")
+    renew(layer_file(project, project.tree.load(cell(project, "default")), "hugging-face"))
     argv = [sys.executable, "-m", "knowngood", "build", "default"]
     # A shell's background job, as CI may be, hands on that SIGINT is ignored; somebody at a terminal does not.
     with subprocess.Popen(

@@ -35,9 +35,9 @@ def test_a_clock_that_is_wrong_and_an_empty_cache_change_nothing(line):
     found = verification.verify_cell(line, cell, print, cold=False)
     assert (found.outcome, found.differences) == (VerificationOutcome.SAME, ())
     assert found.rebuilt == line.project.tree.load_record(cell).manifest.digest
-    (line.project.suite / "test_more.py").write_text("")
+    (line.project.tree.folder / "recipe/more").write_text("")
     stale = verification.verify_cell(line, cell, print, cold=False)
-    assert (stale.outcome, stale.note) == (VerificationOutcome.STALE, "changed since it was recorded: the smoke suite")
+    assert (stale.outcome, stale.note) == (VerificationOutcome.STALE, "changed since it was recorded: docker/recipe")
 
 
 def test_what_comes_out_otherwise_is_named_to_the_file(line):
