@@ -25,7 +25,7 @@ class _Edge:
     package: str
     other: str
     places: int = 0
-    """The releases that do."""
+    """The releases of the package that have this requirement."""
     allowed: int = 0
     """The values of the other package that some of them allow."""
     specifiers: dict[str, None] = field(default_factory=dict)

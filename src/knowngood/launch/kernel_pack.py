@@ -56,7 +56,7 @@ class KernelPack:
     """The digest of the cell's image in which they were compiled."""
     machine: KernelMachine
     made: str
-    """When, in UTC."""
+    """The time at which the kernels were compiled, in UTC."""
     seconds: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """By setting: the seconds of the first step with an empty cache (`cold`) and with this pack (`warm`)."""
     files: Mapping[str, bytes]

@@ -13,7 +13,7 @@ from knowngood.core import quick_dataclasses
 def classes(make: Any) -> tuple[type[Any], type[Any]]:
     @make(frozen=True, kw_only=True)
     class Pin:
-        """A frozen one."""
+        """A class whose objects cannot be changed."""
 
         name: str
         tags: dict[str, int] = dataclasses.field(default_factory=dict)
@@ -21,7 +21,7 @@ def classes(make: Any) -> tuple[type[Any], type[Any]]:
 
     @make(slots=True)
     class Step:
-        """One that can change."""
+        """A class whose objects can be changed."""
 
         place: int
         mask: int = 7
@@ -91,7 +91,7 @@ def test_a_frozen_class_has_frozen_heirs_only(make: Any):
 
     @make(frozen=True, kw_only=True)
     class Heir(pin):
-        """It has one field more."""
+        """A class that inherits from a quick one and adds a field."""
 
         more: int
 
