@@ -60,7 +60,7 @@ def push(registry: Registry, locked: CellLock, tag: str, env: list[str]) -> Regi
 
 def record(project, locked: CellLock, manifest: RegistryManifest) -> None:
     """Write the record of an image as `build --record` does."""
-    shape = ImageShape(dockerfile="1", lock=locked.digest, base="2", recipe="3", suite="4", uv="5", export="6")
+    shape = ImageShape(dockerfile="1", lock=locked.digest, base="2", recipe="3", uv="4", export="5")
     head = manifest.descriptor
     config, *layers = (ImageBlob(digest=blob.digest, size=blob.size) for blob in manifest.blobs())
     image = ImageManifest(manifest=ImageBlob(digest=head.digest, size=head.size), config=config, layers=tuple(layers))

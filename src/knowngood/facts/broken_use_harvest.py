@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 from knowngood.core.local_files import write_atomically
@@ -28,8 +29,13 @@ def renew_broken_uses(folder: Path) -> list[str]:
     return changed
 
 
-def compute_broken_uses(package: str, folder: Path) -> BrokenUseTable:
+def compute_broken_uses(package: str, folder: Path, among: Collection[str] | None = None) -> BrokenUseTable:
     """Compute the table of one package of the atlas, which takes seconds.
+
+    Args:
+        package: the package that uses others.
+        folder: the atlas.
+        among: the packages whose use is judged; None for all.
 
     Raises:
         FileNotFoundError: the atlas does not have the package.
@@ -42,7 +48,7 @@ def compute_broken_uses(package: str, folder: Path) -> BrokenUseTable:
 
     def open_module(module: str) -> AtlasLookup | None:
         name = find_owner(module, folder)
-        callee = open_atlas(name, folder) if name else None
+        callee = open_atlas(name, folder) if name and (among is None or name in among) else None
         if callee is not None:
             callees[callee.file.package] = callee
         return callee

@@ -34,8 +34,11 @@ def find_newly_broken_uses(
             else:
                 judged.append(release)
     broken: dict[UpstreamRelease, dict[str, str]] = {}
-    for caller in list_table_packages(folder) if judged else ():
-        table = compute_broken_uses(caller, folder)
+    packages = {release.package for release in judged}
+    for caller in list_table_packages(folder):
+        if not packages - {caller}:
+            continue
+        table = compute_broken_uses(caller, folder, packages)
         for release in judged:
             if text := describe_newly_broken(table, release.package, release.version):
                 broken.setdefault(release, {})[f"{caller} {table.releases[-1]}"] = text

@@ -141,7 +141,10 @@ class UpstreamCheck:
         with ProcessPoolExecutor(mp_context=get_context("spawn")) as workers:
 
             def read_release(package: str, version: str) -> str:
-                if AtlasFile(folder / f"{package}.atlas").reader != READER_REVISION:
+                atlas = AtlasFile(folder / f"{package}.atlas")
+                if version in atlas.releases:
+                    return ""
+                if atlas.reader != READER_REVISION:
                     return "its names are due to be read again, which `knowngood harvest --atlas` does"
                 try:
                     report = harvest_atlas(

@@ -33,6 +33,12 @@ def test_a_table_that_is_written_is_read_as_it_was(tmp_path: Path) -> None:
     assert read_broken_uses("lib", tmp_path) is None
 
 
+def test_only_the_use_of_the_named_packages_is_judged(tmp_path: Path) -> None:
+    write_pair(tmp_path)
+    assert compute_broken_uses("app", tmp_path, {"lib"}) == compute_broken_uses("app", tmp_path)
+    assert compute_broken_uses("app", tmp_path, {"other"}).uses == {}
+
+
 def test_the_table_of_a_caller_that_nothing_breaks_any_more_goes(tmp_path: Path) -> None:
     write_pair(tmp_path)
     renew_broken_uses(tmp_path)

@@ -68,6 +68,11 @@ def test_a_new_release_that_was_not_judged_is_named(check):
     assert findings_exit_code(findings) == 3
 
 
+def test_a_release_that_the_atlas_has_is_judged_by_it(check):
+    write_atlas(check.here.root / "facts/atlas", "lib", {"lib": "def run(): ..."})
+    assert check._newly_broken(check.here.root, [UpstreamRelease(package="lib", version="1.0")], print) == ({}, [])
+
+
 def test_what_a_new_release_breaks_is_named_with_the_caller(tmp_path):
     write_atlas(tmp_path, "lib", {"lib": "def run(): ...\ndef old(): ..."})
     write_atlas(tmp_path, "app", {"app": "from lib import old, gone"})
