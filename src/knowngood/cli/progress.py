@@ -38,3 +38,8 @@ def report_progress(subject: str) -> Iterator[Notify]:
             live.update(task, description=f"{subject}: {redact_credentials(step)}")
 
         yield update_line
+
+
+def print_notice(text: str) -> None:
+    """Print a line to standard error, where standard output belongs to a program."""
+    print(f"knowngood: {text}", file=sys.stderr, flush=True)

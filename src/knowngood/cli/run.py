@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import pwd
-import re
 import secrets
 import shlex
 import shutil
@@ -13,30 +11,23 @@ import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from knowngood.cli import shared_arguments
+from knowngood.cli import run_image, shared_arguments
 from knowngood.cli.main import Answer
-from knowngood.cli.progress import report_progress
-from knowngood.core.errors import KnowngoodError, MissingError, UsageError
-from knowngood.launch import added_packages, container_run, run_guard
+from knowngood.cli.progress import print_notice, report_progress
+from knowngood.core.errors import MissingError, UsageError
+from knowngood.launch import added_packages, container_run, run_guard, run_host
 from knowngood.launch.container_run import ContainerRun, GpuAccess, UserIds
 from knowngood.launch.run_choice import ANY_GPU, RunChoice
 
 if TYPE_CHECKING:
-    from knowngood.core.cell import Cell
     from knowngood.doctor.doctor_line import DoctorLine
     from knowngood.doctor.system_state import NvidiaState
     from knowngood.engine.container_engine import Engine
-    from knowngood.launch.added_packages import AddedPackage
-    from knowngood.launch.image_access import RunnableImage
-    from knowngood.lock.lock_tree import CellLock
     from knowngood.project.checkout import Project
 
 _SEPARATOR = "--"
-_CAP_SYS_RESOURCE = 24
-"""The number of the capability in the kernel's masks."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -85,6 +76,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         f"(default: what a {added_packages.REQUIREMENTS_FILE} beside the script names)",
     )
     parser.add_argument(
+        "--dev",
+        action="store_true",
+        help="the cell's dev variant: nvcc and the headers of its CUDA, ninja and setuptools, to build extensions",
+    )
+    parser.add_argument(
         "--unchecked", action="store_true", help="add packages also when `check` says that they break in this cell"
     )
     parser.add_argument(
@@ -130,11 +126,11 @@ def run(arguments: argparse.Namespace) -> Answer:
     container = ContainerRun(
         image="",
         program=tuple(arguments.program),
-        user=_user_ids(),
-        folder=_working_folder(),
+        user=run_host.read_user_ids(),
+        folder=run_host.find_working_folder(),
         mounts=tuple(container_run.parse_folder_mount(text) for text in arguments.volume),
         variables=container_run.choose_variables(arguments.env, os.environ),
-        shared_memory=arguments.shm_size or _half_of_memory(),
+        shared_memory=arguments.shm_size or run_host.half_of_memory(),
         terminal=sys.stdin.isatty() and sys.stdout.isatty(),
     )
     project, choice, nvidia, lines = _choose(arguments)
@@ -145,28 +141,28 @@ def run(arguments: argparse.Namespace) -> Answer:
 
         is_elsewhere = arguments.gpu != ANY_GPU and not nvidia.gpus
         engine = None if is_elsewhere else container_engine.find_running_engine(builds=False)
-        container = _fit_to_machine(container, engine, nvidia)
+        container = run_host.fit_to_machine(container, engine, nvidia)
         if is_elsewhere:
             container = replace(container, gpus=GpuAccess.RUNTIME)
-            _say(choice.text)
-            _say(f"no GPU here: the commands are for a machine with {arguments.gpu}, /dev/shm as large as here")
+            print_notice(choice.text)
+            print_notice(f"no GPU here: the commands are for a machine with {arguments.gpu}, /dev/shm as large as here")
         else:
             _tell(choice, lines, container.gpus, nvidia)
-        added = _added_packages(arguments, project, choice.cell)
-        return _printed(_name_image(container, project, choice.cell, added), choice, lines, engine)
+        additions = run_image.choose_image_additions(arguments, project, choice.cell)
+        container = run_image.name_program_image(container, project, choice.cell, additions)
+        return _printed(container, choice, lines, engine)
     engine = _ensure_engine()
-    container = _fit_to_machine(container, engine, nvidia)
+    container = run_host.fit_to_machine(container, engine, nvidia)
     _tell(choice, lines, container.gpus, nvidia)
     _remove_abandoned(engine, container.user)
-    added = _added_packages(arguments, project, choice.cell)
-    image = _get_image(project, choice.cell, engine, insecure=arguments.insecure)
+    additions = run_image.choose_image_additions(arguments, project, choice.cell)
+    image = run_image.get_cell_image(project, choice.cell, engine, insecure=arguments.insecure)
     if arguments.prove:
-        _prove(project, choice.cell, image, engine, container.gpus)
-    if added:
-        container = replace(container, image=_add_packages(project, choice.cell, image, added).name)
+        run_image.prove_cell_image(project, choice.cell, image, engine, container.gpus)
+    container = replace(container, image=run_image.add_to_image(project, choice.cell, image, additions).name)
     from knowngood.launch import kernel_delivery
 
-    kernel_delivery.deliver_kernels(project, choice.cell, image, engine, container, nvidia, _say)
+    kernel_delivery.deliver_kernels(project, choice.cell, image, engine, container, nvidia, print_notice)
     return become_program(engine, container)
 
 
@@ -189,12 +185,6 @@ def _choose(arguments: argparse.Namespace) -> tuple[Project, RunChoice, NvidiaSt
     return project, choice, nvidia, lines
 
 
-def _fit_to_machine(container: ContainerRun, engine: Engine | None, nvidia: NvidiaState) -> ContainerRun:
-    """Return the container with the GPUs of this machine, and with no limit that its engine may not raise."""
-    may_raise = engine is None or not engine.embedded or _may_raise_limits()
-    return replace(container, gpus=_gpu_access(engine, nvidia), locked_memory=may_raise)
-
-
 def become_program(engine: Engine, container: ContainerRun) -> NoReturn:
     """Replace this process by the docker command, which passes signals on and ends with the program's exit code.
 
@@ -211,41 +201,6 @@ def become_program(engine: Engine, container: ContainerRun) -> NoReturn:
         signal.signal(number, signal.SIG_DFL)
     argv = [*engine.docker, *container_run.docker_run_arguments(container)]
     os.execvpe(argv[0], argv, environment)  # noqa: S606 - to become it is the point
-
-
-def _working_folder() -> str:
-    folder = Path.cwd()
-    if folder == Path("/"):
-        raise UsageError("the working folder is /, which would be mounted whole; change to the folder of your program")
-    if ":" in str(folder):
-        raise UsageError(f"the working folder {folder} has a colon in its name, which no container tool can mount")
-    return str(folder)
-
-
-def _user_ids() -> UserIds:
-    user, group = os.getuid(), os.getgid()
-    try:
-        name = pwd.getpwuid(user).pw_name
-    except KeyError:
-        name = str(user)
-    groups = () if user == 0 else tuple(sorted(set(os.getgroups()) - {group}))
-    return UserIds(user=user, group=group, groups=groups, name=name)
-
-
-def _half_of_memory() -> str:
-    """Return half of this machine's memory as a size; memory is taken only as it is used."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return f"{max(total >> 31, 1)}g"
-
-
-def _may_raise_limits() -> bool:
-    """Return whether this process, and so the embedded engine that it starts, may raise limits (CAP_SYS_RESOURCE)."""
-    try:
-        status = Path("/proc/self/status").read_text(encoding="utf-8")
-    except OSError:
-        return False
-    effective = re.search(r"^CapEff:\s*([0-9a-f]+)$", status, re.MULTILINE)
-    return bool(effective and int(effective[1], 16) >> _CAP_SYS_RESOURCE & 1)
 
 
 def _ensure_engine() -> Engine:
@@ -267,122 +222,19 @@ def _remove_abandoned(engine: Engine, user: UserIds) -> None:
 
     with container_engine.docker_client(engine) as client:
         for name in run_guard.remove_abandoned_containers(client, user.user):
-            _say(f"removed {name}, which an earlier run left when it was killed")
-
-
-def _gpu_access(engine: Engine | None, nvidia: NvidiaState) -> GpuAccess:
-    """Return how the engine gives a container the GPUs: not at all where this machine has none."""
-    if not nvidia.gpus:
-        return GpuAccess.NONE
-    if engine is None:
-        return GpuAccess.RUNTIME
-    from knowngood.engine import container_engine
-    from knowngood.smoke import suite_command
-
-    with container_engine.docker_client(engine) as client:
-        request = suite_command.gpu_request(client.info(), None)
-    return GpuAccess.CDI if request.get("driver") == "cdi" else GpuAccess.RUNTIME
+            print_notice(f"removed {name}, which an earlier run left when it was killed")
 
 
 def _tell(choice: RunChoice, lines: Sequence[DoctorLine], gpus: GpuAccess, nvidia: NvidiaState) -> None:
     """Print to stderr what runs where; stdout is the program's."""
-    _say(choice.text)
+    print_notice(choice.text)
     if gpus is GpuAccess.NONE:
         reason = f" ({nvidia.problem})" if nvidia.problem else ""
-        _say(f"no GPU here{reason}: the program runs on the CPU")
+        print_notice(f"no GPU here{reason}: the program runs on the CPU")
     for line in lines:
         because = f": {line.because}" if line.because and line.verdict != "ok" else ""
         fix = f"; fix: {line.fix[0]}" if line.fix else ""
-        _say(f"{line.verdict}  {line.subject}  {line.observation}{because}{fix}")
-
-
-def _say(text: str) -> None:
-    print(f"knowngood: {text}", file=sys.stderr, flush=True)
-
-
-def _get_image(project: Project, cell: Cell, engine: Engine, *, insecure: bool) -> RunnableImage:
-    """Return the engine's image; where it has none, pull it, else build it, and say the size before."""
-    from knowngood.launch import image_access
-
-    if image := image_access.find_recorded_image(project, cell, engine, _say):
-        return image
-    with report_progress(str(cell)) as notify:
-        return image_access.fetch_cell_image(project, cell, engine, _say, notify, insecure=insecure)
-
-
-def _added_packages(arguments: argparse.Namespace, project: Project, cell: Cell) -> tuple[AddedPackage, ...]:
-    """Return the packages that the cell lacks for `--with`, or for the requirements.txt beside the script."""
-    wanted = tuple(arguments.added)
-    file = None if arguments.no_requirements else added_packages.find_requirements_file(arguments.program)
-    if file:
-        wanted += added_packages.read_requirement_file(file)
-    if not wanted:
-        return ()
-    lock = project.tree.load(cell)
-    if lock is None:
-        raise KnowngoodError(f"{cell} has no lock, so nothing can be added to it; run `knowngood lock '{cell}'`")
-    added = added_packages.resolve_added_packages(project.matrix, lock, wanted)
-    names = ", ".join(f"{item.name} {item.version}" for item in added) or "nothing, the cell has it all"
-    _say(f"added for {file.name if file else '--with'}: {names}")
-    if added:
-        _examine_added(lock, added, unchecked=arguments.unchecked)
-    return added
-
-
-def _examine_added(lock: CellLock, added: Sequence[AddedPackage], *, unchecked: bool) -> None:
-    """Print what is known to break with added packages; raises `KnowngoodError` for an error of `check`."""
-    from knowngood.compat import knowledge
-    from knowngood.launch import added_package_check
-
-    findings, unread = added_package_check.examine_added_packages(knowledge.load_knowledge(), lock, added)
-    for text in unread:
-        _say(text)
-    errors = [item for item in findings if item.severity == "error" and not unchecked]
-    for item in findings:
-        if item not in errors:
-            _say(f"{item.severity}: {item.because}  [{item.id}]")
-    if errors:
-        raise KnowngoodError(
-            f"{'; '.join(f'{item.because} [{item.id}]' for item in errors)}; add another release, or --unchecked"
-        )
-
-
-def _add_packages(project: Project, cell: Cell, image: RunnableImage, added: Sequence[AddedPackage]) -> RunnableImage:
-    """Return the image with packages added; it is built once, by an engine that can build."""
-    from knowngood.engine import container_engine
-    from knowngood.launch import derived_image
-
-    derived = derived_image.describe_derived_image(project, cell, image.digest, added)
-    with report_progress(derived.name) as notify:
-        engine = container_engine.ensure_engine(notify=notify)
-        return derived_image.make_derived_image(project, derived, engine, notify)
-
-
-def _name_image(container: ContainerRun, project: Project, cell: Cell, added: Sequence[AddedPackage]) -> ContainerRun:
-    """Return the container with the image that the program would get; nothing is pulled or built."""
-    from knowngood.launch import derived_image, image_access
-
-    if added:
-        record = project.tree.load_record(cell)
-        digest = record.manifest.digest if record else ""
-        derived = derived_image.describe_derived_image(project, cell, digest, added)
-        _say(f"{derived.name} is made when the program is run without --print")
-        return replace(container, image=derived.name)
-    repositories = image_access.list_repositories(project.matrix, os.environ)
-    return replace(container, reference=image_access.recorded_reference(project, cell, repositories))
-
-
-def _prove(project: Project, cell: Cell, image: RunnableImage, engine: Engine, gpus: GpuAccess) -> None:
-    """Run the quick suite in the image and keep its evidence; raises `KnowngoodError` when the suite fails."""
-    from knowngood.launch import image_access
-
-    with report_progress(str(cell)) as notify:
-        path, evidence = image_access.prove_image(
-            project, cell, image, engine, gpus=gpus is not GpuAccess.NONE, notify=notify
-        )
-    _say(f"{evidence.report['verdict']['text']} (evidence: {path})")
-    if not evidence.ok:
-        raise KnowngoodError("the suite failed in this image on this machine, so the program was not started")
+        print_notice(f"{line.verdict}  {line.subject}  {line.observation}{because}{fix}")
 
 
 def _printed(container: ContainerRun, choice: RunChoice, lines: Sequence[DoctorLine], engine: Engine | None) -> Answer:

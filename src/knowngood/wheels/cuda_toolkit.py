@@ -92,7 +92,8 @@ def install_cuda_toolkit(
         raise MissingError(
             f"there is no nvcc for CUDA {cell.cuda}: {names or 'the wheels'} on the index "
             "contain no bin/nvcc, and this machine's Debian mirror has none of that major release; "
-            "put a wheel that was compiled elsewhere into the wheelhouse, or use the fa0 twin"
+            "take a cell of CUDA 13, whose wheels have nvcc; or, for a compiled wheel, put one that was compiled "
+            "elsewhere into the wheelhouse, or use the fa0 twin"
         )
     headers = install_wheels(_toolkit_wheels(package.cuda, f"{package.cuda}.*", request), request, notify)
     folder = debian_nvcc.assemble_toolkit(package, headers, notify)

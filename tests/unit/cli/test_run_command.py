@@ -12,13 +12,13 @@ from types import SimpleNamespace
 import pytest
 
 from knowngood.cli import main
-from knowngood.cli import run as run_command
 from knowngood.doctor import probe_gpus
 from knowngood.doctor.system_state import GpuState, NvidiaState
 from knowngood.engine import container_engine
 from knowngood.engine.container_engine import Engine
-from knowngood.launch import added_packages, derived_image, image_access, kernel_store, run_guard, warm_up
+from knowngood.launch import added_packages, derived_image, image_access, kernel_store, run_guard, run_host, warm_up
 from knowngood.launch.added_packages import AddedPackage
+from knowngood.launch.container_run import GpuAccess
 from knowngood.launch.image_access import RunnableImage
 from knowngood.launch.kernel_pack import KernelPack
 
@@ -78,7 +78,7 @@ def test_it_becomes_docker_with_the_program(starts, capsys):
     assert f" {os.getpid()} " in argv[argv.index("--name") - 1]
     assert path == "/usr/bin/docker"
     assert argv[:4] == [*ENGINE.docker, "run"]
-    assert argv[-7].startswith("knowngood:sm90-")
+    assert argv[-7] == "knowngood:x"
     assert argv[-6:] == ["python", "train.py", "--json", "--gpu", "9" * 200, "--"]
     assert environ["DOCKER_CONFIG"] == "/x"
     out, err = capsys.readouterr()
@@ -141,7 +141,7 @@ def test_the_doctors_lines_about_the_card_come_first(starts, capsys, monkeypatch
     gpu = GpuState(index=0, name="NVIDIA H100", sm="sm_90", memory=80 << 30, used=0, ecc_errors=3)
     nvidia = NvidiaState(driver="580.95.05", gpus=(gpu,), loaded=True)
     monkeypatch.setattr(probe_gpus, "read_nvidia_state", lambda: nvidia)
-    monkeypatch.setattr(run_command, "_gpu_access", lambda *_: run_command.GpuAccess.CDI)
+    monkeypatch.setattr(run_host, "_choose_gpu_access", lambda *_: GpuAccess.CDI)
     start("--", "python")
     err = capsys.readouterr().err
     assert "bad  GPU 0  NVIDIA H100" in err
@@ -184,6 +184,27 @@ def test_added_packages_give_the_program_a_derived_image(starts, monkeypatch, tm
     out, err = capsys.readouterr()
     assert "docker-daemon:knowngood-with:" in out
     assert "is made when the program is run without --print" in err
+
+
+def test_the_dev_variant_adds_build_tools_that_the_cell_lacks(starts, monkeypatch, capsys):
+    wanted = []
+    monkeypatch.setattr(
+        added_packages, "resolve_added_packages", lambda _matrix, _lock, words: wanted.append(words) or ()
+    )
+    monkeypatch.setattr(container_engine, "ensure_engine", lambda **_: ENGINE)
+    monkeypatch.setattr(
+        derived_image,
+        "make_derived_image",
+        lambda _project, derived, *_: RunnableImage(name=derived.name, digest="sha256:2", origin="built here"),
+    )
+    start("--dev", "default", "--", "nvcc", "--version")
+    assert starts[1][1][-3].startswith("knowngood-with:")
+    assert "ninja" in wanted[0]
+    assert not any(word.startswith("setuptools") for word in wanted[0])  # the cell has one, by its lock
+    assert main.main(["run", "--print", "--json", "--dev", "default", "--", "nvcc"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["image"].startswith("knowngood-with:")
+    assert "added for --dev: nothing, the cell has it all" in err
 
 
 def test_compiled_kernels_are_given_to_the_volume_where_they_fit(starts, capsys, monkeypatch):

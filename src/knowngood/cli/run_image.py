@@ -1,0 +1,137 @@
+"""The image in which `knowngood run` starts the program: that of the cell, with what is added to it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from knowngood.cli.progress import print_notice, report_progress
+from knowngood.core.errors import KnowngoodError
+from knowngood.launch import added_packages
+from knowngood.launch.container_run import ContainerRun, GpuAccess
+
+if TYPE_CHECKING:
+    from knowngood.core.cell import Cell
+    from knowngood.engine.container_engine import Engine
+    from knowngood.launch.added_packages import AddedPackage
+    from knowngood.launch.derived_image import DerivedImage
+    from knowngood.launch.dev_toolkit import DevToolkit
+    from knowngood.launch.image_access import RunnableImage
+    from knowngood.lock.lock_tree import CellLock
+    from knowngood.project.checkout import Project
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageAdditions:
+    """What a program gets beyond the image of its cell."""
+
+    packages: tuple[AddedPackage, ...] = ()
+    toolkit: DevToolkit | None = None
+
+    def describe(self, project: Project, cell: Cell, base: str) -> DerivedImage | None:
+        """Return the image with these on the cell's image, whose id is `base`; `None` where nothing is added."""
+        from knowngood.launch import derived_image
+
+        if not self.packages and self.toolkit is None:
+            return None
+        return derived_image.describe_derived_image(project, cell, base, self.packages, self.toolkit)
+
+
+def get_cell_image(project: Project, cell: Cell, engine: Engine, *, insecure: bool) -> RunnableImage:
+    """Return the engine's image; where it has none, pull it, else build it, and say the size before."""
+    from knowngood.launch import image_access
+
+    if image := image_access.find_recorded_image(project, cell, engine, print_notice):
+        return image
+    with report_progress(str(cell)) as notify:
+        return image_access.fetch_cell_image(project, cell, engine, print_notice, notify, insecure=insecure)
+
+
+def choose_image_additions(arguments: argparse.Namespace, project: Project, cell: Cell) -> ImageAdditions:
+    """Return what `--dev`, and `--with` or the requirements.txt beside the script, add to the cell's image.
+
+    Raises `KnowngoodError` for packages that do not fit the cell, or that `check` says break in it.
+    """
+    wanted = tuple(arguments.added)
+    file = None if arguments.no_requirements else added_packages.find_requirements_file(arguments.program)
+    if file:
+        wanted += added_packages.read_requirement_file(file)
+    if not (wanted or arguments.dev):
+        return ImageAdditions()
+    lock = project.tree.load(cell)
+    if lock is None:
+        raise KnowngoodError(f"{cell} has no lock, so nothing can be added to it; run `knowngood lock '{cell}'`")
+    toolkit = None
+    if arguments.dev:
+        from knowngood.launch import dev_toolkit
+
+        toolkit = dev_toolkit.describe_dev_toolkit(project.matrix, lock)
+        wanted = (*dev_toolkit.missing_build_tools(lock), *wanted)
+    added = added_packages.resolve_added_packages(project.matrix, lock, wanted) if wanted else ()
+    names = ", ".join(f"{item.name} {item.version}" for item in added) or "nothing, the cell has it all"
+    reasons = ["--dev"] * bool(toolkit) + [file.name if file else "--with"] * bool(file or arguments.added)
+    print_notice(f"added for {' and '.join(reasons)}: {names}")
+    if added:
+        _examine_added(lock, added, unchecked=arguments.unchecked)
+    return ImageAdditions(packages=added, toolkit=toolkit)
+
+
+def _examine_added(lock: CellLock, added: Sequence[AddedPackage], *, unchecked: bool) -> None:
+    """Print what is known to break with added packages; raises `KnowngoodError` for an error of `check`."""
+    from knowngood.compat import knowledge
+    from knowngood.launch import added_package_check
+
+    findings, unread = added_package_check.examine_added_packages(knowledge.load_knowledge(), lock, added)
+    for text in unread:
+        print_notice(text)
+    errors = [item for item in findings if item.severity == "error" and not unchecked]
+    for item in findings:
+        if item not in errors:
+            print_notice(f"{item.severity}: {item.because}  [{item.id}]")
+    if errors:
+        raise KnowngoodError(
+            f"{'; '.join(f'{item.because} [{item.id}]' for item in errors)}; add another release, or --unchecked"
+        )
+
+
+def add_to_image(project: Project, cell: Cell, image: RunnableImage, additions: ImageAdditions) -> RunnableImage:
+    """Return the image with the additions; it is built once, by an engine that can build."""
+    from knowngood.engine import container_engine
+    from knowngood.launch import derived_image
+
+    derived = additions.describe(project, cell, image.digest)
+    if derived is None:
+        return image
+    with report_progress(derived.name) as notify:
+        engine = container_engine.ensure_engine(notify=notify)
+        return derived_image.make_derived_image(project, derived, engine, notify)
+
+
+def name_program_image(
+    container: ContainerRun, project: Project, cell: Cell, additions: ImageAdditions
+) -> ContainerRun:
+    """Return the container with the image that the program would get; nothing is pulled or built."""
+    from knowngood.launch import image_access
+
+    record = project.tree.load_record(cell)
+    if derived := additions.describe(project, cell, record.manifest.digest if record else ""):
+        print_notice(f"{derived.name} is made when the program is run without --print")
+        return replace(container, image=derived.name)
+    repositories = image_access.list_repositories(project.matrix, os.environ)
+    return replace(container, reference=image_access.recorded_reference(project, cell, repositories))
+
+
+def prove_cell_image(project: Project, cell: Cell, image: RunnableImage, engine: Engine, gpus: GpuAccess) -> None:
+    """Run the quick suite in the image and keep its evidence; raises `KnowngoodError` when the suite fails."""
+    from knowngood.launch import image_access
+
+    with report_progress(str(cell)) as notify:
+        path, evidence = image_access.prove_image(
+            project, cell, image, engine, gpus=gpus is not GpuAccess.NONE, notify=notify
+        )
+    print_notice(f"{evidence.report['verdict']['text']} (evidence: {path})")
+    if not evidence.ok:
+        raise KnowngoodError("the suite failed in this image on this machine, so the program was not started")

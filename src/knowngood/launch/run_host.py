@@ -1,0 +1,75 @@
+"""What a container gets of the machine that it runs on: the user, the working folder, limits, GPUs. An edge."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from knowngood.core.errors import UsageError
+from knowngood.launch.container_run import ContainerRun, GpuAccess, UserIds
+
+if TYPE_CHECKING:
+    from knowngood.doctor.system_state import NvidiaState
+    from knowngood.engine.container_engine import Engine
+
+_CAP_SYS_RESOURCE = 24
+"""The number of the capability in the kernel's masks."""
+
+
+def find_working_folder() -> str:
+    folder = Path.cwd()
+    if folder == Path("/"):
+        raise UsageError("the working folder is /, which would be mounted whole; change to the folder of your program")
+    if ":" in str(folder):
+        raise UsageError(f"the working folder {folder} has a colon in its name, which no container tool can mount")
+    return str(folder)
+
+
+def read_user_ids() -> UserIds:
+    user, group = os.getuid(), os.getgid()
+    try:
+        name = pwd.getpwuid(user).pw_name
+    except KeyError:
+        name = str(user)
+    groups = () if user == 0 else tuple(sorted(set(os.getgroups()) - {group}))
+    return UserIds(user=user, group=group, groups=groups, name=name)
+
+
+def half_of_memory() -> str:
+    """Return half of this machine's memory as a size; memory is taken only as it is used."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return f"{max(total >> 31, 1)}g"
+
+
+def _may_raise_limits() -> bool:
+    """Return whether this process, and so the embedded engine that it starts, may raise limits (CAP_SYS_RESOURCE)."""
+    try:
+        status = Path("/proc/self/status").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    effective = re.search(r"^CapEff:\s*([0-9a-f]+)$", status, re.MULTILINE)
+    return bool(effective and int(effective[1], 16) >> _CAP_SYS_RESOURCE & 1)
+
+
+def _choose_gpu_access(engine: Engine | None, nvidia: NvidiaState) -> GpuAccess:
+    """Return how the engine gives a container the GPUs: not at all where this machine has none."""
+    if not nvidia.gpus:
+        return GpuAccess.NONE
+    if engine is None:
+        return GpuAccess.RUNTIME
+    from knowngood.engine import container_engine
+    from knowngood.smoke import suite_command
+
+    with container_engine.docker_client(engine) as client:
+        request = suite_command.gpu_request(client.info(), None)
+    return GpuAccess.CDI if request.get("driver") == "cdi" else GpuAccess.RUNTIME
+
+
+def fit_to_machine(container: ContainerRun, engine: Engine | None, nvidia: NvidiaState) -> ContainerRun:
+    """Return the container with the GPUs of this machine, and with no limit that its engine may not raise."""
+    may_raise = engine is None or not engine.embedded or _may_raise_limits()
+    return replace(container, gpus=_choose_gpu_access(engine, nvidia), locked_memory=may_raise)
