@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from knowngood.cli import shared_arguments
 from knowngood.cli.main import Answer
-from knowngood.cli.request_arguments import add_request_arguments, request_from_arguments
+from knowngood.cli.request_arguments import add_list_argument, add_request_arguments, request_from_arguments
 from knowngood.core.errors import KnowngoodError, UsageError
 
 if TYPE_CHECKING:
@@ -42,14 +42,7 @@ _NOT_WITH_BATCH = (
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add_request_arguments(parser)
-    parser.add_argument(
-        *("-r", "--requirements"),
-        dest="files",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="a requirements file, pyproject.toml, uv.lock, pylock.toml or environment.yml; - is stdin",
-    )
+    add_list_argument(parser)
     parser.add_argument(
         "--extra", dest="extras", action="append", default=[], metavar="NAME", help="an extra of the project in FILE"
     )

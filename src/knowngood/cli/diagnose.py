@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from knowngood.cli.main import Answer
+from knowngood.cli.request_arguments import StatedRequest, add_list_argument, add_use_arguments, parse_request
 from knowngood.core import local_files
 from knowngood.core.errors import KnowngoodError, UsageError, error_from_os
 
 if TYPE_CHECKING:
     from knowngood.compat.incident import Incident
+    from knowngood.compat.universe import Universe
+    from knowngood.core.gpus import GpuCatalog
     from knowngood.failures.diagnosis import Diagnosis, IncidentMatch, LogSupplement
     from knowngood.failures.known_failures import KnownFailures
     from knowngood.failures.log_scan import LogSource
@@ -35,23 +38,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
     parser.add_argument("log", nargs="?", metavar="LOG", help="a log file (default: - for stdin)")
-    parser.add_argument("--gpu", metavar="GPU", help="the card, where the log does not name it: V100, Hopper, sm_90")
-    parser.add_argument(
-        "--with",
-        dest="used",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="how it was used (attn=fa2, dtype=bf16), or a version (transformers==4.44.2)",
-    )
-    parser.add_argument(
-        *("-r", "--requirements"),
-        dest="files",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="the output of pip freeze, or another list of versions, for what the log does not state",
-    )
+    add_use_arguments(parser, also=", or a version: transformers==4.44.2")
+    add_list_argument(parser, also=", for what the log does not state")
     parser.add_argument(
         "--incidents", metavar="FOLDER", help="read the incidents of this folder instead of knowngood's own"
     )
@@ -94,26 +82,18 @@ def _read_supplement(arguments: argparse.Namespace, known: KnownFailures) -> Log
 
     if not (arguments.gpu or arguments.used or arguments.files):
         return None
-    from knowngood.cli.request_arguments import request_from_arguments
     from knowngood.compat.findings import conditions_apply
     from knowngood.compat.rule import rule_from_incident
+    from knowngood.compat.use_conditions import settle_query
 
     pins = [text for text in arguments.used if "==" in text]
-    request = request_from_arguments(
-        argparse.Namespace(
-            requirements=pins,
-            used=[text for text in arguments.used if "==" not in text],
-            gpu=arguments.gpu,
-            files=arguments.files,
-            attn=None,
-            driver=None,
-            nvcc=None,
-            python=None,
-            glibc=None,
-            extras=[],
-            groups=[],
-        )
-    )
+    used = [text for text in arguments.used if "==" not in text]
+    request = parse_request(StatedRequest(requirements=pins, used=used, files=arguments.files, gpu=arguments.gpu))
+    if used and known.catalog is not None:
+        settled = settle_query(_load_universe(known, known.catalog, ()), request)
+        request = settled.query
+        for note in settled.notes:
+            print(f"note: {note}", file=sys.stderr)
     versions = {
         item.name: f"{item.version}+{item.local}" if item.local else item.version
         for item in request.packages
@@ -122,31 +102,38 @@ def _read_supplement(arguments: argparse.Namespace, known: KnownFailures) -> Log
     versions |= dict(request.axes)
     if arguments.gpu and known.catalog is not None:
         versions["gpu"] = known.catalog.find_capabilities(arguments.gpu)[0].removeprefix("sm_")
+    conditions = request.stated_conditions if used else {}
 
     def excludes(incident: Incident) -> bool:
-        rule = rule_from_incident(incident) if request.conditions else None
-        return rule is not None and conditions_apply(rule, request.conditions) is False
+        rule = rule_from_incident(incident) if conditions else None
+        return rule is not None and conditions_apply(rule, conditions) is False
 
     return LogSupplement(versions=versions, excludes=excludes)
 
 
 def _try_remedies(diagnosis: Diagnosis, known: KnownFailures) -> Diagnosis:
     """Return the diagnosis with its remedies tried against the facts, when there is something to try."""
-    from knowngood.compat.factbook import FactFolder
-    from knowngood.compat.metadata_store import MetadataStore
-    from knowngood.compat.rule import rule_from_incident
-    from knowngood.compat.universe import build_universe
-    from knowngood.facts.package_metadata import read_package_metadata
     from knowngood.failures.remedy_trial import packages_for_remedies, try_remedies
 
     packages = packages_for_remedies(diagnosis)
     if not packages or known.catalog is None:
         return diagnosis
+    return try_remedies(diagnosis, _load_universe(known, known.catalog, packages))
+
+
+def _load_universe(known: KnownFailures, gpus: GpuCatalog, packages: Collection[str]) -> Universe:
+    """Return the facts about some packages with all rules, those of incidents among them."""
+    from knowngood.compat.factbook import FactFolder
+    from knowngood.compat.metadata_store import MetadataStore
+    from knowngood.compat.rule import rule_from_incident
+    from knowngood.compat.universe import build_universe
+    from knowngood.facts.package_metadata import read_package_metadata
+
     folder = local_files.data_folder() / "facts"
     metadata = MetadataStore(read=lambda name: read_package_metadata(name, folder / "metadata"), names=tuple)
     book = FactFolder(path=folder, metadata=metadata).read_book(packages)
     rules = [*known.rules, *filter(None, map(rule_from_incident, known.incidents))]
-    return try_remedies(diagnosis, build_universe(book, known.catalog, rules))
+    return build_universe(book, gpus, rules)
 
 
 def _function_lines(package: str) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""The arguments of `check` and `pick` that describe a request; options may stand between the packages."""
+"""The arguments of `check`, `pick` and `diagnose` that describe a request; options may stand between the packages."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import argparse
 import codecs
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from knowngood.core.data_files import refuse_long_numbers
 from knowngood.core.errors import UsageError
+from knowngood.core.quick_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from knowngood.compat.query import Query
@@ -19,11 +21,11 @@ if TYPE_CHECKING:
 
 
 def add_request_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that both commands have."""
+    """Add the arguments that describe a combination: packages, axes and conditions of use."""
     parser.add_argument(
         "requirements", nargs="*", metavar="NAME==VERSION", help="a package, or the file name of a wheel"
     )
-    parser.add_argument("--gpu", metavar="GPU", help="a card, a family or an architecture: V100, Hopper, sm_90")
+    add_use_arguments(parser)
     parser.add_argument("--driver", metavar="VERSION", help="the version of the NVIDIA driver, such as 580.65.06")
     parser.add_argument(
         "--nvcc", metavar="VERSION", help="the version of the CUDA toolkit that compiles extensions, such as 12.8"
@@ -31,10 +33,32 @@ def add_request_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--python", metavar="VERSION")
     parser.add_argument("--glibc", metavar="VERSION")
     parser.add_argument("--attn", metavar="NAME", help="sdpa, fa2, flash_attention_2, flex, ...")
-    parser.add_argument(
-        "--with", dest="used", action="append", default=[], metavar="KEY=VALUE", help="how it is used: dtype=bf16"
-    )
     allow_intermixed_arguments(parser)
+
+
+def add_use_arguments(parser: argparse.ArgumentParser, *, also: str = "") -> None:
+    """Add `--gpu` and `--with`; `also` is what else the command takes for `--with`, for its help."""
+    parser.add_argument("--gpu", metavar="GPU", help="a card, a family or an architecture: V100, Hopper, sm_90")
+    parser.add_argument(
+        "--with",
+        dest="used",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help=f"how it is used: dtype=bf16{also}",
+    )
+
+
+def add_list_argument(parser: argparse.ArgumentParser, *, also: str = "") -> None:
+    """Add `-r`, a list of packages in a file; `also` is what else the command says of it in its help."""
+    parser.add_argument(
+        *("-r", "--requirements"),
+        dest="files",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a requirements file, pyproject.toml, uv.lock, pylock.toml or environment.yml; - is stdin" + also,
+    )
 
 
 def allow_intermixed_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,34 +79,69 @@ def allow_intermixed_arguments(parser: argparse.ArgumentParser) -> None:
     parser.parse_known_args = parse  # type: ignore[method-assign,assignment]
 
 
+@dataclass(frozen=True, kw_only=True)
+class StatedRequest:
+    """What a command line says of a request, as text."""
+
+    requirements: Sequence[str] = ()
+    used: Sequence[str] = ()
+    """The conditions of use, as `KEY=VALUE`."""
+    files: Sequence[str] = ()
+    """The lists of packages, as names of files."""
+    here: bool = False
+    """Whether what is installed beside this Python counts too."""
+    gpu: str | None = None
+    attn: str | None = None
+    axes: Mapping[str, str | None] = field(default_factory=dict)
+    """Axis -> its version, `None` when it is not stated."""
+    extras: Sequence[str] = ()
+    groups: Sequence[str] = ()
+
+
 def request_from_arguments(arguments: argparse.Namespace) -> Query:
-    """Return the request that the command line describes."""
+    """Return the request that the command line of `check`, `pick` or `add` describes."""
+    return parse_request(
+        StatedRequest(
+            requirements=arguments.requirements,
+            used=arguments.used,
+            files=getattr(arguments, "files", ()),
+            here=getattr(arguments, "here", False),
+            gpu=arguments.gpu,
+            attn=arguments.attn,
+            axes={
+                "driver": arguments.driver,
+                "nvcc": arguments.nvcc,
+                "python": arguments.python,
+                "glibc": arguments.glibc,
+            },
+            extras=getattr(arguments, "extras", ()),
+            groups=getattr(arguments, "groups", ()),
+        )
+    )
+
+
+def parse_request(stated: StatedRequest) -> Query:
+    """Return the request that these texts describe; raises `UsageError` for one that cannot be read."""
     from knowngood.compat import query
 
-    versions = {
-        "driver": arguments.driver,
-        "nvcc": arguments.nvcc,
-        "python": arguments.python,
-        "glibc": arguments.glibc,
-    }
-    axes = {name: query.parse_axis_version(name, value) for name, value in versions.items() if value is not None}
-    listed = [_read_list(name, arguments, axes.get("python")) for name in getattr(arguments, "files", [])]
-    if getattr(arguments, "here", False):
+    axes = {name: query.parse_axis_version(name, value) for name, value in stated.axes.items() if value is not None}
+    listed = [_read_list(name, stated, axes.get("python")) for name in stated.files]
+    if stated.here:
         from knowngood.doctor import python_environment
 
         python, distributions = python_environment.read_installed_packages()
         installed = {"python": python} | ({"glibc": libc} if (libc := python_environment.glibc_release()) else {})
         axes = {**installed, **axes}
         listed.append(python_environment.list_installed_packages(distributions))
-    stated = [item.python for item in listed if item.python is not None]
-    if stated and "python" not in axes:
-        axes["python"] = query.parse_axis_version("python", stated[0])
-    named = [query.parse_requirement(text, python=axes.get("python")) for text in arguments.requirements]
+    of_lists = [item.python for item in listed if item.python is not None]
+    if of_lists and "python" not in axes:
+        axes["python"] = query.parse_axis_version("python", of_lists[0])
+    named = [query.parse_requirement(text, python=axes.get("python")) for text in stated.requirements]
     return query.Query(
-        gpu=arguments.gpu,
+        gpu=stated.gpu,
         axes=axes,
-        attn=None if arguments.attn is None else query.parse_attention(arguments.attn),
-        conditions=dict(query.parse_use_condition(text) for text in arguments.used),
+        attn=None if stated.attn is None else query.parse_attention(stated.attn),
+        conditions=dict(query.parse_use_condition(text) for text in stated.used),
         packages=(*filter(None, named), *(package for item in listed for package in item.packages)),
         constraints=tuple(package for item in listed for package in item.constraints),
         unread=tuple(line for item in listed for line in item.unread),
@@ -90,15 +149,15 @@ def request_from_arguments(arguments: argparse.Namespace) -> Query:
     )
 
 
-def _read_list(name: str, arguments: argparse.Namespace, python: str | None) -> RequirementList:
+def _read_list(name: str, stated: StatedRequest, python: str | None) -> RequirementList:
     """Return what one file of `-r` asks for."""
     from knowngood.compat.list_formats import parse_requirement_file
     from knowngood.compat.requirement_lines import ListOptions
 
     options = ListOptions(
         python=python,
-        extras=tuple(arguments.extras),
-        groups=tuple(arguments.groups),
+        extras=tuple(stated.extras),
+        groups=tuple(stated.groups),
         environ=os.environ,
         read=_read_if_there,
     )

@@ -162,3 +162,18 @@ def test_a_users_own_unpad_input_is_not_flash_attns(ask):
     own = "    q, k, v, lengths = self.unpad_input(q, k, v)\nValueError: too many values to unpack (expected 4)\n"
     document, _ = ask("flash-attn==2.7.4\n" + own, code=3)
     assert document["matches"] == []
+
+
+def test_conditions_of_use_may_be_written_as_check_takes_them(ask):
+    dynamo = "torch==2.3.1\nPython version: 3.12.3\nRuntimeError: Dynamo is not supported on Python 3.12+\n"
+    ask(dynamo, "--with", "Compile=No", code=3)
+    ask(dynamo, "--with", "Compile=Yes", code=0)
+
+
+def test_a_condition_of_use_that_cannot_be_is_a_wrong_use(tmp_path, capsys):
+    log = tmp_path / "train.log"
+    log.write_text(AMPERE)
+    assert main(["diagnose", str(log), "--with", "attn=fastest"]) == 2
+    assert "fastest" in capsys.readouterr().err
+    assert main(["diagnose", str(log), "--with", "no-such-key=1"]) == 0
+    assert "no rule asks about 'no-such-key'" in capsys.readouterr().err
