@@ -5,9 +5,10 @@
 
 Files that the machine has are sent as names, the rest as bytes. RECORDS lists the machine's files: gzip, one line per
 file with distribution, path, `sha256=...` and bytes, separated by tabs. WHEELS is a folder with unpacked wheels of that
-machine: a large file that differs little from one of theirs is sent as a patch of it. Each layer's tar file is rebuilt
+machine: a large file that differs little from one of theirs is sent as a patch of it. The virtual environment's bytecode
+is not sent: the image's own Python makes it there, from the modules of the same layer. Each layer's tar file is rebuilt
 byte by byte. The engine itself refuses a layer that the image's configuration does not name, so an image that loads is
-the image that was packed. `load` needs only Python and zstd.
+the image that was packed. `load` needs Python, zstd and tar, and root for the image's Python.
 """
 
 from __future__ import annotations
@@ -25,12 +26,15 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any, cast
 
 SMALL, LARGE = 256, 4 << 20
 PLACE = "site-packages/"
+ENVIRONMENT = "opt/venv/"
+COMPILE = "compile-modules"
 
 
 def load_records(records: Path) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
@@ -59,6 +63,7 @@ class Packer:
         self.out, self.wheels = out, wheels
         self.by_hash, self.by_place = load_records(records)
         out.mkdir(parents=True, exist_ok=True)
+        shutil.copy(Path(__file__).resolve().parents[1] / "docker/recipe" / COMPILE, out)
 
     def layer(self, tar: Path, name: str) -> None:
         """Write a layer's recipe, its literal bytes and its patches."""
@@ -73,10 +78,14 @@ class Packer:
                     recipe.append(["literal", count])
 
             with tarfile.open(tar) as archive:
+                sources = {member.name for member in archive if is_module(member.name)}
                 for member in archive:
                     if not member.isreg() or member.size < SMALL:
                         continue
-                    same = self._same(cast("IO[bytes]", archive.extractfile(member)), member)
+                    if source_of(member.name) in sources:
+                        same: list[Any] | None = ["bytecode", member.name, member.size]
+                    else:
+                        same = self._same(cast("IO[bytes]", archive.extractfile(member)), member)
                     if same:
                         keep(member.offset_data)
                         recipe.append(same)
@@ -107,6 +116,17 @@ class Packer:
             options = ["-q", "-f", "-T2", "-8", "--long=30", f"--patch-from={old}"]
             subprocess.run(["zstd", *options, new.name, "-o", patch], check=True)
         return ["patch", patch.name, path, member.size]
+
+
+def is_module(name: str) -> bool:
+    """Say whether a layer's file is a module of the virtual environment."""
+    return name.startswith(ENVIRONMENT) and name.endswith(".py")
+
+
+def source_of(name: str) -> str:
+    """Return the module whose bytecode a layer's file is; empty when it is none of the virtual environment."""
+    folder, _, file = name.rpartition("/__pycache__/")
+    return f"{folder}/{file.partition('.')[0]}.py" if folder.startswith(ENVIRONMENT) and file.endswith(".pyc") else ""
 
 
 class _Limited(io.RawIOBase):
@@ -155,14 +175,21 @@ def pack(out: str, records: str, wheels: str, *images: str) -> None:
     (packer.out / "images.json").write_text(json.dumps(packed))
 
 
+def read_recipe(folder: Path, name: str) -> list[list[Any]]:
+    """Return how a layer's tar file is put together; the last item of each step is its number of bytes."""
+    return cast("list[list[Any]]", json.loads((folder / f"{name}.json").read_text()))
+
+
 def rebuilt(folder: Path, name: str) -> Iterator[bytes]:
-    """Yield a layer's tar file in blocks."""
+    """Yield a layer's tar file in blocks, with zeros where bytecode goes."""
     opened = subprocess.Popen(
         ["zstd", "-q", "-d", "-c", "--long=30", folder / f"{name}.literal.zst"], stdout=subprocess.PIPE
     )
-    for kind, *rest in json.loads((folder / f"{name}.json").read_text()):
+    for kind, *rest in read_recipe(folder, name):
         if kind == "literal":
             yield from blocks(cast("IO[bytes]", opened.stdout), rest[0])
+        elif kind == "bytecode":
+            yield bytes(rest[1])
         elif kind == "file":
             with Path(rest[0]).open("rb") as file:
                 yield from blocks(file, rest[1])
@@ -171,6 +198,48 @@ def rebuilt(folder: Path, name: str) -> Iterator[bytes]:
             with subprocess.Popen(argv, stdout=subprocess.PIPE) as patched:
                 yield from blocks(cast("IO[bytes]", patched.stdout), rest[2])
     opened.wait()
+
+
+def write_layer(folder: Path, name: str, tar: Path, root: Path) -> None:
+    """Write a layer's tar file; `root` has the files of the image's base, whose Python makes the bytecode."""
+    with tar.open("wb") as file:
+        for block in rebuilt(folder, name):
+            file.write(block)
+    offset, missing = 0, {}
+    for kind, *rest in read_recipe(folder, name):
+        if kind == "bytecode":
+            missing[rest[0]] = (offset, rest[1])
+        offset += rest[-1]
+    if missing:
+        with tempfile.TemporaryDirectory(dir=root) as work:
+            extract_modules(tar, Path(work))
+            shutil.copy(folder / COMPILE, work)
+            compile_modules(root, Path(work))
+            with tar.open("r+b") as file:
+                for path, (place, size) in missing.items():
+                    code = (Path(work) / path).read_bytes()
+                    if len(code) != size:
+                        raise SystemExit(f"the bytecode /{path} has {len(code)} bytes here and {size} in the image")
+                    file.seek(place)
+                    file.write(code)
+
+
+def extract_modules(tar: Path, work: Path) -> None:
+    """Write a layer's modules below `work`, with their times."""
+    with tarfile.open(tar) as archive:
+        for member in archive:
+            if is_module(member.name) and (source := archive.extractfile(member)):
+                path = work / member.name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(source.read())
+                os.utime(path, (member.mtime, member.mtime))
+
+
+def compile_modules(root: Path, work: Path) -> None:
+    """Make bytecode beside the modules below `work`, a folder in `root`, as the image's recipe does."""
+    place = f"/{work.relative_to(root)}"
+    python = ["chroot", root, "/usr/bin/env", "-i", "PYTHONHASHSEED=0", "/usr/bin/python3", "-s", "-S"]
+    subprocess.run([*python, f"{place}/{COMPILE}", place], check=True, stderr=subprocess.DEVNULL)
 
 
 def blocks(file: IO[bytes], count: int) -> Iterator[bytes]:
@@ -187,37 +256,57 @@ def load(source: str) -> None:
     """Rebuild all images of the folder `source` and load them into the engine."""
     folder = Path(source)
     images = json.loads((folder / "images.json").read_text())
-    with tempfile.NamedTemporaryFile(dir=folder) as file:
-        with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
-            for name in sorted({name for item in images for name in item["layers"]}):
-                recipe = json.loads((folder / f"{name}.json").read_text())
-                member = tarfile.TarInfo(f"{name}.tar")
-                member.size = sum(step[-1] for step in recipe)
-                archive.addfile(member)
-                sha256 = hashlib.sha256()
-                for block in rebuilt(folder, name):
-                    sha256.update(block)
-                    archive.fileobj.write(block)  # type: ignore[union-attr]
-                padding = -member.size % tarfile.BLOCKSIZE
-                archive.fileobj.write(b"\0" * padding)  # type: ignore[union-attr]
-                archive.offset += member.size + padding
-                if sha256.hexdigest() != name:
-                    raise SystemExit(f"layer {name} was rebuilt with another digest: {sha256.hexdigest()}")
-            manifest = [
-                {
-                    "Config": f"{item['config']}.json",
-                    "RepoTags": [item["image"]],
-                    "Layers": [f"{name}.tar" for name in item["layers"]],
-                }
-                for item in images
-            ]
-            for item in images:
-                add(archive, f"{item['config']}.json", (folder / f"{item['config']}.config").read_bytes())
-            add(archive, "manifest.json", json.dumps(manifest).encode())
-        file.flush()
-        print(f"{file.tell()} bytes to load", flush=True)
-        file.seek(0)
-        post(file)
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        tars = write_layers(folder, images, Path(scratch))
+        with tempfile.NamedTemporaryFile(dir=folder) as file:
+            write_archive(file, folder, images, tars)
+            file.flush()
+            print(f"{file.tell()} bytes to load", flush=True)
+            file.seek(0)
+            post(file)
+
+
+def write_layers(folder: Path, images: Sequence[dict[str, Any]], scratch: Path) -> dict[str, Path]:
+    """Write the tar files of all layers, several at once, and return them by name."""
+    bases = {name: item["layers"][0] for item in images for name in item["layers"]}
+    tars = {name: scratch / f"{name}.tar" for name in sorted(bases)}
+    for base in set(bases.values()):
+        (scratch / base).mkdir()
+        write_layer(folder, base, tars[base], scratch / base)
+        # A base by itself has no virtual environment, and no other layer that needs its Python.
+        if any(name != base and found == base for name, found in bases.items()):
+            subprocess.run(["tar", "-xf", tars[base], "-C", scratch / base], check=True)
+    with ThreadPoolExecutor() as pool:
+        jobs = [
+            pool.submit(write_layer, folder, name, tar, scratch / bases[name])
+            for name, tar in tars.items()
+            if name != bases[name]
+        ]
+        for job in jobs:
+            job.result()
+    return tars
+
+
+def write_archive(file: IO[bytes], folder: Path, images: Sequence[dict[str, Any]], tars: Mapping[str, Path]) -> None:
+    """Write the archive that an engine loads; a layer whose bytes are not those of its name ends the program."""
+    with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for name, tar in tars.items():
+            with tar.open("rb") as layer:
+                if (sha256 := hashlib.file_digest(layer, "sha256").hexdigest()) != name:
+                    raise SystemExit(f"layer {name} was rebuilt with another digest: {sha256}")
+            archive.add(tar, f"{name}.tar")
+            tar.unlink()
+        for item in images:
+            add(archive, f"{item['config']}.json", (folder / f"{item['config']}.config").read_bytes())
+        manifest = [
+            {
+                "Config": f"{item['config']}.json",
+                "RepoTags": [item["image"]],
+                "Layers": [f"{name}.tar" for name in item["layers"]],
+            }
+            for item in images
+        ]
+        add(archive, "manifest.json", json.dumps(manifest).encode())
 
 
 def add(archive: tarfile.TarFile, name: str, data: bytes) -> None:

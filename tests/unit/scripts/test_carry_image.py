@@ -6,8 +6,11 @@ import gzip
 import importlib.util
 import io
 import json
+import os
 import random
 import shutil
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -61,6 +64,35 @@ def test_a_layer_is_rebuilt_byte_by_byte(other_machine):
     assert [step[0] for step in recipe] == ["literal", "patch", "literal", "file", "literal"]
     assert sum(path.stat().st_size for path in (folder / "out").iterdir()) < 50_000
     assert b"".join(carry_image.rebuilt(folder / "out", "name")) == tar.read_bytes()
+
+
+def test_bytecode_is_made_there_by_the_images_python(other_machine, monkeypatch):
+    folder, _ = other_machine
+    (folder / "root").mkdir()
+    source = folder / "modules/opt/venv/lib/python3.11/site-packages/big.py"
+    source.parent.mkdir(parents=True)
+    source.write_bytes(b"".join(b"def function_%d(): return {'a', 'b'}\n" % number for number in range(99)))
+    os.utime(source, (315532800, 315532800))
+    recipe = [sys.executable, "-s", "-S", ROOT / "docker/recipe/compile-modules"]
+    subprocess.run([*recipe, folder / "modules"], check=True, env={"PYTHONHASHSEED": "0"})
+    (code,) = source.parent.glob("__pycache__/*.pyc")
+    with tarfile.open(folder / "layer.tar", "w") as archive:
+        for path in (code, source):
+            archive.add(path, str(path.relative_to(folder / "modules")))
+    carry_image.Packer(folder / "out", folder / "records.gz", folder / "wheels").layer(folder / "layer.tar", "name")
+    assert [step[0] for step in json.loads((folder / "out/name.json").read_text())] == [
+        "literal",
+        "bytecode",
+        "literal",
+    ]
+
+    def compile_modules(root, work):
+        assert work.parent == root
+        subprocess.run([*recipe[:3], work / recipe[3].name, work], check=True, env={"PYTHONHASHSEED": "0"})
+
+    monkeypatch.setattr(carry_image, "compile_modules", compile_modules)
+    carry_image.write_layer(folder / "out", "name", folder / "again.tar", folder / "root")
+    assert (folder / "again.tar").read_bytes() == (folder / "layer.tar").read_bytes()
 
 
 def test_a_layer_with_another_file_is_not_loaded(other_machine, monkeypatch):
