@@ -19,12 +19,12 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from knowngood import __version__
 from knowngood.core import local_files
 from knowngood.core.errors import InputError, KnowngoodError, UsageError, error_from_os
-from knowngood.core.quick_dataclasses import dataclass
 
 COMMANDS = {
     "cells": "list the cells with tier and attention settings",

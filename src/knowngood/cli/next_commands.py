@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from knowngood.cli.main import Answer
@@ -14,7 +14,6 @@ from knowngood.compat.query import VERSION_AXES, PackageSpec, Query
 from knowngood.core.cell import Cell, parse_cell, parse_framework
 from knowngood.core.errors import UsageError
 from knowngood.core.formatting import format_bytes
-from knowngood.core.quick_dataclasses import dataclass
 from knowngood.project.checkout import find_project
 
 if TYPE_CHECKING:

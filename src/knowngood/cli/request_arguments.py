@@ -7,13 +7,12 @@ import codecs
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from knowngood.core.data_files import refuse_long_numbers
 from knowngood.core.errors import UsageError
-from knowngood.core.quick_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from knowngood.compat.query import Query

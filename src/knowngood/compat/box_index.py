@@ -8,11 +8,11 @@ for each variable. A rule is broken when all variables of one of its boxes have 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 from knowngood.compat.rule_boxes import Box, ValueSpace
 from knowngood.compat.value_domain import ValueDomain, iterate_bits
-from knowngood.core.quick_dataclasses import dataclass
 
 ValueSets = Mapping[str, int]
 """Variable -> the mask of the values that it may take."""

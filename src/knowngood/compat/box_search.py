@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from knowngood.compat.box_index import CACHE_LIMIT, Assignment, BoxIndex, ValueSets
-from knowngood.core.quick_dataclasses import dataclass
 
 
 @dataclass(kw_only=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from knowngood.compat.findings import Finding
 from knowngood.compat.value_domain import ReleaseDomain
-from knowngood.core.quick_dataclasses import dataclass
 from knowngood.facts.broken_use_table import BrokenUse, BrokenUseTable, UseFailure
 
 USES = "uses:"

@@ -9,7 +9,7 @@ combination on a GPU; else `compatible`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -38,7 +38,6 @@ from knowngood.compat.use_conditions import SettledQuery, settle_query
 from knowngood.compat.value_domain import NONE, iterate_bits
 from knowngood.core.errors import UsageError
 from knowngood.core.gpus import UncoveredGpuError
-from knowngood.core.quick_dataclasses import dataclass
 
 _FINDINGS_LIMIT = 20_000
 """A cache with more findings is emptied, because a batch can be long."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from knowngood.compat.box_index import CACHE_LIMIT, Assignment, BoxIndex, ValueSets
 from knowngood.compat.box_search import BoxSearch
 from knowngood.compat.value_domain import ValueDomain, iterate_bits
-from knowngood.core.quick_dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from knowngood.compat.value_domain import version_matches
 from knowngood.core.errors import UsageError
 from knowngood.core.package_names import canonical_name
-from knowngood.core.quick_dataclasses import dataclass
 
 _LINE = re.compile(
     r"\s*([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*(?:\[([^\]]*)\])?\s*"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from packaging.version import Version
 
 from knowngood.compat.dependency_markers import Dependency, ResolutionTarget, is_of_extra, parse_dependency
 from knowngood.compat.metadata_store import BUILD_PACKAGES, NO_METADATA, MetadataStore
-from knowngood.core.quick_dataclasses import dataclass
 from knowngood.facts.fact_document import load_fact_document
 
 DRIVERS = "drivers"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from knowngood.compat.box_index import BoxIndex
@@ -12,7 +12,6 @@ from knowngood.compat.rule import REFERENCE, Rule
 from knowngood.compat.rule_boxes import Box, ValueSpace
 from knowngood.compat.rule_relations import condition_holds
 from knowngood.compat.value_domain import NONE, iterate_bits
-from knowngood.core.quick_dataclasses import dataclass
 
 AXES = frozenset({"gpu", "python", "driver", "nvcc", "glibc", "attn"})
 """The variables that are not packages: a fix cannot pin them."""

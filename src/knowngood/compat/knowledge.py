@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,6 @@ from knowngood.core import gpus, local_files
 from knowngood.core.cell import Cell
 from knowngood.core.errors import MissingError
 from knowngood.core.notify import Notify, ignore_notes
-from knowngood.core.quick_dataclasses import dataclass
 from knowngood.core.yaml_cache import ParseYaml, YamlCache
 from knowngood.facts.broken_use_table import read_broken_uses
 from knowngood.facts.package_metadata import list_metadata_packages, read_package_metadata

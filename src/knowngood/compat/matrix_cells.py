@@ -7,7 +7,7 @@ of a file without defects; an integration test compares the two.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,6 @@ from knowngood.core.cell import Cell, parse_cell
 from knowngood.core.errors import UsageError
 from knowngood.core.matrix_entries import Retirement, axis_lists, expand_product, retirement_from_item
 from knowngood.core.notify import Notify, ignore_notes
-from knowngood.core.quick_dataclasses import dataclass
 from knowngood.core.selection import CellFilter
 
 if TYPE_CHECKING:

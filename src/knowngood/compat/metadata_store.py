@@ -6,12 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from knowngood.compat.value_domain import NONE, ReleaseDomain, ValueDomain
 from knowngood.core.errors import UsageError
-from knowngood.core.quick_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from knowngood.compat.query import PackageSpec

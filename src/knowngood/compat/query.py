@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from packaging.version import InvalidVersion, Version
@@ -17,7 +17,6 @@ from packaging.version import InvalidVersion, Version
 from knowngood.compat.universe import ATTENTION
 from knowngood.core.errors import UsageError
 from knowngood.core.package_names import canonical_name
-from knowngood.core.quick_dataclasses import dataclass
 from knowngood.index import wheel_tags
 
 MACHINE, DEFAULT_MACHINE = "machine", "x86_64"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from knowngood.compat.box_index import Assignment
 from knowngood.compat.conflicts import Demand
@@ -17,7 +17,6 @@ from knowngood.core.gpus import UncoveredGpuError
 from knowngood.core.nearest_names import find_nearest_name
 from knowngood.core.nearest_versions import find_nearest_versions
 from knowngood.core.package_names import canonical_name
-from knowngood.core.quick_dataclasses import dataclass
 
 FOREIGN_HOST = "host:aarch64"
 """The id of the finding about GPUs whose hosts run no x86-64 image."""

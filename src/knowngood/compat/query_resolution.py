@@ -7,7 +7,7 @@ the failure: a list is broken when no Python helps.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from knowngood.compat.dependency_markers import ResolutionTarget
 from knowngood.compat.findings import AXES, Finding
@@ -21,7 +21,6 @@ from knowngood.compat.requirement_resolution import (
 )
 from knowngood.compat.resolution_findings import conflict_finding, list_names
 from knowngood.compat.universe import Universe
-from knowngood.core.quick_dataclasses import dataclass
 
 PYTHONS = ("3.11", "3.12", "3.10", "3.13", "3.9", "3.14", "3.8")
 """The Pythons for which a list is resolved when the query states none, the first first."""

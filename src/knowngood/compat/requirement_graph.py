@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from knowngood.compat.dependency_markers import Dependency, ResolutionTarget, is_of_extra, parse_dependency
 from knowngood.compat.metadata_store import MetadataStore, ReleaseDeclaration, specifier_mask
@@ -17,7 +17,6 @@ from knowngood.compat.requirement_solver import Clash
 from knowngood.compat.value_domain import ValueDomain, version_matches
 from knowngood.compat.wheel_fit import tag_fits
 from knowngood.core.errors import UsageError
-from knowngood.core.quick_dataclasses import dataclass
 
 DECLARED = "[declared]"
 """A variable: whether only releases count whose requirements are stated by an artefact that is built."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from knowngood.compat.dependency_markers import ResolutionTarget
@@ -12,7 +12,6 @@ from knowngood.compat.metadata_store import BUILD_PACKAGES, MetadataStore
 from knowngood.compat.query import PackageSpec
 from knowngood.compat.requirement_graph import DECLARED, PackageNode, RequirementGraph
 from knowngood.compat.requirement_solver import RequirementSearch, SearchFailure, SearchLimitError, Wish
-from knowngood.core.quick_dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,10 +10,8 @@ packages with their thousand requirements only a few matter.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Protocol
-
-from knowngood.core.quick_dataclasses import dataclass
 
 STEP_LIMIT = 20_000
 """A search that takes more decisions is given up; the worst that was measured took a few hundred."""

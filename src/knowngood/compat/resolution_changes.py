@@ -8,6 +8,7 @@ other pins of which one has to change as well.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from knowngood.compat.conflicts import move_cost
 from knowngood.compat.findings import AXES
@@ -16,7 +17,6 @@ from knowngood.compat.requirement_resolution import RequirementResolution
 from knowngood.compat.requirement_solver import Clash, SearchFailure, SearchLimitError, Wish
 from knowngood.compat.suggestions import DISPENSABLE
 from knowngood.compat.value_domain import NONE, iterate_bits
-from knowngood.core.quick_dataclasses import dataclass
 
 _TRIALS = 60
 """So many sets of pins are tried at most."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from knowngood.compat.findings import Finding
 from knowngood.compat.metadata_store import specifier_mask
@@ -12,7 +12,6 @@ from knowngood.compat.requirement_graph import Excludes, Requires
 from knowngood.compat.requirement_resolution import Conflict, RequirementResolution
 from knowngood.compat.requirement_solver import Clash
 from knowngood.compat.value_domain import NONE, ValueDomain, iterate_bits
-from knowngood.core.quick_dataclasses import dataclass
 
 _SOURCES = 6
 """A finding names up to so many releases whose metadata it was read from."""

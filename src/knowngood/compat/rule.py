@@ -21,13 +21,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from knowngood.compat import rule_relations
 from knowngood.core import yaml_document
 from knowngood.core.errors import InputError, InputProblem
-from knowngood.core.quick_dataclasses import dataclass
 from knowngood.core.yaml_cache import ParseYaml
 
 if TYPE_CHECKING:

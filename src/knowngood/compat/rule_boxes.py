@@ -12,7 +12,7 @@ import functools
 import itertools
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -22,7 +22,6 @@ from knowngood.compat.rule import REFERENCE, Condition, Rule
 from knowngood.compat.rule_relations import condition_holds
 from knowngood.compat.value_domain import ValueDomain, version_matches
 from knowngood.core.errors import UsageError
-from knowngood.core.quick_dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

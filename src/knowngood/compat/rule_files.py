@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,6 @@ from knowngood.compat.rule import INCIDENT_KEYS, Rule, parse_rules, rule_from_in
 from knowngood.core import local_files, yaml_document
 from knowngood.core.data_files import read_data_text
 from knowngood.core.errors import InputError, InputProblem, MissingError, UsageError
-from knowngood.core.quick_dataclasses import dataclass
 from knowngood.core.yaml_cache import ParseYaml
 
 if TYPE_CHECKING:

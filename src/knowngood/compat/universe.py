@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -23,7 +23,6 @@ from knowngood.compat.rule_boxes import Box, ValueSpace, all_subjects_known, com
 from knowngood.compat.value_domain import NameDomain, ValueDomain
 from knowngood.compat.waivers import Waiver, apply_waivers
 from knowngood.core.gpus import GpuCatalog
-from knowngood.core.quick_dataclasses import dataclass
 
 ATTENTION: Mapping[str, str] = {
     "sdpa": "sdpa",

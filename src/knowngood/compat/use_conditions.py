@@ -9,13 +9,12 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from knowngood.compat.query import DEFAULT_MACHINE, MACHINE, Query, parse_attention
 from knowngood.compat.universe import Universe
 from knowngood.core.errors import UsageError
 from knowngood.core.gpus import UncoveredGpuError
-from knowngood.core.quick_dataclasses import dataclass
 
 _OTHER_KEYS = {"attn-implementation": "attn", "attention": "attn", "torch-dtype": "dtype", "precision": "dtype"}
 """Other names of keys, with hyphens."""

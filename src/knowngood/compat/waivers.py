@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from knowngood.compat.rule_boxes import Box, ValueSpace
 from knowngood.compat.value_domain import NONE
-from knowngood.core.quick_dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,14 +8,13 @@ The id is also a file name, an image tag and a shell word, so its alphabet is `[
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 
 from packaging.version import InvalidVersion, Version
 
 from knowngood.core.errors import UsageError
-from knowngood.core.quick_dataclasses import dataclass
 
 
 class Axis(StrEnum):

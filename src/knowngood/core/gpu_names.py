@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from typing import Any
-
-from knowngood.core.quick_dataclasses import dataclass
 
 _CAPABILITY = "^(?:(?:sm|compute|cc|compute capability)[ _-]*)?([0-9]{1,2})[.]?([0-9])[af]?$"
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from knowngood.core.errors import UnknownError, UsageError
 from knowngood.core.gpu_names import GpuNameKind, GpuNameTable, name_words
-from knowngood.core.quick_dataclasses import dataclass
 
 
 class UncoveredGpuError(UnknownError):

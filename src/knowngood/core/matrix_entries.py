@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from knowngood.core.cell import NO_FLASH_ATTN, NO_FRAMEWORK
 from knowngood.core.errors import UsageError
-from knowngood.core.quick_dataclasses import dataclass
 
 ENTRY_AXES = ("gpu", "base", "torch", "transformers", "flash-attn", "framework")
 """The keys of an item that may hold a list, in the order in which the product is taken."""

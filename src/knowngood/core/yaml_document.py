@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from knowngood.core.errors import InputError, InputProblem
 from knowngood.core.json_document import problem_at
-from knowngood.core.quick_dataclasses import dataclass
 
 if TYPE_CHECKING:
     import yaml

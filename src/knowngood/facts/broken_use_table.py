@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
@@ -16,7 +17,6 @@ from typing import Literal, TypedDict
 
 from knowngood.core import json_document
 from knowngood.core.data_files import load_json_checked_once
-from knowngood.core.quick_dataclasses import dataclass
 from knowngood.facts.release_intervals import parse_intervals, render_intervals
 
 SCHEMA = "knowngood/broken-uses/2"

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from knowngood.core import local_files
 from knowngood.core.errors import UnknownError
-from knowngood.core.quick_dataclasses import dataclass
 from knowngood.facts.fact_document import load_fact_document
 
 if TYPE_CHECKING:

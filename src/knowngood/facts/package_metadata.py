@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Literal, cast
@@ -28,7 +29,6 @@ from typing import Literal, cast
 from knowngood.core.data_files import read_data_text
 from knowngood.core.errors import InputError, InputProblem
 from knowngood.core.package_names import canonical_name
-from knowngood.core.quick_dataclasses import dataclass
 from knowngood.facts.fact_store import facts_folder
 
 SCHEMA = "knowngood/metadata/1"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,7 +10,6 @@ from typing import TYPE_CHECKING
 from knowngood.core import local_files
 from knowngood.core.data_files import read_data_text
 from knowngood.core.errors import UnknownError, UsageError
-from knowngood.core.quick_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from knowngood.core.matrix import Matrix, MatrixFacts
