@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from knowngood.core.notify import Notify
     from knowngood.facts.fact_reader import IndexedRelease
 
-READER_REVISION = 2
+READER_REVISION = 3
 """Raised when the rows of the same source change; then every release is read again."""
 
 _SAVE_EVERY = 8  # releases

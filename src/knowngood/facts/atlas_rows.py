@@ -21,6 +21,7 @@ from knowngood.facts.call_rows import (
     list_own_calls,
     render_call,
 )
+from knowngood.facts.guard_sources import list_guard_sources
 from knowngood.facts.python_source import Function, dotted_name, string_constants
 
 _TABLE_LIMIT = 3000
@@ -29,7 +30,7 @@ _TABLE_LIMIT = 3000
 _DETAIL_LIMIT = 400
 """Longer signatures are cut, in characters."""
 
-_CONDITION_LIMIT = 160
+_CONDITION_LIMIT = 300
 """Longer conditions are cut, in characters."""
 
 _AVAILABILITY = re.compile(
@@ -41,6 +42,11 @@ _AVAILABILITY = re.compile(
 _DEFAULT_LIMIT = 30
 """A longer default value is shown as `...`."""
 
+
+_PAST = "past"
+"""The word of a guard for code behind an `if` whose body always leaves: it runs where the condition was false."""
+
+_LEAVING = ast.Raise | ast.Return | ast.Continue | ast.Break
 
 _BLOCKS = ast.stmt | ast.ExceptHandler | ast.match_case
 """The nodes below which a statement can stand."""
@@ -79,6 +85,8 @@ class RowKind(StrEnum):
     """A call of its own method that a class makes; the path is the method, the detail is the call's shape."""
     RETURNS = "r"
     """Of a function that returns tuples only: how many values they have, as `4,5`."""
+    SOURCE = "t"
+    """Of a function or variable that tells what is installed: its shortened source (see `guard_sources`)."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -102,8 +110,9 @@ class AtlasUse:
     """The function or class in which it stands, or empty when importing the module runs it."""
     guard: str
     """The guards around it, separated by ` & `: `try ImportError`, `if is_peft_available()`; empty without one.
-    `except ImportError of a:b,c` is a handler that runs where one of these imports fails. Conditions that ask neither
-    for a version nor for whether something is there are left out."""
+    `except ImportError of a:b,c` is a handler that runs where one of these imports fails; `past x` is code behind an
+    `if x` that raises or returns. Inside functions, conditions that ask neither for a version nor for whether something
+    is there are left out."""
 
 
 _LAZY_TABLES = frozenset({"_import_structure", "_SUBMOD_ATTRS"})
@@ -143,6 +152,7 @@ def extract_module(source: str, module: str, *, is_package: bool, callees: froze
         return ModuleRows((AtlasRow("", RowKind.MODULE, flags + "x"),), ())
     reader = _ModuleReader(module, source, is_package=is_package, callees=callees)
     reader.visit_body(tree.body, "", ())
+    reader.rows.update(AtlasRow(name, RowKind.SOURCE, text) for name, text in list_guard_sources(tree))
     flags += "g" if AtlasRow("__getattr__", RowKind.FUNCTION, reader.signature("__getattr__")) in reader.rows else ""
     rows = {AtlasRow("", RowKind.MODULE, flags), *reader.rows}
     return ModuleRows(tuple(sorted(rows)), tuple(sorted(reader.uses)))
@@ -156,6 +166,7 @@ class _ModuleReader:
         self.is_package = is_package
         self.callees = callees if any(name in source for name in callees) else frozenset[str]()
         self._defines_structure = "define_import_structure" in source
+        self._postpones = "from __future__ import annotations" in source
         self.rows: set[AtlasRow] = set()
         self.uses: set[AtlasUse] = set()
         self._targets: dict[str, str] = {}
@@ -168,22 +179,30 @@ class _ModuleReader:
         """Return the signature of a function of the module, or an empty text."""
         return next((row.detail for row in self.rows if row.path == name and row.kind is RowKind.FUNCTION), "")
 
-    def visit_body(self, body: Iterable[ast.stmt], place: str, guards: Sequence[str]) -> None:
-        """Read statements: of the module itself when `place` is empty, else of the function with that name."""
+    def visit_body(self, body: Iterable[ast.stmt], place: str, guards: Sequence[str]) -> Sequence[str]:
+        """Read statements: of the module itself when `place` is empty, else of the function with that name.
+
+        Return the guards at their end: an `if` that always leaves guards what follows it.
+        """
         for node in body:
             match node:
                 case ast.If(test=test) if _is_type_checking(test):
                     self.visit_body(node.orelse, place, guards)
                 case ast.If():
                     self._collect_uses(node.test, place, guards)
-                    self.visit_body(node.body, place, _with_condition(guards, node.test, "if"))
-                    self.visit_body(node.orelse, place, _with_condition(guards, node.test, "unless"))
+                    self.visit_body(node.body, place, _with_condition(guards, node.test, "if", place))
+                    self.visit_body(node.orelse, place, _with_condition(guards, node.test, "unless", place))
+                    if isinstance(node.body[-1], _LEAVING) and _AVAILABILITY.search(ast.unparse(node.test)):
+                        guards = _with_condition(guards, node.test, _PAST, place)
                 case ast.Try():
                     self._visit_try(node, place, guards)
                 case ast.With() | ast.AsyncWith() | ast.For() | ast.AsyncFor() | ast.While():
-                    for header in _headers(node):
+                    headers = _headers(node)
+                    for header in headers:
                         self._collect_uses(header, place, guards)
-                    self.visit_body([*node.body, *getattr(node, "orelse", [])], place, guards)
+                    caught = _suppressed_names(headers)
+                    inner = (*guards, f"try {caught}") if caught else guards
+                    self.visit_body([*node.body, *getattr(node, "orelse", [])], place, inner)
                 case ast.Import() | ast.ImportFrom():
                     self._take_import(node, place, guards)
                 case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
@@ -191,7 +210,18 @@ class _ModuleReader:
                 case _:
                     if not place:
                         self._take_statement(node)
-                    self._collect_uses(node, place, guards)
+                    self._collect_statement(node, place, guards)
+        return guards
+
+    def _collect_statement(self, node: ast.stmt, place: str, guards: Sequence[str]) -> None:
+        """Record the uses in a simple statement; Python does not evaluate the annotations of local variables."""
+        if isinstance(node, ast.AnnAssign):
+            if not place and not self._postpones:
+                self._collect_uses(node.annotation, place, guards)
+            if node.value is not None:
+                self._collect_uses(node.value, place, guards)
+        else:
+            self._collect_uses(node, place, guards)
 
     def _take_definition(
         self, node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, place: str, guards: Sequence[str]
@@ -205,11 +235,15 @@ class _ModuleReader:
 
     def _visit_try(self, node: ast.Try, place: str, guards: Sequence[str]) -> None:
         caught = ",".join(_caught_names(node.handlers))
-        self.visit_body(node.body, place, (*guards, f"try {caught}") if node.handlers else guards)
+        is_outer = not any(guard.startswith("try ") for guard in guards)
+        kept = [one for one in node.handlers if not (is_outer and isinstance(one.body[-1], ast.Raise))]
+        inner = (*guards, f"try {','.join(_caught_names(kept))}") if kept else guards
+        passed = self.visit_body(node.body, place, inner)[len(inner) :]
         tried = ",".join(self._imported_targets(node.body))
         for handler in node.handlers:
             self.visit_body(handler.body, place, (*guards, f"except {caught}{tried and f' of {tried}'}"))
-        self.visit_body([*node.orelse, *node.finalbody], place, guards)
+        self.visit_body(node.orelse, place, (*guards, *passed))
+        self.visit_body(node.finalbody, place, guards)
 
     def _imported_targets(self, body: Iterable[ast.stmt]) -> Iterator[str]:
         """The imports from callees in the body of a `try` that has nothing but imports; nothing for any other body."""
@@ -286,7 +320,8 @@ class _ModuleReader:
 
     def _take_import(self, node: ast.Import | ast.ImportFrom, place: str, guards: Sequence[str]) -> None:
         with_rows = not place
-        guard, mark = " & ".join(filter(None, guards)), "?" if guards else ""
+        guard = " & ".join(filter(None, guards))
+        mark = "?" if any(not part.startswith(_PAST) for part in guards) else ""
         if isinstance(node, ast.Import):
             for alias in node.names:
                 local = alias.asname or alias.name.partition(".")[0]
@@ -342,7 +377,7 @@ class _ModuleReader:
                     self._take_table(f"{path}.{name}", value)
                     if "Enum" in bases and isinstance(value, ast.Constant) and isinstance(value.value, str):
                         self.rows.add(AtlasRow(f"{path}[{value.value}]", RowKind.KEY))
-                self._collect_uses(item, "", guards)
+                self._collect_statement(item, "", guards)
         self._class = outer
 
     def _read_context(self, node: ast.ClassDef, path: str) -> _ClassContext:
@@ -378,10 +413,24 @@ class _ModuleReader:
             if sizes := find_tuple_sizes(node):
                 self.rows.add(AtlasRow(path, RowKind.RETURNS, ",".join(map(str, sizes))))
         self._take_decorators(node, path, guards)
+        for part in self._evaluated_parts(node):
+            self._collect_uses(part, "", guards)
         if self.callees:
             self._own = next((one.arg for one in node.args.args), "") if self._class else ""
             self.visit_body(node.body, path, guards)
             self._own = ""
+
+    def _evaluated_parts(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.expr]:
+        """The defaults, and the annotations where they are evaluated: what Python reads when it defines a function."""
+        arguments = node.args
+        yield from arguments.defaults
+        yield from filter(None, arguments.kw_defaults)
+        if not self._postpones:
+            every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+            every += filter(None, (arguments.vararg, arguments.kwarg))
+            yield from filter(None, (one.annotation for one in every))
+            if node.returns is not None:
+                yield node.returns
 
     def _take_decorators(
         self, node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, path: str, guards: Sequence[str]
@@ -400,10 +449,24 @@ class _ModuleReader:
         guard = " & ".join(filter(None, guards))
         if (unpacked := find_unpacked_call(node)) and (target := self._resolve(unpacked[0].func)):
             self.uses.add(AtlasUse(f"{target} {render_call(unpacked[0])}{unpacked[1]}", place, guard))
+        match node:
+            case ast.BoolOp(op=op, values=values):
+                for value in values:
+                    self._collect_uses(value, place, guards)
+                    guards = _with_condition(guards, value, "if" if isinstance(op, ast.And) else "unless", "inside")
+                return
+            case ast.IfExp(test=test, body=body, orelse=orelse):
+                self._collect_uses(test, place, guards)
+                self._collect_uses(body, place, _with_condition(guards, test, "if", "inside"))
+                self._collect_uses(orelse, place, _with_condition(guards, test, "unless", "inside"))
+                return
         todo = [node]
         while todo:
             part = todo.pop()
             if isinstance(part, ast.Name | ast.Constant):
+                continue
+            if isinstance(part, ast.BoolOp | ast.IfExp):
+                self._collect_uses(part, place, guards)
                 continue
             if isinstance(part, ast.Call) and part.keywords and (target := self._resolve(part.func)):
                 self.uses.add(AtlasUse(f"{target} {render_call(part)}", place, guard))
@@ -486,12 +549,22 @@ def _headers(node: ast.With | ast.AsyncWith | ast.For | ast.AsyncFor | ast.While
     return [node.test]
 
 
-def _with_condition(guards: Sequence[str], test: ast.expr, word: str) -> tuple[str, ...]:
-    """Add a condition to the guards when it asks for a version or for whether something is there."""
+def _with_condition(guards: Sequence[str], test: ast.expr, word: str, place: str) -> tuple[str, ...]:
+    """Add a condition to the guards; inside a function, only one that asks for a version or whether something is there."""
     text = " ".join(ast.unparse(test).split())
-    if not _AVAILABILITY.search(text):
+    if place and not _AVAILABILITY.search(text):
         return tuple(guards) if guards else ("",)
     return (*guards, f"{word} {text[:_CONDITION_LIMIT]}")
+
+
+def _suppressed_names(headers: Iterable[ast.expr]) -> str:
+    """`ImportError` for `with contextlib.suppress(ImportError)`."""
+    return ",".join(
+        dotted_name(argument)
+        for header in headers
+        if isinstance(header, ast.Call) and dotted_name(header.func).rpartition(".")[2] == "suppress"
+        for argument in header.args
+    )
 
 
 def _assigned_names(node: ast.stmt) -> Iterator[tuple[str, ast.expr | None]]:

@@ -9,7 +9,7 @@ decided by the callee's release (`guard_conditions`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from knowngood.facts.atlas_lookup import AtlasLookup, NamePresence
 from knowngood.facts.atlas_parameters import find_parameter, parse_signature
@@ -17,7 +17,7 @@ from knowngood.facts.atlas_rows import RowKind
 from knowngood.facts.base_methods import BaseMethods, OpenAtlas
 from knowngood.facts.broken_use_table import BrokenUse, UseFailure
 from knowngood.facts.call_rows import fits_unpacking
-from knowngood.facts.guard_conditions import find_running_releases
+from knowngood.facts.guard_conditions import RunningCode
 from knowngood.facts.module_reach import find_reached_modules
 
 _INHERITED = "super"
@@ -65,6 +65,7 @@ class _Search:
         self._open = open_callee
         self._is_shared = is_shared
         self._bases = BaseMethods(caller, open_callee)
+        self._running = RunningCode(caller)
         self._reach = find_reached_modules(caller)
         self._calls: dict[str, dict[str, list[tuple[str, int]]]] = {}
 
@@ -95,10 +96,14 @@ class _Search:
         if callee is None:
             return
         failing = list(_find_failures(callee, use.target, use.shape))
-        running = find_running_releases(use.guard, callee) if failing else 0
-        for failure, detail, callees in failing:
-            if callees & running:
-                self._take(callee, use, failure, detail, callees & running)
+        if not failing:
+            return
+        for callers, running in self._running.find_releases(
+            use.guard, use.module, use.callers, callee, at_import=not use.place
+        ):
+            for failure, detail, callees in failing:
+                if callees & running:
+                    self._take(callee, replace(use, callers=callers), failure, detail, callees & running)
 
     def judge_overrides(self, module: str) -> None:
         """Take the methods of a module's classes that do not take what a base of another package passes to them."""

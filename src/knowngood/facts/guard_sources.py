@@ -1,0 +1,205 @@
+"""The functions and variables by which a module tells what is installed, shortened, for the rows of the atlas. Pure.
+
+`is_peft_available()`, `_peft_available`, `PEFT_MIN_VERSION`, and what these need of their own module. A source is the
+statements of the module that bind the name, without what only talks: docstrings, annotations, decorators, messages.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+from knowngood.facts.python_source import Function, dotted_name
+
+_ASKING = re.compile(
+    r"available|installed|version|exists?$|exist_|greater|support|_ge$|gte$|^_?is_|^_?has_|^_?(?:can|use)_|^_?HAS|^_?USE_"
+    r"|_ENABLED$|^(?:strtobool|str_to_bool)$",
+    re.IGNORECASE,
+)
+"""Names that ask something."""
+
+_TELLING = re.compile(
+    r"find_spec|metadata|version|env|available|installed|import|\bcuda\b|hasattr|\bhas_|sys\.|lower\(\)",
+    re.IGNORECASE,
+)
+"""What the source of such a name has in it when it asks for what is installed, and not for a value."""
+
+_LIMIT = 1500
+"""A longer source is left out, in characters."""
+
+_STATEMENTS = 4
+"""A variable that more statements bind is left out."""
+
+
+def list_guard_sources(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Yield the name and the source of every function and variable that tells what is installed.
+
+    A source has its line breaks escaped, so that it is one line: `decode_guard_source` gives it back.
+    """
+    bound = _list_bindings(tree.body)
+    wanted = set(_names_of_conditions(tree.body)) | {name for name in bound if _ASKING.search(name)}
+    todo = [name for name in bound if name in wanted]
+    sources: dict[str, str] = {}
+    while todo:
+        name = todo.pop()
+        if name in sources or len(bound[name]) > _STATEMENTS:
+            continue
+        parts = [_Shortener(name, node).shorten() for node in bound[name]]
+        text = "\n".join(parts)
+        is_helper = name not in wanted
+        sources[name] = text if len(text) <= _LIMIT and (is_helper or _tells(text, bound[name])) else ""
+        if sources[name]:
+            todo += [other for other in _loaded_names(parts) if other in bound]
+    for name, text in sorted(sources.items()):
+        if text:
+            yield name, text.encode("unicode_escape").decode("ascii")
+
+
+def decode_guard_source(text: str) -> str:
+    """Return the source that `list_guard_sources` yielded, with its line breaks."""
+    return text.encode("ascii").decode("unicode_escape")
+
+
+def _tells(text: str, nodes: Iterable[ast.stmt]) -> bool:
+    """Whether a source asks for what is installed; a variable may be a release or a switch."""
+    return bool(_TELLING.search(text)) or not any(isinstance(node, Function) for node in nodes)
+
+
+def _list_bindings(body: Iterable[ast.stmt]) -> Mapping[str, list[ast.stmt]]:
+    """Return name -> the module's own statements that bind it; plain imports and classes are left out."""
+    bound: dict[str, list[ast.stmt]] = {}
+    for node in body:
+        if isinstance(node, ast.Import | ast.ImportFrom | ast.ClassDef):
+            continue
+        for name in sorted(set(_bound_names(node))):
+            if name.startswith("__"):
+                continue
+            bound.setdefault(name, []).append(node)
+    return bound
+
+
+def _bound_names(node: ast.stmt) -> Iterator[str]:
+    match node:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+            yield name
+        case ast.Assign(targets=targets):
+            for target in targets:
+                for item in target.elts if isinstance(target, ast.Tuple) else [target]:
+                    if isinstance(item, ast.Name):
+                        yield item.id
+        case ast.AnnAssign(target=ast.Name(id=name), value=value) if value is not None:
+            yield name
+        case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
+            yield from (alias.asname or alias.name.partition(".")[0] for alias in aliases)
+        case _:
+            for inner in _inner_statements(node):
+                yield from _bound_names(inner)
+
+
+def _inner_statements(node: ast.stmt) -> Iterator[ast.stmt]:
+    """The statements directly below an `if`, a `try` or a `with`."""
+    if isinstance(node, ast.If | ast.Try | ast.With):
+        yield from node.body
+        yield from getattr(node, "orelse", [])
+        for handler in getattr(node, "handlers", []):
+            yield from handler.body
+        yield from getattr(node, "finalbody", [])
+
+
+def _names_of_conditions(body: Iterable[ast.stmt]) -> Iterator[str]:
+    """The names in the conditions under which the module runs its statements."""
+    for node in body:
+        if isinstance(node, ast.If):
+            yield from (part.id for part in ast.walk(node.test) if isinstance(part, ast.Name))
+        yield from _names_of_conditions(_inner_statements(node))
+
+
+def _loaded_names(texts: Iterable[str]) -> set[str]:
+    return {
+        part.id
+        for text in texts
+        for part in ast.walk(ast.parse(text))
+        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load)
+    }
+
+
+class _Shortener:
+    """Writes the statement that binds a name without what does not matter for its value."""
+
+    def __init__(self, name: str, node: ast.stmt) -> None:
+        self._node = node
+        is_plain = isinstance(node, ast.Assign | ast.AnnAssign | Function)
+        self._kept = None if is_plain else {name} | self._read_names(node)
+        """The variables whose bindings are kept, or `None` for all."""
+
+    @staticmethod
+    def _read_names(node: ast.stmt) -> set[str]:
+        return {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load)}
+
+    def shorten(self) -> str:
+        """Return the source."""
+        return "\n".join(self._lines([self._node])) or "pass"
+
+    def _lines(self, body: Iterable[ast.stmt]) -> Iterator[str]:
+        for node in body:
+            yield from self._lines_of(node)
+
+    def _lines_of(self, node: ast.stmt) -> Iterator[str]:
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                if self._kept is None or node.name in self._kept:
+                    kept, self._kept = self._kept, None
+                    yield from self._block(f"def {node.name}({_render_arguments(node.args)}):", node.body)
+                    self._kept = kept
+            case ast.If(test=test, body=inner, orelse=orelse):
+                yield from self._block(f"if {ast.unparse(test)}:", inner)
+                if other := list(self._lines(orelse)):
+                    yield "else:"
+                    yield from (f" {line}" for line in other)
+            case ast.Try(body=inner, handlers=handlers, orelse=orelse, finalbody=final):
+                yield from self._block("try:", inner)
+                for handler in handlers:
+                    caught = f" {ast.unparse(handler.type)}" if handler.type else ""
+                    yield from self._block(f"except{caught}:", handler.body)
+                if orelse and handlers:
+                    yield from self._block("else:", orelse)
+                if final:
+                    yield from self._block("finally:", final)
+            case ast.With(items=items, body=inner):
+                yield from self._block(f"with {', '.join(map(ast.unparse, items))}:", inner)
+            case ast.For() | ast.While() | ast.AsyncFor() | ast.AsyncWith() | ast.Match():
+                yield from ast.unparse(node).splitlines()
+            case ast.Raise(exc=error):
+                called = error.func if isinstance(error, ast.Call) else error
+                yield f"raise {dotted_name(called) if called else ''}".rstrip()
+            case ast.Return() | ast.Import() | ast.ImportFrom():
+                yield ast.unparse(node)
+            case ast.Assign() | ast.AnnAssign() | ast.AugAssign():
+                yield from self._assignment(node)
+            case _:
+                pass
+
+    def _assignment(self, node: ast.Assign | ast.AnnAssign | ast.AugAssign) -> Iterator[str]:
+        if self._kept is not None and not self._kept.intersection(_bound_names(node)):
+            return
+        if isinstance(node, ast.AnnAssign):
+            if node.value is not None:
+                yield f"{ast.unparse(node.target)} = {ast.unparse(node.value)}"
+        else:
+            yield ast.unparse(node)
+
+    def _block(self, head: str, body: Iterable[ast.stmt]) -> Iterator[str]:
+        yield head
+        lines = [f" {line}" for line in self._lines(body)]
+        yield from lines or [" pass"]
+
+
+def _render_arguments(arguments: ast.arguments) -> str:
+    """The parameters without annotations."""
+    plain = ast.parse(f"def f({ast.unparse(arguments)}): ...").body[0]
+    assert isinstance(plain, ast.FunctionDef)
+    for part in ast.walk(plain.args):
+        if isinstance(part, ast.arg):
+            part.annotation = None
+    return ast.unparse(plain.args)
