@@ -31,6 +31,9 @@ _LIMIT = 1500
 _STATEMENTS = 4
 """A variable that more statements bind is left out."""
 
+_LINES = 100
+"""A longer statement is not looked at, in lines of the file."""
+
 
 def list_guard_sources(tree: ast.Module) -> Iterator[tuple[str, str]]:
     """Yield the name and the source of every function and variable that tells what is installed.
@@ -70,7 +73,8 @@ def _list_bindings(body: Iterable[ast.stmt]) -> Mapping[str, list[ast.stmt]]:
     """Return name -> the module's own statements that bind it; plain imports and classes are left out."""
     bound: dict[str, list[ast.stmt]] = {}
     for node in body:
-        if isinstance(node, ast.Import | ast.ImportFrom | ast.ClassDef):
+        is_long = (node.end_lineno or 0) - node.lineno > _LINES
+        if is_long or _is_main(node) or isinstance(node, ast.Import | ast.ImportFrom | ast.ClassDef):
             continue
         for name in sorted(set(_bound_names(node))):
             if name.startswith("__"):
@@ -110,9 +114,18 @@ def _inner_statements(node: ast.stmt) -> Iterator[ast.stmt]:
 def _names_of_conditions(body: Iterable[ast.stmt]) -> Iterator[str]:
     """The names in the conditions under which the module runs its statements."""
     for node in body:
+        if _is_main(node):
+            continue
         if isinstance(node, ast.If):
             yield from (part.id for part in ast.walk(node.test) if isinstance(part, ast.Name))
         yield from _names_of_conditions(_inner_statements(node))
+
+
+def _is_main(node: ast.stmt) -> bool:
+    """Whether a statement is `if __name__ == "__main__"`, which no import runs."""
+    return isinstance(node, ast.If) and any(
+        isinstance(part, ast.Name) and part.id == "__name__" for part in ast.walk(node.test)
+    )
 
 
 def _loaded_names(texts: Iterable[str]) -> set[str]:
