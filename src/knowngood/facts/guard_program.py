@@ -60,8 +60,12 @@ _BUILTINS: dict[str, Callable[..., Any]] = {
     "all": all,
 }
 _OLDEST_PYTHON, _NEWEST_PYTHON = (3, 10), (3, 13)
-_ASKS = re.compile(r"available|installed|exists|has|support|import|can_use", re.IGNORECASE)
-_ASKS_ELSE = re.compile(r"version|signature|greater|\d+_\d+", re.IGNORECASE)
+_ASKS = re.compile(r"available|installed|exists|has|have|support|import", re.IGNORECASE)
+_ASKING_WORDS = re.compile(
+    r"^(?:is|has|have|can|use|import|imported|importable|available|installed|exists|support|supports|supported|package"
+    r"|library|module|or|newer|\d*)$"
+)
+"""Words of a name beside the package's own that ask for nothing else than whether it is there."""
 
 
 class GuardAnswer(Enum):
@@ -264,10 +268,18 @@ class GuardProgram:
 
     def _guess(self, name: str) -> Any:
         """What is not in the caller's sources: a flag of another package that is named after the callee is true."""
-        if self._callee.file.root in name.lower() and _ASKS.search(name) and not _ASKS_ELSE.search(name):
+        if self._asks_only_for_callee(name):
             self.asks_callee = self.is_guess = True
             return True
         return UNKNOWN
+
+    def _names_callee(self, name: str) -> bool:
+        """Whether the callee's name is in that of a function, as words of its own: `is_lib_available`."""
+        return bool(re.search(rf"(?:^|_){re.escape(self._callee.file.root.lower())}(?:_|$)", name.lower()))
+
+    def _asks_only_for_callee(self, name: str) -> bool:
+        words = f"_{name.lower()}_".replace(f"_{self._callee.file.root.lower()}_", "_").split("_")
+        return self._names_callee(name) and bool(_ASKS.search(name)) and all(map(_ASKING_WORDS.match, words))
 
     # Expressions
 
@@ -448,7 +460,8 @@ class GuardProgram:
         """Answer `is_lib_available("1.2")`, `is_installed("lib")` and their kin of other packages by their names."""
         texts = [item for item in arguments if not self._is_callee(item)]
         name = name.lower()
-        if self._callee.file.root not in name and len(texts) == len(arguments):
+        is_named = len(texts) < len(arguments)
+        if not is_named and not self._names_callee(name):
             if arguments in (["torch"], []) and re.fullmatch(r"_?is_(?:package|torch)_available", name):
                 return True
             return UNKNOWN
@@ -458,7 +471,7 @@ class GuardProgram:
         if keywords or not all(isinstance(text, str) for text in texts):
             return UNKNOWN
         match texts:
-            case [] if _ASKS.search(name) and not _ASKS_ELSE.search(name):
+            case [] if (is_named and _ASKS.search(name)) or self._asks_only_for_callee(name):
                 self.is_guess = True
                 return True
             case [str(sign), str(literal)] if sign in COMPARISONS:
