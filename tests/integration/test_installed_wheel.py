@@ -5,15 +5,46 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import registry_server
+import small
 from conftest import ROOT
 from uv import find_uv_bin
 
+from knowngood.engine import container_engine
+from knowngood.evidence import run_evidence
+
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("engine")]
+
+RELEASE = "4.53.2"  # of no other test: its image stays this one's
+STAND_IN = '''\
+"""A suite of one test, whose report is as short as one may be."""
+import json, pathlib
+from smoke_tests.environment import suite_hash
+
+def pytest_addoption(parser):
+    for name in ("--report", "--predictions"):
+        parser.addoption(name)
+    parser.addoption("--quick", action="store_true")
+
+def pytest_sessionfinish(session, exitstatus):
+    assert json.loads(pathlib.Path(session.config.getoption("--predictions")).read_text())
+    ok = exitstatus == 0
+    verdict = {"ok": ok, "domain": "none" if ok else "image", "text": "it ran" if ok else "it failed"}
+    report = {"verdict": verdict, "suite_hash": suite_hash(), "checks": [], "environment": {}}
+    pathlib.Path(session.config.getoption("--report")).write_text(json.dumps(report))
+'''
+ENVIRONMENT = """\
+import hashlib, pathlib
+def suite_hash(folder=pathlib.Path(__file__).parent):
+    texts = [path.read_bytes() for path in sorted(folder.glob("*.py"))]
+    return hashlib.sha256(b"".join(texts)).hexdigest()
+"""
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +66,7 @@ def knowngood(environment, tmp_path):
 
     def run(*words, text=""):
         variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+        variables["XDG_DATA_HOME"] = str(tmp_path / "data")
         return subprocess.run(
             [environment / "bin/knowngood", *words],
             cwd=tmp_path,
@@ -88,4 +120,48 @@ def test_a_cell_is_built_as_recorded_and_runs_and_no_file_of_the_program_changes
     result = knowngood(*words, "import humanize, torch; print(torch.__version__, humanize.__version__)")
     assert result.returncode == 0, result.stderr
     assert result.stdout.split()[1] == "4.13.0"
+    assert digest_data(environment) == before
+
+
+@pytest.fixture
+def published(project, registry_program, tmp_path_factory, engine):
+    """A small image in a real registry, proven by a stand-in suite, which is attached to it; and its cell."""
+    shutil.rmtree(project.suite)
+    project.suite.mkdir()
+    files = {
+        "conftest.py": STAND_IN,
+        "environment.py": ENVIRONMENT,
+        "test_it.py": "def test(): pass\n",
+        "__init__.py": "",
+    }
+    for name, text in files.items():
+        (project.suite / name).write_text(text)
+    layers = {"tools": ["iniconfig", "pluggy", "pygments", "pytest"], "python": ["packaging"]}
+    here = small.project(project.root, RELEASE, shared=layers)
+    [cell] = here.matrix.cells
+    server = registry_server.Server(registry_program, tmp_path_factory.mktemp("registry"))
+    server.start()
+    repository = f"{server.address}/team/images"
+    for words in (["smoke", "--record", str(cell)], ["publish", str(cell), "--to", repository, "--insecure"]):
+        process = small.command(here, *words)
+        out, err = process.communicate(timeout=900)
+        assert process.returncode == 0, out + err
+    with container_engine.docker_client(engine) as client:
+        client.images.remove(f"knowngood:{cell}", force=True)
+    yield repository, here.tree.load_record(cell).manifest.digest, cell
+    server.kill()
+
+
+def test_the_suite_that_is_attached_to_an_image_runs_without_a_checkout(published, knowngood, environment, tmp_path):
+    repository, digest, cell = published
+    before = digest_data(environment)
+    result = knowngood("smoke", "--image", f"{repository}@{digest}", "--insecure", "--quick", "--json")
+    assert result.returncode == 0, result.stderr
+    assert f"{digest}, no record here to compare with, unsigned" in result.stderr
+    path = Path(json.loads(result.stdout)["evidence"])
+    assert path.is_relative_to(tmp_path / "data/knowngood/evidence" / str(cell))
+    run = run_evidence.load_evidence(path)
+    assert (run.image, run.ok, run.report["verdict"]["text"]) == (digest, True, "it ran")
+    refused = knowngood("smoke", "--image", f"{repository}@sha256:{'0' * 64}", "--insecure")
+    assert (refused.returncode, "there is no" in refused.stderr) == (1, True), refused.stderr
     assert digest_data(environment) == before

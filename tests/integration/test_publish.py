@@ -166,7 +166,7 @@ def test_a_release_is_signed_verified_and_pulled(tiny, proxy, tmp_path, capsys, 
     assert (code, answer["problems"], answer["signature"]["key"]) == (0, [], "release.pub")
     signed = {item["type"] for item in answer["attached"] if item["signed"]}
     assert signed == {item["type"] for item in answer["attached"]}, "one of each kind; older ones may be unsigned"
-    assert len(signed) == 4
+    assert len(signed) == 5
     proxy.requests.clear()
     assert run(capsys, "publish", "--insecure")[0] == 0
     assert not [place for method, place in proxy.requests if method not in ("GET", "HEAD")], "nothing is sent again"
@@ -213,7 +213,7 @@ def test_published_pulled_into_an_empty_engine_and_run(tiny, proxy, second, caps
     code, said = run(capsys, "publish", *where)
     assert (code, said["cells"][0]["status"]) == (0, "unchanged")
     assert not [item for item in proxy.requests if item[0] != "GET"], "an unchanged publish sent something"
-    assert said["cells"][0]["looked_at"]["blobs"] == len([item for item in proxy.requests if "/blobs/" in item[1]]) - 5
+    assert said["cells"][0]["looked_at"]["blobs"] == len([item for item in proxy.requests if "/blobs/" in item[1]]) - 6
 
     nothing_to_do(capsys, proxy, where, tag)
     code, said = run(capsys, "publish", "--verify", f"{where[1]}:default", "--insecure")
@@ -224,6 +224,7 @@ def test_published_pulled_into_an_empty_engine_and_run(tiny, proxy, second, caps
             attachments.PROVENANCE_MEDIA_TYPE,
             attachments.EVIDENCE_MEDIA_TYPE,
             attachments.TIER_MEDIA_TYPE,
+            attachments.SUITE_MEDIA_TYPE,
         ]
     )
 

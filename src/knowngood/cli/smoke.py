@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from knowngood.cli import shared_arguments
 from knowngood.cli.build_matrix import SuiteStep, add_build_arguments, build_cells
@@ -12,6 +13,7 @@ from knowngood.core.cell import parse_cell
 from knowngood.core.errors import UsageError
 from knowngood.core.formatting import format_table
 from knowngood.core.notify import Notify
+from knowngood.engine import container_engine
 from knowngood.evidence import run_evidence
 from knowngood.evidence.run_evidence import Evidence
 from knowngood.executors import executor_choice, job_requests
@@ -20,7 +22,11 @@ from knowngood.executors.job_report import REPORT_HEADER, FleetReport
 from knowngood.executors.job_requests import JobRequests
 from knowngood.executors.job_run import FleetState, JobRun, state_folder
 from knowngood.images import cell_ownership, pipeline
+from knowngood.launch import attached_suite_run
+from knowngood.project import release_signers
 from knowngood.project.checkout import Project, find_project
+from knowngood.registry.image_reference import ImageReference
+from knowngood.registry.registry_client import Registry
 from knowngood.smoke import predictions, suite_run
 
 _BUILDING = ("wheelhouse", "locked", "jobs", "record", "compile", "published", "insecure")
@@ -29,6 +35,8 @@ REFUSED_WITH_ON = (*_BUILDING, *_ON_BUILDERS)
 """Arguments that only matter when this command builds the images."""
 REFUSED_WITH_HERE = (*REFUSED_WITH_ON, "select", "all", "again", "no_wait", "dry_run")
 """Arguments that only matter for images or for an executor."""
+REFUSED_WITH_IMAGE = tuple(name for name in REFUSED_WITH_HERE if name != "insecure")
+"""Arguments that do nothing for one image that is published."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -38,6 +46,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--here", metavar="CELL", help="run in the current environment (VIRTUAL_ENV), as evidence for this cell id"
     )
+    parser.add_argument(
+        "--image",
+        metavar="REFERENCE",
+        help="run in this published image, HOST/PATH:TAG or HOST/PATH@sha256:..., the suite that is attached to it; "
+        "both are checked as in `pull`",
+    )
     parser.add_argument("--on", metavar="NAME", help="run on an executor of fleet.yaml, or on `local`")
     parser.add_argument("--cancel", action="store_true", help="with --on: end the jobs of these cells")
 
@@ -46,8 +60,10 @@ def run(arguments: argparse.Namespace) -> Answer:
     """Run the suite and store its evidence. In images it always runs, also when there is good evidence already."""
     if arguments.cancel and not arguments.on:
         raise UsageError("--cancel ends jobs of an executor; name it with --on NAME")
-    if arguments.on and arguments.here:
-        raise UsageError("--here and --on are two places; give one of them")
+    places = {"--here": arguments.here, "--on": arguments.on, "--image": arguments.image}
+    chosen = [option for option, value in places.items() if value]
+    if len(chosen) > 1:
+        raise UsageError(f"{' and '.join(chosen)} are {len(chosen)} places; give one of them")
     if arguments.on:
         shared_arguments.refuse_options(arguments, REFUSED_WITH_ON, "does nothing with --on, which builds no image")
         return _run_on_executor(arguments)
@@ -56,6 +72,11 @@ def run(arguments: argparse.Namespace) -> Answer:
             arguments, REFUSED_WITH_HERE, "does nothing with --here, which runs in the current environment"
         )
         return _run_here(arguments)
+    if arguments.image:
+        shared_arguments.refuse_options(
+            arguments, REFUSED_WITH_IMAGE, "does nothing with --image, which runs in one published image"
+        )
+        return _run_in_published_image(arguments)
     options = shared_arguments.suite_options_from_arguments(arguments)
     return build_cells(arguments, suite=SuiteStep(options=options, again=True))
 
@@ -74,7 +95,24 @@ def _run_here(arguments: argparse.Namespace) -> Answer:
             log=pipeline.cell_log_path(cell, "here"),
             notify=notify,
         )
-    path = run_evidence.store_evidence(evidence, project.evidence)
+    return _store_and_answer(evidence, project)
+
+
+def _run_in_published_image(arguments: argparse.Namespace) -> Answer:
+    project, reference = find_project(), ImageReference.parse(arguments.image)
+    registry = Registry(reference.repository, insecure=arguments.insecure)
+    verifiers = release_signers.load_release_verifiers(project.root, project.matrix.publish)
+    options = shared_arguments.suite_options_from_arguments(arguments)
+    with report_progress(str(reference)) as notify:
+        suited = attached_suite_run.check_suited_image(project, registry, reference, verifiers)
+        engine = container_engine.ensure_engine(notify=notify, builds=False)
+        evidence = attached_suite_run.run_attached_suite(project, suited, engine, options, notify)
+    print(f"{suited.image.text()}; suite {suited.suite.sha256[:12]}", file=sys.stderr)
+    return _store_and_answer(evidence, project)
+
+
+def _store_and_answer(evidence: Evidence, project: Project) -> Answer:
+    path = run_evidence.store_evidence(evidence, project.evidence_store)
     document = {"evidence": str(path), "ok": evidence.ok, "outcomes": evidence.outcomes}
     return Answer(0 if evidence.ok else 1, document, f"{evidence.report['verdict']['text']}\nevidence: {path}")
 
@@ -100,7 +138,8 @@ def _run_on_executor(arguments: argparse.Namespace) -> Answer:
 
 def _run_jobs(project: Project, executor: Executor, requests: JobRequests, wait: float, notify: Notify) -> Answer:
     def store(evidence: Evidence) -> str:
-        return str(run_evidence.store_evidence(evidence, project.evidence).relative_to(project.root))
+        path = run_evidence.store_evidence(evidence, project.evidence_store)
+        return str(path.relative_to(project.root) if path.is_relative_to(project.root) else path)
 
     state = FleetState(state_folder(executor.name))
     job_run = JobRun(executor=executor, state=state, store=store, notify=notify, wait=wait)

@@ -40,6 +40,13 @@ def cache_folder() -> Path:
     return Path.home() / ".cache" / "knowngood"
 
 
+def user_data_folder() -> Path:
+    """Return the folder for what a user keeps: $XDG_DATA_HOME/knowngood, else ~/.local/share/knowngood."""
+    if shared := os.environ.get("XDG_DATA_HOME"):
+        return Path(shared).absolute() / "knowngood"
+    return Path.home() / ".local" / "share" / "knowngood"
+
+
 @contextlib.contextmanager
 def use_cache_folder(folder: Path) -> Iterator[None]:
     """Make `folder` the cache folder of this process until the block ends."""

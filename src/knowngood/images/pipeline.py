@@ -188,7 +188,7 @@ class Pipeline:
             log=cell_log_path(cell, "smoke"),
             notify=notify,
         )
-        return run_evidence.store_evidence(evidence, self.project.evidence), evidence
+        return run_evidence.store_evidence(evidence, self.project.evidence_store), evidence
 
     def _find_good_evidence(self, earlier: Sequence[Evidence]) -> Evidence | None:
         """Return the newest good run of this suite on this machine that covers the options, `None` if there is none."""

@@ -48,8 +48,18 @@ class Project:
 
     @property
     def evidence(self) -> Path:
-        """The folder of evidence, where each run writes one file."""
+        """The folder of evidence: one file of each run that was committed."""
         return self.root / "evidence"
+
+    @property
+    def evidence_store(self) -> Path:
+        """Where new runs write their evidence: `evidence`, or this user's data beside an installed program."""
+        return local_files.user_data_folder() / "evidence" if self.installed else self.evidence
+
+    @property
+    def installed(self) -> bool:
+        """Whether these are the files that an installed program comes with, which stay as they are."""
+        return self.root == local_files.data_folder() and not (self.root / "src").is_dir()
 
     @property
     def suite(self) -> Path:
@@ -97,7 +107,7 @@ def find_checkout(written: str) -> Project:
     Raises `UsageError` where there is none: the files that an installed program comes with stay as they are.
     """
     project = find_project()
-    if project.root == local_files.data_folder() and not (project.root / "src").is_dir():
+    if project.installed:
         raise UsageError(
             f"this command writes {written}, and {Path.cwd()} is in no project; run it in a checkout of knowngood, or "
             f"in a folder with {MATRIX_FILE} and templates/"

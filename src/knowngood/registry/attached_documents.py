@@ -44,8 +44,8 @@ class DocumentList:
     def select_missing(self, subject: Descriptor, wanted: Iterable[Attachment], *, exactly: bool) -> list[Attachment]:
         """Return those of the wanted documents that are not there sound. Pure.
 
-        What proves the tier must be there exactly. Of an SBOM or a provenance one is enough, unless `exactly` is true,
-        because it names the programs that made it.
+        What proves the tier must be there exactly, and so must the suite. Of an SBOM or a provenance one is enough,
+        unless `exactly` is true, because it names the programs that made it.
         """
         sound = [item for item in self.documents if not item.fault]
         medias, digests = {item.media for item in sound}, {item.digest for item in sound}

@@ -32,9 +32,10 @@ SBOM_MEDIA_TYPE = "application/vnd.cyclonedx+json"
 PROVENANCE_MEDIA_TYPE = "application/vnd.in-toto+json"
 TIER_MEDIA_TYPE = "application/vnd.knowngood.tier+json"
 EVIDENCE_MEDIA_TYPE = "application/vnd.knowngood.evidence+json"
+SUITE_MEDIA_TYPE = "application/vnd.knowngood.suite+json"
 
-PROOF_MEDIA_TYPES = (EVIDENCE_MEDIA_TYPE, TIER_MEDIA_TYPE)
-"""The documents about an image that a later run may add to."""
+PROOF_MEDIA_TYPES = (EVIDENCE_MEDIA_TYPE, TIER_MEDIA_TYPE, SUITE_MEDIA_TYPE)
+"""The documents about an image that a later run, or a later suite, may add to."""
 
 EMPTY_MEDIA_TYPE = "application/vnd.oci.empty.v1+json"
 EMPTY_CONFIG = b"{}"

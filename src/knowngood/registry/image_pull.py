@@ -34,6 +34,8 @@ class CheckedImage:
     """Digest of its configuration, by which an engine without the containerd store knows it."""
     cell: str | None
     """The cell that it is; `None` when its label names none of matrix.yaml."""
+    label: str
+    """The cell that its label names; empty without one."""
     recorded: bool
     """Whether a record in this checkout has its digest."""
     signature: SignatureJudgement
@@ -155,6 +157,7 @@ def _check_image(  # noqa: PLR0913, PLR0917
         digest=digest,
         content=manifest.blobs()[0].digest,
         cell=cell,
+        label=label or "",
         recorded=bool(records),
         signature=signature,
     )

@@ -14,7 +14,7 @@ from knowngood.core.data_files import read_data_text
 from knowngood.core.errors import KnowngoodError, MissingError, UsageError, strip_user_information
 from knowngood.images import build_command, build_inputs, dockerfile, image_build
 from knowngood.lock.debian_lock import PackagesLock
-from knowngood.registry import attachments, licences, provenance
+from knowngood.registry import attachments, licences, provenance, suite_artifact
 from knowngood.registry import bill_of_materials as sbom
 from knowngood.registry.attachments import Attachment
 from knowngood.registry.image_reference import immutable_tag
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from knowngood.project.checkout import Project
     from knowngood.registry.registry_client import Registry
 
-_SHAPING_PATHS = ("matrix.yaml", "docker", "smoke_tests", "templates")
+_SHAPING_PATHS = ("matrix.yaml", "docker", "templates")
 """The parts of a checkout that shape an image."""
 
 
@@ -126,6 +126,7 @@ def prepare_release(
                 name="provenance.intoto.json",
                 data=provenance.render_provenance(locked, base, facts).encode(),
             ),
+            suite_artifact.suite_attachment(project.suite, _change_day(project.root, project.suite)),
             *proof.attachments(),
         ),
     )
@@ -209,6 +210,11 @@ def read_git_source(root: Path) -> provenance.GitSource | None:
     return provenance.GitSource(
         commit=commit, repository=remote, uncommitted=tuple(line[3:] for line in changed.splitlines())
     )
+
+
+def _change_day(root: Path, path: Path) -> str:
+    """Return when a path of a checkout was last committed; empty outside of git."""
+    return _git(root, "log", "-1", "--format=%cI", "--", str(path)) or ""
 
 
 def _git(root: Path, *words: str) -> str | None:

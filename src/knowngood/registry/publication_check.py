@@ -53,7 +53,7 @@ class PublishedImage:
                 {
                     "name": item.name,
                     "type": item.media,
-                    "document": item.document(),
+                    "document": item.document() if item.media.endswith("json") else None,
                     "signed": item in self.signature.signed,
                 }
                 for item in self.attached

@@ -105,10 +105,11 @@ def test_the_check_finds_an_option_that_nothing_reads():
     [
         ("on", smoke._run_on_executor, smoke.REFUSED_WITH_ON),
         ("here", smoke._run_here, smoke.REFUSED_WITH_HERE),
+        ("image", smoke._run_in_published_image, smoke.REFUSED_WITH_IMAGE),
     ],
 )
 def test_smoke_refuses_the_options_that_its_mode_ignores(mode, function, refused):
-    decided_before = {"on", "here", "cancel"}
+    decided_before = {"on", "here", "image", "cancel"}
     ignored = set(options("smoke")) - attributes_read(function) - decided_before
     assert ignored - {"memory"} == set(refused) - {"memory"}
     for name in refused:

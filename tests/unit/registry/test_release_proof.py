@@ -26,6 +26,7 @@ from knowngood.registry import (
     publication,
     publication_check,
     signatures,
+    suite_artifact,
 )
 from knowngood.registry.attachments import Attachment
 from knowngood.registry.content_inspection import ContentInspector, InspectionDepth
@@ -185,14 +186,16 @@ def test_an_image_in_the_registry_gets_its_tier_attached(home, capsys, registry,
     proof_of(run(10))
     code, row, aliases = publish(home, capsys, "", "--dry-run")
     assert (code, row["status"], row["tier"], registry.puts) == (0, "would be repaired", "trains-on-cpu", [])
-    assert [item.split()[0] for item in row["faults"]] == ["evidence-2026-11-21-555555555555.json", "tier.json"]
+    suite, *proof = [item.split()[0] for item in row["faults"]]
+    assert suite.startswith("smoke-suite-")
+    assert proof == ["evidence-2026-11-21-555555555555.json", "tier.json"]
     assert aliases
     code, row, _ = publish(home, capsys, "")
     assert (code, row["status"], row["attached"][-1]) == (0, "repaired", "tier.json")
     assert registry.aliases == ["default"]
     code, row, _ = publish(home, capsys, "")
     assert (code, row["status"], row["attached"]) == (0, "unchanged", [])
-    assert row["looked_at"] == {"depth": "presence and size", "blobs": 3, "documents": 4}
+    assert row["looked_at"] == {"depth": "presence and size", "blobs": 3, "documents": 5}
     proof_of(run(11, where=RunPlace.CONTAINER_GPU))
     code, row, _ = publish(home, capsys, "")
     assert (code, row["status"], len(row["attached"])) == (0, "unchanged", 2), "a higher tier is no damage"
@@ -274,7 +277,8 @@ def test_publish_signs_an_image_its_proof_and_its_aliases(home, capsys, registry
     assert "is for the tag" in signers(registry, key, "another").problems[0]
     documents = attachments.fetch_attachments(registry, DIGEST)
     judgement = signatures.judge_signatures(registry, IMAGE.descriptor, None, documents, [key.verification_key])
-    assert {item.name for item in judgement.signed} == {"evidence-2026-11-21-555555555555.json", "tier.json"}
+    suite, proof = suite_artifact.suite_attachment(home.suite), proof_of(run(10)).attachments()
+    assert {item.name for item in judgement.signed} == {suite.name, *(item.name for item in proof)}
     registry.puts.clear()
     assert publish_signed(home, capsys, key)[0] == 0
     assert registry.puts == [], "what is signed already is not signed again"
