@@ -47,7 +47,9 @@ def tests(session: nox.Session) -> None:
 def integration(session: nox.Session) -> None:
     """Run the tests against a real engine, a real registry and the real index."""
     install(session)
-    session.run("pytest", "-p", "no:randomly", "-m", "integration", "tests/integration", *session.posargs)
+    session.run(
+        "pytest", "-p", "no:randomly", "-m", "integration", "--durations=20", "tests/integration", *session.posargs
+    )
 
 
 @nox.session
