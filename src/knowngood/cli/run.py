@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from knowngood.cli import run_image, shared_arguments
+from knowngood.cli import run_cell, run_image, shared_arguments
 from knowngood.cli.main import Answer
 from knowngood.cli.progress import print_notice, report_progress
 from knowngood.core.errors import MissingError, UsageError
@@ -22,22 +22,17 @@ from knowngood.launch.container_run import ContainerRun, GpuAccess, UserIds
 from knowngood.launch.run_choice import ANY_GPU, RunChoice
 
 if TYPE_CHECKING:
+    from knowngood.cli.run_cell import CellForMachine
     from knowngood.doctor.doctor_line import DoctorLine
     from knowngood.doctor.system_state import NvidiaState
     from knowngood.engine.container_engine import Engine
-    from knowngood.project.checkout import Project
 
 _SEPARATOR = "--"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.add_argument(
-        "select",
-        nargs="?",
-        metavar="SELECT",
-        help="a cell id, an alias, a glob or an axis filter (default: the best cell for the GPU)",
-    )
+    run_cell.add_optional_select(parser)
     parser.add_argument("program", nargs="*", metavar="PROGRAM", help="after --: the program and its arguments")
     parser.add_argument(
         "--gpu",
@@ -133,7 +128,9 @@ def run(arguments: argparse.Namespace) -> Answer:
         shared_memory=arguments.shm_size or run_host.half_of_memory(),
         terminal=sys.stdin.isatty() and sys.stdout.isatty(),
     )
-    project, choice, nvidia, lines = _choose(arguments)
+    chosen = run_cell.choose_cell_for_machine(arguments.select, gpu=arguments.gpu, attn=arguments.attn)
+    project, choice, nvidia = chosen.project, chosen.choice, chosen.nvidia
+    lines = _examine(chosen)
     container = replace(container, image=f"knowngood:{choice.cell}")
     if arguments.print:
         # Like all that is imported late here, it takes a while.
@@ -166,23 +163,13 @@ def run(arguments: argparse.Namespace) -> Answer:
     return become_program(engine, container)
 
 
-def _choose(arguments: argparse.Namespace) -> tuple[Project, RunChoice, NvidiaState, list[DoctorLine]]:
-    """Return the project, the cell for the request, what NVML says, and the doctor's lines about both."""
-    from knowngood.compat import knowledge, query
-    from knowngood.doctor import probe_gpus
-    from knowngood.launch import run_choice, run_examination
-    from knowngood.project.checkout import find_project
+def _examine(chosen: CellForMachine) -> Sequence[DoctorLine]:
+    """Return the doctor's lines about this machine's GPUs and the cell; none where it has no GPU."""
+    from knowngood.launch import run_examination
 
-    project, known, nvidia = find_project(), knowledge.load_knowledge(), probe_gpus.read_nvidia_state()
-    choice = run_choice.choose_run_cell(
-        known,
-        nvidia,
-        project.matrix.select_cells([arguments.select]) if arguments.select else [],
-        gpu=arguments.gpu,
-        attn=query.parse_attention(arguments.attn) if arguments.attn else None,
-    )
-    lines = run_examination.examine_before_run(known, nvidia, choice.cell) if nvidia.gpus else []
-    return project, choice, nvidia, lines
+    if not chosen.nvidia.gpus:
+        return ()
+    return run_examination.examine_before_run(chosen.known, chosen.nvidia, chosen.choice.cell)
 
 
 def become_program(engine: Engine, container: ContainerRun) -> NoReturn:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from knowngood.cli import shared_arguments
+from knowngood.cli import run_cell, shared_arguments
 from knowngood.cli.main import Answer
 from knowngood.cli.progress import report_progress
 from knowngood.core.errors import KnowngoodError, UsageError
@@ -24,12 +24,7 @@ _LONGEST_PROBLEM = 90
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.add_argument(
-        "select",
-        nargs="?",
-        metavar="SELECT",
-        help="a cell id, an alias, a glob or an axis filter (default: the best cell for this machine's GPU)",
-    )
+    run_cell.add_optional_select(parser)
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--list", action="store_true", help="list the packs of this machine, and compile nothing")
     what.add_argument(
@@ -67,22 +62,14 @@ def _choose_cell(arguments: argparse.Namespace) -> tuple[Project, Cell, KernelMa
 
     Raises `KnowngoodError` when the cell is for another GPU than this machine has.
     """
-    from knowngood.compat import knowledge
-    from knowngood.doctor import probe_gpus
-    from knowngood.launch import run_choice
-    from knowngood.project.checkout import find_project
-
-    project, nvidia = find_project(), probe_gpus.read_nvidia_state()
-    cells = project.matrix.select_cells([arguments.select]) if arguments.select else []
-    known = knowledge.load_knowledge()
-    cell = run_choice.choose_run_cell(known, nvidia, cells, gpu=run_choice.ANY_GPU, attn=None).cell
-    machine = kernel_store.describe_machine(nvidia)
+    chosen = run_cell.choose_cell_for_machine(arguments.select)
+    cell, machine = chosen.choice.cell, kernel_store.describe_machine(chosen.nvidia)
     if machine.capability and machine.capability != cell.gpu:
         raise KnowngoodError(
             f"{cell} is for {cell.gpu}, and this machine has {machine.gpu} ({machine.capability}); kernels are "
             "compiled on the GPU that they are for"
         )
-    return project, cell, machine
+    return chosen.project, cell, machine
 
 
 def _make(project: Project, cell: Cell, machine: KernelMachine, *, insecure: bool) -> KernelPack:

@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from knowngood.core import formatting
 from knowngood.core.cell import NO_FLASH_ATTN, NO_FRAMEWORK, flash_attn_package, parse_framework, validate_version
 from knowngood.core.errors import InputProblem, UsageError
+from knowngood.core.layer_groups import validate_group_name
 from knowngood.core.matrix_entries import ENTRY_AXES, normal_axis_value
 from knowngood.core.publish_policy import LeastTier
 from knowngood.core.yaml_document import YamlDocument
@@ -103,6 +104,7 @@ def as_list(value: Any) -> Any:
 
 GpuName = Annotated[str, _matching(r"sm_[1-9]\d{1,2}", "sm_90")]
 Name = Annotated[str, _matching(r"[a-z0-9]+([.-][a-z0-9]+)*", "a name such as debian12 or hopper-stable")]
+GroupName = Annotated[Name, AfterValidator(validate_group_name)]
 Package = Annotated[str, _matching(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", "a package name")]
 Pattern = Annotated[str, _matching(r"[a-z0-9*]([a-z0-9.*-]*[a-z0-9*])?", "a package name or a glob over them")]
 Requirements = Annotated[tuple[Annotated[str, AfterValidator(_requirement)], ...], BeforeValidator(as_list)]
@@ -271,7 +273,7 @@ class MatrixFile(_Section):
     gpus: Annotated[dict[GpuName, GpuArchitecture], Field(min_length=1)]
     bases: Annotated[dict[Name, Base], Field(min_length=1)]
     stack: Requirements = ()
-    layers: dict[Name, Annotated[tuple[Pattern, ...], BeforeValidator(as_list)]]
+    layers: dict[GroupName, Annotated[tuple[Pattern, ...], BeforeValidator(as_list)]]
     # `validate_matrix_file` replaces a malformed item by None, so that the others keep their index.
     amendments: tuple[AmendmentItem | None, ...] = ()
     cells: Annotated[tuple[CellItem | None, ...], Field(min_length=1)]

@@ -16,11 +16,9 @@ from packaging.version import Version
 
 from knowngood.core.cell import Cell
 from knowngood.core.errors import KnowngoodError, UsageError
+from knowngood.core.layer_groups import compiled_group_name
 
 LOCK_HEADER = "# Written by `knowngood lock` from matrix.yaml; do not edit.\n"
-
-COMPILED_SUFFIX = "-compiled"
-"""Ends the name of the layer with the compiled wheels of a group that also has wheels for every processor."""
 
 _LINE = re.compile(
     r"(?P<name>[a-z0-9][a-z0-9-]*)==(?P<version>[a-z0-9.+!]+) --hash=sha256:(?P<sha256>[0-9a-f]{64})"
@@ -147,7 +145,7 @@ def _split_by_processor(group: str, distributions: Sequence[Distribution]) -> It
     pure = tuple(item for item in distributions if item.pure)
     compiled = tuple(item for item in distributions if not item.pure)
     if compiled:
-        yield Layer(group=f"{group}{COMPILED_SUFFIX}" if pure else group, distributions=compiled)
+        yield Layer(group=compiled_group_name(group) if pure else group, distributions=compiled)
     if pure:
         yield Layer(group=group, distributions=pure)
 

@@ -14,7 +14,7 @@ from knowngood.core.cell import Cell
 from knowngood.core.errors import KnowngoodError, MissingError, UsageError
 from knowngood.core.matrix import Matrix, MatrixEntry
 from knowngood.core.notify import Notify
-from knowngood.lock import cell_lock, resolver, wheelhouse
+from knowngood.lock import cell_lock, recorded_wheels, resolver, wheelhouse
 from knowngood.lock.lock_tree import CellLock, LockTree
 
 _FORMAT = 2
@@ -120,7 +120,7 @@ def lock_cell(  # noqa: PLR0913
         state = "was made from an older matrix.yaml" if committed else "is missing"
         raise KnowngoodError(f"{cell}: its lock {state}; run `knowngood lock '{cell}'` and commit what it writes")
     notify("resolving")
-    wheels = _wheelhouse_for(cell, matrix, wheel_folder, cxx11abi=cxx11abi)
+    wheels = _wheelhouse_for(cell, matrix, tree, wheel_folder, cxx11abi=cxx11abi, notify=notify)
     plain = entry_without_framework(entry)
     requests = [resolver_request(item, matrix) for item in (entry, plain) if item]
     pinned, *others = [resolver.resolve_distributions(request, wheels) for request in requests]
@@ -206,8 +206,19 @@ def choose_buildable_cell(
     return twin, missing.message
 
 
-def _wheelhouse_for(cell: Cell, matrix: Matrix, wheel_folder: Path, *, cxx11abi: Callable[[str], bool]) -> Path | None:
-    """Return the wheelhouse when it has what the cell needs, undamaged; `None` for a cell that needs nothing of it."""
+def _wheelhouse_for(  # noqa: PLR0913
+    cell: Cell,
+    matrix: Matrix,
+    tree: LockTree,
+    wheel_folder: Path,
+    *,
+    cxx11abi: Callable[[str], bool],
+    notify: Notify,
+) -> Path | None:
+    """Return the wheelhouse when it has what the cell needs, undamaged; `None` for a cell that needs nothing of it.
+
+    A wheel must have the bytes of its record in `docker/wheels/`; `notify` hears of one that has no record.
+    """
     if missing := find_missing_wheel(cell, matrix, wheel_folder, cxx11abi=cxx11abi):
         raise NoWheelError(missing.message)
     packages = matrix.compiled_packages(cell)
@@ -217,6 +228,8 @@ def _wheelhouse_for(cell: Cell, matrix: Matrix, wheel_folder: Path, *, cxx11abi:
         )
         if wheel and (damage := wheelhouse.find_wheel_damage(wheel.path)):
             raise KnowngoodError(f"{damage}; `knowngood compile '{cell}'` removes it and makes it again")
+        if wheel and not recorded_wheels.check_recorded_bytes(tree, wheel):
+            notify(f"locking {wheel.path.name} as the wheelhouse has it: docker/wheels/ has no record of its bytes")
     return wheel_folder if packages else None
 
 

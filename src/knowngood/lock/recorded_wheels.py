@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from knowngood.core.errors import CorruptArchiveError
 from knowngood.core.local_files import write_atomically
 from knowngood.lock import wheelhouse
-from knowngood.lock.wheelhouse import WheelRecord
+from knowngood.lock.wheelhouse import WheelhouseWheel, WheelRecord
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,6 +64,20 @@ def find_wheel_pin(cell: Cell, tree: LockTree, package: str, version: str, *, cx
     for record in records.values():
         return WheelPin(file=record.wheel, sha256=record.sha256, record=record)
     return None
+
+
+def check_recorded_bytes(tree: LockTree, wheel: WheelhouseWheel) -> bool:
+    """Return whether the bytes of a wheel in the wheelhouse are those of its committed record; `False` without one.
+
+    Raises `CorruptArchiveError` when they are others.
+    """
+    path = recorded_wheel_path(tree, wheel.path.name)
+    record = wheelhouse.read_wheel_record(path.with_name(wheel.path.name))
+    if record is None:
+        return False
+    advice = f"put the recorded wheel into {wheel.path.parent}, or remove {path} to lock this one"
+    wheelhouse.check_wheel_hash(wheel, record.sha256, advice)
+    return True
 
 
 def record_wheel(tree: LockTree, record: WheelRecord) -> bool:

@@ -114,10 +114,12 @@ def find_wheel(
     return None, refused
 
 
-def check_wheel_hash(wheel: WheelhouseWheel, sha256: str) -> None:
-    """Check that a wheel is the one that was locked; `CorruptArchiveError` names it when it is not."""
+_LOCKED_ADVICE = "put the locked wheel into the wheelhouse, or run `knowngood lock --upgrade` to take this one"
+
+
+def check_wheel_hash(wheel: WheelhouseWheel, sha256: str, advice: str = _LOCKED_ADVICE) -> None:
+    """Check that a wheel is the one that was locked; `CorruptArchiveError` names it, with advice, when it is not."""
     if (actual := file_sha256(wheel.path)) != sha256:
-        advice = "put the locked wheel into the wheelhouse, or run `knowngood lock --upgrade` to take this one"
         raise CorruptArchiveError(wheel.path.name, expected=sha256, actual=actual, advice=advice)
 
 

@@ -74,6 +74,7 @@ def test_a_framework_makes_a_cell_of_its_own():
         ("stack: [pytest]", "stack: ['pytest >']", "11:9: 'pytest >' is not a requirement (PEP 508): "),
         ("stack: [pytest]", "stack: ['a @ https://index.example/a.whl']", "11:9: 'a @ https://index.example/a.whl'"),
         ("torch: torch", "torch: 'to rch'", "13:10: 'to rch' is not written like a package name or a glob"),
+        ('python: "*"', 'x-compiled: numpy\n  python: "*"', "15:3: 'x-compiled': the ending -compiled is for the"),
         ('python: "*"', "python: numpy", "12:1: no glob in layers matches every distribution; end the section"),
         (
             "when: flash-attn=4.*",

@@ -3,13 +3,14 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+import wheel_samples
 from samples import FA0, FA2, FA4, distribution, distributions, parsed, with_
 
 from knowngood.core.cell import parse_cell
-from knowngood.core.errors import KnowngoodError, MissingError, UsageError
+from knowngood.core.errors import CorruptArchiveError, KnowngoodError, MissingError, UsageError
 from knowngood.index import wheel_contents
 from knowngood.index.wheel_contents import WheelContents
-from knowngood.lock import cell_locking, resolver, wheelhouse
+from knowngood.lock import cell_locking, recorded_wheels, resolver, wheelhouse
 
 WHEEL = "flash_attn-2.8.3.post2+cu13torch2.11cxx11abitrue.sm90-cp311-cp311-linux_x86_64.whl"
 
@@ -316,7 +317,24 @@ def test_a_writer_waits_for_the_other(home):
     os.close(handle)
 
 
-def test_a_damaged_wheel_is_not_locked(tmp_path):
+@pytest.mark.usefixtures("index")
+@pytest.mark.parametrize("recorded", [None, b"the same", b"another compile"])
+def test_a_wheel_of_the_house_is_compared_with_its_committed_record(home, recorded):
+    (home.root / "house").mkdir()
+    (home.root / "house" / WHEEL).write_bytes(b"the same")
+    if recorded:
+        recorded_wheels.record_wheel(home.tree, wheel_samples.record(recorded))
+    notes = []
+    if recorded == b"another compile":
+        with pytest.raises(CorruptArchiveError, match=r"put the recorded wheel into .*, or remove .*docker/wheels/"):
+            lock(home, FA2, notify=notes.append)
+        assert home.tree.load(parse_cell(FA2)) is None
+        return
+    assert lock(home, FA2, notify=notes.append).changed
+    assert any("docker/wheels/ has no record of its bytes" in text for text in notes) == (recorded is None)
+
+
+def test_a_damaged_wheel_is_not_locked(home, tmp_path):
     inputs = {"package": "flash-attn"}
     wheel = tmp_path / "flash_attn-2.8.3.post2+cu13torch2.11cxx11abitrue.sm90-cp311-cp311-linux_x86_64.whl"
     wheel.write_bytes(b"flipped")
@@ -325,4 +343,6 @@ def test_a_damaged_wheel_is_not_locked(tmp_path):
     )
     wheelhouse.write_wheel_record(made, wheel)
     with pytest.raises(KnowngoodError, match=r"is a corrupt archive: .*`knowngood compile"):
-        cell_locking._wheelhouse_for(parse_cell(FA2), parsed(), tmp_path, cxx11abi=lambda _: True)
+        cell_locking._wheelhouse_for(
+            parse_cell(FA2), parsed(), home.tree, tmp_path, cxx11abi=lambda _: True, notify=print
+        )
