@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from conftest import ROOT
@@ -95,3 +97,17 @@ def test_a_package_is_added_and_none_of_the_cells_moves(tmp_path):
     refused, _ = run("--with", "sentence-transformers==3.0.0", "--", "true", cwd=tmp_path)
     assert refused.returncode == 125
     assert "depends on transformers" in refused.stderr
+
+
+def test_an_engine_that_docker_host_names_is_used(engine, tmp_path):
+    """With another cache folder, the embedded engine's socket is that of any engine."""
+    variables = {"DOCKER_HOST": engine.host, "KNOWNGOOD_CACHE": str(tmp_path / "cache"), "PATH": docker_path(engine)}
+    result, _ = run("--", "python", "-c", "import torch; print('ran')", cwd=tmp_path, **variables)
+    assert (result.returncode, result.stdout) == (0, "ran\n"), result.stderr
+    shown, _ = run("--gpu", "auto", "default", "--print", "--json", "--", "true", cwd=tmp_path, **variables)
+    assert f"--host {engine.host} run" in json.loads(shown.stdout)["commands"]["docker"], shown.stderr
+
+
+def docker_path(engine):
+    """Return a PATH with the docker command of the engine."""
+    return f"{Path(engine.docker[0]).parent}:{os.environ['PATH']}"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import pwd
 import re
+import socket
+import struct
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,11 +18,14 @@ if TYPE_CHECKING:
     from knowngood.doctor.system_state import NvidiaState
     from knowngood.engine.container_engine import Engine
 
+PROCESSES = Path("/proc")
+"""Where the kernel shows the processes of this machine."""
 _CAP_SYS_RESOURCE = 24
 """The number of the capability in the kernel's masks."""
 
 
 def find_working_folder() -> str:
+    """Return the working folder, to be mounted; `UsageError` for one that cannot be."""
     folder = Path.cwd()
     if folder == Path("/"):
         raise UsageError("the working folder is /, which would be mounted whole; change to the folder of your program")
@@ -30,6 +35,7 @@ def find_working_folder() -> str:
 
 
 def read_user_ids() -> UserIds:
+    """Return the ids and the name of the user who runs this."""
     user, group = os.getuid(), os.getgid()
     try:
         name = pwd.getpwuid(user).pw_name
@@ -45,14 +51,25 @@ def half_of_memory() -> str:
     return f"{max(total >> 31, 1)}g"
 
 
-def _may_raise_limits() -> bool:
-    """Return whether this process, and so the embedded engine that it starts, may raise limits (CAP_SYS_RESOURCE)."""
+def _may_raise_limits(host: str) -> bool:
+    """Return whether the engine at an address may raise limits (CAP_SYS_RESOURCE), which one in a container may not.
+
+    The process that listens at a local socket says it; an engine elsewhere, or one that cannot be seen, counts as able.
+    """
+    if not host.startswith("unix://"):
+        return True
+    credentials = struct.Struct("3i")
     try:
-        status = Path("/proc/self/status").read_text(encoding="utf-8")
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(host.removeprefix("unix://"))
+            process, _, _ = credentials.unpack(
+                client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, credentials.size)
+            )
+        status = (PROCESSES / str(process) / "status").read_text(encoding="utf-8")
     except OSError:
-        return False
+        return True
     effective = re.search(r"^CapEff:\s*([0-9a-f]+)$", status, re.MULTILINE)
-    return bool(effective and int(effective[1], 16) >> _CAP_SYS_RESOURCE & 1)
+    return effective is None or bool(int(effective[1], 16) >> _CAP_SYS_RESOURCE & 1)
 
 
 def _choose_gpu_access(engine: Engine | None, nvidia: NvidiaState) -> GpuAccess:
@@ -71,5 +88,5 @@ def _choose_gpu_access(engine: Engine | None, nvidia: NvidiaState) -> GpuAccess:
 
 def fit_to_machine(container: ContainerRun, engine: Engine | None, nvidia: NvidiaState) -> ContainerRun:
     """Return the container with the GPUs of this machine, and with no limit that its engine may not raise."""
-    may_raise = engine is None or not engine.embedded or _may_raise_limits()
+    may_raise = engine is None or _may_raise_limits(engine.host)
     return replace(container, gpus=_choose_gpu_access(engine, nvidia), locked_memory=may_raise)
