@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -14,6 +15,7 @@ import pytest
 import registry_server
 import small
 from conftest import ROOT
+from docker.errors import ImageNotFound
 from uv import find_uv_bin
 
 from knowngood.engine import container_engine
@@ -148,8 +150,11 @@ def published(project, registry_program, tmp_path_factory, engine):
         assert process.returncode == 0, out + err
     with container_engine.docker_client(engine) as client:
         client.images.remove(f"knowngood:{cell}", force=True)
-    yield repository, here.tree.load_record(cell).manifest.digest, cell
+    digest = here.tree.load_record(cell).manifest.digest
+    yield repository, digest, cell
     server.kill()
+    with container_engine.docker_client(engine) as client, contextlib.suppress(ImageNotFound):
+        client.images.remove(f"{repository}@{digest}", force=True)
 
 
 def test_the_suite_that_is_attached_to_an_image_runs_without_a_checkout(published, knowngood, environment, tmp_path):
