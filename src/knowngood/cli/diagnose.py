@@ -150,11 +150,15 @@ def _function_lines(package: str) -> Mapping[str, Any]:
 def _explain_names(errors: Sequence[LoggedError], versions: Mapping[str, Sequence[str]]) -> Sequence[NameCause]:
     """Compute the causes of errors about names from the atlas."""
     from knowngood.facts import atlas_store
+    from knowngood.facts.package_metadata import list_metadata_packages
     from knowngood.failures.atlas_shelf import AtlasShelf
     from knowngood.failures.name_causes import explain_names
 
     shelf = AtlasShelf(
-        open=atlas_store.open_atlas, owner=atlas_store.find_owner, packages=atlas_store.list_atlas_packages()
+        open=atlas_store.open_atlas,
+        owner=atlas_store.find_owner,
+        packages=atlas_store.list_atlas_packages(),
+        distributions=frozenset(list_metadata_packages(local_files.data_folder() / "facts" / "metadata")),
     )
     return explain_names(errors, versions, shelf)
 

@@ -49,6 +49,37 @@ class IncidentSeverity(StrEnum):
     HARMLESS = "harmless"
 
 
+class OwnComponent(StrEnum):
+    """What is at fault when it is no package."""
+
+    YOUR_CODE = "your-code"
+    """The program that the user wrote, or how it was called or set up."""
+    MODEL = "model"
+    """The checkpoint: its files, or the code that comes with it."""
+    DATA = "data"
+    """What the program trains on."""
+    GPU_MEMORY = "gpu-memory"
+    """The run wants more memory than the GPU has left."""
+    HOST_MEMORY = "host-memory"
+    """The run, or a compiler, wants more memory than the machine has left."""
+    NCCL = "nccl"
+    """The communication between GPUs, and what of the network it uses."""
+    HUB = "hub"
+    """The hub of models, the access to it, or the way there."""
+    CONTAINER = "container"
+    """The container or job, and what it was given of the machine."""
+    DRIVER = "driver"
+    CUDA = "cuda"
+    """The CUDA toolkit, with nvcc."""
+    COMPILER = "compiler"
+    """The C++ compiler, and the files that it needs."""
+    PYTHON = "python"
+    GLIBC = "glibc"
+    LIBSTDCXX = "libstdc++"
+    EXTENSION = "extension"
+    """Any compiled extension: the log says which."""
+
+
 class RangeOrigin(StrEnum):
     """Where `affected` comes from when neither uses nor a rule cover the incident."""
 
@@ -102,6 +133,7 @@ class Incident:
     kind: IncidentKind
     severity: IncidentSeverity
     component: str
+    """The package at fault, or an `OwnComponent`."""
     signatures: tuple[Signature, ...] = ()
     context: tuple[Signature, ...] = ()
     frames: tuple[Signature, ...] = ()

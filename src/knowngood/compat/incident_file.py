@@ -6,7 +6,7 @@
     kind: api-removed
     severity: failure                 # silent: a wrong result without an error; harmless: a warning to ignore
     component: xtuner                 # the package at fault, which often is not the one that the log names;
-                                      # `extension`: the package whose binary the line names
+                                      # or what is no package, as `OwnComponent` has it: your-code, gpu-memory, ...
     signatures:                       # one of them must be in the log (knowngood.compat.log_signature); a silent fault
                                       # that leaves no line in a log has none, but `affected` of two packages, or `when`
       - "AttributeError: '{name}FlashAttention2' object has no attribute '_flash_attention_forward'"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from knowngood.facts.atlas_lookup import AtlasLookup
@@ -18,6 +18,8 @@ class AtlasShelf:
     owner: Callable[[str], str | None]
     """Returns the package of a top-level module."""
     packages: Sequence[str] = ()
+    distributions: Collection[str] = ()
+    """The packages that there is metadata about, in the atlas or not."""
 
     def lookup_of(self, module: str) -> AtlasLookup | None:
         """Return the atlas of the package that has a module, or `None`."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from knowngood.compat.incident import Fix, Incident, IncidentSeverity
+from knowngood.compat.incident import Fix, Incident, IncidentSeverity, OwnComponent
 from knowngood.core.errors import UnknownError, UsageError
 from knowngood.failures.extension_names import find_extension_package
 from knowngood.failures.last_errors import (
@@ -71,9 +71,6 @@ def render_install_command(pins: Mapping[str, str]) -> str:
     options = " --no-build-isolation" if "flash-attn" in pins else ""
     return f"pip install {' '.join(packages)}{options}"
 
-
-EXTENSION = "extension"
-"""The component of an incident about any compiled extension: the log says which."""
 
 _ORDER = (IncidentSeverity.FAILURE, IncidentSeverity.SILENT, IncidentSeverity.HARMLESS)
 
@@ -201,7 +198,7 @@ def diagnose_log(  # noqa: PLR0913, PLR0917 - what is not given is not looked at
         if lines.claimed and lines.releases:  # a stated version that the lines contradict excludes nothing alone
             possible[name] = [*log_versions[name], *lines.releases]
     matches, excluded, number = list[IncidentMatch](), list[str](), 0
-    general = {incident.id for incident in incidents if incident.component == EXTENSION}
+    general = {incident.id for incident in incidents if incident.component == OwnComponent.EXTENSION}
     for incident in incidents:
         marks = range(number, number + len(incident.marks))
         number = marks.stop
@@ -294,7 +291,7 @@ def _match(
     log_versions: Mapping[str, Sequence[str]],
     text: bytes,
 ) -> IncidentMatch:
-    if incident.component == EXTENSION:
+    if incident.component == OwnComponent.EXTENSION:
         incident = replace(incident, component=find_extension_package(text))
     packages = dict.fromkeys([*combination, *(name for fix in incident.fix for name in fix.change), incident.component])
     versions_seen = {}

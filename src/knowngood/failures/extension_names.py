@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 _BINARY = re.compile(rb"([^\s'\"():,]{1,300}\.so)(?:\.\d+)*\s{0,2}:\s{0,2}(?:undefined symbol|symbol)")
+_OPERATOR = re.compile(rb"operator (\w{1,60})::\w{1,80}(?: does not exist)?")
 _INSTALLED = re.compile(rb"(?:site|dist)-packages[/\\]{1,4}(\w{1,80})")
 _SUFFIX = re.compile(r"(?:_\d+)?(?:_(?:cuda|gpu|ext|C|kernels?|lib))*$")
 _OTHER_NAMES = {
@@ -15,6 +16,8 @@ _OTHER_NAMES = {
     "amp-C": "apex",
     "awq": "autoawq-kernels",
     "nvidia": "torch",
+    "C": "vllm",
+    "flash-attn-2": "flash-attn",
 }
 """Extensions whose file has another name than their package."""
 
@@ -22,9 +25,13 @@ _OTHER_NAMES = {
 def find_extension_package(text: bytes) -> str:
     """Return the package of the extension that a text of a log names last, or `a compiled extension`.
 
-    It is the file before `undefined symbol`, else the installed package in the traceback above.
+    It is the file before `undefined symbol`, or the library of an operator that does not exist, else the installed
+    package in the traceback above.
     """
-    binaries = _BINARY.findall(text)
+    binaries, operators = _BINARY.findall(text), _OPERATOR.findall(text)
+    if operators and not binaries:
+        library: str = operators[-1].decode().lstrip("_").replace("_", "-")
+        return _OTHER_NAMES.get(library, library)
     if binaries:
         path = binaries[-1].decode("utf-8", "replace").replace("\\", "/")
         folder = re.search(r"(?:site|dist)-packages/(\w+)/", path)

@@ -98,8 +98,14 @@ class ErrorReader:
         if key in self._looked_at or len(self.errors) >= MOST_ERRORS:
             return
         self._looked_at.add(key)
-        start = text.rfind(b"\n", max(0, at - 300), at) + 1
-        start = text.rfind(b"\n", max(0, start - 300), max(0, start - 1)) + 1 or start
+        line = text.rfind(b"\n", max(0, at - 300), at) + 1
+        above = text.rfind(b"\n", max(0, line - 300), max(0, line - 1)) + 1 or line
+        for start in dict.fromkeys((line, above)):  # the line above counts only where a terminal wrapped it
+            if self._take_fault(text, word, start, at):
+                return
+
+    def _take_fault(self, text: bytes, word: bytes, start: int, at: int) -> bool:
+        """Keep the first fault in the text from `start` on that ends behind `at`; false when there is none."""
         before = len(normalize_log(text[start:at]).rstrip())
         for end, fault in parse_faults(normalize_log(text[start : at + _AROUND]), word):
             if end <= before:
@@ -109,7 +115,8 @@ class ErrorReader:
             line = self._lines + text.count(b"\n", 0, at) + 1
             if not any(error.fault == fault and error.frames == frames for error in self.errors):
                 self.errors.append(LoggedError(fault=fault, line=line, text=shown, frames=frames))
-            return
+            return True
+        return False
 
 
 def _occurrences(text: bytes, word: bytes) -> Iterator[int]:

@@ -1,4 +1,4 @@
-"""The cause of a top-level module that is not there: its package is not installed. Pure."""
+"""The causes of names of packages that the atlas does not have: not installed, or another release. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity
 from knowngood.failures.atlas_shelf import AtlasShelf
 from knowngood.failures.logged_errors import LoggedError
+from knowngood.failures.module_packages import find_distribution
 from knowngood.failures.name_callers import find_caller
+from knowngood.failures.name_faults import FaultKind
 from knowngood.failures.name_situation import NameCause
 
 _COMPILED = frozenset(
@@ -16,17 +18,50 @@ _COMPILED = frozenset(
 """Packages whose wheels must fit torch, CUDA and Python, or that compile against them."""
 
 
+def explain_unread_package(error: LoggedError, shelf: AtlasShelf) -> NameCause | None:
+    """A name that an installed package without an atlas lacks; `None` when it may be a module of the user's own."""
+    fault = error.fault
+    top = fault.owner.partition(".")[0]
+    caller = find_caller(error, shelf)
+    path = fault.path.replace("\\", "/")
+    is_installed = "site-packages/" in path or "dist-packages/" in path
+    asks = caller.package if caller and not caller.is_remote_code else ""
+    if fault.circular or not (is_installed or find_distribution(top, shelf.distributions)) or asks == top:
+        return None
+    package = shelf.owner(top) or find_distribution(top, shelf.distributions) or top
+    what = f"the module {fault.owner}" if fault.kind is FaultKind.MODULE else f"`{fault.name}` in {fault.owner}"
+    whose = f"{caller.file} of {asks}" if caller and asks else "the code that asks for it"
+    because = f"The {package} that is installed is older or newer than the one for which {whose} was written."
+    fixes = [
+        Fix(change={}, note=f"The release of {package} that its caller asks for; pip check names what does not fit")
+    ]
+    if asks and asks != package:
+        fixes.append(Fix(change={}, note=f"A newer {asks}, written for the {package} that is there"))
+    incident = Incident(
+        id=f"name:{fault.text}",
+        title=f"The {package} that is installed has not {what}",
+        kind=IncidentKind.API_UNKNOWN,
+        severity=IncidentSeverity.FAILURE,
+        component=package,
+        because=because,
+        fix=tuple(fixes),
+        source=("the message",),
+        confidence="artefact",
+    )
+    return NameCause(error=error, incident=incident, package=package)
+
+
 def explain_missing_package(
     error: LoggedError, versions: Mapping[str, Sequence[str]], shelf: AtlasShelf
 ) -> NameCause | None:
     """A top-level module that is not installed, of a package that the atlas has, or that a package asks for."""
     fault = error.fault
     top = fault.owner.partition(".")[0]
-    package = shelf.owner(top)
+    package = shelf.owner(top) or find_distribution(top, shelf.distributions)
+    if fault.kind is FaultKind.DISTRIBUTION:
+        package = fault.owner.replace("_", "-").lower()
     caller = find_caller(error, shelf)
     if package is None and not (caller and caller.package and not caller.is_remote_code):
-        return None
-    if package is None and "." in fault.owner:
         return None
     name = package or top
     fixes: list[Fix] = []
@@ -35,7 +70,8 @@ def explain_missing_package(
         fixes.append(Fix(note="pip install -e . in the checkout, or PYTHONPATH to the folder that has it", change={}))
     else:
         whose = caller.file if caller and caller.package else "The program"
-        because = f"{whose} imports {top}, which is not installed in the Python that runs."
+        verb = "asks for the version of" if fault.kind is FaultKind.DISTRIBUTION else "imports"
+        because = f"{whose} {verb} {fault.owner}, which is not installed in the Python that runs."
         if package and package in versions:
             because += f" The log shows {package} {versions[package][-1]}: it was installed for another Python."
             fixes.append(Fix(note=f"python -m pip install {package}, with the very python that runs", change={}))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from knowngood.facts.atlas_lookup import AtlasLookup
 from knowngood.failures.atlas_shelf import AtlasShelf
 from knowngood.failures.logged_errors import CodeFrame, LoggedError
+from knowngood.failures.name_faults import FaultKind
 from knowngood.failures.name_places import NamePlace
 
 _PASSED_ON = frozenset(
@@ -21,9 +23,12 @@ _PASSED_ON = frozenset(
         "_fn",
         "new_forward",
         "wrapped_fn",
+        "wrapped_func",
     ]
 )
 """Functions that pass a call on: the frame above them chose the arguments."""
+_PASSES_ALL = re.compile(r"\((?:\w+, ?)?\*(?:args|a|_args), ?\*\*(?:kwargs|kw|_kwargs|k)\)")
+"""A line of code that passes on all that it was given, as decorators do."""
 
 _REMOTE_CODE = "transformers_modules"
 """The folder in which transformers keeps the code that comes with a model."""
@@ -52,6 +57,8 @@ def find_caller(error: LoggedError, shelf: AtlasShelf) -> NameCaller | None:
     """Return the code that asked for the name of an error; `None` when the log has no traceback for it."""
     for frame in reversed(error.frames):
         if frame.function in _PASSED_ON or frame.path.startswith("<") or _is_standard_library(frame):
+            continue
+        if error.fault.kind is FaultKind.KEYWORD and _PASSES_ALL.search(frame.code):
             continue
         module = shelf.module_of(frame)
         top = module.partition(".")[0] or (frame.installed[0] if frame.installed else "")

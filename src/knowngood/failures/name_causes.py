@@ -6,21 +6,21 @@ local file has the package's name, or the release has it and something else fail
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from knowngood.compat.incident import IncidentKind
+from knowngood.compat.incident import Fix, IncidentKind, OwnComponent
 from knowngood.failures.atlas_shelf import AtlasShelf
 from knowngood.failures.logged_errors import LoggedError
-from knowngood.failures.missing_packages import explain_missing_package
+from knowngood.failures.missing_packages import explain_missing_package, explain_unread_package
 from knowngood.failures.name_faults import FaultKind
 from knowngood.failures.name_places import NameFinder
 from knowngood.failures.name_situation import NameCause, NameSituation, advise
-from knowngood.failures.wrong_releases import explain_wrong_release
+from knowngood.failures.wrong_releases import explain_older_release, explain_wrong_release
 
 _IMPORTS = frozenset((FaultKind.IMPORT, FaultKind.MODULE_ATTRIBUTE, FaultKind.MODULE))
 """The errors for which a name that is there can fail all the same."""
-
-
+_OF_MODELS = frozenset((FaultKind.MODEL_TYPE, FaultKind.CONFIGURATION, FaultKind.TOKENIZER))
+"""The errors whose name comes from a model."""
 _GUESSES = frozenset((FaultKind.KEY, FaultKind.KEYWORD, FaultKind.ARGUMENT))
 """The errors of which only a typo is certain when no release has the name: else a user's own data may have it."""
 
@@ -32,12 +32,16 @@ def explain_names(
     finder = NameFinder(shelf=shelf, versions=versions)
     causes: dict[str, NameCause] = {}
     for error in errors:
-        place = finder.find_place(error)
+        place = finder.find_place(error) if error.fault.kind is not FaultKind.DISTRIBUTION else None
         cause = None
         if place is not None:
             cause = _explain(NameSituation(error=error, place=place, versions=versions, shelf=shelf))
-        elif error.fault.kind is FaultKind.MODULE:
+        elif error.fault.kind is FaultKind.DISTRIBUTION or (
+            error.fault.kind is FaultKind.MODULE and "." not in error.fault.owner
+        ):
             cause = explain_missing_package(error, versions, shelf)
+        elif error.fault.kind in _IMPORTS and not shelf.lookup_of(error.fault.owner):
+            cause = explain_unread_package(error, shelf)
         if cause is not None:
             causes.setdefault(cause.incident.id, cause)
     return list(causes.values())
@@ -53,6 +57,8 @@ def _explain(situation: NameSituation) -> NameCause | None:
     is_there = situation.has_name(at) if at is not None else not place.possible
     if not is_there:
         return explain_wrong_release(situation)
+    if situation.is_older_than_read:
+        return explain_older_release(situation)
     return _explain_inside(situation) if situation.error.fault.kind in _IMPORTS else None
 
 
@@ -80,14 +86,14 @@ def _explain_shadow(situation: NameSituation) -> NameCause:
         f"Rename it, and delete its __pycache__; python -c 'import {top}; print({top}.__file__)' shows its place"
     )
     title = f"A local {top} hides the package {situation.package}"
-    return situation.explain(IncidentKind.SHADOWED, title, because, [fix], component="config")
+    return situation.explain(IncidentKind.SHADOWED, title, because, [fix], component=OwnComponent.YOUR_CODE)
 
 
 def _explain_inside(situation: NameSituation) -> NameCause:
     """The release has the name: what failed is something else."""
     fault, top, package = situation.error.fault, situation.top, situation.package
-    own = f"{package} {situation.version}" if situation.version else f"Every release of {package}"
-    has = f"{own} has {situation.place.what}"
+    since = f"Every release of {package} since {situation.releases[0]}"
+    has = f"{f'{package} {situation.version}' if situation.version else since} has {situation.place.what}"
     show = advise(f"python -c 'import {top}; print({top}.__file__)' shows which {top} is imported")
     if fault.circular:
         because = (
@@ -102,12 +108,14 @@ def _explain_inside(situation: NameSituation) -> NameCause:
         )
         fixes = [show]
     else:
-        because = (
-            f"{has}. So its import failed inside, and the real error stands further up in the log; or another release "
-            "runs than the one in the log."
+        because = f"{has}. So its import failed inside, and the real error stands further up in the log; or " + (
+            "another release runs than the one in the log." if situation.version else "an older release runs."
         )
         fixes = [advise(f"python -c 'import {fault.owner}' shows the first error"), show]
     title = f"{package} has {situation.place.what}: the failure lies elsewhere"
+    if not situation.version and not fault.circular and fault.kind is FaultKind.IMPORT:
+        title = f"{since} has {situation.place.what}: an older one runs, or its import failed inside"
+        fixes.append(Fix(change={package: f">={situation.releases[0]}"}, note="when an older one is installed"))
     return situation.explain(IncidentKind.FAILS_INSIDE, title, because, fixes, component=package)
 
 
@@ -115,7 +123,8 @@ def _explain_unknown_name(situation: NameSituation) -> NameCause | None:
     """No release that was read has the name."""
     place, fault, package = situation.place, situation.error.fault, situation.package
     near = situation.mistyped_name() if fault.kind is not FaultKind.MODEL_TYPE else ""
-    if place.lookup.find_name(place.dotted).unclear or (fault.kind in _GUESSES and not near):
+    unclear = place.unclear if fault.kind is FaultKind.MODULE else place.lookup.find_name(place.dotted).unclear
+    if unclear or (fault.kind in _GUESSES and not near) or situation.at == -1:
         return None
     oldest, newest = situation.releases[0], situation.releases[-1]
     because = f"No release of {package} from {oldest} to {newest} has {place.what}"
@@ -135,10 +144,23 @@ def _explain_unknown_name(situation: NameSituation) -> NameCause | None:
     else:
         who = situation.caller.file if situation.caller else "the code"
         because += (
-            f": {who} was written for an older one, for a fork or a development version, or for another package whose "
-            "module has the same name."
+            f", and what was before {oldest} was not read: {who} was written for an older one, for a fork or a "
+            "development version, or for another package whose module has the same name."
         )
-        fixes = [advise(f"Install the {package} that the code's own instructions name")]
-    title = f"{package} has no {place.what} in any release since {oldest}"
-    component = situation.caller_package or "config"
+        fixes = list(_fixes_of_lost_name(situation))
+    title = f"No release of {package} since {oldest} has {place.what}"
+    component = situation.caller_package or (package if not near else OwnComponent.YOUR_CODE)
+    if fault.kind in _OF_MODELS:
+        component = OwnComponent.MODEL
     return situation.explain(IncidentKind.API_UNKNOWN, title, because, fixes, component=component)
+
+
+def _fixes_of_lost_name(situation: NameSituation) -> Iterator[Fix]:
+    """Yield what helps against a name that no release has that was read."""
+    package, caller = situation.package, situation.caller_package
+    if caller and caller != package:
+        yield advise(f"A newer {caller}, written for {package} {situation.releases[0]} or newer")
+    elif situation.caller and situation.caller.is_remote_code:
+        yield advise("A newer revision of the model's code")
+    yield Fix(change={package: f"<{situation.releases[0]}"}, note="may have it; these were not read", cost="a pin")
+    yield advise(f"Install the {package} that the code's own instructions name")

@@ -35,6 +35,8 @@ class FaultKind(StrEnum):
     """A tokenizer class that transformers does not have: `name`."""
     ARGUMENT = "argument"
     """Arguments that no dataclass of a `HfArgumentParser` has: `name` is the first."""
+    DISTRIBUTION = "distribution"
+    """Metadata of a distribution that is not installed: `owner` is its name."""
     CHOICE = "choice"
     """A value that an enumeration does not have: `owner` is the enumeration, `name` the value."""
 
@@ -63,7 +65,7 @@ class NameFault:
                 return f"{self.owner}({self.name}=)"
             case FaultKind.CONFIGURATION:
                 return f"{self.owner} for {self.name}"
-            case FaultKind.MODULE:
+            case FaultKind.MODULE | FaultKind.DISTRIBUTION:
                 return self.owner
         return self.name
 
@@ -130,6 +132,11 @@ _FORMS: tuple[tuple[bytes, FaultKind, re.Pattern[bytes]], ...] = tuple(
             + rb")\(\)missing\d{1,2}required(?:positional|keyword-only)arguments?:'(?P<name>"
             + _I
             + rb")'",
+        ),
+        (
+            b"metadata",
+            FaultKind.DISTRIBUTION,
+            rb"[Nn]opackagemetadatawasfoundfor'?(?P<bare>[A-Za-z][\w.-]{0,80}?)'?(?=\n|$|[\s,;])",
         ),
         (b"KeyError", FaultKind.KEY, rb"KeyError:'(?P<name>[\w.+-]{1,80})'"),
         (

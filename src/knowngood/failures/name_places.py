@@ -15,6 +15,14 @@ from knowngood.failures.name_faults import FaultKind, NameFault
 
 _CONFIGURATIONS = "transformers.models.auto.configuration_auto.CONFIG_MAPPING_NAMES"
 _MODELS = "transformers.models.auto.modeling_auto"
+_BASES: Sequence[tuple[str, Sequence[str]]] = (
+    (r"Config$", ("transformers.PretrainedConfig",)),
+    (r"Tokenizer(?:Fast)?$", ("transformers.PreTrainedTokenizerBase",)),
+    (r"Processor$", ("transformers.ProcessorMixin",)),
+    (r"Trainer$", ("transformers.Trainer",)),
+    (r"For[A-Z]\w+$|Model$|LM$", ("transformers.PreTrainedModel", "transformers.generation.utils.GenerationMixin")),
+)
+"""The end of a class's name -> the classes of transformers from which such a class mostly derives."""
 _PYTHON_TYPES = frozenset(
     ("NoneType", "str", "int", "float", "bool", "list", "dict", "tuple", "set", "bytes", "function", "method", "module")
 )
@@ -47,6 +55,10 @@ class NamePlace:
     """What those words name in its place."""
     inherited: bool = False
     """Whether it is the name of a base class in another package than that of the class in the error."""
+    unclear: bool = False
+    """Whether the sources do not say if a release has a module, because they have not even its folder."""
+    derived: bool = False
+    """Whether the class in the error is in no package, and its base is told by its name only."""
 
 
 @dataclass(kw_only=True)
@@ -91,10 +103,13 @@ class NameFinder:
         lookup = self.shelf.lookup_of(fault.owner)
         if lookup is None or "." not in fault.owner:
             return None
-        presence = lookup.find_name(fault.owner)
+        presence, folder = lookup.find_name(fault.owner), fault.owner.rpartition(".")[0]
+        if "." in fault.not_a_package and folder.rpartition(".")[2].startswith("_"):
+            return None  # an extension module: what it has inside depends on how it was built
         return NamePlace(
             lookup=lookup,
             dotted=fault.owner,
+            unclear=not presence.present and not lookup.find_name(folder).present,
             present=presence.present,
             possible=lookup.every & ~presence.present,
             what=f"the module {fault.owner}",
@@ -108,7 +123,10 @@ class NameFinder:
         fault = error.fault
         if fault.owner in _PYTHON_TYPES:
             return
-        for lookup, module, path, mask in self._definitions(fault.owner):
+        definitions = list(self._definitions(fault.owner))
+        if not definitions:
+            yield from self._attributes_of_bases(fault)
+        for lookup, module, path, mask in definitions:
             dotted = f"{module}.{path}.{fault.name}"
             presence = lookup.find_name(dotted)
             if presence.present:
@@ -120,6 +138,24 @@ class NameFinder:
                     what=f"`{fault.name}` of {fault.owner}",
                     uses=(f"{module}:{path}.{fault.name}", f"{lookup.file.root}:{path}.{fault.name}"),
                 )
+
+    def _attributes_of_bases(self, fault: NameFault) -> Iterator[NamePlace]:
+        """Yield the classes of transformers from which a class of that name mostly derives, and that have it."""
+        for ending, bases in _BASES:
+            for base in bases if re.search(ending, fault.owner) else ():
+                lookup = self.shelf.lookup_of(base)
+                if lookup is None:
+                    continue
+                present, name = lookup.find_name(f"{base}.{fault.name}").present, base.rpartition(".")[2]
+                if present and (lacking := lookup.find_name(base).present & ~present):
+                    yield NamePlace(
+                        lookup=lookup,
+                        dotted=f"{base}.{fault.name}",
+                        present=present,
+                        possible=lacking,
+                        what=f"`{fault.name}` of {name}, from which {fault.owner} seems to derive",
+                        derived=True,
+                    )
 
     def _parameters(self, error: LoggedError) -> Iterator[NamePlace]:
         """Yield the functions of that name, with the releases that take the keyword, or can do without it."""
@@ -213,6 +249,8 @@ class NameFinder:
         owners = {place.lookup.file.package for place in telling}
         if all(best[:3]) and len(owners) > 1 and (source := _shared_source(telling)) is not None:
             return self._with_public_name(source)  # the others have the name from it
+        if all(best[1:3]) and all(place.derived for place in candidates):
+            return None  # nothing says that transformers is used at all
         if all(best[:4]) and (len(owners) != 1 or any(frame.installed for frame in error.frames)):
             return None  # nothing says that it is one of these
         equal = [place for place, own in zip(candidates, ranks, strict=True) if own == best]

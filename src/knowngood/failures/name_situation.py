@@ -20,6 +20,8 @@ from knowngood.failures.release_places import neighbours_of_version, ranges_of_m
 
 _LIKENESS = 0.75
 """How alike two names must be, as `difflib` counts, for one to be offered for the other."""
+_ABOUT_CLASSES = frozenset((FaultKind.KEYWORD, FaultKind.OBJECT_ATTRIBUTE))
+"""The errors that name a class without its module."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +101,20 @@ class NameSituation:
     def has_name(self, place: int) -> bool:
         """Whether the release at a place has the name; one older than all that were read is taken to lack it."""
         return place >= 0 and bool(self.place.present >> place & 1)
+
+    @property
+    def is_older_than_read(self) -> bool:
+        """Whether the error alone shows a release before all that were read, when each of these has the name.
+
+        A module that is not found is not there. A keyword or an attribute is not there either, where the class is one
+        that users know by its name; but another class may have the same name.
+        """
+        if self.at is not None or self.place.possible or self.place.derived:
+            return False
+        kind, parts = self.error.fault.kind, self.place.dotted.split(".")
+        if kind is FaultKind.MODULE:
+            return True
+        return kind in _ABOUT_CLASSES and parts[0] == self.place.lookup.file.root and parts[1][:1].isupper()
 
     def describe_releases(self, mask: int) -> str:
         """Return `until 4.38.2, 4.45.0 to 4.46.3` for releases."""

@@ -23,6 +23,7 @@ def explain_wrong_release(situation: NameSituation) -> NameCause:
         below, above = ("", runs[-1]) if too_old else (runs[0], runs[-1] if len(runs) > 1 else "")
     else:
         below, above = runs_around(place.present, at, situation.releases)
+        above = f">={situation.releases[0]}" if at < 0 and above == "*" else above
         too_old = bool(above) and (not below or _is_nearer_above(situation, at))
     own = f"{situation.package} {situation.version}".rstrip()
     kind, title = IncidentKind.API_REMOVED, f"{own} no longer has {place.what}"
@@ -40,6 +41,22 @@ def explain_wrong_release(situation: NameSituation) -> NameCause:
         fixes.append(advise(f"pip show {situation.package} says which release runs; give pip freeze's output with -r"))
     component = situation.package if too_old else situation.caller_package or situation.package
     return situation.explain(kind, title, _reason(situation), fixes, component=component)
+
+
+def explain_older_release(situation: NameSituation) -> NameCause:
+    """Say that a release older than all that were read runs, since each of these has the name."""
+    package, what = situation.package, situation.place.what
+    oldest, newest = situation.releases[0], situation.releases[-1]
+    because = (
+        f"Every release of {package} from {oldest} to {newest} has {what}, and the log does not say which one runs: "
+        f"it is older, or what is imported as {situation.place.lookup.file.root} is not that package."
+    )
+    fixes = [
+        Fix(change={package: f">={oldest}"}, note=f"has {what}", cost="an upgrade"),
+        advise(f"pip show {package} says which release runs; give pip freeze's output with -r"),
+    ]
+    title = f"{package} does not have {what} yet: a release before {oldest} runs"
+    return situation.explain(IncidentKind.API_NOT_YET, title, because, fixes, component=package)
 
 
 def _is_nearer_above(situation: NameSituation, at: int) -> bool:

@@ -576,14 +576,39 @@ def test_a_full_stop_is_not_part_of_a_version():
         ("RuntimeError: Error building extension 'cpu_adam'", "deepspeed-jit-build", "deepspeed"),
         (
             'docker: Error response from daemon: could not select device driver "" with capabilities: [[gpu]].',
-            "nvidia-driver-missing",
-            "driver",
+            "docker-without-gpu-runtime",
+            "container",
         ),
-        ("ncclUnhandledCudaError: Call to CUDA function failed.", "nccl-error", "config"),
+        ("RuntimeError: operator torchvision::nms does not exist", "torchvision-other-torch", "torchvision"),
+        ("RuntimeError: operator torchaudio::ffmpeg does not exist", "torchvision-other-torch", "torchaudio"),
+        ("CUDA Setup failed despite GPU being available. Please run", "bitsandbytes-cuda-setup", "bitsandbytes"),
+        (
+            "AttributeError: /x/libbitsandbytes_cpu.so: undefined symbol: cget_col_row_stats",
+            "bitsandbytes-cuda-setup",
+            "bitsandbytes",
+        ),
+        (
+            "you need flash_attn package version to be greater or equal than 2.1.0. Detected version 2.0.4.",
+            "flash-attn-too-old",
+            "flash-attn",
+        ),
+        (
+            "ValueError: Target modules {'c_attn'} not found in the base model. Please",
+            "peft-target-modules",
+            "your-code",
+        ),
+        (
+            "safetensors_rust.SafetensorError: Error while deserializing header: HeaderTooLarge",
+            "safetensors-header",
+            "model",
+        ),
+        ("RuntimeError: Dataset scripts are no longer supported, but found wiki.py", "datasets-scripts", "datasets"),
+        ("RuntimeError: expected scalar type Half but found Float", "mixed-dtypes", "your-code"),
+        ("ncclUnhandledCudaError: Call to CUDA function failed.", "nccl-error", "nccl"),
         (
             "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
             "cuda-out-of-memory",
-            "config",
+            "gpu-memory",
         ),
     ],
 )

@@ -11,7 +11,7 @@ import yaml
 from packaging.specifiers import SpecifierSet
 
 ROOT = Path(__file__).parents[3]
-HELD_OUT = [ROOT / "tests" / "unit" / "logs" / name for name in ("held_out.yaml", "held_out_late.yaml")]
+HELD_OUT = [ROOT / "tests" / "unit" / "logs" / "held_out_third.yaml"]
 CASES = [case for path in HELD_OUT for case in yaml.safe_load(path.read_text(encoding="utf-8"))]
 FOLDERS = ("incidents", "rules", "reproductions", "docs", "src", "tests", "scripts")
 KINDS = {
@@ -54,7 +54,7 @@ def test_a_citation_is_found_in_each_of_its_forms(text):
 
 def test_each_thread_is_there_once():
     threads = [case["thread"] for case in CASES]
-    assert len(threads) == len(set(threads)) >= 120
+    assert len(threads) == len(set(threads)) >= 60
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["thread"])
