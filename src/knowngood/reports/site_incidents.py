@@ -115,7 +115,9 @@ def javascript_segment(pattern: bytes) -> str:
         starts = [(at, text) for text in placeholders if (at := rest.find(text)) >= 0]
         at, text = min(starts, key=lambda pair: (pair[0], -len(pair[1])), default=(len(rest), b""))
         translated += javascript_pattern(rest[:at])
-        if text:
+        if text and not _POSSESSIVE.search(text.decode()):
+            translated += javascript_pattern(text)  # it may give letters back to what follows
+        elif text:
             number += 1
             translated += f"(?=(?<p{number}>{_POSSESSIVE.sub(lambda m: m[1], javascript_pattern(text))}))\\k<p{number}>"
         rest = rest[at + len(text) :]
