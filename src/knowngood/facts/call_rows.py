@@ -1,4 +1,4 @@
-"""How functions are called and what they return, as the atlas writes it. Pure.
+"""How functions are called, what they take and what they return, as the atlas writes it. Pure.
 
 A call is `(2,a,b)`: two positional arguments, then the names of its keywords, and `*` for unpacked ones. Behind it
 stands `=4` when its result is unpacked into four names, and `=3*` for three and one that takes the rest.
@@ -9,7 +9,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 
+from knowngood.facts.atlas_rows import fits_row
 from knowngood.facts.python_source import Function
+
+_DEFAULT_LIMIT = 30
+"""A longer default value is shown as `...`."""
 
 _PLAIN_DECORATORS = frozenset({"staticmethod", "classmethod", "override"})
 """Decorators that leave what a function returns as it is."""
@@ -23,6 +27,36 @@ def render_call(call: ast.Call) -> str:
     )
     names = [keyword.arg for keyword in call.keywords if keyword.arg]
     return f"({','.join([str(positional), *names, *(['*'] if unpacked else [])])})"
+
+
+def render_parameters(arguments: ast.arguments) -> str:
+    """Return the parameters without annotations, long defaults as `...`: `q, k, *, causal=False, **kwargs`."""
+    parts: list[str] = []
+    positional = [*arguments.posonlyargs, *arguments.args]
+    without_default = len(positional) - len(arguments.defaults)
+    for place, argument in enumerate(positional):
+        default = arguments.defaults[place - without_default] if place >= without_default else None
+        parts.append(argument.arg + _render_default(default))
+        if arguments.posonlyargs and place == len(arguments.posonlyargs) - 1:
+            parts.append("/")
+    if arguments.vararg:
+        parts.append(f"*{arguments.vararg.arg}")
+    elif arguments.kwonlyargs:
+        parts.append("*")
+    parts += [
+        argument.arg + _render_default(default)
+        for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    ]
+    if arguments.kwarg:
+        parts.append(f"**{arguments.kwarg.arg}")
+    return ",".join(parts)
+
+
+def _render_default(default: ast.expr | None) -> str:
+    if default is None:
+        return ""
+    text = ast.unparse(default) if isinstance(default, ast.Constant | ast.Name | ast.Attribute | ast.UnaryOp) else "..."
+    return f"={text}" if len(text) <= _DEFAULT_LIMIT and fits_row(text) and "," not in text else "=..."
 
 
 def find_unpacked_call(node: ast.AST) -> tuple[ast.Call, str] | None:

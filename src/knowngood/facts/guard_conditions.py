@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from knowngood.facts.atlas_lookup import AtlasLookup
-from knowngood.facts.guard_program import CallerSources, GuardAnswer, GuardProgram
+from knowngood.facts.caller_sources import CallerSources
+from knowngood.facts.guard_program import GuardAnswer, GuardProgram
 
 _CATCHES = re.compile(
     r"try [\w.,]*\b(?:ImportError|ModuleNotFoundError|Exception|BaseException|AttributeError|TypeError)\b"
@@ -73,19 +74,19 @@ class RunningCode:
         return running
 
     def _decide_condition(self, word: str, text: str, module: str, callee: AtlasLookup, *, at_import: bool) -> int:
-        """The releases for which code under one condition runs; `past` means that it left the code where it was true."""
+        """The releases for which code under one condition runs; after `past`, where the condition was not true."""
         condition = _parse_condition(text)
         if condition is None:
             return callee.every if word == "past" else 0
         program = GuardProgram(self._sources, callee)
         answers = self._list_answers(program, condition, module, callee)
         match word:
-            case "if" if not at_import and program.asks_callee:
+            case "if" if not at_import and program.installed.asks_package:
                 return answers[GuardAnswer.TRUE] | answers[GuardAnswer.OPEN]
             case "if":
                 return answers[GuardAnswer.TRUE]
             case "unless":  # whether a package that is installed counts as available may depend on the GPU too
-                return 0 if program.is_guess else answers[GuardAnswer.FALSE]
+                return 0 if program.installed.is_guess else answers[GuardAnswer.FALSE]
         return answers[GuardAnswer.FALSE] | answers[GuardAnswer.OPEN]
 
     @staticmethod
@@ -93,7 +94,7 @@ class RunningCode:
         answers = dict.fromkeys(GuardAnswer, 0)
         for place in range(len(callee.file.releases)):
             answer = program.answer(condition, module, place)
-            if not program.asks_release:
+            if not program.installed.asks_release:
                 answers[answer] = callee.every
                 break
             answers[answer] |= 1 << place

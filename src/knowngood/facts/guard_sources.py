@@ -7,8 +7,10 @@ statements of the module that bind the name, without what only talks: docstrings
 from __future__ import annotations
 
 import ast
+import copy
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 from knowngood.facts.python_source import Function, dotted_name
 
@@ -137,6 +139,9 @@ def _loaded_names(texts: Iterable[str]) -> set[str]:
     }
 
 
+_LOOPS = (ast.For, ast.While, ast.AsyncFor, ast.AsyncWith, ast.Match)
+
+
 class _Shortener:
     """Writes the statement that binds a name without what does not matter for its value."""
 
@@ -145,6 +150,19 @@ class _Shortener:
         is_plain = isinstance(node, ast.Assign | ast.AnnAssign | Function)
         self._kept = None if is_plain else {name} | self._read_names(node)
         """The variables whose bindings are kept, or `None` for all."""
+        self._writers: dict[type[ast.stmt], Callable[[Any], Iterable[str]]] = {
+            ast.FunctionDef: self._function,
+            ast.AsyncFunctionDef: self._function,
+            ast.If: self._if,
+            ast.Try: self._try,
+            ast.With: self._with,
+            ast.Raise: _render_raise,
+            ast.Assign: self._assignment,
+            ast.AnnAssign: self._assignment,
+            ast.AugAssign: self._assignment,
+            **dict.fromkeys((ast.Return, ast.Import, ast.ImportFrom), lambda node: [ast.unparse(node)]),
+            **dict.fromkeys(_LOOPS, lambda node: ast.unparse(node).splitlines()),
+        }
 
     @staticmethod
     def _read_names(node: ast.stmt) -> set[str]:
@@ -156,42 +174,34 @@ class _Shortener:
 
     def _lines(self, body: Iterable[ast.stmt]) -> Iterator[str]:
         for node in body:
-            yield from self._lines_of(node)
+            write = self._writers.get(type(node))
+            if write is not None:
+                yield from write(node)
 
-    def _lines_of(self, node: ast.stmt) -> Iterator[str]:
-        match node:
-            case ast.FunctionDef() | ast.AsyncFunctionDef():
-                if self._kept is None or node.name in self._kept:
-                    kept, self._kept = self._kept, None
-                    yield from self._block(f"def {node.name}({_render_arguments(node.args)}):", node.body)
-                    self._kept = kept
-            case ast.If(test=test, body=inner, orelse=orelse):
-                yield from self._block(f"if {ast.unparse(test)}:", inner)
-                if other := list(self._lines(orelse)):
-                    yield "else:"
-                    yield from (f" {line}" for line in other)
-            case ast.Try(body=inner, handlers=handlers, orelse=orelse, finalbody=final):
-                yield from self._block("try:", inner)
-                for handler in handlers:
-                    caught = f" {ast.unparse(handler.type)}" if handler.type else ""
-                    yield from self._block(f"except{caught}:", handler.body)
-                if orelse and handlers:
-                    yield from self._block("else:", orelse)
-                if final:
-                    yield from self._block("finally:", final)
-            case ast.With(items=items, body=inner):
-                yield from self._block(f"with {', '.join(map(ast.unparse, items))}:", inner)
-            case ast.For() | ast.While() | ast.AsyncFor() | ast.AsyncWith() | ast.Match():
-                yield from ast.unparse(node).splitlines()
-            case ast.Raise(exc=error):
-                called = error.func if isinstance(error, ast.Call) else error
-                yield f"raise {dotted_name(called) if called else ''}".rstrip()
-            case ast.Return() | ast.Import() | ast.ImportFrom():
-                yield ast.unparse(node)
-            case ast.Assign() | ast.AnnAssign() | ast.AugAssign():
-                yield from self._assignment(node)
-            case _:
-                pass
+    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
+        if self._kept is None or node.name in self._kept:
+            kept, self._kept = self._kept, None
+            yield from self._block(f"def {node.name}({_render_arguments(node.args)}):", node.body)
+            self._kept = kept
+
+    def _if(self, node: ast.If) -> Iterator[str]:
+        yield from self._block(f"if {ast.unparse(node.test)}:", node.body)
+        if other := list(self._lines(node.orelse)):
+            yield "else:"
+            yield from (f" {line}" for line in other)
+
+    def _try(self, node: ast.Try) -> Iterator[str]:
+        yield from self._block("try:", node.body)
+        for handler in node.handlers:
+            caught = f" {ast.unparse(handler.type)}" if handler.type else ""
+            yield from self._block(f"except{caught}:", handler.body)
+        if node.orelse and node.handlers:
+            yield from self._block("else:", node.orelse)
+        if node.finalbody:
+            yield from self._block("finally:", node.finalbody)
+
+    def _with(self, node: ast.With) -> Iterator[str]:
+        yield from self._block(f"with {', '.join(map(ast.unparse, node.items))}:", node.body)
 
     def _assignment(self, node: ast.Assign | ast.AnnAssign | ast.AugAssign) -> Iterator[str]:
         if self._kept is not None and not self._kept.intersection(_bound_names(node)):
@@ -208,11 +218,16 @@ class _Shortener:
         yield from lines or [" pass"]
 
 
+def _render_raise(node: ast.Raise) -> list[str]:
+    """The exception without its message."""
+    called = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
+    return [f"raise {dotted_name(called) if called else ''}".rstrip()]
+
+
 def _render_arguments(arguments: ast.arguments) -> str:
     """The parameters without annotations."""
-    plain = ast.parse(f"def f({ast.unparse(arguments)}): ...").body[0]
-    assert isinstance(plain, ast.FunctionDef)
-    for part in ast.walk(plain.args):
+    plain = copy.deepcopy(arguments)
+    for part in ast.walk(plain):
         if isinstance(part, ast.arg):
             part.annotation = None
-    return ast.unparse(plain.args)
+    return ast.unparse(plain)

@@ -13,7 +13,8 @@ from knowngood.core.errors import InputError
 from knowngood.facts.atlas_answer import answer_about_name
 from knowngood.facts.atlas_file import AtlasFile, AtlasTables
 from knowngood.facts.atlas_lookup import AtlasLookup
-from knowngood.facts.atlas_rows import AtlasRow, AtlasUse, ModuleRows, RowKind, extract_module
+from knowngood.facts.atlas_rows import AtlasRow, AtlasUse, ModuleRows, RowKind
+from knowngood.facts.module_reader import extract_module
 from knowngood.facts.release_intervals import parse_intervals, render_intervals
 
 

@@ -93,6 +93,8 @@ IMPORTS = """
         return importlib.util.find_spec("lib.part") is not None
 """
 
+MISSING = "try:\n    if not is_recent_available():\n        raise Missing\nexcept Missing:\n    pass"
+
 
 def list_uses(folder: Path, *callers: dict[str, str]) -> list[BrokenUse]:
     lib = write_atlas(folder, "lib", *LIB)
@@ -183,8 +185,7 @@ def test_a_function_of_another_package_is_decided_by_its_name(tmp_path: Path) ->
         ("if not torch.cuda.is_available():\n    raise ImportError\nfrom lib import old", 0b110),
         ("with contextlib.suppress(ImportError):\n    from lib import old", 0),
         ("try:\n    from lib import old\nexcept ImportError:\n    raise ImportError('install lib')", 0b110),
-        ("try:\n    if not is_recent_available():\n        raise Missing\nexcept Missing:\n    pass\n"
-         "else:\n    from lib import old", 0b100),
+        (f"{MISSING}\nelse:\n    from lib import old", 0b100),
         ("import lib\nx = lib.old if is_recent_available() else None", 0b100),
         ("import lib\nx = is_recent_available() and lib.old", 0b100),
         ("import lib\ndef go(x=lib.old): ...", 0b110),
@@ -192,7 +193,7 @@ def test_a_function_of_another_package_is_decided_by_its_name(tmp_path: Path) ->
         ("from __future__ import annotations\nimport lib\ndef go(x: lib.old): ...\ny: lib.old = 1", 0),
         ("import lib\ndef go():\n    x: lib.old = 1", 0),
     ],
-)  # fmt: skip
+)
 def test_what_stands_around_a_use_decides_whether_it_runs(tmp_path: Path, source: str, callees: int) -> None:
     future = "from __future__ import annotations\n"
     lines = f"{future if future in source else ''}import torch\nfrom app.tools import *\n{source.removeprefix(future)}"
