@@ -7,7 +7,7 @@ from textwrap import dedent
 
 from knowngood.facts.atlas_file import AtlasFile, AtlasTables
 from knowngood.facts.atlas_lookup import AtlasLookup
-from knowngood.facts.module_reader import extract_module
+from knowngood.facts.module_rows import extract_module
 
 
 def write_atlas(folder: Path, package: str, *releases: dict[str, str]) -> AtlasLookup:

@@ -19,7 +19,7 @@ from knowngood.facts.atlas_file import AtlasFile, AtlasTables
 from knowngood.facts.atlas_packages import AtlasPackage
 from knowngood.facts.atlas_rows import ModuleRows
 from knowngood.facts.harvest_run import group_by_release
-from knowngood.facts.module_reader import extract_module
+from knowngood.facts.module_rows import extract_module
 from knowngood.index.artefact import PackageIndex, PublishedFile, UnreadableError
 from knowngood.index.bulk_members import open_bulk_archive
 

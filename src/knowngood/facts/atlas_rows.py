@@ -3,7 +3,7 @@
 A module becomes `AtlasRow`s: the module itself, the names that it defines, imports or exports lazily, the bases,
 methods and attributes of its classes, the parameters of its functions, and the string keys of its tables. What it
 imports from other packages becomes `AtlasUse`s, with the guards around each: a `try`, an `if`, a function.
-`module_reader` makes them.
+`module_rows` makes them.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ from knowngood.facts.guard_values import (
     SOMETHING,
     UNKNOWN,
     CallerFunction,
-    CodeFrame,
     GuardError,
+    GuardFrame,
     LibraryName,
     PythonRelease,
     call_builtin,
@@ -79,7 +79,7 @@ class GuardProgram:
         self._sources = sources
         self._globals: dict[str, Any] = {}
         self._depth = 0
-        self._expressions: dict[type[ast.expr], Callable[[Any, CodeFrame], Any]] = {
+        self._expressions: dict[type[ast.expr], Callable[[Any, GuardFrame], Any]] = {
             ast.Constant: lambda node, _: node.value,
             ast.Name: self._read_name,
             ast.Attribute: self._read_attribute,
@@ -100,18 +100,18 @@ class GuardProgram:
         self.installed.select_release(place)
         self._globals.clear()
         try:
-            value = self._evaluate(condition, CodeFrame(module))
+            value = self._evaluate(condition, GuardFrame(module))
         except GuardError:
             return GuardAnswer.RAISES
         if value is UNKNOWN:
             return GuardAnswer.OPEN
         return GuardAnswer.TRUE if value else GuardAnswer.FALSE
 
-    def _evaluate(self, node: ast.expr, frame: CodeFrame) -> Any:
+    def _evaluate(self, node: ast.expr, frame: GuardFrame) -> Any:
         evaluate = self._expressions.get(type(node))
         return evaluate(node, frame) if evaluate else UNKNOWN
 
-    def _read_name(self, node: ast.Name, frame: CodeFrame) -> Any:
+    def _read_name(self, node: ast.Name, frame: GuardFrame) -> Any:
         if node.id in frame.names:
             return frame.names[node.id]
         if node.id in _CONSTANTS:
@@ -135,14 +135,14 @@ class GuardProgram:
 
     def _compute_global(self, home: str, module: str, name: str) -> Any:
         text = self._sources.find_source(home)
-        frame = CodeFrame(module)
+        frame = GuardFrame(module)
         try:
             self._runner.execute(_parse_source(text) if text else (), frame)
         except (GuardError, GuardReturn):
             return UNKNOWN
         return frame.names.get(name, UNKNOWN)
 
-    def _read_attribute(self, node: ast.Attribute, frame: CodeFrame) -> Any:
+    def _read_attribute(self, node: ast.Attribute, frame: GuardFrame) -> Any:
         dotted = dotted_name(node)
         if dotted in _CONSTANTS:
             return _CONSTANTS[dotted]
@@ -157,11 +157,11 @@ class GuardProgram:
             return self.installed.read_release()  # imported by the function around the guard
         return UNKNOWN
 
-    def _negate(self, node: ast.UnaryOp, frame: CodeFrame) -> Any:
+    def _negate(self, node: ast.UnaryOp, frame: GuardFrame) -> Any:
         value = self._evaluate(node.operand, frame)
         return not value if isinstance(node.op, ast.Not) and value is not UNKNOWN else UNKNOWN
 
-    def _join(self, node: ast.BoolOp, frame: CodeFrame) -> Any:
+    def _join(self, node: ast.BoolOp, frame: GuardFrame) -> Any:
         """`a and b` and `a or b`: an undecided part matters only where no other part decides."""
         is_and = isinstance(node.op, ast.And)
         last: Any = is_and
@@ -174,27 +174,27 @@ class GuardProgram:
                 return last
         return UNKNOWN if is_open else last
 
-    def _compare(self, node: ast.Compare, frame: CodeFrame) -> Any:
+    def _compare(self, node: ast.Compare, frame: GuardFrame) -> Any:
         values = [self._evaluate(part, frame) for part in (node.left, *node.comparators)]
         answers = [compare_values(values[at], op, values[at + 1]) for at, op in enumerate(node.ops)]
         if False in answers:
             return False
         return UNKNOWN if UNKNOWN in answers else True
 
-    def _choose(self, node: ast.IfExp, frame: CodeFrame) -> Any:
+    def _choose(self, node: ast.IfExp, frame: GuardFrame) -> Any:
         decision = self._evaluate(node.test, frame)
         if decision is not UNKNOWN:
             return self._evaluate(node.body if decision else node.orelse, frame)
         return merge_values([self._evaluate(node.body, frame), self._evaluate(node.orelse, frame)])
 
-    def _read_items(self, node: ast.Tuple | ast.List, frame: CodeFrame) -> tuple[Any, ...]:
+    def _read_items(self, node: ast.Tuple | ast.List, frame: GuardFrame) -> tuple[Any, ...]:
         return tuple(self._evaluate(item, frame) for item in node.elts)
 
-    def _read_set(self, node: ast.Set, frame: CodeFrame) -> Any:
+    def _read_set(self, node: ast.Set, frame: GuardFrame) -> Any:
         items = [self._evaluate(item, frame) for item in node.elts]
         return UNKNOWN if UNKNOWN in items else frozenset(items)
 
-    def _read_item(self, node: ast.Subscript, frame: CodeFrame) -> Any:
+    def _read_item(self, node: ast.Subscript, frame: GuardFrame) -> Any:
         if dotted_name(node.value).endswith("environ"):
             raise GuardError
         whole, place = self._evaluate(node.value, frame), self._evaluate(node.slice, frame)
@@ -203,7 +203,7 @@ class GuardProgram:
         except (TypeError, IndexError):
             return UNKNOWN
 
-    def _call(self, call: ast.Call, frame: CodeFrame) -> Any:
+    def _call(self, call: ast.Call, frame: GuardFrame) -> Any:
         arguments = [self._evaluate(argument, frame) for argument in call.args]
         keywords = {keyword.arg or "**": self._evaluate(keyword.value, frame) for keyword in call.keywords}
         if "**" in keywords or any(isinstance(argument, ast.Starred) for argument in call.args):
@@ -216,7 +216,7 @@ class GuardProgram:
         return self._call_value(call, arguments, keywords, frame) if compared is UNKNOWN else compared
 
     @staticmethod
-    def _ask_system(call: ast.Call, arguments: Sequence[Any], _: CodeFrame) -> Any:
+    def _ask_system(call: ast.Call, arguments: Sequence[Any], _: GuardFrame) -> Any:
         """Answer what asks for the environment, the platform or a type; `NotImplemented` for any other call."""
         dotted = dotted_name(call.func)
         match arguments:
@@ -228,7 +228,7 @@ class GuardProgram:
                 return isinstance(value, str)
         return NotImplemented
 
-    def _ask_installed(self, call: ast.Call, arguments: Sequence[Any], frame: CodeFrame) -> Any:
+    def _ask_installed(self, call: ast.Call, arguments: Sequence[Any], frame: GuardFrame) -> Any:
         """Answer what asks for the installed package; `NotImplemented` for any other call."""
         name = dotted_name(call.func).rpartition(".")[2]
         match name, arguments:
@@ -236,38 +236,43 @@ class GuardProgram:
                 return self.installed.find_spec(target)
             case _, [str(target)] if name in _METADATA and self.installed.is_named(target):
                 return self.installed.read_release() if name.endswith("version") else SOMETHING
+            case "getattr", [LibraryName(path=path), str(target), *_] if path == self.installed.root:
+                return self.installed.read_name(f"{path}.{target}")
             case "hasattr", [LibraryName(path=path), str(target)]:
                 return self.installed.has_name(f"{path}.{target}")
-            case "getattr", [LibraryName(path=path), "__version__", *_] if "." not in path:
-                return self.installed.read_release()
             case (("import_module" | "__import__"), [str(target)]):
                 return self._import_module(target, frame)
-            case _, [argument] if not call.keywords and self._is_parser(call.func, frame):
-                return parse_version_value(argument)
-        return NotImplemented
+        is_parser = len(arguments) == 1 and not call.keywords and self._is_parser(call.func, frame)
+        return parse_version_value(arguments[0]) if is_parser else NotImplemented
 
     def _call_value(
-        self, call: ast.Call, arguments: Sequence[Any], keywords: Mapping[str, Any], frame: CodeFrame
+        self, call: ast.Call, arguments: Sequence[Any], keywords: Mapping[str, Any], frame: GuardFrame
     ) -> Any:
         """Call a function of the caller, a method of a plain value, or one that only its name tells about."""
         name = dotted_name(call.func).rpartition(".")[2]
-        if isinstance(call.func, ast.Attribute):
-            value = call_method(self._evaluate(call.func.value, frame), call.func.attr, arguments)
-            if value is not UNKNOWN:
+        value = self._call_plain(call, arguments, frame)
+        function = self._evaluate(call.func, frame) if value is UNKNOWN else None
+        match function:
+            case None:
                 return value
-        function = self._evaluate(call.func, frame)
-        if isinstance(function, CallerFunction):
-            value = self._run(function, arguments, keywords)
-            return self.installed.refine_by_name(name, arguments, keywords) if value is UNKNOWN else value
-        if isinstance(function, LibraryName):
-            self.installed.note_question(name)
-            return UNKNOWN
-        value = call_builtin(name, arguments) if isinstance(call.func, ast.Name) else UNKNOWN
-        if value is UNKNOWN and self._is_outside(call.func, frame):
-            return self.installed.answer_by_name(name, arguments, keywords)
-        return self.installed.refine_by_name(name, arguments, keywords) if value is UNKNOWN else value
+            case LibraryName():
+                self.installed.note_question(name)
+                return UNKNOWN
+            case CallerFunction():
+                value = self._run(function, arguments, keywords)
+                if value is not UNKNOWN:
+                    return value
+            case _ if self._is_outside(call.func, frame):
+                return self.installed.answer_by_name(name, arguments, keywords)
+        return self.installed.refine_by_name(name, arguments, keywords)
 
-    def _is_parser(self, function: ast.expr, frame: CodeFrame) -> bool:
+    def _call_plain(self, call: ast.Call, arguments: Sequence[Any], frame: GuardFrame) -> Any:
+        """Call a method of a plain value, or a built-in function."""
+        if isinstance(call.func, ast.Attribute):
+            return call_method(self._evaluate(call.func.value, frame), call.func.attr, arguments)
+        return call_builtin(dotted_name(call.func), arguments)
+
+    def _is_parser(self, function: ast.expr, frame: GuardFrame) -> bool:
         """Whether a function makes a version of a text, also under another name in this module."""
         dotted = dotted_name(function)
         if dotted.rpartition(".")[2] in _PARSERS:
@@ -275,14 +280,14 @@ class GuardProgram:
         home = self._sources.find_home(frame.module, dotted) if dotted and "." not in dotted else None
         return home is not None and home.partition(":")[2] in _PARSERS
 
-    def _is_outside(self, function: ast.expr, frame: CodeFrame) -> bool:
+    def _is_outside(self, function: ast.expr, frame: GuardFrame) -> bool:
         """Whether a function is not one of the caller's own, whose source would have told."""
         root = dotted_name(function).partition(".")[0]
         home = self._sources.find_home(frame.module, root) if root else None
         return home is None or not self._sources.is_own(home.partition(":")[0])
 
     def _run(self, function: CallerFunction, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
-        frame = CodeFrame(function.module)
+        frame = GuardFrame(function.module)
         if self._depth >= _DEPTH or not self._bind(function.node.args, arguments, keywords, frame):
             return UNKNOWN
         self._depth += 1
@@ -296,7 +301,7 @@ class GuardProgram:
         return merge_values([*frame.maybe, value])
 
     def _bind(
-        self, parameters: ast.arguments, arguments: Sequence[Any], keywords: Mapping[str, Any], frame: CodeFrame
+        self, parameters: ast.arguments, arguments: Sequence[Any], keywords: Mapping[str, Any], frame: GuardFrame
     ) -> bool:
         """Give the parameters their values; `False` when the call has another shape."""
         positional = [*parameters.posonlyargs, *parameters.args]
@@ -308,11 +313,11 @@ class GuardProgram:
             for one, default in zip(parameters.kwonlyargs, parameters.kw_defaults, strict=True)
             if default is not None
         }
-        frame.names |= {name: self._evaluate(default, CodeFrame(frame.module)) for name, default in defaults.items()}
+        frame.names |= {name: self._evaluate(default, GuardFrame(frame.module)) for name, default in defaults.items()}
         frame.names |= {one.arg: value for one, value in zip(positional, arguments, strict=False)} | dict(keywords)
         return True
 
-    def _import(self, node: ast.Import | ast.ImportFrom, frame: CodeFrame) -> None:
+    def _import(self, node: ast.Import | ast.ImportFrom, frame: GuardFrame) -> None:
         base = (node.module or "") if isinstance(node, ast.ImportFrom) else ""
         for alias in node.names:
             local = alias.asname or alias.name.partition(".")[0]
@@ -323,7 +328,7 @@ class GuardProgram:
             is_whole = isinstance(value, LibraryName) and not base and not alias.asname
             frame.names[local] = LibraryName(local) if is_whole else value
 
-    def _import_module(self, path: str, frame: CodeFrame) -> Any:
+    def _import_module(self, path: str, frame: GuardFrame) -> Any:
         root = path.partition(".")[0]
         if root != self.installed.root:
             frame.may_raise |= root not in _RELIABLE

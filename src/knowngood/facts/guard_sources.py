@@ -169,7 +169,7 @@ class _Shortener:
         return {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load)}
 
     def shorten(self) -> str:
-        """Return the source."""
+        """Return the statement's source, one space for each level of indentation."""
         return "\n".join(self._lines([self._node])) or "pass"
 
     def _lines(self, body: Iterable[ast.stmt]) -> Iterator[str]:

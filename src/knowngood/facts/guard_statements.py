@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from knowngood.facts.guard_values import UNKNOWN, CallerFunction, CodeFrame, GuardError, merge_values
+from knowngood.facts.guard_values import UNKNOWN, CallerFunction, GuardError, GuardFrame, merge_values
 
 
 class GuardReturn(Exception):  # noqa: N818 - it is no error
@@ -21,11 +21,11 @@ class StatementRunner:
 
     def __init__(
         self,
-        evaluate: Callable[[ast.expr, CodeFrame], Any],
-        load_import: Callable[[ast.Import | ast.ImportFrom, CodeFrame], None],
+        evaluate: Callable[[ast.expr, GuardFrame], Any],
+        load_import: Callable[[ast.Import | ast.ImportFrom, GuardFrame], None],
     ) -> None:
         self._evaluate = evaluate
-        self._statements: dict[type[ast.stmt], Callable[[Any, CodeFrame], None]] = {
+        self._statements: dict[type[ast.stmt], Callable[[Any, GuardFrame], None]] = {
             ast.Return: self._return,
             ast.Raise: self._raise,
             ast.Assign: self._assign,
@@ -39,13 +39,13 @@ class StatementRunner:
             ast.Global: lambda *_: None,
         }
 
-    def execute(self, body: Iterable[ast.stmt], frame: CodeFrame) -> None:
+    def execute(self, body: Iterable[ast.stmt], frame: GuardFrame) -> None:
         """Run statements; `GuardReturn` where they return, `GuardError` where they raise."""
         for node in body:
             execute = self._statements.get(type(node), _skip_statement)
             execute(node, frame)
 
-    def _return(self, node: ast.Return, frame: CodeFrame) -> None:
+    def _return(self, node: ast.Return, frame: GuardFrame) -> None:
         raise GuardReturn(self._evaluate(node.value, frame) if node.value else None)
 
     @staticmethod
@@ -53,22 +53,22 @@ class StatementRunner:
         raise GuardError
 
     @staticmethod
-    def _define(node: ast.FunctionDef, frame: CodeFrame) -> None:
+    def _define(node: ast.FunctionDef, frame: GuardFrame) -> None:
         frame.names[node.name] = CallerFunction(frame.module, node)
 
-    def _assign(self, node: ast.Assign, frame: CodeFrame) -> None:
+    def _assign(self, node: ast.Assign, frame: GuardFrame) -> None:
         value = self._evaluate(node.value, frame)
         for target in node.targets:
             _assign_value(target, value, frame)
 
-    def _branch(self, node: ast.If, frame: CodeFrame) -> None:
+    def _branch(self, node: ast.If, frame: GuardFrame) -> None:
         decision = self._evaluate(node.test, frame)
         if decision is UNKNOWN:
             self._merge_ways([node.body, node.orelse], frame)
         else:
             self.execute(node.body if decision else node.orelse, frame)
 
-    def _merge_ways(self, ways: Sequence[Sequence[ast.stmt]], frame: CodeFrame) -> None:
+    def _merge_ways(self, ways: Sequence[Sequence[ast.stmt]], frame: GuardFrame) -> None:
         """Run several ways of which one is taken, and keep of the variables what all of them give.
 
         A way that raises makes the guard fail or false, and both keep the guarded code from running.
@@ -90,7 +90,7 @@ class StatementRunner:
         frame.maybe += values
         frame.names = {name: merge_values([end.get(name, UNKNOWN) for end in ends]) for end in ends for name in end}
 
-    def _try(self, node: ast.Try, frame: CodeFrame) -> None:
+    def _try(self, node: ast.Try, frame: GuardFrame) -> None:
         """Run a `try`: its body, and the first handler where the body raises or may raise."""
         outer, frame.may_raise = frame.may_raise, False
         before = dict(frame.names)
@@ -119,7 +119,7 @@ class StatementRunner:
         self.execute(node.finalbody, frame)
 
 
-def _skip_statement(node: ast.stmt, frame: CodeFrame) -> None:
+def _skip_statement(node: ast.stmt, frame: GuardFrame) -> None:
     """A statement that is not followed, such as a loop: what it binds is unknown, and it may return."""
     frame.maybe.append(UNKNOWN)
     for part in ast.walk(node):
@@ -127,7 +127,7 @@ def _skip_statement(node: ast.stmt, frame: CodeFrame) -> None:
             frame.names[part.id] = UNKNOWN
 
 
-def _assign_value(target: ast.expr, value: Any, frame: CodeFrame) -> None:
+def _assign_value(target: ast.expr, value: Any, frame: GuardFrame) -> None:
     match target:
         case ast.Name(id=name):
             frame.names[name] = value

@@ -98,7 +98,7 @@ class GuardError(Exception):
 
 
 @dataclass
-class CodeFrame:
+class GuardFrame:
     """A function, or the statements that bind a variable of a module, while they run."""
 
     module: str

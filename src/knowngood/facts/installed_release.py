@@ -85,7 +85,7 @@ class InstalledRelease:
             return None
 
     def has_name(self, path: str) -> Any:
-        """Answer `hasattr`."""
+        """Answer `hasattr`: whether the release has a name, or `UNKNOWN`."""
         try:
             return UNKNOWN if self.read_name(path) is UNKNOWN else True
         except GuardError:

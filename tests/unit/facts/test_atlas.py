@@ -14,7 +14,7 @@ from knowngood.facts.atlas_answer import answer_about_name
 from knowngood.facts.atlas_file import AtlasFile, AtlasTables
 from knowngood.facts.atlas_lookup import AtlasLookup
 from knowngood.facts.atlas_rows import AtlasRow, AtlasUse, ModuleRows, RowKind
-from knowngood.facts.module_reader import extract_module
+from knowngood.facts.module_rows import extract_module
 from knowngood.facts.release_intervals import parse_intervals, render_intervals
 
 
