@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     places = {"--here": arguments.here, "--on": arguments.on, "--image": arguments.image}
     chosen = [option for option, value in places.items() if value]
     if len(chosen) > 1:
-        raise UsageError(f"{' and '.join(chosen)} are {len(chosen)} places; give one of them")
+        raise UsageError(f"{' and '.join(chosen)} are different places; give one of them")
     if arguments.on:
         shared_arguments.refuse_options(arguments, REFUSED_WITH_ON, "does nothing with --on, which builds no image")
         return _run_on_executor(arguments)

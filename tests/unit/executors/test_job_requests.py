@@ -142,7 +142,8 @@ def test_the_executors_of_a_file(tmp_path, monkeypatch):
     ("words", "message"),
     [
         (["--cancel"], "name it with --on NAME"),
-        (["--on", "local", "--here", "x"], "two places"),
+        (["--on", "local", "--here", "x"], "--here and --on are different places"),
+        (["--image", "x.example/y:z", "--on", "local"], "--on and --image are different places"),
         (["--on", "nowhere"], "there are local"),
     ],
 )
