@@ -23,6 +23,10 @@ class CallerSources:
         """Look into the release at a place; `same` begins with the releases in `among`."""
         self._bit, self.same = 1 << place, among
 
+    def is_among(self, releases: int) -> bool:
+        """Return whether the release that is looked into is one of these."""
+        return bool(self._bit & releases)
+
     def find_home(self, module: str, name: str) -> str | None:
         """Return `module:name` of what a name in a module is, or `None` when the release lacks it."""
         dotted = f"{module}.{name}"

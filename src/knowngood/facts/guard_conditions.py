@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 
 from knowngood.facts.atlas_lookup import AtlasLookup
@@ -21,8 +22,18 @@ _CATCHES = re.compile(
 )
 _HANDLES_IMPORT = re.compile(r"except [\w.,]*\b(?:ImportError|Exception|BaseException)\b[\w.,]* of (?P<tried>\S+)")
 
-_Answers = dict[GuardAnswer, int]
-"""Answer -> the callee's releases for which it is given."""
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Answers:
+    """What a condition is beside the callee's releases, as bits."""
+
+    true: int
+    false: int
+    open: int
+    asks_package: bool
+    """Whether that depends on the callee."""
+    is_guess: bool
+    """Whether the name of a function told it, and not a source."""
 
 
 class RunningCode:
@@ -31,6 +42,7 @@ class RunningCode:
     def __init__(self, caller: AtlasLookup) -> None:
         self._caller = caller
         self._sources = CallerSources(caller)
+        self._answers: dict[tuple[str, tuple[str | None, ...], str], list[tuple[int, _Answers]]] = {}
         self._known: dict[tuple[str, str, bool, str], list[tuple[int, int]]] = {}
 
     def find_releases(
@@ -78,27 +90,53 @@ class RunningCode:
         condition = _parse_condition(text)
         if condition is None:
             return callee.every if word == "past" else 0
-        program = GuardProgram(self._sources, callee)
-        answers = self._list_answers(program, condition, module, callee)
+        answers = self._find_answers(text, condition, module, callee)
         match word:
-            case "if" if not at_import and program.installed.asks_package:
-                return answers[GuardAnswer.TRUE] | answers[GuardAnswer.OPEN]
+            case "if" if not at_import and answers.asks_package:
+                return answers.true | answers.open
             case "if":
-                return answers[GuardAnswer.TRUE]
+                return answers.true
             case "unless":  # whether a package that is installed counts as available may depend on the GPU too
-                return 0 if program.installed.is_guess else answers[GuardAnswer.FALSE]
-        return answers[GuardAnswer.FALSE] | answers[GuardAnswer.OPEN]
+                return 0 if answers.is_guess else answers.false
+        return answers.false | answers.open
 
-    @staticmethod
-    def _list_answers(program: GuardProgram, condition: ast.expr, module: str, callee: AtlasLookup) -> _Answers:
-        answers = dict.fromkeys(GuardAnswer, 0)
-        for place in range(len(callee.file.releases)):
-            answer = program.answer(condition, module, place)
-            if not program.installed.asks_release:
-                answers[answer] = callee.every
-                break
-            answers[answer] |= 1 << place
+    def _find_answers(self, text: str, condition: ast.expr, module: str, callee: AtlasLookup) -> _Answers:
+        """Answer a condition in a module, once for all modules in which its names mean the same."""
+        homes = tuple(self._sources.find_home(module, name) for name in _list_names(text))
+        known = self._answers.setdefault((text, homes, callee.file.package), [])
+        for group, answers in known:
+            if self._sources.is_among(group):
+                self._sources.same &= group
+                return answers
+        outer, self._sources.same = self._sources.same, self._caller.every
+        answers = _answer_condition(GuardProgram(self._sources, callee), condition, module, callee)
+        known.append((self._sources.same, answers))
+        self._sources.same &= outer
         return answers
+
+
+def _answer_condition(program: GuardProgram, condition: ast.expr, module: str, callee: AtlasLookup) -> _Answers:
+    """Answer beside every release of the callee; beside one when the answer did not depend on which it is."""
+    masks = dict.fromkeys(GuardAnswer, 0)
+    for place in range(len(callee.file.releases)):
+        answer = program.answer(condition, module, place)
+        if not program.installed.asks_release:
+            masks[answer] = callee.every
+            break
+        masks[answer] |= 1 << place
+    return _Answers(
+        true=masks[GuardAnswer.TRUE],
+        false=masks[GuardAnswer.FALSE],
+        open=masks[GuardAnswer.OPEN],
+        asks_package=program.installed.asks_package,
+        is_guess=program.installed.is_guess,
+    )
+
+
+@lru_cache(maxsize=4096)
+def _list_names(text: str) -> tuple[str, ...]:
+    """The names in a condition."""
+    return tuple(sorted({node.id for node in ast.walk(ast.parse(text, mode="eval")) if isinstance(node, ast.Name)}))
 
 
 @lru_cache(maxsize=4096)
