@@ -11,7 +11,8 @@ break, and the last of the list. What was seen is written to benchmarks/data/atl
 run that was ended goes on there. A module that fails for want of a package of `REPAIRS` is tried again with it. With
 `--again`, what could not be judged is tried with the other packages as they were in the older release's quarter.
 
-`table` writes docs/atlas-comparison.md.
+`table` writes docs/atlas-comparison.md. It judges the stored runs twice: by what was foretold before they ran, and by
+the tables of broken uses as they are now.
 
 A failure counts for the pair only when it names the callee and the caller's file raised it. Any other failure is the
 environment's, is shown with its words, and is not counted as agreement.
@@ -33,11 +34,12 @@ from pathlib import Path
 from typing import Any
 
 import uv
-from atlas_pairs import foretell_module, list_package_pairs
+from atlas_pairs import PackagePair, foretell_module
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from knowngood.facts.atlas_store import find_owner
+from knowngood.facts.atlas_store import atlas_folder, find_owner, open_atlas
+from knowngood.facts.broken_use_table import read_broken_uses
 
 DATA = Path(__file__).parent / "data"
 PAIRS = DATA / "atlas_pairs.json"
@@ -418,11 +420,13 @@ def write_table() -> None:
     causes = json.loads(CAUSES.read_text("utf-8")) if CAUSES.exists() else {}
     totals: Counter[str] = Counter()
     pairs: Counter[str] = Counter()
+    first = _count_verdicts(document["pairs"], seen)
     differ, unjudged, rows = [], [], []
-    for pair in document["pairs"]:
-        key = f"{pair['caller']} {pair['callee']}"
+    for drawn in document["pairs"]:
+        key = f"{drawn['caller']} {drawn['callee']}"
         if key not in seen:
             continue
+        pair = foretell_again(drawn)
         verdicts = judge_modules(pair, seen[key])
         totals.update(verdict for _, verdict, _ in verdicts)
         state = judge_pair(pair, verdicts)
@@ -461,6 +465,9 @@ def write_table() -> None:
             differ="\n".join(differ),
             unjudged="\n".join(unjudged),
             rows="\n".join(rows),
+            first=first,
+            first_pairs=first["agrees"] + first["differs"],
+            first_share=first["agrees"] / (first["agrees"] + first["differs"]),
         ),
         encoding="utf-8",
     )
@@ -472,7 +479,13 @@ _PAGE = """# The atlas against real environments
 importing modules of one beside the other, on {day}, before any was run. `benchmarks/atlas_comparison.py` then imported
 them, on Python {python} without a GPU. This page is made by `python benchmarks/atlas_comparison.py table`.
 
-- **Pairs** run: {run}. Judged: {judged_pairs}, of which {breaking} were foretold to break. With every judged module as
+**Foretold before any run**, with the tables of that day: {first_pairs} pairs were judged, of which {first[breaking]}
+were foretold to break; with every judged module as foretold {first[agrees]} of {first_pairs} ({first_share:.1%}).
+
+**The same runs judged by the tables of today**, which were changed with these runs known, so this shows what was mended
+and is no test:
+
+- **Pairs** run: {run}. Judged: {judged_pairs}, of which {breaking} are foretold to break. With every judged module as
   foretold: {agreeing} of {judged_pairs} ({pair_share:.1%}).
 - **Modules** judged: {judged}. As foretold: {totals[agrees]} ({module_share:.1%}); false alarms: {totals[false alarm]};
   missed: {totals[missed]}. Not judged, since something else failed first: {totals[not judged]}, of which the atlas
@@ -510,16 +523,48 @@ def find_other_pair(pair: Mapping[str, Any], module: str, seen: Mapping[str, Any
     package = find_owner(match[1].partition(".")[0]) if match else None
     caller, callee = Requirement(pair["caller"]), canonicalize_name(Requirement(pair["callee"]).name)
     for version in (run["with"].get(package) for run in (seen.get("again", {}), seen) if "with" in run):
-        for names in list_package_pairs():
-            if version is None or package == callee or names.names != (canonicalize_name(caller.name), package):
-                continue
-            releases = names.caller.file.releases, names.callee.file.releases
-            if version in releases[1]:
-                place = releases[0].index(str(caller.specifier).removeprefix("=="))
-                broken = names.breaks(place, releases[1].index(version))
-                if foretell_module(names, module, place, broken):
-                    return f"{caller.name} x {package} {version}"
+        if package is not None and version is not None and package != callee:
+            foretold = _foretell(pair["caller"], f"{package}=={version}", [module])
+            if foretold and foretold[module]:
+                return f"{caller.name} x {package} {version}"
     return ""
+
+
+def foretell_again(pair: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a drawn pair with what today's tables foretell of its modules."""
+    modules = _foretell(pair["caller"], pair["callee"], pair["modules"]) or pair["modules"]
+    return {**pair, "modules": modules, "drawn_as": "breaking" if any(modules.values()) else "sound"}
+
+
+def _foretell(caller: str, callee: str, modules: Iterable[str]) -> dict[str, list[str]]:
+    """Return module -> the uses that make its import fail; nothing when the atlas lacks one of the releases."""
+    names = [canonicalize_name(Requirement(text).name) for text in (caller, callee)]
+    releases = [str(Requirement(text).specifier).removeprefix("==") for text in (caller, callee)]
+    opened, other = open_atlas(names[0]), open_atlas(names[1])
+    table = read_broken_uses(names[0], atlas_folder())
+    if opened is None or other is None or table is None:
+        return {}
+    if releases[0] not in table.releases or releases[1] not in other.file.releases:
+        return {}
+    uses = tuple(use for use in table.uses.get(names[1], ()) if not use.place) if names[1] in table.callees else ()
+    pair = PackagePair(caller=opened, callee=other, uses=uses)
+    place = list(table.releases).index(releases[0])
+    broken = pair.breaks(place, other.file.releases.index(releases[1]))
+    return {module: foretell_module(pair, module, place, broken) for module in modules}
+
+
+def _count_verdicts(drawn: Iterable[Mapping[str, Any]], seen: Mapping[str, Any]) -> Counter[str]:
+    """Count the pairs by their verdicts; `breaking` has the judged pairs that are foretold to break."""
+    pairs: Counter[str] = Counter()
+    for pair in drawn:
+        run = seen.get(f"{pair['caller']} {pair['callee']}")
+        if run is None:
+            continue
+        verdicts = judge_modules(pair, run)
+        state = judge_pair(pair, verdicts)
+        pairs[state] += 1
+        pairs["breaking"] += pair["drawn_as"] == "breaking" and state in {"agrees", "differs"}
+    return pairs
 
 
 def judge_pair(pair: Mapping[str, Any], verdicts: list[tuple[str, str, str]]) -> str:
