@@ -41,6 +41,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     from knowngood.compat import knowledge, waivers
     from knowngood.evidence.sealed_files import describe_unsigned_run
     from knowngood.smoke.suite_files import has_suite, hash_suite
+    from knowngood.smoke.trainer_suite import find_cell_suite, has_trainer_checks
 
     if arguments.map:
         shared_arguments.refuse_options(arguments, ("select", "catalog"), "does nothing with --map, which shows all")
@@ -52,14 +53,19 @@ def run(arguments: argparse.Namespace) -> Answer:
     selected = matrix.select_all_cells(arguments.select)
     known = knowledge.load_knowledge(notify=partial(print, file=sys.stderr))
     answers = knowledge.judge_cells(known, matrix, selected)
-    suite = hash_suite(project.suite) if has_suite(project.suite) else None
+    plain = hash_suite(project.suite) if has_suite(project.suite) else None
+    suites = {
+        name: hash_suite(find_cell_suite(project, answer.cell))
+        for name, answer in answers.items()
+        if plain and has_trainer_checks(project, answer.cell)
+    }
     cells = [
         {
             "id": name,
             "axes": {str(axis): value for axis, value in answer.cell.axes().items()},
             "aliases": [alias for alias, target in matrix.aliases.items() if target == name],
             "tier": str(answer.tier),
-            "suite": _suite_document(answer.run, suite),
+            "suite": _suite_document(answer.run, suites.get(name, plain)),
             "attention": known.published.standing(name).attention,
             "settings": {setting: state.document() for setting, state in answer.settings.items()},
             "errors": [finding.document() for finding in answer.errors],

@@ -14,6 +14,8 @@ from knowngood.launch import added_packages
 from knowngood.launch.container_run import ContainerRun, GpuAccess
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from knowngood.core.cell import Cell
     from knowngood.engine.container_engine import Engine
     from knowngood.launch.added_packages import AddedPackage
@@ -50,15 +52,19 @@ def get_cell_image(project: Project, cell: Cell, engine: Engine, *, insecure: bo
         return image_access.fetch_cell_image(project, cell, engine, print_notice, notify, insecure=insecure)
 
 
+def list_wanted_packages(arguments: argparse.Namespace) -> tuple[tuple[str, ...], Path | None]:
+    """Return the requirements of `--with` and of the requirements.txt beside the script, and that file, or `None`."""
+    wanted = tuple(arguments.added)
+    file = None if arguments.no_requirements else added_packages.find_requirements_file(arguments.program)
+    return (wanted + added_packages.read_requirement_file(file) if file else wanted), file
+
+
 def choose_image_additions(arguments: argparse.Namespace, project: Project, cell: Cell) -> ImageAdditions:
     """Return what `--dev`, and `--with` or the requirements.txt beside the script, add to the cell's image.
 
     Raises `KnowngoodError` for packages that do not fit the cell, or that `check` says break in it.
     """
-    wanted = tuple(arguments.added)
-    file = None if arguments.no_requirements else added_packages.find_requirements_file(arguments.program)
-    if file:
-        wanted += added_packages.read_requirement_file(file)
+    wanted, file = list_wanted_packages(arguments)
     if not (wanted or arguments.dev):
         return ImageAdditions()
     lock = project.tree.load(cell)

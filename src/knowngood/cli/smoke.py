@@ -28,6 +28,7 @@ from knowngood.project.checkout import Project, find_project
 from knowngood.registry.image_reference import ImageReference
 from knowngood.registry.registry_client import Registry
 from knowngood.smoke import predictions, suite_run
+from knowngood.smoke.trainer_suite import find_cell_suite
 
 _BUILDING = ("wheelhouse", "locked", "jobs", "record", "compile", "published", "insecure")
 _ON_BUILDERS = ("builder", "to", "network")
@@ -89,7 +90,7 @@ def _run_here(arguments: argparse.Namespace) -> Answer:
     with report_progress(str(cell)) as notify:
         evidence = suite_run.run_in_environment(
             cell,
-            project.suite,
+            find_cell_suite(project, cell),
             options,
             predictions=expected,
             log=pipeline.cell_log_path(cell, "here"),

@@ -7,7 +7,7 @@ of a file without defects; an integration test compares the two.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -152,7 +152,18 @@ def cells_from_matrix(matrix: Mapping[str, Any], book: Factbook) -> dict[Cell, R
             except UsageError:
                 continue
             cells.setdefault(cell, retired)
+    for cell in _cells_of_stacks(matrix, {str(cell): cell for cell in cells}):
+        cells.setdefault(cell, None)
     return cells
+
+
+def _cells_of_stacks(matrix: Mapping[str, Any], cells: Mapping[str, Cell]) -> Iterator[Cell]:
+    """Yield the cells of the stacks in matrix.yaml's plain data; `cells` are those that they are put on, by id."""
+    aliases = matrix.get("aliases") or {}
+    for trainer, item in (matrix.get("stacks") or {}).items():
+        for word in _listed(item["on"]):
+            if below := cells.get(aliases.get(word, word)):
+                yield replace(below, framework=f"{trainer}{item['release']}")
 
 
 def waivers_from_matrix(matrix: Mapping[str, Any], cells: Iterable[Cell]) -> tuple[Waiver, ...]:

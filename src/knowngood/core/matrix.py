@@ -6,7 +6,7 @@ Pure: text and facts in, a frozen `Matrix` out. One run reports every defect of 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
@@ -26,6 +26,7 @@ from knowngood.core.selection import CellFilter, select_cells
 from knowngood.core.value_problems import (
     describe_missing_name,
     describe_other_pin,
+    describe_unfit_place,
     describe_unknown_flash_attn,
     describe_unknown_framework,
     describe_unknown_release,
@@ -67,6 +68,10 @@ class MatrixEntry:
     base: str
     extras: tuple[str, ...]
     """Requirements (PEP 508) besides those of the axes."""
+    companions: tuple[str, ...] = ()
+    """Requirements that come with the framework, which the cell without it does not have."""
+    below: Cell | None = None
+    """The cell of this matrix whose locked versions the framework leaves as they are; `None` where it may move them."""
     retired: Retirement | None = None
     """Since when the cell is no longer built, published or offered; `None` while it is."""
 
@@ -207,8 +212,12 @@ class _MatrixReader:
                 self.report(("publish", "gpus", gpu), problem, key=True)
         before = len(self.problems)
         entries = self.entries()
-        # When a defect leaves out cells, an alias or a successor may name one of those.
+        # When a defect leaves out cells, a stack, an alias or a successor may name one of those.
         complete = len(self.problems) == before and all(raw.cells)
+        entries |= self.stacks(entries, complete=complete)
+        complete = (
+            len(self.problems) == before and complete and len(raw.stacks) == len(self.source.data.get("stacks") or ())
+        )
         self.check_aliases(entries, complete=complete)
         self.check_successors(entries, complete=complete)
         amendments = [self.amendment(item, index) for index, item in enumerate(raw.amendments) if item]
@@ -253,6 +262,29 @@ class _MatrixReader:
                 entries[name] = entry
                 indexes[name] = index
         return entries
+
+    def stacks(self, entries: Mapping[str, MatrixEntry], *, complete: bool) -> dict[str, MatrixEntry]:
+        """Return the cells of the stacks; `complete` says that no cell is left out of `entries`."""
+        made: dict[str, MatrixEntry] = {}
+        for trainer, item in self.raw.stacks.items():
+            if text := describe_unknown_release(trainer, item.release, self.facts):
+                self.report(("stacks", trainer, "release"), text)
+                continue
+            extras = (f"{trainer}[{','.join(item.extras)}]",) if item.extras else ()
+            for index, word in enumerate(item.on):
+                below = entries.get(self.raw.aliases.get(word, word))
+                text = describe_unfit_place(word, below, entries)
+                if below is None or text:
+                    if below or complete or not (_is_cell_id(word) or word in self.raw.aliases):
+                        self.report(("stacks", trainer, "on", index), text or "")
+                    continue
+                cell = replace(below.cell, framework=f"{trainer}{item.release}")
+                if str(cell) in entries or str(cell) in made:
+                    text = f"the cell {cell} is there already; remove one of them"
+                    self.report(("stacks", trainer, "on", index), text)
+                    continue
+                made[str(cell)] = replace(below, cell=cell, companions=(*extras, *item.companions), below=below.cell)
+        return made
 
     def check_aliases(self, entries: Mapping[str, MatrixEntry], *, complete: bool) -> None:
         """Report aliases that are cell ids or name no cell; `complete` says that no cell is left out."""

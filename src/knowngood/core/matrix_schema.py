@@ -106,6 +106,7 @@ GpuName = Annotated[str, _matching(r"sm_[1-9]\d{1,2}", "sm_90")]
 Name = Annotated[str, _matching(r"[a-z0-9]+([.-][a-z0-9]+)*", "a name such as debian12 or hopper-stable")]
 GroupName = Annotated[Name, AfterValidator(validate_group_name)]
 Package = Annotated[str, _matching(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", "a package name")]
+Trainer = Annotated[str, _matching(r"[a-z]+(-[a-z]+)*", "the package of a trainer, such as trl or ms-swift")]
 Pattern = Annotated[str, _matching(r"[a-z0-9*]([a-z0-9.*-]*[a-z0-9*])?", "a package name or a glob over them")]
 Requirements = Annotated[tuple[Annotated[str, AfterValidator(_requirement)], ...], BeforeValidator(as_list)]
 Pins = Annotated[tuple[Annotated[str, AfterValidator(_pin)], ...], BeforeValidator(as_list)]
@@ -206,6 +207,17 @@ class ExcludeItem(_Section):
         return _lists(self)
 
 
+class StackItem(_Section):
+    """One item of `stacks`, whose key is the trainer: its release, what comes with it, and the cells that it is on."""
+
+    release: Annotated[str, _version_of("the trainer")]
+    extras: Annotated[tuple[Package, ...], BeforeValidator(as_list)] = ()
+    """Extras of the trainer, as in `trl[quantization]`."""
+    companions: Annotated[Requirements, Field(alias="with")] = ()
+    on: Values[Text]
+    """Ids or aliases of cells without a framework."""
+
+
 class RetiredItem(_Section):
     """`retired` of an item of `cells`: since when, and the id of the cell to take instead."""
 
@@ -274,6 +286,7 @@ class MatrixFile(_Section):
     bases: Annotated[dict[Name, Base], Field(min_length=1)]
     stack: Requirements = ()
     layers: dict[GroupName, Annotated[tuple[Pattern, ...], BeforeValidator(as_list)]]
+    stacks: dict[Trainer, StackItem] = {}
     # `validate_matrix_file` replaces a malformed item by None, so that the others keep their index.
     amendments: tuple[AmendmentItem | None, ...] = ()
     cells: Annotated[tuple[CellItem | None, ...], Field(min_length=1)]
@@ -310,6 +323,7 @@ _REPLACEMENTS: Mapping[str, Any] = {
     "schema": "1",
     "locked-at": "2000-01-01",
     "stack": [],
+    "stacks": {},
     "layers": {},
     "size": None,
     "publish": {},
@@ -389,6 +403,7 @@ def _key_hint(path: Sequence[str | int]) -> str:
             "bases": Bootstrap if "bootstrap" in path else Base,
             "amendments": AmendmentItem,
             "cells": ExcludeItem if "exclude" in path else RetiredItem if "retired" in path else CellItem,
+            "stacks": StackItem,
             "size": SizeLimit,
             "publish": IdentityItem if "identity" in path else PublishItem,
         }.get(str(path[0]), MatrixFile)

@@ -1,6 +1,7 @@
 """SELECT, the argument that says which cells a command works on.
 
-A word is a cell id, a glob over ids (`sm90-*`), an axis filter (`torch>=2.11,gpu=sm_90`) or an alias (`default`).
+A word is a cell id, a glob over ids (`sm90-*`), an axis filter (`torch>=2.11,gpu=sm_90`, `stack=trl`) or an alias
+(`default`).
 Several words are separated by blanks, and a cell is selected when at least one of them matches.
 """
 
@@ -16,6 +17,9 @@ from packaging.version import InvalidVersion, Version
 
 from knowngood.core.cell import NO_FLASH_ATTN, NO_FRAMEWORK, Axis, Cell, parse_cell
 from knowngood.core.errors import UsageError
+
+STACK = "stack"
+"""What a condition calls a framework without its release: `stack=trl` is any TRL, `stack=none` no framework."""
 
 _CONDITION = re.compile(r"\s*(?P<axis>[a-z-]+)\s*(?P<operator>===?|!=|~=|[<>]=?|=)\s*(?P<value>[^,\s]+)\s*")
 
@@ -39,14 +43,16 @@ def _parse_condition(part: str, whole: str) -> tuple[Axis, str, str]:
     match = _CONDITION.fullmatch(part)
     if match is None:
         raise UsageError(f"{part.strip()!r} in {whole!r} is not a condition; one is written like torch>=2.11")
+    operator = "==" if match["operator"] == "=" else match["operator"]
+    value = match["value"]
+    if match["axis"] == STACK:
+        return _parse_stack_condition(part, operator, value)
     try:
         axis = Axis(match["axis"])
     except ValueError:
         near = difflib.get_close_matches(match["axis"], list(Axis), 1)
         hint = f"; did you mean {near[0]}?" if near else f"; the axes are {', '.join(Axis)}"
         raise UsageError(f"there is no axis {match['axis']!r}{hint}") from None
-    operator = "==" if match["operator"] == "=" else match["operator"]
-    value = match["value"]
     if axis is Axis.FLASH_ATTN and value == "none":
         value = NO_FLASH_ATTN
     if axis is Axis.GPU:
@@ -56,14 +62,22 @@ def _parse_condition(part: str, whole: str) -> tuple[Axis, str, str]:
             return axis, operator, value
         value = value.removeprefix("sm_")
     if axis is Axis.FRAMEWORK:
-        if operator not in ("==", "!="):
-            raise UsageError(
-                f"{part.strip()!r}: a framework takes = or !=, as in framework=xtuner0.1.23 or framework=xtuner*"
-            )
-        return axis, operator, value
+        return axis, _equality(part, operator, "a framework", "framework=xtuner0.1.23 or framework=xtuner*"), value
     if not _is_specifier(operator, value):
         raise UsageError(f"{part.strip()!r}: {value!r} is not a version")
     return axis, operator, value
+
+
+def _parse_stack_condition(part: str, operator: str, name: str) -> tuple[Axis, str, str]:
+    """Return the condition on the framework that `stack=NAME` is: any release of it."""
+    pattern = NO_FRAMEWORK if name == NO_FRAMEWORK else f"{name}[0-9]*"
+    return Axis.FRAMEWORK, _equality(part, operator, "a stack", "stack=trl"), pattern
+
+
+def _equality(part: str, operator: str, what: str, example: str) -> str:
+    if operator not in ("==", "!="):
+        raise UsageError(f"{part.strip()!r}: {what} takes = or !=, as in {example}")
+    return operator
 
 
 def _is_specifier(operator: str, value: str) -> bool:

@@ -10,7 +10,7 @@ from knowngood.core.cell import NO_FLASH_ATTN, NO_FRAMEWORK, flash_attn_package,
 from knowngood.core.nearest_versions import find_nearest_versions
 
 if TYPE_CHECKING:
-    from knowngood.core.matrix import MatrixFacts
+    from knowngood.core.matrix import MatrixEntry, MatrixFacts
 
 
 def hint_nearest_name(name: str, names: Mapping[str, object], words: str) -> str:
@@ -50,6 +50,20 @@ def describe_unknown_framework(value: str, facts: MatrixFacts) -> str | None:
     if value == NO_FRAMEWORK:
         return None
     return describe_unknown_release(*parse_framework(value), facts)
+
+
+def describe_unfit_place(word: str, below: MatrixEntry | None, entries: Mapping[str, MatrixEntry]) -> str | None:
+    """Return what is wrong with a cell that a stack is put on, `None` for a maintained one without a framework.
+
+    `word` is its id or alias, `below` its entry, `None` when there is no such cell; `entries` are all that there are.
+    """
+    if below is None:
+        return f"{word!r} is no cell of this file" + hint_nearest_name(word, entries, "; the nearest is")
+    if below.cell.framework_pin:
+        return f"{word} has a framework of its own, {' '.join(below.cell.framework_pin)}; name a cell without one"
+    if below.retired:
+        return f"{below.retired.sentence(word)}; put the stack on one that is maintained"
+    return None
 
 
 def describe_other_pin(axis: str, written: str | None, torch: str, pinned: str) -> str | None:

@@ -18,6 +18,7 @@ from knowngood.index import index_settings
 from knowngood.lock import cell_locking, resolver
 from knowngood.project import checkout
 from knowngood.smoke import suite_command
+from knowngood.smoke.trainer_suite import find_cell_suite
 
 RUN_FOLDER = Path("$KNOWNGOOD_TMP")
 """Stands for the temporary folder of a run."""
@@ -98,5 +99,6 @@ def _smoke_commands(pipeline: Pipeline, cell: Cell) -> list[str]:
     if not pipeline.options.prove:
         return []
     arguments = suite_command.suite_arguments(options, cell_gpu=cell.gpu)
-    words = suite_command.docker_run_words(options, f"knowngood:{cell}", pipeline.project.suite, arguments)
+    folder = find_cell_suite(pipeline.project, cell)
+    words = suite_command.docker_run_words(options, f"knowngood:{cell}", folder, arguments)
     return [shlex.join([*pipeline.engine.docker, *words])]

@@ -29,7 +29,7 @@ from knowngood.lock import cell_locking
 from knowngood.lock.lock_tree import CellLock
 from knowngood.project import checkout
 from knowngood.project.checkout import Project
-from knowngood.smoke import suite_files, suite_run
+from knowngood.smoke import suite_files, suite_run, trainer_suite
 from knowngood.smoke.predictions import load_predictions, predictions_for_cell
 from knowngood.smoke.suite_command import SuiteOptions
 
@@ -175,7 +175,8 @@ class Pipeline:
         self, cell: Cell, image: Image, earlier: Sequence[Evidence], notify: Notify
     ) -> tuple[Path | None, Evidence]:
         """Return evidence for the image on this machine: a good earlier run, or that of a new run with its path."""
-        if not self.options.force_smoke and (evidence := self._find_good_evidence(earlier)):
+        folder = trainer_suite.find_cell_suite(self.project, cell)
+        if not self.options.force_smoke and (evidence := self._find_good_evidence(earlier, folder)):
             return None, evidence
         evidence = suite_run.run_in_container(
             cell,
@@ -183,16 +184,16 @@ class Pipeline:
             image.digest,
             self.engine,
             self.options.suite,
-            suite=self.project.suite,
+            suite=folder,
             predictions=predictions_for_cell(load_predictions(self.project.root), cell, gpu=self.options.suite.gpus),
             log=cell_log_path(cell, "smoke"),
             notify=notify,
         )
         return run_evidence.store_evidence(evidence, self.project.evidence_store), evidence
 
-    def _find_good_evidence(self, earlier: Sequence[Evidence]) -> Evidence | None:
-        """Return the newest good run of this suite on this machine that covers the options, `None` if there is none."""
-        options, suite = self.options.suite, suite_files.hash_suite(self.project.suite)
+    def _find_good_evidence(self, earlier: Sequence[Evidence], folder: Path) -> Evidence | None:
+        """Return the newest good run on this machine of the suite in a folder that covers the options, or `None`."""
+        options, suite = self.options.suite, suite_files.hash_suite(folder)
         node = suite_run.engine_fingerprint(self.engine)
         good = [
             evidence

@@ -91,7 +91,8 @@ def added_packages_request(matrix: Matrix, lock: CellLock, wanted: Sequence[str]
                 f"{text} does not fit: {lock.cell} has {requirement.name} {locked}, and the versions of a cell do not "
                 f"move; `knowngood pick --gpu {lock.cell.gpu} '{text}'` looks for a cell that fits"
             )
-        open_requirements += [] if name in made_here else [text]
+        is_there = name in made_here or (locked and not requirement.extras)
+        open_requirements += [] if is_there else [text]
     own = cell_locking.resolver_request(matrix.entry(lock.cell), matrix)
     return replace(
         own,
@@ -113,6 +114,8 @@ def resolve_added_packages(matrix: Matrix, lock: CellLock, wanted: Sequence[str]
     from knowngood.lock import resolver
 
     request = added_packages_request(matrix, lock, wanted)
+    if not request.requirements:
+        return ()
     question = {name: value for name, value in request.document().items() if name != "locked_at"}
     path = _resolutions() / f"{hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()}.json"
     if (kept := _load_resolution(path)) is not None:

@@ -61,7 +61,7 @@ def resolver_request(entry: MatrixEntry, matrix: Matrix) -> resolver.ResolverReq
             requirements += ["==".join(pin) for pin in amendment.wheel]
     base = matrix.bases[entry.base]
     return resolver.ResolverRequest(
-        requirements=tuple(dict.fromkeys([*requirements, *entry.extras])),
+        requirements=tuple(dict.fromkeys([*requirements, *entry.extras, *entry.companions])),
         excludes=tuple(sorted(excludes)),
         python=base.python,
         glibc=base.glibc,
@@ -73,7 +73,9 @@ def resolver_request(entry: MatrixEntry, matrix: Matrix) -> resolver.ResolverReq
 
 def entry_without_framework(entry: MatrixEntry) -> MatrixEntry | None:
     """Return the entry of the cell below the framework, or `None` when the cell has no framework."""
-    return replace(entry, cell=entry.cell.without_framework()) if entry.cell.framework_pin else None
+    if entry.cell.framework_pin is None:
+        return None
+    return replace(entry, cell=entry.cell.without_framework(), companions=(), below=None)
 
 
 def lock_inputs_digest(entry: MatrixEntry, matrix: Matrix) -> str:
@@ -82,6 +84,8 @@ def lock_inputs_digest(entry: MatrixEntry, matrix: Matrix) -> str:
     whole = [_FORMAT, entry.base, layers, resolver_request(entry, matrix).document()]
     if below := entry_without_framework(entry):
         whole.append(resolver_request(below, matrix).document())
+    if entry.below:
+        whole.append("the versions below are held")
     return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
 
 
@@ -114,17 +118,33 @@ def lock_cell(  # noqa: PLR0913
     """
     cell, digest = entry.cell, lock_inputs_digest(entry, matrix)
     committed = None if upgrade else _load_committed_lock(tree, cell, locked_only=locked_only, notify=notify)
-    if committed and committed.inputs == digest:
+    held = None
+    if entry.below:
+        held = lock_cell(
+            matrix.entry(entry.below),
+            matrix,
+            tree,
+            wheel_folder=wheel_folder,
+            cxx11abi=cxx11abi,
+            upgrade=False,
+            locked_only=locked_only,
+            notify=notify,
+        ).lock
+    if committed and committed.inputs == digest and (held is None or set(held.layers) <= set(committed.layers)):
         return LockingResult(lock=committed, changed=False)
     if locked_only:
         state = "was made from an older matrix.yaml" if committed else "is missing"
         raise KnowngoodError(f"{cell}: its lock {state}; run `knowngood lock '{cell}'` and commit what it writes")
     notify("resolving")
     wheels = _wheelhouse_for(cell, matrix, tree, wheel_folder, cxx11abi=cxx11abi, notify=notify)
-    plain = entry_without_framework(entry)
-    requests = [resolver_request(item, matrix) for item in (entry, plain) if item]
-    pinned, *others = [resolver.resolve_distributions(request, wheels) for request in requests]
-    below = {item for other in others for item in other}
+    request = resolver_request(entry, matrix)
+    if held:
+        request = replace(request, constraints=tuple(f"{it.name}=={it.version}" for it in held.distributions))
+    pinned = resolver.resolve_distributions(request, wheels)
+    below = {(item.name, item.version) for item in held.distributions} if held else set()
+    if held is None and (plain := entry_without_framework(entry)):
+        others = resolver.resolve_distributions(resolver_request(plain, matrix), wheels)
+        below = {(item.name, item.version) for item in others}
     from knowngood.index import wheel_contents  # it imports the client of the index
 
     contents = wheel_contents.read_contents_of_wheels({item.name: (item.url, item.sha256) for item in pinned}, notify)
@@ -148,8 +168,13 @@ def lock_cell(  # noqa: PLR0913
         distributions,
         matrix.layers,
         framework=cell.framework_pin[0] if cell.framework_pin else None,
-        below=[item for item, pin in zip(distributions, pinned, strict=True) if pin in below],
+        below=[item for item in distributions if (item.name, item.version) in below],
     )
+    if held and (moved := [layer.name for layer in held.layers if layer not in layers]):
+        raise KnowngoodError(
+            f"{cell}: it would not share {', '.join(moved)} with {held.cell}; an amendment that excludes or replaces "
+            "what that cell has cannot be for a stack on it"
+        )
     lock = CellLock(cell=cell, base=entry.base, inputs=digest, layers=layers)
     with hold_lock_folder(tree):
         return LockingResult(lock=lock, changed=tree.save(lock))

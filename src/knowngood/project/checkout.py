@@ -67,6 +67,11 @@ class Project:
         return self.root / "smoke_tests"
 
     @property
+    def trainer_suite(self) -> Path:
+        """The folder of the checks of trainers, which join the suite of the cells that have one."""
+        return self.root / "trainer_tests"
+
+    @property
     def templates(self) -> Path:
         """The folder of Jinja templates."""
         return self.root / "templates"

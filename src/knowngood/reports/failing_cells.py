@@ -17,6 +17,7 @@ from knowngood.reports.lock_pins import PinnedPackages, pins_from_distributions,
 from knowngood.reports.nightly_report import NightlyCheck, NightlyFinding, NightlySeverity
 from knowngood.reports.nightly_tasks import CheckAttempt
 from knowngood.reports.package_changes import list_package_changes
+from knowngood.smoke.trainer_suite import find_cell_suite
 
 if TYPE_CHECKING:
     from knowngood.core.cell import Cell
@@ -73,7 +74,7 @@ class FailureExplainer:
         return LockBisection(
             good=_with_locked_versions(good, bad),
             bad=bad,
-            command=[*command, str(self.here.suite)],
+            command=[*command, str(find_cell_suite(self.here, cell))],
             wheelhouse=self.wheelhouse,
         )
 

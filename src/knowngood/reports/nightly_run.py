@@ -34,6 +34,7 @@ from knowngood.reports.nightly_report import (
 from knowngood.reports.nightly_tasks import NightlyChecks, NightlyExecution, TaskReporter
 from knowngood.reports.upstream_check import UpstreamCheck
 from knowngood.smoke import suite_command, suite_files, suite_run
+from knowngood.smoke.trainer_suite import find_cell_suite
 
 if TYPE_CHECKING:
     from knowngood.core.cell import Cell
@@ -277,7 +278,7 @@ def _planned_cell(  # noqa: PLR0913, PLR0917
     request: NightlyRequest,
 ) -> nightly_plan.PlannedCell:
     image = image_release.recorded_digest(here, cell, build_inputs.read_recipe_digest(here))
-    suite, wanted = suite_files.hash_suite(here.suite), request.suite
+    suite, wanted = suite_files.hash_suite(find_cell_suite(here, cell)), request.suite
     return nightly_plan.PlannedCell(
         id=str(cell),
         inputs=inputs,

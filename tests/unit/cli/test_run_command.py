@@ -159,7 +159,7 @@ def test_the_root_folder_is_not_mounted(starts, monkeypatch, capsys, folder):
 
 
 def test_added_packages_give_the_program_a_derived_image(starts, monkeypatch, tmp_path, capsys):
-    trl = AddedPackage(name="trl", version="1.16.0", sha256="a" * 64)
+    trl = AddedPackage(name="trl", version="1.15.0", sha256="a" * 64)
     wanted = []
 
     def resolve(_matrix, _lock, words):
@@ -175,12 +175,12 @@ def test_added_packages_give_the_program_a_derived_image(starts, monkeypatch, tm
     )
     (tmp_path / "requirements.txt").write_text("datasets\n")
     (tmp_path / "train.py").touch()
-    start("--with", "trl==1.16", "--", "python", "train.py")
-    start("--with", "trl==1.16", "--no-requirements", "--", "python", "train.py")
-    assert wanted == [("trl==1.16", "datasets"), ("trl==1.16",)]
+    start("--with", "trl==1.15", "--", "python", "train.py")
+    start("--with", "trl==1.15", "--no-requirements", "--", "python", "train.py")
+    assert wanted == [("trl==1.15", "datasets"), ("trl==1.15",)]
     assert starts[1][1][-3].startswith("knowngood-with:")
-    assert "added for requirements.txt: trl 1.16.0" in capsys.readouterr().err
-    assert main.main(["run", "--print", "--with", "trl==1.16", "--", "python"]) == 0
+    assert "added for requirements.txt: trl 1.15.0" in capsys.readouterr().err
+    assert main.main(["run", "--print", "--with", "trl==1.15", "--", "python"]) == 0
     out, err = capsys.readouterr()
     assert "docker-daemon:knowngood-with:" in out
     assert "is made when the program is run without --print" in err
@@ -205,6 +205,20 @@ def test_the_dev_variant_adds_build_tools_that_the_cell_lacks(starts, monkeypatc
     out, err = capsys.readouterr()
     assert json.loads(out)["image"].startswith("knowngood-with:")
     assert "added for --dev: nothing, the cell has it all" in err
+
+
+def test_a_trainer_that_a_stack_has_gives_the_program_the_image_of_the_stack(starts, monkeypatch, capsys):
+    monkeypatch.setattr(
+        "knowngood.lock.resolver.resolve_distributions", lambda *_: pytest.fail("nothing is to resolve")
+    )
+    assert main.main(["run", "--print", "--json", "--with", "trl>=1.16", "--with", "datasets", "--", "python"]) == 0
+    out, err = capsys.readouterr()
+    document = json.loads(out)
+    assert document["cell"] == "sm90-cu130-torch2.11.0-tf5.17.0-fa4.0.0b33-triton3.6.0-py311-trl1.16.0"
+    assert document["image"] == f"knowngood:{document['cell']}"
+    assert document["because"].endswith("with the stack that has trl 1.16.0")
+    assert "added for --with: nothing, the cell has it all" in err
+    assert starts == []
 
 
 def test_compiled_kernels_are_given_to_the_volume_where_they_fit(starts, capsys, monkeypatch):

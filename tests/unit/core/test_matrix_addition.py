@@ -48,7 +48,7 @@ def test_the_projects_own_matrix_gets_five_lines_and_keeps_its_comments():
         "    flash-attn: 4.0.0b36\n",
         "    base: debian12\n",
     ]
-    assert addition.text.index("    flash-attn: 4.0.0b36\n    base: debian12\n\naliases:") > 0
+    assert addition.text.index("    flash-attn: 4.0.0b36\n    base: debian12\n\n# A stack is") > 0
 
 
 LAYOUTS = {

@@ -69,6 +69,14 @@ def test_a_version_of_the_cell_does_not_move(home, lock_of, answers):
     added_packages.resolve_added_packages(home.matrix, lock, [f"transformers=={lock.cell.transformers}"])
 
 
+def test_what_the_cell_has_is_not_asked_of_the_index(home, lock_of, answers):
+    lock = lock_of(FA4)
+    assert added_packages.resolve_added_packages(home.matrix, lock, ["numpy", "torch>=2"]) == ()
+    assert answers == []
+    added_packages.resolve_added_packages(home.matrix, lock, ["numpy[more]", "torch"])
+    assert answers[0].requirements == ("numpy[more]",)
+
+
 def test_what_contradicts_the_lock_through_others_is_refused_with_the_reason(home, lock_of, monkeypatch):
     def fail(_request):
         raise NoSolutionError("nothing satisfies x==1: because x==1 depends on transformers<4")

@@ -112,6 +112,72 @@ def test_a_framework_is_locked_on_top_of_the_plain_cell(home, index, monkeypatch
     assert len(index) == 3
 
 
+TRL = f"{FA0}-trl1.16.0"
+WITH_TRL = with_(
+    ("aliases:\n", f"stacks:\n  trl: {{release: 1.16.0, extras: vlm, with: datasets, on: {FA0}}}\naliases:\n")
+)
+
+
+@pytest.fixture
+def index_with_trl(home, index, monkeypatch):
+    """A project with a stack, and a resolver that adds TRL, and numpy in the version that `answers` states."""
+    (home.root / "matrix.yaml").write_text(WITH_TRL)
+    plain, answers = resolver.resolve_distributions, {"numpy": "2.4.6"}
+
+    def answer(request, wheels):
+        pinned = [item for item in plain(request, wheels) if item.name != "numpy"]
+        wanted = answers | ({"trl": "1.16.0"} if "trl==1.16.0" in request.requirements else {})
+        for item in (distribution(name, version) for name, version in wanted.items()):
+            url = f"https://files.example/{item.file}"
+            pinned.append(resolver.PinnedFile(name=item.name, version=item.version, url=url, sha256=item.sha256))
+        return pinned
+
+    monkeypatch.setattr(resolver, "resolve_distributions", answer)
+    return index, answers
+
+
+def test_a_stack_is_locked_against_the_pins_of_the_cell_below(home, index_with_trl):
+    asked, _ = index_with_trl
+    result, below = lock(home, TRL), home.tree.load(parse_cell(FA0))
+    assert {"trl==1.16.0", "trl[vlm]", "datasets"} <= set(asked[-1][0].requirements)
+    assert asked[-1][0].constraints == tuple(f"{item.name}=={item.version}" for item in below.distributions)
+    assert result.lock.layers[: len(below.layers)] == below.layers
+    assert [item.name for layer in result.lock.layers[len(below.layers) :] for item in layer.distributions] == ["trl"]
+    assert asked[0][0].constraints == (), "the cell below is locked first, and as ever"
+    assert not lock(home, TRL, locked_only=True).changed
+    assert len(asked) == 2
+
+
+def test_a_stack_that_would_move_what_the_cell_below_has_is_refused(home, index_with_trl):
+    asked, answers = index_with_trl
+    lock(home, FA0)
+    answers["numpy"] = "2.0"
+    with pytest.raises(KnowngoodError, match=r"it would not share python-[0-9a-f]{12} with sm90-.*; an amendment that"):
+        lock(home, TRL)
+    assert len(asked) == 2
+
+
+def test_a_stack_follows_the_lock_of_the_cell_below(home, index_with_trl):
+    _, answers = index_with_trl
+    lock(home, TRL)
+    answers["numpy"] = "2.5"
+    assert lock(home, FA0, upgrade=True).changed
+    with pytest.raises(KnowngoodError, match="its lock was made from an older"):
+        lock(home, TRL, locked_only=True)
+    assert lock(home, TRL).changed
+
+
+def test_a_stack_changes_the_lock_of_no_other_cell():
+    before, after = parsed(), parsed(WITH_TRL)
+    for cell in before.cells:
+        assert cell_locking.lock_inputs_digest(before.entry(cell), before) == cell_locking.lock_inputs_digest(
+            after.entry(cell), after
+        )
+    framed = parsed(with_(("    flash-attn: [2.8.3.post2, none]", "    framework: [none, trl==1.16.0]")))
+    digests = {cell_locking.lock_inputs_digest(it.entry(parse_cell(TRL)), it) for it in (after, framed)}
+    assert len(digests) == 2, "a framework may move what is below, a stack may not"
+
+
 @pytest.mark.parametrize(
     "change",
     [

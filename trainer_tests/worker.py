@@ -1,0 +1,10 @@
+"""The suite's worker, which knows the checks of trainers too. ``python -m smoke_tests.trainers.worker FD``."""
+
+from __future__ import annotations
+
+from smoke_tests import worker
+
+worker.TOPICS["trainer"] = "smoke_tests.trainers.trainer"
+
+if __name__ == "__main__":
+    worker.main()
