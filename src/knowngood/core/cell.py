@@ -39,6 +39,9 @@ NO_FRAMEWORK = "none"
 # The major version on the flash-attn axis -> the distribution of that family.
 _FLASH_ATTN_PACKAGES = {2: "flash-attn", 4: "flash-attn-4"}
 
+AXIS_PACKAGES = ("torch", "triton", "transformers", *_FLASH_ATTN_PACKAGES.values())
+"""The distributions whose versions are axes. The framework of a cell is one more."""
+
 _ID = re.compile(
     r"sm(?P<sm>[1-9]\d{1,2})"
     r"-cu(?P<cuda_major>\d{2})(?P<cuda_minor>\d)"

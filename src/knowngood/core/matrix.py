@@ -72,6 +72,8 @@ class MatrixEntry:
     """Requirements that come with the framework, which the cell without it does not have."""
     below: Cell | None = None
     """The cell of this matrix whose locked versions the framework leaves as they are; `None` where it may move them."""
+    moves: tuple[str, ...] = ()
+    """The packages of the cell below that the framework needs in other versions all the same; canonical names."""
     retired: Retirement | None = None
     """Since when the cell is no longer built, published or offered; `None` while it is."""
 
@@ -283,7 +285,13 @@ class _MatrixReader:
                     text = f"the cell {cell} is there already; remove one of them"
                     self.report(("stacks", trainer, "on", index), text)
                     continue
-                made[str(cell)] = replace(below, cell=cell, companions=(*extras, *item.companions), below=below.cell)
+                made[str(cell)] = replace(
+                    below,
+                    cell=cell,
+                    companions=(*extras, *item.companions),
+                    below=below.cell,
+                    moves=tuple(map(canonicalize_name, item.moves)),
+                )
         return made
 
     def check_aliases(self, entries: Mapping[str, MatrixEntry], *, complete: bool) -> None:

@@ -10,10 +10,18 @@ from datetime import date
 from typing import Annotated, Any, Literal, TypeVar
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from knowngood.core import formatting
-from knowngood.core.cell import NO_FLASH_ATTN, NO_FRAMEWORK, flash_attn_package, parse_framework, validate_version
+from knowngood.core.cell import (
+    AXIS_PACKAGES,
+    NO_FLASH_ATTN,
+    NO_FRAMEWORK,
+    flash_attn_package,
+    parse_framework,
+    validate_version,
+)
 from knowngood.core.errors import InputProblem, UsageError
 from knowngood.core.layer_groups import validate_group_name
 from knowngood.core.matrix_entries import ENTRY_AXES, normal_axis_value
@@ -216,6 +224,14 @@ class StackItem(_Section):
     companions: Annotated[Requirements, Field(alias="with")] = ()
     on: Values[Text]
     """Ids or aliases of cells without a framework."""
+    moves: Annotated[tuple[Package, ...], BeforeValidator(as_list)] = ()
+    """Packages of those cells that the trainer needs in other versions."""
+
+    @model_validator(mode="after")
+    def _axes_stay(self) -> StackItem:
+        if axes := [name for name in self.moves if canonicalize_name(name) in AXIS_PACKAGES]:
+            raise ValueError(f"`moves` names {axes[0]}, an axis; a trainer that needs another has a cell of its own")
+        return self
 
 
 class RetiredItem(_Section):

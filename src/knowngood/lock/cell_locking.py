@@ -75,7 +75,7 @@ def entry_without_framework(entry: MatrixEntry) -> MatrixEntry | None:
     """Return the entry of the cell below the framework, or `None` when the cell has no framework."""
     if entry.cell.framework_pin is None:
         return None
-    return replace(entry, cell=entry.cell.without_framework(), companions=(), below=None)
+    return replace(entry, cell=entry.cell.without_framework(), companions=(), below=None, moves=())
 
 
 def lock_inputs_digest(entry: MatrixEntry, matrix: Matrix) -> str:
@@ -86,6 +86,8 @@ def lock_inputs_digest(entry: MatrixEntry, matrix: Matrix) -> str:
         whole.append(resolver_request(below, matrix).document())
     if entry.below:
         whole.append("the versions below are held")
+    if entry.moves:
+        whole.append(["but for", *entry.moves])
     return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
 
 
@@ -130,7 +132,8 @@ def lock_cell(  # noqa: PLR0913
             locked_only=locked_only,
             notify=notify,
         ).lock
-    if committed and committed.inputs == digest and (held is None or set(held.layers) <= set(committed.layers)):
+    kept = [layer for layer in held.layers if not _has_any(layer, entry.moves)] if held else []
+    if committed and committed.inputs == digest and set(kept) <= set(committed.layers):
         return LockingResult(lock=committed, changed=False)
     if locked_only:
         state = "was made from an older matrix.yaml" if committed else "is missing"
@@ -139,7 +142,8 @@ def lock_cell(  # noqa: PLR0913
     wheels = _wheelhouse_for(cell, matrix, tree, wheel_folder, cxx11abi=cxx11abi, notify=notify)
     request = resolver_request(entry, matrix)
     if held:
-        request = replace(request, constraints=tuple(f"{it.name}=={it.version}" for it in held.distributions))
+        pins = (f"{it.name}=={it.version}" for it in held.distributions if it.name not in entry.moves)
+        request = replace(request, constraints=tuple(pins))
     pinned = resolver.resolve_distributions(request, wheels)
     below = {(item.name, item.version) for item in held.distributions} if held else set()
     if held is None and (plain := entry_without_framework(entry)):
@@ -170,14 +174,18 @@ def lock_cell(  # noqa: PLR0913
         framework=cell.framework_pin[0] if cell.framework_pin else None,
         below=[item for item in distributions if (item.name, item.version) in below],
     )
-    if held and (moved := [layer.name for layer in held.layers if layer not in layers]):
+    if missing := [layer.name for layer in kept if layer not in layers]:
         raise KnowngoodError(
-            f"{cell}: it would not share {', '.join(moved)} with {held.cell}; an amendment that excludes or replaces "
-            "what that cell has cannot be for a stack on it"
+            f"{cell}: it would not share {', '.join(missing)} with {entry.below}; an amendment that excludes or "
+            "replaces what that cell has cannot be for a stack on it"
         )
     lock = CellLock(cell=cell, base=entry.base, inputs=digest, layers=layers)
     with hold_lock_folder(tree):
         return LockingResult(lock=lock, changed=tree.save(lock))
+
+
+def _has_any(layer: cell_lock.Layer, names: Sequence[str]) -> bool:
+    return any(item.name in names for item in layer.distributions)
 
 
 def hold_lock_folder(tree: LockTree) -> contextlib.AbstractContextManager[None]:

@@ -12,18 +12,15 @@ from knowngood.compat import query
 from knowngood.compat.check_answer import CheckVerdict, check_query
 from knowngood.compat.matrix_cells import PublishedCells, packages_of_cell
 from knowngood.compat.pick_answer import pick_cells
+from knowngood.core.cell import AXIS_PACKAGES, Cell
 from knowngood.lock.cell_lock import Distribution
 from knowngood.reports.nightly_report import NightlyCheck, NightlyFinding, NightlySeverity
 
 if TYPE_CHECKING:
     from knowngood.compat.universe import Universe
-    from knowngood.core.cell import Cell
 
 LockedCells = Mapping[str, Sequence[Distribution]]
 """Cell to the distributions that it locks."""
-
-AXIS_PACKAGES = ("torch", "triton", "transformers", "flash-attn", "flash-attn-4")
-"""The packages of the axes. The framework of a cell is one more."""
 
 _DERIVED = {"torch": ("triton",)}
 """Package to those whose version follows from its release."""

@@ -43,6 +43,11 @@ def test_the_cell_of_a_stack_is_that_of_the_cell_below_with_what_comes_along():
     assert str(parse_cell(f"{FA0}-trl1.16.0")) == str(entry.cell)
 
 
+def test_what_a_stack_moves_is_written_in_any_way():
+    matrix = parsed(text_with(STACK.format(cell=FA0), ("    extras: quantization\n", "    moves: Typing_Extensions\n")))
+    assert matrix.entries[f"{FA0}-trl1.16.0"].moves == ("typing-extensions",)
+
+
 def test_cells_without_a_stack_stay_as_they_were():
     before, after = parsed(), parsed(text_with())
     assert all(after.entries[name] == entry for name, entry in before.entries.items())
@@ -62,6 +67,10 @@ def test_an_alias_may_name_the_cell_of_a_stack():
         (("    extras: quantization\n    with: [datasets,", "    with: [data sets,"), "is not a requirement (PEP 508)"),
         (("  trl:\n", "  TRL:\n"), "33:3: 'TRL' is not written like the package of a trainer, such as trl or ms-swift"),
         (("on: [default,", f"on: [{FA4},"), None),
+        (
+            ("    extras: quantization\n", "    moves: [typer, Transformers]\n"),
+            "`moves` names Transformers, an axis; a trainer that needs another has a cell of its own",
+        ),
         ((f", {FA0}]", ", default]"), f"the cell {FA4}-trl1.16.0 is there already; remove one of them"),
         (("  trl:\n    release: 1.16.0", "  xtuner:\n    release: 0.1.22"), "xtuner 0.1.22 is not among the releases"),
         (

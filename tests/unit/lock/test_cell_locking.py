@@ -11,6 +11,7 @@ from knowngood.core.errors import CorruptArchiveError, KnowngoodError, MissingEr
 from knowngood.index import wheel_contents
 from knowngood.index.wheel_contents import WheelContents
 from knowngood.lock import cell_locking, recorded_wheels, resolver, wheelhouse
+from knowngood.project.checkout import Project
 
 WHEEL = "flash_attn-2.8.3.post2+cu13torch2.11cxx11abitrue.sm90-cp311-cp311-linux_x86_64.whl"
 
@@ -165,6 +166,29 @@ def test_a_stack_follows_the_lock_of_the_cell_below(home, index_with_trl):
     with pytest.raises(KnowngoodError, match="its lock was made from an older"):
         lock(home, TRL, locked_only=True)
     assert lock(home, TRL).changed
+
+
+def test_a_package_that_the_stack_moves_is_not_held_and_the_layers_without_it_are_shared(home, index_with_trl):
+    asked, answers = index_with_trl
+    below = lock(home, FA0).lock
+    (home.root / "matrix.yaml").write_text(WITH_TRL.replace("{release: 1.16.0", "{moves: NumPy, release: 1.16.0"))
+    answers["numpy"] = "2.0"
+    home = Project(home.root)
+    made = lock(home, TRL).lock
+    assert not any(pin.startswith("numpy==") for pin in asked[-1][0].constraints)
+    assert {str(item) for item in made.layers[-1].distributions} == {
+        str(distribution("numpy", "2.0")),
+        str(distribution("trl", "1.16.0")),
+    }
+    [changed] = [layer for layer in below.layers if layer not in made.layers]
+    assert "numpy" in [item.name for item in changed.distributions]
+    assert not lock(home, TRL, locked_only=True).changed
+
+
+def test_what_a_stack_moves_decides_its_lock():
+    held, moved = parsed(WITH_TRL), parsed(WITH_TRL.replace("{release: 1.16.0", "{moves: numpy, release: 1.16.0"))
+    digests = {cell_locking.lock_inputs_digest(it.entry(parse_cell(TRL)), it) for it in (held, moved)}
+    assert len(digests) == 2
 
 
 def test_a_stack_changes_the_lock_of_no_other_cell():
