@@ -101,7 +101,7 @@ def _find_page_data(
         ],
         "start": first.axes["gpu"] if first else gpus.names[0],
         "attention": [[setting, SETTING_NAMES[setting]] for setting in ATTENTION],
-        "frameworks": site_verdicts.list_frameworks(known.published),
+        "frameworks": site_verdicts.list_frameworks(known.universe, known.published),
         "releases": [release for release in site_verdicts.list_minor_releases(known.universe) if release in releases][
             :6
         ],
@@ -171,7 +171,9 @@ def _compute_tables(
         )
         table = site_verdicts.GpuAnswerTable(universe=known.universe, published=published)
         tables[gpu] = table.document(
-            settings, site_verdicts.list_minor_releases(known.universe), site_verdicts.list_frameworks(known.published)
+            settings,
+            site_verdicts.list_minor_releases(known.universe),
+            site_verdicts.list_frameworks(known.universe, known.published),
         )
     return tables
 

@@ -29,9 +29,13 @@ def list_minor_releases(universe: Universe) -> list[str]:
     return list(dict.fromkeys(".".join(version.split(".")[:2]) for version in reversed(versions)))
 
 
-def list_frameworks(published: PublishedCells) -> list[str]:
-    """Return the frameworks of published cells, as `xtuner==0.2.0`, after the choice of no framework."""
+def list_frameworks(universe: Universe, published: PublishedCells) -> list[str]:
+    """Return the frameworks of published cells, as `xtuner==0.2.0`, after the choice of no framework.
+
+    A framework without facts, such as the trainer of a stack, cannot be asked for here: metadata is not in the site.
+    """
     pins = {cell.framework_pin for cell in published.cells if cell.framework_pin}
+    pins = {(name, version) for name, version in pins if name in universe.packages}
     return [NO_FRAMEWORK, *(f"{name}=={version}" for name, version in sorted(pins))]
 
 

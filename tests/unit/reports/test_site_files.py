@@ -414,7 +414,7 @@ def test_the_verdicts_are_those_of_pick(known, gpu):
     )
     table = site_verdicts.GpuAnswerTable(universe=universe, published=narrowed)
     settings, releases = ["sdpa", "sdpa-flash", "flex", "fa2", "fa4"], ["5.17", "4.57", "4.44"]
-    pins = site_verdicts.list_frameworks(published)[:3]
+    pins = site_verdicts.list_frameworks(universe, published)[:3]
     told = table.document(settings, releases, pins)
     compared = 0
     for pin in pins:
@@ -442,11 +442,11 @@ def test_every_card_setting_and_framework_has_the_answer_of_pick(known):
         )
         answers = site_questions.GpuAnswers(universe=universe, published=cells)
         for setting in ["", *ATTENTION]:
-            for pin in site_verdicts.list_frameworks(published):
+            for pin in site_verdicts.list_frameworks(universe, published):
                 question = site_questions.SiteQuestion(setting, "", pin)
                 assert said(answers.answer(question)) == said(pick_cells(universe, question.request(gpu), published))
                 compared += 1
-    assert compared == len(universe.gpus.names) * 11 * len(site_verdicts.list_frameworks(published))
+    assert compared == len(universe.gpus.names) * 11 * len(site_verdicts.list_frameworks(universe, published))
 
 
 def test_the_page_can_ask_about_every_setting(known):
