@@ -80,15 +80,8 @@ class AtlasLookup:
             if not self._module(module):
                 continue
             presence.add(self._find_in_module(module, tuple(parts[count:]), _DEPTH), self.every & ~presence.present)
-        presence.unclear = (presence.unclear | self._find_empty_releases()) & ~presence.present
+        presence.unclear &= ~presence.present
         return presence
-
-    def _find_empty_releases(self) -> int:
-        """The releases without the top-level module that others have: another package has their sources."""
-        root = 0
-        for kind, _, mask in self._module(self.file.root).get("", ()):
-            root |= mask if kind == RowKind.MODULE else 0
-        return self.every & ~root if root else 0
 
     def definitions_of(self, name: str) -> Iterator[tuple[str, int]]:
         """Yield every `module:path` that ends with a name, with its releases: definitions only, no imports."""

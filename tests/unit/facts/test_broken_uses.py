@@ -76,13 +76,6 @@ def test_a_name_that_no_release_has_is_not_held_against_it(tmp_path: Path) -> No
     assert broken_uses(tmp_path, {"app": "from lib import never"}) == []
 
 
-def test_a_release_whose_sources_are_in_another_package_breaks_nothing(tmp_path: Path) -> None:
-    lib = write_atlas(tmp_path, "lib", {"lib": "def run(): ..."}, {}, {"lib": ""})
-    caller = write_atlas(tmp_path, "app", {"app": "from lib import run"})
-    (use,) = find_broken_uses(caller, {"lib": lib}.get)["lib"]
-    assert use.callees == 0b100
-
-
 def test_what_another_package_with_the_same_module_may_have_is_not_broken(tmp_path: Path) -> None:
     lib = write_atlas(tmp_path, "lib", *LIB)
     caller = write_atlas(tmp_path, "app", {"app": "from lib import old\nimport lib.part"})
