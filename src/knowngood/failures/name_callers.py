@@ -10,7 +10,7 @@ from knowngood.facts.atlas_lookup import AtlasLookup
 from knowngood.failures.atlas_shelf import AtlasShelf
 from knowngood.failures.logged_errors import CodeFrame, LoggedError
 from knowngood.failures.name_faults import FaultKind
-from knowngood.failures.name_places import NamePlace
+from knowngood.failures.name_place import NamePlace
 
 _PASSED_ON = frozenset(
     [

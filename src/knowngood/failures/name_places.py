@@ -6,15 +6,27 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from knowngood.facts.atlas_lookup import AtlasLookup, NamePresence
+from knowngood.facts.atlas_lookup import AtlasLookup
 from knowngood.facts.atlas_parameters import find_parameter
-from knowngood.facts.atlas_rows import RowKind
 from knowngood.failures.atlas_shelf import AtlasShelf
+from knowngood.failures.key_places import (
+    find_auto_class,
+    find_model_type,
+    find_table_key,
+    find_training_argument,
+    list_choices,
+)
 from knowngood.failures.logged_errors import LoggedError
 from knowngood.failures.name_faults import FaultKind, NameFault
+from knowngood.failures.name_neighbours import (
+    find_moved_module,
+    find_other_homes,
+    list_foreign_bases,
+    list_modules_beside,
+    list_names_in,
+)
+from knowngood.failures.name_place import NamePlace
 
-_CONFIGURATIONS = "transformers.models.auto.configuration_auto.CONFIG_MAPPING_NAMES"
-_MODELS = "transformers.models.auto.modeling_auto"
 _BASES: Sequence[tuple[str, Sequence[str]]] = (
     (r"Config$", ("transformers.PretrainedConfig",)),
     (r"Tokenizer(?:Fast)?$", ("transformers.PreTrainedTokenizerBase",)),
@@ -26,39 +38,6 @@ _BASES: Sequence[tuple[str, Sequence[str]]] = (
 _PYTHON_TYPES = frozenset(
     ("NoneType", "str", "int", "float", "bool", "list", "dict", "tuple", "set", "bytes", "function", "method", "module")
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class NamePlace:
-    """A name that an error misses, as the atlas has it."""
-
-    lookup: AtlasLookup
-    dotted: str
-    """The name with its module, as `knowngood api` takes it."""
-    present: int
-    """The releases in which the code of the error would not have failed for want of it, as bits."""
-    possible: int
-    """The releases in which the error can have come from: those with the module or class, but without the name."""
-    what: str
-    """What it is, for a sentence: `the name X`, `the keyword y of Z`."""
-    names: Mapping[str, int] = field(default_factory=dict)
-    """What is in the same place, with its releases, for a suggestion."""
-    uses: tuple[str, ...] = ()
-    """How a caller's row of the atlas that uses it begins."""
-    keyword: str = ""
-    """The keyword that such a use passes."""
-    elsewhere: tuple[str, ...] = ()
-    """Where else releases without the name have one of that name."""
-    words: tuple[str, ...] = ()
-    """The deprecation's own words."""
-    successor: str = ""
-    """What those words name in its place."""
-    inherited: bool = False
-    """Whether it is the name of a base class in another package than that of the class in the error."""
-    unclear: bool = False
-    """Whether the sources do not say if a release has a module, because they have not even its folder."""
-    derived: bool = False
-    """Whether the class in the error is in no package, and its base is told by its name only."""
 
 
 @dataclass(kw_only=True)
@@ -93,9 +72,9 @@ class NameFinder:
             present=presence.present,
             possible=module.present & ~presence.present,
             what=f"`{fault.name}`" + ("" if fault.owner == lookup.file.root else f" in {fault.owner}"),
-            names={} if presence.present else dict(_names_in(lookup, fault.owner)),
+            names={} if presence.present else dict(list_names_in(lookup, fault.owner)),
             uses=(f"{fault.owner}:{fault.name}",),
-            elsewhere=_elsewhere(lookup, fault.name, presence, module.present),
+            elsewhere=find_other_homes(lookup, fault.name, presence, module.present),
         )
 
     def _module(self, error: LoggedError) -> NamePlace | None:
@@ -113,9 +92,9 @@ class NameFinder:
             present=presence.present,
             possible=lookup.every & ~presence.present,
             what=f"the module {fault.owner}",
-            names={} if presence.present else dict(_modules_beside(lookup, fault.owner)),
+            names={} if presence.present else dict(list_modules_beside(lookup, fault.owner)),
             uses=(f"{fault.owner}:", f"{fault.owner}\t", f"{fault.owner}."),
-            elsewhere=_moved_module(lookup, fault.owner, presence),
+            elsewhere=find_moved_module(lookup, fault.owner, presence),
         )
 
     def _attributes(self, error: LoggedError) -> Iterator[NamePlace]:
@@ -198,7 +177,7 @@ class NameFinder:
                 keyword=fault.name,
             )
         if not parameter.accepted:
-            for base in _foreign_bases(lookup, shown):
+            for base in list_foreign_bases(lookup, shown):
                 other = self.shelf.lookup_of(base)
                 if other is not None and other is not lookup:
                     every = other.find_name(base).present
@@ -267,103 +246,12 @@ class NameFinder:
             return replace(place, dotted=".".join([root, *parts[at:]]))
         return place
 
-    def _key(self, table: str, key: str, what: str) -> NamePlace | None:
-        """A key of a table, in whichever module of the package the table stands in a release."""
-        lookup = self.shelf.lookup_of(table)
-        if lookup is None:
-            return None
-        name = table.rpartition(".")[2]
-        keys: dict[str, int] = {}
-        for _, (path, kind, _, mask) in lookup.file.find_rows(f"{name}["):
-            if kind == RowKind.KEY:
-                other = path[len(name) + 1 : -1]
-                keys[other] = keys.get(other, 0) | mask
-        every = 0
-        for mask in keys.values():
-            every |= mask
-        if not every:
-            return None
-        present = keys.get(key, 0)
-        return NamePlace(
-            lookup=lookup, dotted=f"{table}[{key}]", present=present, possible=every & ~present, what=what, names=keys
-        )
-
-    def _model_type(self, error: LoggedError) -> NamePlace | None:
-        return self._key(_CONFIGURATIONS, error.fault.name, f"the model type `{error.fault.name}`")
-
-    def _keys(self, error: LoggedError) -> NamePlace | None:
-        """A key of a table: of the one in the line of code, else a model type."""
-        key, last = error.fault.name, error.frames[-1] if error.frames else None
-        module = self.shelf.module_of(last) if last else ""
-        if last is not None:
-            lookup = self.shelf.lookup_of(module or "transformers")
-            for table in re.findall(r"\b([A-Z][A-Z0-9_]{3,})\s?\[", last.code):
-                for own, (_, _, _, mask) in lookup.file.find_rows(f"{table}[{key}]\t") if lookup else ():
-                    place = self._key(f"{own}.{table}", key, f"the key '{key}' of {table}")
-                    if place is not None and mask:
-                        return place
-        if last is None or module.startswith("transformers.models.auto."):
-            place = self._key(_CONFIGURATIONS, key, f"the model type `{key}`")
-            if place is not None and (place.present or module):
-                return place
-        return None
-
-    def _configuration(self, error: LoggedError) -> NamePlace | None:
-        """An auto class that has no model for a configuration."""
-        fault = error.fault
-        lookup = self.shelf.lookup_of("transformers")
-        if lookup is None or not fault.name.startswith("transformers.models."):
-            return None
-        model = fault.name.split(".")[2]
-        words = re.findall(
-            r"[A-Z]+(?=[A-Z][a-z]|\d|$)|[A-Z][a-z0-9]+|\d+[A-Z]?[a-z]*", fault.owner.removeprefix("AutoModel")
-        )
-        table = "_".join(["MODEL", *(word.upper() for word in words), "MAPPING_NAMES"])
-        aliases = (table, table.replace("CAUSAL_L_M", "CAUSAL_LM"), table.replace("MASKED_L_M", "MASKED_LM"))
-        for name in aliases:
-            place = self._key(f"{_MODELS}.{name}", model, f"{fault.owner} for `{model}`")
-            if place is not None:
-                return replace(place, names={}, elsewhere=tuple(_tables_with(lookup, model)))
-        return None
-
-    def _argument(self, error: LoggedError) -> NamePlace | None:
-        name = error.fault.name.replace("-", "_")
-        for module, path in (
-            ("transformers.training_args", "TrainingArguments"),
-            ("trl", "SFTConfig"),
-            ("trl", "ModelConfig"),
-        ):
-            lookup = self.shelf.lookup_of(module)
-            if lookup is None:
-                continue
-            dotted = f"{module}.{path}"
-            parameter = find_parameter(lookup, dotted, name)
-            if parameter.accepted:
-                return NamePlace(
-                    lookup=lookup,
-                    dotted=f"{dotted}.{name}",
-                    present=parameter.accepted,
-                    possible=parameter.refused & ~parameter.accepted,
-                    what=f"`{name}` of {path}",
-                )
-        return None
-
-    def _choices(self, error: LoggedError) -> Iterator[NamePlace]:
-        fault = error.fault
-        for package in self.shelf.packages:
-            lookup = self.shelf.open(package)
-            for home, _ in lookup.definitions_of(fault.owner) if lookup else ():
-                module, _, path = home.partition(":")
-                place = self._key(f"{module}.{path}", fault.name, f"`{fault.name}` of {fault.owner}")
-                if place is not None and (place.present or place.names):
-                    yield place
-
 
 _CANDIDATES: Mapping[FaultKind, Callable[[NameFinder, LoggedError], Iterator[NamePlace]]] = {
     FaultKind.OBJECT_ATTRIBUTE: NameFinder._attributes,  # noqa: SLF001 - this class's own
     FaultKind.KEYWORD: NameFinder._parameters,  # noqa: SLF001
     FaultKind.REQUIRED: NameFinder._parameters,  # noqa: SLF001
-    FaultKind.CHOICE: NameFinder._choices,  # noqa: SLF001
+    FaultKind.CHOICE: lambda finder, error: list_choices(finder.shelf, error),
 }
 """The errors that name a class or function without its module, so that several can be meant."""
 
@@ -372,10 +260,10 @@ _PLACES: Mapping[FaultKind, Callable[[NameFinder, LoggedError], NamePlace | None
     FaultKind.MODULE_ATTRIBUTE: NameFinder._in_module,  # noqa: SLF001
     FaultKind.TOKENIZER: NameFinder._in_module,  # noqa: SLF001
     FaultKind.MODULE: NameFinder._module,  # noqa: SLF001
-    FaultKind.MODEL_TYPE: NameFinder._model_type,  # noqa: SLF001
-    FaultKind.KEY: NameFinder._keys,  # noqa: SLF001
-    FaultKind.CONFIGURATION: NameFinder._configuration,  # noqa: SLF001
-    FaultKind.ARGUMENT: NameFinder._argument,  # noqa: SLF001
+    FaultKind.MODEL_TYPE: lambda finder, error: find_model_type(finder.shelf, error),
+    FaultKind.KEY: lambda finder, error: find_table_key(finder.shelf, error),
+    FaultKind.CONFIGURATION: lambda finder, error: find_auto_class(finder.shelf, error),
+    FaultKind.ARGUMENT: lambda finder, error: find_training_argument(finder.shelf, error),
 }
 
 
@@ -408,62 +296,3 @@ def _shared_source(places: Sequence[NamePlace]) -> NamePlace | None:
 def _short(dotted: str) -> str:
     parts = dotted.split(".")
     return ".".join(parts[-2:]) if len(parts) > 1 and parts[-2][:1].isupper() else parts[-1]
-
-
-def _names_in(lookup: AtlasLookup, module: str) -> Iterator[tuple[str, int]]:
-    for path, _, _, mask in lookup.file.rows(module):
-        if path.isidentifier():
-            yield path, mask
-
-
-def _modules_beside(lookup: AtlasLookup, module: str) -> Iterator[tuple[str, int]]:
-    folder = module.rpartition(".")[0]
-    for name in lookup.file.modules():
-        if name.startswith(f"{folder}.") and name.count(".") == module.count("."):
-            yield name, lookup.find_name(name).present
-
-
-def _elsewhere(lookup: AtlasLookup, name: str, presence: NamePresence, where: int) -> tuple[str, ...]:
-    """Where releases without a name in its place have one of that name."""
-    missing = where & ~presence.present
-    homes: dict[str, int] = {}
-    for home, mask in lookup.definitions_of(name):
-        if home not in presence.homes and mask & missing and not home.partition(":")[0].startswith("@"):
-            homes[home] = homes.get(home, 0) | (mask & missing)
-    best = sorted(homes, key=lambda home: (-homes[home].bit_count(), home))
-    return tuple(home.replace(":", ".") for home in best[:3])
-
-
-def _moved_module(lookup: AtlasLookup, module: str, presence: NamePresence) -> tuple[str, ...]:
-    """Modules of the same last name that releases without the module have."""
-    last, missing = module.rpartition(".")[2], lookup.every & ~presence.present
-    others = (name for name in lookup.file.modules() if name.rpartition(".")[2] == last and name != module)
-    return tuple(name for name in others if not name.startswith("@") and lookup.find_name(name).present & missing)[:3]
-
-
-def _foreign_bases(lookup: AtlasLookup, dotted: str) -> Iterator[str]:
-    """Yield the bases of a class that are imported from other packages, as dotted names."""
-    todo, known = [dotted], set()
-    while todo:
-        current = todo.pop()
-        for home in lookup.find_name(current).homes:
-            module, _, path = home.partition(":")
-            if home in known:
-                continue
-            known.add(home)
-            if module.partition(".")[0] != lookup.file.root:
-                yield home.replace(":", ".")
-                continue
-            for name, kind, bases, _ in lookup.file.rows(module):
-                if name == path and kind == RowKind.CLASS:
-                    todo += [f"{module}.{base}" for base in bases.split(",") if base and base != "?"]
-
-
-def _tables_with(lookup: AtlasLookup, model: str) -> Iterator[str]:
-    """Yield the auto classes that have a model for a model type."""
-    for path, kind, _, _ in lookup.file.rows(_MODELS):
-        if kind == RowKind.KEY and path.endswith(f"_MAPPING_NAMES[{model}]"):
-            words = path.partition("_MAPPING_NAMES[")[0].removeprefix("MODEL").split("_")
-            name = "AutoModel" + "".join(word.capitalize() if word != "LM" else word for word in words)
-            if lookup.find_name(f"{_MODELS}.{name}").present:
-                yield name

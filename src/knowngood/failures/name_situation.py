@@ -15,7 +15,7 @@ from knowngood.failures.atlas_shelf import AtlasShelf
 from knowngood.failures.logged_errors import LoggedError
 from knowngood.failures.name_callers import NameCaller, find_caller
 from knowngood.failures.name_faults import FaultKind
-from knowngood.failures.name_places import NamePlace
+from knowngood.failures.name_place import NamePlace
 from knowngood.failures.release_places import neighbours_of_version, ranges_of_mask
 
 _LIKENESS = 0.75
