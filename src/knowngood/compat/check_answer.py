@@ -36,6 +36,7 @@ from knowngood.compat.suggestions import check_problem, find_suggestions, stated
 from knowngood.compat.universe import Universe
 from knowngood.compat.use_conditions import SettledQuery, settle_query
 from knowngood.compat.value_domain import NONE, iterate_bits
+from knowngood.compat.waivers import waive_pairs
 from knowngood.core.errors import UsageError
 from knowngood.core.gpus import UncoveredGpuError
 
@@ -241,7 +242,8 @@ def _find_broken_uses(placement: QueryPlacement, resolved: QueryResolution | Non
     """Return what the packages whose release is pinned, or follows from the pins, break in each other."""
     versions = dict(resolved.resolution.settled) if resolved is not None else {}
     versions |= {package.name: package.version for package in placement.packages if package.version}
-    return find_broken_pairs(versions, placement.universe.broken_uses)
+    universe = placement.universe
+    return list(waive_pairs(find_broken_pairs(versions, universe.broken_uses), versions, universe.waivers))
 
 
 def _constraint_notes(placement: QueryPlacement, query: Query) -> list[str]:

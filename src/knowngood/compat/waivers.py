@@ -12,8 +12,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from knowngood.compat.broken_pairs import USES
+from knowngood.compat.findings import Finding
 from knowngood.compat.rule_boxes import Box, ValueSpace
 from knowngood.compat.value_domain import NONE
+
+_NO_PACKAGES = ("gpu", "python")
+"""The values of a cell that are no packages."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +62,7 @@ def _split_box(space: ValueSpace, box: Box, waiver: Waiver) -> Iterator[Box]:
         yield box
         return
     yield from (replace(box, masks=masks) for masks in outside if all(masks.values()))
-    because = f"{box.rule.because} (waived in matrix.yaml on {waiver.on}: {waiver.because})"
+    because = _waived_text(box.rule.because, waiver)
     yield replace(box, masks=inside, rule=replace(box.rule, severity="info", because=because, fix=()))
 
 
@@ -68,13 +73,37 @@ def _mask_of_value(space: ValueSpace, name: str, value: str) -> int:
     return 1 << domain.index[value] if value in domain.index else 0
 
 
+def waive_pairs(
+    findings: Iterable[Finding], versions: Mapping[str, str], waivers: Sequence[Waiver]
+) -> Iterator[Finding]:
+    """Yield findings about broken pairs, as notes where a waiver names them for a cell with these releases."""
+    for finding in findings:
+        waiver = next((item for item in waivers if item.finding == finding.id and _is_cell_with(item, versions)), None)
+        if waiver is None:
+            yield finding
+        else:
+            yield replace(finding, severity="info", because=_waived_text(finding.because, waiver), fix=())
+
+
+def _is_cell_with(waiver: Waiver, versions: Mapping[str, str]) -> bool:
+    """Whether these are the releases of all packages that the waiver's cell states."""
+    stated = {name: value for name, value in waiver.values.items() if value != NONE and name not in _NO_PACKAGES}
+    return all(versions.get(name) == value for name, value in stated.items())
+
+
+def _waived_text(because: str, waiver: Waiver) -> str:
+    return f"{because} (waived in matrix.yaml on {waiver.on}: {waiver.because})"
+
+
 def needless_waivers(space: ValueSpace, boxes: Sequence[Box], waivers: Sequence[Waiver]) -> list[str]:
     """Return the findings that are waived although no cell of the waiver has them.
 
-    `boxes` are those that `apply_waivers` returned: what a waiver allows is a note there.
+    `boxes` are those that `apply_waivers` returned: what a waiver allows is a note there. A finding about a broken pair
+    is in none of them, and counts as needed.
     """
     used = {waiver.finding for waiver in waivers if any(_is_note_of(space, box, waiver) for box in boxes)}
-    return list(dict.fromkeys(waiver.finding for waiver in waivers if waiver.finding not in used))
+    named = dict.fromkeys(waiver.finding for waiver in waivers)
+    return [finding for finding in named if finding not in used and not finding.startswith(USES)]
 
 
 def _is_note_of(space: ValueSpace, box: Box, waiver: Waiver) -> bool:

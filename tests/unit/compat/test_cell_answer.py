@@ -122,14 +122,22 @@ def test_no_cell_of_the_matrix_is_broken(cell):
     assert verdict in (CheckVerdict.VERIFIED, CheckVerdict.COMPATIBLE)
 
 
-@pytest.mark.parametrize("cell", KNOWN.published.cells, ids=str)
+PICKED = [
+    cell
+    for cell in KNOWN.published.cells
+    if not cell.framework_pin or cell.framework_pin[0] in KNOWN.universe.index.domains
+]
+"""The cells that pick knows: a trainer without facts of its own is found by `run --with` (docs/decisions/0609)."""
+
+
+@pytest.mark.parametrize("cell", PICKED, ids=str)
 def test_pick_with_the_axes_of_a_cell_gives_that_cell_first(cell):
     assert pick_cells(KNOWN.universe, query_of(cell), KNOWN.published).choices[0].cell == cell
 
 
 @pytest.mark.parametrize("setting", ATTENTION)
 def test_pick_offers_a_cell_exactly_where_its_answer_says_that_it_trains(setting):
-    for cell in KNOWN.published.cells:
+    for cell in PICKED:
         picked = pick_cells(KNOWN.universe, query_of(cell, setting), KNOWN.published, count=100)
         offered = cell in [choice.cell for choice in picked.choices if choice.published]
         state = KNOWN.answer(cell).settings[setting]
@@ -145,6 +153,17 @@ def test_a_waiver_is_needed_and_holds_for_its_cell_only():
     assert find_cell_errors(universe, OPENRLHF) == ()
     earlier = replace(OPENRLHF, framework="openrlhf0.11.1")
     assert [item.id for item in find_cell_errors(universe, earlier)] == ["requires:openrlhf:flash-attn"]
+
+
+def test_a_waived_pair_is_a_note_in_its_cell_and_an_error_elsewhere():
+    [cell] = [cell for cell in KNOWN.published.cells if str(cell).endswith("fa0-triton3.6.0-py311-xtuner0.2.0")]
+    answer = check_query(KNOWN.universe, query_of(cell), KNOWN.published)
+    [note] = [finding for finding in answer.findings if finding.id == "uses:bitsandbytes:triton"]
+    assert (note.severity, note.fix) == ("info", ())
+    assert "waived in matrix.yaml on 2026-" in note.because
+    pins = (PackageSpec(name="bitsandbytes", specifier="==0.45.0"), PackageSpec(name="triton", specifier="==3.6.0"))
+    answer = check_query(KNOWN.universe, Query(packages=pins), KNOWN.published)
+    assert [finding.id for finding in answer.findings if finding.severity == "error"] == ["uses:bitsandbytes:triton"]
 
 
 def test_a_waived_finding_is_a_note_with_its_reason_and_day():
