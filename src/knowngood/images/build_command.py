@@ -143,6 +143,12 @@ _FAILURES: tuple[tuple[str, type[KnowngoodError], str], ...] = (
         KnowngoodError,
         "a locked wheel is gone from the index; `knowngood lock --upgrade` makes a new lock",
     ),
+    # Before the words about networks: the engine's own socket is reset or at its end, as it happens.
+    (
+        r"cannot connect to the docker daemon|error reading from server",
+        MissingError,
+        "the engine stopped answering during the build",
+    ),
     (
         (
             r"error sending request|failed to (fetch|download)|dns error|connect(ion)? (refused|reset|timed out)"
@@ -152,7 +158,7 @@ _FAILURES: tuple[tuple[str, type[KnowngoodError], str], ...] = (
         "the index does not answer; check network, proxy and index settings",
     ),
     (
-        r"cannot connect to the docker daemon|error reading from server|code = (unavailable|canceled)|unexpected eof",
+        r"code = (unavailable|canceled)|unexpected eof",
         MissingError,
         "the engine stopped answering during the build",
     ),
