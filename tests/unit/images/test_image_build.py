@@ -385,8 +385,7 @@ FAILED_DOWNLOAD = "#9 3.1 error: Failed to download `tiny==1.0`\n"
         (f"#9 3.1 error: Failed to download `torch==2.11.0`\n{SOLVE}", 4, "the index does not answer"),
         ("ERROR: Cannot connect to the Docker daemon at unix:///e.sock.", 4, "the engine stopped answering"),
         (
-            "ERROR: failed to receive status: rpc error: code = Unavailable desc = error reading from server: "
-            "read unix @->/run/e/docker.sock: read: connection reset by peer",
+            "ERROR: rpc error: code = Unavailable desc = error reading from server: read: connection reset by peer",
             4,
             "the engine stopped answering",
         ),
