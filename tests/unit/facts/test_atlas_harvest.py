@@ -23,7 +23,7 @@ SOURCES = {
 
 
 class Archive:
-    """A wheel in memory."""
+    """A wheel whose modules are the texts in `SOURCES` for its release."""
 
     def __init__(self, file: PublishedFile) -> None:
         self.members = SOURCES[str(file.version)]
