@@ -1,0 +1,150 @@
+"""One check: a step of the miniature under a setting, in a precision and a layout, against the reference."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import torch
+
+from model_tests import explaining, fault_kinds, model_refusals
+from model_tests.batches import lengths_of
+from model_tests.element_types import element_type, swapped_types
+from model_tests.limits import LIMITS, OVER_RIGHT
+from model_tests.paired import PairedMeasure
+from model_tests.reference import Reference, compute_reference
+from model_tests.subject import Subject
+from model_tests.trial import Trial, gradient_errors
+from smoke_tests import profiling
+from smoke_tests.outcomes import Failed
+from smoke_tests.precision import PRECISIONS
+from smoke_tests.settings import SETTINGS, families_in, kernel_fault
+from smoke_tests.training import backend, device_here
+
+PAIRED_BATCHES = 3  # in half precision; of fp32 one batch says enough
+_subjects: dict[str, Subject] = {}
+_references: dict[tuple[Any, ...], Reference] = {}
+_floors: dict[tuple[Any, ...], tuple[float, dict[str, float]]] = {}
+
+
+def run(check: dict[str, Any], report: dict[str, Any]) -> None:
+    """Run the check; ``report`` is filled on the way, so that what was seen before a failure is kept."""
+    with model_refusals.recognised(), backend(SETTINGS[check["setting"]]):
+        if check["setting"] == "flex" and device_here().type == "cpu":
+            model_refusals.ask_flex(device_here())
+        if check["detail"]:
+            fault_kinds.demand_noticed(check, report, judge)
+        else:
+            judge(check, report)
+
+
+def judge(check: dict[str, Any], report: dict[str, Any], fault: Any = None) -> None:
+    """Take the step; raises ``Failed`` for another kernel or a wrong number. ``fault`` wraps the attention function."""
+    setting, precision, device = SETTINGS[check["setting"]], PRECISIONS[check["dtype"]], device_here()
+    subject, layout = subject_of(check), check["layout"]
+    trial = Trial(subject, setting, precision, device)
+    report["resolved"] = {"implementation": trial.resolved()}
+    if trial.resolved() != setting.implementation:
+        raise Failed(f"kernel-swapped: {setting.implementation} was asked for, {trial.resolved()} resolved")
+    reference = reference_of(check, 0)
+    loss = trial.step(layout, 0, reference, fault=fault, watch=True)
+    report["kernels"] = profiling.attention_names(trial.kernels)
+    swapped = kernel_fault(setting, trial.kernels, on_gpu=device.type == "cuda")
+    if swapped is not None:
+        raise Failed(f"kernel-swapped: {swapped}")
+    attention_kernels = [name for own in families_in(trial.kernels).values() for name in own]
+    for name in swapped_types(attention_kernels, check["dtype"]):
+        raise Failed(f"kernel-swapped: a run in {check['dtype']} computed in {element_type(name)}: {name[:160]}")
+    errors = report["errors"] = _errors(check, trial, reference, loss)
+    report["routing"] = {"different": trial.flips[0], "of": trial.flips[1]}
+    owners = trial.owners
+    first_calls = trial.calls
+    measure = PairedMeasure(trial.text_config)
+    measure.add(first_calls, owners)
+    if check["dtype"] != "fp32" and first_calls:
+        for number in range(1, 1 if check["quick_run"] else PAIRED_BATCHES):
+            trial.step(layout, number, reference_of(check, number), fault=fault)
+            measure.add(trial.calls, owners)
+    report["paired"] = measure.figures()
+    model_faults, attention_faults = _model_faults(check, errors), _attention_faults(check, report["paired"])
+    if not model_faults and not attention_faults:
+        return
+    broken = explaining.explain_calls(first_calls, owners, trial.text_config)
+    if not broken and first_calls and not attention_faults:
+        broken = [explaining.outside_attention(layout, trial.text_config)]
+    report["explanation"] = broken
+    raise Failed("silently-wrong: " + "; ".join([*(broken or attention_faults), *model_faults]))
+
+
+def subject_of(check: dict[str, Any]) -> Subject:
+    """The miniature of a check's configuration; built once in a process."""
+    key = json.dumps([check["given"], check["remote_code"]], sort_keys=True)
+    if key not in _subjects:
+        _subjects.clear()  # checks come family by family
+        _references.clear()
+        _floors.clear()
+        _subjects[key] = Subject(check["given"], remote_code=check["remote_code"])
+    return _subjects[key]
+
+
+def reference_of(check: dict[str, Any], number: int) -> Reference:
+    """The reference of a batch; the same for all settings, and for all layouts of the same sequences."""
+    weights = getattr(torch, PRECISIONS[check["dtype"]].weights)
+    key = (lengths_of(check["layout"]), number, weights)
+    if key not in _references:
+        _references[key] = compute_reference(subject_of(check), check["layout"], number, weights)
+    return _references[key]
+
+
+def _floor_of(check: dict[str, Any], reference: Reference) -> tuple[float, dict[str, float]]:
+    """The errors that the model has in this precision with attention that is right."""
+    key = (lengths_of(check["layout"]), check["dtype"])
+    if key not in _floors:
+        trial = Trial(subject_of(check), SETTINGS["eager"], PRECISIONS[check["dtype"]], device_here())
+        loss = trial.step_alone(check["layout"], 0, reference)
+        errors = gradient_errors(dict(trial.model.named_parameters()), reference.gradients)
+        _floors[key] = (abs(loss - reference.loss) / reference.loss, errors)
+    return _floors[key]
+
+
+def _errors(check: dict[str, Any], trial: Trial, reference: Reference, loss: float) -> dict[str, Any]:
+    """The loss's error, and that of the gradient which exceeds its bound the most, each with what is allowed."""
+    limit, (floor_loss, floor) = LIMITS[check["dtype"]], _floor_of(check, reference)
+    own = gradient_errors(dict(trial.model.named_parameters()), reference.gradients)
+    allowed = {name: max(limit.gradient, OVER_RIGHT * floor[name]) for name in own}
+    worst = max(own, key=lambda name: own[name] / allowed[name])
+    hopeless = max(floor, key=lambda name: floor[name])
+    return {
+        "loss": abs(loss - reference.loss) / reference.loss,
+        "loss_allowed": max(limit.loss, OVER_RIGHT * floor_loss),
+        "gradient": own[worst],
+        "gradient_of": worst,
+        "gradient_allowed": allowed[worst],
+        "right_attention": floor[hopeless],
+        "right_attention_of": hopeless,
+        "reference_loss": reference.loss,
+    }
+
+
+def _model_faults(check: dict[str, Any], errors: dict[str, Any]) -> list[str]:
+    if not errors["right_attention"] <= LIMITS[check["dtype"]].hopeless:
+        where = f"in {check['dtype']}, with one sequence at a time"
+        name, size = errors["right_attention_of"], errors["right_attention"]
+        return [f"whatever the attention, the gradient of {name} is off by {size:.1e} {where}"]
+    if errors["loss"] <= errors["loss_allowed"] and errors["gradient"] <= errors["gradient_allowed"]:
+        return []
+    loss = f"the loss is off by {errors['loss']:.1e} ({errors['loss_allowed']:.0e} is allowed)"
+    name, size = errors["gradient_of"], errors["gradient"]
+    return [f"{loss}, the gradient of {name} by {size:.1e} ({errors['gradient_allowed']:.0e})"]
+
+
+def _attention_faults(check: dict[str, Any], figures: dict[str, dict[str, float]]) -> list[str]:
+    limit, lines = LIMITS[check["dtype"]], []
+    for part, figure in figures.items():
+        words = part.replace("_", " ")
+        if not abs(figure["gain"]) <= limit.gain:
+            what = "the softmax scale" if part == "scale" else f"attention's {words}"
+            lines.append(f"{what} is off by {figure['gain']:+.1%} ({limit.gain:.1%} is allowed)")
+        elif not figure["size"] <= limit.size:
+            lines.append(f"attention's {words} has an error of {figure['size']:.1e} ({limit.size:.0e} is allowed)")
+    return lines

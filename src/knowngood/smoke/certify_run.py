@@ -1,0 +1,211 @@
+"""Runs the model suite for one configuration, in a container of a cell's image or in the current environment."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from knowngood.core import local_files
+from knowngood.core.cell import Cell
+from knowngood.core.child_processes import end_with_parent
+from knowngood.core.errors import KnowngoodError
+from knowngood.core.notify import Notify
+from knowngood.engine import container_engine
+from knowngood.evidence import sealed_files
+from knowngood.evidence.run_evidence import RunPlace
+from knowngood.project.checkout import Project
+from knowngood.smoke import suite_files, suite_run
+from knowngood.smoke.model_config import CONFIG_NAME, ModelConfig
+from knowngood.smoke.suite_command import CONTAINER_FOLDER, SuiteOptions
+
+if TYPE_CHECKING:
+    from knowngood.engine.container_engine import Engine
+
+MODEL_EVIDENCE_SCHEMA = "knowngood/model-evidence/1"
+MODEL_SUITE_FOLDER = "model_tests"
+_CODE_FOLDER = "model"
+_LABEL = "io.knowngood.certify"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelEvidence:
+    """One run of the model suite for a configuration."""
+
+    config: ModelConfig
+    cell: Cell | None
+    where: RunPlace
+    image: str | None
+    when: str
+    node: Mapping[str, Any]
+    command: tuple[str, ...]
+    report: Mapping[str, Any]
+
+    def document(self) -> dict[str, Any]:
+        """Return the content of the evidence file. The configuration is in the report, without its path."""
+        text = json.dumps(self.config.fields, sort_keys=True, ensure_ascii=False)
+        return {
+            "schema": MODEL_EVIDENCE_SCHEMA,
+            "config": {"model_type": self.config.model_type, "sha256": hashlib.sha256(text.encode()).hexdigest()},
+            "cell": str(self.cell) if self.cell else None,
+            "where": str(self.where),
+            "image": self.image,
+            "node": dict(self.node),
+            "when": self.when,
+            "command": list(self.command),
+            "report": self.report,
+        }
+
+
+def store_model_evidence(evidence: ModelEvidence, store: Path) -> Path:
+    """Write a run to `<store>/models/<model type>/<time>-<suite hash>-<digest>.json` and return the path."""
+    stamp = datetime.fromisoformat(evidence.when).astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
+    text = json.dumps(evidence.document(), indent=1, ensure_ascii=False) + "\n"
+    folder = store / "models" / evidence.config.model_type.replace("/", "-")
+    return sealed_files.write_sealed_json(folder, f"{stamp}-{evidence.report['suite_hash'][:12]}", text)
+
+
+def suite_words(options: SuiteOptions, folder: str, *, remote_code: bool, cell_gpu: str | None) -> list[str]:
+    """Return the arguments of `python -m model_tests`, whose files lie in `folder`."""
+    words = ["--config", f"{folder}/{CONFIG_NAME}", "--report", f"{folder}/report.json"]
+    # The last check that starts may take its own time; what is left by then is `not-run`.
+    words += ["--budget", str(max(60, options.seconds - 300))]
+    words += ["--quick"] if options.quick else []
+    words += ["--demand-gpu"] if options.gpus else []
+    words += ["--cell-gpu", cell_gpu] if options.gpus and cell_gpu else []
+    return [*words, "--remote-code", f"{folder}/{_CODE_FOLDER}"] if remote_code else words
+
+
+def _cut_folders(report: bytes, folders: Iterable[Path]) -> bytes:
+    """Return a report without the folders of this machine before the files that its tracebacks name."""
+    for folder in folders:
+        report = report.replace(json.dumps(f"{folder}{os.sep}").strip('"').encode(), b"")
+    return report
+
+
+def certify_in_environment(  # noqa: PLR0913
+    project: Project, config: ModelConfig, options: SuiteOptions, *, remote_code: bool, log: Path, notify: Notify
+) -> ModelEvidence:
+    """Run the suite with the Python of `VIRTUAL_ENV`, or else with this program's.
+
+    Raises `KnowngoodError` where the suite does not end in time or leaves no report.
+    """
+    with local_files.scratch_folder() as folder:
+        python = suite_run.find_environment_python()
+        _write_files(folder, config, remote_code=remote_code)
+        words = suite_words(options, str(folder), remote_code=remote_code, cell_gpu=None)
+        notify(f"running the model suite with {python}")
+        log.parent.mkdir(parents=True, exist_ok=True)
+        paths = [str(project.root), *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment = os.environ | {
+            "HF_HUB_OFFLINE": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONPATH": os.pathsep.join(paths),
+        }
+        with log.open("w") as output:
+            try:
+                done = subprocess.run(
+                    [python, "-m", MODEL_SUITE_FOLDER, *words],
+                    env=environment,
+                    cwd=folder,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    timeout=options.seconds,
+                    check=False,
+                    preexec_fn=end_with_parent(),
+                )
+            except subprocess.TimeoutExpired:
+                raise KnowngoodError(
+                    f"the suite did not end within {options.seconds} s; raise --timeout (log: {log})"
+                ) from None
+        path = folder / "report.json"
+        if not path.exists():
+            raise KnowngoodError(f"the suite ended with status {done.returncode} and left no report (log: {log})")
+        content = _cut_folders(path.read_bytes(), [project.root, Path(python).parents[1]])
+        report = suite_run.parse_suite_report(content, log)
+    return ModelEvidence(
+        config=config,
+        cell=None,
+        where=RunPlace.BARE,
+        image=None,
+        when=suite_run.current_time(),
+        node=suite_run.machine_fingerprint(platform.node(), {"kernel": platform.release(), "cpus": os.cpu_count()}),
+        command=(
+            "python",
+            "-m",
+            MODEL_SUITE_FOLDER,
+            *suite_words(options, ".", remote_code=remote_code, cell_gpu=None),
+        ),
+        report=report,
+    )
+
+
+def certify_in_container(  # noqa: PLR0913, PLR0917
+    project: Project,
+    config: ModelConfig,
+    cell: Cell,
+    image: str,
+    digest: str,
+    engine: Engine,
+    options: SuiteOptions,
+    *,
+    remote_code: bool,
+    log: Path,
+    notify: Notify,
+) -> ModelEvidence:
+    """Run the suite in a container of a cell's image, without network; it is brought in when it runs.
+
+    Raises `KnowngoodError` where the suite does not end in time or leaves no report.
+    """
+    words = suite_words(options, CONTAINER_FOLDER, remote_code=remote_code, cell_gpu=cell.gpu)
+    command = ["timeout", "--kill-after=10", str(options.seconds), "env", f"PYTHONPATH={CONTAINER_FOLDER}"]
+    command += ["python", "-m", MODEL_SUITE_FOLDER, *words]
+    with container_engine.docker_client(engine) as client:
+        label = f"{platform.node()}/{cell}"
+        suite_run.remove_old_containers(client, _LABEL, label)
+        container = suite_run.create_suite_container(client, image, command, options, labels={_LABEL: label})
+        try:
+            suite_run.put_suite_files(container, suite_bundle(project, config, remote_code=remote_code))
+            suite_run.start_suite_container(container, engine)
+            suite_run.wait_for_suite(container, options, log, notify)
+            report = suite_run.take_suite_report(container, log)
+        finally:
+            container.remove(force=True, v=True)
+    return ModelEvidence(
+        config=config,
+        cell=cell,
+        where=RunPlace.CONTAINER_GPU if options.gpus else RunPlace.CONTAINER_CPU,
+        image=digest,
+        when=suite_run.current_time(),
+        node=suite_run.engine_fingerprint(engine),
+        command=tuple(command),
+        report=report,
+    )
+
+
+def suite_bundle(project: Project, config: ModelConfig, *, remote_code: bool) -> dict[str, bytes]:
+    """Return all files of a run by their path in its folder: both suites, the configuration, the model's own code."""
+    files = dict(suite_files.read_suite_files(project.suite))
+    for path, data in suite_files.read_suite_files(project.model_suite).items():
+        files[f"{MODEL_SUITE_FOLDER}/{path.removeprefix(f'{suite_files.SUITE_FOLDER}/')}"] = data
+    return {**files, **_config_files(config, remote_code=remote_code)}
+
+
+def _config_files(config: ModelConfig, *, remote_code: bool) -> dict[str, bytes]:
+    files = {CONFIG_NAME: json.dumps(config.fields).encode()}
+    if remote_code:
+        files |= {f"{_CODE_FOLDER}/{name}": data for name, data in config.code_files().items()}
+    return files
+
+
+def _write_files(folder: Path, config: ModelConfig, *, remote_code: bool) -> None:
+    for name, data in _config_files(config, remote_code=remote_code).items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(data)
