@@ -16,6 +16,9 @@ nox.options.reuse_venv = "yes"
 nox.options.sessions = ["lint", "tests"]
 
 LOCK = "requirements.lock"
+TRAINING = ("torch==2.11.0", "transformers==5.17.0", "accelerate==1.15.0", "numpy")
+DEEPSPEED = "deepspeed==0.19.8"
+"""What `parallel` trains with: about 6 GB, and DeepSpeed is a source archive that wants torch when it is built."""
 
 
 def install(session: nox.Session) -> None:
@@ -87,6 +90,14 @@ def smoke(session: nox.Session) -> None:
     """Run the smoke suite in the images of the selected cells."""
     install(session)
     session.run("knowngood", "smoke", *session.posargs)
+
+
+@nox.session
+def parallel(session: nox.Session) -> None:
+    """Check training over two processes on the CPU; `-- --only GLOB` narrows. It installs torch and DeepSpeed."""
+    session.install(*TRAINING, "setuptools", "wheel", "ninja", "py-cpuinfo", "psutil", "packaging")
+    session.install("--no-build-isolation", DEEPSPEED, env={"DS_BUILD_OPS": "0", "DS_ACCELERATOR": "cpu"})
+    session.run("python", "-m", "parallel_tests", "--processes", "2", "--backend", "gloo", *session.posargs)
 
 
 @nox.session

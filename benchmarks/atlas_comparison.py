@@ -1,10 +1,11 @@
 """Import the modules of drawn pairs of releases in real environments, and compare with what the atlas foretold.
 
-    python benchmarks/atlas_comparison.py run TORCH [--only CALLER==X] [--work FOLDER]
+    python benchmarks/atlas_comparison.py run [TORCH] [--only PATTERN] [--work FOLDER]
     python benchmarks/atlas_comparison.py table
 
 `run` takes the pairs of benchmarks/data/atlas_pairs.json, which `benchmarks/atlas_pairs.py` wrote before. For each it
-makes an environment with uv, TORCH in it (a wheel for the CPU), installs both releases without regard to what the
+makes an environment with uv, TORCH in it (a wheel for the CPU; the pair's own torch from the index, where the callee is
+torch, so that these need no TORCH), installs both releases without regard to what the
 caller says of the callee, and what both require beside that, as the index had it at the end of the quarter of the
 newer of the two; and it imports modules, each in a process of its own: the top level, the first module with a foretold
 break, and the last of the list. What was seen is written to benchmarks/data/atlas_comparison.json after each pair; a
@@ -47,11 +48,11 @@ SEEN = DATA / "atlas_comparison.json"
 CAUSES = DATA / "atlas_disagreements.json"
 PAGE = Path(__file__).parents[1] / "docs" / "atlas-comparison.md"
 TIMEOUT = 240  # seconds, for importing a module
-PATIENCE = 90  # seconds, for uv
+PATIENCE = 300  # seconds, for uv
 NEVER = (
     *("deepspeed", "flash-attn", "flash-attn-4", "xformers", "vllm", "sglang", "mamba-ssm", "causal-conv1d", "autoawq"),
     *("auto-gptq", "gptqmodel", "torchvision", "torchaudio", "axolotl-contribs-lgpl", "oci", "ocifs", "adlfs", "s3fs"),
-    *("gcsfs", "lm-eval", "gradio", "tensorboard", "mlflow", "wandb", "art", "numba"),
+    *("gcsfs", "lm-eval", "gradio", "mlflow", "art"),
 )
 """Neither built nor installed: they need a GPU, nvcc or another torch, or are large and imported by nobody here."""
 _OF_TORCH = "sympy", "typing-extensions"
@@ -124,6 +125,10 @@ REPAIRS = {
     "pkg_resources": "setuptools<81",
     "dill": "dill",
     "math_dapo": "",
+    "posthog": "posthog",
+    "wandb": "wandb",
+    "numba": "numba",
+    "optuna": "optuna",
 }
 """Module -> the package that has it. Only these are asked for; names are not guessed."""
 _IMPORTER = """
@@ -165,7 +170,8 @@ def end_of_quarter(day: date) -> date:
 class ImportEnvironment:
     """One virtual environment with a pair of releases."""
 
-    def __init__(self, folder: Path, torch: Path, pair: Mapping[str, Any], python: str) -> None:
+    def __init__(self, folder: Path, torch: str, pair: Mapping[str, Any], python: str) -> None:
+        """`torch` is what uv is asked for: `torch @ file:...` or `torch==2.1.2`."""
         self.folder = folder
         self.pair = pair
         self.python = python
@@ -181,10 +187,10 @@ class ImportEnvironment:
     def build(self) -> str:
         """Make it anew. Returns which requirements of the caller were kept; `RuntimeError` when that is impossible."""
         shutil.rmtree(self.folder, ignore_errors=True)
-        lines = [f"torch @ {self.torch.as_uri()}", *(f'{name} ; python_version < "3"' for name in NEVER)]
+        lines = [self.torch, *(f'{name} ; python_version < "3"' for name in NEVER)]
         self.overrides.write_text("\n".join(lines) + "\n", encoding="utf-8")
         self._uv("venv", "-q", "-p", self.python, str(self.folder))
-        self.install("--no-deps", str(self.torch), "setuptools<81", self.pair["caller"])
+        self.install("--no-deps", self.torch, "setuptools<81", self.pair["caller"])
         callee = canonicalize_name(Requirement(self.pair["callee"]).name)
         wanted = [item for item in self._requirements() if canonicalize_name(item.name) != callee]
         kept = ("all", wanted), ("names", [Requirement(item.name) for item in wanted]), ("none", [])
@@ -294,7 +300,7 @@ def last_error(text: str) -> str:
     return re.sub(r"/\S*?site-packages/", "", line)[:300]
 
 
-def compare_pair(environment: ImportEnvironment, torch_name: str) -> dict[str, Any]:
+def compare_pair(environment: ImportEnvironment) -> dict[str, Any]:
     """Return what is seen of a pair, as a document."""
     pair = environment.pair
     try:
@@ -338,11 +344,11 @@ def compare_pair(environment: ImportEnvironment, torch_name: str) -> dict[str, A
     for asked in (Requirement(pair["caller"]), Requirement(pair["callee"])):
         if releases[canonicalize_name(asked.name)] not in asked.specifier:
             raise RuntimeError(f"{asked} was replaced by {releases[canonicalize_name(asked.name)]}")
-    known = ("transformers", "tokenizers", "huggingface-hub", "accelerate", "peft", "trl", "datasets", "numpy")
+    known = ("torch", "transformers", "tokenizers", "huggingface-hub", "accelerate", "peft", "trl", "datasets", "numpy")
     return {
         "requirements_kept": kept,
         "day": environment.day.isoformat(),
-        "with": {"torch": torch_name, **{name: releases[name] for name in known if name in releases}},
+        "with": {name: releases[name] for name in known if name in releases},
         "added": added,
         "modules": seen,
     }
@@ -362,17 +368,19 @@ def _last_frame(text: str, site: Path) -> str:
 
 def run_pairs(arguments: argparse.Namespace) -> None:
     """Run the pairs that are not done, and write after each."""
-    document = json.loads(PAIRS.read_text("utf-8"))
+    draws = json.loads(PAIRS.read_text("utf-8"))["draws"]
     done: dict[str, Any] = json.loads(SEEN.read_text("utf-8")) if SEEN.exists() else {}
     arguments.work.mkdir(parents=True, exist_ok=True)
-    for drawn in document["pairs"]:
+    for python, drawn in ((draw["python"], drawn) for draw in draws for drawn in draw["pairs"]):
         key = f"{drawn['caller']} {drawn['callee']}"
         before = done.get(key)
-        if arguments.only not in key or not _is_due(before, again=arguments.again):
+        if not re.search(arguments.only, key) or not _is_due(before, again=arguments.again):
             continue
         pair = {**drawn, "days": [min(drawn["days"])]} if arguments.again else drawn
-        environment = ImportEnvironment(arguments.work / "env", arguments.torch, pair, document["python"])
-        now = compare_pair(environment, arguments.torch.name.split("-")[1])
+        torch = drawn["callee"] if drawn["callee"].startswith("torch==") else arguments.torch
+        if torch is None:
+            raise SystemExit(f"{key}: give the wheel of torch to put in its environment")
+        now = compare_pair(ImportEnvironment(arguments.work / "env", torch, pair, python))
         done[key] = join_runs(before, now) if before else now
         SEEN.write_text(json.dumps(done, indent=1) + "\n", encoding="utf-8")
         print(key, *judge_modules(drawn, done[key]), done[key].get("not_run", ""), flush=True)
@@ -415,89 +423,103 @@ def judge_modules(pair: Mapping[str, Any], seen: Mapping[str, Any]) -> list[tupl
 
 def write_table() -> None:
     """Write the page: totals, every disagreement with its cause, what could not be judged, and every pair."""
-    document = json.loads(PAIRS.read_text("utf-8"))
+    draws = json.loads(PAIRS.read_text("utf-8"))["draws"]
     seen = json.loads(SEEN.read_text("utf-8"))
     causes = json.loads(CAUSES.read_text("utf-8")) if CAUSES.exists() else {}
+    tallies = [_count_verdicts(draw["pairs"], seen) for draw in draws]
+    everything = sum(tallies, Counter[str]())
     totals: Counter[str] = Counter()
     pairs: Counter[str] = Counter()
-    first = _count_verdicts(document["pairs"], seen)
     differ, unjudged, rows = [], [], []
-    for drawn in document["pairs"]:
+    for number, drawn in ((number, drawn) for number, draw in enumerate(draws, 1) for drawn in draw["pairs"]):
         key = f"{drawn['caller']} {drawn['callee']}"
         if key not in seen:
+            rows.append(f"| {drawn['caller']} | {drawn['callee']} | {number} | | not run |")
             continue
         pair = foretell_again(drawn)
         verdicts = judge_modules(pair, seen[key])
         totals.update(verdict for _, verdict, _ in verdicts)
         state = judge_pair(pair, verdicts)
         pairs[state] += 1
-        pairs["foretold to break"] += pair["drawn_as"] == "breaking" and state in {"agrees", "differs"}
+        pairs["breaking"] += pair["drawn_as"] == "breaking" and state in {"agrees", "differs"}
         failing = sum(bool(pair["modules"][module]) for module, _, _ in verdicts)
-        rows.append(f"| {pair['caller']} | {pair['callee']} | {failing} of {len(verdicts)} | {state} |")
+        rows.append(f"| {pair['caller']} | {pair['callee']} | {number} | {failing} of {len(verdicts)} | {state} |")
+        before = {module: verdict for module, verdict, _ in judge_modules(drawn, seen[key])}
         for module, verdict, words in verdicts:
             text = words.replace("|", "\\|")[:160]
-            if verdict in {"false alarm", "missed"}:
-                cause = causes.get(f"{key} {module}", causes.get(key, "not looked into"))
-                differ.append(f"| {key} | `{module}` | {verdict} | {text} | {cause} |")
-            elif verdict == "not judged":
+            cause = causes.get(f"{key} {module}", causes.get(key, ""))
+            if {verdict, before[module]} & {"false alarm", "missed"}:
+                differ.append(f"| {key} | `{module}` | {before[module]} | {verdict} | {text} | {cause} |")
+            if verdict == "not judged":
                 other = find_other_pair(pair, module, seen[key])
-                told = f"foretold for {other}" if other else causes.get(f"{key} {module}", causes.get(key, ""))
                 totals["foretold for another pair"] += bool(other)
-                unjudged.append(f"| {key} | `{module}` | {text} | {told} |")
+                unjudged.append(f"| {key} | `{module}` | {text} | {f'foretold for {other}' if other else cause} |")
         if "not_run" in seen[key]:
             unjudged.append(f"| {key} | all | {seen[key]['not_run'][:160].replace('|', ' ')} | |")
     judged = totals["agrees"] + totals["false alarm"] + totals["missed"]
-    judged_pairs = pairs["agrees"] + pairs["differs"]
     PAGE.write_text(
         _PAGE.format(
-            drawn=len(document["pairs"]),
-            seed=document["seed"],
-            day=document["foretold_at"][:10],
-            python=document["python"],
-            run=judged_pairs + pairs["not judged"],
-            judged_pairs=judged_pairs,
-            breaking=pairs["foretold to break"],
-            agreeing=pairs["agrees"],
-            pair_share=pairs["agrees"] / judged_pairs,
+            python=draws[0]["python"],
+            draws="\n".join(
+                f"| {draw['seed']} | {draw['foretold_at'].replace('T', ' ')[:16]} | {len(draw['pairs'])} "
+                f"| {_render_tally(tally)} |"
+                for draw, tally in zip(draws, tallies, strict=True)
+            ),
+            everything=_render_tally(everything),
+            drawn=sum(len(draw["pairs"]) for draw in draws),
+            today=_render_tally(pairs),
             judged=judged,
             module_share=totals["agrees"] / judged,
             totals=totals,
             differ="\n".join(differ),
             unjudged="\n".join(unjudged),
             rows="\n".join(rows),
-            first=first,
-            first_pairs=first["agrees"] + first["differs"],
-            first_share=first["agrees"] / (first["agrees"] + first["differs"]),
         ),
         encoding="utf-8",
     )
 
 
+def _render_tally(pairs: Mapping[str, int]) -> str:
+    """Return how many pairs ran, were judged, were foretold to break, and are as foretold, as columns."""
+    judged = pairs["agrees"] + pairs["differs"]
+    ran, agrees = judged + pairs["not judged"], pairs["agrees"]
+    return f"{ran} | {judged} | {pairs['breaking']} | {agrees} ({agrees / judged:.1%})" if judged else f"{ran} | 0 | | "
+
+
 _PAGE = """# The atlas against real environments
 
-`benchmarks/atlas_pairs.py` drew {drawn} pairs of releases with seed {seed} and wrote down what the atlas foretells of
-importing modules of one beside the other, on {day}, before any was run. `benchmarks/atlas_comparison.py` then imported
-them, on Python {python} without a GPU. This page is made by `python benchmarks/atlas_comparison.py table`.
+`benchmarks/atlas_pairs.py` draws pairs of releases by a seed and writes down what the atlas foretells of importing
+modules of one beside the other, before any is run. `benchmarks/atlas_comparison.py` then imports them, on Python
+{python} without a GPU. This page is made by `python benchmarks/atlas_comparison.py table`.
 
-**Foretold before any run**, with the tables of that day: {first_pairs} pairs were judged, of which {first[breaking]}
-were foretold to break; with every judged module as foretold {first[agrees]} of {first_pairs} ({first_share:.1%}).
+**Foretold before any run**, with the tables of that day. A pair is as foretold when every judged module is; one that is
+foretold to break is judged only by a module that is foretold to fail.
+
+| seed | foretold (UTC) | drawn | run | judged | of them foretold to break | as foretold |
+|---|---|---|---|---|---|---|
+{draws}
+| together | | {drawn} | {everything} |
 
 **The same runs judged by the tables of today**, which were changed with these runs known, so this shows what was mended
 and is no test:
 
-- **Pairs** run: {run}. Judged: {judged_pairs}, of which {breaking} are foretold to break. With every judged module as
-  foretold: {agreeing} of {judged_pairs} ({pair_share:.1%}).
-- **Modules** judged: {judged}. As foretold: {totals[agrees]} ({module_share:.1%}); false alarms: {totals[false alarm]};
-  missed: {totals[missed]}. Not judged, since something else failed first: {totals[not judged]}, of which the atlas
-  foretells {totals[foretold for another pair]} as failures of the caller beside that other package.
+| run | judged | of them foretold to break | as foretold |
+|---|---|---|---|
+| {today} |
+
+Modules judged: {judged}. As foretold: {totals[agrees]} ({module_share:.1%}); false alarms: {totals[false alarm]};
+missed: {totals[missed]}. Not judged, since something else failed first: {totals[not judged]}, of which the atlas
+foretells {totals[foretold for another pair]} as failures of the caller beside that other package.
 
 A module is not judged when what failed does not name the callee, or was not raised by the caller's own files: then
-another package of the environment is at fault.
+another package of the environment is at fault. Pairs with torch as the callee are drawn since the second seed, and run
+with that torch from the index. Modules are imported in a fork of a process that has numpy, torch and, where the caller
+is not transformers, `transformers.modeling_utils` already.
 
 ## What differed
 
-| pair | module | verdict | seen | cause |
-|---|---|---|---|---|
+| pair | module | before the run | today | seen | cause |
+|---|---|---|---|---|---|
 {differ}
 
 ## Not judged
@@ -508,8 +530,8 @@ another package of the environment is at fault.
 
 ## Every pair
 
-| caller | callee | modules foretold to fail | verdict |
-|---|---|---|---|
+| caller | callee | draw | modules foretold to fail | verdict |
+|---|---|---|---|---|
 {rows}
 """
 
@@ -586,8 +608,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run")
-    run.add_argument("torch", type=Path)
-    run.add_argument("--only", default="")
+    run.add_argument("torch", nargs="?", type=lambda text: f"torch @ {Path(text).resolve().as_uri()}")
+    run.add_argument("--only", default="", help="a pattern of the pairs to run")
     run.add_argument("--work", type=Path, default=Path("build/atlas-comparison"))
     run.add_argument("--again", action="store_true", help="try what was not judged with the older quarter's packages")
     commands.add_parser("table")

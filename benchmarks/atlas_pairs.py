@@ -8,8 +8,10 @@ crowds out the others (they are dealt like cards). Of each pair these modules ma
 level, up to two of those that hold a foretold break, and random others, four together.
 
 A module is foretold to fail when it, or a module of the same package that its import reaches under no `if` or `try`,
-has such a use. OUT.json (benchmarks/data/atlas_pairs.json) has the pairs, the modules, what is foretold of each and
-why, and the time and the commit at which it was foretold. `benchmarks/atlas_comparison.py` then imports the modules.
+has such a use. The draw is added to those in OUT.json (benchmarks/data/atlas_pairs.json), without pairs that were drawn
+before: the pairs in an order drawn too, so that a run that is ended early ran a random part of them; the modules; what
+is foretold of each and why; the time and the commit at which it was foretold. `benchmarks/atlas_comparison.py` then
+imports the modules.
 
 Left out: packages that cannot be imported without a GPU or without something compiled by nvcc, what transformers itself
 compares with its own metadata when it is imported (that says nothing about names), modules of tests and `__main__`, and
@@ -35,8 +37,7 @@ from packaging.specifiers import SpecifierSet
 from knowngood.facts import atlas_store
 from knowngood.facts.atlas_lookup import AtlasLookup
 from knowngood.facts.broken_use_answer import describe_use
-from knowngood.facts.broken_use_table import BrokenUse
-from knowngood.facts.broken_uses import find_broken_uses
+from knowngood.facts.broken_use_table import BrokenUse, list_table_packages, read_broken_uses
 from knowngood.facts.module_reach import find_reached_modules
 from knowngood.index.package_index import SimpleIndex
 
@@ -76,20 +77,14 @@ class PackagePair:
 @cache
 def list_package_pairs() -> list[PackagePair]:
     """Return the pairs of packages of the atlas with a use at import time that some of their releases break."""
-
-    def open_module(module: str) -> AtlasLookup | None:
-        package = atlas_store.find_owner(module)
-        return None if package is None or package in COMPILED else atlas_store.open_atlas(package)
-
+    folder = atlas_store.atlas_folder()
     pairs = []
-    for package in atlas_store.list_atlas_packages():
-        caller = None if package in COMPILED else atlas_store.open_atlas(package)
-        if caller is None:
-            continue
-        for name, uses in find_broken_uses(caller, open_module).items():
+    for package in sorted(set(list_table_packages(folder)) - COMPILED):
+        caller, table = atlas_store.open_atlas(package), read_broken_uses(package, folder)
+        for name in sorted(table.callees.keys() - COMPILED) if table else ():
             callee = atlas_store.open_atlas(name)
-            at_import = tuple(use for use in uses if not use.place)
-            if callee is not None and at_import and (package, name) not in CHECKED:
+            at_import = tuple(use for use in table.uses[name] if not use.place) if table else ()
+            if caller is not None and callee is not None and at_import and (package, name) not in CHECKED:
                 pairs.append(PackagePair(caller=caller, callee=callee, uses=at_import))
     return pairs
 
@@ -154,6 +149,8 @@ def main() -> None:
     parser.add_argument("out", type=Path, nargs="?", default=PAIRS)
     arguments = parser.parse_args()
     draw = random.Random(arguments.seed)  # noqa: S311 - a sample, not a secret
+    draws = json.loads(arguments.out.read_text("utf-8"))["draws"] if arguments.out.exists() else []
+    before = {(pair["caller"], pair["callee"]) for drawn in draws for pair in drawn["pairs"]}
     packages = list_package_pairs()
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     for breaking, number in ((True, arguments.breaking), (False, arguments.sound)):
@@ -164,7 +161,7 @@ def main() -> None:
             pair = deck.pop()
             for _ in range(TRIES):
                 row = draw_pair(pair, breaking=breaking, draw=draw)
-                if row is not None and (row["caller"], row["callee"]) not in rows:
+                if row is not None and (row["caller"], row["callee"]) not in before | rows.keys():
                     rows[row["caller"], row["callee"]] = row
                     print(row["drawn_as"], row["caller"], row["callee"], flush=True)
                     break
@@ -174,10 +171,10 @@ def main() -> None:
         "python": PYTHON,
         "foretold_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "foretold_by": commit.strip(),
-        "pairs": list(rows.values()),
+        "pairs": draw.sample(list(rows.values()), len(rows)),
     }
     arguments.out.parent.mkdir(exist_ok=True)
-    arguments.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    arguments.out.write_text(json.dumps({"draws": [*draws, document]}, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,16 @@
-"""The list of trainers' checks. Pure data, like ``smoke_tests.catalogue``."""
+"""The list of the checks of the trainers that are in this folder. Pure data, like ``smoke_tests.catalogue``.
+
+Each trainer has a module ``NAME_checks.py`` with its ``DISTRIBUTION``, the ``MODULES`` that answer for the first part
+of a check's detail, its ``checks()``, and the ``REFUSALS`` by which it says that it cannot do something. The suite of a
+cell has only that of its own trainer, so that nothing here names one.
+"""
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from smoke_tests.catalogue import Check
 
@@ -25,70 +32,28 @@ class Fault:
     mode: str
 
 
-SFT_FAULTS = (
-    Fault("labels-shifted", "padded", "full"),
-    Fault("prompt-trained", "completion", "full"),
-    Fault("padding-trained", "padded", "full"),
-    Fault("counted-twice", "padded", "full"),
-    Fault("mean-of-means", "padded", "full"),
-    Fault("first-batch-lost", "padded", "full"),
-    Fault("seams-ignored", "packed", "full"),
-    Fault("row-dropped", "packed", "full"),
-    Fault("adapter-frozen", "padded", "lora"),
-    Fault("base-trained", "padded", "lora"),
-    Fault("steps-skipped", "padded", "resumed"),
-)
-DPO_FAULTS = (
-    Fault("pairs-swapped", "pairs", "full"),
-    Fault("end-ignored", "pairs", "full"),
-    Fault("reference-adapted", "pairs", "lora"),
-    Fault("first-batch-lost", "pairs", "full"),
-)
-GRPO_FAULTS = (
-    Fault("advantages-shuffled", "rollout", "full"),
-    Fault("first-batch-lost", "rollout", "full"),
-)
+def lists() -> list[Any]:
+    """The modules with the lists of the trainers that are in this folder."""
+    files = sorted(Path(__file__).parent.glob("*_checks.py"))
+    return [importlib.import_module(f"smoke_tests.trainers.{file.stem}") for file in files]
 
 
 def trainers() -> Iterator[Check]:
-    """The checks of every trainer; those of trainers that are not installed are not run."""
-    for family in FAMILIES:
-        yield from _sft(f"trl-sft/{family}", family)
-    for family in FAMILIES:
-        yield from _dpo(f"trl-dpo/{family}", family)
-    for family in FAMILIES:
-        for mode in ("full", "lora"):
-            yield _check(f"trl-grpo/{family}", "fp32", "rollout", mode, quick=family == "qwen3")
-    for trainer, faults in (("trl-sft", SFT_FAULTS), ("trl-dpo", DPO_FAULTS), ("trl-grpo", GRPO_FAULTS)):
-        for fault in faults:
-            yield _check(f"{trainer}/{fault.name}", "fp32", fault.layout, fault.mode, quick=True)
+    """The checks of every trainer that is in this folder; those of one that is not installed are not run."""
+    for module in lists():
+        yield from module.checks()
 
 
-def _sft(detail: str, family: str) -> Iterator[Check]:
-    for layout in ("padded", "packed"):
-        for setting in (*PLAIN, *FUSED):
-            dtype = "bf16" if setting in FUSED else "fp32"
-            yield _check(detail, dtype, layout, "full", setting=setting, quick=setting == "sdpa")
-    yield _check(detail, "fp32", "padded", "lora", quick=True)
-    yield _check(detail, "fp32", "packed", "lora")
-    yield _check(detail, "bf16", "padded", "qlora", quick=family == "qwen3")
-    yield _check(detail, "fp32", "completion", "full", quick=True)
-    yield _check(detail, "bf16", "padded", "full")
-    yield _check(detail, "fp32", "packed", "uncheckpointed")
-    yield _check(detail, "fp32", "padded", "resumed", quick=family == "qwen3")
-    yield _check(detail, "fp32", "padded", "resumed-lora")
-    yield _check(detail, "fp32", "packed", "command", quick=family == "qwen3")
-
-
-def _dpo(detail: str, family: str) -> Iterator[Check]:
-    for mode in ("full", "lora"):
-        yield _check(detail, "fp32", "pairs", mode, quick=family == "qwen3")
-    yield _check(detail, "fp32", "pairs", "resumed")
-    for setting in FUSED:
-        yield _check(detail, "bf16", "pairs", "full", setting=setting)
-
-
-def _check(  # noqa: PLR0913 - they are the parts of its id
+def trainer_check(  # noqa: PLR0913 - they are the parts of its id
     detail: str, dtype: str, layout: str, mode: str, *, setting: str = "sdpa", quick: bool = False
 ) -> Check:
+    """A check whose id is ``trainer/DETAIL/SETTING/DTYPE/LAYOUT/MODE``."""
     return Check("trainer", setting, dtype, layout, mode, detail=detail, quick=quick, timeout=TIMEOUT)
+
+
+def fault_checks(
+    trainer: str, faults: tuple[Fault, ...], *, dtype: str = "fp32", setting: str = "sdpa"
+) -> Iterator[Check]:
+    """A check for each fault, ``trainer/TRAINER/FAULT/...``; all are quick."""
+    for fault in faults:
+        yield trainer_check(f"{trainer}/{fault.name}", dtype, fault.layout, fault.mode, setting=setting, quick=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ class StepRecord(transformers.TrainerCallback):
 
     def __init__(self, trainer: Any, device: torch.device) -> None:
         self.device = device
+        self.trainer = type(trainer).__name__
         self.weights: dict[str, torch.Tensor] = {}
         self.gradients: dict[str, torch.Tensor] = {}
         self.after: dict[str, torch.Tensor] = {}
@@ -32,7 +34,7 @@ class StepRecord(transformers.TrainerCallback):
 
         def training_step(built: Any, inputs: dict[str, Any], *args: Any, **options: Any) -> torch.Tensor:
             if not self.gradients:
-                known = inputs if isinstance(inputs, dict) else {}  # GRPO has prompts, and makes its batch of them
+                known = inputs if isinstance(inputs, Mapping) else {}  # GRPO has prompts, and makes its batch of them
                 self.batches.append({name: _kept(value) for name, value in known.items()})
             loss = plain(built, inputs, *args, **options)
             if not self.gradients:

@@ -76,17 +76,22 @@ def text(tokens: list[int]) -> str:
     return "".join(map(chr, tokens))
 
 
-def write_rows(file: Path, *, prompted: bool) -> None:
-    """Write one JSON object a line: ``text``, or ``prompt`` and ``completion``."""
-    lines = []
-    for row, prompt in zip(rows(), PROMPTS):
-        body = row[:-1]
-        split = {"prompt": text(body[:prompt]), "completion": text(body[prompt:])}
-        lines.append(split if prompted else {"text": text(body)})
+def write_lines(file: Path, lines: list[dict[str, Any]]) -> None:
+    """Write one JSON object a line."""
     file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
 
 
-def targets(number: int, *, prompted: bool) -> list[int]:
-    """What each position of a row must predict; nothing where the next token is a part of the prompt."""
-    wanted = data.targets(rows()[number])
-    return [data.IGNORED] * (PROMPTS[number] - 1) + wanted[PROMPTS[number] - 1 :] if prompted else wanted
+def split_rows() -> list[tuple[str, str]]:
+    """Each row without its end token as the text of its prompt and that of its completion."""
+    return [(text(row[:prompt]), text(row[prompt:-1])) for row, prompt in zip(rows(), PROMPTS)]
+
+
+def targets(tokens: list[int], prompt: int) -> list[int]:
+    """What each position of a row must predict; nothing where the next token is one of the ``prompt`` first ones."""
+    wanted = data.targets(tokens)
+    return [data.IGNORED] * (prompt - 1) + wanted[prompt - 1 :] if prompt else wanted
+
+
+def tokens_of(plain: str) -> list[int]:
+    """The tokens that the tokenizer reads a text of ASCII as."""
+    return [ord(letter) for letter in plain]

@@ -9,19 +9,12 @@ turns off. ``resumed`` goes on from a checkpoint in a second trainer. ``command`
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from smoke_tests.trainers import fp64, tiny, trl_base
-from smoke_tests.trainers.checks import SFT_FAULTS
-from smoke_tests.trainers.step_record import StepRecord
-
-from smoke_tests import training
-from smoke_tests.outcomes import Failed
+from smoke_tests.trainers import demands, hugging_face, tiny, trainer_faults, trl_base
+from smoke_tests.trainers.trl_checks import SFT_FAULTS
 
 ROW_LIMIT = 256
 
@@ -33,23 +26,29 @@ def run(check: dict[str, Any], report: dict[str, Any]) -> None:
         with tempfile.TemporaryDirectory() as name:
             _train(check, report, Path(name), family=family, fault=fault)
 
-    trl_base.judge(check, report, {fault.name for fault in SFT_FAULTS}, train)
+    demands.judge(check, report, {fault.name for fault in SFT_FAULTS}, train)
 
 
 def _train(check: dict[str, Any], report: dict[str, Any], folder: Path, *, family: str, fault: str) -> None:
     tiny.write_model(folder / "model", family)
-    tiny.write_rows(folder / "rows.jsonl", prompted=check["layout"] == "completion")
-    trainer = _trainer(check, folder)
-    record = trl_base.train(trainer, fault)
-    report["losses"] = logged = trl_base.losses(trainer)
-    trl_base.demand_setting(check, trainer, record, report)
-    trl_base.demand_first_step(check, record, report, lambda trained: _reference(check, record, trained))
-    trl_base.demand_logged(logged, record)
-    training.demand_learning(logged)
+    prompted = check["layout"] == "completion"
+    tiny.write_lines(folder / "rows.jsonl", [_line(*parts, prompted=prompted) for parts in tiny.split_rows()])
+    caught = hugging_face.train(lambda: _trainer(check, folder).train(), trainer_faults.FAULTS.get(fault))
+    rows = [(row, tiny.targets(row, prompt if prompted else 0)) for row, prompt in zip(tiny.rows(), tiny.PROMPTS)]
+    logged = hugging_face.demand_training(check, caught, report, rows)
     if check["mode"].startswith("resumed"):
-        trl_base.demand_resumption(_trainer(check, folder), folder, logged, fault)
+        checkpoint = hugging_face.checkpoint(folder)
+        hugging_face.demand_resumption(
+            lambda: _trainer(check, folder).train(resume_from_checkpoint=checkpoint),
+            logged,
+            trainer_faults.RESUMED_FAULTS.get(fault),
+        )
     if check["mode"] == "command":
-        trl_base.demand_same_losses(_losses_of_command(check, folder), logged, "with the command")
+        demands.demand_same_losses(_losses_of_command(check, folder), logged, "with the command")
+
+
+def _line(prompt: str, completion: str, *, prompted: bool) -> dict[str, str]:
+    return {"prompt": prompt, "completion": completion} if prompted else {"text": prompt + completion}
 
 
 def _options(check: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -58,7 +57,7 @@ def _options(check: dict[str, Any], folder: Path) -> dict[str, Any]:
         **trl_base.options(check, folder),
         "max_length": ROW_LIMIT,
         "packing": packed,
-        "per_device_train_batch_size": 1 if packed else trl_base.BATCH,
+        "per_device_train_batch_size": 1 if packed else hugging_face.BATCH,
         **({"gradient_checkpointing": False} if check["mode"] == "uncheckpointed" else {}),
     }
 
@@ -71,7 +70,7 @@ def _trainer(check: dict[str, Any], folder: Path) -> Any:
         model=str(folder / "model"),
         args=SFTConfig(**_options(check, folder)),
         train_dataset=load_dataset("json", data_files=str(folder / "rows.jsonl"), split="train"),
-        peft_config=trl_base.adapters() if trl_base.is_adapted(check) else None,
+        peft_config=trl_base.adapters() if demands.is_adapted(check) else None,
         **({"quantization_config": _four_bits()} if check["mode"] == "qlora" else {}),
     )
 
@@ -85,17 +84,6 @@ def _four_bits() -> Any:
     )
 
 
-def _reference(check: dict[str, Any], record: StepRecord, trained: set[str]) -> tuple[float, fp64.Weights]:
-    """The reference's loss and gradients for the rows that the step was given."""
-    numbers = trl_base.rows_in(record.batches, tiny.rows())
-    wanted = trl_base.BATCH * trl_base.ACCUMULATED
-    if check["layout"] != "packed" and len(numbers) != wanted:
-        raise Failed(f"a step had {len(numbers)} rows, {wanted} were asked for")
-    prompted = check["layout"] == "completion"
-    rows = [(tiny.rows()[number], tiny.targets(number, prompted=prompted)) for number in numbers]
-    return fp64.mean_loss_and_gradients(record.weights, trained, rows, trl_base.SHAPE)
-
-
 def _losses_of_command(check: dict[str, Any], folder: Path) -> list[float]:
     """The losses of ``trl sft --config FILE`` with the same options, from the state that it saves."""
     made = _options(check, folder)
@@ -106,13 +94,7 @@ def _losses_of_command(check: dict[str, Any], folder: Path) -> list[float]:
         "output_dir": str(folder / "command"),
         "model_name_or_path": str(folder / "model"),
         "datasets": [{"path": "json", "data_files": str(folder / "rows.jsonl")}],
-        "save_steps": trl_base.STEPS,
+        "save_steps": hugging_face.STEPS,
     }
     (folder / "sft.yaml").write_text(json.dumps(config), encoding="utf-8")  # JSON is YAML
-    argv = [str(Path(sys.executable).with_name("trl")), "sft", "--config", str(folder / "sft.yaml")]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=os.environ | {"HOME": str(folder)})
-    state = folder / "command" / f"checkpoint-{trl_base.STEPS}" / "trainer_state.json"
-    if done.returncode or not state.exists():
-        raise Failed(f"`trl sft` ended with status {done.returncode}: {done.stderr[-600:]}")
-    history = json.loads(state.read_text(encoding="utf-8"))["log_history"]
-    return [entry["loss"] for entry in history if "loss" in entry]
+    return hugging_face.losses_of_command(["trl", "sft", "--config", str(folder / "sft.yaml")], folder / "command")

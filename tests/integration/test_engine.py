@@ -90,7 +90,11 @@ def places(tmp_path_factory):
 @pytest.fixture(scope="module")
 def own(places, tmp_path_factory):
     """The engine, with a small image in it: `tini`, and the host's `sleep` with what it is linked against."""
-    found = container_engine.ensure_engine(notify=pytest.fail)
+    sentences: list[str] = []
+    found = container_engine.ensure_engine(notify=sentences.append)
+    assert sentences == [
+        f"no engine answers at {os.environ['DOCKER_HOST']}, which DOCKER_HOST names: using the embedded engine"
+    ]
     context = tmp_path_factory.mktemp("context")
     needed = subprocess.run(["ldd", "/bin/sleep"], check=True, capture_output=True, text=True).stdout
     for path in ["/bin/sleep", *re.findall(r"(/\S+) \(", needed)]:

@@ -86,12 +86,19 @@ def test_the_pods_command_line_delivers_the_suites_report(engine, image, tmp_pat
         cell=str(locked.cell),
         subject=JobSubject(image=found.tag, content=found.digest),
         suite="5" * 64,
+        suite_folder=ROOT / "smoke_tests",
         command=("-q", "-p", "no:cacheprovider", "--quick", "-k", "eager and fp32 and dense"),
         predictions=told,
         needs=JobNeeds(seconds=options.seconds, memory=12 << 30),
     )
     other = SuiteJob(
-        cell=str(locked.cell), subject=job.subject, suite="", command=("--help",), predictions={}, needs=job.needs
+        cell=str(locked.cell),
+        subject=job.subject,
+        suite="",
+        suite_folder=job.suite_folder,
+        command=("--help",),
+        predictions={},
+        needs=job.needs,
     )
     section = KubernetesSection(engine="kubernetes", images="registry.test/knowngood")
     template = job_manifest(

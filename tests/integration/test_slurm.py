@@ -96,7 +96,7 @@ class Site:
     def executor(self, **settings):
         given = {"engine": "slurm", "folder": str(self.cluster.shared), "run": "environment"}
         given |= {"environments": f"{self.cluster.folder}/environment/{{cell}}"}
-        return SlurmExecutor("lab", fleet_config.SlurmSection(**given | settings), self.suite, self._command)
+        return SlurmExecutor("lab", fleet_config.SlurmSection(**given | settings), self._command)
 
     def _command(self, words):
         self.asked[words[0]] += 1
@@ -108,6 +108,7 @@ class Site:
             cell=cell,
             subject=JobSubject(environment=f"{self.cluster.folder}/environment", content=f"sha256:{cell}"),
             suite=SUITE,
+            suite_folder=self.suite,
             command=command,
             predictions={},
             needs=JobNeeds(**needs),

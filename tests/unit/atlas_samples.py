@@ -12,7 +12,7 @@ from knowngood.facts.module_rows import extract_module
 
 def write_atlas(folder: Path, package: str, *releases: dict[str, str]) -> AtlasLookup:
     """Write the atlas of a package whose releases are 1.0, 1.1 and so on, and open it."""
-    tables = AtlasTables(package=package)
+    tables = AtlasTables(package=package, root=package)
     for number, modules in enumerate(releases):
         rows = {}
         for module, source in modules.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from knowngood.executors.job import JobNeeds, JobSubject, SuiteJob
 
@@ -15,6 +16,7 @@ def job(cell=CELL, **changes):
         cell=cell,
         subject=JobSubject(image="r.example/k@sha256:1", content="sha256:1"),
         suite=SUITE,
+        suite_folder=Path(),
         command=("-q",),
         predictions={},
         needs=JobNeeds(gpu="sm_90", gpus=1),

@@ -25,7 +25,7 @@ bases:
     python: 3.11
     glibc: 2.36
     bootstrap: {suite: bookworm, packages: [python3, gcc]}
-stack: [pytest]
+everywhere: [pytest]
 layers:
   torch: torch
   flash-attn: [flash-attn, flash-attn-4]

@@ -34,7 +34,7 @@ def snippets(text):
 
 def commands(document, program):
     for snippet in snippets(document.read_text()):
-        for match in re.finditer(rf"(?:^|&& |\(|/){program} ([^&|;)`]*)", snippet):
+        for match in re.finditer(rf"(?:^|&& |\(|/){program} ((?:'[^']*'|[^&|;)`'])*)", snippet):
             yield match[1].strip()
 
 

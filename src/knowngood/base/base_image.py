@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from knowngood.base import base_packages, base_recipe, bootstrap, oci_layout
+from knowngood.base import base_packages, base_recipe, bootstrap, emulation, oci_layout
 from knowngood.base.base_packages import DebianBase
 from knowngood.core.data_files import read_data_text
 from knowngood.core.errors import KnowngoodError, MissingError, UsageError
+from knowngood.core.hosts import DEFAULT_HOST, detect_host_architecture
 from knowngood.core.local_files import cache_folder, lock_folder, write_atomically
 from knowngood.core.notify import Notify
 from knowngood.lock.debian_lock import DebianPackage, PackagesLock
@@ -52,7 +53,11 @@ def prepare_base(project: Project, name: str, *, locked: bool, notify: Notify, r
         return pulled_base_context(settings.image)
     assert settings.bootstrap is not None  # noqa: S101  # the schema of matrix.yaml wants exactly one of the two
     base = DebianBase(
-        name=name, suite=settings.bootstrap.suite, packages=settings.bootstrap.packages, python=settings.python
+        name=name,
+        suite=settings.bootstrap.suite,
+        packages=settings.bootstrap.packages,
+        python=settings.python,
+        host=settings.host,
     )
     committed = read_packages_lock(project, name)
     image = refresh_base(base, notify=notify) if refresh else build_base(base, committed, locked=locked, notify=notify)
@@ -61,6 +66,19 @@ def prepare_base(project: Project, name: str, *, locked: bool, notify: Notify, r
         raise KnowngoodError(f"{path} is stale; run `{base.lock_command}` and commit it")
     write_atomically(path, str(image.lock))
     return image.context
+
+
+def find_builder_base(project: Project, name: str) -> str | None:
+    """Return the base on whose system the layers above a base are made; `None` for a base of x86-64, made on itself.
+
+    Above a base of another processor it is the base of the same packages for this machine's processor. A machine of
+    that other processor makes them on the base itself.
+    """
+    host = project.matrix.find_base(name).host
+    if host == DEFAULT_HOST:
+        return None
+    native = name.removesuffix(f"-{host}")
+    return name if native not in project.matrix.bases or not emulation.needs_emulation(host) else native
 
 
 def packages_lock_path(project: Project, name: str) -> Path:
@@ -221,12 +239,15 @@ def _bootstrap_base(lock: PackagesLock, files: Mapping[DebianPackage, Path], fol
     notify(f"bootstrapping a base of {len(lock.packages)} {lock.suite} packages")
     with tempfile.TemporaryDirectory(prefix="work-", dir=folder, ignore_cleanup_errors=True) as name:
         work = Path(name)
-        rootfs, tools = bootstrap.bootstrap_rootfs(
-            [files[tool] for tool in lock.tools],
-            [(package, files[package]) for package in lock.packages],
-            epoch=lock.epoch,
-            work=work,
-        )
+        machine = detect_host_architecture() or DEFAULT_HOST
+        with emulation.emulate_host(lock.host, notify):
+            rootfs, tools = bootstrap.bootstrap_rootfs(
+                [files[tool] for tool in lock.tools_for(machine)],
+                [(package, files[package]) for package in lock.packages],
+                epoch=lock.epoch,
+                work=work,
+                host=lock.host,
+            )
         digest = oci_layout.write_layout(
             work / "layout",
             rootfs,
@@ -236,6 +257,7 @@ def _bootstrap_base(lock: PackagesLock, files: Mapping[DebianPackage, Path], fol
                 epoch=lock.epoch,
                 config=base_recipe.CONFIG,
                 created_by=f"mmdebstrap {lock.suite}, {len(lock.packages)} packages, {base_key(lock)}",
+                host=lock.host,
             ),
         )
         (work / "layout").rename(base_layout(lock, folder))

@@ -11,6 +11,7 @@ from pathlib import Path
 from knowngood.base import base_recipe, debian_host
 from knowngood.base.private_apt import PrivateApt, RemotePackage
 from knowngood.core.errors import CorruptArchiveError, MissingError
+from knowngood.core.hosts import DEFAULT_HOST, HostArchitecture
 from knowngood.lock.debian_lock import DebianPackage, PackagesLock
 
 
@@ -28,6 +29,7 @@ class DebianBase:
     packages: tuple[str, ...] = base_recipe.PACKAGES
     python: str = "3.11"
     security: bool = False
+    host: HostArchitecture = DEFAULT_HOST
 
     @property
     def requested(self) -> tuple[str, ...]:
@@ -50,9 +52,14 @@ def open_mirror(base: DebianBase, folder: Path) -> PrivateApt:
     archives = tuple(archive for archive in archives if archive.suite == base.suite or base.security)
     if base.security and f"{base.suite}-security" not in {archive.suite for archive in archives}:
         raise MissingError(f"base {base.name} wants security fixes, and no mirror known here serves them")
-    mirror = PrivateApt(folder / f"apt-{base.suite}{'-security' if base.security else ''}", archives)
+    name = f"apt-{base.suite}{'-security' if base.security else ''}{_suffix(base.host)}"
+    mirror = PrivateApt(folder / name, archives, host=base.host)
     mirror.refresh()
     return mirror
+
+
+def _suffix(host: HostArchitecture) -> str:
+    return "" if host == DEFAULT_HOST else f"-{host}"
 
 
 def resolve_base(base: DebianBase, folder: Path, mirror: PrivateApt) -> PackagesLock:
@@ -75,8 +82,12 @@ def fetch_packages(
     files = find_cached_debs(wanted, folder / "debs")
     if len(files) < len(wanted):
         mirror = mirror or open_mirror(base, folder)
-        served = (*_locate_tools(base, folder, mirror), *_resolve_packages(base, mirror))
-        fetch_debs(wanted, {remote.name: remote.uri for remote in served}, mirror, folder / "debs")
+        tools = {(remote.name, remote.arch): remote.uri for remote in _locate_tools(base, folder, mirror)}
+        for tool in lock.tools:
+            present = tools.get((tool.name, tool.arch))
+            fetch_debs([tool], {tool.name: present} if present else {}, mirror, folder / "debs")
+        served = {remote.name: remote.uri for remote in _resolve_packages(base, mirror)}
+        fetch_debs(lock.packages, served, mirror, folder / "debs")
         files = find_cached_debs(wanted, folder / "debs")
     return files, [package for package in wanted if package not in files]
 
@@ -88,11 +99,18 @@ def _resolve_packages(base: DebianBase, mirror: PrivateApt) -> tuple[RemotePacka
 
 
 def _locate_tools(base: DebianBase, folder: Path, mirror: PrivateApt) -> tuple[RemotePackage, ...]:
-    """Return the packages with the programs that make the base."""
+    """Return the packages with the programs that make the base, for every machine that it can be made on.
+
+    A machine of x86-64 makes each base, one of another kind only its own.
+    """
     suite = base_recipe.TOOLS_SUITE.get(base.suite, base.suite)
-    if suite != base.suite:
-        mirror = open_mirror(replace(base, suite=suite, security=False), folder)
-    return mirror.locate(base_recipe.TOOLS)
+    located: set[RemotePackage] = set()
+    for machine in dict.fromkeys([DEFAULT_HOST, base.host]):
+        place = mirror
+        if (suite, machine) != (base.suite, base.host):
+            place = open_mirror(replace(base, suite=suite, security=False, host=machine), folder)
+        located |= set(place.locate(base_recipe.TOOLS))
+    return tuple(sorted(located))
 
 
 def _pin_packages(remotes: Iterable[RemotePackage]) -> tuple[DebianPackage, ...]:

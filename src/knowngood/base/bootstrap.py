@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from knowngood.base import base_recipe, debian_host, private_apt
 from knowngood.core.child_processes import end_with_parent
 from knowngood.core.errors import KnowngoodError, MissingError
+from knowngood.core.hosts import DEFAULT_HOST, HostArchitecture, detect_host_architecture
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -37,8 +38,14 @@ def write_local_archive(packages: Iterable[tuple[DebianPackage, Path]], into: Pa
     return f"deb [trusted=yes] copy://{into} ./"
 
 
-def mmdebstrap_command(
-    mmdebstrap: Path, source: str, packages: Sequence[DebianPackage], target: Path, *, root: bool
+def mmdebstrap_command(  # noqa: PLR0913
+    mmdebstrap: Path,
+    source: str,
+    packages: Sequence[DebianPackage],
+    target: Path,
+    *,
+    root: bool,
+    host: HostArchitecture = DEFAULT_HOST,
 ) -> tuple[str, ...]:
     """Return the command that bootstraps all the packages into the tar file `target`. Pure."""
     return (
@@ -46,8 +53,9 @@ def mmdebstrap_command(
         str(mmdebstrap),
         f"--mode={'root' if root else 'unshare'}",
         "--variant=essential",
-        "--architectures=amd64",
+        f"--architectures={host.debian}",
         "--format=tar",
+        *(() if host is detect_host_architecture() else ("--skip=check/qemu",)),  # it wants one program more to look
         f"--include={','.join(package.name for package in packages)}",
         '--aptopt=Acquire::Languages "none"',
         '--aptopt=pkgCacheGen::ForceEssential ","',
@@ -61,11 +69,17 @@ def mmdebstrap_command(
 
 
 def bootstrap_rootfs(
-    tools: Sequence[Path], packages: Sequence[tuple[DebianPackage, Path]], *, epoch: int, work: Path
+    tools: Sequence[Path],
+    packages: Sequence[tuple[DebianPackage, Path]],
+    *,
+    epoch: int,
+    work: Path,
+    host: HostArchitecture = DEFAULT_HOST,
 ) -> tuple[Path, Path]:
     """Run mmdebstrap with SOURCE_DATE_EPOCH set to `epoch`; return the tar file and the folder with the unpacked tools.
 
-    `tools` and `packages` are .deb files; `work` is an empty folder for everything that is made.
+    `tools` and `packages` are .deb files; `work` is an empty folder for everything that is made. Programs
+    of another `host` than this machine must run here (`emulation`).
     """
     root = os.geteuid() == 0
     if not root and not shutil.which("newuidmap"):
@@ -81,6 +95,7 @@ def bootstrap_rootfs(
         [package for package, _ in packages],
         target,
         root=root,
+        host=host,
     )
     environment = {
         "PATH": f"{work / 'tools/usr/bin'}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",

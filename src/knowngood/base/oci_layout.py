@@ -14,6 +14,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from knowngood.core.child_processes import end_with_parent
 from knowngood.core.errors import KnowngoodError
+from knowngood.core.hosts import DEFAULT_HOST, HostArchitecture
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -89,6 +90,7 @@ class LayoutRecipe:
     epoch: int
     config: Mapping[str, object]
     created_by: str
+    host: HostArchitecture = DEFAULT_HOST
 
 
 def write_layout(layout: Path, rootfs: Path, recipe: LayoutRecipe) -> str:
@@ -98,7 +100,7 @@ def write_layout(layout: Path, rootfs: Path, recipe: LayoutRecipe) -> str:
     layer, diff_id = _write_layer(blobs, rootfs, recipe)
     created = datetime.fromtimestamp(recipe.epoch, tz=UTC).isoformat().replace("+00:00", "Z")
     image = {
-        "architecture": "amd64",
+        "architecture": recipe.host.debian,
         "config": dict(recipe.config),
         "created": created,
         "history": [{"created": created, "created_by": recipe.created_by}],

@@ -20,6 +20,7 @@ from urllib.parse import unquote
 from knowngood.core import local_files
 from knowngood.core.child_processes import end_with_parent
 from knowngood.core.errors import KnowngoodError
+from knowngood.core.hosts import DEFAULT_HOST, HostArchitecture
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -83,10 +84,10 @@ def split_mirror_logins(sources: Iterable[str]) -> tuple[list[str], list[str]]:
     return stripped, list(dict.fromkeys(logins))
 
 
-def apt_configuration(root: Path, dump: str, private: Path) -> str:
+def apt_configuration(root: Path, dump: str, private: Path, host: HostArchitecture = DEFAULT_HOST) -> str:
     """Return the apt.conf of a private apt under `root` with the fetch settings of the host's `apt-config dump`.
 
-    The folder `private` holds its sources.list and its auth.conf.
+    The folder `private` holds its sources.list and its auth.conf. The packages are for `host`.
     """
     fetching = [line for line in dump.splitlines() if line.startswith("Acquire::") and not line.startswith(_NOT_KEPT)]
     own = {
@@ -109,8 +110,8 @@ def apt_configuration(root: Path, dump: str, private: Path) -> str:
         "Acquire::Languages": "none",
         "Acquire::PDiffs": "false",
         "Acquire::Retries": "3",
-        "APT::Architecture": "amd64",
-        "APT::Architectures": "amd64",
+        "APT::Architecture": host.debian,
+        "APT::Architectures": host.debian,
         "APT::Install-Recommends": "false",
         "APT::Sandbox::User": "",
         # or apt adds itself to every request
@@ -123,11 +124,20 @@ def apt_configuration(root: Path, dump: str, private: Path) -> str:
 class PrivateApt:
     """An apt with its own sources, lists, cache and status under `root`.
 
-    `installed` is a dpkg status file with the packages that need not be fetched (none unless given).
+    `installed` is a dpkg status file with the packages that need not be fetched (none unless given). The packages are
+    those for `host`.
     """
 
-    def __init__(self, root: Path, sources: Iterable[object], *, installed: Path | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        sources: Iterable[object],
+        *,
+        installed: Path | None = None,
+        host: HostArchitecture = DEFAULT_HOST,
+    ) -> None:
         self.root = root
+        self.host = host
         self.sources = tuple(map(str, sources))
         self.installed = installed
         self._host_settings = ""
@@ -192,7 +202,7 @@ class PrivateApt:
         with local_files.scratch_folder() as private:
             (private / "sources.list").write_text("".join(f"{source}\n" for source in sources))
             (private / "auth.conf").write_text("".join(f"{login}\n" for login in logins))
-            (private / "apt.conf").write_text(apt_configuration(self.root, self._host_settings, private))
+            (private / "apt.conf").write_text(apt_configuration(self.root, self._host_settings, private, self.host))
             yield {**os.environ, "APT_CONFIG": str(private / "apt.conf"), "LC_ALL": "C"}
 
     def _run(self, argv: Sequence[str], *, cwd: Path | None = None) -> str:

@@ -8,10 +8,12 @@ import re
 from knowngood.cli.main import Answer
 from knowngood.core.errors import UnknownError, UsageError
 from knowngood.facts import atlas_store
-from knowngood.facts.atlas_answer import NameAnswer, answer_about_name
+from knowngood.facts.atlas_answer import NameAnswer, answer_about_name, answer_about_parameter
+from knowngood.facts.atlas_lookup import AtlasLookup
 from knowngood.facts.atlas_registries import REGISTRIES, find_registry_keys
 
 _NAME = re.compile(r"[^\W\d]\w*(?:[.:][^\W\d]\w*)*(?:\[[^\]]+\])?")
+_PARAMETER = re.compile(r"(?P<name>[\w.:]+)\((?P<parameter>[^\W\d]\w*)=?\)")
 _KEY = re.compile(r"\w[\w-]*")
 
 
@@ -21,19 +23,27 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "name",
         metavar="NAME",
         help="a dotted name, such as transformers.models.qwen2.modeling_qwen2.Qwen2FlashAttention2; or a model type, "
-        "attention function, optimizer, scheduler or training argument of transformers, such as qwen3",
+        "attention function, optimizer, scheduler or training argument of transformers, such as qwen3; or a parameter, "
+        "such as 'trl.SFTTrainer(tokenizer)'",
     )
 
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Look the name up: exit 0 when any release has it, 1 when none has, 3 when the sources do not tell."""
     dotted = arguments.name.strip().replace(":", ".")
-    if not (_NAME.fullmatch(dotted) or _KEY.fullmatch(dotted)):
-        raise UsageError(f"{arguments.name!r} is not a dotted Python name such as transformers.Trainer")
-    answers = _answers_about_name(dotted) or _answers_about_key(dotted)
+    parameter = _PARAMETER.fullmatch(dotted)
+    if not (_NAME.fullmatch(dotted) or _KEY.fullmatch(dotted) or parameter):
+        raise UsageError(
+            f"{arguments.name!r} is not a dotted Python name such as transformers.Trainer; an error message is for "
+            "`knowngood diagnose`"
+        )
+    if parameter is not None:
+        answers = _answers_about_parameter(parameter["name"], parameter["parameter"])
+    else:
+        answers = _answers_about_name(dotted) or _answers_about_key(dotted)
     if not answers:
         known = ", ".join(atlas_store.list_atlas_packages()) or "nothing"
-        what = re.split(r"[.\[]", dotted, maxsplit=1)[0]
+        what = re.split(r"[.\[(]", dotted, maxsplit=1)[0]
         key = f", nor has transformers any {', '.join(REGISTRIES)} of that name" if dotted == what else ""
         raise UnknownError(f"the atlas does not have {what}{key}; it has {known}")
     best = next((answer for answer in answers if answer.present), answers[0])
@@ -44,10 +54,17 @@ def run(arguments: argparse.Namespace) -> Answer:
 
 
 def _answers_about_name(dotted: str) -> list[NameAnswer]:
-    """Return what the packages say that have the name's top-level module: one, but for shared modules."""
+    return [answer_about_name(lookup, dotted) for lookup in _open_owners(dotted)]
+
+
+def _answers_about_parameter(dotted: str, parameter: str) -> list[NameAnswer]:
+    return [answer_about_parameter(lookup, dotted, parameter) for lookup in _open_owners(dotted)]
+
+
+def _open_owners(dotted: str) -> list[AtlasLookup]:
+    """Return the packages that have the name's top-level module: one, but for shared modules."""
     owners = atlas_store.list_owners(re.split(r"[.\[]", dotted, maxsplit=1)[0])
-    lookups = [lookup for owner in owners if (lookup := atlas_store.open_atlas(owner)) is not None]
-    return [answer_about_name(lookup, dotted) for lookup in lookups]
+    return [lookup for owner in owners if (lookup := atlas_store.open_atlas(owner)) is not None]
 
 
 def _answers_about_key(key: str) -> list[NameAnswer]:

@@ -137,7 +137,7 @@ def _answer(cells: list[dict[str, Any]], left_out: list[str], *, trusted: bool =
             _tier_text(cell),
             ", ".join(cell["aliases"]),
             _settings_in(cell, "seen-on-gpu"),
-            _settings_in(cell, "seen-on-cpu"),
+            _settings_on_cpu(cell),
             _settings_in(cell, "refused", "wrong"),
         ]
         for cell in cells
@@ -156,6 +156,12 @@ def _answer(cells: list[dict[str, Any]], left_out: list[str], *, trusted: bool =
 
 def _settings_in(cell: dict[str, Any], *states: str) -> str:
     return ", ".join(name for name, item in cell["settings"].items() if item["state"] in states) or "-"
+
+
+def _settings_on_cpu(cell: dict[str, Any]) -> str:
+    """Return the settings that were seen on a CPU only; `emulated:` stands before those of an emulated one."""
+    emulated = _settings_in(cell, "seen-emulated")
+    return _settings_in(cell, "seen-on-cpu") if emulated == "-" else f"emulated: {emulated}"
 
 
 def _tier_text(cell: dict[str, Any]) -> str:

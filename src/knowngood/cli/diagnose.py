@@ -17,10 +17,13 @@ if TYPE_CHECKING:
     from knowngood.compat.incident import Incident
     from knowngood.compat.universe import Universe
     from knowngood.core.gpus import GpuCatalog
+    from knowngood.failures.atlas_shelf import AtlasShelf
     from knowngood.failures.diagnosis import Diagnosis, IncidentMatch, LogSupplement
     from knowngood.failures.known_failures import KnownFailures
+    from knowngood.failures.last_errors import LastError
     from knowngood.failures.log_scan import LogSource
     from knowngood.failures.logged_errors import LoggedError
+    from knowngood.failures.message_causes import MessageCause
     from knowngood.failures.name_situation import NameCause
 
 
@@ -57,7 +60,9 @@ def run(arguments: argparse.Namespace) -> Answer:
     supplement = _read_supplement(arguments, known)
 
     def diagnose(log: LogSource) -> Diagnosis:
-        return diagnose_log(log, known.incidents, known.catalog, _function_lines, _explain_names, supplement)
+        return diagnose_log(
+            log, known.incidents, known.catalog, _function_lines, _explain_names, _explain_message, supplement
+        )
 
     if name == "-":
         diagnosis = diagnose(sys.stdin.buffer)
@@ -113,11 +118,11 @@ def _read_supplement(arguments: argparse.Namespace, known: KnownFailures) -> Log
 
 def _try_remedies(diagnosis: Diagnosis, known: KnownFailures) -> Diagnosis:
     """Return the diagnosis with its remedies tried against the facts, when there is something to try."""
-    from knowngood.failures.remedy_trial import packages_for_remedies, try_remedies
-
-    packages = packages_for_remedies(diagnosis)
+    packages = diagnosis.packages_to_try
     if not packages or known.catalog is None:
         return diagnosis
+    from knowngood.failures.remedy_trial import try_remedies
+
     return try_remedies(diagnosis, _load_universe(known, known.catalog, packages))
 
 
@@ -149,18 +154,49 @@ def _function_lines(package: str) -> Mapping[str, Any]:
 
 def _explain_names(errors: Sequence[LoggedError], versions: Mapping[str, Sequence[str]]) -> Sequence[NameCause]:
     """Compute the causes of errors about names from the atlas."""
+    from knowngood.failures.name_causes import explain_names
+
+    return explain_names(errors, versions, _open_shelf())
+
+
+def _explain_message(error: LastError, versions: Mapping[str, Sequence[str]]) -> MessageCause | None:
+    """Compute the cause of an error from pip's list, from packages' messages, or from the line that raises it."""
+    from knowngood.facts import message_store
+    from knowngood.failures.message_causes import MessageReading
+    from knowngood.failures.own_errors import explain_own_error
+    from knowngood.failures.pip_conflicts import explain_pip_conflict
+    from knowngood.failures.raised_words import explain_raised_words
+
+    def find(text: str, package: str) -> Sequence[message_store.MessageMatch]:
+        file = message_store.open_messages(package)
+        return list(message_store.find_messages(text, file)) if file else ()
+
+    def find_asserts(code: str, module: str, package: str) -> Sequence[message_store.MessageMatch]:
+        file = message_store.open_messages(package)
+        return list(message_store.find_bare_asserts(code, module, file)) if file else ()
+
+    packages = message_store.list_message_packages()
+    shelf = _open_shelf()
+    reading = MessageReading(shelf=shelf, packages=packages, find=find, find_asserts=find_asserts)
+    return (
+        explain_pip_conflict(error)
+        or reading.explain_message(error, versions)
+        or explain_raised_words(error, shelf)
+        or explain_own_error(error, shelf)
+    )
+
+
+def _open_shelf() -> AtlasShelf:
     from knowngood.facts import atlas_store
     from knowngood.facts.package_metadata import list_metadata_packages
     from knowngood.failures.atlas_shelf import AtlasShelf
-    from knowngood.failures.name_causes import explain_names
 
-    shelf = AtlasShelf(
+    return AtlasShelf(
         open=atlas_store.open_atlas,
         owner=atlas_store.find_owner,
         packages=atlas_store.list_atlas_packages(),
         distributions=frozenset(list_metadata_packages(local_files.data_folder() / "facts" / "metadata")),
     )
-    return explain_names(errors, versions, shelf)
 
 
 def _text(diagnosis: Diagnosis) -> str:

@@ -1,7 +1,7 @@
 """`knowngood harvest [PACKAGE ...]`: read facts from artefacts.
 
 `--metadata [PACKAGE ...]`: read what releases declare, of any package. `--atlas [PACKAGE ...]`: read the Python names
-that they have.
+that they have. `--messages [PACKAGE ...]`: read what they raise and log as errors.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ from knowngood.core.data_files import read_data_text
 from knowngood.core.errors import MissingError, UsageError
 from knowngood.core.formatting import format_bytes
 from knowngood.facts.atlas_harvest import harvest_atlas
-from knowngood.facts.atlas_packages import ATLAS_PACKAGES_FILE, AtlasPackage, parse_atlas_field
+from knowngood.facts.atlas_packages import ATLAS_PACKAGES_FILE, AtlasField, AtlasPackage, parse_atlas_field
 from knowngood.facts.broken_use_harvest import renew_broken_uses
 from knowngood.facts.broken_use_table import read_broken_uses
 from knowngood.facts.harvest_run import HarvestReport, harvest_facts
+from knowngood.facts.message_harvest import MessageHarvest
+from knowngood.facts.message_store import MESSAGES_FOLDER
 from knowngood.facts.metadata_field import SEEDS_FILE, parse_metadata_field
 from knowngood.facts.metadata_harvest import harvest_metadata
 from knowngood.facts.package_metadata import list_metadata_packages
@@ -55,6 +57,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help=f"read the Python names of releases instead (default: of the packages in {ATLAS_PACKAGES_FILE})",
     )
     parser.add_argument(
+        "--messages",
+        action="store_true",
+        help="read what the packages of the atlas raise and log as errors instead",
+    )
+    parser.add_argument(
         "--follow",
         action="store_true",
         help=f"with --metadata: read all that the packages require too (default: those in {SEEDS_FILE})",
@@ -63,12 +70,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Write facts into `facts/`."""
-    if arguments.atlas:
+    if arguments.messages:
+        refused = ["metadata", "follow", "refresh", "atlas"]
+        shared_arguments.refuse_options(arguments, refused, "does nothing with --messages, a harvest of its own")
+    elif arguments.atlas:
         refused = ["metadata", "follow", "refresh"]
         shared_arguments.refuse_options(arguments, refused, "does nothing with --atlas, which is a harvest of its own")
     elif arguments.follow and not arguments.metadata:
         raise UsageError("--follow belongs to --metadata: `knowngood harvest --metadata --follow`")
     project = find_checkout("facts/")
+    if arguments.messages:
+        return _harvest_messages(project.root, arguments.packages)
     if arguments.atlas:
         return _harvest_atlas(project.root, arguments.packages)
     if arguments.metadata:
@@ -115,8 +127,7 @@ def _harvest_metadata(root: Path, arguments: argparse.Namespace) -> Answer:
 def _harvest_atlas(root: Path, names: Sequence[str]) -> Answer:
     """Read the names of new releases, package after package; one that cannot be read does not stop the others."""
     field = _read_field(root, ATLAS_PACKAGES_FILE, parse_atlas_field)
-    if unlisted := sorted(set(map(canonicalize_name, names)) - set(field.modules)):
-        raise UsageError(f"{ATLAS_PACKAGES_FILE} does not have {', '.join(unlisted)}; add a line with its module")
+    _refuse_unlisted(names, field)
     floors = _read_floors(root)
     folder = root / Path(ATLAS_PACKAGES_FILE).parent
     report = HarvestReport()
@@ -125,7 +136,7 @@ def _harvest_atlas(root: Path, names: Sequence[str]) -> Answer:
         for name in map(canonicalize_name, names or field.modules):
             try:
                 part = harvest_atlas(
-                    AtlasPackage(name=name, since=field.since, floor=floors.get(name)),
+                    AtlasPackage(name=name, module=field.modules[name], since=field.since, floor=floors.get(name)),
                     folder=folder,
                     index=SimpleIndex(),
                     workers=workers,
@@ -149,6 +160,39 @@ def _harvest_atlas(root: Path, names: Sequence[str]) -> Answer:
     drifts = find_range_drifts(load_incidents(root / "incidents"), lambda name: read_broken_uses(name, folder))
     text = "\n".join([text, *drifts])
     return Answer(answer.code, answer.document | {"bytes": sizes, "broken_uses": tables, "incidents": drifts}, text)
+
+
+def _refuse_unlisted(names: Sequence[str], field: AtlasField) -> None:
+    if unlisted := sorted(set(map(canonicalize_name, names)) - set(field.modules)):
+        raise UsageError(f"{ATLAS_PACKAGES_FILE} does not have {', '.join(unlisted)}; add a line with its module")
+
+
+def _harvest_messages(root: Path, names: Sequence[str]) -> Answer:
+    """Read the messages of new releases, package after package; one that cannot be read does not stop the others."""
+    field = _read_field(root, ATLAS_PACKAGES_FILE, parse_atlas_field)
+    _refuse_unlisted(names, field)
+    floors = _read_floors(root)
+    report = HarvestReport()
+    sizes = {}
+    with report_progress("harvest") as notify, ProcessPoolExecutor(mp_context=get_context("spawn")) as workers:
+        folder = root / Path(ATLAS_PACKAGES_FILE).parent / MESSAGES_FOLDER
+        harvest = MessageHarvest(folder=folder, index=SimpleIndex(), workers=workers, notify=notify)
+        for name in map(canonicalize_name, names or field.modules):
+            try:
+                part = harvest.harvest_package(
+                    AtlasPackage(name=name, module=field.modules[name], since=field.since, floor=floors.get(name))
+                )
+            except UnreadableError as error:
+                report.failed[name] = str(error)
+                report.unanswered |= isinstance(error, UnansweredError)
+                continue
+            report.new += [f"{name} {version}" for version in part.new]
+            report.unchanged += part.known
+            report.unknown.update({f"{name} {version}": why for version, why in part.failed.items()})
+            sizes[name] = part.size
+    answer = _answer(report)
+    text = f"{answer.text}\n{format_bytes(sum(sizes.values()))} in {len(sizes)} files"
+    return Answer(answer.code, answer.document | {"bytes": sizes}, text)
 
 
 def _read_field(root: Path, file: str, parse: Callable[[str, str], T]) -> T:

@@ -46,6 +46,7 @@ COMMANDS = {
     "compile": "compile wheels that nobody publishes, such as flash-attn 2, once for each cell",
     "build": "build the images of cells",
     "smoke": "train a tiny Qwen2 under every attention setting, in the image or --here",
+    "certify": "which attention settings are right for a model, from its config.json",
     "build-matrix": "all steps for the selected cells: engine, base, lock, render, build, smoke",
     "verify": "build cells again from nothing and compare with the recorded digests",
     "size": "the size of layers and cells in a registry, or --check against the budget",

@@ -174,10 +174,15 @@ def request_command(command: str, request: Query, changes: Mapping[str, str]) ->
     options |= {name: value for name, value in changes.items() if name in ("gpu", "attn", *VERSION_AXES)}
     words = [word for name, value in options.items() if value is not None for word in (f"--{name}", value)]
     words += [word for key, value in request.conditions.items() for word in ("--with", f"{key}={value}")]
-    packages = {package.name: _package_text(package) for package in request.packages}
-    packages |= {name: f"{name}=={value}" for name, value in changes.items() if name not in options}
+    packages = {package.name: _package_text(package, changes.get(package.name)) for package in request.packages}
+    packages |= {name: f"{name}=={value}" for name, value in changes.items() if name not in {*options, *packages}}
     return shlex.join(["knowngood", command, *words, *packages.values()])
 
 
-def _package_text(package: PackageSpec) -> str:
-    return f"{package.text}+{package.local}" if package.local and package.version else package.text
+def _package_text(package: PackageSpec, release: str | None) -> str:
+    """Return a package as a requirement, with its extras, and with another release where one is given."""
+    extras = f"[{','.join(package.extras)}]" if package.extras else ""
+    if release is not None:
+        return f"{package.name}{extras}=={release}"
+    local = f"+{package.local}" if package.local and package.version else ""
+    return f"{package.name}{extras}{package.text.removeprefix(package.name)}{local}"

@@ -22,7 +22,15 @@ from knowngood.lock import wheelhouse
 from knowngood.project import release_signers
 from knowngood.project.checkout import MATRIX_FILE, Project, find_project
 from knowngood.project.release_signers import ReleaseSigner, ReleaseVerifier
-from knowngood.registry import image_release, publication, publication_check, release_proof, signatures, wheel_artifact
+from knowngood.registry import (
+    image_release,
+    platform_index,
+    publication,
+    publication_check,
+    release_proof,
+    signatures,
+    wheel_artifact,
+)
 from knowngood.registry.content_inspection import ContentInspector, InspectionDepth
 from knowngood.registry.image_reference import ImageReference, Repository
 from knowngood.registry.publication import PublishStatus, ReleaseSigning
@@ -113,12 +121,15 @@ def run(arguments: argparse.Namespace) -> Answer:
             failed.append(error)
             print(f"{cell}: {error}", file=sys.stderr)
     digests = {row["id"]: row["digest"] for row in rows if not row["error"]}
-    moves = {} if arguments.no_aliases else {k: v for k, v in matrix.aliases.items() if v in digests}
+    indexes = {} if arguments.dry_run or arguments.no_aliases else _push_indexes(project, registry, digests)
+    named_cells = {**matrix.aliases, **{cell_id: cell_id for cell_id in indexes}}
+    moves = {} if arguments.no_aliases else {k: v for k, v in named_cells.items() if v in digests or v in indexes}
     aliases: dict[str, dict[str, Any]] = {}
     for alias, cell_id in moves.items():
-        aliases[alias] = {"cell": cell_id, "digest": digests[cell_id]}
+        digest = indexes.get(cell_id) or digests[cell_id]
+        aliases[alias] = {"cell": cell_id, "digest": digest, "index": cell_id in indexes}
         if not arguments.dry_run:
-            error = _move_alias(target, alias, digests[cell_id], aliases[alias])
+            error = _move_alias(target, alias, digest, aliases[alias])
             failed += [error] if error else []
     document = {"repository": str(registry.repository), "cells": rows, "aliases": aliases}
     return Answer(failed[0].exit_code if failed else 0, document, _text(rows, aliases, registry))
@@ -218,6 +229,24 @@ class _CellPublisher:
             dry_run=self.dry_run,
         )
         return [{"file": item.file, "sha256": item.sha256, "status": str(status)} for item, status in pushed]
+
+
+def _push_indexes(project: Project, registry: Registry, digests: Mapping[str, str]) -> dict[str, str]:
+    """Push the index of each published cell that the registry has for several hosts.
+
+    Returns the id of the cell for x86-64 -> the digest of the index, under which the names of that cell move. The cells
+    that were not published by this run (`digests` has those that were) must be there as they are locked.
+    """
+    indexes = {}
+    for cell, hosts in platform_index.group_twin_cells(project.matrix.maintained_cells).items():
+        if not any(str(twin) in digests for twin in hosts.values()):
+            continue
+        served = image_release.published_digests(project, registry, hosts.values())
+        images = {host: digests.get(str(twin)) or served[str(twin)] for host, twin in hosts.items()}
+        present = {host: digest for host, digest in images.items() if digest}
+        if len(present) > 1:
+            indexes[str(cell)] = platform_index.push_platform_index(registry, present)
+    return indexes
 
 
 def _move_alias(target: _Target, alias: str, digest: str, row: dict[str, Any]) -> KnowngoodError | None:

@@ -23,6 +23,7 @@ from knowngood.reports import incident_pages as diagnose_pages
 from knowngood.reports.broken_pair_page import render_broken_pairs
 from knowngood.reports.fault_totals import renew_fault_totals
 from knowngood.reports.readme_parts import ReadmeRow
+from knowngood.reports.trainer_page_files import render_project_trainers
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -98,6 +99,11 @@ def _render_pages(project: Project, runs: Sequence[Evidence]) -> tuple[dict[Path
             ).items()
         }
         obsolete = [path for path in sorted(folder.glob("*.md")) if path not in files]
+    if project.evidence.is_dir() and project.trainer_suite.is_dir():
+        folder = project.root / "docs/trainers"
+        pages = render_project_trainers(project, known.published)
+        files |= {folder / name: text for name, text in pages.items()}
+        obsolete += [path for path in sorted(folder.glob("*.md")) if path not in files]
     if project.evidence.is_dir():
         files |= {
             project.root / "docs" / name: text for name, text in attention_page.render_attention_files(runs).items()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from knowngood.core.data_files import refuse_long_numbers
 from knowngood.core.errors import UsageError
+from knowngood.core.hosts import DEFAULT_HOST, detect_host_architecture, parse_host
 
 if TYPE_CHECKING:
     from knowngood.compat.query import Query
@@ -31,6 +32,11 @@ def add_request_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--python", metavar="VERSION")
     parser.add_argument("--glibc", metavar="VERSION")
+    parser.add_argument(
+        "--host",
+        metavar="ARCH",
+        help="the host's processor: x86-64 or aarch64 (default: the card's, or this machine's)",
+    )
     parser.add_argument("--attn", metavar="NAME", help="sdpa, fa2, flash_attention_2, flex, ...")
     allow_intermixed_arguments(parser)
 
@@ -90,6 +96,8 @@ class StatedRequest:
     here: bool = False
     """Whether what is installed beside this Python counts too."""
     gpu: str | None = None
+    host: str | None = None
+    """The host's processor, `None` for that of the card where it has its own, or else of this machine."""
     attn: str | None = None
     axes: Mapping[str, str | None] = field(default_factory=dict)
     """Axis -> its version, `None` when it is not stated."""
@@ -106,6 +114,7 @@ def request_from_arguments(arguments: argparse.Namespace) -> Query:
             files=getattr(arguments, "files", ()),
             here=getattr(arguments, "here", False),
             gpu=arguments.gpu,
+            host=arguments.host,
             attn=arguments.attn,
             axes={
                 "driver": arguments.driver,
@@ -117,6 +126,16 @@ def request_from_arguments(arguments: argparse.Namespace) -> Query:
             groups=getattr(arguments, "groups", ()),
         )
     )
+
+
+def _machine_condition(host: str | None) -> dict[str, str]:
+    """Return the condition of use that a host is; none for x86-64 that nobody stated, which the card may overrule."""
+    from knowngood.compat.query import MACHINE
+
+    here = detect_host_architecture() if sys.platform == "linux" else None
+    if host is None and here in (None, DEFAULT_HOST):
+        return {}
+    return {MACHINE: (parse_host(host) if host else here or DEFAULT_HOST).machine}
 
 
 def parse_request(stated: StatedRequest) -> Query:
@@ -140,7 +159,7 @@ def parse_request(stated: StatedRequest) -> Query:
         gpu=stated.gpu,
         axes=axes,
         attn=None if stated.attn is None else query.parse_attention(stated.attn),
-        conditions=dict(query.parse_use_condition(text) for text in stated.used),
+        conditions=dict(query.parse_use_condition(text) for text in stated.used) | _machine_condition(stated.host),
         packages=(*filter(None, named), *(package for item in listed for package in item.packages)),
         constraints=tuple(package for item in listed for package in item.constraints),
         unread=tuple(line for item in listed for line in item.unread),

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from knowngood.doctor.doctor_line import DoctorLine
     from knowngood.doctor.system_state import NvidiaState
     from knowngood.engine.container_engine import Engine
-    from knowngood.project.checkout import Project
 
 _SEPARATOR = "--"
 
@@ -129,10 +128,10 @@ def run(arguments: argparse.Namespace) -> Answer:
         shared_memory=arguments.shm_size or run_host.half_of_memory(),
         terminal=sys.stdin.isatty() and sys.stdout.isatty(),
     )
-    chosen = run_cell.choose_cell_for_machine(arguments.select, gpu=arguments.gpu, attn=arguments.attn)
+    wanted, _ = run_image.list_wanted_packages(arguments)
+    chosen = run_cell.choose_cell_for_machine(arguments.select, gpu=arguments.gpu, attn=arguments.attn, wanted=wanted)
     project, choice, nvidia = chosen.project, chosen.choice, chosen.nvidia
     lines = _examine(chosen)
-    choice = _take_stack(project, choice, run_image.list_wanted_packages(arguments)[0])
     container = replace(container, image=f"knowngood:{choice.cell}")
     if arguments.print:
         # Like all that is imported late here, it takes a while.
@@ -172,20 +171,6 @@ def _examine(chosen: CellForMachine) -> Sequence[DoctorLine]:
     if not chosen.nvidia.gpus:
         return ()
     return run_examination.examine_before_run(chosen.known, chosen.nvidia, chosen.choice.cell)
-
-
-def _take_stack(project: Project, choice: RunChoice, wanted: Sequence[str]) -> RunChoice:
-    """Return the choice with the cell of a stack on it, when one has the trainer that is wanted; else as it is."""
-    from knowngood.launch.stack_choice import find_stack_cell
-
-    cell = find_stack_cell(project.matrix, project.tree, choice.cell, wanted) if wanted else None
-    if cell is None:
-        return choice
-    from knowngood.compat import knowledge
-
-    tier = knowledge.load_knowledge().published.tier(str(cell))
-    because = f"{choice.because}, with the stack that has {' '.join(cell.framework_pin or ())}"
-    return replace(choice, cell=cell, tier=str(tier), because=because)
 
 
 def become_program(engine: Engine, container: ContainerRun) -> NoReturn:

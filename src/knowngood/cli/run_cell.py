@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -36,8 +37,12 @@ def add_optional_select(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def choose_cell_for_machine(select: str | None, *, gpu: str = ANY_GPU, attn: str | None = None) -> CellForMachine:
+def choose_cell_for_machine(
+    select: str | None, *, gpu: str = ANY_GPU, attn: str | None = None, wanted: Sequence[str] = ()
+) -> CellForMachine:
     """Return the best cell among those that SELECT selects, for a named GPU or for this machine's.
+
+    One with a trainer that is among the requirements `wanted` comes first.
 
     Raises what `run_choice.choose_run_cell` does, and `UsageError` for what selects no cell.
     """
@@ -52,5 +57,6 @@ def choose_cell_for_machine(select: str | None, *, gpu: str = ANY_GPU, attn: str
         project.matrix.select_cells([select]) if select else [],
         gpu=gpu,
         attn=query.parse_attention(attn) if attn else None,
+        wanted=wanted,
     )
     return CellForMachine(project=project, known=known, nvidia=nvidia, choice=choice)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
 from knowngood.cli import shared_arguments
 from knowngood.cli.build_matrix import SuiteStep, add_build_arguments, build_cells
 from knowngood.cli.main import Answer
 from knowngood.cli.progress import report_progress
-from knowngood.core.cell import parse_cell
+from knowngood.core.cell import Cell, parse_cell
 from knowngood.core.errors import UsageError
 from knowngood.core.formatting import format_table
 from knowngood.core.notify import Notify
@@ -28,6 +29,7 @@ from knowngood.project.checkout import Project, find_project
 from knowngood.registry.image_reference import ImageReference
 from knowngood.registry.registry_client import Registry
 from knowngood.smoke import predictions, suite_run
+from knowngood.smoke.suite_command import SuiteOptions
 from knowngood.smoke.trainer_suite import find_cell_suite
 
 _BUILDING = ("wheelhouse", "locked", "jobs", "record", "compile", "published", "insecure")
@@ -54,6 +56,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "both are checked as in `pull`",
     )
     parser.add_argument("--on", metavar="NAME", help="run on an executor of fleet.yaml, or on `local`")
+    parser.add_argument(
+        "--processes",
+        type=int,
+        metavar="N",
+        help="with --here: check training over N processes (an even number) instead, with gloo on the CPU, or with "
+        "--gpus with NCCL on N GPUs; the report goes to parallel-evidence/",
+    )
     parser.add_argument("--cancel", action="store_true", help="with --on: end the jobs of these cells")
 
 
@@ -61,6 +70,15 @@ def run(arguments: argparse.Namespace) -> Answer:
     """Run the suite and store its evidence. In images it always runs, also when there is good evidence already."""
     if arguments.cancel and not arguments.on:
         raise UsageError("--cancel ends jobs of an executor; name it with --on NAME")
+    if arguments.processes is not None and not arguments.here:
+        raise UsageError(
+            "--processes needs --here CELL. In the image of a cell: knowngood run CELL -- python -m parallel_tests "
+            "--processes N --out report.json"
+        )
+    if arguments.processes is not None and (arguments.processes < 2 or arguments.processes % 2):
+        raise UsageError(
+            f"--processes {arguments.processes}: an even number of 2 or more is needed, which divides heads and rows"
+        )
     places = {"--here": arguments.here, "--on": arguments.on, "--image": arguments.image}
     chosen = [option for option, value in places.items() if value]
     if len(chosen) > 1:
@@ -86,6 +104,8 @@ def _run_here(arguments: argparse.Namespace) -> Answer:
     project = find_project()
     cell = parse_cell(arguments.here)
     options = shared_arguments.suite_options_from_arguments(arguments)
+    if arguments.processes is not None:
+        return _run_processes_here(cell, project, options, arguments.processes)
     expected = predictions.predictions_for_cell(predictions.load_predictions(project.root), cell, gpu=options.gpus)
     with report_progress(str(cell)) as notify:
         evidence = suite_run.run_in_environment(
@@ -96,7 +116,20 @@ def _run_here(arguments: argparse.Namespace) -> Answer:
             log=pipeline.cell_log_path(cell, "here"),
             notify=notify,
         )
-    return _store_and_answer(evidence, project)
+    return _store_and_answer(evidence, project.evidence_store)
+
+
+def _run_processes_here(cell: Cell, project: Project, options: SuiteOptions, processes: int) -> Answer:
+    with report_progress(str(cell)) as notify:
+        evidence = suite_run.run_processes_in_environment(
+            cell,
+            project.parallel_suite,
+            options,
+            processes=processes,
+            log=pipeline.cell_log_path(cell, "parallel"),
+            notify=notify,
+        )
+    return _store_and_answer(evidence, project.parallel_store)
 
 
 def _run_in_published_image(arguments: argparse.Namespace) -> Answer:
@@ -109,11 +142,11 @@ def _run_in_published_image(arguments: argparse.Namespace) -> Answer:
         engine = container_engine.ensure_engine(notify=notify, builds=False)
         evidence = attached_suite_run.run_attached_suite(project, suited, engine, options, notify)
     print(f"{suited.image.text()}; suite {suited.suite.sha256[:12]}", file=sys.stderr)
-    return _store_and_answer(evidence, project)
+    return _store_and_answer(evidence, project.evidence_store)
 
 
-def _store_and_answer(evidence: Evidence, project: Project) -> Answer:
-    path = run_evidence.store_evidence(evidence, project.evidence_store)
+def _store_and_answer(evidence: Evidence, store: Path) -> Answer:
+    path = run_evidence.store_evidence(evidence, store)
     document = {"evidence": str(path), "ok": evidence.ok, "outcomes": evidence.outcomes}
     return Answer(0 if evidence.ok else 1, document, f"{evidence.report['verdict']['text']}\nevidence: {path}")
 

@@ -1,12 +1,20 @@
-"""Findings of `check` about uses of one package by another that their releases break, from the stored tables. Pure."""
+"""Uses of one package by another that their releases break, from the stored tables: boxes and findings. Pure.
+
+Of packages with facts, pairs of which one cannot be imported are boxes, so that `pick`, the map and suggestions avoid
+them too. What breaks only in a module, and what breaks between other packages, are findings about settled releases.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from knowngood.compat.findings import Finding
-from knowngood.compat.value_domain import ReleaseDomain
+from knowngood.compat.rule import Rule
+from knowngood.compat.rule_boxes import Box
+from knowngood.compat.value_domain import ReleaseDomain, ValueDomain, iterate_bits
 from knowngood.facts.broken_use_table import BrokenUse, BrokenUseTable, UseFailure
 
 USES = "uses:"
@@ -32,6 +40,12 @@ class _Pair:
     callee: str
     mine: int
     theirs: int
+
+    @property
+    def stops(self) -> list[BrokenUse]:
+        """The uses that make the import of the whole package fail."""
+        uses = _stopping_uses(self.table, self.callee)
+        return [use for use in uses if self._is_broken(use, self.mine, self.theirs) and self.stops_import(use)]
 
     @property
     def uses(self) -> list[BrokenUse]:
@@ -64,6 +78,27 @@ class _Pair:
         return not use.place and bool(use.callers >> mine & 1 and use.callees >> theirs & 1)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ExcludedReleases:
+    """Releases of one package that do not go with a release of another, of which one imports the other."""
+
+    releases: Sequence[str]
+    """Those that somebody read, oldest first."""
+    mask: int
+    """Those of them that do not go with the other package, as bits."""
+    reason: Finding
+    """Why, in the words for the newest of them."""
+
+    @classmethod
+    def of(cls, releases: Sequence[str], mask: int, newest: _Pair) -> ExcludedReleases:
+        """Return these releases with the finding about a pair."""
+        return cls(releases=releases, mask=mask, reason=_pair_finding(newest, newest.stops))
+
+    def mask_in(self, domain: ValueDomain) -> int:
+        """Return the values of a domain that are these releases."""
+        return _mask_in_domain(domain, self.releases, self.mask)
+
+
 def find_broken_pairs(versions: Mapping[str, str], read: ReadTable) -> list[Finding]:
     """Return a finding for each pair of these releases of which one needs at an import what the other lacks.
 
@@ -90,13 +125,133 @@ def find_broken_pairs(versions: Mapping[str, str], read: ReadTable) -> list[Find
     return findings
 
 
+def boxes_of_broken_pairs(
+    packages: Collection[str], domains: Mapping[str, ValueDomain], read: ReadTable
+) -> Iterator[Box]:
+    """Yield boxes of the releases of which one cannot be imported with the other; one for each wording of the reason.
+
+    Args:
+        packages: those with facts; only pairs of these are in boxes.
+        domains: package -> its releases.
+        read: gives the table of a caller.
+    """
+    for caller in packages:
+        table = read(caller)
+        for callee in table.callees if table is not None else ():
+            if table is not None and callee in packages:
+                for because, mine, theirs in _broken_releases(table, callee):
+                    rule = Rule(
+                        id=f"{USES}{caller}:{callee}",
+                        require={},
+                        because=because,
+                        source=(f"the sources of {caller} {{{caller}}} and {callee} {{{callee}}}",),
+                        kind="fact",
+                    )
+                    masks = {
+                        caller: _mask_in_domain(domains[caller], table.releases, mine),
+                        callee: _mask_in_domain(domains[callee], table.callees[callee], theirs),
+                    }
+                    if all(masks.values()):
+                        yield Box(rule=rule, masks=masks)
+
+
+def find_excluded_releases(
+    name: str, version: str, packages: Collection[str], read: ReadTable
+) -> dict[str, ExcludedReleases]:
+    """Return which releases of these packages cannot be imported with a release, or keep it from being imported.
+
+    Args:
+        name: a package, which may be the caller or the callee.
+        version: its release.
+        packages: the others.
+        read: gives the table of a caller.
+    """
+    excluded = {}
+    own = read(name)
+    for other in packages:
+        mine = _place_of(version, own.releases) if own is not None and other in own.callees else None
+        if own is not None and mine is not None and (mask := _callees_stopping(own, other, mine)):
+            pair = _Pair(table=own, callee=other, mine=mine, theirs=mask.bit_length() - 1)
+            excluded[other] = ExcludedReleases.of(own.callees[other], mask, pair)
+        table = read(other)
+        theirs = _place_of(version, table.callees[name]) if table is not None and name in table.callees else None
+        if table is not None and theirs is not None and (mask := _callers_stopped(table, name, theirs)):
+            pair = _Pair(table=table, callee=name, mine=mask.bit_length() - 1, theirs=theirs)
+            excluded[other] = ExcludedReleases.of(table.releases, mask, pair)
+    return excluded
+
+
+def _broken_releases(table: BrokenUseTable, callee: str) -> Iterator[tuple[str, int, int]]:
+    """Yield the reason why a package cannot be imported, the caller's releases, and those of the callee, as masks.
+
+    The reason has the names of both packages in braces for their releases.
+    """
+    groups: dict[str, dict[int, int]] = defaultdict(lambda: defaultdict(int))
+    stopped = 0
+    for use in _stopping_uses(table, callee):
+        stopped |= use.reached & use.callers
+    for mine in iterate_bits(stopped):
+        for theirs in iterate_bits(_callees_stopping(table, callee, mine)):
+            pair = _Pair(table=table, callee=callee, mine=mine, theirs=theirs)
+            because = _describe_pair(pair, pair.stops, f"{{{table.package}}}", f"{{{callee}}}")
+            groups[because][mine] |= 1 << theirs
+    for because, group in groups.items():
+        callers: dict[int, int] = defaultdict(int)
+        for mine, theirs in group.items():
+            callers[theirs] |= 1 << mine
+        yield from ((because, mine, theirs) for theirs, mine in callers.items())
+
+
+def _stopping_uses(table: BrokenUseTable, callee: str) -> list[BrokenUse]:
+    """Return the uses that make the import of the whole package fail, in any of its releases."""
+    return [use for use in table.uses[callee] if use.reached and not use.place]
+
+
+def _callees_stopping(table: BrokenUseTable, callee: str, mine: int) -> int:
+    """Return the callee's releases with which a release of the caller cannot be imported, as a mask."""
+    mask = 0
+    for use in _stopping_uses(table, callee):
+        if use.reached & use.callers & 1 << mine:
+            mask |= use.callees
+    return mask
+
+
+def _callers_stopped(table: BrokenUseTable, callee: str, theirs: int) -> int:
+    """Return the caller's releases that cannot be imported with a release of the callee, as a mask."""
+    mask = 0
+    for use in _stopping_uses(table, callee):
+        if use.callees & 1 << theirs:
+            mask |= use.reached & use.callers
+    return mask
+
+
+def _mask_in_domain(domain: ValueDomain, releases: Sequence[str], mask: int) -> int:
+    """Return the values of a domain that are these releases of a table, builds of other indexes among them.
+
+    A release that nobody read, because it was withdrawn, counts as the two around it where both are among these.
+    """
+    own = [(place, domain.mask(f"=={releases[place]}")) for place in iterate_bits(mask)]
+    whole = 0
+    for _, values in own:
+        whole |= values
+    for (place, lower), (following, upper) in itertools.pairwise(own):
+        if following == place + 1 and lower and upper:
+            whole |= (1 << upper.bit_length() - 1) - (1 << lower.bit_length())
+    return whole
+
+
+def _describe_pair(pair: _Pair, uses: Sequence[BrokenUse], mine: str, theirs: str) -> str:
+    """Say which uses of a pair break, with these words for the two releases."""
+    caller, callee = pair.table.package, pair.callee
+    because = f"{caller} {mine} " + "; it ".join(_describe_use(pair, use) for use in uses[:_SHOWN])
+    if len(uses) > _SHOWN:
+        because += f"; and {len(uses) - _SHOWN} more (`knowngood breaks {caller}=={mine} {callee}=={theirs}`)"
+    return because
+
+
 def _pair_finding(pair: _Pair, uses: Sequence[BrokenUse]) -> Finding:
     caller, callee = pair.table.package, pair.callee
     mine, theirs = pair.table.releases[pair.mine], pair.table.callees[callee][pair.theirs]
-    sentences = [_describe_use(pair, use) for use in uses[:_SHOWN]]
-    because = f"{caller} {mine} " + "; it ".join(sentences)
-    if len(uses) > _SHOWN:
-        because += f"; and {len(uses) - _SHOWN} more (`knowngood breaks {caller}=={mine} {callee}=={theirs}`)"
     stops = pair.stops_import(uses[0])
     fixes = [
         {"change": {name: version}, "note": note}
@@ -111,7 +266,7 @@ def _pair_finding(pair: _Pair, uses: Sequence[BrokenUse]) -> Finding:
         kind="fact",
         severity="error" if stops else "info",
         packages={caller: mine, callee: theirs},
-        because=because,
+        because=_describe_pair(pair, uses, mine, theirs),
         source=(f"the sources of {caller} {mine} and {callee} {theirs}",),
         confidence="artefact",
         fix=tuple(fixes),

@@ -30,6 +30,8 @@ class SettingStateKind(StrEnum):
     """It was seen training on a GPU of the cell's architecture."""
     SEEN_ON_CPU = "seen-on-cpu"
     """It was seen training on a CPU only: unseen on a GPU."""
+    SEEN_EMULATED = "seen-emulated"
+    """It was seen training under emulation only: unseen on a processor of its host, and on a GPU."""
     PREDICTED = "predicted"
     """No run decided it; the rules say whether it trains."""
     REFUSED = "refused"
@@ -43,6 +45,7 @@ class SettingStateKind(StrEnum):
 _WORDS: Mapping[SettingStateKind, str] = {
     SettingStateKind.SEEN_ON_GPU: "seen training on a GPU of this architecture",
     SettingStateKind.SEEN_ON_CPU: "seen training on a CPU only; unseen on a GPU",
+    SettingStateKind.SEEN_EMULATED: "seen training on an emulated CPU only; unseen on its own CPU and on a GPU",
     SettingStateKind.REFUSED: "refused on the GPU",
     SettingStateKind.WRONG: "wrong",
     SettingStateKind.NOT_RUN: "not in the image",
@@ -124,6 +127,7 @@ _TIER_WORDS: Mapping[Tier, str] = {
     Tier.NONE: "not locked",
     Tier.RESOLVED: "locked, never built",
     Tier.BUILT: "built, not seen training",
+    Tier.TRAINS_EMULATED: "seen training on an emulated CPU only; unseen on its own CPU and on a GPU",
     Tier.TRAINS_ON_CPU: "seen training on a CPU only; unseen on a GPU",
     Tier.TRAINS_ON_GPU: "seen training on a GPU",
 }
@@ -146,6 +150,12 @@ def explain_tier(tier: Tier | str, gpu: str) -> str:
             "Unseen on a GPU: the suite trained a small model in this image on a CPU only. Its packages import, go "
             f"together and compute right there. That its kernels for {gpu} load, run and are right is predicted by "
             "facts and rules; no run has observed it."
+        )
+    if Tier(tier) is Tier.TRAINS_EMULATED:
+        return (
+            "Emulated: the suite trained a small model in this image on an emulated CPU (QEMU), with eager attention "
+            "and SDPA in fp32. Its packages import, go together and compute right there. No run has observed it on a "
+            f"CPU of its own host. That its kernels for {gpu} load, run and are right is predicted by facts and rules."
         )
     return f"Unseen on a GPU: no run has observed this image training, on a CPU or on a GPU of architecture {gpu}."
 
@@ -207,20 +217,29 @@ def setting_state(universe: Universe, cell: Cell, setting: str, standing: CellSt
     observation, run = standing.settings.get(setting), standing.run
     if observation and run and run.sm is not None and run.sm == cell.gpu:
         return _state_on_gpu(observation)
-    if refusal := _predicted_refusal(universe, cell, setting):
-        reason, rule = refusal.because, refusal.id
-        return SettingState(kind=SettingStateKind.PREDICTED, trains=False, reason=reason, rule=rule)
+    if refusal := _predicted_refusal(universe, cell, setting, universe.index.errors):
+        return _predicted_state(refusal)
     if observation and run and run.where is not RunPlace.BARE and run.sm is None:
-        return _state_on_cpu(observation)
+        emulated = run.where is RunPlace.CONTAINER_EMULATED
+        return _state_on_cpu(
+            observation, trained=SettingStateKind.SEEN_EMULATED if emulated else SettingStateKind.SEEN_ON_CPU
+        )
+    # What a rule says of a package without facts counts where no run has tried it.
+    if refusal := _predicted_refusal(universe, cell, setting, universe.index.unknown_errors):
+        return _predicted_state(refusal)
     return SettingState(kind=SettingStateKind.PREDICTED, trains=True, reason="no rule forbids it")
 
 
-def _predicted_refusal(universe: Universe, cell: Cell, setting: str) -> Finding | None:
-    """Return the first error that the cell has under this setting and not under all."""
+def _predicted_state(refusal: Finding) -> SettingState:
+    return SettingState(kind=SettingStateKind.PREDICTED, trains=False, reason=refusal.because, rule=refusal.id)
+
+
+def _predicted_refusal(universe: Universe, cell: Cell, setting: str, errors: int) -> Finding | None:
+    """Return the first of the errors, a bit set, that the cell has under this setting and not under all."""
     index = universe.index
     among: int = universe.cached(
-        f"refusals of {setting}",
-        lambda: (index.errors | stated_condition_boxes(universe, {"attn": setting})) & index.mentions["attn"],
+        f"refusals of {setting} among {errors}",
+        lambda: (errors | stated_condition_boxes(universe, {"attn": setting})) & index.mentions["attn"],
     )
     assignment = _assignment_of_cell(universe, cell) | {"attn": index.domains["attn"].index[setting]}
     bits = index.find_broken(assignment, among)
@@ -232,13 +251,13 @@ def _state_on_gpu(observation: SettingObservation) -> SettingState:
     return replace(state, kind=SettingStateKind.REFUSED) if observation.outcome == "refused" else state
 
 
-def _state_on_cpu(observation: SettingObservation) -> SettingState:
+def _state_on_cpu(observation: SettingObservation, *, trained: SettingStateKind) -> SettingState:
     """A CPU's refusal says nothing about the GPU: most kernels of settings exist for GPUs alone."""
     if observation.outcome == "refused" or (observation.outcome == "fail" and observation.defects):
         return SettingState(
             kind=SettingStateKind.PREDICTED, trains=True, reason="no rule forbids it; a CPU cannot try it"
         )
-    return _observed_state(observation, trained=SettingStateKind.SEEN_ON_CPU)
+    return _observed_state(observation, trained=trained)
 
 
 def _observed_state(observation: SettingObservation, *, trained: SettingStateKind) -> SettingState:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from knowngood.compat.findings import Finding
 from knowngood.compat.query import PackageSpec
 from knowngood.compat.query_placement import QueryPlacement
 from knowngood.compat.query_resolution import QueryResolution, resolve_query_packages
@@ -16,12 +15,6 @@ from knowngood.compat.resolution_changes import find_resolving_moves
 from knowngood.compat.universe import Universe
 from knowngood.compat.value_domain import NONE
 from knowngood.core.package_names import canonical_name
-
-
-def find_cell_conflict(placement: QueryPlacement, python: str, versions: Mapping[str, str]) -> Finding | None:
-    """Return why these releases do not resolve with the rest of the query's packages; `None` when they do."""
-    resolved = _resolve(placement, python, versions)
-    return resolved.findings[0] if resolved is not None and resolved.findings else None
 
 
 def find_nearest_releases(
@@ -35,7 +28,7 @@ def find_nearest_releases(
         versions: package -> release, or `none`, of the cell.
         boxes: the bits of the boxes of rules that count.
     """
-    resolved = _resolve(placement, axes["python"], versions)
+    resolved = resolve_with_cell(placement, axes["python"], versions)
     if resolved is None:
         return None
     domains = placement.universe.index.domains
@@ -46,7 +39,14 @@ def find_nearest_releases(
     return {**versions, **moves[0].changes} if moves else None
 
 
-def _resolve(placement: QueryPlacement, python: str, versions: Mapping[str, str]) -> QueryResolution | None:
+def resolve_with_cell(placement: QueryPlacement, python: str, versions: Mapping[str, str]) -> QueryResolution | None:
+    """Return what resolving a cell's releases with the query's packages gives; `None` where no metadata is known.
+
+    Args:
+        placement: the query; a release that it pins counts before that of the cell.
+        python: the Python of the cell.
+        versions: package -> release, or `none`, of the cell.
+    """
     universe: Universe = placement.universe
     packages = {package.name: package for package in placement.packages}
     for name, version in versions.items():

@@ -25,6 +25,7 @@ from knowngood.compat.findings import (
     finding_from_box,
     sort_findings,
 )
+from knowngood.compat.host_wheels import find_missing_host_wheels
 from knowngood.compat.matrix_cells import PublishedCells, find_evidence, find_published_cell, find_retired_cell
 from knowngood.compat.query import MACHINE, Query, UnreadLine
 from knowngood.compat.query_placement import QueryPlacement, place_query
@@ -33,6 +34,8 @@ from knowngood.compat.resolution_changes import find_resolving_moves
 from knowngood.compat.resolution_findings import list_names
 from knowngood.compat.rule import Rule
 from knowngood.compat.suggestions import check_problem, find_suggestions, stated_condition_boxes
+from knowngood.compat.trainer_cells import find_wanted_trainers
+from knowngood.compat.trainer_findings import describe_trainers
 from knowngood.compat.universe import Universe
 from knowngood.compat.use_conditions import SettledQuery, settle_query
 from knowngood.compat.value_domain import NONE, iterate_bits
@@ -180,16 +183,25 @@ def _judge(placement: QueryPlacement, settled: SettledQuery, published: Publishe
     conditions = query.stated_conditions
     condition_boxes = stated_condition_boxes(universe, conditions)
     findings = [*placement.findings, *find_broken_rules(placement, conditions)]
-    if placement.foreign_host:
-        findings.append(replace(placement.foreign_host, severity="warning"))
-    findings += _find_driver_branch_limits(placement, conditions, findings)
+    findings += find_missing_host_wheels(placement)
+    among = universe.index.errors | universe.index.unknown_errors | condition_boxes
     resolved = resolve_query_packages(
         universe, [*placement.packages, *query.constraints], query.axes, conditions[MACHINE]
     )
+    settled_releases = resolved.resolution.settled if resolved is not None else {}
+    foreign = placement.foreign_host
+    if foreign and not find_published_cell(published, placement, among, settled_releases):
+        findings.append(replace(foreign, severity="warning"))
+    else:
+        foreign = None
+    findings += _find_driver_branch_limits(placement, conditions, findings)
     if resolved is not None:
         findings = with_chains(findings, resolved.findings)
-        findings += conflicts_beside(resolved.findings, findings)
-    findings += conflicts_beside(_find_broken_uses(placement, resolved), findings)
+        # What is declared comes before what the sources show.
+        findings += conflicts_beside(resolved.findings, [item for item in findings if not item.id.startswith(USES)])
+    stated = {finding.id for finding in findings}
+    broken_uses = [finding for finding in _find_broken_uses(placement, resolved) if finding.id not in stated]
+    findings += conflicts_beside(broken_uses, findings)
     broken = any(finding.severity == "error" for finding in findings)
     if not broken:
         collision = find_collision(placement, condition_boxes, _settled_demands(placement, resolved))
@@ -205,20 +217,23 @@ def _judge(placement: QueryPlacement, settled: SettledQuery, published: Publishe
     elif (
         unknown_facts
         or placement.unknown
-        or placement.foreign_host
+        or foreign
         or not has_known_package(placement)
         or (resolved is not None and not resolved.is_sure)
     ):
         verdict = covered_verdict = CheckVerdict.UNKNOWN
     else:
-        evidence, verified = find_evidence(published, placement, query)
+        # A run shows nothing of a use that could not be read, such as a model of an architecture that no rule knows.
+        evidence, verified = ((), False) if settled.notes else find_evidence(published, placement, query)
         covered_verdict = CheckVerdict.VERIFIED if verified else CheckVerdict.COMPATIBLE
         complete = not query.unread and (verified or not without_facts)
         verdict = covered_verdict if complete else CheckVerdict.UNKNOWN
-    among = universe.index.errors | universe.index.unknown_errors | condition_boxes
     is_good = verdict in (CheckVerdict.VERIFIED, CheckVerdict.COMPATIBLE)
-    cell = find_published_cell(published, placement, among) if is_good else None
+    cell = find_published_cell(published, placement, among, settled_releases) if is_good else None
     retired = find_retired_cell(published, placement, among) if cell is None else None
+    if cell is None and not broken:
+        wanted = find_wanted_trainers(placement.packages, published.cells)
+        findings += describe_trainers(placement, published, wanted, offered=())
     return CheckAnswer(
         verdict=verdict,
         findings=tuple(_with_incidents(universe, finding) for finding in sort_findings(findings)),
@@ -370,7 +385,7 @@ def _settled_demands(placement: QueryPlacement, resolved: QueryResolution | None
     if resolved is None:
         return []
     domains = placement.universe.index.domains
-    named = {demand.variable for demand in (*placement.demands, *placement.implied_demands)}
+    named = {demand.variable for demand in placement.demands}
     return [
         Demand(text=f"{name}=={version}", variable=name, mask=1 << domains[name].index[version])
         for name, version in sorted(resolved.resolution.settled.items(), key=lambda item: item[0] == "torch")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from knowngood.compat.box_index import CACHE_LIMIT, Assignment, BoxIndex, ValueSets
 from knowngood.compat.box_search import BoxSearch
+from knowngood.compat.findings import Finding
 from knowngood.compat.value_domain import ValueDomain, iterate_bits
 
 
@@ -22,6 +23,8 @@ class Demand:
     """The package from which this follows (a wheel compiled against a torch); the demand is given up with it."""
     rebuild: bool = False
     """The demand is of one build, and another build of the same release may do."""
+    reason: Finding | None = None
+    """Why the other values are refused, where no rule says it."""
 
 
 def apply_demands(index: BoxIndex, demands: Iterable[Demand], base: ValueSets) -> dict[str, int]:

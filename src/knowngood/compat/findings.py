@@ -110,10 +110,11 @@ def _fixes(index: BoxIndex, box: Box, assignment: Mapping[str, int]) -> list[dic
         others = domain.some & ~mask
         if domain.final >> assignment[name] & 1:
             others &= domain.final
+        book = index.space.book
         fitting = (
             place
             for place in domain.nearest_places(others, 1 << assignment[name])
-            if not index.find_broken({**kept, name: place}, whole)
+            if not book.yanked(name, domain.text(place)) and not index.find_broken({**kept, name: place}, whole)
         )
         place = next(fitting, None)
         if place is not None:

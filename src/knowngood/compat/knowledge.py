@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -157,12 +158,8 @@ def load_knowledge(root: Path | None = None, notify: Notify = ignore_notes) -> C
     atlas = facts.path / "atlas"
 
     def build(book: Factbook) -> Universe:
-        universe = build_universe(book, catalog, rules, waivers)
-        return replace(
-            universe,
-            incidents=incidents.incidents_of_rule,
-            broken_uses=lambda name: read_broken_uses(name, atlas),
-        )
+        universe = build_universe(book, catalog, rules, waivers, lambda name: read_broken_uses(name, atlas))
+        return replace(universe, incidents=incidents.incidents_of_rule)
 
     return CompatKnowledge(
         facts=facts,
@@ -175,9 +172,18 @@ def load_knowledge(root: Path | None = None, notify: Notify = ignore_notes) -> C
             folder=project.evidence,
             notify=notify,
             seal=_load_seal(project.root, matrix),
+            read_lock=lru_cache(partial(_read_lock, project.root)),
             locked=frozenset(path.parent.name for path in locks.glob("*/cell.json")),
         ),
     )
+
+
+def _read_lock(root: Path, cell: Cell) -> dict[str, str]:
+    """Return the packages of a cell's lock, with their versions; none for a cell without one."""
+    from knowngood.lock.lock_tree import LockTree  # only a query of packages without facts asks for it
+
+    lock = LockTree(root).load(cell)
+    return {item.name: item.version for item in lock.distributions} if lock else {}
 
 
 def _load_seal(root: Path, matrix: dict[str, Any]) -> ReleaseSeal | None:

@@ -112,13 +112,13 @@ def compile_signature(text: str) -> Signature:
         raise SignatureError(f"{text!r} has more than {limits}; quote a shorter part")
     words = _words(spans)
     if not words:
-        raise SignatureError(f"{text!r} has no whole word of five letters that would show where to look; quote more")
+        raise SignatureError(f"{text!r} has no whole word of four letters that would show where to look; quote more")
     literal = max((part for span in spans for part in re.split(f"[{_PLACE}{_NUMBER}]", span)), key=len).strip().encode()
     return Signature(text=text, words=words, literal=literal, segments=tuple(item for item in segments if item))
 
 
 def _words(spans: list[str]) -> tuple[bytes, ...]:
-    """Up to three of the longest words that no wildcard and no placeholder cuts."""
+    """Up to three of the longest words that no wildcard and no placeholder cuts; of four letters if none is longer."""
     whole: set[bytes] = set()
     for place, span in enumerate(spans):
         data = span.encode()
@@ -131,7 +131,8 @@ def _words(spans: list[str]) -> tuple[bytes, ...]:
             cut_after = cut_after or after == b"\0" or (after == b"\1" and bool(_WORD.match(beyond)))
             if not (cut_before or cut_after or before in (b"\0", b"\1")):
                 whole.add(match.group())
-    rare = [word for word in whole if len(word) >= 5 and word not in COMMON and not word.isdigit()]
+    rare = [word for word in whole if len(word) >= 4 and word not in COMMON and not word.isdigit()]
+    rare = [word for word in rare if len(word) >= 5] or rare
     return tuple(sorted(rare, key=lambda word: (-len(word), word))[:3])
 
 

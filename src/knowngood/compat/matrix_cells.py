@@ -6,7 +6,7 @@ of a file without defects; an integration test compares the two.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from knowngood.compat.factbook import Factbook
 from knowngood.compat.findings import AXES
-from knowngood.compat.query import Query
+from knowngood.compat.query import MACHINE, Query
 from knowngood.compat.query_placement import QueryPlacement, stated_packages
+from knowngood.compat.trainer_cells import find_lock_conflict, find_wanted_trainers, has_wanted_framework
 from knowngood.compat.waivers import Waiver
 from knowngood.core.cell import Cell, parse_cell
 from knowngood.core.errors import UsageError
+from knowngood.core.hosts import HostArchitecture
 from knowngood.core.matrix_entries import Retirement, axis_lists, expand_product, retirement_from_item
 from knowngood.core.notify import Notify, ignore_notes
 from knowngood.core.selection import CellFilter
@@ -30,6 +32,12 @@ if TYPE_CHECKING:
 
 
 # `knowngood.evidence` is imported in functions: a query that fits no cell needs none of it.
+
+
+def _no_lock(cell: Cell) -> Mapping[str, str]:
+    """Return that nothing is known of a cell's lock."""
+    del cell
+    return {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +55,8 @@ class PublishedCells:
     """The seal that must cover a run for it to count; `None` where the project names no key."""
     locked: frozenset[str] = frozenset()
     """The ids of the cells that have a lock."""
+    read_lock: Callable[[Cell], Mapping[str, str]] = _no_lock
+    """Gives the packages of a cell's lock, with their versions; none for a cell without one."""
     notify: Notify = ignore_notes
     """Hears when many runs are read for the first time."""
 
@@ -148,8 +158,9 @@ def cells_from_matrix(matrix: Mapping[str, Any], book: Factbook) -> dict[Cell, R
                     triton=str(book.fact("torch", torch, "triton")),
                     python=str((matrix.get("bases") or {}).get(axes["base"], {}).get("python")),
                     framework=axes["framework"],
+                    host=HostArchitecture(axes["host"]),
                 )
-            except UsageError:
+            except (UsageError, ValueError):
                 continue
             cells.setdefault(cell, retired)
     for cell in _cells_of_stacks(matrix, {str(cell): cell for cell in cells}):
@@ -175,9 +186,14 @@ def waivers_from_matrix(matrix: Mapping[str, Any], cells: Iterable[Cell]) -> tup
             condition = CellFilter(str(item.get("when"))) if findings else None
         except UsageError:
             continue
+        pins = (pin.partition("==") for pin in (_listed(item.get("override", [])) if findings else ()))
+        overrides = {name: version for name, _, version in pins if version}
         waivers += [
             Waiver(
-                finding=finding, values=values_of_cell(cell), on=str(item.get("on")), because=str(item.get("because"))
+                finding=finding,
+                values=overrides | values_of_cell(cell),
+                on=str(item.get("on")),
+                because=str(item.get("because")),
             )
             for cell in cells
             if condition and condition.matches(cell)
@@ -209,10 +225,24 @@ def values_of_cell(cell: Cell) -> dict[str, str]:
     return packages_of_cell(cell) | {"gpu": cell.gpu, "python": cell.python}
 
 
-def find_published_cell(published: PublishedCells, placement: QueryPlacement, among: int) -> str | None:
-    """Return the best proven published cell that fulfils a placed query (see `matching_cells`), `None` without one."""
-    ranked = published.rank(matching_cells(published.cells, placement, among))
-    return str(ranked[0]) if ranked else None
+def find_published_cell(
+    published: PublishedCells, placement: QueryPlacement, among: int, settled: Mapping[str, str]
+) -> str | None:
+    """Return the best proven published cell that fulfils a placed query (see `matching_cells`), `None` without one.
+
+    `settled` are the releases that follow from the query's pins; a cell with another one does not fulfil it.
+    """
+    matching = matching_cells(published.cells, placement, among)
+    without_facts = [package for package in placement.packages if package.name in placement.declared]
+    trainers = find_wanted_trainers(without_facts, published.cells)
+    for cell in published.rank(matching):
+        if any(settled.get(name, value) != value for name, value in packages_of_cell(cell).items()):
+            continue
+        locked = published.read_lock(cell) if without_facts else {}
+        has = {*locked, *([cell.framework_pin[0]] if cell.framework_pin else [])}
+        if trainers.keys() <= has and find_lock_conflict(without_facts, locked) is None:
+            return str(cell)
+    return None
 
 
 def find_retired_cell(published: PublishedCells, placement: QueryPlacement, among: int) -> str | None:
@@ -231,8 +261,12 @@ def matching_cells(cells: Iterable[Cell], placement: QueryPlacement, among: int)
     if not {"torch", "transformers"} & set(wanted):
         return
     ranges = {demand.variable: demand.mask for demand in placement.demands if demand.variable not in wanted}
+    cells = list(cells)
+    trainers = find_wanted_trainers(placement.packages, cells)
     for cell in cells:
-        if cell.framework_pin and cell.framework_pin[0] not in wanted:
+        if cell.host.machine != placement.machine:
+            continue
+        if cell.framework_pin and not has_wanted_framework(cell, trainers):
             continue
         has = values_of_cell(cell)
         if any(name not in has and value != "none" for name, value in wanted.items() if name not in AXES):
@@ -260,7 +294,7 @@ def _has_attention(placement: QueryPlacement, values: Mapping[str, str], among: 
 def find_evidence(published: PublishedCells, placement: QueryPlacement, query: Query) -> tuple[tuple[str, ...], bool]:
     """Return the runs that trained with exactly this combination, and whether one of them was on a GPU."""
     packages = stated_packages(placement)
-    if not published.proven or not {"torch", "transformers"} <= set(packages) or query.conditions:
+    if not published.proven or not {"torch", "transformers"} <= set(packages) or query.conditions.keys() - {MACHINE}:
         return (), False
     from knowngood.evidence.run_evidence import RunPlace
 
@@ -279,6 +313,8 @@ def find_evidence(published: PublishedCells, placement: QueryPlacement, query: Q
 
 
 def _is_cell_of(cell: Cell, placement: QueryPlacement, packages: Mapping[str, str], query: Query) -> bool:
+    if cell.host.machine != placement.machine:
+        return False
     has = packages_of_cell(cell)
     domains = placement.universe.index.domains
     if query.gpu is not None and (

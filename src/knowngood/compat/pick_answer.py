@@ -14,8 +14,9 @@ from functools import lru_cache
 from typing import Any
 
 from knowngood.compat.box_index import Assignment
+from knowngood.compat.broken_pairs import find_excluded_releases
 from knowngood.compat.cell_answer import SettingState, setting_state
-from knowngood.compat.cell_resolution import find_cell_conflict, find_nearest_releases
+from knowngood.compat.cell_resolution import find_nearest_releases, resolve_with_cell
 from knowngood.compat.conflicts import (
     Demand,
     DemandProblem,
@@ -26,9 +27,12 @@ from knowngood.compat.conflicts import (
 from knowngood.compat.findings import AXES, Finding, fact_finding, fill_template, finding_from_box, sort_findings
 from knowngood.compat.matrix_cells import PublishedCells, packages_of_cell, values_of_cell
 from knowngood.compat.outgrown_releases import OUTGROWN
-from knowngood.compat.query import Query
-from knowngood.compat.query_placement import QueryPlacement, place_query
+from knowngood.compat.query import DEFAULT_MACHINE, PackageSpec, Query
+from knowngood.compat.query_placement import QueryPlacement, exclude_broken_releases, place_query
+from knowngood.compat.query_resolution import resolve_query_packages
 from knowngood.compat.suggestions import stated_condition_boxes
+from knowngood.compat.trainer_cells import find_lock_conflict, find_wanted_trainers, has_wanted_framework
+from knowngood.compat.trainer_findings import describe_trainers, note_absent_trainers
 from knowngood.compat.universe import ALWAYS_INSTALLED, CELL_PACKAGES, Universe
 from knowngood.compat.use_conditions import settle_query
 from knowngood.compat.value_domain import iterate_bits
@@ -127,22 +131,27 @@ def pick_cells(universe: Universe, query: Query, published: PublishedCells, *, c
     unknown = not broken and any(item.id.removeprefix("unknown:") in universe.index.domains for item in findings)
     if unknown or broken:
         return PickAnswer(choices=(), conflict=(), considered=considered, findings=findings, unknown=unknown)
-    if host := placement.foreign_host:
-        demand = " ".join(f"{name}={value}" for name, value in host.packages.items())
-        clash = DemandClash(demand=demand, rules=(_rule_document(host),), relax=None)
+    host = placement.foreign_host
+    if host and placement.machine not in {cell.host.machine for cell in published.cells} - {DEFAULT_MACHINE}:
+        clash = _clash_with_host(host)
         return PickAnswer(choices=(), conflict=(clash,), considered=considered, findings=(host, *findings))
+    _exclude_what_settled_packages_break(placement, query)
     problem = pick_problem(placement, query, published)
     without_facts = {name: text for name, text in placement.uncovered.items() if name not in placement.declared}
     choices: dict[str, CellChoice] = {}
     left_out: dict[str, str] = {}
-    skipped: list[Finding] = []
-    every = itertools.chain(_published_choices(placement, problem, published), _newest_choices(placement, problem))
-    for choice in _resolving_choices(placement, problem, every, left_out):
+    retired_cells: list[Finding] = []
+    wanted = find_wanted_trainers(placement.packages, published.cells)
+    every = itertools.chain(
+        _published_choices(placement, problem, published, wanted),
+        () if host else _newest_choices(placement, problem),  # the facts are about wheels for x86-64
+    )
+    for choice in _resolving_choices(placement, problem, every, published, left_out):
         name = str(choice.cell)
         retired = None if choice.published else published.find_retired(choice.cell, choice.extras)
         if retired:
             because = published.retired[retired].sentence(str(retired))
-            skipped.append(fact_finding(f"retired:{retired}", "info", {}, because, ["matrix.yaml"]))
+            retired_cells.append(fact_finding(f"retired:{retired}", "info", {}, because, ["matrix.yaml"]))
             continue
         state = None
         if query.attn:
@@ -154,42 +163,108 @@ def pick_cells(universe: Universe, query: Query, published: PublishedCells, *, c
             choices.setdefault(name, replace(choice, setting=state))
         if len(choices) == count:
             break
+    offered = [choice.cell for choice in choices.values() if choice.published]
+    about_trainers = describe_trainers(placement, published, wanted, offered)
     return PickAnswer(
         choices=tuple(choices.values()),
-        conflict=() if choices or skipped else tuple(find_clashes(placement, problem)),
+        conflict=() if choices or retired_cells else tuple(_find_all_clashes(placement, problem, published)),
         considered=considered,
-        findings=(*findings, *skipped),
+        findings=(*([host] if host and not choices else []), *findings, *about_trainers, *retired_cells),
         unknown=placement.unknown or bool(without_facts),
         uncovered=without_facts,
         left_out=left_out,
     )
 
 
+def _exclude_what_settled_packages_break(placement: QueryPlacement, query: Query) -> None:
+    """Demand releases that can be imported with what follows from the query's pins, as with the pins themselves."""
+    resolved = (
+        resolve_query_packages(placement.universe, placement.packages, query.axes, placement.machine)
+        if placement.declared
+        else None
+    )
+    named = {package.name for package in placement.packages}
+    for name, version in resolved.resolution.settled.items() if resolved is not None else ():
+        if name not in named and name not in placement.universe.packages:
+            text = f"{name}=={version}, which follows from what is asked for"
+            exclude_broken_releases(placement, name, version, text)
+
+
+def _find_all_clashes(
+    placement: QueryPlacement, problem: DemandProblem, published: PublishedCells
+) -> Iterator[DemandClash]:
+    """Yield a minimal set of demands that collide, each with its rules.
+
+    For a host that facts say little about, these are the host and the other demands that no cell for it meets.
+    """
+    host = placement.foreign_host
+    if host is None:
+        yield from find_clashes(placement, problem)
+        return
+    first = _clash_with_host(host)
+    kept = list(problem.demands)
+    for demand in problem.demands:
+        fewer = tuple(item for item in kept if item is not demand)
+        fits = demand.text == first.demand or any(
+            _published_choices(placement, replace(problem, demands=fewer), published, {})
+        )
+        kept = kept if fits else list(fewer)
+    yield first
+    yield from (replace(first, demand=demand.text) for demand in kept if demand.text != first.demand)
+
+
+def _clash_with_host(host: Finding) -> DemandClash:
+    demand = " ".join(f"{name}={value}" for name, value in host.packages.items())
+    return DemandClash(demand=demand, rules=(_rule_document(host),), relax=None)
+
+
 def _resolving_choices(
-    placement: QueryPlacement, problem: DemandProblem, choices: Iterable[CellChoice], left_out: dict[str, str]
+    placement: QueryPlacement,
+    problem: DemandProblem,
+    choices: Iterable[CellChoice],
+    published: PublishedCells,
+    left_out: dict[str, str],
 ) -> Iterator[CellChoice]:
     """Yield the choices whose packages resolve with the query's; note in `left_out` why the others do not.
 
     Without packages that only metadata is about, the rules know what the packages require of each other.
     """
+    if not placement.declared:
+        yield from choices
+        return
+    without_facts = [package for package in placement.packages if package.name in placement.declared]
+    trainers = find_wanted_trainers(without_facts, published.cells)
     for choice in choices:
-        resolving = _resolving_choice(placement, problem, choice) if placement.declared else choice
+        locked = published.read_lock(choice.cell) if choice.published else {}
+        if reason := find_lock_conflict(without_facts, locked):
+            left_out[str(choice.cell)] = reason
+            continue
+        resolving = _resolving_choice(placement, problem, choice)
         if isinstance(resolving, Finding):
             left_out[str(choice.cell)] = resolving.because
+        elif choice.published:
+            absent = [package for name, package in trainers.items() if name not in locked]
+            notes = note_absent_trainers(choice.cell, absent)
+            yield replace(resolving, findings=(*resolving.findings, *notes))
         else:
-            yield resolving
+            pinned = {name: package.version for name, package in trainers.items() if package.version}
+            yield replace(resolving, extras={**resolving.extras, **pinned})
 
 
 def _resolving_choice(placement: QueryPlacement, problem: DemandProblem, choice: CellChoice) -> CellChoice | Finding:
     """Return a choice when its packages resolve with the query's, else the nearest that does, or why none does."""
     cell = choice.cell
     versions = {**packages_of_cell(cell), **choice.extras}
-    conflict = find_cell_conflict(placement, cell.python, versions)
-    if conflict is None or choice.published:
-        return conflict or choice
-    nearest = find_nearest_releases(placement, {"python": cell.python, "gpu": cell.gpu}, versions, problem.among)
+    resolved = resolve_with_cell(placement, cell.python, versions)
+    if resolved is None or not resolved.findings:
+        return choice
+    nearest = (
+        None
+        if choice.published
+        else find_nearest_releases(placement, {"python": cell.python, "gpu": cell.gpu}, versions, problem.among)
+    )
     if nearest is None:
-        return conflict
+        return resolved.findings[0]
     domains = problem.index.domains
     places = {
         name: domains[name].index.get(value, len(domains[name].values))
@@ -229,7 +304,8 @@ def pick_problem(placement: QueryPlacement, query: Query, published: PublishedCe
     base["gpu"] = sum(
         1 << place
         for place, name in enumerate(index.domains["gpu"].values)
-        if not universe.gpus.has_only_arm_hosts([name])  # no image runs there
+        # No image for x86-64 runs there.
+        if placement.machine != DEFAULT_MACHINE or not universe.gpus.has_only_arm_hosts([name])
     )
     for demand in placement.demands:
         # A pre-release or a withdrawn release may be chosen when the query names it.
@@ -287,14 +363,17 @@ def _preferred_order(placement: QueryPlacement, published: PublishedCells) -> di
 
 
 def _published_choices(
-    placement: QueryPlacement, problem: DemandProblem, published: PublishedCells
+    placement: QueryPlacement, problem: DemandProblem, published: PublishedCells, trainers: Mapping[str, PackageSpec]
 ) -> Iterator[CellChoice]:
+    """Yield the fitting cells of matrix.yaml: first those with one of the trainers, which no other query is for."""
     domains = problem.index.domains
-    demanded = {demand.variable for demand in placement.demands}
-    for cell in published.ranked:
-        if cell.framework_pin and cell.framework_pin[0] not in demanded:
-            continue  # a cell with a framework is only for a query that names it
+    with_trainer = [cell for cell in published.ranked if has_wanted_framework(cell, trainers)]
+    for cell in (*with_trainer, *(cell for cell in published.ranked if not cell.framework_pin)):
+        if cell.host.machine != placement.machine:
+            continue
         values = values_of_cell(cell)
+        if cell.framework_pin and cell.framework_pin[0] not in domains:
+            values = {name: value for name, value in values.items() if name != cell.framework_pin[0]}
         sets = dict(problem.base)
         try:
             for name, value in values.items():
@@ -393,7 +472,10 @@ def find_clashes(placement: QueryPlacement, problem: DemandProblem) -> list[Dema
     clashes = []
     for demand in demands:
         own = [rule for rule, box in zip(rules, boxes, strict=True) if demand.variable in box.masks]
-        relax = _relax(placement, problem, demand)
+        own += [_rule_document(demand.reason)] if demand.reason else []
+        # What follows from a package is given up with it.
+        change = _relax_owner if demand.owner in placement.declared else _relax
+        relax = change(placement, problem, demand)
         clashes.append(DemandClash(demand=demand.text, rules=tuple(own or rules), relax=relax))
     return clashes
 
@@ -413,3 +495,21 @@ def _relax(placement: QueryPlacement, problem: DemandProblem, demand: Demand) ->
             change = {"change": {demand.variable: domain.text(place)}, "cell": cell}
             best = domain.distance(place, demand.mask), change
     return None if best is None else best[1]
+
+
+def _relax_owner(placement: QueryPlacement, problem: DemandProblem, demand: Demand) -> dict[str, Any] | None:
+    """The nearest release of the package from which a demand follows with which all other demands can be met."""
+    universe, owner = placement.universe, demand.owner
+    known = universe.metadata.find_package(owner)
+    pinned = known.domain.mask(f"=={placement.declared[owner]}") if known else 0
+    others = [item for item in problem.demands if item.owner != owner]
+    assignment = problem.solve(others)
+    if known is None or not pinned or assignment is None:
+        return None
+    domains = universe.index.domains
+    for place in known.domain.nearest_places(known.domain.final & known.domain.some & ~pinned, pinned):
+        release = known.domain.text(place)
+        excluded = find_excluded_releases(owner, release, universe.packages, universe.broken_uses)
+        if not any(item.mask_in(domains[name]) >> assignment[name] & 1 for name, item in excluded.items()):
+            return {"change": {owner: release}, "cell": str(cell_from_assignment(universe, assignment))}
+    return None

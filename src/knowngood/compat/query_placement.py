@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from knowngood.compat.box_index import Assignment
+from knowngood.compat.broken_pairs import find_excluded_releases
 from knowngood.compat.conflicts import Demand
 from knowngood.compat.findings import AXES, Finding, conditions_apply, fact_finding
 from knowngood.compat.query import DEFAULT_MACHINE, MACHINE, PackageSpec, Query
@@ -19,7 +20,7 @@ from knowngood.core.nearest_versions import find_nearest_versions
 from knowngood.core.package_names import canonical_name
 
 FOREIGN_HOST = "host:aarch64"
-"""The id of the finding about GPUs whose hosts run no x86-64 image."""
+"""The id of the finding about hosts that run no image for x86-64."""
 
 
 @dataclass(kw_only=True)
@@ -55,8 +56,10 @@ class QueryPlacement:
     """What the wheels of the query were not built for, each with the values of its wording."""
     partial_boxes: list[tuple[Box, Mapping[str, str]]] = field(default_factory=list)
     """What is forbidden together with uncovered packages, each with the versions of those packages."""
+    machine: str = DEFAULT_MACHINE
+    """The processor of the host: `x86_64`, `aarch64`, or the name of another that no image is for."""
     foreign_host: Finding | None = None
-    """Why no image runs on the host of the query's GPU."""
+    """Why facts say little about the host of the query: no images but the cells for it are known to run there."""
 
     def demand(
         self, text: str, variable: str, mask: int, as_written: str | None = None, *, rebuild: bool = False
@@ -84,7 +87,7 @@ def place_query(universe: Universe, query: Query, gpus: list[str] | None = None)
     domains = universe.index.domains
     if query.gpu is not None:
         _place_gpu(placement, query.gpu, gpus)
-    _place_machine(placement, query.stated_conditions[MACHINE])
+    _place_machine(placement, query.gpu, query.stated_conditions[MACHINE])
     for name, text in query.axes.items():
         _place_axis(placement, domains[name], name, text)
     if query.attn is not None:
@@ -98,6 +101,8 @@ def place_query(universe: Universe, query: Query, gpus: list[str] | None = None)
         _place_package(placement, package, hardware=hardware)
     for package in packages:
         _place_extras(placement, package)
+        if package.name in placement.declared and package.version:
+            exclude_broken_releases(placement, package.name, package.version, package.text, owner=package.name)
     if query.axes.get("python", "").endswith("t"):
         _apply_free_threading(placement, query.axes["python"])
     _apply_partial_rules(placement, query)
@@ -114,19 +119,27 @@ def _place_gpu(placement: QueryPlacement, text: str, names: list[str] | None) ->
         return
     index = universe.index.domains["gpu"].index
     placement.demand(f"gpu={text}", "gpu", sum(1 << index[name] for name in names or meant))
-    if universe.gpus.has_arm_host(text):
+
+
+def _place_machine(placement: QueryPlacement, gpu: str | None, machine: str) -> None:
+    """Say what is not known of a host that is not of x86-64; a rule says which torch has CUDA on aarch64."""
+    placement.machine = machine
+    try:
+        arm = gpu is not None and placement.universe.gpus.has_arm_host(gpu)
+    except UncoveredGpuError:
+        return
+    if machine == DEFAULT_MACHINE and not arm:
+        return
+    demand = {"gpu": gpu} if arm and gpu else {MACHINE: machine}
+    host = f"the host of {gpu} has a CPU of Arm (aarch64)" if arm else f"the host is of {machine}"
+    if machine == DEFAULT_MACHINE:
+        because = f"{host}, where nothing for x86-64 runs"
+    else:
         because = (
-            f"the host of {text} has a CPU of Arm (aarch64), and all images are x86-64 until there are others: none "
-            "runs there; the facts are about the wheels for x86-64 too"
+            f"{host}; the facts about GPU code and the C library are read from the wheels for x86-64, so what runs "
+            "there is known only of the cells for it (`knowngood cells host=aarch64`)"
         )
-        placement.foreign_host = fact_finding(FOREIGN_HOST, "error", {"gpu": text}, because, ["matrix.yaml"])
-
-
-def _place_machine(placement: QueryPlacement, machine: str) -> None:
-    """Say that there is no image for a machine that is none of x86-64; a rule says which torch has CUDA there."""
-    if machine != DEFAULT_MACHINE and placement.foreign_host is None:
-        because = f"all images are x86-64, so none runs on {machine}; the facts are about the wheels for x86-64 too"
-        placement.foreign_host = fact_finding(FOREIGN_HOST, "error", {MACHINE: machine}, because, ["matrix.yaml"])
+    placement.foreign_host = fact_finding(FOREIGN_HOST, "error", demand, because, ["matrix.yaml"])
 
 
 def _apply_partial_rules(placement: QueryPlacement, query: Query) -> None:
@@ -346,6 +359,25 @@ def _place_extras(placement: QueryPlacement, package: PackageSpec) -> None:
         for name in requires.keys() & set(universe.packages):
             mask = universe.index.domains[name].mask(requires[name])
             placement.implied_demands.append(Demand(text=text, variable=name, mask=mask))
+
+
+def exclude_broken_releases(placement: QueryPlacement, name: str, version: str, text: str, owner: str = "") -> None:
+    """Demand releases that can be imported with one of a package without facts; of those with facts there are boxes.
+
+    Args:
+        placement: it gets the demands.
+        name: the package.
+        version: its release.
+        text: what the demand is called.
+        owner: the package with which the demand is given up, when the query names one.
+    """
+    universe = placement.universe
+    excluded = find_excluded_releases(name, version, universe.packages, universe.broken_uses)
+    for other, releases in excluded.items():
+        domain = universe.index.domains[other]
+        mask = domain.all & ~releases.mask_in(domain)
+        demand = Demand(text=text, variable=other, mask=mask, owner=owner, reason=releases.reason)
+        placement.implied_demands.append(demand)
 
 
 def _place_declared_extra(placement: QueryPlacement, package: PackageSpec, extra: str) -> None:

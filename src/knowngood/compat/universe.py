@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from knowngood.compat.box_index import BoxIndex
-from knowngood.compat.broken_pairs import ReadTable, no_broken_uses
+from knowngood.compat.broken_pairs import ReadTable, boxes_of_broken_pairs, no_broken_uses
 from knowngood.compat.factbook import DRIVERS, Factbook
 from knowngood.compat.metadata_store import MetadataStore
 from knowngood.compat.outgrown_releases import boxes_of_outgrown_releases
@@ -136,8 +136,12 @@ def build_universe(
     gpus: GpuCatalog,
     rules: Sequence[Rule],
     waivers: tuple[Waiver, ...] = (),
+    broken_uses: ReadTable = no_broken_uses,
 ) -> Universe:
-    """Build the universe of these facts and rules without what `waivers` waive."""
+    """Build the universe of these facts and rules without what `waivers` waive.
+
+    `broken_uses` gives what releases of others break in a package.
+    """
     domains = build_domains(book, gpus, rules)
     all_rules = [*rules, *declared_rules(book)]
     space = ValueSpace(book=book, domains=domains, attributes=build_attributes(gpus))
@@ -147,6 +151,7 @@ def build_universe(
         *boxes_of_requirements(book, domains),
         *boxes_of_conflicting_bounds(book, domains),
         *boxes_of_outgrown_releases(book, domains, frameworks),
+        *boxes_of_broken_pairs(book.packages, domains, broken_uses),
     )
     return Universe(
         index=BoxIndex(space=space, boxes=tuple(apply_waivers(space, boxes, waivers))),
@@ -155,6 +160,7 @@ def build_universe(
         written_rules=tuple(rules),
         wheel_rules=tuple(rule for rule in rules if any(name.startswith("wheel.") for name in rule.references)),
         waivers=waivers,
+        broken_uses=broken_uses,
     )
 
 

@@ -35,6 +35,8 @@ _VALUES_WITHOUT_RULE: Mapping[str, tuple[str, ...]] = {
     "padding": ("left",),
     "lengths": ("equal",),
     "cp_comm_type": ("p2p", "a2a", "a2a+p2p"),
+    "labels": ("completions",),
+    "llamafactory.flash_attn": ("auto", "disabled", "sdpa"),
     MACHINE: (DEFAULT_MACHINE,),
 }
 """Key -> values that exist and under which no rule holds."""
@@ -79,6 +81,7 @@ _MODELS = (
     ("gpt-?2", "gpt2"),
     ("gpt-?neox|pythia", "gpt-neox"),
     ("baichuan", "baichuan"),
+    ("falcon-?h1", "falcon-h1"),
     ("falcon", "falcon"),
     ("olmo", "olmo"),
     ("bloom", "bloom"),

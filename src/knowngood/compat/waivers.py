@@ -28,7 +28,7 @@ class Waiver:
     finding: str
     """The id of the finding of `check` that is waived, such as `requires:openrlhf:flash-attn`."""
     values: Mapping[str, str]
-    """The cell's value of each axis and package, `none` for a package that it does not have."""
+    """The cell's value of each axis and package, `none` for a package that it does not have, and what is overridden."""
     on: str
     """The day of the decision, ISO 8601."""
     because: str
@@ -99,11 +99,18 @@ def needless_waivers(space: ValueSpace, boxes: Sequence[Box], waivers: Sequence[
     """Return the findings that are waived although no cell of the waiver has them.
 
     `boxes` are those that `apply_waivers` returned: what a waiver allows is a note there. A finding about a broken pair
-    is in none of them, and counts as needed.
+    is in none of them, nor is one about a package without facts of its own, which only a resolution looks at: both
+    count as needed.
     """
     used = {waiver.finding for waiver in waivers if any(_is_note_of(space, box, waiver) for box in boxes)}
     named = dict.fromkeys(waiver.finding for waiver in waivers)
-    return [finding for finding in named if finding not in used and not finding.startswith(USES)]
+    return [finding for finding in named if finding not in used and _has_box(space, finding)]
+
+
+def _has_box(space: ValueSpace, finding: str) -> bool:
+    """Return whether a finding with this id would be made from boxes."""
+    kind, *packages = finding.split(":")
+    return not finding.startswith(USES) and (kind != "requires" or all(name in space.domains for name in packages))
 
 
 def _is_note_of(space: ValueSpace, box: Box, waiver: Waiver) -> bool:

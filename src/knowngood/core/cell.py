@@ -1,8 +1,9 @@
 """A cell: one point of the matrix, with a value on every axis.
 
 Its id is its only name: `sm90-cu130-torch2.11.0-tf4.57.6-fa2.8.3.post2-triton3.6.0-py311`, and
-`...-py311-xtuner0.1.23` with a framework. `parse_cell(str(cell)) == cell` holds for every cell.
-The id is also a file name, an image tag and a shell word, so its alphabet is `[a-z0-9.-]`.
+`...-py311-xtuner0.1.23` with a framework, `...-py311-aarch64` for a host that is not x86-64.
+`parse_cell(str(cell)) == cell` holds for every cell. The id is also a file name, an image tag and a shell
+word, so its alphabet is `[a-z0-9.-]`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from functools import lru_cache
 from packaging.version import InvalidVersion, Version
 
 from knowngood.core.errors import UsageError
+from knowngood.core.hosts import DEFAULT_HOST, HostArchitecture
 
 
 class Axis(StrEnum):
@@ -27,6 +29,7 @@ class Axis(StrEnum):
     FLASH_ATTN = "flash-attn"
     TRITON = "triton"
     PYTHON = "python"
+    HOST = "host"
     FRAMEWORK = "framework"
 
 
@@ -50,6 +53,7 @@ _ID = re.compile(
     r"-fa(?P<flash_attn>[a-z0-9.]+)"
     r"-triton(?P<triton>[a-z0-9.]+)"
     r"-py(?P<python_major>\d)(?P<python_minor>\d{1,2})"
+    r"(-(?P<host>aarch64))?"
     r"(-(?P<framework>[a-z]+(-[a-z]+)*\d[a-z0-9.]*))?",
     re.ASCII,
 )
@@ -73,6 +77,8 @@ class Cell:
     """The release of Python, such as `3.11`."""
     framework: str = NO_FRAMEWORK
     """The training framework on top of the stack, such as `xtuner0.1.23`, or `none`."""
+    host: HostArchitecture = DEFAULT_HOST
+    """The processor of the hosts that the image runs on."""
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"sm_[1-9][0-9]{1,2}", self.gpu):
@@ -87,9 +93,12 @@ class Cell:
             flash_attn_package(self.flash_attn)
         if self.framework != NO_FRAMEWORK:
             parse_framework(self.framework)
+        if self.host not in tuple(HostArchitecture):
+            raise UsageError(f"{self.host!r} is no host of a cell; they are {' and '.join(HostArchitecture)}")
 
     def __str__(self) -> str:
-        suffix = "" if self.framework == NO_FRAMEWORK else f"-{self.framework}"
+        suffix = "" if self.host == DEFAULT_HOST else f"-{self.host}"
+        suffix += "" if self.framework == NO_FRAMEWORK else f"-{self.framework}"
         return (
             f"{self.gpu.replace('_', '')}-cu{self.cuda.replace('.', '')}-torch{self.torch}"
             f"-tf{self.transformers}-fa{self.flash_attn}-triton{self.triton}-py{self.python.replace('.', '')}{suffix}"
@@ -106,7 +115,10 @@ class Cell:
         return None if self.framework == NO_FRAMEWORK else parse_framework(self.framework)
 
     def axes(self) -> dict[Axis, str]:
-        """Return every axis with its value, in the order of the id. The framework is left out when there is none."""
+        """Return every axis with its value, in the order of the id.
+
+        The host is left out where it is x86-64, and the framework where there is none.
+        """
         axes = {
             Axis.GPU: self.gpu,
             Axis.CUDA: self.cuda,
@@ -116,6 +128,7 @@ class Cell:
             Axis.TRITON: self.triton,
             Axis.PYTHON: self.python,
         }
+        axes |= {} if self.host == DEFAULT_HOST else {Axis.HOST: str(self.host)}
         return axes if self.framework == NO_FRAMEWORK else axes | {Axis.FRAMEWORK: self.framework}
 
     def without_flash_attn(self) -> Cell:
@@ -125,6 +138,10 @@ class Cell:
     def without_framework(self) -> Cell:
         """Return the same cell with no framework."""
         return replace(self, framework=NO_FRAMEWORK)
+
+    def on_host(self, host: HostArchitecture) -> Cell:
+        """Return the same cell for another host."""
+        return replace(self, host=host)
 
 
 def parse_cell(text: str) -> Cell:
@@ -147,6 +164,7 @@ def parse_cell(text: str) -> Cell:
         triton=match["triton"],
         python=f"{match['python_major']}.{match['python_minor']}",
         framework=match["framework"] or NO_FRAMEWORK,
+        host=HostArchitecture(match["host"] or DEFAULT_HOST),
     )
     if str(cell) != text:
         raise UsageError(f"{text!r} is not the normal spelling of a cell id; write {cell}")
@@ -182,6 +200,6 @@ def flash_attn_package(version: str) -> str:
 def parse_framework(text: str) -> tuple[str, str]:
     """Return the distribution and the version that `xtuner0.1.23` names. Raises `UsageError` for any other text."""
     match = _FRAMEWORK.fullmatch(text)
-    if match is None:
+    if match is None or text in tuple(HostArchitecture):  # which an id would read as the host
         raise UsageError(f"{text!r} is not a framework with its version; one is written like xtuner0.1.23")
     return match["package"], validate_version(match["version"], match["package"])

@@ -19,6 +19,7 @@ import json
 import os
 import re
 import stat
+import zlib
 from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
@@ -47,8 +48,12 @@ def load_json(path: Path, content: type[T], *, remedy: str, file: str | None = N
     return json_document.parse_json(read_data_bytes(path, name), name, content, remedy=remedy)
 
 
-def load_json_checked_once(path: Path, parse: Callable[[bytes], Any], modules: Iterable[Path]) -> Any:
+def load_json_checked_once(
+    path: Path, parse: Callable[[bytes], Any], modules: Iterable[Path], *, remedy: str = ""
+) -> Any:
     """Return the content of a JSON file that `parse` accepts; what it has accepted before is not checked again.
+
+    A file whose name ends in `.gz` is compressed by gzip; `remedy` says what to do about a damaged one.
 
     This is for the files that `check` reads at every start. The cache keeps a digest of the content that was accepted,
     together with the `modules` that decide it, so any change of either leads to a new check.
@@ -57,7 +62,7 @@ def load_json_checked_once(path: Path, parse: Callable[[bytes], Any], modules: I
         FileNotFoundError: there is no such file.
         InputError: from `parse`.
     """
-    data = read_data_bytes(path)
+    data = read_compressed_text(path, remedy) if path.suffix == ".gz" else read_data_bytes(path)
     digest = hashlib.sha256(_modules_digest(tuple(modules)) + data).hexdigest()
     mark = cache_folder() / "checked" / hashlib.sha256(os.fsencode(path.absolute())).hexdigest()[:32]
     with contextlib.suppress(OSError):
@@ -67,6 +72,44 @@ def load_json_checked_once(path: Path, parse: Callable[[bytes], Any], modules: I
     with contextlib.suppress(OSError):
         write_atomically(mark, digest)
     return content
+
+
+_GZIP = 31
+"""What zlib calls the form of gzip. The module gzip takes 10 ms to be imported, zlib one."""
+
+
+def read_compressed_text(path: Path, remedy: str) -> bytes:
+    """Return the text that a file of gzip has, as UTF-8.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        InputError: it is damaged, or larger than any file that is read.
+    """
+    decompressor = zlib.decompressobj(_GZIP)
+    problem = ""
+    text = b""
+    try:
+        text = decompressor.decompress(read_data_bytes(path), MAX_BYTES)
+    except zlib.error as error:
+        problem = f"it cannot be unpacked ({error})"
+    else:
+        if not decompressor.eof:
+            problem = "it is more than 16 MiB unpacked" if decompressor.unconsumed_tail else "it is cut off"
+    if problem:
+        raise InputError([InputProblem(file=str(path), line=1, column=1, text=f"{problem}; {remedy}")])
+    return text
+
+
+def write_compressed_text(path: Path, text: str) -> bool:
+    """Write a text as a file of gzip, and return whether that changed the text.
+
+    Other builds of zlib compress the same text to other bytes, so a file with this text is left as it is.
+    """
+    with contextlib.suppress(OSError, InputError):
+        if read_compressed_text(path, "") == text.encode():
+            return False
+    compressor = zlib.compressobj(9, zlib.DEFLATED, _GZIP)
+    return write_atomically(path, compressor.compress(text.encode()) + compressor.flush())
 
 
 @cache

@@ -14,6 +14,7 @@ from packaging.utils import canonicalize_name
 from knowngood.core.cell import Cell, parse_cell
 from knowngood.core.errors import InputError, InputProblem, KnowngoodError, UsageError
 from knowngood.core.formatting import parse_bytes
+from knowngood.core.hosts import DEFAULT_HOST, HostArchitecture
 from knowngood.core.matrix_entries import (
     RetiredCellError,
     Retirement,
@@ -26,6 +27,7 @@ from knowngood.core.selection import CellFilter, select_cells
 from knowngood.core.value_problems import (
     describe_missing_name,
     describe_other_pin,
+    describe_unfit_host,
     describe_unfit_place,
     describe_unknown_flash_attn,
     describe_unknown_framework,
@@ -48,6 +50,8 @@ class TorchPins:
     cuda: str
     triton: str
     pythons: tuple[str, ...]
+    aarch64_cuda: str | None = None
+    """The CUDA of its wheel for aarch64; `none` where that is for the CPU only, `None` where nothing is known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +125,11 @@ class Matrix:
     def cells(self) -> list[Cell]:
         """All cells, also retired ones, in the order of the file."""
         return [entry.cell for entry in self.entries.values()]
+
+    @property
+    def maintained_cells(self) -> list[Cell]:
+        """The cells that are not retired, in the order of the file."""
+        return [cell for cell in self.cells if str(cell) not in self.retired]
 
     @property
     def retired(self) -> dict[str, Retirement]:
@@ -228,7 +237,7 @@ class _MatrixReader:
         return Matrix(
             locked_at=raw.locked_at,
             gpus=raw.gpus,
-            bases=raw.bases,
+            bases=self.bases(entries),
             layers=raw.layers,
             amendments=tuple(item for item in amendments if item is not None),
             entries=entries,
@@ -249,6 +258,15 @@ class _MatrixReader:
 
     def report(self, path: Sequence[str | int], text: str, *, key: bool = False) -> None:
         self.problems.append(self.source.problem(path, text, key=key))
+
+    def bases(self, entries: Mapping[str, MatrixEntry]) -> dict[str, matrix_schema.Base]:
+        """Return the bases of the file, and those that its cells for aarch64 have of the same packages."""
+        bases = dict(self.raw.bases)
+        for entry in entries.values():
+            for name, base in self.raw.bases.items():
+                if base_for_host(name, entry.cell.host) == entry.base:
+                    bases.setdefault(entry.base, base.model_copy(update={"host": entry.cell.host}))
+        return bases
 
     def entries(self) -> dict[str, MatrixEntry]:
         entries: dict[str, MatrixEntry] = {}
@@ -366,7 +384,12 @@ class _MatrixReader:
             if not (cuda and triton):
                 torches.remove(x)
         bases = [x for x in bases if x in self.raw.bases]
-        size = len(gpus) * len(bases) * len(torches) * len(transformers) * len(flash_attns) * len(frameworks)
+        hosts = [
+            x for x in item.host if check("host", x, describe_unfit_host(x, item.gpu, self.raw.gpus, torches, facts))
+        ]
+        size = (
+            len(hosts) * len(gpus) * len(bases) * len(torches) * len(transformers) * len(flash_attns) * len(frameworks)
+        )
         if size > MAX_CELLS:
             self.report(("cells", index), f"this item stands for {size:,} cells; at most {MAX_CELLS} are allowed")
             return []
@@ -377,6 +400,7 @@ class _MatrixReader:
             "transformers": transformers,
             "flash-attn": flash_attns,
             "framework": frameworks,
+            "host": [str(host) for host in hosts],
         }
         excludes = [exclude.lists() for exclude in item.exclude]
         for place, text in find_exclude_problems(lists, item.lists(), excludes):
@@ -399,10 +423,16 @@ class _MatrixReader:
                 triton=pins.triton,
                 python=python,
                 framework=axes["framework"],
+                host=HostArchitecture(axes["host"]),
             )
-            extras = (*self.raw.stack, *item.extras)
-            entries.append(MatrixEntry(cell=cell, base=base, extras=extras, retired=retired))
+            extras = (*self.raw.everywhere, *item.extras)
+            entries.append(MatrixEntry(cell=cell, base=base_for_host(base, cell.host), extras=extras, retired=retired))
         return entries
+
+
+def base_for_host(name: str, host: HostArchitecture) -> str:
+    """Return the name of the base that a cell has on a host, given its base in the file: `debian12-aarch64`."""
+    return name if host == DEFAULT_HOST else f"{name}-{host}"
 
 
 def _is_cell_id(text: str) -> bool:

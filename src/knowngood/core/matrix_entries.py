@@ -13,8 +13,9 @@ from typing import Any
 
 from knowngood.core.cell import NO_FLASH_ATTN, NO_FRAMEWORK
 from knowngood.core.errors import UsageError
+from knowngood.core.hosts import DEFAULT_HOST
 
-ENTRY_AXES = ("gpu", "base", "torch", "transformers", "flash-attn", "framework")
+ENTRY_AXES = ("gpu", "base", "torch", "transformers", "flash-attn", "framework", "host")
 """The keys of an item that may hold a list, in the order in which the product is taken."""
 
 AxisLists = Mapping[str, Sequence[str]]
@@ -65,9 +66,15 @@ def axis_lists(item: Mapping[str, Any]) -> dict[str, list[str]]:
 def expand_product(lists: AxisLists, excludes: Sequence[AxisLists]) -> list[dict[str, str]]:
     """Return the combinations of an item: the product of its lists, without those that an exclude matches.
 
-    Without a list, the item has no flash-attn and no framework. `is_excluded` says what an exclude matches.
+    Without a list, the item has no flash-attn and no framework, and is for x86-64. `is_excluded` says what an exclude
+    matches.
     """
-    whole: AxisLists = {"flash-attn": (NO_FLASH_ATTN,), "framework": (NO_FRAMEWORK,), **lists}
+    whole: AxisLists = {
+        "flash-attn": (NO_FLASH_ATTN,),
+        "framework": (NO_FRAMEWORK,),
+        "host": (str(DEFAULT_HOST),),
+        **lists,
+    }
     products = itertools.product(*(whole.get(axis, ()) for axis in ENTRY_AXES))
     combinations = [dict(zip(ENTRY_AXES, chosen, strict=True)) for chosen in products]
     return [item for item in combinations if not any(is_excluded(item, exclude) for exclude in excludes)]

@@ -23,6 +23,7 @@ from knowngood.core.cell import (
     validate_version,
 )
 from knowngood.core.errors import InputProblem, UsageError
+from knowngood.core.hosts import DEFAULT_HOST, HostArchitecture
 from knowngood.core.layer_groups import validate_group_name
 from knowngood.core.matrix_entries import ENTRY_AXES, normal_axis_value
 from knowngood.core.publish_policy import LeastTier
@@ -132,6 +133,11 @@ class GpuArchitecture(_Section):
     aarch64: tuple[Text, ...] = ()
     """Those of the cards that are built together with a CPU of Arm."""
 
+    @property
+    def has_only_arm_hosts(self) -> bool:
+        """Whether all of the cards are built together with a CPU of Arm."""
+        return set(self.cards) <= set(self.aarch64)
+
     @model_validator(mode="after")
     def _hosts_of_its_cards(self) -> GpuArchitecture:
         strange = [card for card in self.aarch64 if card not in self.cards]
@@ -156,6 +162,9 @@ class Base(_Section):
     glibc: Annotated[str, _matching(r"2\.\d{1,2}", "2.36")]
     bootstrap: Bootstrap | None = None
     image: Annotated[str, _matching(r"[a-z0-9][a-z0-9._/:-]*@sha256:[0-9a-f]{64}", "NAME@sha256:DIGEST")] | None = None
+    host: HostArchitecture = DEFAULT_HOST
+    """The hosts that it runs on. A cell of aarch64 on `debian12` has the base `debian12-aarch64`, which is made of the
+    same packages unless the file has a base of that name."""
 
     @model_validator(mode="after")
     def _one_origin(self) -> Base:
@@ -203,6 +212,7 @@ class ExcludeItem(_Section):
     transformers: Values[TransformersVersion] | None = None
     flash_attn: Annotated[Values[FlashAttn] | None, Field(alias="flash-attn")] = None
     framework: Values[Framework] | None = None
+    host: Values[HostArchitecture] | None = None
 
     @model_validator(mode="after")
     def _some_axis(self) -> ExcludeItem:
@@ -249,6 +259,7 @@ class CellItem(_Section):
     transformers: Values[TransformersVersion]
     flash_attn: Annotated[Values[FlashAttn], Field(alias="flash-attn")] = (NO_FLASH_ATTN,)
     framework: Values[Framework] = (NO_FRAMEWORK,)
+    host: Values[HostArchitecture] = (DEFAULT_HOST,)
     base: Values[Name]
     exclude: tuple[ExcludeItem, ...] = ()
     retired: RetiredItem | None = None
@@ -300,7 +311,8 @@ class MatrixFile(_Section):
     locked_at: Annotated[Day, Field(alias="locked-at")]
     gpus: Annotated[dict[GpuName, GpuArchitecture], Field(min_length=1)]
     bases: Annotated[dict[Name, Base], Field(min_length=1)]
-    stack: Requirements = ()
+    everywhere: Requirements = ()
+    """What every cell has besides its axes."""
     layers: dict[GroupName, Annotated[tuple[Pattern, ...], BeforeValidator(as_list)]]
     stacks: dict[Trainer, StackItem] = {}
     # `validate_matrix_file` replaces a malformed item by None, so that the others keep their index.
@@ -338,7 +350,7 @@ def validate_matrix_file(source: YamlDocument) -> tuple[MatrixFile | None, list[
 _REPLACEMENTS: Mapping[str, Any] = {
     "schema": "1",
     "locked-at": "2000-01-01",
-    "stack": [],
+    "everywhere": [],
     "stacks": {},
     "layers": {},
     "size": None,
@@ -379,6 +391,8 @@ def problem_from_pydantic(source: YamlDocument, item: Any) -> InputProblem:
     """Return one error of pydantic's `ValidationError.errors()` as a sentence with its place in the file."""
     path: list[str | int] = list(item["loc"])
     kind, message = item["type"], item["msg"]
+    if kind == "extra_forbidden" and path == ["stack"]:
+        return source.problem(path, "the key 'stack' is called 'everywhere' now; rename it", key=True)
     if kind == "extra_forbidden":
         return source.problem(path, f"unknown key {path[-1]!r}{_key_hint(path)}", key=True)
     if path and path[-1] == "[key]":
@@ -396,6 +410,7 @@ def problem_from_pydantic(source: YamlDocument, item: Any) -> InputProblem:
         "too_short": "must not be empty",
         "string_too_short": "must not be empty",
         "list_type": "must be a list",
+        "enum": f"must be {item.get('ctx', {}).get('expected')}",
         "literal_error": f"must be {item.get('ctx', {}).get('expected')}",
     }.get(kind, f"is malformed: {message}")
     while path and tuple(path) not in source.marks:  # an index, but the file has no list there

@@ -8,7 +8,7 @@ from typing import Literal
 
 from knowngood.core.cell import Cell
 
-LeastTier = Literal["built", "trains-on-cpu", "trains-on-gpu"]
+LeastTier = Literal["built", "trains-emulated", "trains-on-cpu", "trains-on-gpu"]
 """The tiers that an image with a good run can have, from the least to the most."""
 
 

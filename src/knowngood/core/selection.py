@@ -17,9 +17,19 @@ from packaging.version import InvalidVersion, Version
 
 from knowngood.core.cell import NO_FLASH_ATTN, NO_FRAMEWORK, Axis, Cell, parse_cell
 from knowngood.core.errors import UsageError
+from knowngood.core.hosts import DEFAULT_HOST, parse_host
 
 STACK = "stack"
 """What a condition calls a framework without its release: `stack=trl` is any TRL, `stack=none` no framework."""
+
+_UNSAID = {Axis.FRAMEWORK: NO_FRAMEWORK, Axis.HOST: str(DEFAULT_HOST)}
+"""The values of the axes that `Cell.axes` leaves out."""
+
+_EXAMPLES = {
+    Axis.FRAMEWORK: ("a framework", "framework=xtuner0.1.23 or framework=xtuner*"),
+    Axis.HOST: ("a host", "host=aarch64"),
+}
+"""The axes whose values are names: what a message calls one, and conditions on it."""
 
 _CONDITION = re.compile(r"\s*(?P<axis>[a-z-]+)\s*(?P<operator>===?|!=|~=|[<>]=?|=)\s*(?P<value>[^,\s]+)\s*")
 
@@ -35,7 +45,7 @@ class CellFilter:
         """Return whether every condition holds for this cell."""
         axes = cell.axes()
         return all(
-            _holds(axis, axes.get(axis, NO_FRAMEWORK), operator, value) for axis, operator, value in self._conditions
+            _holds(axis, axes.get(axis) or _UNSAID[axis], operator, value) for axis, operator, value in self._conditions
         )
 
 
@@ -61,8 +71,9 @@ def _parse_condition(part: str, whole: str) -> tuple[Axis, str, str]:
         if operator in ("==", "!="):
             return axis, operator, value
         value = value.removeprefix("sm_")
-    if axis is Axis.FRAMEWORK:
-        return axis, _equality(part, operator, "a framework", "framework=xtuner0.1.23 or framework=xtuner*"), value
+    if axis in _EXAMPLES:
+        what, example = _EXAMPLES[axis]
+        return axis, _equality(part, operator, what, example), str(parse_host(value)) if axis is Axis.HOST else value
     if not _is_specifier(operator, value):
         raise UsageError(f"{part.strip()!r}: {value!r} is not a version")
     return axis, operator, value
@@ -100,7 +111,7 @@ def _is_plain_equality(operator: str, value: str) -> bool:
 
 
 def _holds(axis: Axis, actual: str, operator: str, value: str) -> bool:
-    if axis in (Axis.GPU, Axis.FRAMEWORK):
+    if axis in (Axis.GPU, Axis.FRAMEWORK, Axis.HOST):
         if operator in ("==", "!="):
             return fnmatch.fnmatchcase(actual, value) == (operator == "==")
         actual = actual.removeprefix("sm_")

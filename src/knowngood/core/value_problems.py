@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from knowngood.core.cell import NO_FLASH_ATTN, NO_FRAMEWORK, flash_attn_package, parse_framework
+from knowngood.core.hosts import HostArchitecture
 from knowngood.core.nearest_versions import find_nearest_versions
 
 if TYPE_CHECKING:
     from knowngood.core.matrix import MatrixEntry, MatrixFacts
+    from knowngood.core.matrix_schema import GpuArchitecture
 
 
 def hint_nearest_name(name: str, names: Mapping[str, object], words: str) -> str:
@@ -63,6 +65,25 @@ def describe_unfit_place(word: str, below: MatrixEntry | None, entries: Mapping[
         return f"{word} has a framework of its own, {' '.join(below.cell.framework_pin)}; name a cell without one"
     if below.retired:
         return f"{below.retired.sentence(word)}; put the stack on one that is maintained"
+    return None
+
+
+def describe_unfit_host(
+    host: HostArchitecture,
+    gpus: Sequence[str],
+    architectures: Mapping[str, GpuArchitecture],
+    torches: Sequence[str],
+    facts: MatrixFacts,
+) -> str | None:
+    """Return why no cell with these GPUs and releases of torch can be for a host, `None` where all can."""
+    if host is HostArchitecture.X86_64:
+        arm = [name for name in gpus if name in architectures and architectures[name].has_only_arm_hosts]
+        return f"every card of {arm[0]} stands beside a CPU of Arm; write host: aarch64" if arm else None
+    for release in torches:
+        cuda = facts.torch[release].aarch64_cuda
+        if cuda not in (None, facts.torch[release].cuda):
+            has = "for the CPU only" if cuda == "none" else f"for CUDA {cuda}"
+            return f"the wheel of torch {release} for {host} is {has}; take a release whose wheel has CUDA there"
     return None
 
 

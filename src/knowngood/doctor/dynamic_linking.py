@@ -14,9 +14,11 @@ from dataclasses import dataclass, field
 from posixpath import dirname, join, normpath
 from typing import Protocol
 
+from knowngood.core.hosts import DEFAULT_HOST, detect_host_architecture
 from knowngood.facts.gpu_code import GpuCode
 
-_SYSTEM_FOLDERS = ("/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib64", "/usr/lib64", "/lib", "/usr/lib")
+_MULTIARCH = (detect_host_architecture() or DEFAULT_HOST).multiarch
+_SYSTEM_FOLDERS = (f"/lib/{_MULTIARCH}", f"/usr/lib/{_MULTIARCH}", "/lib64", "/usr/lib64", "/lib", "/usr/lib")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,6 +24,7 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerDefSection, GNUVerNeedSection
 from elftools.elf.sections import Section
 
+from knowngood.core.hosts import DEFAULT_HOST, HostArchitecture, detect_host_architecture
 from knowngood.doctor.dynamic_linking import SharedLibrary
 from knowngood.facts.gpu_code import GpuCode, iterate_fatbins
 
@@ -34,7 +35,9 @@ _DF_BIND_NOW, _DF_1_NOW = 8, 1
 _WEAK = 2
 _TORCH_PYTHON = "libtorch_python.so"
 _FATBIN_SECTIONS = (".nv_fatbin", "__nv_relfatbin")
-_MACHINE = "EM_X86_64"
+_MACHINES = {HostArchitecture.X86_64: ("EM_X86_64", "x86-64"), HostArchitecture.AARCH64: ("EM_AARCH64", "AArch64")}
+"""Processor -> what an ELF file calls it, and what ldconfig does."""
+_MACHINE, _CACHED_KIND = _MACHINES[detect_host_architecture() or DEFAULT_HOST]
 _SECTION_TYPES = (
     "SHT_PROGBITS",
     "SHT_STRTAB",
@@ -281,6 +284,6 @@ class MachineLibraries:
             return {}
         paths: dict[str, str] = {}
         for name, kind, path in re.findall(r"^\s+(\S+) \(([^)]*)\) => (.+)$", output, re.MULTILINE):
-            if "x86-64" in kind:
+            if _CACHED_KIND in kind:
                 paths.setdefault(name, path)
         return paths

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from knowngood.evidence.run_evidence import Tier
 
 _MINIMUM_CUDA = re.compile(r"\bcuda>=(\d+\.\d+)")
-_PROVEN_TIERS = frozenset({"trains-on-cpu", "trains-on-gpu"})
+_PROVEN_TIERS = frozenset({"trains-emulated", "trains-on-cpu", "trains-on-gpu"})
 
 
 def judge_image(  # noqa: PLR0913 - all that an image is judged by

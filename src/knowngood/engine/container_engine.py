@@ -83,6 +83,8 @@ def ensure_engine(*, notify: Notify, builds: bool = True) -> Engine:
     if isinstance(system, Engine):
         return system
     if running := find_embedded_engine():
+        if os.environ.get("DOCKER_HOST"):
+            notify(f"{system.reason}, which DOCKER_HOST names: using the embedded engine")
         return running
     if reason := embedded_engine.describe_obstacle():
         raise MissingError(f"{system.reason}, and {reason}")

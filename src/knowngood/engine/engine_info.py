@@ -6,6 +6,8 @@ import json
 import re
 from dataclasses import dataclass
 
+from knowngood.core.hosts import HostArchitecture
+
 OLDEST_BUILDKIT = (0, 13)
 # Distributions build the engine without BuildKit's version number; the engine's own major version implies it.
 BUILDKIT_OF_ENGINE = {23: "0.10", 24: "0.11", 25: "0.12", 26: "0.13", 27: "0.15", 28: "0.20", 29: "0.25"}
@@ -23,8 +25,8 @@ class EngineInfo:
 
 def describe_objection(host: str, info: EngineInfo, buildkit: str | None) -> str | None:
     """Return why an engine that answers cannot build our images, or run them (`buildkit` is None); None if it can."""
-    if (info.os, info.arch) != ("linux", "x86_64"):
-        return f"the engine at {host} is for {info.os} on {info.arch}, not for Linux on x86_64"
+    if info.os != "linux" or info.arch not in {name.machine for name in HostArchitecture}:
+        return f"the engine at {host} is for {info.os} on {info.arch}, not for Linux on x86_64 or aarch64"
     if buildkit is not None and parse_release(buildkit) < OLDEST_BUILDKIT:
         return f"the engine at {host} builds with BuildKit {buildkit}, older than 0.13 (Docker 26)"
     return None

@@ -22,6 +22,8 @@ class RunPlace(StrEnum):
     """The kind of place in which the suite ran."""
 
     BARE = "bare-environment"
+    CONTAINER_EMULATED = "container-emulated"
+    """In a container whose programs are for another processor than the machine's: QEMU ran them."""
     CONTAINER_CPU = "container-cpu"
     CONTAINER_GPU = "container-gpu"
 
@@ -32,6 +34,7 @@ class Tier(StrEnum):
     NONE = "none"
     RESOLVED = "resolved"
     BUILT = "built"
+    TRAINS_EMULATED = "trains-emulated"
     TRAINS_ON_CPU = "trains-on-cpu"
     TRAINS_ON_GPU = "trains-on-gpu"
 
@@ -117,7 +120,7 @@ class Evidence:
     @property
     def quick(self) -> bool:
         """Whether only the suite's quick part ran."""
-        return "--quick" in self.command
+        return "--quick" in self.command or self.where is RunPlace.CONTAINER_EMULATED
 
     @property
     def domain(self) -> str:
@@ -221,6 +224,10 @@ class RunSummary(Protocol):
         """The kind of place in which the suite ran."""
 
     @property
+    def suite(self) -> str:
+        """The hash of the suite that ran."""
+
+    @property
     def quick(self) -> bool:
         """Whether only the suite's quick part ran."""
 
@@ -263,9 +270,17 @@ def valid_runs(runs: Iterable[_T]) -> list[_T]:
 
 
 def most_telling_run(runs: Iterable[_T]) -> _T | None:
-    """Return the run that proves the most: a GPU before a CPU, the whole suite before the quick part, the newest."""
-    order = (RunPlace.BARE, RunPlace.CONTAINER_CPU, RunPlace.CONTAINER_GPU)
-    return max(valid_runs(runs), key=lambda run: (order.index(run.where), not run.quick, run.when), default=None)
+    """Return the run that proves the most: a GPU before a CPU before emulation, and there the suite of the newest run.
+
+    Of that suite a whole run comes before one of its quick part, and the newest before older ones.
+    """
+    order = list(RunPlace)
+    valid = valid_runs(runs)
+    newest = max(valid, key=lambda run: (order.index(run.where), run.when), default=None)
+    if newest is None:
+        return None
+    equals = [run for run in valid if (run.where, run.suite) == (newest.where, newest.suite)]
+    return max(equals, key=lambda run: (not run.quick, run.when))
 
 
 def attention_outcomes(runs: Iterable[Evidence]) -> dict[str, str]:
@@ -278,13 +293,15 @@ def proven_tier(runs: Iterable[RunSummary], *, locked: bool) -> Tier:
     """Return how far these runs prove their cell; a red run takes away what older runs proved.
 
     Only runs in an image count: a bare environment has no digest that could be published. A GPU of another architecture
-    proves as much as a CPU.
+    proves as much as a CPU, and an emulated CPU less than either.
     """
     in_image = [run for run in runs if run.where is not RunPlace.BARE]
     reached = Tier.BUILT if in_image else Tier.RESOLVED if locked else Tier.NONE
     order = list(Tier)
     for run in valid_runs(in_image):
         if run.ok and "pass" in run.outcomes.values():
-            proven = Tier.TRAINS_ON_GPU if run.on_own_gpu else Tier.TRAINS_ON_CPU
+            emulated = run.where is RunPlace.CONTAINER_EMULATED
+            on_cpu = Tier.TRAINS_EMULATED if emulated else Tier.TRAINS_ON_CPU
+            proven = Tier.TRAINS_ON_GPU if run.on_own_gpu else on_cpu
             reached = max(reached, proven, key=order.index)
     return reached

@@ -37,6 +37,8 @@ FILES_WORTH_PROCESSES = 200
 """The number of new files from which on other processes are worth their start."""
 _SETTLED = 2_000_000_000
 """Nanoseconds: a folder that changed more recently may change again without getting another modification time."""
+_OTHER_RUNS = (b"incidents", b"models")
+"""The folders beside those of cells: runs of reproductions, and of the model suite."""
 FileStates = Mapping[bytes, tuple[int, int]]
 """The files of a cell: name -> (size in bytes, modification time in nanoseconds)."""
 
@@ -71,10 +73,10 @@ def compare_folder(name: bytes, place: bytes, changed: int, known: FileStates) -
 
 
 def list_cell_folders(folder: Path) -> list[bytes]:
-    """Return the names of the cells' folders; `incidents` holds reproductions and not runs of the suite."""
+    """Return the names of the cells' folders; `incidents` and `models` hold runs of another kind."""
     try:
         with os.scandir(os.fsencode(folder)) as entries:
-            return sorted(item.name for item in entries if item.is_dir() and item.name != b"incidents")
+            return sorted(item.name for item in entries if item.is_dir() and item.name not in _OTHER_RUNS)
     except FileNotFoundError:
         return []
 

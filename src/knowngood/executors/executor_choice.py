@@ -43,25 +43,24 @@ def find_executor(name: str, project: Project, notify: Notify) -> tuple[Executor
             raise UsageError(f"{FLEET_VARIABLE} names {path}, and there is no such file") from None
     section = fleet_config.choose_section(sections, name, path.name)
     if isinstance(section, fleet_config.LocalSection):
-        return _local_executor(name, project, notify), section
+        return _local_executor(name, notify), section
     if isinstance(section, fleet_config.SlurmSection):
-        return SlurmExecutor(name, section, project.suite), section
-    return KubernetesExecutor(name, section, project.suite), section
+        return SlurmExecutor(name, section), section
+    return KubernetesExecutor(name, section), section
 
 
-def _local_executor(name: str, project: Project, notify: Notify) -> LocalExecutor:
+def _local_executor(name: str, notify: Notify) -> LocalExecutor:
     folder = state_folder(name) / "jobs"
 
     def container_worker() -> LocalWorker:
-        return ContainerWorker(container_engine.ensure_engine(notify=notify, builds=False), project.suite, folder)
+        return ContainerWorker(container_engine.ensure_engine(notify=notify, builds=False), folder)
 
     return LocalExecutor(
         name,
         folder,
-        suite=project.suite,
         machine=read_local_machine,
         images=container_worker,
-        environments=lambda: ProcessWorker(project.suite, folder),
+        environments=lambda: ProcessWorker(folder),
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import cached_property
 from itertools import groupby
+from pathlib import Path
 from typing import Any, Protocol
 
 GRACE_SECONDS = 120
@@ -54,6 +55,8 @@ class SuiteJob:
     subject: JobSubject
     suite: str
     """The suite's hash."""
+    suite_folder: Path
+    """The folder on this machine that has this suite; it is no part of the job's identity."""
     command: tuple[str, ...]
     """The suite's own arguments. The engine adds a Python, the suite's folder and the paths of the report."""
     predictions: Mapping[str, Any]

@@ -18,6 +18,7 @@ from knowngood.images import build_inputs
 from knowngood.lock.cell_lock import Distribution
 from knowngood.registry import image_release
 from knowngood.smoke import predictions, suite_command, suite_files
+from knowngood.smoke.trainer_suite import find_cell_suite
 
 if TYPE_CHECKING:
     from knowngood.project.checkout import Project
@@ -42,19 +43,17 @@ def request_jobs(
     project: Project, cells: Sequence[Cell], section: CommonSection, options: suite_command.SuiteOptions, *, again: bool
 ) -> JobRequests:
     """Return the jobs for cells. With `again`, cells that are proven get a job too."""
-    requests, suite, recipe = (
-        JobRequests(),
-        suite_files.hash_suite(project.suite),
-        build_inputs.read_recipe_digest(project),
-    )
+    requests, recipe = JobRequests(), build_inputs.read_recipe_digest(project)
     expected = predictions.load_predictions(project.root)
     for cell in cells:
         try:
             subject, locked = _subject(project, cell, section, recipe)
+            folder = find_cell_suite(project, cell)
             job = SuiteJob(
                 cell=str(cell),
                 subject=subject,
-                suite=suite,
+                suite=suite_files.hash_suite(folder),
+                suite_folder=folder,
                 command=tuple(suite_command.suite_arguments(options, cell_gpu=cell.gpu)),
                 predictions=predictions.predictions_for_cell(expected, cell, gpu=options.gpus),
                 needs=_needs(cell, section, options),

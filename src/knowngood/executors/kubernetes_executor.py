@@ -6,7 +6,6 @@ import contextlib
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from knowngood.core.errors import KnowngoodError, MissingError
@@ -29,10 +28,11 @@ class KubernetesExecutor:
 
     longest_pause = 5.0
 
-    def __init__(self, name: str, section: KubernetesSection, suite: Path, api: KubernetesApi | None = None) -> None:
-        self.name, self.section, self._suite = name, section, suite
+    def __init__(self, name: str, section: KubernetesSection, api: KubernetesApi | None = None) -> None:
+        self.name, self.section = name, section
         self._given_api = api
         self._jobs: dict[str, ClusterJob] = {}
+        self._suites: dict[str, str] = {}
 
     @cached_property
     def _api(self) -> KubernetesApi:
@@ -51,6 +51,9 @@ class KubernetesExecutor:
         text = "Kubernetes runs images, and this job is for a folder with an environment"
         unfit = JobStatus(state=JobState.REFUSED, cause=FailureCause.ENGINE, text=text)
         statuses = {job.key: unfit for job in jobs if job.subject.image is None}
+        for job in jobs:
+            if text := self._describe_unfit_suite(job):
+                statuses[job.key] = JobStatus(state=JobState.REFUSED, cause=FailureCause.ENGINE, text=text)
         cluster = self._read_cluster()
         for job in jobs:
             known = self._jobs.get(job.key)
@@ -75,12 +78,31 @@ class KubernetesExecutor:
 
     def rehearse(self, jobs: Sequence[SuiteJob]) -> list[str]:
         """Return the Jobs as YAML that `kubectl create -f -` takes."""
+        for job in jobs:
+            if text := self._describe_unfit_suite(job):
+                raise KnowngoodError(f"{job.cell}: {text}")
         batches = kubernetes_manifest.kubernetes_batches(job for job in jobs if job.subject.image)
         return [kubernetes_manifest.render_manifest(self._manifest(batch)) for batch in batches]
 
     def _manifest(self, batch: Sequence[SuiteJob], generation: int = 0) -> dict[str, Any]:
-        suite = kubernetes_manifest.pack_suite(suite_files.read_suite_files(self._suite))
+        suite = self._packed_suite(batch[0])
         return kubernetes_manifest.job_manifest(batch, self.section, read_pod_script(), suite, generation)
+
+    def _packed_suite(self, job: SuiteJob) -> str:
+        if job.suite not in self._suites:
+            self._suites[job.suite] = kubernetes_manifest.pack_suite(suite_files.read_suite_files(job.suite_folder))
+        return self._suites[job.suite]
+
+    def _describe_unfit_suite(self, job: SuiteJob) -> str:
+        """Return why a job's suite cannot be sent to a cluster, empty where it can."""
+        size, limit = len(self._packed_suite(job)), kubernetes_manifest.MAX_SUITE_BYTES
+        if size <= limit:
+            return ""
+        return (
+            f"its suite has {size:,} bytes as an annotation of a pod, which has room for {limit:,} (an object may have "
+            "256 KiB of annotations, and the jobs are among them); run it on an executor of another engine, or make "
+            "the trainer's checks smaller"
+        )
 
     def poll(self, keys: Iterable[str]) -> dict[str, JobStatus]:
         """Return how the jobs stand, with two requests for any number; hopeless jobs are ended in the cluster too."""

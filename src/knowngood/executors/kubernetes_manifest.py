@@ -43,7 +43,9 @@ SUITE = "io.knowngood/suite"
 CONTAINER = "suite"
 MAX_INDEXES = 50
 MAX_PAYLOAD_BYTES = 150_000
-"""An object may have 256 KiB of annotations; the suite needs about 50 kB of them."""
+"""Of the 256 KiB of annotations that an object may have."""
+MAX_SUITE_BYTES = 110_000
+"""Of those too, packed; that of a cell without a trainer needs about 60 kB."""
 RETRIES = 2
 """Of an index whose pod failed before its container started: not admitted, never started."""
 PULL_SECONDS = 600
@@ -78,10 +80,10 @@ Expression = Mapping[str, Any]
 
 
 def kubernetes_batches(jobs: Iterable[SuiteJob]) -> list[list[SuiteJob]]:
-    """Divide jobs into Indexed Jobs. A Job has one pod template, and so one image and one set of needs."""
+    """Divide jobs into Indexed Jobs. A Job has one pod template, and so one image, suite and set of needs."""
 
     def shape(job: SuiteJob) -> str:
-        return json.dumps([job.subject.image, repr(job.needs), sorted(job.avoid)])
+        return json.dumps([job.subject.image, job.suite, repr(job.needs), sorted(job.avoid)])
 
     def fits(batch: Sequence[SuiteJob]) -> bool:
         return len(batch) <= MAX_INDEXES and len(_payload(batch)) <= MAX_PAYLOAD_BYTES

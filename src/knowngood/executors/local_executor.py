@@ -24,18 +24,17 @@ class LocalExecutor:
 
     longest_pause = 0.5
 
-    def __init__(  # noqa: PLR0913
+    def __init__(
         self,
         name: str,
         folder: Path,
         *,
-        suite: Path,
         machine: Callable[[], LocalMachine],
         images: Callable[[], LocalWorker],
         environments: Callable[[], LocalWorker],
     ) -> None:
         self.name = name
-        self._folder, self._suite = folder, suite
+        self._folder = folder
         self._read_machine = machine
         self._start_worker = {"image": images, "environment": environments}
         self._workers: dict[str, LocalWorker] = {}
@@ -58,7 +57,7 @@ class LocalExecutor:
 
     def rehearse(self, jobs: Sequence[SuiteJob]) -> Sequence[str]:
         """Return the shell command of each job."""
-        return [_command(job, self._suite) for job in jobs]
+        return [_command(job) for job in jobs]
 
     def poll(self, keys: Iterable[str]) -> Mapping[str, JobStatus]:
         """Return how the jobs stand, after starting those that there is room for."""
@@ -135,10 +134,12 @@ def _kind(job: SuiteJob) -> str:
     return "environment" if job.subject.environment else "image"
 
 
-def _command(job: SuiteJob, suite: Path) -> str:
+def _command(job: SuiteJob) -> str:
     if job.subject.environment:
-        words = [f"{job.subject.environment}/bin/python", "-m", "pytest", str(suite), *job.command]
+        words = [f"{job.subject.environment}/bin/python", "-m", "pytest", str(job.suite_folder), *job.command]
         return shlex.join(["timeout", "--kill-after=10", str(job.needs.seconds), *words])
-    words = suite_command.docker_run_words(container_options(job.needs), str(job.subject.image), suite, job.command)
+    words = suite_command.docker_run_words(
+        container_options(job.needs), str(job.subject.image), job.suite_folder, job.command
+    )
     words = ["device=GPU" if word == "all" else word for word in words]  # one GPU, which is chosen at the start
     return shlex.join(["docker", *words])

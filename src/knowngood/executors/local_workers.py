@@ -49,8 +49,8 @@ class LocalWorker(Protocol):
 class ContainerWorker:
     """Runs jobs in containers of the engine; see `LocalWorker`. A container carries its job's key as a label."""
 
-    def __init__(self, engine: Engine, suite: Path, folder: Path) -> None:
-        self._engine, self._suite, self._folder = engine, suite, folder
+    def __init__(self, engine: Engine, folder: Path) -> None:
+        self._engine, self._folder = engine, folder
 
     def start_job(self, placement: Placement) -> JobStatus | None:
         """Create and start the job's container, after pulling its image if necessary."""
@@ -70,7 +70,7 @@ class ContainerWorker:
                 client, image, command, container_options(job.needs), labels=labels, device=placement.device
             )
             try:
-                suite_run.put_suite(container, self._suite, job.predictions)
+                suite_run.put_suite(container, job.suite_folder, job.predictions)
                 suite_run.start_suite_container(container, self._engine)
             except MissingError as error:
                 container.remove(force=True, v=True)
@@ -156,8 +156,8 @@ def _failure(code: int, *, oom: bool) -> tuple[FailureCause, str]:
 class ProcessWorker:
     """Runs jobs in environments of this machine, each as a process in its own session; see `LocalWorker`."""
 
-    def __init__(self, suite: Path, folder: Path) -> None:
-        self._suite, self._folder = suite, folder
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
 
     def start_job(self, placement: Placement) -> JobStatus | None:
         """Start the job's script."""
@@ -166,7 +166,9 @@ class ProcessWorker:
         if not os.access(python, os.X_OK):
             text = f"there is no environment: {python} does not run"
             return JobStatus(state=JobState.FAILED, cause=FailureCause.CRASH, text=text)
-        launch = job_script.SuiteLaunch(name=job_script.BARE, python=python, suite=str(self._suite), folder='"$work"')
+        launch = job_script.SuiteLaunch(
+            name=job_script.BARE, python=python, suite=str(job.suite_folder), folder='"$work"'
+        )
         JobFolder(folder).prepare(job, job_script.render_job_script(job, str(folder), launch))
         write_atomically(folder / _NEEDS_FILE, json.dumps({"needs": asdict(job.needs), "device": placement.device}))
         with (folder / LOG_FILE).open("w", encoding="utf-8") as log:

@@ -6,7 +6,6 @@ import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from knowngood.core.errors import MissingError
 from knowngood.executors import job_script, slurm_commands, slurm_script, slurm_states
@@ -33,12 +32,11 @@ class SlurmExecutor:
         self,
         name: str,
         section: SlurmSection,
-        suite: Path,
         run: RunCommand = slurm_commands.run_slurm_command,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
-        self._section, self._suite = section, suite
+        self._section = section
         self._files = SharedFolder(name, section)
         self._commands = SlurmCommands(name, run)
         self._tasks: dict[str, TaskId] = {}
@@ -53,7 +51,7 @@ class SlurmExecutor:
         if not new:
             return answers
         with self._files.report_errors():
-            self._files.copy_suites(new, self._suite)
+            self._files.copy_suites(new)
             nodes = self._commands.read_nodes() if any(job.avoid for job in new) else frozenset()
             for batch in slurm_script.slurm_batches(new):
                 answers |= self._submit(batch, nodes)

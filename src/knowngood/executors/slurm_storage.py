@@ -102,9 +102,9 @@ class SharedFolder:
         ]
         return f"its last words: {lines[-1].strip() if lines else 'none'}"
 
-    def copy_suites(self, jobs: Iterable[SuiteJob], suite: Path) -> None:
-        """Copy the suite of jobs to shared storage; the copy appears whole or not at all."""
-        for digest in {job.suite for job in jobs}:
+    def copy_suites(self, jobs: Iterable[SuiteJob]) -> None:
+        """Copy the suites of jobs to shared storage; a copy appears whole or not at all."""
+        for digest, suite in {job.suite: job.suite_folder for job in jobs}.items():
             folder = self.suite(digest).parent
             if folder.exists():
                 continue

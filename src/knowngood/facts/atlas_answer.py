@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from knowngood.facts.atlas_lookup import AtlasLookup, NamePresence
+from knowngood.facts.atlas_parameters import find_parameter, parse_signature
 from knowngood.facts.atlas_rows import RowKind
 
 _ELSEWHERE_LIMIT = 5
@@ -52,8 +53,12 @@ class NameAnswer:
     homes: Mapping[str, tuple[ReleaseSpan, ...]]
     elsewhere: Mapping[str, tuple[ReleaseSpan, ...]]
     """Definitions of the same name in other places, of releases that lack it here."""
+    parameters: Mapping[str, tuple[ReleaseSpan, ...]]
+    """Parameters that some of its signatures have and others lack."""
     deprecations: Mapping[str, tuple[ReleaseSpan, ...]]
     """The words of decorators that say that it, or a parameter of it, is deprecated."""
+    doubt: str = "not told by the sources (another package's base class or star import, or `__getattr__`, may have it)"
+    """Why it is not clear whether the releases in `unclear` have it."""
 
     def document(self) -> dict[str, Any]:
         """Return the document of `api --json`."""
@@ -69,6 +74,7 @@ class NameAnswer:
             "unclear": [span.document() for span in self.unclear],
             "kinds": spans(self.kinds, "kind"),
             "signatures": spans(self.signatures, "parameters"),
+            "parameters": spans(self.parameters, "name"),
             "defined": spans(self.homes, "at"),
             "elsewhere": spans(self.elsewhere, "at"),
             "deprecations": spans(self.deprecations, "words"),
@@ -79,10 +85,14 @@ class NameAnswer:
         where = describe_spans(self.present) if self.present else "in no release read"
         lines = [f"{self.name}: {where} of {self.package} ({self.oldest} to {self.newest} were read)"]
         if self.unclear:
-            lines.append(f"  not told by the sources: {describe_spans(self.unclear)}")
+            lines.append(f"  {self.doubt}: {describe_spans(self.unclear)}")
         lines += [f"  {kind}: {describe_spans(spans)}" for kind, spans in self.kinds.items() if len(self.kinds) > 1]
         lines += [f"  defined in {home}: {describe_spans(spans)}" for home, spans in self.homes.items()]
-        lines += [f"  ({parameters}): {describe_spans(spans)}" for parameters, spans in self.signatures.items()]
+        shown = list(self.signatures.items())
+        if self.parameters:
+            lines += [f"  parameter {name}: {describe_spans(spans)}" for name, spans in self.parameters.items()]
+            shown = shown[-1:]
+        lines += [f"  ({parameters}): {describe_spans(spans)}" for parameters, spans in shown]
         lines += [f"  deprecated by @{words}: {describe_spans(spans)}" for words, spans in self.deprecations.items()]
         lines += [f"  elsewhere: {home}, {describe_spans(spans)}" for home, spans in self.elsewhere.items()]
         return "\n".join(lines)
@@ -91,6 +101,21 @@ class NameAnswer:
 def answer_about_name(lookup: AtlasLookup, dotted: str) -> NameAnswer:
     """Say in which releases a dotted name is there, and where else the releases without it have one of that name."""
     return _answer(lookup, dotted, dotted, lookup.find_name(dotted))
+
+
+def answer_about_parameter(lookup: AtlasLookup, dotted: str, parameter: str) -> NameAnswer:
+    """Say in which releases a function, a method or a class takes a parameter."""
+    taken = find_parameter(lookup, dotted, parameter)
+    presence = NamePresence(present=taken.named, unclear=taken.accepted & ~taken.named)
+    answer = _answer(lookup, f"the parameter {parameter} of {dotted}", "", presence)
+    holder = lookup.find_name(dotted)
+    words = dict.fromkeys(taken.words, holder.present & taken.named)
+    return replace(
+        answer,
+        homes=_spans(holder.homes, lookup.file.releases),
+        doubt="not named, but `**kwargs` takes any keyword",
+        deprecations=_spans(words, lookup.file.releases),
+    )
 
 
 def answer_about_key(lookup: AtlasLookup, title: str, places: Sequence[str]) -> NameAnswer:
@@ -103,7 +128,7 @@ def answer_about_key(lookup: AtlasLookup, title: str, places: Sequence[str]) -> 
         presence.add(lookup.find_name(place), lookup.every & ~presence.present)
         tables |= lookup.find_name(re.split(r"\[|\.\w+$", place, maxsplit=1)[0]).present
     presence.unclear = (presence.unclear | lookup.every & ~tables) & ~presence.present
-    return _answer(lookup, title, places[0], presence)
+    return _answer(lookup, title, "", presence)
 
 
 def _answer(lookup: AtlasLookup, title: str, dotted: str, presence: NamePresence) -> NameAnswer:
@@ -118,27 +143,45 @@ def _answer(lookup: AtlasLookup, title: str, dotted: str, presence: NamePresence
         kinds=_spans(presence.kinds, releases),
         signatures=_spans(presence.signatures, releases),
         homes=_spans(presence.homes, releases),
-        elsewhere=_spans(dict(_find_elsewhere(lookup, dotted, presence)), releases),
+        parameters=_spans(_list_parameters(presence.signatures), releases),
+        elsewhere={home: spans_of_mask(mask, releases) for home, mask in _find_elsewhere(lookup, dotted, presence)},
         deprecations=_spans(_find_deprecations(lookup, presence), releases),
     )
+
+
+def _list_parameters(signatures: Mapping[str, int]) -> dict[str, int]:
+    """Return parameter -> releases, of those that not all signatures have."""
+    taken: dict[str, int] = {}
+    every = 0
+    for text, mask in signatures.items():
+        every |= mask
+        for name in parse_signature(text):
+            taken[name] = taken.get(name, 0) | mask
+    return {name: mask for name, mask in taken.items() if mask != every}
 
 
 def _find_elsewhere(lookup: AtlasLookup, dotted: str, presence: NamePresence) -> Iterator[tuple[str, int]]:
     """Yield definitions of the same last name that releases without it have.
 
-    First those of the release in which it is gone, then those with most such releases.
+    `dotted` is empty for what is searched nowhere else. First those of the release in which it is gone, of them first
+    those that it was itself, then those with most such releases.
     """
     missing = lookup.every & ~presence.present & ~presence.unclear
-    if not missing:
+    if not missing or not dotted:
         return
     name = dotted.rpartition(".")[2]
     places: dict[str, int] = {}
     for home, mask in lookup.definitions_of(name):
-        if home not in presence.homes and mask & missing:
+        if home.replace(":", ".") != dotted and mask & missing:
             places[home] = places.get(home, 0) | mask
     later = missing & ~((presence.present & -presence.present) - 1) if presence.present else 0
     gone = later & -later
-    best = sorted(places.items(), key=lambda item: (not item[1] & gone, -(item[1] & missing).bit_count(), item[0]))
+
+    def rank(item: tuple[str, int]) -> tuple[bool, bool, int, str]:
+        home, mask = item
+        return not mask & gone, home not in presence.homes, -(mask & missing).bit_count(), home
+
+    best = sorted(places.items(), key=rank)
     yield from best[:_ELSEWHERE_LIMIT]
 
 

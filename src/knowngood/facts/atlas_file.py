@@ -14,12 +14,13 @@ folders lazily, `#!Qwen2Model` lists the modules that have this name in their `_
 from __future__ import annotations
 
 import json
+import re
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal, TypedDict
+from typing import Annotated, Literal, NotRequired, TypedDict
 
 import msgspec
 import zstandard
@@ -29,6 +30,7 @@ from knowngood.core.errors import InputError, InputProblem
 from knowngood.core.json_document import parse_json
 from knowngood.core.local_files import write_atomically
 from knowngood.facts.atlas_rows import RowKind
+from knowngood.facts.block_index import BlockIndex, open_block_index
 from knowngood.facts.release_intervals import parse_intervals, render_intervals
 
 SCHEMA = "knowngood/atlas/1"
@@ -36,8 +38,10 @@ _REMEDY = "restore it, or delete it and run `knowngood harvest --atlas`"
 EXPORTS = "!"
 """With this and a name begins the list of the modules that export it."""
 
-_BLOCK = 256 << 10  # bytes of text in a block
+_BLOCK = 1 << 20  # characters of text in a block
 _LEVEL = 19
+_FIRST_WORDS = re.compile(r"(?<=\n)\w+")
+_WORDS = re.compile(r"\w+")
 
 Masks = dict[str, dict[str, int]]
 """Module -> row without releases (`path TAB kind TAB detail`) -> bits of the releases that have it."""
@@ -48,6 +52,10 @@ class AtlasTables:
     """Everything that is known of one package, as it is collected and written."""
 
     package: str
+    root: str
+    """The module below which its own modules lie, such as `trl`; other modules of its wheels are not read."""
+    option: str = "--atlas"
+    """The option of `harvest` that makes the file."""
     reader: int = 0
     releases: list[str] = field(default_factory=list)
     """Releases in the order of their versions; bit 0 of a mask is the first."""
@@ -55,6 +63,8 @@ class AtlasTables:
     """Release -> the file that was read."""
     failed: dict[str, str] = field(default_factory=dict)
     """Release -> why it could not be read; it is tried again at the next harvest."""
+    sourceless: dict[str, str] = field(default_factory=dict)
+    """Release -> the file that was read and has no Python sources of the package; it is not read again."""
     masks: Masks = field(default_factory=dict)
 
     def add_release(self, version: str, place: int, artefact: str, rows: Mapping[str, Iterable[str]]) -> None:
@@ -75,13 +85,6 @@ class AtlasTables:
             table = self.masks.setdefault(module, {})
             for row in lines:
                 table[row] = table.get(row, 0) | bit
-
-    @property
-    def root(self) -> str:
-        """The package's top-level module: the one with its name, else the one with the most modules below it."""
-        own = self.package.replace("-", "_")
-        tops = Counter(module.lstrip("@").partition(".")[0] for module in self.masks)
-        return min(tops, key=lambda name: (name != own, -tops[name], name), default="")
 
     def render(self, level: int = _LEVEL) -> bytes:
         """Return the file's bytes; the same tables give the same bytes. `level` is that of zstd."""
@@ -114,11 +117,12 @@ class AtlasTables:
         header = {
             "schema": SCHEMA,
             "package": self.package,
-            "regenerate": f"knowngood harvest --atlas {self.package}",
+            "regenerate": f"knowngood harvest {self.option} {self.package}",
             "reader": self.reader,
             "root": self.root,
             "releases": {version: self.artefacts[version] for version in self.releases},
             "failed": self.failed,
+            "sourceless": self.sourceless,
             "blocks": [[name, len(content)] for name, content in blocks],
         }
         return json.dumps(header).encode() + b"\n" + b"".join(content for _, content in blocks)
@@ -151,6 +155,7 @@ class AtlasHeader(TypedDict):
     root: str
     releases: dict[str, str]
     failed: dict[str, str]
+    sourceless: NotRequired[dict[str, str]]
     blocks: list[tuple[str, Annotated[int, msgspec.Meta(ge=1)]]]
 
 
@@ -168,6 +173,7 @@ class AtlasFile:
         """The package's top-level module."""
         self.artefacts = header["releases"]
         self.failed = header["failed"]
+        self.sourceless = header.get("sourceless", {})
         self._names = [name for name, _ in header["blocks"]]
         sizes = [size for _, size in header["blocks"]]
         self.releases = list(self.artefacts)
@@ -178,6 +184,7 @@ class AtlasFile:
         if self._offsets[-1] != len(content):
             raise self._damage("it is cut off")
         self._texts: dict[int, str] = {}
+        self._masks: dict[str, int] = {}
 
     def rows(self, module: str) -> list[tuple[str, str, str, int]]:
         """Return (path, kind, detail, mask) of everything in a module; empty when no release has the module."""
@@ -200,7 +207,9 @@ class AtlasFile:
 
     def find_rows(self, part: str) -> Iterator[tuple[str, tuple[str, str, str, int]]]:
         """Yield module and row of every row whose line begins with `part`, such as `Qwen2Attention TAB c`."""
-        for place in range(len(self._names)):
+        word = _WORDS.match(part)
+        is_whole = word is not None and word.end() < len(part)
+        for place in self._first_words.find_blocks(word[0]) if word and is_whole else range(len(self._names)):
             text = self._block(place)
             start = text.find("\n" + part)
             while start >= 0:
@@ -211,16 +220,45 @@ class AtlasFile:
                     yield text[begin : text.index("\n", begin)], row
                 start = text.find("\n" + part, end)
 
+    def search_rows(self, part: str) -> Iterator[tuple[str, tuple[str, str, str, int]]]:
+        """Yield module and row of every row that has `part`, which begins and ends with whole words."""
+        blocks = [set(self._words.find_blocks(word)) for word in dict.fromkeys(_WORDS.findall(part))]
+        for place in sorted(set.intersection(*blocks)) if blocks else ():
+            text = self._block(place)
+            at = text.find(part)
+            while at >= 0:
+                start, end = text.rfind("\n", 0, at) + 1, text.index("\n", at)
+                if not text.startswith("#", start):
+                    begin = text.rfind("\n#", 0, start) + 2  # without one, the block's first line is the module's
+                    for row in self._parse(text[start : end + 1]):
+                        yield text[begin : text.index("\n", begin)], row
+                at = text.find(part, end)
+
+    @cached_property
+    def _first_words(self) -> BlockIndex:
+        """The blocks by the words with which rows begin."""
+        return open_block_index(self.path, "first-words", lambda: self._list_words(_FIRST_WORDS))
+
+    @cached_property
+    def _words(self) -> BlockIndex:
+        """The blocks by all words in rows."""
+        return open_block_index(self.path, "words", lambda: self._list_words(_WORDS))
+
+    def _list_words(self, pattern: re.Pattern[str]) -> Iterator[set[str]]:
+        for place in range(len(self._names)):
+            yield set(pattern.findall(self._block(place)))
+
     def tables(self) -> AtlasTables:
         """Return everything, to add releases to it."""
         tables = AtlasTables(
             package=self.package,
+            root=self.root,
             reader=self.reader,
             releases=list(self.releases),
             artefacts=dict(self.artefacts),
             failed=dict(self.failed),
+            sourceless=dict(self.sourceless),
         )
-        masks: dict[str, int] = {}
         for place in range(len(self._names)):
             table: dict[str, int] = {}
             for line in self._block(place).splitlines():
@@ -231,15 +269,18 @@ class AtlasFile:
                     table = tables.masks.setdefault(line[1:], {})
                     continue
                 row, _, interval = line.rpartition("\t")
-                if interval not in masks:
-                    masks[interval] = parse_intervals(interval, len(self.releases))
-                table[row] = masks[interval]
+                table[row] = self._mask_of(interval)
         return tables
 
     def _parse(self, text: str) -> Iterator[tuple[str, str, str, int]]:
         for line in text.splitlines():
             path, kind, detail, interval = line.split("\t")
-            yield path, kind, detail, parse_intervals(interval, len(self.releases))
+            yield path, kind, detail, self._mask_of(interval)
+
+    def _mask_of(self, interval: str) -> int:
+        if interval not in self._masks:
+            self._masks[interval] = parse_intervals(interval, len(self.releases))
+        return self._masks[interval]
 
     def _block(self, place: int) -> str:
         if place not in self._texts:

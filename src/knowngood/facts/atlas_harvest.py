@@ -69,12 +69,14 @@ def harvest_atlas(  # noqa: PLR0913 - the edges are given from outside
         InputError: the package's file is damaged.
     """
     path = folder / f"{package.name}.atlas"
-    tables = AtlasFile(path).tables() if path.exists() else AtlasTables(package=package.name)
-    if tables.reader != READER_REVISION:
-        tables = AtlasTables(package=package.name, reader=READER_REVISION)
+    fresh = AtlasTables(package=package.name, root=package.module, reader=READER_REVISION)
+    tables = AtlasFile(path).tables() if path.exists() else fresh
+    if (tables.reader, tables.root) != (fresh.reader, fresh.root):
+        tables = fresh
+    before = dict(tables.sourceless)
     known: dict[str, tuple[str, ModuleRows]] = {}
     new: list[str] = []
-    for release in _wanted_releases(package, index):
+    for release in list_wanted_releases(package, index):
         version = str(release.version)
         if version in tables.artefacts:
             continue
@@ -82,14 +84,18 @@ def harvest_atlas(  # noqa: PLR0913 - the edges are given from outside
         if file is None:
             tables.failed[version] = "the release has no wheel and no sdist"
             continue
+        if tables.sourceless.get(version) == file.name:
+            continue
         try:
-            known = _read_release(file, index, workers, callees, known)
+            known = _read_release(file, package.module, index, workers, callees, known)
         except UnreadableError as error:
             tables.failed[version] = str(error)
             notify(f"{package.name} {version}: {error}")
             continue
-        if not known:  # as transformer-engine 1.9.0: another package has its modules, so nothing is missing in it
-            tables.failed[version] = f"{file.name} has no Python sources"
+        if not known:
+            tables.sourceless[version] = file.name  # as transformer-engine 1.9.0, whose modules another package has
+            tables.failed.pop(version, None)
+            notify(f"{package.name} {version}: {file.name} has no Python sources of {package.module}")
             continue
         place = sum(Version(other) < release.version for other in tables.releases)
         tables.add_release(version, place, file.name, _render_rows(known))
@@ -97,7 +103,7 @@ def harvest_atlas(  # noqa: PLR0913 - the edges are given from outside
         notify(f"{package.name} {version}: {len(known)} modules")
         if len(new) % _SAVE_EVERY == 0:
             tables.write(folder, level=3)
-    if new or not path.exists():
+    if new or tables.sourceless != before or not path.exists():
         tables.write(folder)
     return AtlasReport(
         package=package.name,
@@ -108,8 +114,8 @@ def harvest_atlas(  # noqa: PLR0913 - the edges are given from outside
     )
 
 
-def _wanted_releases(package: AtlasPackage, index: PackageIndex) -> Iterator[IndexedRelease]:
-    """Final releases that are not withdrawn; pre-releases of a package that has no final one."""
+def list_wanted_releases(package: AtlasPackage, index: PackageIndex) -> Iterator[IndexedRelease]:
+    """Yield the final releases that are not withdrawn, oldest first; pre-releases when there is no final one."""
     releases = [
         release
         for release in group_by_release(package.name, index.files(package.name))
@@ -142,17 +148,23 @@ def choose_source(files: Sequence[PublishedFile]) -> PublishedFile | None:
     return next((file for file in files if ranked and file.name == ranked[0][1]), None)
 
 
-def _read_release(
+def _read_release(  # noqa: PLR0913, PLR0917 - one step of `harvest_atlas`
     file: PublishedFile,
+    top: str,
     index: PackageIndex,
     workers: Executor,
     callees: frozenset[str],
     known: Mapping[str, tuple[str, ModuleRows]],
 ) -> dict[str, tuple[str, ModuleRows]]:
-    """Return module -> (content key, rows); what has the key that it had in `known` is taken from there."""
+    """Return module -> (content key, rows) of everything below the module `top`.
+
+    What has the key that it had in `known` is taken from there.
+    """
     archive = open_bulk_archive(file, index.session)
     keys = archive.content_keys()
-    members = select_sources(keys)
+    sources = select_sources(keys)
+    own = {module.partition(".")[0] for module in sources}
+    members = {module: member for module, member in sources.items() if module.partition(".")[0] == top}
     rows: dict[str, tuple[str, ModuleRows]] = {}
     due = {}
     for module, member in members.items():
@@ -161,7 +173,6 @@ def _read_release(
             rows[module] = old
         else:
             due[member] = module
-    own = {module.partition(".")[0] for module in members}
     jobs = []
     chunk: list[tuple[str, str, bool]] = []
     for member, content in archive.read_members(due):

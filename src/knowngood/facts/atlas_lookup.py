@@ -46,6 +46,16 @@ class NamePresence:
     homes: dict[str, int] = field(default_factory=dict)
     """`module:path` of the definition -> releases."""
 
+    def copy(self) -> NamePresence:
+        """Return the same, to be changed."""
+        return NamePresence(
+            present=self.present,
+            unclear=self.unclear,
+            kinds=dict(self.kinds),
+            signatures=dict(self.signatures),
+            homes=dict(self.homes),
+        )
+
     def add(self, other: NamePresence, mask: int) -> None:
         """Join what is known of another name, for the releases in `mask`."""
         self.present |= other.present & mask
@@ -67,7 +77,7 @@ class AtlasLookup:
         self.file = file
         self.every = (1 << len(file.releases)) - 1
         self._module = lru_cache(maxsize=4096)(self._read_module)
-        self._searched: dict[str, list[tuple[str, int]]] = {}
+        self._places: dict[tuple[str, tuple[str, ...], int], NamePresence] = {}
 
     def find_name(self, dotted: str) -> NamePresence:
         """Return where `package.module.Class.method` or `package.module.TABLE[key]` is, if anywhere."""
@@ -98,6 +108,13 @@ class AtlasLookup:
         return rows
 
     def _find_in_module(self, module: str, path: tuple[str, ...], depth: int) -> NamePresence:
+        """Find a path in a module, once; star imports and base classes ask for the same again and again."""
+        key = module, path, depth
+        if key not in self._places:
+            self._places[key] = self._search_module(module, path, depth)
+        return self._places[key].copy()
+
+    def _search_module(self, module: str, path: tuple[str, ...], depth: int) -> NamePresence:
         presence = NamePresence()
         rows = self._module(module)
         if not rows or depth <= 0:
@@ -125,9 +142,7 @@ class AtlasLookup:
                 presence.add(self._follow(detail, rest, depth - 1), mask)
             case RowKind.LAZY:
                 presence.add(self._follow(f"{detail}:{first}", rest, depth - 1), mask)
-            case RowKind.EXPORT | RowKind.WORDS:
-                pass
-            case _ if not rest:
+            case _ if not rest and kind in _DEFINITIONS:
                 self._take(presence, module, first, row)
             case RowKind.CLASS:
                 presence.add(self._find_member(module, first, rest, depth - 1), mask)
@@ -151,9 +166,39 @@ class AtlasLookup:
         submodule = f"{module}.{first}"
         if self._module(submodule):
             presence.add(self._find_in_module(submodule, path[1:], depth - 1), self.every & ~presence.present)
-        for _, flags, mask in rows.get("", ()):
-            if "g" in flags or "x" in flags:
-                presence.unclear |= mask & ~presence.present
+        answering = sum(mask for _, flags, mask in rows.get("", ()) if "g" in flags)  # with `__getattr__`
+        listed = sum(mask for kind, _, mask in rows.get(first, ()) if kind == RowKind.EXPORT) & answering
+        if listed & ~presence.present:
+            presence.add(self._find_listed(module, path, depth - 1), listed & ~presence.present)
+        if not self._module(submodule):  # a submodule that is gone does not come from `__getattr__`
+            presence.unclear |= answering & ~presence.present
+        presence.unclear |= sum(mask for _, flags, mask in rows.get("", ()) if "x" in flags) & ~presence.present
+
+    def _find_listed(self, module: str, path: tuple[str, ...], depth: int) -> NamePresence:
+        """Find what `__getattr__` gives for a name in `__all__`: the class or function of that name below the module.
+
+        Of several, the name is there and what it has inside is not known. Where there is none, the name may be made
+        while the module runs, as torch.stack, or be left over in `__all__`.
+        """
+        first, rest = path[0], path[1:]
+        once = several = 0
+        homes: dict[str, int] = {}
+        for kind in (RowKind.CLASS, RowKind.FUNCTION):
+            for place, (_, _, _, mask) in self.file.find_rows(f"{first}\t{kind}\t"):
+                if place.startswith(f"{module}."):
+                    homes[f"{place}:{first}"] = homes.get(f"{place}:{first}", 0) | mask
+        for mask in homes.values():
+            several |= once & mask
+            once |= mask
+        listed = NamePresence()
+        for home, mask in homes.items():
+            listed.add(self._follow(home, rest, depth), mask & ~several)
+        listed.unclear |= self.every & ~once
+        if rest:
+            listed.unclear |= several
+        else:
+            self._take(listed, module, first, (RowKind.EXPORT, "", several))
+        return listed
 
     def _is_public(self, module: str, name: str) -> bool:
         """Whether `from module import *` may give a name."""
@@ -192,6 +237,8 @@ class AtlasLookup:
         presence = NamePresence()
         path = f"{owner}.{rest[0]}"
         for kind, detail, mask in self._module(module).get(path, ()):
+            if kind not in _DEFINITIONS:
+                continue
             if len(rest) == 1:
                 self._take(presence, module, path, (kind, detail, mask))
             elif kind == RowKind.CLASS:

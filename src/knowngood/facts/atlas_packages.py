@@ -31,6 +31,8 @@ class AtlasPackage:
     """A package of the atlas with the releases of interest."""
 
     name: str
+    module: str
+    """The module below which its own modules lie, such as `trl`; other modules of its wheels are not read."""
     since: str
     """The day from which releases are read."""
     floor: Version | None = None

@@ -102,6 +102,16 @@ def parse_signature(text: str) -> dict[str, bool]:
     return {part.partition("=")[0]: "=" in part for part in text.split(",") if part not in {"*", "/", ""}}
 
 
+def takes_positions(text: str, count: int) -> bool:
+    """Return whether a function with this signature takes so many positional arguments, `self` among them."""
+    places = 0
+    for part in text.split(","):
+        if part.startswith("*"):
+            return places >= count or (part != "*" and not part.startswith("**"))
+        places += part not in {"/", ""}
+    return places >= count
+
+
 def _fields(lookup: AtlasLookup, homes: dict[str, int]) -> Iterator[tuple[str, int]]:
     """Yield the variables of the classes that are defined in these places, with their releases."""
     for home in homes:

@@ -25,6 +25,6 @@ def find_registry_keys(transformers: AtlasLookup, key: str) -> Iterator[NameAnsw
     for registry, places in REGISTRIES.items():
         if registry == "training argument" and not key.isidentifier():
             continue
-        answer = answer_about_key(transformers, f"the {registry} {key}", [place.format(key) for place in places])
-        if answer.present:
-            yield answer
+        keys = [place.format(key) for place in places]
+        if any(transformers.find_name(place).present for place in keys):
+            yield answer_about_key(transformers, f"the {registry} {key}", keys)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-from knowngood.core.local_files import write_atomically
+from knowngood.core.data_files import write_compressed_text
 from knowngood.facts.atlas_lookup import AtlasLookup
 from knowngood.facts.atlas_store import find_owner, list_atlas_packages, list_owners, open_atlas
 from knowngood.facts.broken_use_table import BrokenUseTable, list_table_packages, table_path
@@ -21,7 +21,7 @@ def renew_broken_uses(folder: Path) -> list[str]:
     changed = []
     for package in list_atlas_packages(folder):
         table = compute_broken_uses(package, folder)
-        if table.uses and write_atomically(table_path(package, folder), table.render()):
+        if table.uses and write_compressed_text(table_path(package, folder), table.render()):
             changed.append(package)
         if not table.uses and package in list_table_packages(folder):
             table_path(package, folder).unlink()

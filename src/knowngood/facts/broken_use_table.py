@@ -1,8 +1,8 @@
-"""The stored table of one caller's uses that some releases of other packages break: `facts/atlas/<caller>.uses.json`.
+"""The stored table of one caller's uses that some releases of other packages break.
 
-`knowngood harvest --atlas` computes it from the atlas of both packages, which takes seconds; `check`, `breaks` and the
-docs read it. Releases are bits in the order of the lists in the file; there they are intervals of places, as in the
-atlas itself.
+It is `facts/atlas/<caller>.uses.json.gz`, JSON as gzip: 0.3 MB for all callers, and 2.8 MB as text. `knowngood harvest
+--atlas` computes it from the atlas of both packages, which takes seconds; `check`, `breaks` and the docs read it.
+Releases are bits in the order of the lists in the file; there they are intervals of places, as in the atlas itself.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from knowngood.facts.release_intervals import parse_intervals, render_intervals
 
 SCHEMA = "knowngood/broken-uses/2"
 _REMEDY = "restore it, or make it again with `knowngood harvest --atlas`"
-_SUFFIX = ".uses.json"
+_SUFFIX = ".uses.json.gz"
 
 _Row = tuple[str, str, str, str, str, str, str, str]
 """Module, target, failure, detail, place, then the releases: callers, reached, callees."""
@@ -146,7 +146,7 @@ def read_broken_uses(package: str, folder: Path) -> BrokenUseTable | None:
         return json_document.parse_json(data, str(path), BrokenUseDocument, remedy=_REMEDY)
 
     modules = (Path(__file__), Path(json_document.__file__))
-    document: BrokenUseDocument = load_json_checked_once(path, parse, modules)
+    document: BrokenUseDocument = load_json_checked_once(path, parse, modules, remedy=_REMEDY)
     return BrokenUseTable(
         package=document["package"],
         releases=document["releases"],

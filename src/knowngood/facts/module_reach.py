@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 
 from knowngood.facts.atlas_lookup import AtlasLookup
 from knowngood.facts.atlas_rows import RowKind
@@ -14,7 +15,6 @@ def find_reached_modules(caller: AtlasLookup, start: str = "") -> Mapping[str, i
     `start` is a module of the caller, with the packages around it; its top-level module when empty.
     """
     reach: dict[str, int] = {}
-    edges: dict[str, Mapping[str, int]] = {}
     todo = [(parent, caller.every) for parent in _with_parents(start or caller.file.root)]
     while todo:
         module, releases = todo.pop()
@@ -22,12 +22,11 @@ def find_reached_modules(caller: AtlasLookup, start: str = "") -> Mapping[str, i
         if not new:
             continue
         reach[module] = reach.get(module, 0) | new
-        if module not in edges:
-            edges[module] = _imports_of(caller, module)
-        todo += [(other, mask & new) for other, mask in edges[module].items() if mask & new]
+        todo += [(other, mask & new) for other, mask in _imports_of(caller, module).items() if mask & new]
     return reach
 
 
+@cache
 def _imports_of(caller: AtlasLookup, module: str) -> Mapping[str, int]:
     """Return the modules that a module imports itself, with the releases."""
     imports: dict[str, int] = {}

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from knowngood.compat.incident import Fix, Incident, IncidentSeverity, OwnComponent
+from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, OwnComponent
 from knowngood.core.errors import UnknownError, UsageError
 from knowngood.failures.extension_names import find_extension_package
 from knowngood.failures.last_errors import (
@@ -39,10 +39,13 @@ from knowngood.failures.traceback_frames import (
 
 if TYPE_CHECKING:
     from knowngood.core.gpus import GpuCatalog
+    from knowngood.failures.message_causes import MessageCause
     from knowngood.failures.name_situation import NameCause
 
 ExplainNames = Callable[[Sequence[LoggedError], Mapping[str, Sequence[str]]], "Sequence[NameCause]"]
 """Computes the causes of errors about names, given the versions in the log."""
+ExplainMessage = Callable[[LastError, Mapping[str, Sequence[str]]], "MessageCause | None"]
+"""Computes the cause of the last error from the messages of packages, given the versions in the log."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +88,11 @@ class IncidentMatch:
     confirmed: bool
     """Whether the log states every version on which the incident depends."""
     fix: tuple[Remedy, ...]
+
+    @property
+    def passes_on(self) -> bool:
+        """Whether it is only the line by which one program reports the failure of another."""
+        return self.incident.kind == IncidentKind.FAILS_INSIDE and bool(self.incident.signatures)
 
     def document(self) -> dict[str, Any]:
         """The value as `diagnose --json` prints it."""
@@ -134,6 +142,12 @@ class Diagnosis:
     """What else would help, when no failure is known."""
 
     @property
+    def packages_to_try(self) -> set[str]:
+        """The packages whose facts are needed to try the remedies; none when there is nothing to try."""
+        changed = {name for match in self.matches for remedy in match.fix for name in remedy.fix.change}
+        return changed | set(self.versions) if changed and self.versions else set()
+
+    @property
     def outcome(self) -> LogOutcome:
         """What the log shows: a known failure, an unknown one, or none."""
         if any(match.incident.severity != IncidentSeverity.HARMLESS for match in self.matches):
@@ -166,19 +180,21 @@ class LogOutcome(StrEnum):
     """It has no error: it is healthy, or only mentions or handles failures."""
 
 
-def diagnose_log(  # noqa: PLR0913, PLR0917 - what is not given is not looked at
+def diagnose_log(  # noqa: C901, PLR0912, PLR0913, PLR0917 - what is not given is not looked at
     log: LogSource,
     incidents: Sequence[Incident],
     gpus: GpuCatalog | None = None,
     load_lines: LoadLineTable = lambda _: {},
     explain: ExplainNames = lambda *_: [],
+    explain_message: ExplainMessage = lambda *_: None,
     supplement: LogSupplement | None = None,
 ) -> Diagnosis:
     """Read a log and return the incidents that show in it.
 
     `gpus` gives the compute capability of the cards that the log names; `load_lines` gives the lines of a package's
     functions by release, by which a traceback shows the release that really ran; `explain` computes the causes of
-    errors about names; `supplement` is what the user states beside the log.
+    errors about names, and `explain_message` that of the last error, when no other failure is known; `supplement` is
+    what the user states beside the log.
     """
     supplement = supplement or LogSupplement()
     scan = SignatureScan(signatures=[item for incident in incidents for item in incident.marks])
@@ -224,9 +240,13 @@ def diagnose_log(  # noqa: PLR0913, PLR0917 - what is not given is not looked at
         if match.incident.id not in general or (match.line, match.incident.kind) not in special
     ]
     known_lines = {match.line for match in matches if match.incident.severity != IncidentSeverity.HARMLESS}
-    raised = [error for error in errors.errors if not is_only_mentioned(error.text, failed=failed)]
+    raised = [
+        error
+        for error in errors.errors
+        if error.line not in known_lines and not is_only_mentioned(error.text, failed=failed)
+    ]
     causes = explain(raised, log_versions) if raised else ()
-    matches += [_computed_match(cause, log_versions) for cause in causes if cause.error.line not in known_lines]
+    matches += [_computed_match(cause, log_versions) for cause in causes if not cause.is_fallback]
     diagnosis = Diagnosis(
         matches=_ranked(matches),
         excluded=tuple(excluded),
@@ -235,10 +255,26 @@ def diagnose_log(  # noqa: PLR0913, PLR0917 - what is not given is not looked at
         traceback=traceback,
         last_error=last_errors.error,
     )
-    if diagnosis.outcome is not LogOutcome.UNKNOWN or last_errors.error is None:
+    failures = [match for match in diagnosis.matches if match.incident.severity != IncidentSeverity.HARMLESS]
+    if last_errors.error is None or not all(match.passes_on for match in failures):
         return diagnosis
-    paste = advise_paste([*log_versions], has_gpu="gpu" in log_versions, has_traceback=tracebacks.present)
-    return replace(diagnosis, nearest=find_nearest_incident(last_errors.error, incidents), paste=tuple(paste))
+    is_explained = any(match.line == last_errors.error.line for match in failures)
+    if not is_explained and (cause := explain_message(last_errors.error, log_versions)) is not None:
+        return replace(diagnosis, matches=(_computed_match(cause, log_versions), *diagnosis.matches))
+    if failures:
+        return diagnosis
+    for own in causes:
+        if own.is_fallback and own.error.text.strip()[:100] == last_errors.error.text[:100]:
+            return replace(diagnosis, matches=(_computed_match(own, log_versions), *diagnosis.matches))
+    return _with_hints(diagnosis, last_errors.error, incidents, has_traceback=tracebacks.present)
+
+
+def _with_hints(
+    diagnosis: Diagnosis, error: LastError, incidents: Sequence[Incident], *, has_traceback: bool
+) -> Diagnosis:
+    """The diagnosis of an unknown failure with the nearest known one, and what else would help."""
+    paste = advise_paste([*diagnosis.versions], has_gpu="gpu" in diagnosis.versions, has_traceback=has_traceback)
+    return replace(diagnosis, nearest=find_nearest_incident(error, incidents), paste=tuple(paste))
 
 
 def _capabilities(cards: Sequence[str], gpus: GpuCatalog | None) -> list[str]:
@@ -315,15 +351,15 @@ def _match(
     )
 
 
-def _computed_match(cause: NameCause, log_versions: Mapping[str, Sequence[str]]) -> IncidentMatch:
-    """A cause that was computed from the atlas, as a match; its versions were looked at already."""
+def _computed_match(cause: NameCause | MessageCause, log_versions: Mapping[str, Sequence[str]]) -> IncidentMatch:
+    """A cause that was computed, as a match; its versions were looked at already."""
     names = dict.fromkeys([cause.package, *(name for fix in cause.incident.fix for name in fix.change)])
     versions_seen = {name: log_versions[name][-1] for name in names if name in log_versions}
     if cause.version:
         versions_seen[cause.package] = cause.version
     return IncidentMatch(
         incident=cause.incident,
-        line=cause.error.line,
+        line=cause.line,
         versions_seen=versions_seen,
         confirmed=bool(cause.version),
         fix=tuple(Remedy(fix=fix) for fix in cause.incident.fix),
@@ -352,7 +388,15 @@ def _is_done_already(fix: Fix, versions: Mapping[str, str]) -> bool:
 def _ranked(matches: Sequence[IncidentMatch]) -> tuple[IncidentMatch, ...]:
     """Sort matches in the order that the module's docstring explains."""
     return tuple(
-        sorted(matches, key=lambda match: (_ORDER.index(match.incident.severity), match.line, _uncertainty(match)))
+        sorted(
+            matches,
+            key=lambda match: (
+                _ORDER.index(match.incident.severity),
+                match.passes_on,
+                match.line,
+                _uncertainty(match),
+            ),
+        )
     )
 
 

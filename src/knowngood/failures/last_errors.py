@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from knowngood.compat.incident import Incident
 from knowngood.compat.log_signature import COMMON
 from knowngood.core.errors import redact_credentials
 from knowngood.failures.log_scan import LogBlock
+from knowngood.failures.logged_errors import CodeFrame, list_frames_above
 
 _MARKS = (b"Error", b"Exception", b"error:", b"ERROR", b"FATAL", b"fatal:", b"core dumped", b"Killed")
-_NAMED = re.compile(r"\b(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure)\b:? ?\S")
+_NAMED = re.compile(
+    r"\b(?:[A-Za-z_]\w*\.)*(?:Exception\b: ?\S|[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure)\b(?::? ?\S|:?$))"
+)
 _PLAIN = re.compile(r"\b(?:ERROR|FATAL|Error|error|fatal(?: error)?)\b ?:? ?\S|core dumped|(?:^|\s)Killed\s*$")
+_LAUNCHER = re.compile(r"\b(?:ChildFailedError|CalledProcessError)\b")
+"""The errors with which a launcher says that its program failed: any other error says more."""
 _NO_ERROR = re.compile(
-    r"\b(?:0|no) errors?\b|errors?=0|ignore_errors|Traceback \(most|\bWARN(?:ING)?\b|Warning:|ChildFailedError",
+    r"\b(?:0|no) errors?\b|errors?=0|ignore_errors|Traceback \(most|\bWARN(?:ING)?\b|Warning:",
     re.IGNORECASE,
 )
 _MENTION = re.compile(
@@ -24,6 +29,9 @@ _MENTION = re.compile(
 )
 _HANDLED = re.compile(r"\bfall(?:s|ing)?[ -]?back\b|\bfallback\b", re.IGNORECASE)
 _LONGEST = 300
+_BEFORE, _BEHIND = 24_000, 1_500
+_RANK = re.compile(r"(?m)^\s*(?:\[?rank\s?\d+\]?:|\[\d+\]:|\(\w+ (?:rank|pid)=\d+\)) ?")
+_END = re.compile(r"\n\s*\n|\n(?=Traceback|\S+:\d+: |\[|E\d{4} |W\d{4} |During handling|ERROR:|\s+at )")
 _FEWEST_WORDS = 2
 
 
@@ -34,6 +42,10 @@ class LastError:
     text: str
     """The line, without logins and at most 300 characters long."""
     line: int
+    message: str = ""
+    """The error from its class on, with the lines that belong to it, in one line."""
+    frames: tuple[CodeFrame, ...] = ()
+    """The frames of the traceback above it, the innermost last."""
 
 
 class LastErrorReader:
@@ -42,6 +54,7 @@ class LastErrorReader:
     def __init__(self) -> None:
         self.error: LastError | None = None
         self._lines = 0
+        self._around = b"", b""
 
     @property
     def hints(self) -> frozenset[bytes]:
@@ -52,16 +65,23 @@ class LastErrorReader:
         """Look for the last error of a block."""
         if any(mark in block.raw for mark in _MARKS):
             text = block.text
-            for pattern in (_NAMED, _PLAIN):
-                if (last := self._last_line(text, pattern)) is not None:
+            for pattern, launched in ((_NAMED, False), (_PLAIN, False), (_NAMED, True)):
+                if launched and self.error is not None:
+                    break
+                if (last := self._last_line(text, pattern, launched=launched)) is not None:
                     self.error = last
                     break
         self._lines += block.raw.count(b"\n", 0, block.fresh)
 
     def finish(self) -> None:
-        """Nothing is left to do at the end of the log."""
+        """Read the message and the traceback of the last error."""
+        if self.error is not None:
+            above, own = self._around
+            self.error = replace(
+                self.error, message=_read_message(own), frames=tuple(list_frames_above(above, len(above)))
+            )
 
-    def _last_line(self, text: bytes, pattern: re.Pattern[str]) -> LastError | None:
+    def _last_line(self, text: bytes, pattern: re.Pattern[str], *, launched: bool) -> LastError | None:
         end = len(text)
         for _ in range(200):
             at = max(text.rfind(mark, 0, end) for mark in _MARKS)
@@ -70,10 +90,21 @@ class LastErrorReader:
             start = text.rfind(b"\n", 0, at) + 1
             stop = text.find(b"\n", at)
             line = text[start : stop if stop >= 0 else len(text)][:4_000].decode("utf-8", "replace").strip()
-            if pattern.search(line) and not _NO_ERROR.search(line) and not _MENTION.search(line):
+            is_error = pattern.search(line) and not _NO_ERROR.search(line) and not _MENTION.search(line)
+            if is_error and launched == bool(_LAUNCHER.search(line)):
+                self._around = text[max(0, start - _BEFORE) : start], text[start : start + _BEHIND]
                 return LastError(text=redact_secrets(line[:_LONGEST]), line=self._lines + text.count(b"\n", 0, at) + 1)
             end = start
         return None
+
+
+def _read_message(text: bytes) -> str:
+    """The error that begins in the first line of a text, from its class on, in one line without ranks."""
+    decoded = _RANK.sub("", text.decode("utf-8", "replace"))
+    named = _NAMED.search(decoded.partition("\n")[0])
+    decoded = decoded[named.start() if named else 0 :]
+    end = _END.search(decoded)
+    return " ".join(decoded[: end.start() if end else len(decoded)].split())
 
 
 def redact_secrets(text: str) -> str:

@@ -19,7 +19,7 @@ _TRIES = 200
 """So many occurrences of a word are looked at in one block, at its beginning and again at its end."""
 
 _FRAME = re.compile(
-    rb"File \\?[\"'](?P<quoted>[^\"'\n\\]{1,400})\\?[\"'], line (?P<line>\d{1,6})(?:, in (?P<function>[\w.<>]{1,120}))?"
+    rb"File \\?[\"'](?P<quoted>[^\"'\n]{1,400}?)\\?[\"'], line (?P<line>\d{1,6})(?:, in (?P<function>[\w.<>]{1,120}))?"
     rb"|(?P<short>[~/.\w][^\s:\"']{0,300}\.py):(?P<at>\d{1,6}),? in (?P<inside>[\w.<>]{1,120})"
     rb"|(?P<old>/[^\s:\"']{1,300}\.py) in (?P<within>[\w.<>]{1,120})\("
 )
@@ -110,7 +110,7 @@ class ErrorReader:
         for end, fault in parse_faults(normalize_log(text[start : at + _AROUND]), word):
             if end <= before:
                 continue
-            frames = tuple(_frames_above(text, at))
+            frames = tuple(list_frames_above(text, at))
             shown = text[text.rfind(b"\n", 0, at) + 1 : at + 200].partition(b"\n")[0].decode("utf-8", "replace")
             line = self._lines + text.count(b"\n", 0, at) + 1
             if not any(error.fault == fault and error.frames == frames for error in self.errors):
@@ -133,8 +133,8 @@ def _occurrences(text: bytes, word: bytes) -> Iterator[int]:
         at, count = text.rfind(word, 0, at), count + 1
 
 
-def _frames_above(text: bytes, at: int) -> Iterator[CodeFrame]:
-    """Yield the frames of the traceback that ends at a message."""
+def list_frames_above(text: bytes, at: int) -> Iterator[CodeFrame]:
+    """Yield the frames of the traceback that ends at a place of a text, the innermost last; none without one."""
     above = text[max(0, at - _TRACEBACK) : at]
     begin = max(above.rfind(mark) for mark in _BEGIN)
     above = above[max(begin, 0) :]

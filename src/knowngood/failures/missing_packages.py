@@ -61,20 +61,26 @@ def explain_missing_package(
     if fault.kind is FaultKind.DISTRIBUTION:
         package = fault.owner.replace("_", "-").lower()
     caller = find_caller(error, shelf)
-    if package is None and not (caller and caller.package and not caller.is_remote_code):
-        return None
+    asks = bool(caller and caller.package and not caller.is_remote_code)
     name = package or top
     fixes: list[Fix] = []
     if package and caller and not caller.frame.installed and caller.package == package:
         because = f"The code of {package} runs from a checkout, and its package is not installed in this Python."
         fixes.append(Fix(note="pip install -e . in the checkout, or PYTHONPATH to the folder that has it", change={}))
     else:
-        whose = caller.file if caller and caller.package else "The program"
+        whose = caller.file if caller and asks else "The program"
         verb = "asks for the version of" if fault.kind is FaultKind.DISTRIBUTION else "imports"
         because = f"{whose} {verb} {fault.owner}, which is not installed in the Python that runs."
         if package and package in versions:
             because += f" The log shows {package} {versions[package][-1]}: it was installed for another Python."
             fixes.append(Fix(note=f"python -m pip install {package}, with the very python that runs", change={}))
+    if not package and not asks:
+        because += f" Nor is there a file {top}.py or a folder {top} beside the program, or on PYTHONPATH."
+        fixes.append(
+            Fix(
+                note=f"When {top} is a folder of the project: start from its root, or add that to PYTHONPATH", change={}
+            )
+        )
     if package:
         note = "install it, for the torch, CUDA and Python that are there" if package in _COMPILED else "install it"
         fixes.append(Fix(change={package: "*"}, note=f"{note}: pip install {package}"))

@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 _OTHER_NAMES = {
     "PIL": "pillow",
+    "amp_C": "apex",
     "apex_C": "apex",
     "attr": "attrs",
     "bs4": "beautifulsoup4",
@@ -16,7 +17,9 @@ _OTHER_NAMES = {
     "dropout_layer_norm": "flash-attn",
     "fairseq": "fairseq",
     "flash_attn_2_cuda": "flash-attn",
+    "flash_attn_3": "flash-attn-3",
     "flash_attn_cuda": "flash-attn",
+    "flash_attn_interface": "flash-attn-3",
     "flashinfer": "flashinfer-python",
     "fused_layer_norm_cuda": "apex",
     "git": "gitpython",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from knowngood.facts.atlas_lookup import AtlasLookup
 from knowngood.failures.atlas_shelf import AtlasShelf
@@ -30,7 +30,7 @@ _PASSED_ON = frozenset(
 _PASSES_ALL = re.compile(r"\((?:\w+, ?)?\*(?:args|a|_args), ?\*\*(?:kwargs|kw|_kwargs|k)\)")
 """A line of code that passes on all that it was given, as decorators do."""
 
-_REMOTE_CODE = "transformers_modules"
+REMOTE_CODE = "transformers_modules"
 """The folder in which transformers keeps the code that comes with a model."""
 
 
@@ -56,7 +56,7 @@ class NameCaller:
 def find_caller(error: LoggedError, shelf: AtlasShelf) -> NameCaller | None:
     """Return the code that asked for the name of an error; `None` when the log has no traceback for it."""
     for frame in reversed(error.frames):
-        if frame.function in _PASSED_ON or frame.path.startswith("<") or _is_standard_library(frame):
+        if frame.function in _PASSED_ON or frame.path.startswith("<") or is_standard_library(frame):
             continue
         if error.fault.kind is FaultKind.KEYWORD and _PASSES_ALL.search(frame.code):
             continue
@@ -70,9 +70,20 @@ def find_caller(error: LoggedError, shelf: AtlasShelf) -> NameCaller | None:
             module=module,
             package=owner or top,
             lookup=shelf.open(owner) if owner else None,
-            is_remote_code=_REMOTE_CODE in frame.parts,
+            is_remote_code=REMOTE_CODE in frame.parts,
         )
     return None
+
+
+def find_chooser(error: LoggedError, shelf: AtlasShelf) -> NameCaller | None:
+    """Return the code that chose a keyword: the innermost that writes it, else that passes on no keywords."""
+    frames = error.frames
+    written = re.compile(rf"\b{re.escape(error.fault.name)}\s?=")
+    at = next((at for at in range(len(frames) - 1, -1, -1) if written.search(frames[at].code)), None)
+    if at is None:
+        passing = re.compile(r"\*\*\w+")
+        at = next((at for at in range(len(frames) - 1, -1, -1) if not passing.search(frames[at].code)), None)
+    return find_caller(replace(error, frames=frames[: at + 1]), shelf) if at is not None else None
 
 
 def releases_without_use(caller: NameCaller, place: NamePlace) -> int:
@@ -92,6 +103,7 @@ def _keywords_of(target: str) -> Iterator[str]:
     yield from target.partition("(")[2].rstrip(")").split(",")[1:]
 
 
-def _is_standard_library(frame: CodeFrame) -> bool:
+def is_standard_library(frame: CodeFrame) -> bool:
+    """Return whether a frame's file is one of Python's own."""
     parts = frame.parts
     return not frame.installed and any(part.startswith("python3.") for part in parts[-4:-1])

@@ -15,12 +15,16 @@ from knowngood.failures.missing_packages import explain_missing_package, explain
 from knowngood.failures.name_faults import FaultKind
 from knowngood.failures.name_places import NameFinder
 from knowngood.failures.name_situation import NameCause, NameSituation, advise
+from knowngood.failures.own_classes import explain_own_name
+from knowngood.failures.undefined_names import explain_other_python, explain_undefined_name
 from knowngood.failures.wrong_releases import explain_older_release, explain_wrong_release
 
 _IMPORTS = frozenset((FaultKind.IMPORT, FaultKind.MODULE_ATTRIBUTE, FaultKind.MODULE))
 """The errors for which a name that is there can fail all the same."""
 _OF_MODELS = frozenset((FaultKind.MODEL_TYPE, FaultKind.CONFIGURATION, FaultKind.TOKENIZER))
 """The errors whose name comes from a model."""
+_WITHOUT_PLACE = frozenset((FaultKind.DISTRIBUTION, FaultKind.GLOBAL))
+"""The errors whose name is in no module of the atlas."""
 _GUESSES = frozenset((FaultKind.KEY, FaultKind.KEYWORD, FaultKind.ARGUMENT))
 """The errors of which only a typo is certain when no release has the name: else a user's own data may have it."""
 
@@ -32,9 +36,13 @@ def explain_names(
     finder = NameFinder(shelf=shelf, versions=versions)
     causes: dict[str, NameCause] = {}
     for error in errors:
-        place = finder.find_place(error) if error.fault.kind is not FaultKind.DISTRIBUTION else None
+        place = finder.find_place(error) if error.fault.kind not in _WITHOUT_PLACE else None
         cause = None
-        if place is not None:
+        if error.fault.speaker:
+            cause = explain_other_python(error, shelf)
+        elif error.fault.kind is FaultKind.GLOBAL:
+            cause = explain_undefined_name(error, versions, shelf)
+        elif place is not None:
             cause = _explain(NameSituation(error=error, place=place, versions=versions, shelf=shelf))
         elif error.fault.kind is FaultKind.DISTRIBUTION or (
             error.fault.kind is FaultKind.MODULE and "." not in error.fault.owner
@@ -42,6 +50,8 @@ def explain_names(
             cause = explain_missing_package(error, versions, shelf)
         elif error.fault.kind in _IMPORTS and not shelf.lookup_of(error.fault.owner):
             cause = explain_unread_package(error, shelf)
+        if cause is None:
+            cause = explain_own_name(error, place, shelf)
         if cause is not None:
             causes.setdefault(cause.incident.id, cause)
     return list(causes.values())
@@ -113,6 +123,8 @@ def _explain_inside(situation: NameSituation) -> NameCause:
         )
         fixes = [advise(f"python -c 'import {fault.owner}' shows the first error"), show]
     title = f"{package} has {situation.place.what}: the failure lies elsewhere"
+    if fault.kind is FaultKind.MODULE_ATTRIBUTE and not fault.circular:
+        title = f"{package} has {situation.place.what}: another {top} is imported, or its import failed by halves"
     if not situation.version and not fault.circular and fault.kind is FaultKind.IMPORT:
         title = f"{since} has {situation.place.what}: an older one runs, or its import failed inside"
         fixes.append(Fix(change={package: f">={situation.releases[0]}"}, note="when an older one is installed"))
@@ -122,6 +134,8 @@ def _explain_inside(situation: NameSituation) -> NameCause:
 def _explain_unknown_name(situation: NameSituation) -> NameCause | None:
     """No release that was read has the name."""
     place, fault, package = situation.place, situation.error.fault, situation.package
+    if fault.kind is FaultKind.POSITIONS and not situation.caller_package:
+        return None
     near = situation.mistyped_name() if fault.kind is not FaultKind.MODEL_TYPE else ""
     unclear = place.unclear if fault.kind is FaultKind.MODULE else place.lookup.find_name(place.dotted).unclear
     if unclear or (fault.kind in _GUESSES and not near) or situation.at == -1:

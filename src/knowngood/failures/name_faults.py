@@ -37,6 +37,12 @@ class FaultKind(StrEnum):
     """Arguments that no dataclass of a `HfArgumentParser` has: `name` is the first."""
     DISTRIBUTION = "distribution"
     """Metadata of a distribution that is not installed: `owner` is its name."""
+    CLASS_KEY = "class-key"
+    """`KeyError` of a class: `name` is the class with its module, which a table of classes lacks."""
+    GLOBAL = "global"
+    """`name 'X' is not defined`: `name`."""
+    POSITIONS = "positions"
+    """More positional arguments than a function takes: `owner` is the function, `name` how many were given."""
     CHOICE = "choice"
     """A value that an enumeration does not have: `owner` is the enumeration, `name` the value."""
 
@@ -54,6 +60,8 @@ class NameFault:
     """Python calls the module partially initialized."""
     not_a_package: str = ""
     """The module of which Python says that it is not a package."""
+    speaker: str = ""
+    """What stands before a module's name without quotes: `ImportError` in Python 2, `python` after `python -m`."""
 
     @property
     def text(self) -> str:
@@ -65,7 +73,7 @@ class NameFault:
                 return f"{self.owner}({self.name}=)"
             case FaultKind.CONFIGURATION:
                 return f"{self.owner} for {self.name}"
-            case FaultKind.MODULE | FaultKind.DISTRIBUTION:
+            case FaultKind.MODULE | FaultKind.DISTRIBUTION | FaultKind.POSITIONS:
                 return self.owner
         return self.name
 
@@ -86,7 +94,7 @@ _FORMS: tuple[tuple[bytes, FaultKind, re.Pattern[bytes]], ...] = tuple(
         (
             b"named",
             FaultKind.MODULE,
-            rb"[Nn]omodulenamed(?:'(?P<owner>"
+            rb"(?P<speaker>ImportError:|python[\d.]*:)?[Nn]omodulenamed(?:'(?P<owner>"
             + _D
             + rb")'(?:;'(?P<plain>"
             + _D
@@ -134,10 +142,25 @@ _FORMS: tuple[tuple[bytes, FaultKind, re.Pattern[bytes]], ...] = tuple(
             + rb")'",
         ),
         (
+            b"positional",
+            FaultKind.POSITIONS,
+            rb"(?<![\w.>])(?P<owner>"
+            + _D
+            + rb")\(\)takes(?:from\d{1,2}to)?\d{1,2}positionalarguments?but(?P<name>\d{1,2})"
+            rb"(?:positionalarguments?.{0,60}?)?w(?:ere|as)given",
+        ),
+        (b"defined", FaultKind.GLOBAL, rb"NameError:(?:global)?name'(?P<name>" + _I + rb")'isnotdefined"),
+        (
             b"metadata",
             FaultKind.DISTRIBUTION,
             rb"[Nn]opackagemetadatawasfoundfor'?(?P<bare>[A-Za-z][\w.-]{0,80}?)'?(?=\n|$|[\s,;])",
         ),
+        (
+            b"PackageNotFoundError",
+            FaultKind.DISTRIBUTION,
+            rb"PackageNotFoundError:(?P<bare>[a-z][\w.-]{0,80})(?=\n|$)",
+        ),
+        (b"KeyError", FaultKind.CLASS_KEY, rb"KeyError:<class'(?P<name>" + _D + rb")'>"),
         (b"KeyError", FaultKind.KEY, rb"KeyError:'(?P<name>[\w.+-]{1,80})'"),
         (
             b"recognize",
@@ -189,6 +212,7 @@ def parse_faults(text: bytes, word: bytes) -> list[tuple[int, NameFault]]:
                 path=groups.get("path", ""),
                 circular=bool(groups.get("circular")) or b"mostlikelyduetoacircularimport" in match.group(),
                 not_a_package=groups.get("plain", ""),
+                speaker=groups.get("speaker", "").rstrip(":") if groups.get("bare") else "",
             )
             if all(fault != other for _, other in faults):
                 faults.append((match.end(), fault))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from knowngood.facts.atlas_lookup import AtlasLookup
-from knowngood.facts.atlas_parameters import find_parameter
+from knowngood.facts.atlas_parameters import find_parameter, takes_positions
 from knowngood.failures.atlas_shelf import AtlasShelf
 from knowngood.failures.key_places import (
     find_auto_class,
@@ -35,9 +35,10 @@ _BASES: Sequence[tuple[str, Sequence[str]]] = (
     (r"For[A-Z]\w+$|Model$|LM$", ("transformers.PreTrainedModel", "transformers.generation.utils.GenerationMixin")),
 )
 """The end of a class's name -> the classes of transformers from which such a class mostly derives."""
-_PYTHON_TYPES = frozenset(
+PYTHON_TYPES = frozenset(
     ("NoneType", "str", "int", "float", "bool", "list", "dict", "tuple", "set", "bytes", "function", "method", "module")
 )
+"""The types of Python's own values; their attributes are those of no package."""
 
 
 @dataclass(kw_only=True)
@@ -73,7 +74,7 @@ class NameFinder:
             possible=module.present & ~presence.present,
             what=f"`{fault.name}`" + ("" if fault.owner == lookup.file.root else f" in {fault.owner}"),
             names={} if presence.present else dict(list_names_in(lookup, fault.owner)),
-            uses=(f"{fault.owner}:{fault.name}",),
+            uses=_list_targets(dotted),
             elsewhere=find_other_homes(lookup, fault.name, presence, module.present),
         )
 
@@ -100,7 +101,7 @@ class NameFinder:
     def _attributes(self, error: LoggedError) -> Iterator[NamePlace]:
         """Yield the classes of that name, of which some release has the attribute."""
         fault = error.fault
-        if fault.owner in _PYTHON_TYPES:
+        if fault.owner in PYTHON_TYPES:
             return
         definitions = list(self._definitions(fault.owner))
         if not definitions:
@@ -120,21 +121,17 @@ class NameFinder:
 
     def _attributes_of_bases(self, fault: NameFault) -> Iterator[NamePlace]:
         """Yield the classes of transformers from which a class of that name mostly derives, and that have it."""
-        for ending, bases in _BASES:
-            for base in bases if re.search(ending, fault.owner) else ():
-                lookup = self.shelf.lookup_of(base)
-                if lookup is None:
-                    continue
-                present, name = lookup.find_name(f"{base}.{fault.name}").present, base.rpartition(".")[2]
-                if present and (lacking := lookup.find_name(base).present & ~present):
-                    yield NamePlace(
-                        lookup=lookup,
-                        dotted=f"{base}.{fault.name}",
-                        present=present,
-                        possible=lacking,
-                        what=f"`{fault.name}` of {name}, from which {fault.owner} seems to derive",
-                        derived=True,
-                    )
+        for lookup, base in list_likely_bases(fault.owner, self.shelf):
+            present, name = lookup.find_name(f"{base}.{fault.name}").present, base.rpartition(".")[2]
+            if present and (lacking := lookup.find_name(base).present & ~present):
+                yield NamePlace(
+                    lookup=lookup,
+                    dotted=f"{base}.{fault.name}",
+                    present=present,
+                    possible=lacking,
+                    what=f"`{fault.name}` of {name}, from which {fault.owner} seems to derive",
+                    derived=True,
+                )
 
     def _parameters(self, error: LoggedError) -> Iterator[NamePlace]:
         """Yield the functions of that name, with the releases that take the keyword, or can do without it."""
@@ -146,6 +143,19 @@ class NameFinder:
         for lookup, module, path, mask in self._definitions(top):
             dotted = f"{module}.{path}{owner.removeprefix(top)}"
             yield from self._parameter_places(lookup, dotted, mask, fault)
+
+    def _positions(self, error: LoggedError) -> Iterator[NamePlace]:
+        """Yield the functions of that name, with the releases that take so many positional arguments."""
+        owner, count = _called_name(error), int(error.fault.name)
+        top = (owner or "").partition(".")[0]
+        for lookup, module, path, mask in self._definitions(top) if owner else ():
+            dotted = f"{module}.{path}{(owner or '').removeprefix(top)}"
+            signatures = lookup.find_name(dotted).signatures.items()
+            present = sum(own for text, own in signatures if takes_positions(text, count)) & mask
+            refused = sum(own for text, own in signatures) & mask & ~present
+            if refused:
+                what = f"`{_short(dotted)}` with {count} positional arguments"
+                yield NamePlace(lookup=lookup, dotted=dotted, present=present, possible=refused, what=what)
 
     def _parameter_places(
         self, lookup: AtlasLookup, dotted: str, mask: int, fault: NameFault, *, inherited: bool = False
@@ -187,11 +197,12 @@ class NameFinder:
         """Yield the definitions of a class or function in every package: atlas, module, path, releases."""
         for package in self.shelf.packages:
             lookup = self.shelf.open(package)
-            if lookup is None:
+            homes = list(lookup.definitions_of(name)) if lookup else []
+            if lookup is None or not homes:
                 continue
             masks: dict[tuple[str, str], int] = {}
             public = lookup.find_name(f"{lookup.file.root}.{name}").homes
-            for home, mask in lookup.definitions_of(name):
+            for home, mask in homes:
                 module, _, path = home.partition(":")
                 if ".dummy_" in module or (public and home not in public):
                     continue  # what stands in for a class that cannot be imported, or another class of that name
@@ -206,6 +217,8 @@ class NameFinder:
     def _best(self, places: Iterable[NamePlace], error: LoggedError) -> NamePlace | None:
         """Return the place that fits the log best: by the traceback, by the packages that it names, by its versions."""
         candidates = list(places)
+        if error.fault.kind is FaultKind.POSITIONS:  # where no release takes so many, it is another function
+            candidates = [place for place in candidates if place.present] or candidates
         modules = [module for frame in error.frames if (module := self.shelf.module_of(frame))]
         packages = {name for module in modules if (name := self.shelf.owner(module.partition(".")[0]))}
 
@@ -230,7 +243,8 @@ class NameFinder:
             return self._with_public_name(source)  # the others have the name from it
         if all(best[1:3]) and all(place.derived for place in candidates):
             return None  # nothing says that transformers is used at all
-        if all(best[:4]) and (len(owners) != 1 or any(frame.installed for frame in error.frames)):
+        is_own = error.fault.kind is FaultKind.POSITIONS and error.fault.owner.startswith("_")  # no name to be shared
+        if all(best[:4]) and (len(owners) != 1 or (any(frame.installed for frame in error.frames) and not is_own)):
             return None  # nothing says that it is one of these
         equal = [place for place, own in zip(candidates, ranks, strict=True) if own == best]
         # Several classes have that name: only where they agree is it known.
@@ -251,6 +265,7 @@ _CANDIDATES: Mapping[FaultKind, Callable[[NameFinder, LoggedError], Iterator[Nam
     FaultKind.OBJECT_ATTRIBUTE: NameFinder._attributes,  # noqa: SLF001 - this class's own
     FaultKind.KEYWORD: NameFinder._parameters,  # noqa: SLF001
     FaultKind.REQUIRED: NameFinder._parameters,  # noqa: SLF001
+    FaultKind.POSITIONS: NameFinder._positions,  # noqa: SLF001
     FaultKind.CHOICE: lambda finder, error: list_choices(finder.shelf, error),
 }
 """The errors that name a class or function without its module, so that several can be meant."""
@@ -263,8 +278,17 @@ _PLACES: Mapping[FaultKind, Callable[[NameFinder, LoggedError], NamePlace | None
     FaultKind.MODEL_TYPE: lambda finder, error: find_model_type(finder.shelf, error),
     FaultKind.KEY: lambda finder, error: find_table_key(finder.shelf, error),
     FaultKind.CONFIGURATION: lambda finder, error: find_auto_class(finder.shelf, error),
+    FaultKind.CLASS_KEY: lambda *_: None,
     FaultKind.ARGUMENT: lambda finder, error: find_training_argument(finder.shelf, error),
 }
+
+
+def list_likely_bases(name: str, shelf: AtlasShelf) -> Iterator[tuple[AtlasLookup, str]]:
+    """Yield the classes of transformers from which a class of that name mostly derives, each with its atlas."""
+    for ending, bases in _BASES:
+        for base in bases if re.search(ending, name) else ():
+            if (lookup := shelf.lookup_of(base)) is not None:
+                yield lookup, base
 
 
 def _called_name(error: LoggedError) -> str | None:
@@ -296,3 +320,9 @@ def _shared_source(places: Sequence[NamePlace]) -> NamePlace | None:
 def _short(dotted: str) -> str:
     parts = dotted.split(".")
     return ".".join(parts[-2:]) if len(parts) > 1 and parts[-2][:1].isupper() else parts[-1]
+
+
+def _list_targets(dotted: str) -> tuple[str, ...]:
+    """The ways in which code may reach a name: `torch.library:wrap_triton`, or `torch:library.wrap_triton`."""
+    parts = dotted.split(".")
+    return tuple(f"{'.'.join(parts[:count])}:{'.'.join(parts[count:])}" for count in range(1, len(parts)))

@@ -34,6 +34,13 @@ class NameCause:
     """The package whose release decides."""
     version: str = ""
     """Its version in the log that lacks the name; empty when the log states none."""
+    is_fallback: bool = False
+    """Whether it counts only when nothing else explains the last error of the log."""
+
+    @property
+    def line(self) -> int:
+        """The number of the error's line in the log."""
+        return self.error.line
 
 
 def advise(text: str) -> Fix:
@@ -106,13 +113,13 @@ class NameSituation:
     def is_older_than_read(self) -> bool:
         """Whether the error alone shows a release before all that were read, when each of these has the name.
 
-        A module that is not found is not there. A keyword or an attribute is not there either, where the class is one
-        that users know by its name; but another class may have the same name.
+        A module or a key that is not found is not there. A keyword or an attribute is not there either, where the
+        class is one that users know by its name; but another class may have the same name.
         """
         if self.at is not None or self.place.possible or self.place.derived:
             return False
         kind, parts = self.error.fault.kind, self.place.dotted.split(".")
-        if kind is FaultKind.MODULE:
+        if kind in {FaultKind.MODULE, FaultKind.MODEL_TYPE, FaultKind.KEY}:
             return True
         return kind in _ABOUT_CLASSES and parts[0] == self.place.lookup.file.root and parts[1][:1].isupper()
 

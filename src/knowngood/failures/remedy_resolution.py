@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 
 from knowngood.compat.conflicts import move_cost
 from knowngood.compat.dependency_markers import ResolutionTarget
@@ -18,8 +18,7 @@ from knowngood.compat.value_domain import iterate_bits
 _PYTHONS = ("3.11", "3.10", "3.12", "3.9")
 """The Pythons for which it is resolved when the log states none, the first first."""
 
-_DROPPED = 6
-"""So many packages that collide with others of the log are left out at most."""
+_NAME, _SEPARATORS = re.compile(r"[\w.-]+"), re.compile(r"[-_.]+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +28,9 @@ class LogResolution:
     searches: RequirementSearches
     pythons: tuple[str, ...]
     installed: Mapping[str, PackageSpec]
-    """Package -> its release in the log; what collides within the log is left out."""
+    """Package -> its release in the log."""
+    _settled: dict[frozenset[tuple[str, str]], tuple[dict[str, str], str]] = field(default_factory=dict)
+    """What was asked before, with its answer."""
 
     @classmethod
     def of(cls, store: MetadataStore, packages: Sequence[PackageSpec], python: str | None) -> LogResolution:
@@ -42,14 +43,7 @@ class LogResolution:
         """
         known = {item.name: item for item in packages if (node := store.find_package(item.name)) and node.wanted(item)}
         pythons = (python,) if python and re.fullmatch(r"3\.\d+(?:\.\d+)?", python) else _PYTHONS
-        made = cls(searches=RequirementSearches(store=store), pythons=pythons, installed=known)
-        for _ in range(_DROPPED):
-            result = resolve_packages(list(known.values()), ResolutionTarget(python=pythons[0]), made.searches)
-            if result.conflict is None:
-                break
-            colliding = {item.name for item in result.conflict.packages}
-            known = {name: item for name, item in known.items() if name not in colliding}
-        return replace(made, installed=known)
+        return cls(searches=RequirementSearches(store=store), pythons=pythons, installed=known)
 
     def settle(self, wanted: Mapping[str, str]) -> tuple[dict[str, str], str]:
         """Return the releases in these ranges nearest to the log's that go with the rest, or why there are none.
@@ -61,6 +55,12 @@ class LogResolution:
             Package -> release, of those packages that have metadata; and an empty text. When they cannot be installed
             beside the rest, no releases, and the reason.
         """
+        key = frozenset(wanted.items())
+        if key not in self._settled:
+            self._settled[key] = self._settle(wanted)
+        return self._settled[key]
+
+    def _settle(self, wanted: Mapping[str, str]) -> tuple[dict[str, str], str]:
         changed = [
             spec
             for name, text in wanted.items()
@@ -69,43 +69,56 @@ class LogResolution:
         if not changed:
             return {}, ""
         kept = [item for name, item in self.installed.items() if name not in wanted]
+        pins, reason = self._solve_for_pythons(changed, kept)
+        if pins is None:
+            followers = self._required_by(item.name for item in changed)
+            fewer = [item for item in kept if item.name not in followers]
+            if len(fewer) < len(kept):
+                pins, _ = self._solve_for_pythons(changed, fewer)
+        return ({}, reason) if pins is None else (pins, "")
+
+    def _solve_for_pythons(
+        self, changed: Sequence[PackageSpec], others: Sequence[PackageSpec]
+    ) -> tuple[dict[str, str] | None, str]:
+        """The releases of the first Python for which there are some, else why there are none for the first."""
         reason = ""
-        followers = self._required_by(item.name for item in changed)
-        for others in (kept, [item for item in kept if item.name not in followers]):
-            for python in self.pythons:
-                pins, failure = self._solve(changed, others, python)
-                if pins is not None:
-                    return pins, ""
-                reason = reason or failure
-            if len(others) == len(kept) and not followers:
-                break
-        return {}, reason
+        for python in self.pythons:
+            pins, failure = self._solve(changed, others, python)
+            if pins is not None:
+                return pins, ""
+            reason = reason or failure
+        return None, reason
 
     def _solve(
         self, changed: Sequence[PackageSpec], others: Sequence[PackageSpec], python: str
     ) -> tuple[dict[str, str] | None, str]:
-        packages = [*changed, *others]
-        graph, search = self.searches.find_search(packages, ResolutionTarget(python=python))
-        wishes, prefer = [], {}
-        for item in packages:
-            node = self._package(item.name)
-            mask = node.wanted(item) if node else 0
-            if node is None or not mask:
-                continue
-            if item in changed:
-                mask &= ~sum(1 << place for place in range(len(node.releases)) if node.releases[place].yanked)
-                mask = mask & node.domain.final or mask
-                prefer[item.name] = [1 << place for place in self._nearest(node, mask)]
-            wishes.append(Wish(item.name, mask))
-        try:
-            result = search.solve(wishes, prefer)
-        except SearchLimitError:
-            return {}, ""
-        if isinstance(result, SearchFailure):
+        while True:
+            packages = [*changed, *others]
+            graph, search = self.searches.find_search(packages, ResolutionTarget(python=python))
+            wishes, prefer = [], {}
+            for item in packages:
+                node = self._package(item.name)
+                mask = node.wanted(item) if node else 0
+                if node is None or not mask:
+                    continue
+                if item in changed:
+                    mask &= ~sum(1 << place for place in range(len(node.releases)) if node.releases[place].yanked)
+                    mask = mask & node.domain.final or mask
+                    prefer[item.name] = [1 << place for place in self._nearest(node, mask)]
+                wishes.append(Wish(item.name, mask))
+            try:
+                result = search.solve(wishes, prefer)
+            except SearchLimitError:
+                return {}, ""
+            if not isinstance(result, SearchFailure):
+                break
             whole = resolve_packages(packages, ResolutionTarget(python=python), self.searches)
             if whole.conflict is None:
                 return None, "it does not resolve with the rest of the log"
-            return None, re.split(r"[,;] you have ", conflict_finding(whole, whole.conflict).because)[0]
+            colliding = {item.name for item in whole.conflict.packages}
+            if not colliding.isdisjoint(item.name for item in changed):
+                return None, re.split(r"[,;] you have ", conflict_finding(whole, whole.conflict).because)[0]
+            others = [item for item in others if item.name not in colliding]  # the log itself has such a collision
         pins = {}
         for item in changed:
             place = result[item.name].bit_length() - 1
@@ -126,11 +139,9 @@ class LogResolution:
 
     def _required_by(self, names: Iterable[str]) -> set[str]:
         """The packages that these require themselves: an installer changes them too when it must."""
-        required: set[str] = set()
-        for name in names:
-            node = self._package(name)
-            for place in range(len(node.releases)) if node else ():
-                for text in node.releases[place].requirements if node else ():
-                    if "extra ==" not in text and (match := re.match(r"[\w.-]+", text)):
-                        required.add(re.sub(r"[-_.]+", "-", match[0]).lower())
-        return required - {"torch"}
+        texts: set[str] = set()
+        for node in filter(None, map(self._package, names)):
+            for place in range(len(node.releases)):
+                texts.update(node.releases[place].requirements)
+        required = {match[0] for text in texts if "extra ==" not in text and (match := _NAME.match(text))}
+        return {_SEPARATORS.sub("-", name).lower() for name in required} - {"torch"}

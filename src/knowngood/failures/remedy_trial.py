@@ -43,12 +43,6 @@ def try_remedies(diagnosis: Diagnosis, universe: Universe) -> Diagnosis:
     return replace(diagnosis, matches=tuple(matches), install=render_install_command(pins) if pins else "")
 
 
-def packages_for_remedies(diagnosis: Diagnosis) -> set[str]:
-    """Return the packages whose facts are needed to try the remedies; none when there is nothing to try."""
-    changed = {name for match in diagnosis.matches for remedy in match.fix for name in remedy.fix.change}
-    return changed | set(diagnosis.versions) if changed and diagnosis.versions else set()
-
-
 @dataclass(frozen=True, kw_only=True)
 class LogEnvironment:
     """The universe, and the versions in a log as demands on it."""

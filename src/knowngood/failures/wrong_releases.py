@@ -56,6 +56,14 @@ def explain_older_release(situation: NameSituation) -> NameCause:
         advise(f"pip show {package} says which release runs; give pip freeze's output with -r"),
     ]
     title = f"{package} does not have {what} yet: a release before {oldest} runs"
+    if situation.error.fault.kind is FaultKind.MODULE:
+        title = f"The {package} that is imported lacks {what}: it is there by halves, or a release before {oldest} runs"
+        because += (
+            " Or it is there by halves: what is left of an installation that was removed or broke off, the folder of "
+            "another package with that name, or one that was compiled without it."
+        )
+        again = f"Reinstall it whole: pip uninstall {package}, delete what remains of its folder, and install it again"
+        fixes.insert(0, advise(again))
     return situation.explain(IncidentKind.API_NOT_YET, title, because, fixes, component=package)
 
 

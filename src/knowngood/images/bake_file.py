@@ -57,6 +57,7 @@ def bake_target(argv: Sequence[str]) -> dict[str, Any]:
         "cache-from": options.cache_from,
         "cache-to": options.cache_to,
         "no-cache": options.no_cache,
+        "platforms": [options.platform] if options.platform else [],
     }
     return target | {key: value for key, value in optional.items() if value}
 
@@ -93,7 +94,16 @@ class _BuildCommandParser(argparse.ArgumentParser):
 def _build_command_parser() -> argparse.ArgumentParser:
     """Return a parser for the options that this program passes to `docker buildx build`."""
     parser = _BuildCommandParser(add_help=False, allow_abbrev=False)
-    for flag in ("--file", "--network", "--progress", "--metadata-file", "--provenance", "--sbom", "--target"):
+    for flag in (
+        "--file",
+        "--network",
+        "--progress",
+        "--metadata-file",
+        "--provenance",
+        "--sbom",
+        "--target",
+        "--platform",
+    ):
         parser.add_argument(flag)
     for flag in ("--build-context", "--secret", "--build-arg", "--label", "--output", "--tag"):
         parser.add_argument(flag, action="append", default=[])

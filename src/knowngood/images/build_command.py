@@ -15,6 +15,7 @@ from knowngood.core.errors import (
     MissingError,
     NetworkError,
 )
+from knowngood.core.hosts import DEFAULT_HOST, HostArchitecture
 from knowngood.core.image_record import ImageRecord, ImageShape
 from knowngood.images.dockerfile import LABEL_PREFIX
 from knowngood.index.uv_output import CORRUPT_PATTERN, parse_corrupt_archive
@@ -48,6 +49,8 @@ class BuildPlan:
     inputs: str
     """SHA-256 over everything that shapes the image. An image with this digest in its label is not built again."""
     secrets: Mapping[str, Path] = field(default_factory=dict)
+    host: HostArchitecture = DEFAULT_HOST
+    """The processor of the hosts that the image is for."""
     cached: bool = True
     """Whether earlier results may be used: a whole image, or single steps."""
 
@@ -89,6 +92,7 @@ def buildx_arguments(plan: BuildPlan, network: str, metadata: Path) -> list[str]
     """Return the arguments that are the same on every builder; the output and the context follow them."""
     argv = ["--progress", "plain"]
     argv += [] if plan.cached else ["--no-cache"]
+    argv += [] if plan.host == DEFAULT_HOST else ["--platform", plan.host.oci_platform]
     argv += ["--file", str(plan.dockerfile), "--network", network]
     for name, address in plan.contexts.items():
         argv += ["--build-context", f"{name}={address}"]
@@ -136,7 +140,18 @@ _FAILURES: tuple[tuple[str, type[KnowngoodError], str], ...] = (
     (
         r"(content digest|blob|lease|snapshot|ref) \S+?:? (not found|does not exist)\b",
         GarbageCollectedError,
-        "the engine's garbage collector took a blob that the build needed",
+        (
+            "the engine's garbage collector took a blob that the build needed, or it was killed while it wrote; "
+            "if this stays, `knowngood engine down --force` removes the embedded engine with its data"
+        ),
+    ),
+    (
+        r"failed to rename\b.*\bfile exists",
+        KnowngoodError,
+        (
+            "the engine's data is damaged, as when it is killed while it writes; `knowngood engine down --force` "
+            "removes the embedded engine with its data"
+        ),
     ),
     (
         r"404 not found",

@@ -31,14 +31,17 @@ def plan_cell_build(  # noqa: PLR0913
     *,
     base_context: str,
     wheels: Path | None,
+    builder_context: str | None = None,
     secrets: Mapping[str, Path] = MappingProxyType({}),
 ) -> CellBuildPlan:
     """Return the plan of a cell's image. `dockerfile` is the text of the file that lies beside the lock.
 
-    `base_context` is the build context of the base, and ends with `@` and its digest. `wheels` is the folder with the
-    wheels that no index has, `None` for a cell that needs none.
+    `base_context` is the build context of the base, and ends with `@` and its digest. `builder_context` is that of the
+    base on whose system the layers are made, where the Dockerfile names it (`base_image.find_builder_base`). `wheels`
+    is the folder with the wheels that no index has, `None` for a cell that needs none.
     """
     contexts = {"base": base_context, "tools": str(stage_tools())}
+    contexts |= {"builder": builder_context} if builder_context else {}
     contexts |= {"wheelhouse": str(wheels)} if wheels else {}
     base_digest = base_context.rpartition("@")[2]
     shape = image_shape(dockerfile, lock=locked_cell.digest, base=base_digest, recipe=read_recipe_digest(project))
@@ -49,6 +52,7 @@ def plan_cell_build(  # noqa: PLR0913
         contexts=contexts,
         inputs=shape.inputs,
         secrets=secrets,
+        host=locked_cell.cell.host,
         locked_cell=locked_cell,
         shape=shape,
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from knowngood.core.errors import UsageError
+from knowngood.core.hosts import DEFAULT_HOST
 from knowngood.lock.cell_lock import Layer
 from knowngood.lock.lock_tree import CellLock
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 LABEL_PREFIX = "io.knowngood."
+
+_MANYLINUX = "manylinux_2_40"
+"""What uv is told of the C library when it unpacks wheels for another processor: which wheel it is, the lock says."""
 
 # The characters that a quoted value in a Dockerfile may have: none that ends the quotes, continues a line or expands.
 _SAFE = re.compile(r"[A-Za-z0-9 _.,:;/@+=>()-]*")
@@ -32,6 +36,9 @@ def render_dockerfile(locked_cell: CellLock, templates: Path) -> str:
             cell=str(cell),
             python=cell.python,
             cuda_floor=cuda_floor(cell.cuda),
+            foreign=cell.host != DEFAULT_HOST,
+            builder="base" if cell.host == DEFAULT_HOST else "--platform=$BUILDPLATFORM builder",
+            platform=f"{cell.host.machine}-{_MANYLINUX}",
             layers=[_layer_values(layer) for layer in locked_cell.layers],
             labels={key: _check_value(value) for key, value in image_labels(locked_cell).items()},
         )
@@ -83,6 +90,7 @@ def _layer_values(layer: Layer) -> dict[str, object]:
         "stage": "layer-" + _check_value(layer.group),
         "title": f"{_check_value(title)}, {layer.size / 1e6:,.1f} MB of wheels",
         "wheelhouse": any(item.made_here for item in layer.distributions),
+        "pure": all(item.pure for item in layer.distributions),
         "sources": any(item.source for item in layer.distributions),
     }
 

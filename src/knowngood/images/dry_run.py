@@ -84,11 +84,13 @@ def dry_build_plan(pipeline: Pipeline, cell: Cell) -> CellBuildPlan:
     locked_cell = project.tree.load(cell)
     assert locked_cell is not None  # noqa: S101
     settings = index_settings.read_index_settings()
+    builder = base_image.find_builder_base(project, locked_cell.base)
     return build_inputs.plan_cell_build(
         project,
         locked_cell,
         render_dockerfile(locked_cell, project.templates),
         base_context=base_image.expected_base_context(project, locked_cell.base),
+        builder_context=base_image.expected_base_context(project, builder) if builder else None,
         wheels=pipeline.options.wheelhouse if any(item.made_here for item in locked_cell.distributions) else None,
         secrets=dict(settings.files) | ({"env": RUN_FOLDER / "env"} if settings.env else {}),
     )

@@ -14,13 +14,14 @@ from pathlib import Path
 from knowngood.base import base_image
 from knowngood.core.cell import Cell
 from knowngood.core.errors import KnowngoodError, failure_from_error
+from knowngood.core.hosts import DEFAULT_HOST
 from knowngood.core.image_record import ImageRecord
 from knowngood.core.local_files import cache_folder, write_atomically
 from knowngood.core.notify import Notify
 from knowngood.engine.container_engine import Engine
 from knowngood.evidence import run_evidence
 from knowngood.evidence.run_evidence import Evidence, Tier
-from knowngood.images import build_inputs, image_build
+from knowngood.images import build_inputs, foreign_libraries, image_build
 from knowngood.images.build_command import CellBuildPlan, Image
 from knowngood.images.cell_ownership import hold_cell
 from knowngood.images.cell_tasks import CellResult, CellStatus
@@ -126,8 +127,14 @@ class Pipeline:
         if options.locked and describe_stale_files({path: text}, []):
             raise KnowngoodError(f"{locked_cell.cell}: its Dockerfile is stale; run `knowngood render` and commit it")
         base = base_image.prepare_base(project, locked_cell.base, locked=options.locked, notify=notify)
+        builder = base_image.find_builder_base(project, locked_cell.base)
+        builder_base = (
+            base_image.prepare_base(project, builder, locked=options.locked, notify=notify) if builder else None
+        )
         write_atomically(path, text)
-        return build_inputs.plan_cell_build(project, locked_cell, text, base_context=base, wheels=wheels)
+        return build_inputs.plan_cell_build(
+            project, locked_cell, text, base_context=base, wheels=wheels, builder_context=builder_base
+        )
 
     def image(self, build_plan: CellBuildPlan, notify: Notify) -> Image:
         """Return the plan's image with its record; it is built unless it exists."""
@@ -141,6 +148,9 @@ class Pipeline:
         record = image_build.load_kept_record(build_plan.inputs)
         if record is None or record.manifest.digest != image.digest:
             record = self.take_record(image, build_plan)
+            if build_plan.host != DEFAULT_HOST:
+                notify("reading for which processor its programs are")
+                foreign_libraries.check_image_processor(self.engine, image.tag, record, build_plan.host)
             image_build.keep_image_record(record)
         return replace(image, record=record)
 
@@ -176,7 +186,7 @@ class Pipeline:
     ) -> tuple[Path | None, Evidence]:
         """Return evidence for the image on this machine: a good earlier run, or that of a new run with its path."""
         folder = trainer_suite.find_cell_suite(self.project, cell)
-        if not self.options.force_smoke and (evidence := self._find_good_evidence(earlier, folder)):
+        if not self.options.force_smoke and (evidence := self._find_good_evidence(cell, earlier, folder)):
             return None, evidence
         evidence = suite_run.run_in_container(
             cell,
@@ -191,10 +201,11 @@ class Pipeline:
         )
         return run_evidence.store_evidence(evidence, self.project.evidence_store), evidence
 
-    def _find_good_evidence(self, earlier: Sequence[Evidence], folder: Path) -> Evidence | None:
+    def _find_good_evidence(self, cell: Cell, earlier: Sequence[Evidence], folder: Path) -> Evidence | None:
         """Return the newest good run on this machine of the suite in a folder that covers the options, or `None`."""
         options, suite = self.options.suite, suite_files.hash_suite(folder)
         node = suite_run.engine_fingerprint(self.engine)
+        whole = not options.quick and not suite_run.is_foreign_cell(cell, self.engine)
         good = [
             evidence
             for evidence in earlier
@@ -202,7 +213,7 @@ class Pipeline:
             and evidence.suite == suite
             and evidence.node == node
             and (not options.gpus or evidence.where is run_evidence.RunPlace.CONTAINER_GPU)
-            and (options.quick or not evidence.quick)
+            and not (whole and evidence.quick)
         ]
         return good[-1] if good else None
 

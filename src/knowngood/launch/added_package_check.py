@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from knowngood.compat.check_answer import check_query
 from knowngood.compat.findings import Finding
 from knowngood.compat.query import Query, pinned_package
+from knowngood.compat.trainer_findings import TRAINER
 
 if TYPE_CHECKING:
     from knowngood.compat.knowledge import CompatKnowledge
@@ -23,7 +24,8 @@ def examine_added_packages(
 ) -> tuple[list[Finding], list[str]]:
     """Return what `check` finds about added packages in a cell, errors first, and which releases nobody has read.
 
-    What concerns the cell's own packages alone is left out, and what holds only under conditions that nobody stated.
+    What concerns the cell's own packages alone is left out, what holds only under conditions that nobody stated, and
+    that no cell is made for a trainer: the cell is chosen.
     """
     cell = lock.cell
     own = [(item.name, *item.version.partition("+")[::2]) for item in lock.distributions]
@@ -33,7 +35,11 @@ def examine_added_packages(
     universe = known.for_query(query)
     answer = check_query(universe, query, known.published, suggest=False)
     names = {item.name for item in added}
-    concerned = [item for item in answer.findings if names & item.packages.keys() and not item.undecided]
+    concerned = [
+        item
+        for item in answer.findings
+        if names & item.packages.keys() and not item.undecided and not item.id.startswith(TRAINER)
+    ]
     unread = []
     for item in added:
         table = universe.broken_uses(item.name)

@@ -5,16 +5,20 @@ Pure, but for the evidence that the published cells read.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from knowngood.compat.cell_answer import describe_tier
 from knowngood.compat.knowledge import CompatKnowledge
-from knowngood.compat.pick_answer import CellChoice, pick_cells
-from knowngood.compat.query import Query
+from knowngood.compat.matrix_cells import PublishedCells
+from knowngood.compat.pick_answer import CellChoice, PickAnswer, pick_cells
+from knowngood.compat.query import MACHINE, PackageSpec, Query, parse_requirement
 from knowngood.compat.rule_relations import parse_capability
+from knowngood.compat.trainer_cells import find_wanted_trainers, has_wanted_framework
 from knowngood.core.cell import Cell
 from knowngood.core.errors import KnowngoodError, UsageError
+from knowngood.core.hosts import DEFAULT_HOST, detect_host_architecture
 from knowngood.doctor.system_state import NvidiaState
 
 ANY_GPU = "auto"
@@ -39,8 +43,14 @@ class RunChoice:
         return f"{self.cell} ({describe_tier(self.tier)}{setting}), {self.because}"
 
 
-def choose_run_cell(
-    known: CompatKnowledge, nvidia: NvidiaState, cells: Sequence[Cell], *, gpu: str, attn: str | None
+def choose_run_cell(  # noqa: PLR0913 - what a program needs of its cell
+    known: CompatKnowledge,
+    nvidia: NvidiaState,
+    cells: Sequence[Cell],
+    *,
+    gpu: str,
+    attn: str | None,
+    wanted: Sequence[str] = (),
 ) -> RunChoice:
     """Return the best cell for a program.
 
@@ -50,22 +60,40 @@ def choose_run_cell(
         cells: the cells that were selected; none when the user selected none.
         gpu: the GPU that was named, or `auto` for that of this machine.
         attn: the attention setting that must train.
+        wanted: requirements; a locked cell that has a trainer among them comes first, also one on a selected cell.
 
     Raises:
         UsageError: the name of the GPU is not known, or several cells were selected for no GPU.
         KnowngoodError: no cell fits; the message has the command that explains why.
     """
     query, because = _query_for_machine(nvidia, gpu, attn)
+    host = detect_host_architecture() or DEFAULT_HOST
+    if host != DEFAULT_HOST:
+        query = replace(query, conditions={MACHINE: host.machine})
     if len(cells) == 1:  # the user has decided; what speaks against it on this GPU is told by the doctor's lines
-        query, because = Query(attn=attn), "as selected"
+        query = Query(attn=attn, conditions={MACHINE: cells[0].host.machine})
+        because = "as selected"
     elif not cells and query.gpu is None:
         default = known.published.aliases.get("default")
-        cells = [cell for cell in known.published.cells if str(cell) == default]
+        cells = [cell for cell in known.published.cells if str(cell.on_host(DEFAULT_HOST)) == default]
+        cells = [cell for cell in cells if cell.host == host]
         if not cells and attn is None:
             raise UsageError("this machine has no GPU, and matrix.yaml has no alias default; name a GPU with --gpu")
-    published = replace(known.published, cells=tuple(cells)) if cells else known.published
-    answer = pick_cells(known.for_query(query, cells=True), query, published, count=1)
+    locked = [cell for cell in known.published.cells if str(cell) in known.published.locked]
+    trainers = find_wanted_trainers(_parse_requirements(wanted), locked)
+    having = [cell for cell in locked if has_wanted_framework(cell, trainers)]
+    if cells:
+        having = [cell for cell in having if cell.without_framework() in cells]
+    plain = cells or [cell for cell in known.published.cells if not cell.framework_pin]
+    published = replace(known.published, cells=tuple(dict.fromkeys((*plain, *having))))
+    answer = _pick_one(known, replace(query, packages=tuple(trainers.values())), published)
     choice = next((choice for choice in answer.choices if choice.published), None)
+    if choice is None and trainers:
+        # What speaks against adding them to a cell without them is told when they are added.
+        answer = _pick_one(known, query, published)
+        choice = next((choice for choice in answer.choices if choice.published), None)
+    if choice is not None and choice.cell in having:
+        because += f", with {' '.join(choice.cell.framework_pin or ())}"
     if choice is None:
         words = [f"--gpu {query.gpu}" if query.gpu else "", f"--driver {query.axes['driver']}" if query.axes else ""]
         words += [f"--attn {attn}" if attn else ""]
@@ -76,6 +104,18 @@ def choose_run_cell(
             + f"; `{' '.join(['knowngood', 'pick', *filter(None, words)])}` says what would"
         )
     return RunChoice(cell=choice.cell, tier=choice.tier, because=because, setting=_setting_text(choice, attn))
+
+
+def _parse_requirements(texts: Sequence[str]) -> Iterator[PackageSpec]:
+    """Yield the requirements among these texts; one that is none is told when it is added."""
+    for text in texts:
+        with suppress(UsageError):
+            if package := parse_requirement(text):
+                yield package
+
+
+def _pick_one(known: CompatKnowledge, query: Query, published: PublishedCells) -> PickAnswer:
+    return pick_cells(known.for_query(query, cells=True), query, published, count=1)
 
 
 def _setting_text(choice: CellChoice, attn: str | None) -> str:

@@ -39,11 +39,13 @@ class StoredKind(StrEnum):
     """Containers of this user's runs whose docker command was killed."""
     KERNELS = "kernels"
     """What `knowngood warm` compiled."""
+    TOOLKITS = "toolkits"
+    """CUDA toolkits for `run --dev` and `compile`; they are downloaded again."""
     FILES = "files"
     """Logs, resolutions of added packages, answers that are kept."""
 
 
-_FOLDERS = ("added", "checked", "diagnose", "logs", "runs")
+_FOLDERS = ("added", "checked", "diagnose", "logs", "runs", "suites")
 """The folders of the cache that hold nothing which takes long to make."""
 
 
@@ -93,9 +95,10 @@ def list_stored_items(engine: Engine | None, user: int) -> list[StoredItem]:
         items += [_build_cache(usage)] if engine.embedded else []
     for path in sorted(kernel_folder().glob("*.tar.xz")):
         items.append(StoredItem(kind=StoredKind.KERNELS, name=path.name, size=path.stat().st_size))
-    for name in _FOLDERS:
+    kinds = {**dict.fromkeys(_FOLDERS, StoredKind.FILES), "toolkits": StoredKind.TOOLKITS}
+    for name, kind in kinds.items():
         if size := _folder_size(cache_folder() / name):
-            items.append(StoredItem(kind=StoredKind.FILES, name=name, size=size))
+            items.append(StoredItem(kind=kind, name=name, size=size))
     return items
 
 
@@ -108,7 +111,7 @@ def remove_stored_item(engine: Engine | None, item: StoredItem) -> StoredItem:
     if item.kind is StoredKind.KERNELS:
         (kernel_folder() / item.name).unlink(missing_ok=True)
         return replace(item, removed=True)
-    if item.kind is StoredKind.FILES:
+    if item.kind in (StoredKind.FILES, StoredKind.TOOLKITS):
         shutil.rmtree(cache_folder() / item.name, ignore_errors=True)
         return replace(item, removed=True)
     assert engine is not None  # noqa: S101 - it was listed by one

@@ -12,6 +12,7 @@ from pathlib import Path
 from knowngood.core import local_files
 from knowngood.core.cell import Cell
 from knowngood.core.errors import KnowngoodError, MissingError, UsageError
+from knowngood.core.hosts import DEFAULT_HOST
 from knowngood.core.matrix import Matrix, MatrixEntry
 from knowngood.core.notify import Notify
 from knowngood.lock import cell_lock, recorded_wheels, resolver, wheelhouse
@@ -68,6 +69,7 @@ def resolver_request(entry: MatrixEntry, matrix: Matrix) -> resolver.ResolverReq
         locked_at=matrix.locked_at,
         sources=tuple(sorted(sources)),
         overrides=tuple(overrides),
+        host="" if cell.host == DEFAULT_HOST else str(cell.host),
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from knowngood.core.errors import InputError, InputProblem
+from knowngood.core.hosts import DEFAULT_HOST, HostArchitecture
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9+.-]+")
 _VERSION = re.compile(r"[0-9][A-Za-z0-9.+:~-]*")
@@ -39,6 +40,16 @@ class PackagesLock:
     packages: tuple[DebianPackage, ...]
     digest: str | None = None
     made_by: str = "knowngood"
+
+    @property
+    def host(self) -> HostArchitecture:
+        """The hosts that the image runs on, by the architecture of its packages."""
+        names = {package.arch for package in self.packages}
+        return next((host for host in HostArchitecture if host.debian in names), DEFAULT_HOST)
+
+    def tools_for(self, machine: HostArchitecture) -> tuple[DebianPackage, ...]:
+        """Return the tools that run on a machine which makes the image."""
+        return tuple(tool for tool in self.tools if tool.arch in ("all", machine.debian))
 
     def __str__(self) -> str:
         header = [
@@ -116,7 +127,7 @@ class _LockReader:
             self._problem(number, "not `name version arch sha256`: regenerate the lock instead of editing it")
             return
         name, version, arch, sha256 = fields
-        if name in {package.name for package in into}:
+        if (name, arch) in {(package.name, package.arch) for package in into}:
             self._problem(number, f"{name} appears twice: regenerate the lock instead of editing it")
             return
         into.append(DebianPackage(name=name, version=version, arch=arch, sha256=sha256))

@@ -18,6 +18,7 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from knowngood.core import local_files
 from knowngood.core.child_processes import end_with_parent
 from knowngood.core.errors import KnowngoodError, MissingError
+from knowngood.core.hosts import DEFAULT_HOST, HostArchitecture
 from knowngood.index import index_settings
 from knowngood.index.uv_output import CORRUPT_PATTERN, parse_corrupt_archive
 
@@ -39,13 +40,20 @@ class ResolverRequest:
     """Requirements that replace all others on the same distributions."""
     constraints: tuple[str, ...] = ()
     """Requirements that hold for distributions that something else requires."""
+    host: str = ""
+    """The hosts whose wheels are wanted, `aarch64`; empty for x86-64."""
+
+    @property
+    def architecture(self) -> HostArchitecture:
+        """The hosts whose wheels are wanted."""
+        return HostArchitecture(self.host or DEFAULT_HOST)
 
     def document(self) -> dict[str, Any]:
         """Return everything that decides the answer.
 
         It is hashed into every lock, so fields that came after the first locks count only when they are set.
         """
-        later = {"sources", "overrides", "constraints"}
+        later = {"sources", "overrides", "constraints", "host"}
         return {name: value for name, value in vars(self).items() if value or name not in later}
 
 
@@ -78,7 +86,7 @@ def resolver_command(request: ResolverRequest, folder: Path, wheels: Path | None
     argv = [find_uv_bin(), "pip", "compile", "--quiet", *uv_config_options()]
     argv += ["--generate-hashes", "--format", "pylock.toml", "--output-file", str(folder / "pylock.toml")]
     argv += ["--python-version", request.python]
-    argv += ["--python-platform", uv_platform(request.glibc)]
+    argv += ["--python-platform", uv_platform(request.glibc, request.architecture)]
     argv += ["--only-binary", ":all:", "--exclude-newer", request.locked_at, "--no-header"]
     argv += [word for name in request.sources for word in ("--no-binary", name)]
     if request.excludes:
@@ -98,9 +106,9 @@ def uv_config_options() -> list[str]:
     return ["--config-file", str(file)] if file else ["--no-config"]
 
 
-def uv_platform(glibc: str) -> str:
-    """Return uv's name for Linux on x86-64 with this glibc."""
-    return f"x86_64-manylinux_{glibc.replace('.', '_')}"
+def uv_platform(glibc: str, host: HostArchitecture) -> str:
+    """Return uv's name for Linux on a host with this glibc: `aarch64-manylinux_2_36`."""
+    return f"{host.machine}-manylinux_{glibc.replace('.', '_')}"
 
 
 def uv_environment() -> dict[str, str]:
@@ -162,7 +170,7 @@ def resolver_error(stderr: str, requirements: Sequence[str]) -> KnowngoodError:
 
 def parse_pylock(lock: dict[str, Any], request: ResolverRequest) -> list[PinnedFile]:
     """Return the files of a pylock (PEP 751): for each distribution the wheel that an installer would prefer. Pure."""
-    order = {tag: rank for rank, tag in enumerate(supported_tags(request.python, request.glibc))}
+    order = {tag: rank for rank, tag in enumerate(supported_tags(request.python, request.glibc, request.architecture))}
     pinned = []
     for package in lock.get("packages", []):
         candidates = []
@@ -179,7 +187,7 @@ def parse_pylock(lock: dict[str, Any], request: ResolverRequest) -> list[PinnedF
         if not candidates:
             raise KnowngoodError(
                 f"{package['name']} {package.get('version', '')} has no wheel with a sha256 for Python "
-                f"{request.python} and glibc {request.glibc}"
+                f"{request.python} and glibc {request.glibc} on {request.architecture}"
             )
         pinned.append(min(candidates, key=lambda pair: pair[0])[1])
     return pinned
@@ -202,15 +210,17 @@ def _wheel_tags(file: str) -> frozenset[tags.Tag]:
         return frozenset()
 
 
-def supported_tags(python: str, glibc: str) -> list[tags.Tag]:
-    """Return the wheel tags that CPython accepts on x86-64 Linux with this glibc, best first (PEP 425, PEP 600)."""
-    aliases = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
+def supported_tags(python: str, glibc: str, host: HostArchitecture = DEFAULT_HOST) -> list[tags.Tag]:
+    """Return the wheel tags that CPython accepts on a Linux host with this glibc, best first (PEP 425, PEP 600)."""
+    aliases = {17: "manylinux2014"}
+    if host is HostArchitecture.X86_64:
+        aliases |= {12: "manylinux2010", 5: "manylinux1"}
     platforms = []
     for minor in range(int(glibc.split(".")[1]), 4, -1):
-        platforms.append(f"manylinux_2_{minor}_x86_64")
+        platforms.append(f"manylinux_2_{minor}_{host.machine}")
         if minor in aliases:
-            platforms.append(f"{aliases[minor]}_x86_64")
-    platforms.append("linux_x86_64")
+            platforms.append(f"{aliases[minor]}_{host.machine}")
+    platforms.append(f"linux_{host.machine}")
     version = tuple(map(int, python.split(".")))
     interpreter = "cp" + "".join(map(str, version))
     return [

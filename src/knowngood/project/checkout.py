@@ -57,6 +57,11 @@ class Project:
         return local_files.user_data_folder() / "evidence" if self.installed else self.evidence
 
     @property
+    def parallel_store(self) -> Path:
+        """Where runs over several processes write their reports: apart from `evidence`, since they prove no tier."""
+        return self.evidence_store.with_name("parallel-evidence")
+
+    @property
     def installed(self) -> bool:
         """Whether these are the files that an installed program comes with, which stay as they are."""
         return self.root == local_files.data_folder() and not (self.root / "src").is_dir()
@@ -70,6 +75,16 @@ class Project:
     def trainer_suite(self) -> Path:
         """The folder of the checks of trainers, which join the suite of the cells that have one."""
         return self.root / "trainer_tests"
+
+    @property
+    def parallel_suite(self) -> Path:
+        """The folder of the checks of training over several processes."""
+        return self.root / "parallel_tests"
+
+    @property
+    def model_suite(self) -> Path:
+        """The folder of the checks of any model, which use the smoke suite beside them."""
+        return self.root / "model_tests"
 
     @property
     def templates(self) -> Path:
@@ -135,7 +150,12 @@ def load_matrix_facts() -> MatrixFacts:
     for version, release in fact_store.read_releases("torch").items():
         facts = release["facts"]
         if facts.get("cuda") and facts.get("triton") and facts.get("pythons"):
-            pins = TorchPins(cuda=facts["cuda"], triton=facts["triton"], pythons=tuple(facts["pythons"]))
+            pins = TorchPins(
+                cuda=facts["cuda"],
+                triton=facts["triton"],
+                pythons=tuple(facts["pythons"]),
+                aarch64_cuda=facts.get("aarch64_cuda"),
+            )
             torch[version] = pins
     return MatrixFacts(torch=torch, releases=releases)
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from knowngood.core.errors import KnowngoodError
+from knowngood.core.hosts import DEFAULT_HOST, HostArchitecture
 from knowngood.engine import image_store
 from knowngood.images.dockerfile import LABEL_PREFIX
-from knowngood.registry import image_release, image_transfer, publication_check, signatures
+from knowngood.registry import image_release, image_transfer, platform_index, publication_check, signatures
 from knowngood.registry.image_reference import DIGEST, ImageReference
 
 if TYPE_CHECKING:
@@ -89,18 +90,31 @@ def check_cell_image(
 
 
 def check_referenced_image(
-    project: Project, registry: Registry, reference: ImageReference, verifiers: Sequence[ReleaseVerifier]
+    project: Project,
+    registry: Registry,
+    reference: ImageReference,
+    verifiers: Sequence[ReleaseVerifier],
+    host: HostArchitecture = DEFAULT_HOST,
 ) -> CheckedImage:
     """Return the image under a tag or a digest, compared with the records of the cells that it is said to be.
 
+    Of an index, which must be signed as an image must, it is the image for `host`.
+
     Raises `KnowngoodError` when there is none, when it is not the recorded one, or a wanted signature is missing.
     """
-    manifest = registry.manifest(reference.name)
-    if manifest is None:
+    named = registry.manifest(reference.name)
+    if named is None:
         raise KnowngoodError(f"there is no {reference}")
+    manifest = platform_index.choose_host_image(registry, named, str(reference), host)
+    if manifest is not named:
+        tag = None if DIGEST.fullmatch(reference.name) else reference.name
+        judged = signatures.judge_image_signature(registry, named.descriptor.digest, tag, verifiers)
+        if judged.problems:
+            raise KnowngoodError(f"{'; '.join(judged.problems)}; nothing was pulled")
     label = _labels(registry, manifest).get(LABEL_PREFIX + "cell", "")
-    records = publication_check.load_claimed_records(project, reference.name, label)
-    tag = None if DIGEST.fullmatch(reference.name) else reference.name
+    of_index = None if manifest is named else host
+    records = publication_check.load_claimed_records(project, reference.name, label, of_index)
+    tag = None if DIGEST.fullmatch(reference.name) or of_index else reference.name
     cell = label if label in {str(cell) for cell in project.matrix.cells} else None
     return _check_image(registry, manifest.descriptor.digest, tag, records, cell, verifiers)
 

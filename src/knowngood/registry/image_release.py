@@ -20,6 +20,7 @@ from knowngood.registry.attachments import Attachment
 from knowngood.registry.image_reference import immutable_tag
 from knowngood.registry.publication import ImageRelease
 from knowngood.registry.release_proof import read_release_proof
+from knowngood.smoke.trainer_suite import find_cell_suite, has_trainer_checks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -126,7 +127,7 @@ def prepare_release(
                 name="provenance.intoto.json",
                 data=provenance.render_provenance(locked, base, facts).encode(),
             ),
-            suite_artifact.suite_attachment(project.suite, _change_day(project.root, project.suite)),
+            suite_artifact.suite_attachment(find_cell_suite(project, cell), _suite_day(project, cell)),
             *proof.attachments(),
         ),
     )
@@ -212,9 +213,10 @@ def read_git_source(root: Path) -> provenance.GitSource | None:
     )
 
 
-def _change_day(root: Path, path: Path) -> str:
-    """Return when a path of a checkout was last committed; empty outside of git."""
-    return _git(root, "log", "-1", "--format=%cI", "--", str(path)) or ""
+def _suite_day(project: Project, cell: Cell) -> str:
+    """Return when the suite of a cell was last changed by a commit; empty outside of git."""
+    folders = [project.suite, project.trainer_suite] if has_trainer_checks(project, cell) else [project.suite]
+    return _git(project.root, "log", "-1", "--format=%cI", "--", *map(str, folders)) or ""
 
 
 def _git(root: Path, *words: str) -> str | None:

@@ -8,9 +8,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from knowngood.core.errors import KnowngoodError
+from knowngood.core.hosts import DEFAULT_HOST, HostArchitecture
 from knowngood.core.notify import Notify
 from knowngood.images.dockerfile import LABEL_PREFIX
-from knowngood.registry import attachments, bundle_signatures, image_release, image_transfer, signatures
+from knowngood.registry import (
+    attachments,
+    bundle_signatures,
+    image_release,
+    image_transfer,
+    platform_index,
+    signatures,
+)
 from knowngood.registry.attached_documents import inspect_documents
 from knowngood.registry.attachments import Attachment
 from knowngood.registry.content_inspection import ContentInspector, InspectionDepth
@@ -82,21 +90,24 @@ def _describe_record(cell: str, recorded: str, served: str) -> str:
     return f"record of {cell}: {recorded}, {'the same' if recorded == served else 'ANOTHER image'}"
 
 
-def read_published_image(
+def read_published_image(  # noqa: PLR0913
     registry: Registry,
     reference: ImageReference,
     notify: Notify,
     project: Project | None = None,
     verifiers: Sequence[ReleaseVerifier] = (),
+    *,
+    host: HostArchitecture = DEFAULT_HOST,
 ) -> PublishedImage:
-    """Read a published image, and compare it with the records of `project`.
+    """Read a published image (of an index that for `host`), and compare it with the records of `project`.
 
     Where there are verifiers, one of them must have signed the image, and a document that none has signed is ignored.
     Raises `KnowngoodError` when the manifest is missing or damaged; what else is, is a problem in the answer.
     """
-    manifest = registry.manifest(reference.name)
-    if manifest is None:
+    named = registry.manifest(reference.name)
+    if named is None:
         raise KnowngoodError(f"there is no {reference}")
+    manifest = platform_index.choose_host_image(registry, named, str(reference), host)
     digest = manifest.descriptor.digest
     config, *layers = manifest.blobs()
     inspector = ContentInspector(registry=registry, depth=InspectionDepth.BYTES, notify=notify)
@@ -107,9 +118,10 @@ def read_published_image(
     sound = [item.digest for item in documents.documents if not item.fault]
     fetched = attachments.fetch_attachments(registry, digest, sound)
     attached = tuple(item for item in fetched if not bundle_signatures.is_bundle(item))
-    tag = None if DIGEST.fullmatch(reference.name) else reference.name
+    tag = None if DIGEST.fullmatch(reference.name) or manifest is not named else reference.name
     signature = signatures.judge_signatures(registry, manifest.descriptor, tag, attached, verifiers)
-    records = load_claimed_records(project, reference.name, labels.get(LABEL_PREFIX + "cell", "")) if project else []
+    label, of_index = labels.get(LABEL_PREFIX + "cell", ""), None if manifest is named else host
+    records = load_claimed_records(project, reference.name, label, of_index) if project else []
     return PublishedImage(
         name=str(reference),
         digest=digest,
@@ -131,15 +143,21 @@ def read_published_image(
     )
 
 
-def load_claimed_records(project: Project, name: str, label: str) -> list[ImageRecord]:
+def load_claimed_records(
+    project: Project, name: str, label: str, host: HostArchitecture | None = None
+) -> list[ImageRecord]:
     """Return the records of the cells that an image is said to be.
 
     `label` is the cell in its configuration, which may be forged; `name` is its tag: an alias, or the tag of a lock.
+    With `host`, the tag names an index, whose image for that host it is; then the tag may also be a cell's id.
     """
     cells = {str(cell): cell for cell in project.matrix.cells}
     tag = re.sub(r"-r\d+$", "", name)
-    claimed = {label, project.matrix.aliases.get(name, "")}
+    claimed = {project.matrix.aliases.get(name, ""), name if host else ""}
     claimed |= {text for text, cell in cells.items() if image_release.lock_tag(project, cell) == tag}
+    if host:
+        claimed = {str(cells[text].on_host(host)) for text in claimed & cells.keys()}
+    claimed.add(label)
     records = [project.tree.load_record(cells[text]) for text in sorted(claimed & cells.keys())]
     return [record for record in records if record]
 

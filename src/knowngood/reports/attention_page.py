@@ -257,6 +257,7 @@ def _render_sources(table: AttentionTable) -> list[str]:
     lines = ["| cell | where | when | suite | seconds | verdict |", "|---|---|---|---|---|---|"]
     for run in sorted(used.values(), key=lambda run: (Version(parse_cell(run.cell).transformers), run.when)):
         where = "image " + (run.image or "")[:19] if run.where is not RunPlace.BARE else "bare environment"
+        where += ", emulated" if run.where is RunPlace.CONTAINER_EMULATED else ""
         verdict = "ok" if run.ok else f"not ok ({run.report['verdict']['domain']})"
         lines.append(
             f"| `{run.cell}` | {where} | {run.when} | `{run.suite[:12]}` | {run.report['seconds']:.0f} | {verdict} |"

@@ -33,7 +33,9 @@ class CatalogAttention(_Model):
     """What is known of an attention setting in a cell."""
 
     outcome: CatalogOutcome = Field(description="of the run that proves the most, wherever it ran")
-    state: Literal["seen-on-gpu", "seen-on-cpu", "predicted", "refused", "wrong", "not-run"] = "not-run"
+    state: Literal["seen-on-gpu", "seen-on-cpu", "seen-emulated", "predicted", "refused", "wrong", "not-run"] = (
+        "not-run"
+    )
     text: str = Field("", description="the state in words")
     trains: bool = Field(False, description="whether it is offered: seen training, or nothing speaks against it")
     reason: str = Field("", description="the words of the refusal, the fault or the rule")
@@ -88,7 +90,7 @@ class CatalogCell(_Model):
     axes: dict[str, str]
     aliases: list[str]
     in_matrix: bool = Field(description="false: it has runs, but is not in matrix.yaml")
-    tier: Literal["none", "resolved", "built", "trains-on-cpu", "trains-on-gpu"]
+    tier: Literal["none", "resolved", "built", "trains-emulated", "trains-on-cpu", "trains-on-gpu"]
     tier_text: str = Field("", description="the tier in words")
     errors: list[dict[str, Any]] = Field([], description="why the rules forbid it; it is neither built nor published")
     driver_minimum: str | None = Field(description="the oldest driver for its CUDA release, by NVIDIA's table")

@@ -66,12 +66,19 @@ def render_cell_table(rows: Iterable[ReadmeRow]) -> str:
 
 
 def _seen_settings(answer: CellAnswer) -> str:
-    """Return the settings that were seen training on the cell's GPU; where there are none, those of a CPU."""
-    on_gpu, on_cpu = (
-        [name for name, state in answer.settings.items() if state.kind is kind]
-        for kind in (SettingStateKind.SEEN_ON_GPU, SettingStateKind.SEEN_ON_CPU)
-    )
-    return ", ".join(on_gpu) or (f"on a CPU: {', '.join(on_cpu)}" if on_cpu else "")
+    """Return the settings that were seen training on the cell's GPU; where there are none, those of a CPU.
+
+    Those of an emulated CPU come last.
+    """
+    places = {
+        SettingStateKind.SEEN_ON_GPU: "",
+        SettingStateKind.SEEN_ON_CPU: "on a CPU: ",
+        SettingStateKind.SEEN_EMULATED: "on an emulated CPU: ",
+    }
+    for kind, place in places.items():
+        if names := [name for name, state in answer.settings.items() if state.kind is kind]:
+            return place + ", ".join(names)
+    return ""
 
 
 _LETTER, _TIER, _SQUARE = 5.7, 126, 54

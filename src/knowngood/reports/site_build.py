@@ -8,7 +8,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ from knowngood.evidence.cell_standing import CellStanding
 from knowngood.reports import catalog_collection, map_view, site_incidents, site_pages, site_questions, site_verdicts
 from knowngood.reports.run_commands import run_command_templates
 from knowngood.reports.site_cards import MARK_MEANINGS, SETTING_NAMES, UNBUILT_WORDS, CardTable, gpu_label
+from knowngood.reports.trainer_page_files import render_project_trainers
 
 if TYPE_CHECKING:
     from knowngood.compat.incident import Incident
@@ -64,6 +65,12 @@ def build_site(
         files = site_pages.render_site(catalog, templates, bodies, runs_at, labels)
         matrix_map = build_matrix_map(known.universe, known.published.cells, cell_standings)
         files["map.html"] = site_pages.render_map_page(catalog, templates, map_view.map_page_data(matrix_map))
+        trainers = render_project_trainers(here, replace(known.published, folder=evidence))
+        pages = {
+            name: (site_incidents.find_page_title(text), site_incidents.render_page_body(text))
+            for name, text in trainers.items()
+        }
+        files |= site_pages.render_trainer_site(catalog, templates, pages)
         files["data/signatures.js"] = render_page_script("signatures", site_incidents.browser_signatures(incidents))
         files["data/find.js"] = render_page_script("find", _find_page_data(known, catalog, labels, runs_at))
         cells = [cell for cell in catalog.cells if cell.in_matrix]
@@ -167,7 +174,11 @@ def _compute_tables(
     tables = {}
     for gpu in gpus:
         published = site_questions.GpuCells(
-            cells=cells, retired=retired, locked=locked, gpu=gpu, known_standings=standings
+            cells=cells,
+            retired=retired,
+            locked=locked,
+            gpu=gpu,
+            known_standings=standings,
         )
         table = site_verdicts.GpuAnswerTable(universe=known.universe, published=published)
         tables[gpu] = table.document(

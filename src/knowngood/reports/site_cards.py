@@ -37,6 +37,8 @@ MARK_MEANINGS: Mapping[str, str] = {
     "reference, and the profile shows the setting's own kernels.",
     "seen-on-cpu": "A tiny Qwen2 trained in this image on a CPU. No run had the card: what its kernels do there is "
     "predicted from the packages' files.",
+    "seen-emulated": "A tiny Qwen2 trained in this image on an emulated CPU. No run had a CPU of its own host, or the "
+    "card: what its kernels do there is predicted from the packages' files.",
     "predicted": "Rules that were read from the packages' own files allow it. No run has tried it.",
     "refused": "A run on the card ended with an error.",
     "predicted-refusal": "Rules that were read from the packages' own files say that it ends with an error. No run has "
@@ -66,15 +68,17 @@ def describe_evidence(cell: CatalogCell, item: CatalogAttention) -> str:
     if item.mark == "seen-on-gpu" and run:
         place = "" if run.image else ", outside an image"
         return f"seen training on {_name_with_article(run.gpu or 'a GPU')} on {_day(run.when)}{place}"
-    if item.mark == "seen-on-cpu" and run:
-        return f"predicted; seen on a CPU only, on {_day(run.when)}"
+    if item.mark in ("seen-on-cpu", "seen-emulated") and run:
+        cpu = "a CPU" if item.mark == "seen-on-cpu" else "an emulated CPU"
+        return f"predicted; seen on {cpu} only, on {_day(run.when)}"
     if item.mark == "refused" and run:
         return f"refused on {_name_with_article(run.gpu or 'a GPU')} on {_day(run.when)}"
     if item.mark == "wrong" and run:
         place = _name_with_article(run.gpu) if run.gpu else "a CPU"
         return f"wrong or broken on {place} on {_day(run.when)}"
     if item.mark == "predicted" and run and run.sm is None and run.image:
-        return f"predicted; its image ran on a CPU only, on {_day(run.when)}"
+        cpu = "an emulated CPU" if cell.tier == "trains-emulated" else "a CPU"
+        return f"predicted; its image ran on {cpu} only, on {_day(run.when)}"
     return {
         "predicted": "predicted to train; never run",
         "predicted-refusal": "predicted to be refused; never run",

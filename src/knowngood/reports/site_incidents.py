@@ -31,11 +31,17 @@ _WIDE_TABLE = '<div class="wide" tabindex="0" role="region" aria-label="A table,
 def render_incident_bodies(known: Sequence[Incident]) -> dict[str, Markup]:
     """Return the body of each incident's page as HTML, by the id of the incident."""
     context = load_incident_context()
+    return {incident.id: render_page_body(render_incident_page(incident, context)) for incident in known}
+
+
+def find_page_title(text: str) -> str:
+    """Return the title of a page of docs/, its first heading."""
+    return next(line.removeprefix("# ") for line in text.splitlines() if line.startswith("# "))
+
+
+def render_page_body(text: str) -> Markup:
+    """Return a page of docs/ as HTML, without the comment and the title at its top."""
     reader = MarkdownIt("commonmark", {"html": False}).enable("table")
-    return {incident.id: _render_html(reader, render_incident_page(incident, context)) for incident in known}
-
-
-def _render_html(reader: MarkdownIt, text: str) -> Markup:
     parts = reader.parse(link_sources(_PAGE_HEADER.sub("", text)))
     for block in parts:
         for part in block.children or ():
@@ -57,7 +63,7 @@ def link_sources(text: str) -> str:
 
 
 def _relink(attributes: dict[str, str | int | float]) -> None:
-    """Make links to other incidents lead to their pages on the site; remove links to documents that are not there."""
+    """Make links to pages beside this one lead to their pages here; remove links to documents that are not there."""
     target = str(attributes.get("href", ""))
     name = re.fullmatch(r"([a-z0-9-]+)\.md", target)
     if name:

@@ -21,6 +21,7 @@ from knowngood.reports.site_cards import MARK_MEANINGS, SETTING_NAMES, CellCard
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+    from markupsafe import Markup
 
     from knowngood.reports.catalog import Catalog, CatalogCell
 
@@ -29,6 +30,7 @@ OUTCOME_GLYPHS = {"pass": "✓", "fail": "✗", "refused": "⊘", "not-run": "·
 STATE_GLYPHS = {
     "seen-on-gpu": "✓",
     "seen-on-cpu": "○",
+    "seen-emulated": "◌",
     "predicted": "?",
     "refused": "⊘",
     "predicted-refusal": "⊘?",
@@ -39,6 +41,7 @@ STATE_GLYPHS = {
 STATE_MEANINGS = {
     "seen-on-gpu": "seen training on its GPU",
     "seen-on-cpu": "on a CPU only, unseen on a GPU",
+    "seen-emulated": "on an emulated CPU only, unseen on its own CPU and on a GPU",
     "predicted": "predicted to train, unseen",
     "refused": "refused on its GPU",
     "predicted-refusal": "predicted to be refused",
@@ -48,6 +51,7 @@ STATE_MEANINGS = {
 TIER_MEANINGS = {
     Tier.TRAINS_ON_GPU: "seen on a GPU",
     Tier.TRAINS_ON_CPU: "unseen on a GPU",
+    Tier.TRAINS_EMULATED: "emulated only",
     Tier.BUILT: "built, not seen training",
     Tier.RESOLVED: "locked, not built",
     Tier.NONE: "not locked",
@@ -56,12 +60,15 @@ TIER_MEANINGS = {
 TIER_TEXTS = {
     Tier.TRAINS_ON_GPU: "its image was seen training on the GPU that it is for, with each setting's own kernels",
     Tier.TRAINS_ON_CPU: "its image was seen training on a CPU; no run of it had the GPU that it is for",
+    Tier.TRAINS_EMULATED: (
+        "its image was seen training on an emulated CPU; no run had a CPU of its own host, or the GPU that it is for"
+    ),
     Tier.BUILT: "an image was built and the tests ran in it, but none saw it training",
     Tier.RESOLVED: "its packages are pinned by hash; nobody has built it",
     Tier.NONE: "nothing is recorded of an image; runs in other environments are shown all the same",
 }
 """Each tier in a sentence for people who have not read the documentation."""
-FIRST_PAGE_CELLS = 40
+FIRST_PAGE_CELLS = 60
 """The most cells for which the first page shows the matrix itself."""
 
 
@@ -133,6 +140,15 @@ def render_site(
 def render_map_page(catalog: Catalog, templates: Path, map_data: Mapping[str, Any]) -> str:
     """Return the page of the map; `map_data` is what `map_view.map_page_data` returns."""
     return _render_page(site_templates(templates), "map.html", "map.html.j2", catalog, {"map": map_data})
+
+
+def render_trainer_site(catalog: Catalog, templates: Path, pages: Mapping[str, tuple[str, Markup]]) -> dict[str, str]:
+    """Return the pages of trainers by file name; `pages` has the title and the body of each, by its name in docs/."""
+    environment, files = site_templates(templates), dict[str, str]()
+    for file, (title, html) in pages.items():
+        name = f"trainers/{'index' if file == 'README.md' else file.removesuffix('.md')}.html"
+        files[name] = _render_page(environment, name, "incident.html.j2", catalog, {"title": title, "html": html})
+    return files
 
 
 def _render_page(environment: Environment, name: str, template: str, catalog: Catalog, more: Mapping[str, Any]) -> str:

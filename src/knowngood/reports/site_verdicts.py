@@ -32,7 +32,8 @@ def list_minor_releases(universe: Universe) -> list[str]:
 def list_frameworks(universe: Universe, published: PublishedCells) -> list[str]:
     """Return the frameworks of published cells, as `xtuner==0.2.0`, after the choice of no framework.
 
-    A framework without facts, such as the trainer of a stack, cannot be asked for here: metadata is not in the site.
+    A framework without facts, such as the trainer of a stack, cannot be asked for here: each such question is resolved
+    by metadata, which takes seconds for each GPU. It has a page of its own (`trainer_pages`).
     """
     pins = {cell.framework_pin for cell in published.cells if cell.framework_pin}
     pins = {(name, version) for name, version in pins if name in universe.packages}

@@ -148,7 +148,7 @@ class UpstreamCheck:
                     return "its names are due to be read again, which `knowngood harvest --atlas` does"
                 try:
                     report = harvest_atlas(
-                        AtlasPackage(name=package, since=""),
+                        AtlasPackage(name=package, module=atlas.root, since=""),
                         folder=folder,
                         index=_FilteredIndex(self.index or SimpleIndex(), {package: {version}}),
                         workers=workers,

@@ -147,7 +147,7 @@ def render_scratch_matrix(data: Mapping[str, Any], job: SideJob) -> str:
         "base": base,
         "with": [f"{name}=={version}" for name, version in pins.items()],
     }
-    changed = {**data, "cells": [cell], "aliases": {}, "stack": []}
+    changed = {**data, "cells": [cell], "aliases": {}, "everywhere": []}
     if job.side.base_without:
         changed["bases"] = {base: _change_base(data["bases"][base], job.side.base_without, job.side.base_with)}
     if job.side.excludes:

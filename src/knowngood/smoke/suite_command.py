@@ -13,6 +13,15 @@ from knowngood.smoke.suite_files import SUITE_FOLDER
 
 CONTAINER_FOLDER = "/tmp/knowngood"  # noqa: S108  # in a container that nobody else uses
 """The folder in the container for the suite, the predictions and the report."""
+EMULATED_LIMITS = Path(__file__).with_name("emulated_limits.py")
+"""The plugin of pytest that gives the suite more time under emulation."""
+EMULATED_CORE = tuple(
+    f"{setting}/fp32/{layout}/full"
+    for setting in ("eager", "sdpa")
+    for layout in ("dense", "right-padded", "left-padded")
+)
+"""The checks of an emulated run, by the ids of the suite: a step of a check takes 30 to 90 s there."""
+EMULATED_SECONDS = 3600
 SHARED_MEMORY = "1g"
 _CDI = "nvidia.com/gpu="
 _CDI_BY_DEFAULT = (28, 2)
@@ -33,6 +42,8 @@ class SuiteOptions:
     """The suite's time limit. It is stopped inside the container then, and from outside a little later."""
     memory: str = "12g"
     pids: int = 1024
+    emulated: bool = False
+    """Run the suite's core alone, with more time for each check: QEMU emulates the image's processor."""
 
 
 def suite_arguments(options: SuiteOptions, *, cell_gpu: str) -> list[str]:
@@ -40,6 +51,8 @@ def suite_arguments(options: SuiteOptions, *, cell_gpu: str) -> list[str]:
     argv = ["-q", "-p", "no:cacheprovider"]
     if options.quick:
         argv.append("--quick")
+    if options.emulated:
+        argv += ["-p", EMULATED_LIMITS.stem]
     if options.gpus:
         argv += ["--demand-gpu", "--cell-gpu", cell_gpu]
     return argv
@@ -56,17 +69,20 @@ def _report_arguments(folder: str) -> list[str]:
 
 def container_command(cell: Cell, options: SuiteOptions) -> list[str]:
     """Return the command that runs the suite in a container, under its own time limit."""
-    return timed_command(suite_arguments(options, cell_gpu=cell.gpu), options.seconds)
+    arguments = suite_arguments(options, cell_gpu=cell.gpu)
+    return timed_command(arguments, options.seconds, checks=EMULATED_CORE if options.emulated else ())
 
 
-def timed_command(arguments: Sequence[str], seconds: int) -> list[str]:
-    """Return the container's command for these `suite_arguments`."""
-    command = _timed_pytest(f"{CONTAINER_FOLDER}/{SUITE_FOLDER}", arguments, seconds)
+def timed_command(arguments: Sequence[str], seconds: int, *, checks: Sequence[str] = ()) -> list[str]:
+    """Return the container's command for these `suite_arguments`; with `checks`, ids of training, for these alone."""
+    suite = f"{CONTAINER_FOLDER}/{SUITE_FOLDER}"
+    chosen = [f"{suite}/test_training.py::test_trains[{check}]" for check in checks] or [suite]
+    command = _timed_pytest(chosen, arguments, seconds)
     return [*command, *_report_arguments(CONTAINER_FOLDER)]
 
 
-def _timed_pytest(suite: str, arguments: Sequence[str], seconds: int) -> list[str]:
-    return ["timeout", "--kill-after=10", str(seconds), "python", "-m", "pytest", suite, *arguments]
+def _timed_pytest(suite: Sequence[str], arguments: Sequence[str], seconds: int) -> list[str]:
+    return ["timeout", "--kill-after=10", str(seconds), "python", "-m", "pytest", *suite, *arguments]
 
 
 def docker_run_words(options: SuiteOptions, image: str, suite: Path, arguments: Sequence[str]) -> list[str]:
@@ -76,7 +92,7 @@ def docker_run_words(options: SuiteOptions, image: str, suite: Path, arguments: 
     """
     mount = f"{suite}:/{SUITE_FOLDER}:ro"
     words = ["run", "--rm", *_docker_run_options(options), "--volume", mount, image]
-    return [*words, *_timed_pytest(f"/{SUITE_FOLDER}", arguments, options.seconds)]
+    return [*words, *_timed_pytest([f"/{SUITE_FOLDER}"], arguments, options.seconds)]
 
 
 def _docker_run_options(options: SuiteOptions) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
@@ -10,21 +11,26 @@ import platform
 import subprocess
 import sys
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from knowngood.base import emulation
 from knowngood.core import local_files
 from knowngood.core.cell import Cell
 from knowngood.core.child_processes import end_with_parent
 from knowngood.core.errors import KnowngoodError, MissingError
+from knowngood.core.hosts import DEFAULT_HOST, parse_host
 from knowngood.core.notify import Notify
 from knowngood.engine import container_engine
 from knowngood.evidence.run_evidence import Evidence, RunPlace
 from knowngood.smoke import suite_files
 from knowngood.smoke.suite_command import (
     CONTAINER_FOLDER,
+    EMULATED_LIMITS,
+    EMULATED_SECONDS,
     SHARED_MEMORY,
     TIMED_OUT,
     SuiteOptions,
@@ -57,33 +63,65 @@ def run_in_container(  # noqa: PLR0913
     """Run a suite in a container of `image`, without network and with limits on memory, processes and time.
 
     `digest` is that of the image, for the evidence; `suite` is the folder of the suite, which is copied into the
-    container. The container is always removed.
+    container. The container is always removed. Where the engine's machine has another processor than the image is for,
+    QEMU runs the suite's core alone, and the evidence says so.
 
     Raises:
-        MissingError: a GPU was asked for, and the engine cannot give one.
+        MissingError: a GPU was asked for, and the engine cannot give one; or the image's programs cannot run there.
         KnowngoodError: the suite left no report.
     """
+    if is_foreign_cell(cell, engine):
+        options = emulated_options(cell, options)
     argv = container_command(cell, options)
-    with container_engine.docker_client(engine) as client:
+    where = RunPlace.CONTAINER_GPU if options.gpus else RunPlace.CONTAINER_CPU
+    with contextlib.ExitStack() as stack:
+        if options.emulated:
+            where = RunPlace.CONTAINER_EMULATED
+            stack.enter_context(emulation.emulate_host(cell.host, notify))
+        client = stack.enter_context(container_engine.docker_client(engine))
         label = f"{platform.node()}/{cell}"
         remove_old_containers(client, _LABEL, label)
-        container = create_suite_container(client, image, argv, options, labels={_LABEL: label})
+        platform_name = cell.host.oci_platform if options.emulated else None
+        container = create_suite_container(
+            client, image, argv, options, labels={_LABEL: label}, platform_name=platform_name
+        )
         try:
-            put_suite(container, suite, predictions)
+            put_suite(container, suite, predictions, emulated=options.emulated)
             start_suite_container(container, engine)
-            _wait_for_suite(container, options, log, notify)
-            report = _take_report(container, log)
+            wait_for_suite(container, options, log, notify)
+            report = take_suite_report(container, log)
         finally:
             container.remove(force=True, v=True)
     return Evidence(
         cell=str(cell),
-        where=RunPlace.CONTAINER_GPU if options.gpus else RunPlace.CONTAINER_CPU,
+        where=where,
         image=digest,
-        when=_now(),
+        when=current_time(),
         node=engine_fingerprint(engine),
         command=tuple(argv),
         report=report,
     )
+
+
+def is_foreign_cell(cell: Cell, engine: Engine) -> bool:
+    """Return whether a cell's image is for another processor than that of the machine of an engine.
+
+    No engine of another processor takes a cell for x86-64, so none is asked about one.
+    """
+    if cell.host == DEFAULT_HOST:
+        return False
+    with container_engine.docker_client(engine) as client:
+        return parse_host(str(client.info()["Architecture"])) is not cell.host
+
+
+def emulated_options(cell: Cell, options: SuiteOptions) -> SuiteOptions:
+    """Return the options for a run of a cell's image under emulation; `MissingError` where they ask for a GPU."""
+    if options.gpus:
+        raise MissingError(
+            f"{cell} is for hosts of {cell.host}: on this machine its programs are emulated, and have no GPU; run it "
+            f"on a host of {cell.host}, or without --gpus"
+        )
+    return replace(options, quick=False, emulated=True, seconds=max(options.seconds, EMULATED_SECONDS))
 
 
 def run_in_environment(  # noqa: PLR0913
@@ -96,13 +134,61 @@ def run_in_environment(  # noqa: PLR0913
     notify: Notify,
 ) -> Evidence:
     """Run the suite without a container, with the Python of `VIRTUAL_ENV`, or else with this program's."""
+    return _run_program_here(
+        cell,
+        lambda folder: ["-m", "pytest", str(suite), *reporting_arguments(options, str(folder), cell_gpu=cell.gpu)],
+        shown=("-m", "pytest", "smoke_tests"),
+        seconds=options.seconds,
+        predictions=predictions,
+        log=log,
+        notify=notify,
+    )
+
+
+def run_processes_in_environment(  # noqa: PLR0913
+    cell: Cell, suite: Path, options: SuiteOptions, *, processes: int, log: Path, notify: Notify
+) -> Evidence:
+    """Run the checks of training over several processes like `run_in_environment`, one GPU each with `options.gpus`.
+
+    `suite` is the folder `parallel_tests`, beside which the smoke suite is.
+    """
+    words = ["--processes", str(processes), "--backend", "nccl" if options.gpus else "gloo"]
+    words += ["--quick"] if options.quick else []
+    return _run_program_here(
+        cell,
+        lambda folder: [str(suite), "--out", f"{folder}/report.json", *words],
+        shown=(suite.name,),
+        seconds=options.seconds,
+        predictions={},
+        log=log,
+        notify=notify,
+        variables={"PYTHONPATH": os.pathsep.join(filter(None, [str(suite.parent), os.environ.get("PYTHONPATH")]))},
+    )
+
+
+def _run_program_here(  # noqa: PLR0913
+    cell: Cell,
+    arguments: Callable[[Path], list[str]],
+    *,
+    shown: tuple[str, ...],
+    seconds: int,
+    predictions: Mapping[str, Any],
+    log: Path,
+    notify: Notify,
+    variables: Mapping[str, str] | None = None,
+) -> Evidence:
+    """Run Python with arguments that depend on a folder, where predictions are read and the report is written.
+
+    The evidence names `shown` in the place of as many words, and files in the folder by their names: it is public, and
+    paths of this machine say nothing.
+    """
     with local_files.scratch_folder() as folder:
-        python = _environment_python()
+        python = find_environment_python()
         (folder / "predictions.json").write_text(json.dumps(predictions))
-        argv = [python, "-m", "pytest", str(suite), *reporting_arguments(options, str(folder), cell_gpu=cell.gpu)]
+        argv = [python, *arguments(folder)]
         notify(f"running the suite with {python}")
         log.parent.mkdir(parents=True, exist_ok=True)
-        environment = os.environ | {"HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        environment = os.environ | {"HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1"} | dict(variables or {})
         with log.open("w") as output:
             try:
                 subprocess.run(
@@ -110,28 +196,29 @@ def run_in_environment(  # noqa: PLR0913
                     env=environment,
                     stdout=output,
                     stderr=subprocess.STDOUT,
-                    timeout=options.seconds,
+                    timeout=seconds,
                     check=False,
                     preexec_fn=end_with_parent(),
                 )
             except subprocess.TimeoutExpired:
-                raise KnowngoodError(f"the suite did not end within {options.seconds} s (log: {log})") from None
+                raise KnowngoodError(f"the suite did not end within {seconds} s (log: {log})") from None
         path = Path(folder) / "report.json"
         if not path.exists():
-            raise KnowngoodError(f"the suite left no report; {_last_line(log)} (log: {log})")
-        report = _parse_report(path.read_bytes(), log)
+            raise KnowngoodError(f"the suite left no report; {_last_log_line(log)} (log: {log})")
+        report = parse_suite_report(path.read_bytes(), log)
     return Evidence(
         cell=str(cell),
         where=RunPlace.BARE,
         image=None,
-        when=_now(),
+        when=current_time(),
         node=machine_fingerprint(platform.node(), {"kernel": platform.release(), "cpus": os.cpu_count()}),
-        command=("python", "-m", "pytest", "smoke_tests", *argv[4:]),
+        command=("python", *shown, *(word.removeprefix(f"{folder}/") for word in argv[1 + len(shown) :])),
         report=report,
     )
 
 
-def _environment_python() -> str:
+def find_environment_python() -> str:
+    """Return the Python of `VIRTUAL_ENV`, or else this program's."""
     folder = os.environ.get("VIRTUAL_ENV")
     return str(Path(folder) / "bin/python") if folder else sys.executable
 
@@ -150,8 +237,12 @@ def create_suite_container(  # noqa: PLR0913
     *,
     labels: Mapping[str, str],
     device: str | None = None,
+    platform_name: str | None = None,
 ) -> Container:
-    """Create a container for the suite: no network, limits on memory and processes, all GPUs or one `device`."""
+    """Create a container for the suite: no network, limits on memory and processes, all GPUs or one `device`.
+
+    `platform_name`, such as `linux/arm64`, is that of an image for another processor than the engine's machine has.
+    """
     from docker.types import DeviceRequest
 
     requests = [DeviceRequest(**gpu_request(client.info(), device))] if options.gpus else None
@@ -159,7 +250,8 @@ def create_suite_container(  # noqa: PLR0913
         image,
         command,
         device_requests=requests,
-        environment={"HF_HUB_OFFLINE": "1"},
+        environment={"HF_HUB_OFFLINE": "1"} | ({"PYTHONPATH": CONTAINER_FOLDER} if options.emulated else {}),
+        platform=platform_name,
         network_mode="none",
         mem_limit=options.memory,
         pids_limit=options.pids,
@@ -169,9 +261,17 @@ def create_suite_container(  # noqa: PLR0913
     )
 
 
-def put_suite(container: Container, suite: Path, predictions: Mapping[str, Any]) -> None:
-    """Put the folder for the report into the container, with the suite and its predictions in it."""
+def put_suite(container: Container, suite: Path, predictions: Mapping[str, Any], *, emulated: bool = False) -> None:
+    """Put the folder for the report into the container, with the suite and its predictions in it.
+
+    For an `emulated` run the plugin with its time limits goes along.
+    """
     files = {"predictions.json": json.dumps(predictions).encode(), **suite_files.read_suite_files(suite)}
+    put_suite_files(container, files | ({EMULATED_LIMITS.name: EMULATED_LIMITS.read_bytes()} if emulated else {}))
+
+
+def put_suite_files(container: Container, files: Mapping[str, bytes]) -> None:
+    """Put the folder for the report into the container, with these files in it."""
     container.put_archive("/tmp", _tar_folder(files))  # noqa: S108
 
 
@@ -191,7 +291,7 @@ def start_suite_container(container: Container, engine: Engine) -> None:
         raise KnowngoodError(f"the container did not start: {reason}") from None
 
 
-def _wait_for_suite(container: Container, options: SuiteOptions, log: Path, notify: Notify) -> None:
+def wait_for_suite(container: Container, options: SuiteOptions, log: Path, notify: Notify) -> None:
     """Wait until the container ends. One that outlives its own time limit is killed when it is removed."""
     import requests
 
@@ -214,11 +314,12 @@ def _wait_for_suite(container: Container, options: SuiteOptions, log: Path, noti
         raise KnowngoodError(f"the suite did not end within {options.seconds} s (log: {log})")
 
 
-def _take_report(container: Container, log: Path) -> dict[str, Any]:
+def take_suite_report(container: Container, log: Path) -> dict[str, Any]:
+    """Return the report of a suite that has ended; raises `KnowngoodError` where it left none."""
     data = read_container_report(container)
     if data is None:
-        raise KnowngoodError(f"the suite left no report; {_last_line(log)} (log: {log})")
-    return _parse_report(data, log)
+        raise KnowngoodError(f"the suite left no report; {_last_log_line(log)} (log: {log})")
+    return parse_suite_report(data, log)
 
 
 def read_container_report(container: Container, folder: str = CONTAINER_FOLDER) -> bytes | None:
@@ -235,15 +336,16 @@ def read_container_report(container: Container, folder: str = CONTAINER_FOLDER) 
         return member.read()
 
 
-def _parse_report(data: bytes, log: Path) -> dict[str, Any]:
+def parse_suite_report(data: bytes, log: Path) -> dict[str, Any]:
+    """Return the report that these bytes are; raises `KnowngoodError` where they are damaged, and names the log."""
     try:
         report: dict[str, Any] = json.loads(data)
     except ValueError as error:
-        raise KnowngoodError(f"the suite left a damaged report ({error}); {_last_line(log)} (log: {log})") from None
+        raise KnowngoodError(f"the suite left a damaged report ({error}); {_last_log_line(log)} (log: {log})") from None
     return report
 
 
-def _last_line(log: Path) -> str:
+def _last_log_line(log: Path) -> str:
     lines = log.read_text(errors="replace").split("\n")
     return "its last line: " + next((line for line in reversed(lines) if line.strip()), "none")
 
@@ -281,5 +383,6 @@ def machine_fingerprint(name: str, facts: Mapping[str, Any]) -> dict[str, Any]:
     return {"name": hashlib.sha256(name.encode()).hexdigest()[:12], **facts}
 
 
-def _now() -> str:
+def current_time() -> str:
+    """Return the time, as evidence states it: ISO 8601 in UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")

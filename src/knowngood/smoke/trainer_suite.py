@@ -18,25 +18,31 @@ TRAINERS_FOLDER = "trainers"
 """Where the checks of trainers lie in the suite's folder, and their package in the suite's."""
 
 
+_LIST = "_checks.py"
+"""How the name of the module that lists a trainer's checks ends; it begins as the names of all its modules do."""
+
+
 def has_trainer_checks(project: Project, cell: Cell) -> bool:
-    """Return whether `trainer_tests/` has checks of a cell's trainer: files whose names begin with the trainer's."""
-    if cell.framework_pin is None:
-        return False
-    name = cell.framework_pin[0].replace("-", "_")
-    return any(project.trainer_suite.glob(f"{name}_*.py"))
+    """Return whether `trainer_tests/` has checks of a cell's trainer: a module that lists them."""
+    prefix = _module_prefix(cell)
+    return prefix is not None and (project.trainer_suite / f"{prefix}{_LIST}").is_file()
 
 
 def find_cell_suite(project: Project, cell: Cell) -> Path:
     """Return the folder of the suite that runs for a cell.
 
-    It is the project's own, or for a cell with checks of its trainer a folder in the cache, named by its content.
+    It is the project's own, or for a cell with checks of its trainer a folder in the cache, named by its content. That
+    one has the modules that all trainers share and those of the cell's own, so that the checks of another trainer
+    neither run nor make this one's evidence that of an older suite.
     """
     if not has_trainer_checks(project, cell):
         return project.suite
     files = suite_files.read_suite_files(project.suite)
+    others = _other_prefixes(project, cell)
     for path, data in suite_files.read_suite_files(project.trainer_suite).items():
         place = path.removeprefix(f"{suite_files.SUITE_FOLDER}/")
-        files[f"{suite_files.SUITE_FOLDER}/{TRAINERS_FOLDER}/{place}"] = data
+        if place.endswith(".py") and not place.startswith(others):
+            files[f"{suite_files.SUITE_FOLDER}/{TRAINERS_FOLDER}/{place}"] = data
     digest = hashlib.sha256()
     for path, data in files.items():
         digest.update(f"{path}\0{len(data)}\0".encode() + data)
@@ -44,3 +50,14 @@ def find_cell_suite(project: Project, cell: Cell) -> Path:
     for path, data in files.items():
         write_atomically(folder / path, data)
     return folder / suite_files.SUITE_FOLDER
+
+
+def _module_prefix(cell: Cell) -> str | None:
+    """Return what the modules of a cell's trainer begin with: its name, as Python spells it."""
+    return None if cell.framework_pin is None else cell.framework_pin[0].replace("-", "_")
+
+
+def _other_prefixes(project: Project, cell: Cell) -> tuple[str, ...]:
+    """Return what the names of the modules of all trainers but the cell's begin with."""
+    named = {path.name.removesuffix(_LIST) for path in project.trainer_suite.glob(f"*{_LIST}")}
+    return tuple(sorted(f"{name}_" for name in named - {_module_prefix(cell)}))

@@ -155,7 +155,8 @@ def install_wheels(pinned: Sequence[PinnedFile], request: ResolverRequest, notif
             requirements.write_text("\n".join(lines) + "\n")
             argv = [find_uv_bin(), "pip", "install", "--quiet", "--target", str(part), "--link-mode", "copy"]
             argv += [*resolver.uv_config_options(), "--no-deps", "--require-hashes", "--only-binary", ":all:"]
-            argv += ["--python-version", request.python, "--python-platform", resolver.uv_platform(request.glibc)]
+            platform = resolver.uv_platform(request.glibc, request.architecture)
+            argv += ["--python-version", request.python, "--python-platform", platform]
             argv += ["--requirements", str(requirements)]
             process = subprocess.run(
                 argv,

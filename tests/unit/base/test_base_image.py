@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from knowngood.base import base_image, base_packages, base_recipe, bootstrap, oci_layout
+from knowngood.base import base_image, base_packages, base_recipe, bootstrap, oci_layout, private_apt
 from knowngood.base.base_packages import DebianBase
 from knowngood.core.errors import InputError, KnowngoodError, UsageError
+from knowngood.core.hosts import HostArchitecture
 from knowngood.lock.debian_lock import DebianPackage, PackagesLock
 
 EPOCH = 1_700_000_000
@@ -214,3 +215,23 @@ def test_a_compressor_that_fails_raises_an_error(tmp_path):
     )
     with pytest.raises(KnowngoodError, match="status 4"):
         oci_layout.write_layout(tmp_path / "layout", _tar(tmp_path / "1.tar", []), recipe)
+
+
+def test_a_base_for_another_processor_is_told_so_and_made_by_the_tools_of_this_one():
+    arm = tuple(replace(package, arch="arm64") for package in (GXX, GCC))
+    zstd = [replace(TOOL, name="zstd", arch=arch, sha256=arch[0] * 64) for arch in ("amd64", "brm64")]
+    zstd[1] = replace(zstd[1], arch="arm64")
+    lock = replace(LOCK, packages=arm, tools=(TOOL, *zstd))
+    assert PackagesLock.parse(str(lock)) == lock
+    assert (lock.host, LOCK.host) == (HostArchitecture.AARCH64, HostArchitecture.X86_64)
+    assert lock.tools_for(HostArchitecture.X86_64) == (TOOL, zstd[0])
+    assert lock.tools_for(HostArchitecture.AARCH64) == (TOOL, zstd[1])
+    argv = bootstrap.mmdebstrap_command(Path("/m"), "x", arm, Path("/o"), root=True, host=lock.host)
+    assert "--architectures=arm64" in argv
+    assert base_image.base_key(lock) != base_image.base_key(LOCK)
+
+
+def test_the_private_apt_of_another_processor_asks_for_its_packages():
+    text = private_apt.apt_configuration(Path("/r"), "", Path("/p"), HostArchitecture.AARCH64)
+    assert 'APT::Architecture "arm64";' in text
+    assert "amd64" not in text

@@ -29,6 +29,10 @@ def test_api_tells_since_when_a_name_is_there(capsys):
         ("nosuchpackage.Thing", 3, "the atlas does not have nosuchpackage"),
         ("nosuchtype", 3, "nor has transformers any model type, attention"),
         ("trl..x", 2, "is not a dotted Python name"),
+        ("KeyError: 'qwen3'", 2, "an error message is for `knowngood diagnose`"),
+        ("datasets.load_dataset(trust_remote_code)", 0, "not named, but `**kwargs` takes any keyword: since 4.0.0"),
+        ("trl.SFTTrainer(nothing)", 1, "the parameter nothing of trl.SFTTrainer: in no release read"),
+        ("transformers.DynamicCache.seen_tokens", 0, "or `__getattr__`, may have it): 4.54.0 to 4.55.4"),
     ],
 )
 def test_api_says_what_it_does_not_find(capsys, name, code, words):
@@ -59,6 +63,30 @@ def test_api_shows_the_words_of_a_deprecation_and_where_the_name_went(capsys):
     assert any("deprecate_kwarg('tokenizer'" in row["words"] for row in document["deprecations"])
     _, document = ask(capsys, "api", "transformers.models.auto.configuration_auto.CONFIG_MAPPING_NAMES[qwen3]")
     assert document["elsewhere"][0]["at"] == "transformers.models.auto.auto_mappings:CONFIG_MAPPING_NAMES[qwen3]"
+
+
+def test_api_answers_about_a_parameter(capsys):
+    code, document = ask(capsys, "api", "trl.SFTTrainer(dataset_text_field)")
+    assert (code, document["present"]) == (0, [{"since": None, "until": "0.12.2"}])
+    assert any("'dataset_text_field'" in row["words"] for row in document["deprecations"])
+    assert ask(capsys, "api", "transformers.Trainer(processing_class=)")[1]["present"][0]["since"] == "4.46.1"
+
+
+def test_api_shows_which_parameters_came_and_went(capsys):
+    _, document = ask(capsys, "api", "huggingface_hub.hf_hub_download")
+    rows = {row["name"]: row["in"] for row in document["parameters"]}
+    assert rows["force_filename"] == [{"since": None, "until": "0.36.2"}]
+    assert rows["tqdm_class"] == [{"since": "1.1.0", "until": None}]
+    assert main(["api", "huggingface_hub.hf_hub_download"]) == 0
+    text = capsys.readouterr().out
+    assert "  parameter tqdm_class: since 1.1.0\n" in text
+    assert text.count("  (repo_id,") == 1
+
+
+def test_a_decorator_is_no_kind_of_a_name(capsys):
+    assert ask(capsys, "api", "transformers.utils.is_flash_attn_available")[1]["kinds"] == [
+        {"kind": "function", "in": [{"since": None, "until": "4.38.2"}]}
+    ]
 
 
 def test_api_asks_every_package_that_shares_a_module(capsys):

@@ -109,7 +109,7 @@ def test_the_check_finds_an_option_that_nothing_reads():
     ],
 )
 def test_smoke_refuses_the_options_that_its_mode_ignores(mode, function, refused):
-    decided_before = {"on", "here", "image", "cancel"}
+    decided_before = {"on", "here", "image", "cancel", "processes"}
     ignored = set(options("smoke")) - attributes_read(function) - decided_before
     assert ignored - {"memory"} == set(refused) - {"memory"}
     for name in refused:
@@ -130,6 +130,8 @@ def test_smoke_refuses_the_options_that_its_mode_ignores(mode, function, refused
         (["publish", "--verify", "x/y:z", "--no-aliases"], "--no-aliases does nothing with --verify"),
         (["harvest", "--atlas", "--refresh"], "--refresh does nothing with --atlas"),
         (["build", "--timeout", "5"], "unrecognized arguments: --timeout"),
+        (["smoke", "--processes", "2", "--on", "local"], "--processes needs --here CELL"),
+        (["smoke", "--processes", "3", "--here", "default"], "--processes 3: an even number"),
         (["smoke", "--cancel"], "--cancel ends jobs of an executor"),
     ],
 )

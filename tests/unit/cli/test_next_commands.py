@@ -158,3 +158,9 @@ def test_commands_of_any_answer_work(capsys, command, gpu, attn, packages):
     assert commands_in(output), words
     for text in commands_in(output):
         check_command(text)
+
+
+def test_a_suggested_command_keeps_the_extras_that_were_asked_for(capsys):
+    main(["check", "transformers[torch]==4.57.6", "accelerate==0.20.0"])
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.strip() == "try: knowngood check 'transformers[torch]==4.57.6' accelerate==0.26.0"

@@ -216,7 +216,7 @@ def test_a_trainer_that_a_stack_has_gives_the_program_the_image_of_the_stack(sta
     document = json.loads(out)
     assert document["cell"] == "sm90-cu130-torch2.11.0-tf5.17.0-fa4.0.0b33-triton3.6.0-py311-trl1.16.0"
     assert document["image"] == f"knowngood:{document['cell']}"
-    assert document["because"].endswith("with the stack that has trl 1.16.0")
+    assert document["because"].endswith(", with trl 1.16.0")
     assert "added for --with: nothing, the cell has it all" in err
     assert starts == []
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from knowngood.compat.broken_pairs import find_broken_pairs
+from knowngood.compat.broken_pairs import boxes_of_broken_pairs, find_broken_pairs, find_excluded_releases
+from knowngood.compat.value_domain import ReleaseDomain
 from knowngood.facts.broken_use_table import BrokenUse, BrokenUseTable, UseFailure
 
 
@@ -81,3 +82,38 @@ def test_what_only_some_releases_lack_is_neither_gone_nor_new() -> None:
 )
 def test_what_fits_is_inside_a_function_or_is_not_read_gives_no_finding(versions: dict[str, str]) -> None:
     assert findings(**versions) == []
+
+
+APP, LIB = (
+    ReleaseDomain("app", ["1.0", "1.0.1", "1.1", "1.2", "1.3"]),
+    ReleaseDomain("lib", ["2.0.0", "2.1.0", "2.2.0"]),
+)
+"""The facts have a release of app that was withdrawn, so that nobody read it."""
+
+
+def test_releases_that_cannot_be_imported_together_are_boxes_with_those_that_nobody_read_between_them() -> None:
+    boxes = list(boxes_of_broken_pairs(["app", "lib"], {"app": APP, "lib": LIB}, {"app": TABLE}.get))
+    assert [(APP.texts(box.masks["app"]), LIB.texts(box.masks["lib"])) for box in boxes] == [
+        (["1.0", "1.0.1", "1.1"], ["2.1.0", "2.2.0"]),
+        (["1.3"], ["2.1.0"]),
+    ]
+    assert boxes[0].rule.id == "uses:app:lib"
+    assert (
+        boxes[0].rule.because
+        == "app {app} uses `old` of `lib`, gone since lib 2.1.0: fails at `import app` (in `app.core`)"
+    )
+
+
+def test_there_are_no_boxes_about_a_package_without_facts() -> None:
+    assert list(boxes_of_broken_pairs(["app"], {"app": APP}, {"app": TABLE}.get)) == []
+
+
+def test_a_pinned_release_excludes_those_of_what_it_imports_and_of_what_imports_it() -> None:
+    read = {"app": TABLE}.get
+    callees = find_excluded_releases("app", "1.1", ["lib"], read)["lib"]
+    assert LIB.texts(callees.mask_in(LIB)) == ["2.1.0", "2.2.0"]
+    callers = find_excluded_releases("lib", "2.1.0", ["app"], read)["app"]
+    assert APP.texts(callers.mask_in(APP)) == ["1.0", "1.0.1", "1.1", "1.3"]
+    assert callers.reason.packages == {"app": "1.3", "lib": "2.1.0"}
+    assert find_excluded_releases("app", "1.2", ["lib"], read) == {}
+    assert find_excluded_releases("lib", "2.0.0", ["app"], read) == {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import replace
@@ -28,6 +29,8 @@ from knowngood.core.cell import Cell
 from knowngood.core.errors import UsageError
 from knowngood.core.local_files import data_folder
 from knowngood.evidence.run_evidence import Evidence, RunPlace, store_evidence
+from knowngood.facts.atlas_store import atlas_folder
+from knowngood.facts.broken_use_table import read_broken_uses
 from knowngood.facts.package_metadata import read_package_metadata
 
 KNOWN = knowledge.load_knowledge()
@@ -323,6 +326,7 @@ def recorded_run(**changes: Any) -> Evidence:
         ({}, {"gpu": "A100"}, "compatible", 0),
         ({}, {"python": "3.12"}, "compatible", 0),
         ({}, {"conditions": {"dtype": "fp16"}}, "compatible", 0),
+        ({}, {"conditions": {"model": "some-new-model"}}, "compatible", 0),
         ({"where": RunPlace.CONTAINER_CPU}, {}, "compatible", 1),
         ({"where": RunPlace.BARE}, {}, "compatible", 0),
         ({"ok": False}, {}, "compatible", 0),
@@ -366,8 +370,8 @@ def test_torch_for_arm_has_cuda_from_2_11_on(torch: str, gpu: str | None, used: 
     result = ask(f"torch=={torch}", gpu=gpu, used=used)
     assert ("torch-cuda-on-aarch64" in errors(result)) is broken
     if gpu == "GH200" or used.get("machine", "x86_64") != "x86_64":
-        assert result.cell is None  # all images are x86-64
-        assert "host:aarch64" in {finding.id for finding in result.findings}
+        assert broken or str(result.cell).endswith("-aarch64")
+        assert ("host:aarch64" in {finding.id for finding in result.findings}) is broken
 
 
 def test_a_machine_that_was_not_stated_is_no_condition_that_is_missing():
@@ -404,7 +408,7 @@ def tritons_of(torch: str, python: str) -> list[Requirement]:
     return [item for item in tritons if item.marker is None or item.marker.evaluate({**environment, "extra": ""})]
 
 
-def oracle(cell: Mapping[str, str]) -> bool:  # noqa: PLR0911 - one question after the other
+def oracle(cell: Mapping[str, str]) -> bool:  # noqa: C901, PLR0911 - one question after the other
     """Whether nothing is wrong with a full cell, straight from the facts."""
     torch, transformers, triton = (facts_of(name, cell[name]) for name in ("torch", "transformers", "triton"))
     packages = {"torch": torch, "transformers": transformers, "triton": triton}
@@ -431,7 +435,18 @@ def oracle(cell: Mapping[str, str]) -> bool:  # noqa: PLR0911 - one question aft
     if Version(cell["driver"]) < max(Version(least), Version(card)):
         return False
     enforced = transformers.get("torch_enforced")
-    return enforced is None or Version(cell["torch"]) >= Version(enforced)
+    if enforced is not None and Version(cell["torch"]) < Version(enforced):
+        return False
+    pairs = itertools.permutations(("torch", "transformers", "triton"), 2)
+    return not any(breaks_import(caller, cell[caller], callee, cell[callee]) for caller, callee in pairs)
+
+
+def breaks_import(caller: str, release: str, callee: str, other: str) -> bool:
+    table = read_broken_uses(caller, atlas_folder())
+    if table is None or release not in table.releases or other not in table.callees.get(callee, ()):
+        return False
+    at, beside = list(table.releases).index(release), list(table.callees[callee]).index(other)
+    return any(use.reached >> at & 1 and use.callees >> beside & 1 for use in table.uses[callee] if not use.place)
 
 
 def versions(package: str) -> list[str]:
@@ -512,7 +527,9 @@ def test_every_suggestion_comes_out_compatible(query: Query):
 def test_no_cell_of_the_matrix_is_broken(cell: Cell):
     packages = {name: version for name, version in packages_of_cell(cell).items() if version != "none"}
     result = ask(*(f"{name}=={version}" for name, version in packages.items()), gpu=cell.gpu, python=cell.python)
-    assert result.verdict in ("compatible", "verified"), errors(result)
+    # What DeepSpeed requires no artefact states before it is built.
+    unknown = ["unknown"] if cell.framework.startswith("deepspeed") else []
+    assert result.verdict in ("compatible", "verified", *unknown), errors(result)
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
@@ -586,6 +603,11 @@ def test_what_follows_from_the_list_is_held_against_the_rules(
     assert (answer.verdict == "broken") is bool(because)
     assert any(because in finding.because for finding in answer.findings if finding.severity == "error") or not because
     assert set(answer.changes or ()) == ({changed} if changed else set())
+
+
+def test_a_cell_with_another_release_than_what_follows_from_the_list_is_not_named():
+    answer = ask("xformers==0.0.26.post1", "transformers==4.57.6")  # it pins torch 2.3.0, which no cell has
+    assert (answer.verdict, answer.cell) == ("compatible", None)
 
 
 @pytest.mark.parametrize(
@@ -711,7 +733,8 @@ def test_a_package_that_is_named_twice(requirements: list[str], verdict: str, be
     [
         (["transformers[torch]==4.57.6", "torch==2.1.0"], "broken", "requires:transformers[torch]:torch"),
         (["transformers[torch]==4.57.6", "torch==2.6.0"], "compatible", None),
-        (["transformers==4.57.6", "torch==2.1.0"], "compatible", None),
+        (["transformers==4.57.6", "torch==2.1.0"], "broken", "uses:transformers:torch"),
+        (["transformers==5.0.0", "accelerate==1.0.0", "torch==2.6.0"], "compatible", None),
         (["transformers[torch]==4.57.6", "accelerate==0.20.0"], "broken", "requires:transformers[torch]:accelerate"),
         (["transformers[torch]==5.20.0", "accelerate==1.2.0", "torch==2.6.0"], "compatible", None),
         (["transformer-engine[pytorch]==2.20.2", "transformer-engine-torch==2.9.0"], "broken", None),
@@ -727,9 +750,9 @@ def test_the_extras_of_a_package_count(requirements: list[str], verdict: str, br
 
 
 def test_a_suggestion_fulfils_what_an_extra_requires():
-    changes = ask("transformers[torch]==4.57.6", "torch==2.1.0").changes
+    changes = ask("transformers[torch]==4.57.6", "accelerate==0.20.0").changes
     assert changes is not None
-    assert Version(changes["torch"]) >= Version("2.2")
+    assert Version(changes["accelerate"]) >= Version("0.26")
 
 
 def test_an_extra_that_does_not_exist_is_named():

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from knowngood.core.cell import Cell, parse_cell
 from knowngood.core.errors import UsageError
+from knowngood.core.hosts import HostArchitecture
 
 HOPPER = "sm90-cu130-torch2.11.0-tf4.57.6-fa2.8.3.post2-triton3.6.0-py311"
 
@@ -27,8 +28,11 @@ cells = st.builds(
     python=st.sampled_from(["3.9", "3.11", "3.13"]),
     framework=st.one_of(
         st.just("none"),
-        st.builds(lambda name, version: name + version, st.sampled_from(["xtuner", "transformer-engine"]), versions),
+        st.builds(
+            lambda name, version: name + version, st.sampled_from(["xtuner", "transformer-engine", "aarch"]), versions
+        ),
     ),
+    host=st.sampled_from(HostArchitecture),
 )
 
 
@@ -92,3 +96,22 @@ def test_a_cell_refuses_values_that_its_id_cannot_hold(change, message):
     with pytest.raises(UsageError) as caught:
         replace(parse_cell(HOPPER), **change)
     assert str(caught.value).startswith(message)
+
+
+def test_an_id_names_the_host_only_where_it_is_not_x86_64():
+    cell = parse_cell(HOPPER)
+    assert "host" not in cell.axes()
+    arm = cell.on_host(HostArchitecture.AARCH64)
+    assert str(arm) == f"{HOPPER}-aarch64"
+    assert arm.axes()["host"] == "aarch64"
+    assert str(parse_cell(f"{HOPPER}-aarch64-xtuner0.1.23").without_framework()) == f"{HOPPER}-aarch64"
+    assert parse_cell(f"{HOPPER}-aarch641").framework == "aarch641"
+
+
+def test_no_framework_is_called_as_a_host_and_no_host_as_another():
+    with pytest.raises(UsageError, match="'aarch64' is not a framework"):
+        replace(parse_cell(HOPPER), framework="aarch64")
+    with pytest.raises(UsageError, match="'riscv64' is no host of a cell; they are x86-64 and aarch64"):
+        replace(parse_cell(HOPPER), host="riscv64")
+    with pytest.raises(UsageError, match="not a cell id"):
+        parse_cell(f"{HOPPER}-x86-64")

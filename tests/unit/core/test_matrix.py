@@ -71,8 +71,13 @@ def test_a_framework_makes_a_cell_of_its_own():
             "image: python:3.11",
             "10:12: 'python:3.11' is not written like NAME@sha256:DIGEST",
         ),
-        ("stack: [pytest]", "stack: ['pytest >']", "11:9: 'pytest >' is not a requirement (PEP 508): "),
-        ("stack: [pytest]", "stack: ['a @ https://index.example/a.whl']", "11:9: 'a @ https://index.example/a.whl'"),
+        ("everywhere: [pytest]", "everywhere: ['pytest >']", "11:14: 'pytest >' is not a requirement (PEP 508): "),
+        (
+            "everywhere: [pytest]",
+            "everywhere: ['a @ https://index.example/a.whl']",
+            "11:14: 'a @ https://index.example/a.whl'",
+        ),
+        ("everywhere: [pytest]", "stack: [pytest]", "11:1: the key 'stack' is called 'everywhere' now; rename it"),
         ("torch: torch", "torch: 'to rch'", "13:10: 'to rch' is not written like a package name or a glob"),
         ('python: "*"', 'x-compiled: numpy\n  python: "*"', "15:3: 'x-compiled': the ending -compiled is for the"),
         ('python: "*"', "python: numpy", "12:1: no glob in layers matches every distribution; end the section"),
@@ -177,7 +182,7 @@ def test_all_errors_of_the_file_are_reported_in_one_run():
         ("schema: 1", "schema: 1\nschema: 1\nnonsense: 1"),
         ("2026-11-20", "2026-02-30"),
         ("[H100, H200]", "5"),
-        ("stack: [pytest]", "stack: ['=']"),
+        ("everywhere: [pytest]", "everywhere: ['=']"),
         ("when: flash-attn=4.*", "when: torhc=1"),
         ("torch: 2.11.0", "torch: 2.99.0"),
         ("transformers: 4.57.6", "transformers: 9.9"),
@@ -272,3 +277,48 @@ def test_a_malformed_size_is_reported_at_its_line(line, message):
     with pytest.raises(InputError, match=rf"matrix.yaml:{number}:.*{message}"):
         parsed(text)
     assert parsed(with_(("floors:", "size: {cell: 3 GB}\nfloors:"))).size == 3 * 10**9
+
+
+def with_arm_facts(**changes: str | None) -> matrix.MatrixFacts:
+    pins = {
+        release: replace(pin, aarch64_cuda=changes.get("cuda", pin.cuda)) for release, pin in KNOWLEDGE.torch.items()
+    }
+    return replace(KNOWLEDGE, torch=pins)
+
+
+def test_an_item_stands_for_its_cells_on_each_host_with_a_base_for_each():
+    text = with_(("flash-attn: 4.0.0b36", "flash-attn: 4.0.0b36\n    host: [x86-64, aarch64]"))
+    made = matrix.parse_matrix(text, "matrix.yaml", with_arm_facts())
+    assert list(made.entries) == [FA4, f"{FA4}-aarch64", FA2, FA0]
+    assert made.entries[f"{FA4}-aarch64"].base == "debian12-aarch64"
+    assert list(made.bases) == ["debian12", "debian12-aarch64"]
+    assert made.find_base("debian12-aarch64").bootstrap == made.find_base("debian12").bootstrap
+    assert [made.find_base(name).host for name in made.bases] == ["x86-64", "aarch64"]
+
+
+@pytest.mark.parametrize(
+    ("cuda", "message"),
+    [
+        (
+            "none",
+            "the wheel of torch 2.11.0 for aarch64 is for the CPU only; take a release whose wheel has CUDA there",
+        ),
+        ("12.9", "the wheel of torch 2.11.0 for aarch64 is for CUDA 12.9; take a release whose wheel has CUDA there"),
+    ],
+)
+def test_a_torch_without_cuda_on_aarch64_has_no_cell_there(cuda, message):
+    text = with_(("flash-attn: 4.0.0b36", "flash-attn: 4.0.0b36\n    host: aarch64"))
+    with pytest.raises(InputError) as caught:
+        matrix.parse_matrix(text, "matrix.yaml", with_arm_facts(cuda=cuda))
+    assert message in str(caught.value)
+
+
+def test_a_gpu_that_only_has_hosts_of_arm_has_no_cell_for_x86_64():
+    changes = ("cards: [B200]", "cards: [GB10], aarch64: [GB10]"), ("gpu: sm_90\n", "gpu: sm_100\n")
+    [line] = [line for line in refused(*changes) if "host" in line]
+    assert line.endswith("every card of sm_100 stands beside a CPU of Arm; write host: aarch64")
+
+
+def test_a_host_that_images_are_not_for_is_refused_with_those_that_they_are_for():
+    [line] = refused(("flash-attn: 4.0.0b36", "flash-attn: 4.0.0b36\n    host: arm"))
+    assert "must be 'x86-64' or 'aarch64'" in line

@@ -41,12 +41,13 @@ def test_extras_are_requirements_of_the_entry():
 def test_the_projects_own_matrix_gets_five_lines_and_keeps_its_comments():
     text = (samples.ROOT / "matrix.yaml").read_text()
     addition = insert_matrix_entry(text, "matrix.yaml", render_matrix_entry(CELL, "debian12"))
-    assert added_lines(text, addition.text) == [
-        "  - gpu: sm_100\n",
+    # The line before is the same as the last one, so it is open which of both was added.
+    assert sorted(added_lines(text, addition.text)) == [
+        "    base: debian12\n",
+        "    flash-attn: 4.0.0b36\n",
         "    torch: 2.11.0\n",
         "    transformers: 5.17.0\n",
-        "    flash-attn: 4.0.0b36\n",
-        "    base: debian12\n",
+        "  - gpu: sm_100\n",
     ]
     assert addition.text.index("    flash-attn: 4.0.0b36\n    base: debian12\n\n# A stack is") > 0
 

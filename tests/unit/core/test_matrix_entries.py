@@ -91,7 +91,10 @@ def test_a_combination_that_is_excluded_needs_no_wheel():
         ("{torch: two, gpu: sm_90}", "32:17: 'two' is not a version of torch (PEP 440), as in 2.11.0 or 4.0.0b36"),
         (
             "{}",
-            "32:9: an exclude names values on at least one of gpu, base, torch, transformers, flash-attn, framework",
+            (
+                "32:9: an exclude names values on at least one of gpu, base, torch, "
+                "transformers, flash-attn, framework, host"
+            ),
         ),
         (
             "flash-attn: none\n      - {flash-attn: none, torch: 2.11.0}",

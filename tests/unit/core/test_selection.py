@@ -106,3 +106,14 @@ def test_a_framework_is_matched_by_name_and_a_cell_without_one_has_none():
     plain, on_top = parse_cell(FA0), parse_cell(f"{FA0}-xtuner0.1.23")
     for condition, expected in {"xtuner*": [False, True], "xtuner0.2.0": [False, False], "none": [True, False]}.items():
         assert [CellFilter(f"framework={condition}").matches(cell) for cell in (plain, on_top)] == expected
+
+
+def test_a_host_is_selected_by_any_of_its_names_and_is_x86_64_unless_the_cell_says_otherwise():
+    arm = parse_cell(f"{FA4}-aarch64")
+    cells = [*CELLS, arm]
+    assert select_cells(cells, ALIASES, ["host=arm64"]) == [arm]
+    assert select_cells(cells, ALIASES, ["host=x86_64"]) == CELLS
+    assert select_cells(cells, ALIASES, ["host!=aarch64,flash-attn=4.*"]) == [CELLS[0], CELLS[3]]
+    for word, message in (("host=mips", "no host that images are for"), ("host>=aarch64", "takes = or !=")):
+        with pytest.raises(UsageError, match=message):
+            select_cells(cells, ALIASES, [word])

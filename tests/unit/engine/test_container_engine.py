@@ -69,9 +69,9 @@ def test_an_engine_that_only_runs_images_may_be_old_and_needs_no_docker_command(
     monkeypatch.setattr(
         container_engine,
         "_read_engine_info",
-        lambda _: EngineInfo(version="28", os="linux", arch="aarch64", containerd_store=True),
+        lambda _: EngineInfo(version="28", os="linux", arch="riscv64", containerd_store=True),
     )
-    assert "on aarch64" in container_engine.examine_engine("unix:///x", builds=False).reason
+    assert "on riscv64" in container_engine.examine_engine("unix:///x", builds=False).reason
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_an_engine_that_only_runs_images_may_be_old_and_needs_no_docker_command(
     [
         (GOOD, "0.12.5", "BuildKit 0.12.5, older than 0.13"),
         (EngineInfo(version="28", os="windows", arch="x86_64", containerd_store=True), "0.20", "for windows"),
-        (EngineInfo(version="28", os="linux", arch="aarch64", containerd_store=True), "0.20", "on aarch64"),
+        (EngineInfo(version="28", os="linux", arch="riscv64", containerd_store=True), "0.20", "on riscv64"),
     ],
 )
 def test_an_objection_names_the_engine(info, buildkit, told):
@@ -125,11 +125,21 @@ def test_a_suitable_system_engine_is_used(monkeypatch):
 
 
 def test_a_running_embedded_engine_is_used_without_a_message(monkeypatch):
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
     own = make()
     monkeypatch.setattr(container_engine, "find_system_engine", lambda **_: UNSUITABLE)
     monkeypatch.setattr(container_engine, "find_embedded_engine", lambda: own)
     monkeypatch.setattr(embedded_engine, "start_embedded_engine", pytest.fail)
     assert container_engine.ensure_engine(notify=pytest.fail) is own
+
+
+def test_an_embedded_engine_in_the_place_of_the_one_that_was_named_is_said(monkeypatch):
+    own, notes = make(), []
+    monkeypatch.setenv("DOCKER_HOST", "unix:///x")
+    monkeypatch.setattr(container_engine, "find_system_engine", lambda **_: UNSUITABLE)
+    monkeypatch.setattr(container_engine, "find_embedded_engine", lambda: own)
+    assert container_engine.ensure_engine(notify=notes.append) is own
+    assert notes == ["no engine answers at unix:///x, which DOCKER_HOST names: using the embedded engine"]
 
 
 def test_the_error_without_any_engine_has_both_reasons(monkeypatch):

@@ -23,11 +23,12 @@ def run(
     when="2026-11-21T10:00:00+00:00",
     cell=FA4,
     domain=None,
+    suite=SUITE,
     **more,
 ):
     report = {
         "verdict": {"ok": ok, "domain": domain or ("none" if ok else "image"), "text": "all well"},
-        "suite_hash": SUITE,
+        "suite_hash": suite,
         "checks": [{"setting": setting, "outcome": outcome} for setting, outcome in checks],
     }
     fields = {"image": "sha256:" + "1" * 64, "node": {"name": "n"}, "command": ("python",)}
@@ -165,6 +166,7 @@ def test_the_order_of_the_checks_decides_nothing(outcomes):
 
 
 GPU, CPU, BARE = RunPlace.CONTAINER_GPU, RunPlace.CONTAINER_CPU, RunPlace.BARE
+EMULATED = RunPlace.CONTAINER_EMULATED
 LATER = "2026-11-25T10:00:00+00:00"
 
 
@@ -179,6 +181,9 @@ LATER = "2026-11-25T10:00:00+00:00"
         ([run(CPU, checks=[("eager", "not-run")])], True, Tier.BUILT),
         ([run(CPU, checks=[("eager", "refused")])], True, Tier.BUILT),
         ([run(CPU)], True, Tier.TRAINS_ON_CPU),
+        ([run(EMULATED)], True, Tier.TRAINS_EMULATED),
+        ([run(EMULATED, ok=False)], True, Tier.BUILT),
+        ([run(CPU), run(EMULATED, when=LATER)], True, Tier.TRAINS_ON_CPU),
         ([run(GPU)], True, Tier.TRAINS_ON_GPU),
         ([run(GPU, when=LATER), run(CPU, ok=False)], True, Tier.TRAINS_ON_GPU),
         ([run(GPU), run(CPU, ok=False, when=LATER)], True, Tier.BUILT),
@@ -202,6 +207,13 @@ def test_a_gpu_of_another_architecture_proves_as_much_as_a_cpu(sm, tier):
 def test_a_quick_run_knows_that_it_is():
     assert run(command=("pytest", "--quick")).quick
     assert not run().quick
+    assert run(EMULATED).quick
+
+
+def test_a_run_on_a_processor_says_more_than_an_emulated_one():
+    emulated = run(EMULATED, checks=[("eager", "pass")], when=LATER)
+    assert run_evidence.attention_outcomes([run(CPU, checks=[("eager", "refused")]), emulated]) == {"eager": "refused"}
+    assert list(Tier).index(Tier.BUILT) < list(Tier).index(Tier.TRAINS_EMULATED) < list(Tier).index(Tier.TRAINS_ON_CPU)
 
 
 def test_the_attention_table_is_of_the_run_that_says_most():
@@ -215,6 +227,14 @@ def test_the_attention_table_is_of_the_run_that_says_most():
     assert run_evidence.attention_outcomes([newer, whole]) == {"fa4": "not-run"}
     assert run_evidence.attention_outcomes([gpu, whole, red]) == {"fa4": "fail"}
     assert run_evidence.attention_outcomes([]) == {}
+
+
+def test_the_newest_suite_comes_before_a_whole_run_of_an_older_one():
+    older = run(checks=[("fa4", "refused")])
+    quick = run(checks=[("fa4", "pass")], command=("python", "--quick"), when=LATER, suite="a" * 64)
+    assert run_evidence.most_telling_run([older, quick]) == quick
+    gpu = run(RunPlace.CONTAINER_GPU)
+    assert run_evidence.most_telling_run([gpu, quick]) == gpu
 
 
 def training_check(setting, outcome, *, dtype="bf16", layout="dense", mode="full", **fields):

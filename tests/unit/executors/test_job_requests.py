@@ -19,6 +19,7 @@ from knowngood.facts.driver_reader import DriverFacts
 from knowngood.project.checkout import Project
 from knowngood.smoke import suite_command
 from knowngood.smoke.suite_files import hash_suite
+from knowngood.smoke.trainer_suite import find_cell_suite
 
 ROOT = Path(__file__).resolve().parents[3]
 BARE = fleet_config.LocalSection(engine="local", environments="/e/{cell}")
@@ -78,6 +79,16 @@ def test_a_job_has_the_digest_of_its_image_and_needs_a_gpu(here, cell, monkeypat
     assert (job.needs.memory, job.needs.seconds) == (9 << 30, 60)
     assert job.needs.driver == fact_store.load_facts("drivers", DriverFacts)[cell.cuda].facts.minimum
     assert job.suite == hash_suite(here.suite)
+
+
+def test_a_cell_with_a_trainer_runs_the_suite_that_has_its_checks(here, monkeypatch):
+    monkeypatch.setattr(job_requests.image_release, "current_record", lambda *_: RECORD)
+    cells = here.matrix.select_cells(["default", "stack=trl,gpu=sm_90"])
+    plain, trainer = request_jobs(here, cells, IMAGES, suite_command.SuiteOptions(), again=True).jobs
+    assert (plain.suite_folder, plain.suite) == (here.suite, hash_suite(here.suite))
+    assert trainer.suite_folder == find_cell_suite(here, cells[1])
+    assert trainer.suite == hash_suite(trainer.suite_folder) != plain.suite
+    assert (trainer.suite_folder / "trainers/trl_sft.py").is_file()
 
 
 def test_a_cell_without_an_image_is_refused_and_the_others_are_not(here, cell, monkeypatch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import re
 import sys
 from dataclasses import replace
@@ -44,7 +45,16 @@ QUEUED, RUNNING, ENDED, FAILED, REFUSED = (
 def job(cell="sm90-a", *, image="a", needs=H100, **more):
     digest = f"sha256:{image * 64}"
     subject = JobSubject(image=f"registry.test/knowngood@{digest}", content=digest)
-    return SuiteJob(cell=cell, subject=subject, suite="5" * 64, command=("-q",), predictions={}, needs=needs, **more)
+    return SuiteJob(
+        cell=cell,
+        subject=subject,
+        suite="5" * 64,
+        suite_folder=SUITE,
+        command=("-q",),
+        predictions={},
+        needs=needs,
+        **more,
+    )
 
 
 def report(ok=True):
@@ -81,9 +91,7 @@ def connect(address):
         configuration = client.Configuration()
         configuration.host = address
         configuration.retries = False
-        return KubernetesExecutor(
-            "lab", settings, SUITE, KubernetesApi("lab", settings, client.ApiClient(configuration))
-        )
+        return KubernetesExecutor("lab", settings, KubernetesApi("lab", settings, client.ApiClient(configuration)))
 
     return made
 
@@ -151,6 +159,19 @@ def test_jobs_of_one_image_share_a_job_and_each_has_its_own_end(cluster, lab):
     assert polled[jobs[0].key].state is ENDED
     assert (polled[jobs[1].key].state, polled[jobs[1].key].cause) == (FAILED, FailureCause.CRASH)
     assert "libcuda.so.1" in polled[jobs[1].key].text
+
+
+def test_a_suite_that_is_too_large_for_a_pod_is_refused_with_the_reason(lab, tmp_path):
+    large = tmp_path / "smoke_tests"
+    large.mkdir()
+    (large / "test_large.py").write_text(os.urandom(200_000).hex())
+    one, other = job(), replace(job(cell="sm90-b"), suite="6" * 64, suite_folder=large)
+    statuses = lab.submit([one, other])
+    assert statuses[one.key].state is JobState.QUEUED
+    assert statuses[other.key].state is JobState.REFUSED
+    assert "bytes as an annotation of a pod, which has room for 110,000" in statuses[other.key].text
+    with pytest.raises(KnowngoodError, match=r"sm90-b: its suite has .* bytes as an annotation"):
+        lab.rehearse([one, other])
 
 
 @pytest.mark.parametrize(
@@ -365,6 +386,7 @@ def test_the_other_jobs_are_submitted_when_one_is_refused(lab):
         cell="sm90-e",
         subject=JobSubject(environment="/envs/e", content="sha256:e"),
         suite="5" * 64,
+        suite_folder=SUITE,
         command=(),
         predictions={},
         needs=H100,
@@ -384,7 +406,7 @@ def test_a_cluster_that_does_not_answer_or_shows_nothing(cluster, lab):
     configuration = client.Configuration()
     configuration.host = "http://127.0.0.1:9"
     configuration.retries = False
-    nobody = KubernetesExecutor("lab", SETTINGS, SUITE, KubernetesApi("lab", SETTINGS, client.ApiClient(configuration)))
+    nobody = KubernetesExecutor("lab", SETTINGS, KubernetesApi("lab", SETTINGS, client.ApiClient(configuration)))
     with pytest.raises(MissingError, match="does not answer"):
         nobody.submit([job()])
 
@@ -620,26 +642,26 @@ def kubeconfig(address, tmp_path, monkeypatch):
 
 def test_the_cluster_of_the_context_is_used(cluster, kubeconfig):  # noqa: ARG001
     one = job()
-    lab = KubernetesExecutor("lab", SETTINGS.model_copy(update={"context": "lab"}), SUITE)
+    lab = KubernetesExecutor("lab", SETTINGS.model_copy(update={"context": "lab"}))
     assert lab.submit([one])[one.key].state is QUEUED
     assert cluster.jobs
     with pytest.raises(MissingError, match="does not answer"):
-        KubernetesExecutor("lab", SETTINGS, SUITE).submit([one])
+        KubernetesExecutor("lab", SETTINGS).submit([one])
     with pytest.raises(MissingError, match=r"cannot find the cluster.*context"):
-        KubernetesExecutor("lab", SETTINGS.model_copy(update={"context": "nowhere"}), SUITE).submit([one])
+        KubernetesExecutor("lab", SETTINGS.model_copy(update={"context": "nowhere"})).submit([one])
 
 
 def test_without_a_kubeconfig_or_in_a_pod_without_an_account(kubeconfig, monkeypatch):
     kubeconfig.unlink()
     with pytest.raises(MissingError, match="set KUBECONFIG"):
-        KubernetesExecutor("lab", SETTINGS, SUITE).poll(["0"])
+        KubernetesExecutor("lab", SETTINGS).poll(["0"])
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "9")
     with pytest.raises(MissingError, match="cannot find the cluster"):
-        KubernetesExecutor("lab", SETTINGS, SUITE).poll(["0"])
+        KubernetesExecutor("lab", SETTINGS).poll(["0"])
 
 
 def test_without_the_client_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "kubernetes", None)
     with pytest.raises(MissingError, match=r"knowngood\[kubernetes\]"):
-        KubernetesExecutor("lab", SETTINGS, SUITE).poll(["0"])
+        KubernetesExecutor("lab", SETTINGS).poll(["0"])

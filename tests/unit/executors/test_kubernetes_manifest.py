@@ -9,6 +9,7 @@ import json
 import os
 import re
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from knowngood.executors.kubernetes_manifest import (
     MANAGED,
     MAX_INDEXES,
     MAX_PAYLOAD_BYTES,
+    MAX_SUITE_BYTES,
     PAYLOAD,
     job_manifest,
     kubernetes_batches,
@@ -33,8 +35,9 @@ from knowngood.executors.kubernetes_manifest import (
     pack_suite,
     render_manifest,
 )
-from knowngood.project.checkout import Project
+from knowngood.project.checkout import Project, find_project
 from knowngood.smoke.suite_files import read_suite_files
+from knowngood.smoke.trainer_suite import find_cell_suite
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 RELEASES = ("1.29", "1.31", "1.33", "1.35", "1.37")
@@ -61,6 +64,7 @@ def job(cell="sm90-a", *, image="a", needs=None, **more):
         cell=cell,
         subject=JobSubject(image=f"registry.example/team/knowngood@{content}", content=content),
         suite="5" * 64,
+        suite_folder=Path(__file__).parents[3] / "smoke_tests",
         command=more.pop("command", ("-q", "--quick")),
         predictions=more.pop("predictions", {"fa2/*": {"outcome": "refused", "because": "no GPU"}}),
         needs=needs or JobNeeds(),
@@ -111,13 +115,20 @@ def test_nothing_is_lost_in_the_clients_own_model(case):
 def test_the_printed_manifest_is_the_same():
     jobs, settings = CASES["gpu"]
     (text,) = B200.rehearse(jobs)
-    assert yaml.safe_load(text) == job_manifest(jobs, settings, read_pod_script(), pack_suite({}))
+    assert yaml.safe_load(text) == job_manifest(jobs, settings, read_pod_script(), PACKED)
     assert "&id" not in text
     assert '- |\n          """The program in the pod' in text
 
 
-def test_the_suite_and_the_largest_batch_fit_into_the_annotations_of_one_object():
-    assert len(PACKED) + MAX_PAYLOAD_BYTES < 256 << 10
+def test_the_largest_suite_and_the_largest_batch_fit_into_the_annotations_of_one_object():
+    assert MAX_SUITE_BYTES + MAX_PAYLOAD_BYTES < 256 << 10
+    assert len(PACKED) < MAX_SUITE_BYTES
+
+
+def test_every_cell_of_the_matrix_has_a_suite_that_fits():
+    project = find_project()
+    for folder in {find_cell_suite(project, cell) for cell in project.matrix.cells}:
+        assert len(pack_suite(read_suite_files(folder))) <= MAX_SUITE_BYTES
 
 
 def test_kubernetes_expands_nothing_in_the_program():
@@ -125,9 +136,10 @@ def test_kubernetes_expands_nothing_in_the_program():
     assert "$$" not in read_pod_script()
 
 
-def test_a_batch_has_one_image_one_set_of_needs_and_a_bound():
+def test_a_batch_has_one_image_one_suite_one_set_of_needs_and_a_bound():
     jobs = [job(image="a"), job(image="b"), job(needs=HOPPER), job("sm90-b"), job(avoid=frozenset(["n1"]))]
-    assert sorted(map(len, kubernetes_batches(jobs))) == [1, 1, 1, 2]
+    jobs.append(replace(job(), suite="6" * 64))
+    assert sorted(map(len, kubernetes_batches(jobs))) == [1, 1, 1, 1, 2]
     many = [job(attempt=number) for number in range(MAX_INDEXES + 1)]
     assert [len(batch) for batch in kubernetes_batches(many)] == [MAX_INDEXES, 1]
     large = [job(predictions={str(number): "x" * (MAX_PAYLOAD_BYTES // 3)}, attempt=number) for number in range(4)]

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -58,6 +59,7 @@ def job(*command, seconds=60):
         cell="sm90-a",
         subject=JobSubject(image="registry.test/a@sha256:" + "a" * 64, content="sha256:" + "a" * 64),
         suite="5" * 64,
+        suite_folder=Path(),
         command=("-q", "-s", "-p", "no:cacheprovider", *command),
         predictions={"eager/*": {"outcome": "pass", "because": f"of {command}"}},
         needs=JobNeeds(seconds=seconds),

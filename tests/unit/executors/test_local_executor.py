@@ -40,10 +40,9 @@ def site(tmp_path):
             LocalExecutor(
                 "local",
                 folder,
-                suite=suite,
                 machine=lambda: MACHINE,
                 images=never,
-                environments=lambda: ProcessWorker(suite, folder),
+                environments=lambda: ProcessWorker(folder),
             )
         )
         return made[-1]
@@ -51,7 +50,15 @@ def site(tmp_path):
     def job(cell, *command, environment=tmp_path / "environment", **needs):
         needs = {"cpus": 1, "memory": 1, "seconds": 60} | needs
         subject = JobSubject(environment=str(environment), content="x")
-        return SuiteJob(cell=cell, subject=subject, suite="x", command=command, predictions={}, needs=JobNeeds(**needs))
+        return SuiteJob(
+            cell=cell,
+            subject=subject,
+            suite="x",
+            suite_folder=suite,
+            command=command,
+            predictions={},
+            needs=JobNeeds(**needs),
+        )
 
     keys = []
     yield local, lambda *words, **needs: keys.append(one := job(*words, **needs)) or one

@@ -41,13 +41,9 @@ class Fake:
 
 @pytest.fixture
 def slurm(tmp_path):
-    suite = tmp_path / "smoke_tests"
-    suite.mkdir()
-    (suite / "test_it.py").write_text("")
-
     def build(fake):
         shared = bare(folder=str(tmp_path / "shared"))
-        return SlurmExecutor("lab", shared, suite, fake, clock=lambda: fake.now)
+        return SlurmExecutor("lab", shared, fake, clock=lambda: fake.now)
 
     return build
 
@@ -71,7 +67,22 @@ def test_200_jobs_are_one_sbatch_and_few_calls_of_squeue(slurm):
         assert {status.state for status in lab.poll(keys).values()} <= {JobState.QUEUED, JobState.RUNNING}
     assert fake.commands.count("sbatch") == 1
     assert fake.commands.count("squeue") < 30
-    assert (lab._files.suite(SUITE) / "test_it.py").exists()
+    assert (lab._files.suite(SUITE) / "conftest.py").exists()
+
+
+def test_each_job_finds_the_suite_of_its_cell_on_shared_storage(slurm, tmp_path):
+    own = tmp_path / "own/smoke_tests"
+    own.mkdir(parents=True)
+    (own / "test_trainer.py").write_text("")
+    lab, other = slurm(Fake()), "cd" * 32
+    lab.submit([here("a"), here("b", suite=other, suite_folder=own)])
+    assert [path.name for path in lab._files.suite(other).iterdir()] == ["test_trainer.py"]
+    assert not (lab._files.suite(SUITE) / "test_trainer.py").exists()
+    scripts = [
+        (lab._files.job(job.key).path / job_script.SCRIPT_FILE).read_text()
+        for job in (here("a"), here("b", suite=other))
+    ]
+    assert all(str(lab._files.suite(digest)) in script for digest, script in zip((SUITE, other), scripts, strict=True))
 
 
 def test_a_restarted_program_finds_its_jobs(slurm, tmp_path):
@@ -197,6 +208,6 @@ def test_a_dry_run_prints_everything_and_runs_no_command(slurm):
 
 
 def test_a_missing_shared_folder_is_reported(tmp_path):
-    lab = SlurmExecutor("lab", bare(folder=str(tmp_path / "no/such")), tmp_path, Fake())
+    lab = SlurmExecutor("lab", bare(folder=str(tmp_path / "no/such")), Fake())
     with pytest.raises(MissingError, match=r"lab: the shared folder .*/no/such cannot be used: No such file"):
         lab.submit([here("a")])

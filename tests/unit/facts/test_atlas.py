@@ -124,7 +124,7 @@ def test_intervals_keep_every_release(mask: int) -> None:
 
 def write_atlas(folder: Path, *releases: dict[str, str]) -> AtlasLookup:
     """Write the atlas of a package `pack` with these releases (module -> source), and open it."""
-    tables = AtlasTables(package="pack")
+    tables = AtlasTables(package="pack", root="pack")
     for number, modules in enumerate(releases):
         rows = {}
         for module, source in modules.items():
@@ -180,8 +180,19 @@ def test_a_name_that_moved_is_shown_where_it_is(tmp_path: Path) -> None:
     assert {home: spans[0].text() for home, spans in answer.elsewhere.items()} == {"pack.new:Thing": "since 1.1"}
 
 
+def test_a_name_that_is_no_longer_exported_is_shown_where_it_is_defined(tmp_path: Path) -> None:
+    other = "class Thing: ..."
+    lookup = write_atlas(
+        tmp_path,
+        {"pack": "from .core import Thing", "pack.core": "class Thing: ...", "pack.a": other},
+        {"pack": "", "pack.core": "class Thing: ...", "pack.a": other},
+    )
+    answer = answer_about_name(lookup, "pack.Thing")
+    assert list(answer.elsewhere) == ["pack.core:Thing", "pack.a:Thing"]
+
+
 def test_a_release_between_two_others_takes_its_place(tmp_path: Path) -> None:
-    tables = AtlasTables(package="pack")
+    tables = AtlasTables(package="pack", root="pack")
     tables.add_release("1.0", 0, "a", {"pack": ["\tm\tp", "x\tv\t"]})
     tables.add_release("1.2", 1, "c", {"pack": ["\tm\tp", "x\tv\t"]})
     tables.add_release("1.1", 1, "b", {"pack": ["\tm\tp"]})
@@ -219,3 +230,40 @@ def test_a_folder_that_is_exported_lazily_gives_what_its_modules_list(tmp_path: 
     )
     assert [present(lookup, f"pack.{name}") for name in names] == [["1.0"]] * 8  # one by one, then from the index
     assert present(lookup, "pack.Hidden") == []
+
+
+LAZY = """
+__all__ = ["Model", "Twice"]
+MODULE_ATTRS = {"Model": ".entry.model:Model", "Twice": ".entry.model:Twice"}
+def __getattr__(name): ...
+"""
+
+
+def test_what_getattr_gives_is_in_all_and_is_found_by_its_one_definition(tmp_path: Path) -> None:
+    twice = "class Twice: ..."
+    lookup = write_atlas(
+        tmp_path,
+        {"pack": "from .entry.model import Model", "pack.entry.model": "class Model:\n    def run(self, a): ...\n"},
+        {"pack": LAZY, "pack.entry.model": f"class Model:\n    def run(self, b): ...\n{twice}", "pack.other": twice},
+    )
+    assert present(lookup, "pack.Model") == ["1.0", "1.1"]
+    assert lookup.find_name("pack.Model.run").signatures == {"self,a": 0b01, "self,b": 0b10}
+    assert present(lookup, "pack.Twice") == ["1.1"]  # it is there, and which of the two it is is not known
+    assert lookup.find_name("pack.Twice.run").unclear == 0b10
+    assert lookup.find_name("pack.unlisted").unclear == 0b10
+
+
+def test_a_name_in_all_that_no_source_defines_is_not_called_there(tmp_path: Path) -> None:
+    lookup = write_atlas(tmp_path, {"pack": "__all__ = ['stack']"}, {"pack": LAZY.replace("Twice", "stack")})
+    name = lookup.find_name("pack.stack")
+    assert (name.present, name.unclear) == (0, 0b10)  # without `__getattr__`, `__all__` may list what is gone
+
+
+def test_a_submodule_that_is_gone_does_not_come_from_getattr(tmp_path: Path) -> None:
+    lookup = write_atlas(
+        tmp_path,
+        {"pack": "", "pack.worker": "", "pack.worker.worker": "class Worker: ..."},
+        {"pack": LAZY, "pack.v1": ""},
+    )
+    name = lookup.find_name("pack.worker.worker.Worker")
+    assert (name.present, name.unclear) == (0b01, 0)

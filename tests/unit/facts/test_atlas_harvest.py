@@ -12,20 +12,27 @@ from packaging.version import Version
 
 from knowngood.facts import atlas_harvest
 from knowngood.facts.atlas_file import AtlasFile
-from knowngood.facts.atlas_packages import AtlasPackage
+from knowngood.facts.atlas_harvest import AtlasReport
+from knowngood.facts.atlas_packages import ATLAS_PACKAGES_FILE, AtlasPackage, parse_atlas_field
+from knowngood.facts.atlas_store import atlas_folder, list_atlas_packages
 from knowngood.index.artefact import PackageIndex, PublishedFile
 
 SOURCES = {
     "1.0": {"lib-1.0.dist-info/METADATA": ""},
     "1.1": {"lib/__init__.py": "def old(): ..."},
     "1.2": {"lib/__init__.py": "def new(): ...", "lib/part.py": ""},
+    "1.3": {"build_tools/build_ext.py": "def build(): ..."},
 }
+
+
+OPENED: list[str] = []
 
 
 class Archive:
     """A wheel whose modules are the texts in `SOURCES` for its release."""
 
     def __init__(self, file: PublishedFile) -> None:
+        OPENED.append(str(file.version))
         self.members = SOURCES[str(file.version)]
 
     def content_keys(self) -> Mapping[str, str]:
@@ -54,17 +61,34 @@ class Index:
         )
 
 
-def test_a_release_without_sources_says_nothing_of_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(atlas_harvest, "open_bulk_archive", lambda file, _: Archive(file))
+def harvest(folder: Path) -> AtlasReport:
     with ThreadPoolExecutor(1) as workers:
-        report = atlas_harvest.harvest_atlas(
-            AtlasPackage(name="lib", since="2024-01-01"),
-            folder=tmp_path,
+        return atlas_harvest.harvest_atlas(
+            AtlasPackage(name="lib", module="lib", since="2024-01-01"),
+            folder=folder,
             index=cast("PackageIndex", Index()),
             workers=workers,
             callees=frozenset({"lib"}),
             notify=lambda _: None,
         )
+
+
+def test_a_release_without_sources_of_its_module_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """1.3 has sources, but only of what builds it, as transformer-engine-torch's sdist."""
+    monkeypatch.setattr(atlas_harvest, "open_bulk_archive", lambda file, _: Archive(file))
+    report = harvest(tmp_path)
     assert report.new == ("1.1", "1.2")
-    assert report.failed == {"1.0": "lib-1.0-py3-none-any.whl has no Python sources"}
-    assert AtlasFile(tmp_path / "lib.atlas").releases == ["1.1", "1.2"]
+    assert not report.failed
+    file = AtlasFile(tmp_path / "lib.atlas")
+    assert file.releases == ["1.1", "1.2"]
+    assert file.sourceless == {"1.0": "lib-1.0-py3-none-any.whl", "1.3": "lib-1.3-py3-none-any.whl"}
+    OPENED.clear()
+    assert harvest(tmp_path).known == 2
+    assert OPENED == []
+
+
+def test_every_package_of_the_rule_is_read_below_its_module_in_at_most_15_mb() -> None:
+    folder = atlas_folder()
+    field = parse_atlas_field((folder / "packages.yaml").read_text("utf-8"), ATLAS_PACKAGES_FILE)
+    assert {name: AtlasFile(folder / f"{name}.atlas").root for name in list_atlas_packages()} == field.modules
+    assert sum(path.stat().st_size for path in folder.iterdir()) <= 15_000_000

@@ -8,6 +8,7 @@ import pytest
 from atlas_samples import write_atlas
 from test_broken_uses import LIB
 
+from knowngood.core.data_files import read_compressed_text, write_compressed_text
 from knowngood.core.errors import InputError
 from knowngood.facts.atlas_store import atlas_folder, open_atlas
 from knowngood.facts.broken_use_harvest import compute_broken_uses, renew_broken_uses
@@ -45,7 +46,7 @@ def test_the_table_of_a_caller_that_nothing_breaks_any_more_goes(tmp_path: Path)
     again = tmp_path / "again"
     write_atlas(again, "lib", *LIB)
     write_atlas(again, "app", {"app": "import lib"})
-    table_path("app", again).write_text(table_path("app", tmp_path).read_text())
+    table_path("app", again).write_bytes(table_path("app", tmp_path).read_bytes())
     assert renew_broken_uses(again) == ["app"]
     assert list_table_packages(again) == []
 
@@ -54,8 +55,18 @@ def test_a_damaged_table_is_refused_with_its_place(tmp_path: Path) -> None:
     write_pair(tmp_path)
     renew_broken_uses(tmp_path)
     path = table_path("app", tmp_path)
-    path.write_text(path.read_text().replace('"releases"', '"release"', 1))
-    with pytest.raises(InputError, match=r"app\.uses\.json:\d+:\d+: .*knowngood harvest --atlas"):
+    write_compressed_text(path, read_compressed_text(path, "").decode().replace('"releases"', '"release"', 1))
+    with pytest.raises(InputError, match=r"app\.uses\.json\.gz:\d+:\d+: .*knowngood harvest --atlas"):
+        read_broken_uses("app", tmp_path)
+
+
+@pytest.mark.parametrize(("part", "words"), [(slice(None, -9), "cut off"), (slice(1, None), "cannot be unpacked")])
+def test_a_table_that_cannot_be_unpacked_is_refused_with_what_to_do(tmp_path: Path, part: slice, words: str) -> None:
+    write_pair(tmp_path)
+    renew_broken_uses(tmp_path)
+    path = table_path("app", tmp_path)
+    path.write_bytes(path.read_bytes()[part])
+    with pytest.raises(InputError, match=rf"app\.uses\.json\.gz:1:1: .*{words}.*knowngood harvest --atlas"):
         read_broken_uses("app", tmp_path)
 
 
@@ -68,5 +79,5 @@ def test_the_tables_of_this_checkout_have_the_releases_of_its_atlas(package: str
 
 @pytest.mark.parametrize("package", ["accelerate", "bitsandbytes", "peft"])
 def test_a_table_of_this_checkout_is_what_its_atlas_gives(package: str) -> None:
-    path = table_path(package, atlas_folder())
-    assert path.read_text() == compute_broken_uses(package, atlas_folder()).render(), "run `knowngood harvest --atlas`"
+    text = read_compressed_text(table_path(package, atlas_folder()), "").decode()
+    assert text == compute_broken_uses(package, atlas_folder()).render(), "run `knowngood harvest --atlas`"

@@ -610,6 +610,86 @@ def test_a_full_stop_is_not_part_of_a_version():
             "cuda-out-of-memory",
             "gpu-memory",
         ),
+        (
+            "sh: 1: nvcc: not found",
+            "cuda-home-not-set",
+            "cuda",
+        ),
+        (
+            "unable to execute nvcc: No such file or directory\nerror: command 'nvcc' failed with exit status 1",
+            "cuda-home-not-set",
+            "cuda",
+        ),
+        (
+            "/x/libc.so.6: version GLIBC_2.34 not found (required by ./a)",
+            "binary-needs-newer-glibc",
+            "glibc",
+        ),
+        (
+            "/x/libstdc++.so.6: version GLIBCXX_3.4.29 not found",
+            "binary-needs-newer-libstdcxx",
+            "libstdc++",
+        ),
+        (
+            "RuntimeError: cuda runtime error (59) : device-side assert triggered at /x.cu:24",
+            "device-side-assert",
+            "your-code",
+        ),
+        (
+            "RuntimeError: cuda runtime error (2) : out of memory at /x.cu:66",
+            "cuda-out-of-memory",
+            "gpu-memory",
+        ),
+        (
+            "RuntimeError: cuda runtime error (30) : unknown error at /x.cpp:55",
+            "gpu-not-usable",
+            "driver",
+        ),
+        (
+            "RuntimeError: cuda runtime error (77) : an illegal memory access was encountered at /x.cu",
+            "cuda-illegal-access",
+            "torch",
+        ),
+        (
+            "RuntimeError: cuda runtime error (10) : invalid device ordinal at /x.cpp:37",
+            "cuda-device-ordinal",
+            "your-code",
+        ),
+        (
+            "RuntimeError: cuda runtime error (8) : invalid device function at /x.cu:60",
+            "cuda-no-kernel-image",
+            "torch",
+        ),
+        (
+            "RuntimeError: CUDA error: CUDA driver version is insufficient for CUDA runtime version",
+            "nvidia-driver-too-old",
+            "driver",
+        ),
+        (
+            "RuntimeError: cuda runtime error (35) : CUDA driver version is insufficient for CUDA runtime version",
+            "nvidia-driver-too-old",
+            "driver",
+        ),
+        (
+            "RuntimeError: cutlassF: no kernel found to launch!",
+            "sdpa-cutlass-no-kernel",
+            "torch",
+        ),
+        (
+            "RuntimeError: Expect q/k/v and block_mask to be on the same device but got cpu and cuda:0.",
+            "tensors-on-two-devices",
+            "your-code",
+        ),
+        (
+            "ImportError: /x/site-packages/torch/_C.so: undefined symbol: _ZN4thpp10THCSTensorIlEC1E",
+            "torch-libraries-mixed",
+            "torch",
+        ),
+        (
+            "ImportError: /x/torch/lib/libtorch_python.so: undefined symbol: _ZN2at5emptyEv",
+            "torch-libraries-mixed",
+            "torch",
+        ),
     ],
 )
 def test_a_signature_covers_all_wordings_of_one_cause(line, name, component):

@@ -52,7 +52,7 @@ def test_a_range_becomes_the_nearest_release_to_the_one_in_the_log(ask):
 def test_a_remedy_that_the_rest_of_the_log_forbids_comes_last_with_the_reason(ask):
     found = ask("Successfully installed openrlhf-0.8.5 transformers-4.52.4 torch-2.7.0\n" + PADDING)
     *good, _, last = found["matches"][0]["fix"]
-    assert last["broken_by"] == "openrlhf 0.8.5 needs transformers==4.52.4"
+    assert last["broken_by"] == "openrlhf 0.8.5 requires transformers==4.52.4"
     assert "install" not in last
     assert all("broken_by" not in fix for fix in good)
     assert found["install"] is None
@@ -163,7 +163,7 @@ def test_a_remedy_is_tried_with_what_all_packages_require(ask):
     log = "transformers==4.49.0\ntrl==0.7.10\npeft==0.10.0\nPython 3.10.12\n"
     frame = '  File "/lib/site-packages/trl/core.py", line 25, in <module>\n    from transformers import x\n'
     found = ask(log + frame + "ImportError: cannot import name 'top_k_top_p_filtering' from 'transformers'\n")
-    assert found["install"] == 'pip install "trl==0.8.1"'
+    assert found["install"] == 'pip install "trl==0.8.0"'
 
 
 def test_a_release_that_no_facts_cover_is_offered_all_the_same(ask):
@@ -189,7 +189,7 @@ def test_the_text_has_the_remedies_too(tmp_path, capsys):
     log = tmp_path / "train.log"
     log.write_text("openrlhf==0.8.5\ntransformers==4.52.4\n" + PADDING)
     assert main(["diagnose", str(log)]) == 0
-    assert "not here: openrlhf 0.8.5 needs transformers==4.52.4" in capsys.readouterr().out
+    assert "not here: openrlhf 0.8.5 requires transformers==4.52.4" in capsys.readouterr().out
     log.write_text("xtuner==0.1.23\ntransformers==4.44.2\n" + XTUNER)
     assert main(["diagnose", str(log)]) == 0
     assert 'the smallest change that fits the other versions in the log: pip install "transf' in capsys.readouterr().out

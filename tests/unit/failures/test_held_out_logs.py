@@ -11,12 +11,16 @@ import yaml
 from packaging.specifiers import SpecifierSet
 
 ROOT = Path(__file__).parents[3]
-HELD_OUT = [ROOT / "tests" / "unit" / "logs" / "held_out_third.yaml"]
-CASES = [case for path in HELD_OUT for case in yaml.safe_load(path.read_text(encoding="utf-8"))]
+LOGS = ROOT / "tests" / "unit" / "logs"
+HELD_OUT: list[Path] = []
+"""The sets that still measure: none, as the seventh was used for mending; the next goes here."""
+LATEST = LOGS / "held_out_seventh.yaml"
+CASES = yaml.safe_load(LATEST.read_text(encoding="utf-8"))
 FOLDERS = ("incidents", "rules", "reproductions", "docs", "src", "tests", "scripts")
 KINDS = {
     *("names", "symbol", "system-library", "gpu", "build", "cuda-library", "attention", "deepspeed", "nccl", "memory"),
-    *("driver", "quantisation", "binary", "healthy"),
+    *("driver", "quantisation", "binary", "healthy", "model", "data", "hub", "install"),
+    *("program", "python", "numerics"),
 }
 _THREAD = re.compile(r"[\w.-]+/[\w.-]+#\d+")
 _ADDRESS = re.compile(r"github\.com/([\w.-]+/[\w.-]+)/(?:issues|pull|discussions)/(\d+)")
@@ -33,16 +37,29 @@ def repository_citations() -> dict[str, Path]:
     cited: dict[str, Path] = {}
     for folder in FOLDERS:
         for path in sorted((ROOT / folder).rglob("*")):
-            if path in HELD_OUT or path.suffix not in {".yaml", ".yml", ".md", ".py", ".json", ".txt"}:
+            if path.name.startswith("held_out") or path.suffix not in {".yaml", ".yml", ".md", ".py", ".json", ".txt"}:
                 continue
             cited.update(dict.fromkeys(cited_threads(path.read_text(encoding="utf-8", errors="replace")), path))
     return cited
 
 
+def find_cited(path: Path, cited: dict[str, Path]) -> dict[str, Path]:
+    """Return the threads of a set that the repository cites -> a file that does."""
+    threads = [case["thread"] for case in yaml.safe_load(path.read_text(encoding="utf-8"))]
+    return {thread: cited[thread.lower()] for thread in threads if thread.lower() in cited}
+
+
 def test_no_thread_of_a_held_out_log_is_cited_elsewhere():
     cited = repository_citations()
     assert cited, "no citation was found at all"
-    assert {case["thread"]: cited[case["thread"].lower()] for case in CASES if case["thread"].lower() in cited} == {}
+    assert {path.name: find_cited(path, cited) for path in HELD_OUT if find_cited(path, cited)} == {}
+
+
+def test_a_set_that_was_used_for_mending_does_not_count_as_held_out():
+    cited = repository_citations()
+    used = [path for path in sorted(LOGS.glob("held_out*.yaml")) if find_cited(path, cited)]
+    assert LATEST in used
+    assert not set(used) & set(HELD_OUT)
 
 
 @pytest.mark.parametrize(

@@ -18,16 +18,16 @@ def drifts(*incidents) -> list[str]:
 
 def test_the_ranges_of_this_checkout_are_those_of_its_atlas() -> None:
     known = [incident for incident in load_incidents() if incident.uses]
-    assert len(known) >= 5
+    assert known
     assert drifts(*known) == []
 
 
 def test_another_range_is_told_with_both() -> None:
-    incident = next(item for item in load_incidents() if item.id == "trl-top-k-top-p-filtering")
-    other = replace(incident, affected=({"transformers": SpecifierSet(">=4.40")},))
-    start = "incidents/trl-top-k-top-p-filtering.yaml: "
-    text = "affected has transformers since 4.40.0, but its use by trl breaks since 4.39.0"
+    incident = next(item for item in load_incidents() if item.id == "transformers-llama-flash-attention-2")
+    other = replace(incident, affected=({"transformers": SpecifierSet(">=4.49")},))
+    start = "incidents/transformers-llama-flash-attention-2.yaml: "
+    text = "affected has transformers since 4.49.0, but its use by axolotl breaks since 4.48.0"
     assert drifts(other) == [start + text]
     assert incident.uses is not None
     unknown = replace(incident, uses=replace(incident.uses, target="transformers:nothing"))
-    assert drifts(unknown) == [f"{start}no release breaks transformers:nothing in trl"]
+    assert drifts(unknown) == [f"{start}no release breaks transformers:nothing in axolotl"]

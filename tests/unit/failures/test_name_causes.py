@@ -57,3 +57,115 @@ def test_the_atlas_gives_the_cause(case, diagnose):
         assert not [fix["broken_by"] for fix in first["fix"] if fix.get("broken_by")]
     if "note" in case:
         assert case["note"] in json.dumps(first)
+
+
+SITE = "/home/user/v/lib/python3.10/site-packages"
+
+
+def test_a_name_that_a_package_left_out_is_laid_to_the_package_that_is_not_installed(diagnose):
+    log = (
+        'Traceback (most recent call last):\n  File "/content/sft.py", line 112, in <module>\n    get_peft_config(a)\n'
+        f'  File "{SITE}/trl/trainer/utils.py", line 718, in get_peft_config\n    peft_config = LoraConfig(\n'
+        "NameError: name 'LoraConfig' is not defined\n"
+    )
+    (match,) = diagnose(log)["matches"]
+    assert (match["component"], match["kind"], match["fix"][0]["change"]) == ("peft", "not-installed", {"peft": "*"})
+
+
+def test_a_name_that_your_own_file_lacks_is_your_own(diagnose):
+    log = 'Traceback (most recent call last):\n  File "/home/user/train.py", line 3, in <module>\n    go(x)\n'
+    (match,) = diagnose(f"{log}NameError: name 'go' is not defined\n")["matches"]
+    assert match["component"] == "your-code"
+
+
+def test_too_many_positional_arguments_are_laid_to_the_release_that_takes_fewer(diagnose):
+    log = (
+        f'Traceback (most recent call last):\n  File "{SITE}/transformers/trainer.py", line 3, in train\n    f(a)\n'
+        "TypeError: _unsloth_get_batch_samples() takes 3 positional arguments but 4 were given\n"
+    )
+    (match,) = diagnose(log)["matches"]
+    assert match["component"] in {"unsloth", "unsloth-zoo"}
+    assert "4 positional arguments" in match["title"]
+
+
+def test_a_module_without_quotes_shows_python_2(diagnose):
+    (match,) = diagnose("ImportError: No module named swift.llm\n")["matches"]
+    assert match["component"] == "python"
+
+
+def test_a_module_that_nobody_knows_may_be_a_folder_of_the_project(diagnose):
+    (match,) = diagnose("ModuleNotFoundError: No module named 'my_own_folder'\n")["matches"]
+    assert match["component"] == "my_own_folder"
+    assert any("PYTHONPATH" in fix["note"] for fix in match["fix"])
+
+
+OWN = (
+    'Traceback (most recent call last):\n  File "/home/user/train.py", line 5, in main\n    x = model.device\n'
+    f'  File "{SITE}/torch/nn/modules/module.py", line 1940, in __getattr__\n    raise AttributeError(\n'
+)
+
+
+def test_an_attribute_of_a_class_that_no_package_has_is_your_own_code(diagnose):
+    (match,) = diagnose(OWN + "AttributeError: 'MyOddModel' object has no attribute 'device'\n")["matches"]
+    assert (match["component"], match["kind"]) == ("your-code", "api-unknown")
+    assert "train.py" in match["because"]
+    assert "Every PreTrainedModel of transformers has it" in match["because"]
+
+
+def test_an_attribute_of_none_is_explained_only_in_your_own_code(diagnose):
+    (match,) = diagnose(OWN + "AttributeError: 'NoneType' object has no attribute 'device'\n")["matches"]
+    assert match["title"].startswith("A value is None")
+    assert not diagnose("AttributeError: 'NoneType' object has no attribute 'device'\n")["matches"]
+
+
+def test_a_class_of_unknown_origin_is_not_explained_without_a_traceback(diagnose):
+    assert not diagnose("AttributeError: 'FreeTypeFont' object has no attribute 'getodd'\n")["matches"]
+
+
+def test_a_keyword_that_no_release_takes_is_said_to_be_that(diagnose):
+    log = (
+        'Traceback (most recent call last):\n  File "/home/user/train.py", line 5, in main\n    load(odd_compile=1)\n'
+        f'  File "{SITE}/transformers/models/auto/auto_factory.py", line 564, in from_pretrained\n'
+        "    return model_class.from_pretrained(path, *model_args, config=config, **kwargs)\n"
+        "TypeError: ModernBertForSequenceClassification.__init__() got an unexpected keyword argument 'odd_compile'\n"
+    )
+    (match,) = diagnose(log)["matches"]
+    assert match["component"] == "your-code"
+    assert match["title"].startswith("No release of transformers since")
+    assert "train.py passes it in main, line 5" in match["because"]
+
+
+def test_a_keyword_of_a_class_that_came_with_a_model_is_the_models(diagnose):
+    log = (
+        'Traceback (most recent call last):\n  File "/c/transformers_modules/odd/modeling_odd.py", line 5, in f\n'
+        "    return OddL(size=3)\nTypeError: OddL.__init__() got an unexpected keyword argument 'size'\n"
+    )
+    (match,) = diagnose(log)["matches"]
+    assert match["component"] == "model"
+
+
+def test_an_own_class_does_not_hide_a_later_error(diagnose):
+    log = OWN + "AttributeError: 'MyOddModel' object has no attribute 'device'\nRuntimeError: the widget exploded\n"
+    assert not diagnose(log)["matches"]
+
+
+def test_the_frames_of_windows_are_read(diagnose):
+    log = (
+        'Traceback (most recent call last):\n  File "C:\\Users\\user\\train.py", line 3, in <module>\n    go(x)\n'
+        "NameError: name 'go' is not defined\n"
+    )
+    (match,) = diagnose(log)["matches"]
+    assert match["component"] == "your-code"
+
+
+def test_a_table_without_an_entry_for_a_class_is_explained(diagnose):
+    (match,) = diagnose("KeyError: <class 'transformers.models.falcon.configuration_falcon.FalconConfig'>\n")["matches"]
+    assert match["component"] == "transformers"
+    assert "FalconConfig" in match["title"]
+
+
+def test_a_module_that_every_release_has_may_be_there_by_halves(diagnose):
+    (match,) = diagnose("ModuleNotFoundError: No module named 'flash_attn.flash_attn_interface'\n")["matches"]
+    assert match["component"] == "flash-attn"
+    assert "by halves" in match["title"]
+    assert "Reinstall it whole" in match["fix"][0]["note"]

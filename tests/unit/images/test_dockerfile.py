@@ -11,6 +11,7 @@ from samples import FA0, FA2, FA4, KNOWLEDGE, ROOT, distributions, parsed, with_
 from knowngood.core import matrix
 from knowngood.core.cell import parse_cell
 from knowngood.core.errors import KnowngoodError, UsageError
+from knowngood.core.hosts import HostArchitecture
 from knowngood.images import dockerfile
 from knowngood.lock.cell_lock import split_into_layers
 from knowngood.lock.lock_tree import CellLock
@@ -210,3 +211,24 @@ def test_a_file_of_other_bytes_is_stale(tmp_path, data):
 
 def test_the_sample_renders_as_the_matrix_expands():
     assert [str(cell) for cell in parsed().cells] == [FA4, FA2, FA0]
+
+
+def test_an_image_for_another_processor_is_made_without_running_any_of_its_programs():
+    plain = locked()
+    made = dataclasses.replace(plain, cell=plain.cell.on_host(HostArchitecture.AARCH64), base="debian12-aarch64")
+    compiled = dataclasses.replace(made.layers[0].distributions[0], file="torch-2.11.0-cp311-cp311-linux_aarch64.whl")
+    layers = (dataclasses.replace(made.layers[0], distributions=(compiled,)), *made.layers[1:])
+    text = dockerfile.render_dockerfile(dataclasses.replace(made, layers=layers), TEMPLATES)
+    parts = re.split(r"^(FROM .*)\n", text, flags=re.MULTILINE)[1:]
+    bodies = {head.split()[-1]: (head, body) for head, body in zip(parts[::2], parts[1::2], strict=True)}
+    running = [name for name, (_, body) in bodies.items() if re.search(r"^RUN ", body, re.MULTILINE)]
+    assert running == ["venv", "layer-torch", "layer-flash-attn", "layer-python", "checked"]
+    assert bodies["venv"][0] == "FROM --platform=$BUILDPLATFORM builder AS venv"
+    assert all(bodies[name][0].startswith("FROM venv AS") for name in running[1:-1])
+    assert bodies["gathered"][0] == "FROM --platform=$BUILDPLATFORM builder AS gathered"
+    assert "FROM base AS assembled" in text
+    assert "FROM gathered AS checked" in text
+    assert "from=foreign-tools,target=/tools" in bodies["layer-torch"][1]
+    assert "from=foreign-tools" not in bodies["layer-python"][1]  # the same step as on x86-64, so the same bytes
+    assert '"$@" --python-platform aarch64-manylinux' in text
+    assert 'io.knowngood.host="aarch64"' in text

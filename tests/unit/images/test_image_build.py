@@ -411,6 +411,11 @@ FAILED_DOWNLOAD = "#9 3.1 error: Failed to download `tiny==1.0`\n"
             "the engine's garbage collector took a blob",
         ),
         (
+            "#31 ERROR: failed to rename: rename /s/new-1 /s/12: file exists\nERROR: failed to solve: rename /s/new-1",
+            1,
+            "the engine's data is damaged, as when it is killed while it writes; `knowngood engine down --force`",
+        ),
+        (
             'ERROR: failed to calculate checksum of ref moby::x: "/recipe": not found',
             1,
             "the build failed: ERROR: failed to calculate checksum",

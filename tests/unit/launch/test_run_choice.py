@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from knowngood.compat import knowledge
+from knowngood.compat.pick_answer import pick_cells
+from knowngood.compat.query import Query, parse_requirement
 from knowngood.core.cell import parse_cell
 from knowngood.core.errors import KnowngoodError
 from knowngood.doctor.system_state import GpuState, NvidiaState
@@ -25,8 +29,8 @@ def machine(*gpus, driver="580.95.05"):
     return NvidiaState(driver=driver, gpus=tuple(cards), loaded=True)
 
 
-def choose(known, nvidia=NO_GPU, cells=(), gpu=ANY_GPU, attn=None):
-    return choose_run_cell(known, nvidia, cells, gpu=gpu, attn=attn)
+def choose(known, nvidia=NO_GPU, cells=(), gpu=ANY_GPU, attn=None, *, wanted=()):
+    return choose_run_cell(known, nvidia, cells, gpu=gpu, attn=attn, wanted=wanted)
 
 
 def test_without_a_gpu_the_default_runs_and_says_why(known):
@@ -68,3 +72,40 @@ def test_of_selected_cells_the_best_for_the_gpu_runs(known):
 def test_nothing_that_fits_is_said_with_a_command(known):
     with pytest.raises(KnowngoodError, match=r"no cell of matrix.yaml fits.*knowngood pick --gpu T4 --attn fa4"):
         choose(known, gpu="T4", attn="fa4")
+
+
+@pytest.mark.parametrize("word", ["trl", "TRL", "trl==1.16", "trl>=1.15,<2", "trl[vlm]", "trl==1.16.0"])
+def test_the_cell_that_has_a_wanted_trainer_runs(known, word):
+    choice = choose(known, gpu="H100", wanted=["rich", word])
+    assert choice.cell.framework_pin == ("trl", "1.16.0")
+    assert choice.because == "for H100, with trl 1.16.0"
+    assert choose(known, wanted=[word]).cell == choice.cell
+    assert choose(known, gpu="4090", wanted=[word]).cell.gpu == "sm_89"
+
+
+@pytest.mark.parametrize("trainer", ["llamafactory", "ms_swift", "xtuner==0.2.0"])
+def test_a_trainer_with_a_cell_of_its_own_is_found_as_pick_finds_it(known, trainer):
+    words = parse_requirement(trainer)
+    picked = pick_cells(known.universe, Query(gpu="H100", packages=(words,)), known.published).choices[0]
+    assert choose(known, gpu="H100", wanted=[trainer]).cell == picked.cell
+
+
+def test_a_selected_cell_gives_way_to_the_stack_on_it_and_to_no_other(known):
+    default, l4 = (parse_cell(known.published.aliases[name]) for name in ("default", "l4"))
+    assert choose(known, cells=[default], wanted=["trl"]).cell.without_framework() == default
+    assert choose(known, cells=[l4], wanted=["torchtitan"]).cell == l4
+
+
+@pytest.mark.parametrize("words", [(), ("rich",), ("trl==1.14",), ("trl=1",), ("trl>2",), ("trl==0.1",)])
+def test_without_a_trainer_that_a_cell_has_a_cell_without_one_runs(known, words):
+    assert choose(known, gpu="H100", wanted=words).cell.framework_pin is None
+
+
+def test_a_trainer_that_is_not_locked_is_added_to_the_cell_below(known):
+    published = replace(known.published, locked=frozenset())
+    assert choose(replace(known, published=published), gpu="H100", wanted=["trl"]).cell.framework_pin is None
+
+
+def test_a_setting_that_the_cell_of_the_trainer_refuses_counts(known):
+    choice = choose(known, gpu="H100", attn="fa2", wanted=["trl"])
+    assert (choice.cell.framework_pin, choice.cell.flash_attn_package) == (None, "flash-attn")

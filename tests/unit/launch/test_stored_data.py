@@ -179,3 +179,12 @@ def test_containers_of_killed_runs_and_packs_of_kernels_can_be_removed(client, e
     assert all(stored_data.remove_stored_item(engine, item).removed for item in items.values())
     assert client.removed == ["left"]
     assert not pack.exists()
+
+
+def test_toolkits_are_a_kind_of_their_own():
+    (cache_folder() / "toolkits").mkdir(parents=True)
+    (cache_folder() / "toolkits" / "nvcc").write_text("12345")
+    [item] = [item for item in stored_data.list_stored_items(None, os.getuid()) if item.kind is StoredKind.TOOLKITS]
+    assert (item.name, item.size) == ("toolkits", 5)
+    assert stored_data.remove_stored_item(None, item).removed
+    assert not (cache_folder() / "toolkits").exists()

@@ -206,7 +206,7 @@ def test_a_stack_changes_the_lock_of_no_other_cell():
     "change",
     [
         ("2026-11-20", "2026-11-21"),
-        ("stack: [pytest]", "stack: [pytest, peft]"),
+        ("everywhere: [pytest]", "everywhere: [pytest, peft]"),
         ("torch: torch", "torch: [torch, triton]"),
         ("nvidia-cutlass-dsl-libs-cu12", "nvidia-cutlass-dsl-libs-cu11"),
         ("glibc: 2.36", "glibc: 2.35"),

@@ -60,7 +60,9 @@ def test_a_file_name_is_unquoted():
     ],
 )
 def test_a_distribution_without_a_wheel_that_fits_is_named(wheels):
-    with pytest.raises(KnowngoodError, match=r"^a 1.0 has no wheel with a sha256 for Python 3.11 and glibc 2.36$"):
+    with pytest.raises(
+        KnowngoodError, match=r"^a 1.0 has no wheel with a sha256 for Python 3.11 and glibc 2.36 on x86-64$"
+    ):
         resolver.parse_pylock({"packages": [{"name": "a", "version": "1.0", "wheels": wheels}]}, REQUEST)
 
 
@@ -219,3 +221,20 @@ def test_the_resolver_runs_with_the_hosts_index_and_without_its_other_wishes(mon
         "SSL_CERT_FILE": str(tmp_path / "ca"),
     }
     assert not seen["folder"].exists()
+
+
+def test_a_lock_for_aarch64_takes_its_wheels_and_asks_for_no_other():
+    arm = dataclasses.replace(REQUEST, host="aarch64")
+    mine, other = "a-1.0-cp311-cp311-manylinux2014_aarch64.whl", "a-1.0-cp311-cp311-manylinux2014_x86_64.whl"
+    assert chosen(other, mine, request=arm) == mine
+    assert chosen(other, mine) == other
+    argv = resolver.resolver_command(arm, Path("/f"), None)
+    assert argv[argv.index("--python-platform") + 1] == "aarch64-manylinux_2_36"
+    assert "manylinux1_aarch64" not in {
+        tag.platform for tag in resolver.supported_tags("3.11", "2.36", arm.architecture)
+    }
+
+
+def test_the_host_of_x86_64_is_no_part_of_what_decides_a_lock():
+    assert "host" not in REQUEST.document()
+    assert dataclasses.replace(REQUEST, host="aarch64").document()["host"] == "aarch64"

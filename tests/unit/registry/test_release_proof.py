@@ -216,8 +216,11 @@ def test_an_image_in_the_registry_below_the_least_tier_gets_no_alias(home, capsy
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("publish: {tier: trains}", "1:17: publish.tier must be 'built', 'trains-on-cpu' or 'trains-on-gpu'"),
-        ("publish: {gpus: {sm_90: none}}", "1:25: publish.gpus.sm_90 must be 'built', 'trains-on-cpu' or"),
+        (
+            "publish: {tier: trains}",
+            "1:17: publish.tier must be 'built', 'trains-emulated', 'trains-on-cpu' or 'trains-on-gpu'",
+        ),
+        ("publish: {gpus: {sm_90: none}}", "1:25: publish.gpus.sm_90 must be 'built', 'trains-emulated', "),
         ("publish: {gpus: {sm90: built}}", "1:18: 'sm90' is not written like sm_90"),
         ("publish: {gpus: {sm_91: built}}", "1:18: 'sm_91' is not in gpus; the nearest there is sm_90"),
         ("publish: {teir: built}", "1:11: unknown key 'teir'; did you mean 'tier'?"),

@@ -78,7 +78,7 @@ def test_what_a_new_release_breaks_is_named_with_the_caller(tmp_path):
     write_atlas(tmp_path, "app", {"app": "from lib import old, gone"})
     renew_broken_uses(tmp_path)
     assert list_table_packages(tmp_path) == []
-    (tmp_path / "app.uses.json").touch()
+    (tmp_path / "app.uses.json.gz").touch()
     release = UpstreamRelease(package="lib", version="1.1")
 
     def read_release(package, version):

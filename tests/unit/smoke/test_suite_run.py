@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
+import sys
 import tarfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,11 +15,13 @@ import requests
 from docker.errors import APIError, ImageNotFound, NotFound
 from samples import FA4
 
+from knowngood.base import emulation
 from knowngood.core.cell import parse_cell
 from knowngood.core.errors import KnowngoodError, MissingError
+from knowngood.core.hosts import HostArchitecture
 from knowngood.engine.container_engine import Engine
 from knowngood.evidence.run_evidence import RunPlace
-from knowngood.smoke import suite_command, suite_run
+from knowngood.smoke import emulated_limits, suite_command, suite_run
 from knowngood.smoke.suite_command import SuiteOptions
 
 CELL = parse_cell(FA4)
@@ -75,6 +79,15 @@ class FakeEngine(Engine):
 
 
 CLIENT = SimpleNamespace()
+INFO = {
+    "KernelVersion": "6",
+    "NCPU": 2,
+    "MemTotal": 1,
+    "ServerVersion": "26",
+    "DefaultRuntime": "runc",
+    "Name": "box",
+    "Architecture": "x86_64",
+}
 
 
 @pytest.fixture
@@ -87,22 +100,14 @@ def container():
             raise CLIENT.create_error
         return made
 
-    info = {
-        "KernelVersion": "6",
-        "NCPU": 2,
-        "MemTotal": 1,
-        "ServerVersion": "26",
-        "DefaultRuntime": "runc",
-        "Name": "box",
-    }
     containers = SimpleNamespace(create=create, list=lambda **options: CLIENT.left.get(options["filters"]["label"], []))
     CLIENT.__dict__.update(
-        create_error=None, left={}, containers=containers, info=lambda: info, closed=0, close=lambda: None
+        create_error=None, left={}, containers=containers, info=lambda: INFO, closed=0, close=lambda: None
     )
     return made
 
 
-def run(tmp_path, **options):
+def run(tmp_path, *, cell=CELL, **options):
     engine = FakeEngine(
         host="unix:///e.sock",
         docker=("docker",),
@@ -113,7 +118,7 @@ def run(tmp_path, **options):
         network="default",
     )
     return suite_run.run_in_container(
-        CELL,
+        cell,
         "knowngood:x",
         "sha256:1",
         engine,
@@ -311,3 +316,62 @@ def test_a_failed_run_in_the_environment_gives_a_readable_error(tmp_path, monkey
     with pytest.raises(KnowngoodError) as caught:
         here(tmp_path, suite, monkeypatch, seconds=1 if "sleep" in suite else 20)
     assert str(caught.value).startswith(message)
+
+
+def test_processes_run_beside_the_suite_and_their_report_is_kept(tmp_path, monkeypatch):
+    suite = tmp_path / "parallel_tests"
+    suite.mkdir()
+    (suite / "__init__.py").write_text("")
+    program = (
+        "import json, sys\n"
+        f"json.dump({{**{REPORT!r}, 'words': sys.argv[3:]}}, open(sys.argv[sys.argv.index('--out') + 1], 'w'))\n"
+    )
+    (suite / "__main__.py").write_text(program)
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)
+    evidence = suite_run.run_processes_in_environment(
+        CELL, suite, SuiteOptions(quick=True), processes=4, log=tmp_path / "log", notify=print
+    )
+    assert evidence.report["words"] == ["--processes", "4", "--backend", "gloo", "--quick"]
+    assert evidence.where is RunPlace.BARE
+    assert evidence.command[:4] == ("python", "parallel_tests", "--out", "report.json")
+
+
+def test_an_image_for_another_processor_runs_the_core_of_the_suite_under_emulation(tmp_path, container, monkeypatch):
+    entered: list[str] = []
+    monkeypatch.setattr(emulation, "emulate_host", lambda host, _: contextlib.nullcontext(entered.append(str(host))))
+    evidence = run(tmp_path, cell=CELL.on_host(HostArchitecture.AARCH64))
+    assert entered == ["aarch64"]
+    assert (evidence.where, evidence.quick) == (RunPlace.CONTAINER_EMULATED, True)
+    chosen = [word.rpartition("::")[2] for word in evidence.command if "::" in word]
+    assert chosen == [f"test_trains[{check}]" for check in suite_command.EMULATED_CORE]
+    assert evidence.command[2] == str(suite_command.EMULATED_SECONDS)
+    assert "-p emulated_limits" in " ".join(evidence.command)
+    assert CLIENT.created[1]["platform"] == "linux/arm64"
+    with tarfile.open(fileobj=io.BytesIO(container.sent[1])) as sent:
+        assert "knowngood/emulated_limits.py" in sent.getnames()
+
+
+def test_an_emulated_image_gets_no_gpu(tmp_path, container):
+    with pytest.raises(MissingError, match="its programs are emulated, and have no GPU; run it on a host of aarch64"):
+        run(tmp_path, cell=CELL.on_host(HostArchitecture.AARCH64), gpus=True)
+    assert container.calls == []
+
+
+def test_an_image_on_its_own_processor_runs_the_whole_suite(tmp_path, container):
+    CLIENT.info = lambda: {**INFO, "Architecture": "aarch64"}
+    evidence = run(tmp_path, cell=CELL.on_host(HostArchitecture.AARCH64))
+    assert (evidence.where, evidence.quick) == (RunPlace.CONTAINER_CPU, False)
+    assert CLIENT.created[1]["platform"] is None
+    with tarfile.open(fileobj=io.BytesIO(container.sent[1])) as sent:
+        assert "knowngood/emulated_limits.py" not in sent.getnames()
+
+
+def test_the_plugin_gives_the_suite_more_time(monkeypatch):
+    asked = []
+    runner = SimpleNamespace(
+        START_TIMEOUT=10.0, Runner=type("Runner", (), {"run": lambda _, __, timeout: asked.append(timeout)})
+    )
+    monkeypatch.setitem(sys.modules, "smoke_tests.runner", runner)
+    emulated_limits.pytest_configure()
+    runner.Runner().run({}, 2.0)
+    assert (runner.START_TIMEOUT, asked) == (10.0 * emulated_limits.FACTOR, [2.0 * emulated_limits.FACTOR])

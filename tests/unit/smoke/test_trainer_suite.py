@@ -19,14 +19,16 @@ TRL, SWIFT = parse_cell(f"{FA4}-trl1.16.0"), parse_cell(f"{FA4}-ms-swift4.6.0")
 def project(tmp_path):
     shutil.copytree(ROOT / "smoke_tests", tmp_path / "smoke_tests")
     (tmp_path / "trainer_tests").mkdir()
-    (tmp_path / "trainer_tests" / "trl_sft.py").write_text("1\n")
+    for name in ("README.md", "shared.py", "trl_checks.py", "trl_sft.py", "axolotl_checks.py", "axolotl_sft.py"):
+        (tmp_path / "trainer_tests" / name).write_text("1\n")
     (tmp_path / "trainer_tests" / ".trl_sft.py.swp").write_text("litter")
     return Project(tmp_path)
 
 
-def test_a_cell_with_checks_of_its_trainer_has_a_suite_with_them(project):
+def test_a_cell_with_checks_of_its_trainer_has_a_suite_with_them_and_what_trainers_share(project):
     folder = find_cell_suite(project, TRL)
-    assert read_suite_files(folder) == read_suite_files(project.suite) | {"smoke_tests/trainers/trl_sft.py": b"1\n"}
+    own = {f"smoke_tests/trainers/{name}.py": b"1\n" for name in ("shared", "trl_checks", "trl_sft")}
+    assert read_suite_files(folder) == read_suite_files(project.suite) | own
     assert find_cell_suite(project, TRL) == folder
     assert hash_suite(folder) != hash_suite(project.suite)
 
@@ -38,7 +40,7 @@ def test_every_other_cell_has_the_suite_as_it_is(project, cell):
 
 
 def test_the_name_of_a_trainer_is_that_of_a_module(project):
-    (project.trainer_suite / "ms_swift_sft.py").touch()
+    (project.trainer_suite / "ms_swift_checks.py").touch()
     assert has_trainer_checks(project, SWIFT)
 
 
@@ -47,6 +49,14 @@ def test_a_change_of_the_checks_is_another_suite_for_cells_with_the_trainer_only
     (project.trainer_suite / "trl_sft.py").write_text("2\n")
     assert hash_suite(find_cell_suite(project, TRL)) != before
     assert hash_suite(find_cell_suite(project, parse_cell(FA4))) == plain
+
+
+def test_a_new_trainer_leaves_the_suites_of_the_others_as_they_are(project):
+    before = hash_suite(find_cell_suite(project, TRL))
+    for name in ("ms_swift_checks.py", "ms_swift_sft.py"):
+        (project.trainer_suite / name).touch()
+    assert hash_suite(find_cell_suite(project, TRL)) == before
+    assert hash_suite(find_cell_suite(project, SWIFT)) != before
 
 
 def test_a_project_without_checks_of_trainers(tmp_path):

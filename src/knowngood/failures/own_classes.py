@@ -1,0 +1,273 @@
+"""What can be said of a name that no package has: the class is the project's own, or no release took the keyword. Pure.
+
+It is less certain than what the atlas knows, so it counts only when nothing else explains the last error of a log.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+
+from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, OwnComponent
+from knowngood.core.nearest_names import find_nearest_name
+from knowngood.failures.atlas_shelf import AtlasShelf
+from knowngood.failures.logged_errors import LoggedError
+from knowngood.failures.module_packages import find_distribution
+from knowngood.failures.name_callers import NameCaller, find_caller, find_chooser
+from knowngood.failures.name_faults import FaultKind, NameFault
+from knowngood.failures.name_place import NamePlace
+from knowngood.failures.name_places import PYTHON_TYPES, list_likely_bases
+from knowngood.failures.name_situation import NameCause, advise
+
+_OF_A_MODEL = re.compile(
+    r"(?:For[A-Z]\w+|Model|LM|Config|Tokenizer(?:Fast)?|Processor|Transformer|Criterion|Loader|Net|Loss|Encoder|Decoder"
+    r"|Layer|Block|Head|Trainer|Arguments|Namespace|Experiment|Agent|Policy)$"
+)
+"""How the names of classes end that come with a model or are written for one, or that hold a script's options."""
+_OF_PROJECTS = frozenset(
+    (
+        "utils",
+        "util",
+        "models",
+        "model",
+        "modules",
+        "module",
+        "trainer",
+        "train",
+        "data",
+        "dataset",
+        "dataloader",
+        "dataloaders",
+        "src",
+        "lib",
+        "libs",
+        "core",
+        "config",
+        "configs",
+        "tools",
+        "scripts",
+        "common",
+        "layers",
+        "networks",
+        "network",
+        "options",
+        "losses",
+        "evaluation",
+        "engine",
+    )
+)
+"""Top-level modules that are folders or files of a project."""
+_ABOUT_MODULES = frozenset((FaultKind.IMPORT, FaultKind.MODULE_ATTRIBUTE, FaultKind.MODULE))
+
+
+def explain_own_name(error: LoggedError, place: NamePlace | None, shelf: AtlasShelf) -> NameCause | None:
+    """Return what is certain of an attribute or keyword that no release of any package has; `None` when nothing is.
+
+    Args:
+        error: an error about an attribute of an object, or about an unexpected keyword.
+        place: the place of the name in the atlas, when a package has the class or function without it.
+        shelf: the atlas of all packages.
+    """
+    if error.fault.kind is FaultKind.OBJECT_ATTRIBUTE:
+        return _explain_attribute(error, shelf)
+    if error.fault.kind is FaultKind.KEYWORD:
+        return _explain_keyword(error, place, shelf)
+    if error.fault.kind in _ABOUT_MODULES:
+        return _explain_own_module(error, shelf)
+    return _explain_class_key(error, shelf) if error.fault.kind is FaultKind.CLASS_KEY else None
+
+
+def _explain_attribute(error: LoggedError, shelf: AtlasShelf) -> NameCause | None:
+    fault, caller = error.fault, find_caller(error, shelf)
+    is_own_code = caller is not None and not caller.package
+    if fault.owner in PYTHON_TYPES:
+        return _explain_value(error, caller) if is_own_code and caller else None
+    known = next(iter(_packages_with(fault.owner, shelf)), "")
+    if known and (near := _near_attribute(fault, known, shelf)):
+        return _own_cause(
+            error,
+            title=f"{fault.owner} of {known} has `{near}`, and no `{fault.name}`",
+            because=f"It looks like a slip of the pen for {near}.{_describe_caller(caller)}",
+            fixes=[advise(f"Write {near} in place of {fault.name}")],
+            component=_component_of(caller),
+        )
+    if not is_own_code and (known or not (caller or _OF_A_MODEL.search(fault.owner))):
+        return None
+    component = _component_of(caller)
+    if known:
+        title = f"No release of {known} has `{fault.name}` of {fault.owner}"
+        because = f"The class {fault.owner} of {known}, or one of your own with that name, has no {fault.name}."
+    else:
+        title = f"{fault.owner}, a class of the project or the model, has no attribute {fault.name}"
+        because = f"No package of the atlas has a class {fault.owner}: the project, or the model, brought it along."
+    because += _describe_caller(caller) + _describe_bases(fault, shelf)
+    fixes = [
+        advise(
+            f"Set {fault.name} in __init__ of {fault.owner} (or of its base class), before it is asked for; an option "
+            "or a branch may have left it out"
+        ),
+        advise("The packages that the project's own requirements name, and a newer release or commit of the project"),
+    ]
+    if caller is not None and caller.package:
+        fixes.append(
+            advise(f"{caller.package} asks for it: the class must derive from the one that {caller.file} expects")
+        )
+    return _own_cause(error, title=title, because=because, fixes=fixes, component=component)
+
+
+def _near_attribute(fault: NameFault, package: str, shelf: AtlasShelf) -> str:
+    """The attribute of a package's class of which a few wrong letters make the one of the error; empty for none."""
+    lookup = shelf.open(package)
+    rows = lookup.file.find_rows(f"{fault.owner}.") if lookup else ()
+    names = {path.partition(".")[2] for _, (path, _, _, _) in rows}
+    return find_nearest_name(fault.name, sorted(names)) or ""
+
+
+def _explain_value(error: LoggedError, caller: NameCaller) -> NameCause:
+    """An attribute of a plain Python value, such as None: what made the value gave another one than meant."""
+    fault = error.fault
+    what = "None" if fault.owner == "NoneType" else f"a {fault.owner}"
+    return _own_cause(
+        error,
+        title=f"A value is {what} where your code asks for `{fault.name}` of it",
+        because=f"What gave the value returned {what}, which has no {fault.name}.{_describe_caller(caller)}",
+        fixes=[
+            advise(f"Look where that value is set: a file, an option or a function there gives {what}; test for it"),
+        ],
+        component=_component_of(caller),
+    )
+
+
+def _explain_keyword(error: LoggedError, place: NamePlace | None, shelf: AtlasShelf) -> NameCause | None:
+    fault, chooser = error.fault, find_chooser(error, shelf)
+    function = fault.owner.removesuffix(".__init__").removesuffix(".__new__")
+    is_named = function not in {"__init__", "__new__", "wrapper", "inner"}
+    if place is not None and not place.present:
+        package, releases = place.lookup.file.package, place.lookup.file.releases
+        title = f"No release of {package} since {releases[0]} takes {place.what}"
+        because = f"{place.what} is no parameter in any release from {releases[0]} to {releases[-1]}."
+    elif chooser is None and (not is_named or function.startswith("_")):
+        return None  # whose call it is cannot be told: a private function is called by its own package
+    else:
+        title = f"{function if is_named else 'The function'} does not take the keyword {fault.name}"
+        because = f"No release of a package in the atlas is known whose {function} takes {fault.name}."
+    component = _component_of(chooser)
+    if chooser is None and function == "forward":
+        component = OwnComponent.MODEL
+    because += _describe_caller(chooser, verb="passes it in")
+    who = chooser.package if chooser and chooser.package and not chooser.is_remote_code else ""
+    fixes = [
+        advise(f"Remove {fault.name} from the call, from the script's options or from the configuration file"),
+        advise(
+            f"The release, revision or project that the {who or 'code'} was written for: a fork, a newer script or an "
+            f"own class may take {fault.name}"
+        ),
+    ]
+    if who and (place is None or place.lookup.file.package != who):
+        fixes.insert(0, advise(f"Another release of {who}, written for the package that it calls"))
+    return _own_cause(error, title=title, because=because, fixes=fixes, component=component)
+
+
+def _explain_class_key(error: LoggedError, shelf: AtlasShelf) -> NameCause:
+    """A table whose keys are classes lacks one: mostly a configuration without a model in an auto class."""
+    dotted, caller = error.fault.name, find_caller(error, shelf)
+    lookup, name = shelf.lookup_of(dotted), dotted.rpartition(".")[2]
+    package = lookup.file.package if lookup else ""
+    has = lookup.find_name(dotted).present if lookup else 0
+    because = f"The table that is asked has no entry for the class {name}: it is not registered there, or not by then."
+    if lookup and has:
+        first = lookup.file.releases[(has & -has).bit_length() - 1]
+        because += f" {package} has the class since {first}; a later release may have the entry."
+    fixes = [
+        advise(f"Another auto class that takes {name} (the model card names it), or the model's own class"),
+        advise("AutoConfig.register and AutoModel.register for a class of your own, before it is loaded"),
+    ]
+    if package:
+        fixes.insert(0, Fix(change={package: "*"}, note=f"a newer {package}: pip install --upgrade {package}"))
+    component = package or _component_of(caller)
+    title = f"A table of classes has no entry for {name}"
+    return _own_cause(error, title=title, because=because + _describe_caller(caller), fixes=fixes, component=component)
+
+
+def _explain_own_module(error: LoggedError, shelf: AtlasShelf) -> NameCause | None:
+    """A module of no known package lacks a name or a module: it is the project's own, or another one of its name.
+
+    Python names the first part that it does not find: so the top-level module is there.
+    """
+    fault = error.fault
+    top = fault.owner.partition(".")[0]
+    is_there = "." in fault.owner or fault.kind is not FaultKind.MODULE
+    if not top or not is_there or fault.circular or shelf.owner(top) or top in sys.stdlib_module_names:
+        return None
+    if find_distribution(top, shelf.distributions):
+        return None
+    what = f"the module {fault.owner}" if fault.kind is FaultKind.MODULE else f"`{fault.name}` in {fault.owner}"
+    is_own = top in _OF_PROJECTS or (fault.path and "-packages/" not in fault.path.replace("\\", "/"))
+    because = (
+        f"{top} itself is found, and it has not {what}: it is the project's own folder or file, whole or in part, of "
+        f"another commit than the code that asks for it; or another {top} stands before it in sys.path."
+    )
+    return _own_cause(
+        error,
+        title=f"The {top} that is imported has not {what}",
+        because=because + _describe_caller(find_caller(error, shelf)),
+        fixes=[
+            advise(
+                f"python -c 'import {top}; print({top}.__file__)' shows which {top} it is; rename or uninstall another"
+            ),
+            advise(
+                "Start from the project's root, or add that to PYTHONPATH; git status and git submodule update --init"
+            ),
+            advise(f"The release or commit of {top} that the code was written for, when {top} is a package of its own"),
+        ],
+        component=OwnComponent.YOUR_CODE if is_own else top,
+    )
+
+
+def _packages_with(name: str, shelf: AtlasShelf) -> list[str]:
+    """Return the packages of the atlas that define a class of that name."""
+    lookups = ((package, shelf.open(package)) for package in shelf.packages)
+    return [package for package, lookup in lookups if lookup and any(True for _ in lookup.definitions_of(name))]
+
+
+def _component_of(caller: NameCaller | None) -> str:
+    return OwnComponent.MODEL if caller is not None and caller.is_remote_code else OwnComponent.YOUR_CODE
+
+
+def _describe_caller(caller: NameCaller | None, verb: str = "asks for it in") -> str:
+    if caller is None:
+        return ""
+    function = f" {caller.frame.function}" if caller.frame.function.isidentifier() else " its main part"
+    return f" {caller.file} {verb}{function}, line {caller.frame.line}."
+
+
+def _describe_bases(fault: NameFault, shelf: AtlasShelf) -> str:
+    """Say which class of transformers, from which it may derive, has the attribute, and in which releases."""
+    for lookup, base in list_likely_bases(fault.owner, shelf):
+        presence, name = lookup.find_name(f"{base}.{fault.name}").present, base.rpartition(".")[2]
+        if not presence:
+            continue
+        package = lookup.file.package
+        if presence == lookup.every:
+            return f" Every {name} of {package} has it, so {fault.owner} does not derive from that, or hides it."
+        releases = [text for place, text in enumerate(lookup.file.releases) if presence >> place & 1]
+        return (
+            f" {name} of {package} has it from {releases[0]} to {releases[-1]} only: {fault.owner} may derive from it."
+        )
+    return ""
+
+
+def _own_cause(error: LoggedError, *, title: str, because: str, fixes: Sequence[Fix], component: str) -> NameCause:
+    incident = Incident(
+        id=f"name:{error.fault.text}",
+        title=title,
+        kind=IncidentKind.API_UNKNOWN,
+        severity=IncidentSeverity.FAILURE,
+        component=component,
+        because=because,
+        fix=tuple(fixes),
+        source=("the message, its traceback and the atlas",),
+        confidence="reported",
+    )
+    return NameCause(error=error, incident=incident, package=component, is_fallback=True)

@@ -1,0 +1,136 @@
+"""The cause of an error that a project's own file raises, or that Python raises in it. Pure.
+
+It is said only of a traceback that ends in a file of the project, and of errors that no package can have made: the line
+itself raises or asserts, or Python finds a plain value that is missing or of another kind.
+"""
+
+from __future__ import annotations
+
+import re
+
+from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, OwnComponent
+from knowngood.failures.atlas_shelf import AtlasShelf
+from knowngood.failures.last_errors import LastError
+from knowngood.failures.logged_errors import CodeFrame
+from knowngood.failures.message_causes import ERROR_CLASS, MessageCause, shorten_text
+from knowngood.failures.name_callers import REMOTE_CODE, is_standard_library
+from knowngood.failures.name_situation import advise
+
+_OF_VALUES = frozenset(("KeyError", "IndexError", "UnboundLocalError", "ZeroDivisionError"))
+"""The classes with which Python itself refuses a plain value."""
+_WORDS_OF_VALUES = re.compile(
+    r"object is not (?:subscriptable|iterable|callable)|does not support item (?:assignment|deletion)"
+    r"|values to unpack|indices must be integers|could not convert string to|invalid literal for int"
+    r"|unsupported operand type|takes (?:from )?\d+ (?:to \d+ )?positional|takes no arguments"
+    r"|missing \d+ required (?:positional|keyword-only)|unhashable type|can only concatenate"
+    r"|must be (?:str|int|real number)|expected str, bytes or os\.PathLike|not supported between instances"
+    r"|object has no len|division by zero|setting an array element with a sequence|is not in list"
+    r"|argument of type '\w+' is not iterable|could not broadcast"
+)
+"""The words with which Python and NumPy refuse a value, in errors of classes that anything else may raise too."""
+_OF_MACHINE = re.compile(r"cuda|cudnn|cublas|nccl|hip|driver|triton|out of memory", re.IGNORECASE)
+_SHOWN = 160
+_NEW_SYNTAX = re.compile(
+    r"^(?:match|case) .{1,200}:$|:=|\b[rR]?[fF]['\"]|^except\*|^type \w+ ?="
+    r"|^(?:async )?def .{0,80}\w ?: ?\w|^\w+ ?: ?[\w.\[\]|, ]{1,80}="
+)
+"""Lines that only newer Pythons read: match, the walrus, f-strings, annotations, exception groups."""
+_OLD_SYNTAX = re.compile(r"^print ['\"\w]|^except \w+, ?\w+:|^raise \w+, ")
+_PARAMETER = re.compile(r"^'?(?:[\w-]+\.)+(?:layers?|blocks?|h|encoder|decoder|resblocks)\.\d+\.[\w.-]+'?$")
+"""The name of a parameter of a model with layers, as a key of its weights."""
+
+
+def explain_own_error(error: LastError, shelf: AtlasShelf) -> MessageCause | None:
+    """Return the cause of an error that arises in a project's own file; `None` where that is not certain."""
+    frame = error.frames[-1] if error.frames else None
+    named = ERROR_CLASS.match(error.message)
+    if named is not None and named["name"] == "KeyError" and _PARAMETER.match(named["text"].strip()):
+        return _explain_lost_parameter(error, named["text"].strip().strip("'"))
+    if frame is None or named is None or not _is_own(frame, shelf) or _OF_MACHINE.search(error.message):
+        return None
+    name, text = named["name"], named["text"].strip()
+    if name == "SyntaxError":
+        return _explain_syntax(error, frame)
+    speaks = frame.code.startswith(("raise ", "assert "))
+    if (
+        not speaks
+        and name not in _OF_VALUES
+        and not (name in {"TypeError", "ValueError"} and _WORDS_OF_VALUES.search(text))
+    ):
+        return None
+    file = "/".join(frame.parts[-2:]) + ".py"
+    shown = shorten_text(text or frame.code, _SHOWN)
+    where = f"Line {frame.line} of {file} ({frame.code[:_SHOWN]})" if frame.code else f"Line {frame.line} of {file}"
+    if speaks:
+        title = f"{file} itself refuses to go on: {shown}"
+        because = f"{where} checks this and stops; no package has a part in it."
+        fixes = [advise(f"Meet the condition that {file} checks: look at the lines above line {frame.line}")]
+    else:
+        title = f"{file} meets a value that it does not expect: {name}: {shown}"
+        because = f"{where} takes for granted what the data, the configuration or the step before does not give."
+        fixes = [
+            advise(
+                "Print what that line reads, and where it comes from: a field, a key, a file or an argument is missing "
+                f"or of another kind than {file} expects"
+            )
+        ]
+    fixes.append(
+        advise("The data, the configuration and the releases of packages that the project's own instructions name")
+    )
+    return MessageCause(
+        incident=_incident(
+            title, because, fixes, OwnComponent.MODEL if REMOTE_CODE in frame.parts else OwnComponent.YOUR_CODE
+        ),
+        line=error.line,
+        package="",
+    )
+
+
+def _explain_lost_parameter(error: LastError, parameter: str) -> MessageCause:
+    """A key that is the name of a weight: the files and the code that reads them are of different models."""
+    fixes = [
+        advise(
+            "Print the keys of both sides (safetensors.safe_open, model.state_dict()): a prefix such as module. or "
+            "base_model., another layout of layers, or another kind of quantization or adapter"
+        ),
+        advise("The release of the program that wrote the file, or a newer one of the program that reads it"),
+    ]
+    title = f"The weights, or the model that reads them, have no {parameter}"
+    because = (
+        "Code looks a weight up by this name, and the checkpoint, the adapter or the model names its weights otherwise."
+    )
+    return MessageCause(incident=_incident(title, because, fixes, OwnComponent.MODEL), line=error.line, package="")
+
+
+def _explain_syntax(error: LastError, frame: CodeFrame) -> MessageCause | None:
+    """A line that another Python reads; `None` for one that may be wrong in each."""
+    if _NEW_SYNTAX.search(frame.code):
+        title, fix = "This Python is older than the code", "A newer Python, such as 3.11"
+    elif _OLD_SYNTAX.search(frame.code):
+        title, fix = "The code was written for Python 2", "2to3, a newer commit of the project, or python2"
+    else:
+        return None
+    because = f"Line {frame.line} of {frame.parts[-1]}.py ({frame.code[:_SHOWN]}) has a form that this Python lacks."
+    fixes = [advise(f"{fix}: conda create -n NAME python=3.11, and install again")]
+    return MessageCause(incident=_incident(title, because, fixes, OwnComponent.PYTHON), line=error.line, package="")
+
+
+def _is_own(frame: CodeFrame, shelf: AtlasShelf) -> bool:
+    """Whether a frame's file belongs neither to a package nor to Python."""
+    return frame.path.endswith(".py") and not (
+        frame.installed or is_standard_library(frame) or shelf.module_of(frame) or frame.path.startswith("<")
+    )
+
+
+def _incident(title: str, because: str, fixes: list[Fix], component: OwnComponent) -> Incident:
+    return Incident(
+        id="own-error",
+        title=title,
+        kind=IncidentKind.CONFIG,
+        severity=IncidentSeverity.FAILURE,
+        component=component,
+        because=because,
+        fix=tuple(fixes),
+        source=("the traceback",),
+        confidence="reported",
+    )

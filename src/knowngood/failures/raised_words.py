@@ -1,0 +1,101 @@
+"""The cause of an error that an installed package raises in a line that the traceback quotes. Pure.
+
+The line, or without a traceback the class of the error, says that the words are the package's own, so that nothing need
+be known of the package.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from knowngood.compat.incident import Incident, IncidentKind, IncidentSeverity, OwnComponent
+from knowngood.failures.atlas_shelf import AtlasShelf
+from knowngood.failures.last_errors import LastError
+from knowngood.failures.message_causes import (
+    ABOUT_ARGUMENTS,
+    ADDRESSES,
+    ERROR_CLASS,
+    MessageCause,
+    find_missing_package,
+    read_own_fixes,
+    shorten_text,
+)
+from knowngood.failures.module_packages import find_distribution
+from knowngood.failures.name_callers import is_standard_library
+from knowngood.failures.name_situation import advise
+
+_FEWEST_WORDS = 4
+_ABOUT_OTHERS = frozenset(
+    [
+        "aiohttp",
+        "botocore",
+        "datasets",
+        "grpc",
+        "httpcore",
+        "httpx",
+        "huggingface_hub",
+        "jaxlib",
+        "joblib",
+        "ray",
+        "requests",
+        "torch",
+        "triton",
+        "urllib3",
+    ]
+)
+"""Packages whose errors tell of what they were given, or of another program, and not of themselves."""
+_PASSES_ON = ("during handling", "following error", "see above", "traceback")
+"""Words of one who passes another error on."""
+
+
+def explain_raised_words(error: LastError, shelf: AtlasShelf) -> MessageCause | None:
+    """Return what a package says itself; `None` unless its line or its class shows that it does."""
+    frame = error.frames[-1] if error.frames else None
+    named = ERROR_CLASS.match(error.message)
+    if named is None:
+        return None
+    name, text = named["name"], named["text"].strip()
+    if len(text.split()) < _FEWEST_WORDS or name in {"KeyError", "AttributeError"}:
+        return None
+    if frame is None:
+        top = _find_package_of_class(error.message)
+    elif frame.installed and frame.code.startswith("raise ") and not is_standard_library(frame):
+        top = frame.installed[0]
+    else:
+        top = ""
+    if not top:
+        return None
+    if any(words in text.lower() for words in _PASSES_ON):
+        return None
+    package = shelf.owner(top) or find_distribution(top, shelf.distributions) or top
+    missing = find_missing_package(text, "", package, shelf)
+    caller = next((item for item in reversed(error.frames) if not item.installed and item.path.endswith(".py")), None)
+    is_about_call = caller is not None and name in ABOUT_ARGUMENTS and bool(ADDRESSES.search(text))
+    because = f"The class of the error is {package}'s own."
+    if frame is not None:
+        because = f"Line {frame.line} of {'/'.join(frame.installed)}.py raises it in these words."
+    if caller is not None:
+        because += f" What leads there is {caller.parts[-1]}.py, line {caller.line}."
+    fixes = list(read_own_fixes(text, missing)) or [
+        advise(f"Change what {package} refuses in its words: an option, an argument, a file or a row of the data")
+    ]
+    verb = f"{missing} is missing, or too old" if missing else f"{package} refuses to go on"
+    component = OwnComponent.YOUR_CODE if is_about_call else package
+    incident = Incident(
+        id=f"raised:{'.'.join(frame.installed) if frame else top}",
+        title=f"{verb}: {shorten_text(text, 140)}",
+        kind=IncidentKind.NOT_INSTALLED if missing else IncidentKind.CONFIG,
+        severity=IncidentSeverity.FAILURE,
+        component=missing or component,
+        because=because,
+        fix=tuple(fixes),
+        source=("the traceback",),
+        confidence="reported",
+    )
+    return MessageCause(incident=incident, line=error.line, package=package)
+
+
+def _find_package_of_class(message: str) -> str:
+    """Return the module at the head of an error's dotted class, if its words are that package's own; else ""."""
+    top, dot, _rest = message.split(":", 1)[0].partition(".")
+    return top if dot and top not in _ABOUT_OTHERS and top not in sys.stdlib_module_names else ""

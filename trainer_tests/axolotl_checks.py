@@ -1,0 +1,51 @@
+"""The list of axolotl's checks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from smoke_tests.trainers.checks import FAMILIES, FUSED, PLAIN, Fault, fault_checks, trainer_check
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from smoke_tests.catalogue import Check
+    from smoke_tests.refusals import Refusal
+
+DISTRIBUTION = "axolotl"
+MODULES = {"axolotl-sft": "axolotl_sft"}
+REFUSALS: tuple[Refusal, ...] = ()
+
+FAULTS = (
+    Fault("labels-shifted", "padded", "full"),
+    Fault("prompt-trained", "padded", "full"),
+    Fault("padding-trained", "padded", "full"),
+    Fault("first-batch-lost", "padded", "full"),
+    Fault("seams-ignored", "packed", "full"),
+    Fault("row-dropped", "packed", "full"),
+    Fault("adapter-frozen", "padded", "lora"),
+    Fault("base-trained", "padded", "lora"),
+    Fault("steps-skipped", "padded", "resumed"),
+)
+
+
+def checks() -> Iterator[Check]:
+    """The checks of its supervised fine-tuning, and the faults that they must notice."""
+    for family in FAMILIES:
+        detail, qwen3 = f"axolotl-sft/{family}", family == "qwen3"
+        for layout in ("padded", "packed"):
+            for setting in (*PLAIN, *FUSED, "flex"):
+                dtype = "bf16" if setting in FUSED else "fp32"
+                yield trainer_check(detail, dtype, layout, "full", setting=setting, quick=setting == "sdpa")
+        yield trainer_check(detail, "fp32", "padded", "accumulated", quick=True)
+        yield trainer_check(detail, "fp32", "whole", "full", quick=qwen3)
+        yield trainer_check(detail, "fp32", "packed-whole", "full", quick=qwen3)
+        yield trainer_check(detail, "bf16", "padded", "full", quick=qwen3)
+        yield trainer_check(detail, "fp32", "padded", "lora", quick=True)
+        yield trainer_check(detail, "fp32", "packed", "lora")
+        yield trainer_check(detail, "bf16", "padded", "qlora", quick=qwen3)
+        yield trainer_check(detail, "fp32", "padded", "uncheckpointed")
+        yield trainer_check(detail, "fp32", "padded", "resumed", quick=qwen3)
+        yield trainer_check(detail, "fp32", "padded", "resumed-lora")
+        yield trainer_check(detail, "fp32", "packed", "command")
+    yield from fault_checks("axolotl-sft", FAULTS)

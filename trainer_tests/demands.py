@@ -1,0 +1,145 @@
+"""What is asked of every trainer's training, whoever made the trainer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from smoke_tests.trainers import fp64, tiny
+from smoke_tests.trainers.checks import FAMILIES
+
+from smoke_tests import model, profiling, training
+from smoke_tests.outcomes import Failed
+from smoke_tests.precision import PRECISIONS
+from smoke_tests.settings import SETTINGS, kernel_fault
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from smoke_tests.trainers.step_record import StepRecord
+
+RESUMED = 1e-5  # how far a loss after a checkpoint may be from the one without it; kernels of a GPU add in any order
+CAST = 5e-3  # bitsandbytes turns the biases of its layers to bf16, which is no training
+SHAPE = model.TINY
+Check = dict[str, Any]
+
+
+def judge(check: Check, report: dict[str, Any], faults: Collection[str], train: Callable[[str, str], None]) -> None:
+    """Train a family with ``train(family, fault)``; with a fault on purpose, pass if the comparison notices it."""
+    subject = check["detail"].rpartition("/")[2]
+    if subject not in faults:
+        train(subject, "")
+        return
+    try:
+        train("qwen2", subject)
+    except Failed as noticed:
+        report["figures"] = {"noticed": str(noticed)}
+        return
+    raise Failed(f"unnoticed: {subject} is in the trainer's path, and the comparison saw nothing")
+
+
+def is_short(check: Check) -> bool:
+    """Whether a training may end with its first step: with a fault on purpose, that the first step must show."""
+    return check["detail"].rpartition("/")[2] not in FAMILIES and not check["mode"].startswith("resumed")
+
+
+def demand_learning(check: Check, losses: list[float]) -> None:
+    """The losses fall and stay finite, unless the training is a short one."""
+    if not is_short(check):
+        training.demand_learning(losses)
+
+
+def is_adapted(check: Check) -> bool:
+    """Whether only adapters are trained."""
+    return check["mode"].endswith("lora")
+
+
+def demand_setting(check: Check, resolved: str, record: StepRecord, report: dict[str, Any]) -> None:
+    """The attention that was asked for arrived (the model's is ``resolved``), and its own kernels ran."""
+    setting, device = SETTINGS[check["setting"]], training.device_here()
+    report["resolved"] = {"implementation": resolved, "trainer": record.trainer}
+    report["kernels"] = profiling.attention_names(record.kernels)
+    if resolved != setting.implementation:
+        raise Failed(f"setting-lost: {setting.implementation} was asked for, {resolved} resolved")
+    if swapped := kernel_fault(setting, record.kernels, on_gpu=device.type == "cuda"):
+        raise Failed(f"kernel-swapped: {swapped}")
+
+
+def demand_first_step(
+    check: Check,
+    record: StepRecord,
+    report: dict[str, Any],
+    reference: Callable[[set[str]], tuple[float, fp64.Weights]],
+    *,
+    least: float = 0.0,
+) -> None:
+    """Loss and gradients are those of ``reference(trained)``, and the step moved the trained weights and no other.
+
+    A loss that is nearer to zero than ``least`` is compared as if it were that large.
+    """
+    trained = {name for name in record.weights if (".lora_" in name) == is_adapted(check)}
+    if strange := sorted((set(record.gradients) | record.moved(by=CAST)) - trained):
+        raise Failed(f"{strange[0]} was trained, and only adapters should be ({len(strange)} such weights)")
+    if still := sorted(trained - record.moved()):
+        raise Failed(f"{still[0]} stayed as it was in the optimizer's step ({len(still)} such weights)")
+    loss, expected = reference(trained)
+    worst, worst_name = 0.0, ""
+    for name, gradient in expected.items():
+        error = ((record.gradients[name] - gradient).norm() / gradient.norm()).item()
+        if not error <= worst:  # so that NaN is the worst
+            worst, worst_name = error, name
+    errors = {
+        "loss": abs(record.loss - loss) / max(abs(loss), least),
+        "gradient": worst,
+        "gradient_of": worst_name,
+        "reference_loss": loss,
+    }
+    report["errors"] = errors
+    precision = PRECISIONS[check["dtype"]]
+    if not training.within(precision, errors):
+        raise Failed(
+            f"the first step's loss is off by {errors['loss']:.1e} ({precision.loss:.0e} is allowed), the gradient of"
+            f" {worst_name} by {worst:.1e} ({precision.gradient:.0e})"
+        )
+
+
+def demand_logged(logged: list[float], record: StepRecord) -> None:
+    """The first loss that the trainer logs is the one of its first step."""
+    if abs(logged[0] - record.loss) > 1e-3 * abs(record.loss):
+        raise Failed(f"the trainer's log says {logged[0]} of a first step whose loss is {record.loss}")
+
+
+def demand_same_losses(seen: list[float], wanted: list[float], when: str) -> None:
+    """Two trainings had the same losses; raises ``Failed`` with both."""
+    if len(seen) != len(wanted):
+        raise Failed(f"{when} {len(seen)} steps were taken, {len(wanted)} are wanted")
+    worst = max(abs(one - other) / abs(other) for one, other in zip(seen, wanted))
+    if not worst <= RESUMED:
+        raise Failed(f"resumed-elsewhere: {when} the losses are {seen}, without it {wanted}")
+
+
+def rows_in(batches: list[dict[str, Any]], rows: list[list[int]]) -> list[int]:
+    """The numbers of the rows in batches, found by their tokens; every token must be a row's or filling."""
+    numbers: list[int] = []
+    for batch in batches:
+        for line in batch["input_ids"].tolist():
+            rest = line
+            while any(token != tiny.PAD for token in rest):
+                number = next((n for n, row in enumerate(rows) if rest[: len(row)] == row), None)
+                if number is None:
+                    raise Failed(f"a batch has tokens that are no whole row: {rest[:8]} ... of {len(rest)}")
+                numbers.append(number)
+                rest = rest[len(rows[number]) :]
+    return numbers
+
+
+def step_reference(
+    record: StepRecord, trained: set[str], rows: list[fp64.Row], count: int | None
+) -> tuple[float, fp64.Weights]:
+    """The reference's loss and gradients for those of the ``rows`` that the first step was given.
+
+    ``count`` is how many there must be; None where rows are packed, and as many are in a step as there is room for.
+    """
+    numbers = rows_in(record.batches, [tokens for tokens, _ in rows])
+    if count is not None and len(numbers) != count:
+        raise Failed(f"a step had {len(numbers)} rows, {count} were asked for")
+    return fp64.mean_loss_and_gradients(record.weights, trained, [rows[number] for number in numbers], SHAPE)

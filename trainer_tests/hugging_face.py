@@ -1,0 +1,148 @@
+"""Trainers that are ``transformers.Trainer`` underneath: their options, and how one is watched.
+
+Most of them are started by a function or command that makes the trainer itself. It is caught when it begins to train.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import torch
+import transformers
+from smoke_tests.trainers import demands
+from smoke_tests.trainers.step_record import StepRecord
+
+from smoke_tests import model, training
+from smoke_tests.outcomes import Failed
+from smoke_tests.precision import PRECISIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from smoke_tests.trainers import fp64
+
+STEPS, SAVED = 8, 3  # in the midst of an epoch: a trainer that begins it again has other rows
+BATCH, ACCUMULATED = 2, 2
+TARGETS = [f"{name}_proj" for name in ("q", "k", "v", "o", "gate", "up", "down")]
+RANK, ALPHA = 8, 16
+
+
+def options(check: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The options of every such trainer, by transformers' names. What is not stated is the trainer's own default."""
+    _forget_precision()
+    os.environ["HF_DATASETS_CACHE"] = str(folder / "datasets")
+    return {
+        "output_dir": str(folder / "out"),
+        "per_device_train_batch_size": BATCH,
+        "gradient_accumulation_steps": ACCUMULATED,
+        "learning_rate": 1e-2 if demands.is_adapted(check) else 4e-3,
+        "lr_scheduler_type": "constant",
+        "max_grad_norm": 0.0,
+        "max_steps": 1 if demands.is_short(check) else STEPS,
+        "use_cpu": training.device_here().type == "cpu",
+        "bf16": PRECISIONS[check["dtype"]].autocast == "bfloat16",
+        "logging_steps": 1,
+        "save_strategy": "steps",
+        "save_steps": SAVED,
+        "report_to": "none",
+        "disable_tqdm": True,
+    }
+
+
+def _forget_precision() -> None:
+    """Another check's trainer had another precision, and accelerate keeps it."""
+    from accelerate.state import AcceleratorState, GradientState, PartialState
+
+    for state in (AcceleratorState, GradientState, PartialState):
+        state._reset_state()
+
+
+def train(start: Callable[[], Any], put: Callable[[Any], None] | None = None) -> tuple[Any, StepRecord]:
+    """Call ``start``, which trains somewhere inside; returns the trainer, and the record of its first step.
+
+    ``put`` is given the trainer before it begins. Adapters get values first: where half of them are zero, as peft makes
+    them, the other half has no gradient to compare.
+    """
+    caught: list[tuple[Any, StepRecord]] = []
+    plain = transformers.Trainer.train
+
+    def begin(trainer: Any, *words: Any, **known: Any) -> Any:
+        fill_adapters(trainer.model)
+        caught.append((trainer, StepRecord(trainer, training.device_here())))
+        if put is not None:
+            put(trainer)
+        return plain(trainer, *words, **known)
+
+    with mock.patch.object(transformers.Trainer, "train", begin):
+        start()
+    if len(caught) != 1:
+        raise RuntimeError(f"{len(caught)} trainers have trained, and not one")  # no fault of theirs that was noticed
+    return caught[0]
+
+
+def fill_adapters(built: Any) -> None:
+    """Give every low-rank adapter of a model its own values, from a seed and its name."""
+    with torch.no_grad():
+        for name, parameter in built.named_parameters():
+            if ".lora_" in name:
+                generator = torch.Generator().manual_seed(model.SEED + sum(map(ord, model.plain_name(name))))
+                noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float32)
+                parameter.copy_(0.5 * noise / parameter.shape[-1] ** 0.5)
+
+
+def losses(trainer: Any) -> list[float]:
+    """The losses that a trainer has logged."""
+    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+
+
+def implementation(trainer: Any) -> str:
+    """The attention that the trainer's model has."""
+    return str(trainer.accelerator.unwrap_model(trainer.model).config._attn_implementation)
+
+
+def demand_training(
+    check: dict[str, Any], caught: tuple[Any, StepRecord], report: dict[str, Any], rows: list[fp64.Row]
+) -> list[float]:
+    """Everything that is asked of a supervised training on ``rows``; returns its losses.
+
+    Where rows are packed, a step has as many as there is room for; else as many as were asked for.
+    """
+    trainer, record = caught
+    report["losses"] = logged = losses(trainer)
+    demands.demand_setting(check, implementation(trainer), record, report)
+    count = None if "packed" in check["layout"] else BATCH * ACCUMULATED
+    demands.demand_first_step(
+        check, record, report, lambda trained: demands.step_reference(record, trained, rows, count)
+    )
+    demands.demand_logged(logged, record)
+    demands.demand_learning(check, logged)
+    return logged
+
+
+def checkpoint(folder: Path) -> str:
+    """The checkpoint in the midst of a training."""
+    return str(folder / "out" / f"checkpoint-{SAVED}")
+
+
+def demand_resumption(start: Callable[[], Any], logged: list[float], put: Callable[[Any], None] | None) -> None:
+    """A second trainer, which ``start`` makes go on from the checkpoint, has the losses that the first one had."""
+    again, _ = train(start, put)
+    demands.demand_same_losses(losses(again)[SAVED:], logged[SAVED:], "after the checkpoint")
+
+
+def losses_of_command(argv: list[str], out: Path) -> list[float]:
+    """The losses of a trainer's command, run beside this interpreter, from the state that it saves below ``out``."""
+    executable = str(Path(sys.executable).with_name(argv[0]))
+    home = {"HOME": str(out.parent), "PYTHONPATH": ""}
+    done = subprocess.run([executable, *argv[1:]], capture_output=True, text=True, check=False, env=os.environ | home)
+    state = next(out.rglob(f"checkpoint-{STEPS}/trainer_state.json"), None)
+    if done.returncode or state is None:
+        raise Failed(f"`{' '.join(argv[:2])}` ended with status {done.returncode}: {done.stderr[-600:]}")
+    history = json.loads(state.read_text(encoding="utf-8"))["log_history"]
+    return [entry["loss"] for entry in history if "loss" in entry]
