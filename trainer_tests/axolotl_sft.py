@@ -44,6 +44,7 @@ def _train(check: dict[str, Any], report: dict[str, Any], folder: Path, *, famil
     whole = "whole" in check["layout"]
     tiny.write_lines(folder / "rows.jsonl", [_line(*parts, whole=whole) for parts in tiny.split_rows()])
     config = _config(check, folder)
+    hugging_face.keep_options(report, folder, {"train.yaml": config}, command="axolotl train train.yaml")
     caught = hugging_face.train(lambda: _start(config, folder), trainer_faults.FAULTS.get(fault))
     logged = hugging_face.demand_training(check, caught, report, _rows(whole=whole))
     if check["mode"].startswith("resumed"):

@@ -57,6 +57,8 @@ def _train(check: dict[str, Any], report: dict[str, Any], folder: Path, *, famil
     lines = [{"prompt": prompt, "completion": completion} for prompt, completion in tiny.split_rows()]
     tiny.write_lines(folder / "rows.jsonl", lines)
     config = _config(check, folder)
+    parts = {"TrainingArguments": config["arguments"], "from_pretrained": config["model_options"]}
+    hugging_face.keep_options(report, folder, parts | ({"LoraConfig": config["lora"]} if config["lora"] else {}))
     caught = hugging_face.train(lambda: deepspeed_script.train(config), deepspeed_faults.FAULTS.get(fault))
     rows = [(row, tiny.targets(row, prompt)) for row, prompt in zip(tiny.rows(), tiny.PROMPTS)]
     logged = hugging_face.demand_training(check, caught, report, rows)

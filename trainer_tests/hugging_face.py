@@ -55,6 +55,25 @@ def options(check: dict[str, Any], folder: Path) -> dict[str, Any]:
     }
 
 
+def keep_options(report: dict[str, Any], folder: Path, parts: dict[str, Any], *, command: str = "") -> None:
+    """Keep in a check's report what it trained with, for the trainer's page: its options, and how it was started.
+
+    ``parts`` has the options by the file or class that takes them. The check's ``folder`` is left out of paths.
+    ``command`` is what starts the trainer in that folder; empty where it is made in Python.
+    """
+    report["options"] = {"command": command, "parts": _without_folder(parts, str(folder))}
+
+
+def _without_folder(value: Any, folder: str) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_folder(item, folder) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_folder(item, folder) for item in value]
+    if isinstance(value, str):
+        return "." if value == folder else value.removeprefix(f"{folder}/")
+    return value
+
+
 def _forget_precision() -> None:
     """Another check's trainer had another precision, and accelerate keeps it."""
     from accelerate.state import AcceleratorState, GradientState, PartialState

@@ -42,6 +42,7 @@ def _train(check: dict[str, Any], report: dict[str, Any], folder: Path, *, famil
     tiny.write_lines(folder / "rows.json", lines)
     (folder / "dataset_info.json").write_text(json.dumps({"rows": {"file_name": "rows.json"}}), encoding="utf-8")
     config = _config(check, folder)
+    hugging_face.keep_options(report, folder, {"train.yaml": config}, command="llamafactory-cli train train.yaml")
     caught = hugging_face.train(lambda: _start(config, folder), trainer_faults.FAULTS.get(fault))
     logged = hugging_face.demand_training(check, caught, report, _rows(prompts="whole" in check["layout"]))
     if check["mode"].startswith("resumed"):

@@ -39,6 +39,7 @@ def _train(check: dict[str, Any], report: dict[str, Any], folder: Path, *, famil
     tiny.write_model(folder / "model", family)
     tiny.write_lines(folder / "rows.jsonl", [_messages(*parts) for parts in tiny.split_rows()])
     config = _config(check, folder, family)
+    hugging_face.keep_options(report, folder, {"sft.yaml": config}, command="swift sft sft.yaml")
     caught = hugging_face.train(lambda: _start(config, folder), trainer_faults.FAULTS.get(fault))
     logged = hugging_face.demand_training(check, caught, report, _rows(prompts=check["layout"] == "whole"))
     if check["mode"].startswith("resumed"):

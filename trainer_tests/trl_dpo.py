@@ -36,6 +36,7 @@ def run(check: dict[str, Any], report: dict[str, Any]) -> None:
 def _train(check: dict[str, Any], report: dict[str, Any], folder: Path, *, family: str, fault: str) -> None:
     tiny.write_model(folder / "model", family)
     _write_pairs(folder / "pairs.jsonl")
+    trl_base.keep_options(check, report, folder, {"DPOConfig": _options(check, folder)})
     trainer, record = hugging_face.train(lambda: _trainer(check, folder).train(), trl_faults.FAULTS.get(fault))
     report["losses"] = logged = hugging_face.losses(trainer)
     demands.demand_setting(check, hugging_face.implementation(trainer), record, report)
@@ -68,15 +69,19 @@ def _write_pairs(file: Path) -> None:
     tiny.write_lines(file, lines)
 
 
+def _options(check: dict[str, Any], folder: Path) -> dict[str, Any]:
+    return trl_base.options(check, folder) | {"learning_rate": 1e-3, "beta": BETA}
+
+
 def _trainer(check: dict[str, Any], folder: Path) -> Any:
     from datasets import load_dataset
     from trl import DPOConfig, DPOTrainer
 
     return DPOTrainer(
         model=str(folder / "model"),
-        args=DPOConfig(**trl_base.options(check, folder) | {"learning_rate": 1e-3, "beta": BETA}),
+        args=DPOConfig(**_options(check, folder)),
         train_dataset=load_dataset("json", data_files=str(folder / "pairs.jsonl"), split="train"),
-        peft_config=trl_base.adapters() if demands.is_adapted(check) else None,
+        peft_config=trl_base.adapters(check),
     )
 
 

@@ -46,6 +46,7 @@ def _train(check: dict[str, Any], report: dict[str, Any], folder: Path, *, famil
         if fault:
             trl_faults.FAULTS[fault](trainer)
 
+    trl_base.keep_options(check, report, folder, {"GRPOConfig": _options(check, folder)})
     trainer, record = hugging_face.train(lambda: _trainer(check, folder).train(), put)
     report["losses"] = hugging_face.losses(trainer)
     report["figures"] = {"rewards": [entry["reward"] for entry in trainer.state.log_history if "reward" in entry]}
@@ -66,22 +67,25 @@ def _rewards(completion_ids: list[list[int]], **_known: Any) -> list[float]:
     return [_reward(tuple(tokens)) for tokens in completion_ids]
 
 
-def _trainer(check: dict[str, Any], folder: Path) -> Any:
-    from datasets import load_dataset
-    from trl import GRPOConfig, GRPOTrainer
-
-    own = {
+def _options(check: dict[str, Any], folder: Path) -> dict[str, Any]:
+    return trl_base.options(check, folder) | {
         "per_device_train_batch_size": GROUP,
         "num_generations": GROUP,
         "max_completion_length": LENGTH,
         "learning_rate": 1e-2 if demands.is_adapted(check) else 2e-3,
     }
+
+
+def _trainer(check: dict[str, Any], folder: Path) -> Any:
+    from datasets import load_dataset
+    from trl import GRPOConfig, GRPOTrainer
+
     return GRPOTrainer(
         model=str(folder / "model"),
-        args=GRPOConfig(**trl_base.options(check, folder) | own),
+        args=GRPOConfig(**_options(check, folder)),
         reward_funcs=_rewards,
         train_dataset=load_dataset("json", data_files=str(folder / "prompts.jsonl"), split="train"),
-        peft_config=trl_base.adapters() if demands.is_adapted(check) else None,
+        peft_config=trl_base.adapters(check),
     )
 
 

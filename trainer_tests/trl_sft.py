@@ -17,6 +17,7 @@ from smoke_tests.trainers import demands, hugging_face, tiny, trainer_faults, tr
 from smoke_tests.trainers.trl_checks import SFT_FAULTS
 
 ROW_LIMIT = 256
+FOUR_BITS = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": "bfloat16"}
 
 
 def run(check: dict[str, Any], report: dict[str, Any]) -> None:
@@ -33,6 +34,8 @@ def _train(check: dict[str, Any], report: dict[str, Any], folder: Path, *, famil
     tiny.write_model(folder / "model", family)
     prompted = check["layout"] == "completion"
     tiny.write_lines(folder / "rows.jsonl", [_line(*parts, prompted=prompted) for parts in tiny.split_rows()])
+    four_bits = {"BitsAndBytesConfig": FOUR_BITS} if check["mode"] == "qlora" else {}
+    trl_base.keep_options(check, report, folder, {"SFTConfig": _options(check, folder), **four_bits})
     caught = hugging_face.train(lambda: _trainer(check, folder).train(), trainer_faults.FAULTS.get(fault))
     rows = [(row, tiny.targets(row, prompt if prompted else 0)) for row, prompt in zip(tiny.rows(), tiny.PROMPTS)]
     logged = hugging_face.demand_training(check, caught, report, rows)
@@ -64,23 +67,15 @@ def _options(check: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 def _trainer(check: dict[str, Any], folder: Path) -> Any:
     from datasets import load_dataset
+    from transformers import BitsAndBytesConfig
     from trl import SFTConfig, SFTTrainer
 
     return SFTTrainer(
         model=str(folder / "model"),
         args=SFTConfig(**_options(check, folder)),
         train_dataset=load_dataset("json", data_files=str(folder / "rows.jsonl"), split="train"),
-        peft_config=trl_base.adapters() if demands.is_adapted(check) else None,
-        **({"quantization_config": _four_bits()} if check["mode"] == "qlora" else {}),
-    )
-
-
-def _four_bits() -> Any:
-    import torch
-    import transformers
-
-    return transformers.BitsAndBytesConfig(
-        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
+        peft_config=trl_base.adapters(check),
+        **({"quantization_config": BitsAndBytesConfig(**FOUR_BITS)} if check["mode"] == "qlora" else {}),
     )
 
 

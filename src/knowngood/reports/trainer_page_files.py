@@ -1,11 +1,10 @@
-"""Reads what the pages of trainers are rendered from: cells, records, runs and the checks of trainers."""
+"""Reads what the pages of trainers are rendered from: cells, records and runs."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from knowngood.core.formatting import format_bytes
-from knowngood.reports.trainer_configuration import find_configuration
 from knowngood.reports.trainer_pages import TrainerCell, render_trainer_pages
 from knowngood.smoke.suite_files import has_suite, hash_suite
 from knowngood.smoke.trainer_suite import find_cell_suite
@@ -20,17 +19,14 @@ def render_project_trainers(project: Project, published: PublishedCells) -> dict
     """Return the pages of a project's trainers, as Markdown by file name; none where it has no trainers or no suite.
 
     Args:
-        project: it has the cells, their records and the checks.
+        project: it has the cells and their records.
         published: what is proven of the cells, by which runs.
     """
     if not has_suite(project.suite):
         return {}
     cells = [cell for cell in project.matrix.select_cells([]) if cell.framework_pin]
-    sources = {path.name: path.read_text(encoding="utf-8") for path in sorted(project.trainer_suite.glob("*.py"))}
-    names = {cell.framework_pin[0] for cell in cells if cell.framework_pin}
-    configurations = {name: find_configuration(name, sources) for name in names}
     items = [_describe_cell(project, published, cell) for cell in cells]
-    return render_trainer_pages(items, configurations) if items else {}
+    return render_trainer_pages(items) if items else {}
 
 
 def _describe_cell(project: Project, published: PublishedCells, cell: Cell) -> TrainerCell:

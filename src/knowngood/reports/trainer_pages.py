@@ -1,6 +1,6 @@
 """The pages of docs/trainers/: how to train with a trainer on a card, how far it was seen, and with what configuration.
 
-Pure: cells, runs and the sources of checks in, Markdown out.
+Pure: cells and runs in, Markdown out.
 """
 
 from __future__ import annotations
@@ -11,13 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 from knowngood.compat.cell_answer import describe_tier
 from knowngood.evidence.run_evidence import RunPlace, Tier
+from knowngood.reports.trainer_options import Options, SeenOptions, find_seen_options, format_options
 
 if TYPE_CHECKING:
     from knowngood.core.cell import Cell
     from knowngood.evidence.run_evidence import Evidence
-    from knowngood.reports.trainer_configuration import ConfigurationPart
 
-_BANNER = "<!-- Generated from matrix.yaml, evidence/ and trainer_tests/ by `knowngood render`; do not edit. -->\n"
+_BANNER = "<!-- Generated from matrix.yaml and evidence/ by `knowngood render`; do not edit. -->\n"
+
+_OPTIONS_WORDS = (
+    "**The options that were seen training.** They are the run's own. Batches and steps are small, for the comparison, "
+    "and paths are in a folder with a tiny model and a file of rows; put your own in their place."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,19 +49,12 @@ class TrainerCell:
         return tuple(dict.fromkeys([*self.cards[:1], *at_home[:1]]))
 
 
-def render_trainer_pages(
-    cells: Sequence[TrainerCell], configurations: Mapping[str, Sequence[ConfigurationPart]]
-) -> dict[str, str]:
-    """Return the list of trainers and a page for each, as Markdown by file name.
-
-    Args:
-        cells: the maintained cells with a trainer.
-        configurations: how the checks of each trainer configure it, by its name; none where it has no checks.
-    """
+def render_trainer_pages(cells: Sequence[TrainerCell]) -> dict[str, str]:
+    """Return the list of trainers and a page for each, as Markdown by file name, for the maintained cells with one."""
     by_name: dict[str, list[TrainerCell]] = {}
     for item in cells:
         by_name.setdefault(_trainer_of(item)[0], []).append(item)
-    pages = {f"{name}.md": _render_page(name, items, configurations.get(name, ())) for name, items in by_name.items()}
+    pages = {f"{name}.md": _render_page(name, items) for name, items in by_name.items()}
     return {"README.md": _render_list(by_name), **dict(sorted(pages.items()))}
 
 
@@ -106,12 +104,10 @@ def _own_checks(run: Evidence, name: str) -> list[Mapping[str, Any]]:
     return [check for check in checks if check["id"].startswith(starts) and check["outcome"] != "not-run"]
 
 
-def _render_page(name: str, items: Sequence[TrainerCell], configuration: Sequence[ConfigurationPart]) -> str:
+def _render_page(name: str, items: Sequence[TrainerCell]) -> str:
     cards = list(dict.fromkeys(card for item in items for card in item.known_cards))
     places = " or ".join(filter(None, [", ".join(cards[:-1]), cards[-1]]))
     parts = [_BANNER, f"# Train with {name} on {places}", *(_render_cell(name, item) for item in items)]
-    if configuration:
-        parts.append(_render_configuration(items, configuration))
     return "\n".join(parts)
 
 
@@ -122,19 +118,24 @@ def _render_cell(name: str, item: TrainerCell) -> str:
     has = (
         f"{name} {version} with transformers {cell.transformers}{flash}, CUDA {cell.cuda}, Python {cell.python}{size}."
     )
+    run = _newest_proof(item)
+    checks = _own_checks(run, name) if run else []
+    kinds = find_seen_options(checks)
+    command = next((seen.command for seen in kinds if seen.command), "python train.py")
     tier = "built and recorded, never run" if size and item.tier is Tier.RESOLVED else describe_tier(item.tier)
     lines = [
         f"## {', '.join(item.known_cards)}: torch {cell.torch}, transformers {cell.transformers}",
         f"{has} All cards of its architecture, {cell.gpu}: {', '.join(item.cards)}.",
         "```sh",
-        f"knowngood run {cell} -- python train.py",
+        f"knowngood run {cell} -- {command}",
         "```",
         f"**How far it is proven.** The image: {tier}. {_describe_proof(name, item)}",
         "",
     ]
-    run = _newest_proof(item)
-    if run is not None:
-        lines += [*_render_checks(_own_checks(run, name)), ""]
+    if checks:
+        lines += [*_render_checks(checks), ""]
+    if kinds:
+        lines += [_OPTIONS_WORDS, "", *(line for seen in kinds for line in _render_options(seen))]
     return "\n".join(lines)
 
 
@@ -176,15 +177,17 @@ def _small(value: object) -> str:
     return f"{value:.0e}" if isinstance(value, int | float) else ""
 
 
-def _render_configuration(items: Sequence[TrainerCell], configuration: Sequence[ConfigurationPart]) -> str:
-    current = any((run := _newest_proof(item)) is not None and run.suite == item.suite for item in items)
-    proven = "made" if current else "make today, in a state that no run above had,"
-    text = (
-        f"These functions {proven} the configuration of the checks. They stand here as in `trainer_tests/`: `check` "
-        "names the setting, the dtype, the layout and the mode of a row of the table, `folder` has a tiny model and a "
-        "file of rows. Batches and steps are small, for the comparison; put your own in their place."
-    )
-    lines = ["## The configuration", text, ""]
-    for part in configuration:
-        lines += [f"From `trainer_tests/{part.file}`:", "```python", part.text, "```", ""]
-    return "\n".join(lines)
+def _render_options(seen: SeenOptions) -> list[str]:
+    start = f"Started as `{seen.command}`." if seen.command else "Given to these classes in Python."
+    lines = [f"### {seen.kind}: `{seen.check}`", start, "", *_render_parts(seen.parts)]
+    for variant in seen.variants:
+        names = ", ".join(f"`{check}`" for check in variant.checks)
+        absent = f" without {', '.join(f'`{key}`' for key in variant.absent)}" if variant.absent else ""
+        lines += [f"{names}: the same{absent}{', and' if variant.changed else '.'}", ""]
+        lines += _render_parts(variant.changed)
+    return lines
+
+
+def _render_parts(parts: Options) -> list[str]:
+    blocks = ((f"`{name}`:", "```yaml", f"{format_options(options)}```", "") for name, options in parts.items())
+    return [line for block in blocks for line in block]

@@ -9,18 +9,10 @@ import pytest
 from knowngood.core.cell import parse_cell
 from knowngood.evidence.run_evidence import RunPlace, Tier
 from knowngood.reports.site_incidents import find_page_title, render_page_body
-from knowngood.reports.trainer_configuration import ConfigurationPart, find_configuration
+from knowngood.reports.trainer_options import find_seen_options
 from knowngood.reports.trainer_pages import TrainerCell, render_trainer_pages
 
 CELL = parse_cell("sm89-cu130-torch2.11.0-tf5.17.0-fa0-triton3.6.0-py311-trl1.16.0")
-SOURCES = {
-    "trl_sft.py": "from smoke_tests.trainers import shared, tiny\n\n\ndef _options(folder):\n    return {'a': 1}\n\n\n"
-    "def run():\n    pass\n",
-    "shared.py": "LIMIT = 1\n\n\ndef adapters():\n    # as people do\n    return 2\n",
-    "tiny.py": "def write_rows():\n    pass\n",
-    "trl_faults.py": "def put():\n    pass\n",
-    "other_sft.py": "def options():\n    return 3\n",
-}
 
 
 def run(*, where=RunPlace.CONTAINER_CPU, outcome="pass", suite="5" * 64, ok=True, when="2026-11-23T10:00:00+00:00"):
@@ -35,11 +27,11 @@ def run(*, where=RunPlace.CONTAINER_CPU, outcome="pass", suite="5" * 64, ok=True
     return SimpleNamespace(where=where, ok=ok, when=when, suite=suite, image="sha256:" + "a" * 64, report=report)
 
 
-def page(*runs, tier=Tier.TRAINS_ON_CPU, size="2.82 GB", configuration=(), **changes):
+def page(*runs, tier=Tier.TRAINS_ON_CPU, size="2.82 GB", **changes):
     cards = ("L4", "L40S", "RTX 4090", "RTX 4080")
     given = {"image": "sha256:" + "a" * 64, "suite": "5" * 64} | changes
     item = TrainerCell(cell=CELL, cards=cards, tier=tier, size=size, runs=runs, **given)
-    pages = render_trainer_pages([item], {"trl": configuration})
+    pages = render_trainer_pages([item])
     assert pages.keys() == {"README.md", "trl.md"}
     return pages["README.md"], pages["trl.md"]
 
@@ -93,17 +85,32 @@ def test_a_recorded_image_that_never_ran_was_built_all_the_same():
     assert "locked, never built" in page(tier=Tier.RESOLVED, size="")[1]
 
 
-def test_the_configuration_is_cut_out_of_the_trainers_modules_and_of_those_they_import():
-    assert find_configuration("trl", SOURCES) == [
-        ConfigurationPart(file="trl_sft.py", text="def _options(folder):\n    return {'a': 1}"),
-        ConfigurationPart(file="shared.py", text="def adapters():\n    # as people do\n    return 2"),
-    ]
-    assert find_configuration("verl", SOURCES) == []
+def options(check, *, command="swift sft sft.yaml", outcome="pass", figures=None, **changed):
+    parts = {"sft.yaml": {"model": "model", "steps": 8, "targets": ["q", "v"]} | changed}
+    seen = {"command": command, "parts": parts}
+    return {"id": f"trainer/trl-sft/{check}", "outcome": outcome, "figures": figures, "options": seen}
 
 
-def test_a_page_says_whether_the_configuration_is_the_one_that_ran():
-    parts = find_configuration("trl", SOURCES)
-    assert "These functions made the configuration" in page(run(), configuration=parts)[1]
-    assert "in a state that no run above had" in page(run(), configuration=parts, suite="6" * 64)[1]
-    assert "## The configuration" not in page(run())[1]
-    assert "From `trainer_tests/shared.py`:\n```python\ndef adapters():" in page(run(), configuration=parts)[1]
+def test_the_options_are_those_of_the_first_check_and_what_the_others_have_of_their_own():
+    whole, lora = options("qwen2/sdpa/fp32/padded/full"), options("qwen2/sdpa/fp32/padded/lora", rank=8, steps=1)
+    del lora["options"]["parts"]["sft.yaml"]["targets"]
+    same = options("qwen3/sdpa/fp32/padded/full")
+    again = lora | {"id": "trainer/trl-sft/qwen3/sdpa/fp32/padded/lora"}
+    red, noticed = options("qwen3/eager", outcome="fail", rank=1), options("faulty", figures={"noticed": "x"}, rank=2)
+    (seen,) = find_seen_options([red, whole, lora, same, noticed, again])
+    assert (seen.kind, seen.check, seen.command) == ("trl-sft", "qwen2/sdpa/fp32/padded/full", "swift sft sft.yaml")
+    assert seen.parts == whole["options"]["parts"]
+    (variant,) = seen.variants
+    assert variant.checks == ("qwen2/sdpa/fp32/padded/lora", "qwen3/sdpa/fp32/padded/lora")
+    assert variant.changed == {"sft.yaml": {"steps": 1, "rank": 8}}
+    assert variant.absent == ("targets",)
+
+
+def test_a_page_shows_the_options_as_a_user_writes_them():
+    given = run()
+    given.report["checks"] = [options("qwen2/sdpa/fp32/padded/full"), options("qwen3/sdpa/fp32/packed/full", pack=True)]
+    text = page(given)[1]
+    assert f"knowngood run {CELL} -- swift sft sft.yaml" in text
+    assert "`sft.yaml`:\n```yaml\nmodel: model\nsteps: 8\ntargets: [q, v]\n```\n" in text
+    assert "`qwen3/sdpa/fp32/packed/full`: the same, and\n\n`sft.yaml`:\n```yaml\npack: true\n```\n" in text
+    assert "The options that were seen training" not in page(run())[1]
