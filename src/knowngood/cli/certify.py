@@ -95,7 +95,7 @@ def _run_in_cell(
     from knowngood.engine import container_engine
     from knowngood.images.pipeline import cell_log_path
 
-    cell: Cell = shared_arguments.select_one_cell(arguments, project.matrix)
+    cell: Cell = shared_arguments.select_one_cell([arguments.cell], project.matrix)
     with report_progress(str(cell)) as notify:
         engine = container_engine.ensure_engine(notify=notify, builds=False)
     image = run_image.get_cell_image(project, cell, engine, insecure=arguments.insecure)

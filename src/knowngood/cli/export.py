@@ -34,7 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> Answer:
     """Write the lock of one cell in the requested format."""
     project = find_project()
-    cell = shared_arguments.select_one_cell(arguments, project.matrix)
+    cell = shared_arguments.select_one_cell([arguments.cell], project.matrix)
     form = ExportFormat(arguments.format)
     if arguments.image and form not in (ExportFormat.APPTAINER, ExportFormat.DEVCONTAINER):
         raise UsageError(f"--image has no meaning for {form}, which is made from the lock alone")

@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     project = find_project()
     if arguments.refresh_licences:
         return _refresh_licences(project)
-    cell = shared_arguments.select_one_cell(arguments, project.matrix)
+    cell = shared_arguments.select_one_cell([arguments.cell], project.matrix)
     text = image_release.render_cell_sbom(project, cell)
     return Answer(0, json.loads(text), text.rstrip("\n"))
 

@@ -49,14 +49,14 @@ def add_one_cell(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def select_one_cell(arguments: argparse.Namespace, matrix: Matrix) -> Cell:
-    """Return the cell that ID selects, with a note on standard error when it is retired.
+def select_one_cell(words: Sequence[str], matrix: Matrix) -> Cell:
+    """Return the cell that the words of a selection name, with a note on standard error when it is retired.
 
-    Raises `UsageError` when ID selects several.
+    Raises `UsageError` when they select several.
     """
-    cells = matrix.select_all_cells([arguments.cell])
+    cells = matrix.select_all_cells(words)
     if len(cells) != 1:
-        raise UsageError(f"{arguments.cell!r} selects {len(cells)} cells; name one")
+        raise UsageError(f"{' '.join(words)!r} selects {len(cells)} cells; name one")
     if retired := matrix.retired.get(str(cells[0])):
         print(f"note: {retired.sentence(str(cells[0]))}", file=sys.stderr)
     return cells[0]

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from knowngood.cli import shared_arguments
+from knowngood.cli import run_image, shared_arguments
 from knowngood.cli.build_matrix import SuiteStep, add_build_arguments, build_cells
 from knowngood.cli.main import Answer
 from knowngood.cli.progress import report_progress
@@ -38,6 +38,8 @@ REFUSED_WITH_ON = (*_BUILDING, *_ON_BUILDERS)
 """Arguments that only matter when this command builds the images."""
 REFUSED_WITH_HERE = (*REFUSED_WITH_ON, "select", "all", "again", "no_wait", "dry_run")
 """Arguments that only matter for images or for an executor."""
+REFUSED_WITH_PROCESSES = tuple(name for name in REFUSED_WITH_HERE if name not in {"select", "insecure"})
+"""Arguments that do nothing where training over processes is checked in the image of one cell."""
 REFUSED_WITH_IMAGE = tuple(name for name in REFUSED_WITH_HERE if name != "insecure")
 """Arguments that do nothing for one image that is published."""
 
@@ -60,8 +62,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--processes",
         type=int,
         metavar="N",
-        help="with --here: check training over N processes (an even number) instead, with gloo on the CPU, or with "
-        "--gpus with NCCL on N GPUs; the report goes to parallel-evidence/",
+        help="check training over N processes (an even number) instead, in the image of one cell or --here, with gloo "
+        "on the CPU, or with --gpus with NCCL on N GPUs; the report goes to parallel-evidence/",
     )
     parser.add_argument("--cancel", action="store_true", help="with --on: end the jobs of these cells")
 
@@ -70,11 +72,6 @@ def run(arguments: argparse.Namespace) -> Answer:
     """Run the suite and store its evidence. In images it always runs, also when there is good evidence already."""
     if arguments.cancel and not arguments.on:
         raise UsageError("--cancel ends jobs of an executor; name it with --on NAME")
-    if arguments.processes is not None and not arguments.here:
-        raise UsageError(
-            "--processes needs --here CELL. In the image of a cell: knowngood run CELL -- python -m parallel_tests "
-            "--processes N --out report.json"
-        )
     if arguments.processes is not None and (arguments.processes < 2 or arguments.processes % 2):
         raise UsageError(
             f"--processes {arguments.processes}: an even number of 2 or more is needed, which divides heads and rows"
@@ -83,6 +80,8 @@ def run(arguments: argparse.Namespace) -> Answer:
     chosen = [option for option, value in places.items() if value]
     if len(chosen) > 1:
         raise UsageError(f"{' and '.join(chosen)} are different places; give one of them")
+    if arguments.processes is not None and (arguments.on or arguments.image):
+        raise UsageError(f"--processes runs in the image of a cell or --here, not with {chosen[0]}")
     if arguments.on:
         shared_arguments.refuse_options(arguments, REFUSED_WITH_ON, "does nothing with --on, which builds no image")
         return _run_on_executor(arguments)
@@ -96,6 +95,8 @@ def run(arguments: argparse.Namespace) -> Answer:
             arguments, REFUSED_WITH_IMAGE, "does nothing with --image, which runs in one published image"
         )
         return _run_in_published_image(arguments)
+    if arguments.processes is not None:
+        return _run_processes_in_image(arguments)
     options = shared_arguments.suite_options_from_arguments(arguments)
     return build_cells(arguments, suite=SuiteStep(options=options, again=True))
 
@@ -126,6 +127,32 @@ def _run_processes_here(cell: Cell, project: Project, options: SuiteOptions, pro
             project.parallel_suite,
             options,
             processes=processes,
+            log=pipeline.cell_log_path(cell, "parallel"),
+            notify=notify,
+        )
+    return _store_and_answer(evidence, project.parallel_store)
+
+
+def _run_processes_in_image(arguments: argparse.Namespace) -> Answer:
+    shared_arguments.refuse_options(
+        arguments, REFUSED_WITH_PROCESSES, "does nothing with --processes, which runs in one image that is there"
+    )
+    project = find_project()
+    cell = shared_arguments.select_one_cell(arguments.select or ["default"], project.matrix)
+    options = shared_arguments.suite_options_from_arguments(arguments)
+    with report_progress(str(cell)) as notify:
+        engine = container_engine.ensure_engine(notify=notify, builds=False)
+    image = run_image.get_cell_image(project, cell, engine, insecure=arguments.insecure)
+    with report_progress(str(cell)) as notify:
+        evidence = suite_run.run_processes_in_container(
+            cell,
+            image.name,
+            image.digest,
+            engine,
+            options,
+            suite=project.suite,
+            parallel_suite=project.parallel_suite,
+            processes=arguments.processes,
             log=pipeline.cell_log_path(cell, "parallel"),
             notify=notify,
         )

@@ -70,7 +70,8 @@ class ContainerWorker:
                 client, image, command, container_options(job.needs), labels=labels, device=placement.device
             )
             try:
-                suite_run.put_suite(container, job.suite_folder, job.predictions)
+                files = suite_run.list_suite_files(job.suite_folder, job.predictions)
+                suite_run.put_suite_files(container, files)
                 suite_run.start_suite_container(container, self._engine)
             except MissingError as error:
                 container.remove(force=True, v=True)

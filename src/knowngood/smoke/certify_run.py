@@ -18,7 +18,6 @@ from knowngood.core.cell import Cell
 from knowngood.core.child_processes import end_with_parent
 from knowngood.core.errors import KnowngoodError
 from knowngood.core.notify import Notify
-from knowngood.engine import container_engine
 from knowngood.evidence import sealed_files
 from knowngood.evidence.run_evidence import RunPlace
 from knowngood.project.checkout import Project
@@ -167,21 +166,14 @@ def certify_in_container(  # noqa: PLR0913, PLR0917
     words = suite_words(options, CONTAINER_FOLDER, remote_code=remote_code, cell_gpu=cell.gpu)
     command = ["timeout", "--kill-after=10", str(options.seconds), "env", f"PYTHONPATH={CONTAINER_FOLDER}"]
     command += ["python", "-m", MODEL_SUITE_FOLDER, *words]
-    with container_engine.docker_client(engine) as client:
-        label = f"{platform.node()}/{cell}"
-        suite_run.remove_old_containers(client, _LABEL, label)
-        container = suite_run.create_suite_container(client, image, command, options, labels={_LABEL: label})
-        try:
-            suite_run.put_suite_files(container, suite_bundle(project, config, remote_code=remote_code))
-            suite_run.start_suite_container(container, engine)
-            suite_run.wait_for_suite(container, options, log, notify)
-            report = suite_run.take_suite_report(container, log)
-        finally:
-            container.remove(force=True, v=True)
+    files = suite_bundle(project, config, remote_code=remote_code)
+    report = suite_run.run_command_in_container(
+        cell, image, engine, options, command, files=files, label=_LABEL, log=log, notify=notify
+    )
     return ModelEvidence(
         config=config,
         cell=cell,
-        where=RunPlace.CONTAINER_GPU if options.gpus else RunPlace.CONTAINER_CPU,
+        where=suite_run.find_run_place(options),
         image=digest,
         when=suite_run.current_time(),
         node=suite_run.engine_fingerprint(engine),
@@ -192,10 +184,9 @@ def certify_in_container(  # noqa: PLR0913, PLR0917
 
 def suite_bundle(project: Project, config: ModelConfig, *, remote_code: bool) -> dict[str, bytes]:
     """Return all files of a run by their path in its folder: both suites, the configuration, the model's own code."""
-    files = dict(suite_files.read_suite_files(project.suite))
-    for path, data in suite_files.read_suite_files(project.model_suite).items():
-        files[f"{MODEL_SUITE_FOLDER}/{path.removeprefix(f'{suite_files.SUITE_FOLDER}/')}"] = data
-    return {**files, **_config_files(config, remote_code=remote_code)}
+    suites = suite_files.read_suite_files(project.suite)
+    suites |= suite_files.read_suite_files(project.model_suite, MODEL_SUITE_FOLDER)
+    return {**suites, **_config_files(config, remote_code=remote_code)}
 
 
 def _config_files(config: ModelConfig, *, remote_code: bool) -> dict[str, bytes]:

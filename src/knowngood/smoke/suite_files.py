@@ -33,11 +33,14 @@ def is_suite_litter(name: str) -> bool:
     return name == "__pycache__" or name.startswith(".")
 
 
-def read_suite_files(suite: Path) -> dict[str, bytes]:
-    """Return the content of each file of a suite by its path `smoke_tests/NAME`, sorted."""
+def read_suite_files(suite: Path, name: str = SUITE_FOLDER) -> dict[str, bytes]:
+    """Return the content of each file of a suite by its path `smoke_tests/NAME`, sorted.
+
+    `name` is the package that the suite is where it runs: another one for the suites beside the smoke suite.
+    """
     files = {}
     for path in sorted(suite.rglob("*")):
         place = path.relative_to(suite)
         if path.is_file() and not any(map(is_suite_litter, place.parts)):
-            files[f"{SUITE_FOLDER}/{place.as_posix()}"] = path.read_bytes()
+            files[f"{name}/{place.as_posix()}"] = path.read_bytes()
     return files

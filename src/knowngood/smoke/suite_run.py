@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from knowngood.engine.container_engine import Engine
 
 _LABEL = "io.knowngood.smoke"
+_PROCESSES_LABEL = "io.knowngood.parallel"
 
 
 def run_in_container(  # noqa: PLR0913
@@ -73,28 +74,91 @@ def run_in_container(  # noqa: PLR0913
     if is_foreign_cell(cell, engine):
         options = emulated_options(cell, options)
     argv = container_command(cell, options)
-    where = RunPlace.CONTAINER_GPU if options.gpus else RunPlace.CONTAINER_CPU
-    with contextlib.ExitStack() as stack:
-        if options.emulated:
-            where = RunPlace.CONTAINER_EMULATED
-            stack.enter_context(emulation.emulate_host(cell.host, notify))
-        client = stack.enter_context(container_engine.docker_client(engine))
-        label = f"{platform.node()}/{cell}"
-        remove_old_containers(client, _LABEL, label)
+    files = list_suite_files(suite, predictions, emulated=options.emulated)
+    with emulation.emulate_host(cell.host, notify) if options.emulated else contextlib.nullcontext():
+        report = run_command_in_container(
+            cell, image, engine, options, argv, files=files, label=_LABEL, log=log, notify=notify
+        )
+    return _container_evidence(cell, digest, engine, options, argv, report)
+
+
+def run_processes_in_container(  # noqa: PLR0913
+    cell: Cell,
+    image: str,
+    digest: str,
+    engine: Engine,
+    options: SuiteOptions,
+    *,
+    suite: Path,
+    parallel_suite: Path,
+    processes: int,
+    log: Path,
+    notify: Notify,
+) -> Evidence:
+    """Run the checks of training over several processes like `run_in_container`, one GPU each with `options.gpus`.
+
+    `parallel_suite` is the folder `parallel_tests`, which imports `suite`.
+    """
+    name = parallel_suite.name
+    words = ["-m", name, "--out", f"{CONTAINER_FOLDER}/report.json", *_process_words(options, processes)]
+    argv = ["timeout", "--kill-after=10", str(options.seconds)]
+    argv += ["env", f"PYTHONPATH={CONTAINER_FOLDER}", "python", *words]
+    files = {**suite_files.read_suite_files(suite), **suite_files.read_suite_files(parallel_suite, name)}
+    report = run_command_in_container(
+        cell, image, engine, options, argv, files=files, label=_PROCESSES_LABEL, log=log, notify=notify
+    )
+    return _container_evidence(cell, digest, engine, options, argv, report)
+
+
+def run_command_in_container(  # noqa: PLR0913
+    cell: Cell,
+    image: str,
+    engine: Engine,
+    options: SuiteOptions,
+    argv: list[str],
+    *,
+    files: Mapping[str, bytes],
+    label: str,
+    log: Path,
+    notify: Notify,
+) -> dict[str, Any]:
+    """Run a suite's command in a container of `image` that has these files in `CONTAINER_FOLDER`; return its report.
+
+    Of a cell and a `label` there is one container at a time: one that a killed run has left is removed before.
+
+    Raises:
+        MissingError: a GPU was asked for, and the engine cannot give one.
+        KnowngoodError: the suite did not end in time, used too much memory, or left no report.
+    """
+    with container_engine.docker_client(engine) as client:
+        value = f"{platform.node()}/{cell}"
+        remove_old_containers(client, label, value)
         platform_name = cell.host.oci_platform if options.emulated else None
         container = create_suite_container(
-            client, image, argv, options, labels={_LABEL: label}, platform_name=platform_name
+            client, image, argv, options, labels={label: value}, platform_name=platform_name
         )
         try:
-            put_suite(container, suite, predictions, emulated=options.emulated)
+            put_suite_files(container, files)
             start_suite_container(container, engine)
             wait_for_suite(container, options, log, notify)
-            report = take_suite_report(container, log)
+            return take_suite_report(container, log)
         finally:
             container.remove(force=True, v=True)
+
+
+def find_run_place(options: SuiteOptions) -> RunPlace:
+    """Return what evidence calls the place of a run in a container with these options."""
+    if options.emulated:
+        return RunPlace.CONTAINER_EMULATED
+    return RunPlace.CONTAINER_GPU if options.gpus else RunPlace.CONTAINER_CPU
+
+
+def _container_evidence(  # noqa: PLR0913, PLR0917
+    cell: Cell, digest: str, engine: Engine, options: SuiteOptions, argv: list[str], report: dict[str, Any]
+) -> Evidence:
     return Evidence(
         cell=str(cell),
-        where=where,
+        where=find_run_place(options),
         image=digest,
         when=current_time(),
         node=engine_fingerprint(engine),
@@ -152,8 +216,7 @@ def run_processes_in_environment(  # noqa: PLR0913
 
     `suite` is the folder `parallel_tests`, beside which the smoke suite is.
     """
-    words = ["--processes", str(processes), "--backend", "nccl" if options.gpus else "gloo"]
-    words += ["--quick"] if options.quick else []
+    words = _process_words(options, processes)
     return _run_program_here(
         cell,
         lambda folder: [str(suite), "--out", f"{folder}/report.json", *words],
@@ -164,6 +227,11 @@ def run_processes_in_environment(  # noqa: PLR0913
         notify=notify,
         variables={"PYTHONPATH": os.pathsep.join(filter(None, [str(suite.parent), os.environ.get("PYTHONPATH")]))},
     )
+
+
+def _process_words(options: SuiteOptions, processes: int) -> list[str]:
+    words = ["--processes", str(processes), "--backend", "nccl" if options.gpus else "gloo"]
+    return [*words, "--quick"] if options.quick else words
 
 
 def _run_program_here(  # noqa: PLR0913
@@ -261,13 +329,13 @@ def create_suite_container(  # noqa: PLR0913
     )
 
 
-def put_suite(container: Container, suite: Path, predictions: Mapping[str, Any], *, emulated: bool = False) -> None:
-    """Put the folder for the report into the container, with the suite and its predictions in it.
+def list_suite_files(suite: Path, predictions: Mapping[str, Any], *, emulated: bool = False) -> dict[str, bytes]:
+    """Return what a run of the smoke suite has in its folder: the suite and its predictions.
 
     For an `emulated` run the plugin with its time limits goes along.
     """
     files = {"predictions.json": json.dumps(predictions).encode(), **suite_files.read_suite_files(suite)}
-    put_suite_files(container, files | ({EMULATED_LIMITS.name: EMULATED_LIMITS.read_bytes()} if emulated else {}))
+    return files | ({EMULATED_LIMITS.name: EMULATED_LIMITS.read_bytes()} if emulated else {})
 
 
 def put_suite_files(container: Container, files: Mapping[str, bytes]) -> None:

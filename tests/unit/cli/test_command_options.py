@@ -106,6 +106,7 @@ def test_the_check_finds_an_option_that_nothing_reads():
         ("on", smoke._run_on_executor, smoke.REFUSED_WITH_ON),
         ("here", smoke._run_here, smoke.REFUSED_WITH_HERE),
         ("image", smoke._run_in_published_image, smoke.REFUSED_WITH_IMAGE),
+        ("processes", smoke._run_processes_in_image, smoke.REFUSED_WITH_PROCESSES),
     ],
 )
 def test_smoke_refuses_the_options_that_its_mode_ignores(mode, function, refused):
@@ -117,7 +118,7 @@ def test_smoke_refuses_the_options_that_its_mode_ignores(mode, function, refused
         value = ["x"] if action.nargs == "*" else True if action.nargs == 0 else "1"
         defaults = {one.dest: one.default for one in options("smoke").values()}
         with pytest.raises(UsageError, match=rf"does nothing with --{mode}"):
-            smoke.run(argparse.Namespace(**{**defaults, mode: "local", name: value}))
+            smoke.run(argparse.Namespace(**{**defaults, mode: 2 if mode == "processes" else "local", name: value}))
 
 
 @pytest.mark.parametrize(
@@ -130,7 +131,10 @@ def test_smoke_refuses_the_options_that_its_mode_ignores(mode, function, refused
         (["publish", "--verify", "x/y:z", "--no-aliases"], "--no-aliases does nothing with --verify"),
         (["harvest", "--atlas", "--refresh"], "--refresh does nothing with --atlas"),
         (["build", "--timeout", "5"], "unrecognized arguments: --timeout"),
-        (["smoke", "--processes", "2", "--on", "local"], "--processes needs --here CELL"),
+        (
+            ["smoke", "--processes", "2", "--on", "local"],
+            "--processes runs in the image of a cell or --here, not with --on",
+        ),
         (["smoke", "--processes", "3", "--here", "default"], "--processes 3: an even number"),
         (["smoke", "--cancel"], "--cancel ends jobs of an executor"),
     ],

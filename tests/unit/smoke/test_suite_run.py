@@ -107,21 +107,23 @@ def container():
     return made
 
 
+ENGINE = FakeEngine(
+    host="unix:///e.sock",
+    docker=("docker",),
+    version="26",
+    buildkit="0.13",
+    containerd_store=True,
+    embedded=False,
+    network="default",
+)
+
+
 def run(tmp_path, *, cell=CELL, **options):
-    engine = FakeEngine(
-        host="unix:///e.sock",
-        docker=("docker",),
-        version="26",
-        buildkit="0.13",
-        containerd_store=True,
-        embedded=False,
-        network="default",
-    )
     return suite_run.run_in_container(
         cell,
         "knowngood:x",
         "sha256:1",
-        engine,
+        ENGINE,
         SuiteOptions(**options),
         suite=SUITE,
         predictions={"eager*": {"outcome": "pass"}},
@@ -334,6 +336,27 @@ def test_processes_run_beside_the_suite_and_their_report_is_kept(tmp_path, monke
     assert evidence.report["words"] == ["--processes", "4", "--backend", "gloo", "--quick"]
     assert evidence.where is RunPlace.BARE
     assert evidence.command[:4] == ("python", "parallel_tests", "--out", "report.json")
+
+
+def test_processes_run_in_an_image_with_both_suites(tmp_path, container):
+    evidence = suite_run.run_processes_in_container(
+        CELL,
+        "knowngood:x",
+        "sha256:1",
+        ENGINE,
+        SuiteOptions(gpus=True, seconds=60),
+        suite=SUITE,
+        parallel_suite=SUITE.with_name("parallel_tests"),
+        processes=8,
+        log=tmp_path / "parallel.log",
+        notify=lambda _: None,
+    )
+    assert (evidence.where, evidence.image) == (RunPlace.CONTAINER_GPU, "sha256:1")
+    assert evidence.command[2:6] == ("60", "env", "PYTHONPATH=/tmp/knowngood", "python")
+    assert evidence.command[-4:] == ("--processes", "8", "--backend", "nccl")
+    with tarfile.open(fileobj=io.BytesIO(container.sent[1])) as archive:
+        names = set(archive.getnames())
+    assert {"knowngood/smoke_tests/model.py", "knowngood/parallel_tests/__main__.py"} <= names
 
 
 def test_an_image_for_another_processor_runs_the_core_of_the_suite_under_emulation(tmp_path, container, monkeypatch):
