@@ -14,13 +14,13 @@ from knowngood.core.errors import KnowngoodError, MissingError, UnknownError, Us
 from knowngood.core.formatting import format_table
 from knowngood.project.checkout import find_project
 from knowngood.smoke import certificate, certify_run
-from knowngood.smoke.model_config import ModelConfig, read_model_config
+from knowngood.smoke.model_config import ModelConfig, read_model_config, read_model_predictions
 from knowngood.smoke.suite_command import SuiteOptions
 
 if TYPE_CHECKING:
     from knowngood.core.cell import Cell
     from knowngood.project.checkout import Project
-    from knowngood.smoke.certify_run import ModelEvidence
+    from knowngood.smoke.certify_run import ModelEvidence, ModelRequest
 
 _EPILOG = (
     "Example: knowngood certify path/to/model --here --quick. Exit codes: 0 a setting is right for every kind of data, "
@@ -46,6 +46,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--remote-code", action="store_true", help="run the Python files beside CONFIG, where the model needs them"
     )
     parser.add_argument(
+        "--predictions",
+        type=Path,
+        metavar="FILE",
+        help="compare with predicted outcomes, which scripts/model_predictions.py writes; 1 where they differ",
+    )
+    parser.add_argument(
         "--gpus", action="store_true", help="give the container the GPUs of this host; fail without one"
     )
     parser.add_argument(
@@ -64,32 +70,32 @@ def run(arguments: argparse.Namespace) -> Answer:
     config = read_model_config(arguments.config, project.model_suite)
     if arguments.remote_code and not arguments.config.is_dir():
         raise UsageError("--remote-code runs the Python files beside a config.json; give the folder that holds them")
+    predictions = None if arguments.predictions is None else read_model_predictions(arguments.predictions)
+    request = certify_run.ModelRequest(config=config, remote_code=arguments.remote_code, predictions=predictions)
     options = SuiteOptions(quick=arguments.quick, gpus=arguments.gpus, seconds=arguments.timeout)
     if arguments.here or arguments.cell is None:
         shared_arguments.refuse_options(
             arguments, ("gpus", "insecure"), "does nothing without --cell ID: the run is in the current environment"
         )
-        evidence = _run_here(project, config, options, remote_code=arguments.remote_code)
+        evidence = _run_here(project, request, options)
     else:
-        evidence = _run_in_cell(project, config, options, arguments)
+        evidence = _run_in_cell(project, request, options, arguments)
     _raise_problem(config, evidence.report)
     path = certify_run.store_model_evidence(evidence, project.evidence_store)
     document = {**certificate.certificate_document(evidence.report), "evidence": str(path)}
     return Answer(_exit_code(document), document, _answer_text(config, document))
 
 
-def _run_here(project: Project, config: ModelConfig, options: SuiteOptions, *, remote_code: bool) -> ModelEvidence:
+def _run_here(project: Project, request: ModelRequest, options: SuiteOptions) -> ModelEvidence:
     from knowngood.core.local_files import cache_folder
 
-    with report_progress(config.model_type) as notify:
+    with report_progress(request.config.model_type) as notify:
         log = cache_folder() / "logs" / "certify-here.log"
-        return certify_run.certify_in_environment(
-            project, config, options, remote_code=remote_code, log=log, notify=notify
-        )
+        return certify_run.certify_in_environment(project, request, options, log=log, notify=notify)
 
 
 def _run_in_cell(
-    project: Project, config: ModelConfig, options: SuiteOptions, arguments: argparse.Namespace
+    project: Project, request: ModelRequest, options: SuiteOptions, arguments: argparse.Namespace
 ) -> ModelEvidence:
     from knowngood.cli import run_image
     from knowngood.engine import container_engine
@@ -102,13 +108,12 @@ def _run_in_cell(
     with report_progress(str(cell)) as notify:
         return certify_run.certify_in_container(
             project,
-            config,
+            request,
             cell,
             image.name,
             image.digest,
             engine,
             options,
-            remote_code=arguments.remote_code,
             log=cell_log_path(cell, "certify"),
             notify=notify,
         )
@@ -134,7 +139,8 @@ def _raise_problem(config: ModelConfig, report: Mapping[str, Any]) -> None:
 
 
 def _exit_code(document: dict[str, Any]) -> int:
-    return 0 if document["use"] and all(document["use"].values()) else 1
+    right = document["use"] and all(document["use"].values())
+    return 0 if right and not document["disagreements"] else 1
 
 
 def _answer_text(config: ModelConfig, document: dict[str, Any]) -> str:

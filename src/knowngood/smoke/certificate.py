@@ -19,7 +19,11 @@ _IMPLEMENTATIONS["fa4"] = "flash_attention_4"
 _BACKENDS = {"math": "MATH", "flash": "FLASH_ATTENTION", "efficient": "EFFICIENT_ATTENTION", "cudnn": "CUDNN_ATTENTION"}
 INCIDENTS = (
     ("the soft-cap of the scores is dropped", ("gemma2",), "sdpa-drops-softcap"),
-    ("do not stop between the sequences of a row", ("qwen3_next", "falcon_h1"), "packed-rows-leak-in-linear-layers"),
+    (
+        "do not stop between the sequences of a row",
+        ("qwen3_next", "falcon_h1", "granitemoehybrid"),
+        "packed-rows-leak-in-linear-layers",
+    ),
     ("attention does not stop between the sequences of a row", ("gpt_oss",), "gpt-oss-packed-rows-leak"),
 )
 """What the suite names as broken, in which model types, and the incident about it."""
@@ -143,6 +147,11 @@ def certificate_document(report: Mapping[str, Any]) -> dict[str, Any]:
             for item in judgements
         ],
         "silently_wrong": [item.setting for item in judgements if item.silent],
+        "disagreements": [
+            f"{check['id']}: {check['outcome']}, predicted {check['predicted']['outcome']}"
+            for check in report["checks"]
+            if check.get("agreement") == "disagree"
+        ],
         "eager_by_formulas": None if formulas is None else formulas["outcome"],
         "miniature": list(report.get("changes") or ()),
         "notes": list(report.get("notes") or ()),
@@ -188,6 +197,7 @@ def certificate_sentences(document: Mapping[str, Any]) -> list[str]:
         lines.append(f"{names}: {reasons[0] if reasons else 'wrong'}{links}")
     if document["eager_by_formulas"] == "fail":
         lines.append("Eager attention itself differs from the formulas of the configuration; trust no setting here.")
+    lines += [f"not as predicted: {sentence}" for sentence in document["disagreements"]]
     return [*lines, *document["notes"]]
 
 

@@ -31,7 +31,28 @@ if TYPE_CHECKING:
 MODEL_EVIDENCE_SCHEMA = "knowngood/model-evidence/1"
 MODEL_SUITE_FOLDER = "model_tests"
 _CODE_FOLDER = "model"
+_PREDICTIONS_NAME = "predictions.json"
 _LABEL = "io.knowngood.certify"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelRequest:
+    """What the suite is given: a configuration, and what goes with it."""
+
+    config: ModelConfig
+    remote_code: bool = False
+    """Whether the Python files beside the configuration are given too, and may run."""
+    predictions: Mapping[str, Any] | None = None
+    """Predicted outcomes by globs over the ids of checks, which the suite compares with its own."""
+
+    def files(self) -> dict[str, bytes]:
+        """Return the files that lie in the folder of the run, by name."""
+        files = {CONFIG_NAME: json.dumps(self.config.fields).encode()}
+        if self.predictions is not None:
+            files[_PREDICTIONS_NAME] = json.dumps(self.predictions).encode()
+        if self.remote_code:
+            files |= {f"{_CODE_FOLDER}/{name}": data for name, data in self.config.code_files().items()}
+        return files
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +92,7 @@ def store_model_evidence(evidence: ModelEvidence, store: Path) -> Path:
     return sealed_files.write_sealed_json(folder, f"{stamp}-{evidence.report['suite_hash'][:12]}", text)
 
 
-def suite_words(options: SuiteOptions, folder: str, *, remote_code: bool, cell_gpu: str | None) -> list[str]:
+def suite_words(options: SuiteOptions, folder: str, request: ModelRequest, *, cell_gpu: str | None) -> list[str]:
     """Return the arguments of `python -m model_tests`, whose files lie in `folder`."""
     words = ["--config", f"{folder}/{CONFIG_NAME}", "--report", f"{folder}/report.json"]
     # The last check that starts may take its own time; what is left by then is `not-run`.
@@ -79,7 +100,8 @@ def suite_words(options: SuiteOptions, folder: str, *, remote_code: bool, cell_g
     words += ["--quick"] if options.quick else []
     words += ["--demand-gpu"] if options.gpus else []
     words += ["--cell-gpu", cell_gpu] if options.gpus and cell_gpu else []
-    return [*words, "--remote-code", f"{folder}/{_CODE_FOLDER}"] if remote_code else words
+    words += ["--predictions", f"{folder}/{_PREDICTIONS_NAME}"] if request.predictions is not None else []
+    return [*words, "--remote-code", f"{folder}/{_CODE_FOLDER}"] if request.remote_code else words
 
 
 def _cut_folders(report: bytes, folders: Iterable[Path]) -> bytes:
@@ -89,8 +111,8 @@ def _cut_folders(report: bytes, folders: Iterable[Path]) -> bytes:
     return report
 
 
-def certify_in_environment(  # noqa: PLR0913
-    project: Project, config: ModelConfig, options: SuiteOptions, *, remote_code: bool, log: Path, notify: Notify
+def certify_in_environment(
+    project: Project, request: ModelRequest, options: SuiteOptions, *, log: Path, notify: Notify
 ) -> ModelEvidence:
     """Run the suite with the Python of `VIRTUAL_ENV`, or else with this program's.
 
@@ -98,8 +120,8 @@ def certify_in_environment(  # noqa: PLR0913
     """
     with local_files.scratch_folder() as folder:
         python = suite_run.find_environment_python()
-        _write_files(folder, config, remote_code=remote_code)
-        words = suite_words(options, str(folder), remote_code=remote_code, cell_gpu=None)
+        _write_files(folder, request)
+        words = suite_words(options, str(folder), request, cell_gpu=None)
         notify(f"running the model suite with {python}")
         log.parent.mkdir(parents=True, exist_ok=True)
         paths = [str(project.root), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -130,7 +152,7 @@ def certify_in_environment(  # noqa: PLR0913
         content = _cut_folders(path.read_bytes(), [project.root, Path(python).parents[1]])
         report = suite_run.parse_suite_report(content, log)
     return ModelEvidence(
-        config=config,
+        config=request.config,
         cell=None,
         where=RunPlace.BARE,
         image=None,
@@ -140,7 +162,7 @@ def certify_in_environment(  # noqa: PLR0913
             "python",
             "-m",
             MODEL_SUITE_FOLDER,
-            *suite_words(options, ".", remote_code=remote_code, cell_gpu=None),
+            *suite_words(options, ".", request, cell_gpu=None),
         ),
         report=report,
     )
@@ -148,14 +170,13 @@ def certify_in_environment(  # noqa: PLR0913
 
 def certify_in_container(  # noqa: PLR0913, PLR0917
     project: Project,
-    config: ModelConfig,
+    request: ModelRequest,
     cell: Cell,
     image: str,
     digest: str,
     engine: Engine,
     options: SuiteOptions,
     *,
-    remote_code: bool,
     log: Path,
     notify: Notify,
 ) -> ModelEvidence:
@@ -163,15 +184,15 @@ def certify_in_container(  # noqa: PLR0913, PLR0917
 
     Raises `KnowngoodError` where the suite does not end in time or leaves no report.
     """
-    words = suite_words(options, CONTAINER_FOLDER, remote_code=remote_code, cell_gpu=cell.gpu)
+    words = suite_words(options, CONTAINER_FOLDER, request, cell_gpu=cell.gpu)
     command = ["timeout", "--kill-after=10", str(options.seconds), "env", f"PYTHONPATH={CONTAINER_FOLDER}"]
     command += ["python", "-m", MODEL_SUITE_FOLDER, *words]
-    files = suite_bundle(project, config, remote_code=remote_code)
+    files = suite_bundle(project, request)
     report = suite_run.run_command_in_container(
         cell, image, engine, options, command, files=files, label=_LABEL, log=log, notify=notify
     )
     return ModelEvidence(
-        config=config,
+        config=request.config,
         cell=cell,
         where=suite_run.find_run_place(options),
         image=digest,
@@ -182,21 +203,14 @@ def certify_in_container(  # noqa: PLR0913, PLR0917
     )
 
 
-def suite_bundle(project: Project, config: ModelConfig, *, remote_code: bool) -> dict[str, bytes]:
-    """Return all files of a run by their path in its folder: both suites, the configuration, the model's own code."""
+def suite_bundle(project: Project, request: ModelRequest) -> dict[str, bytes]:
+    """Return all files of a run by their path in its folder: both suites, and what the request gives."""
     suites = suite_files.read_suite_files(project.suite)
     suites |= suite_files.read_suite_files(project.model_suite, MODEL_SUITE_FOLDER)
-    return {**suites, **_config_files(config, remote_code=remote_code)}
+    return {**suites, **request.files()}
 
 
-def _config_files(config: ModelConfig, *, remote_code: bool) -> dict[str, bytes]:
-    files = {CONFIG_NAME: json.dumps(config.fields).encode()}
-    if remote_code:
-        files |= {f"{_CODE_FOLDER}/{name}": data for name, data in config.code_files().items()}
-    return files
-
-
-def _write_files(folder: Path, config: ModelConfig, *, remote_code: bool) -> None:
-    for name, data in _config_files(config, remote_code=remote_code).items():
+def _write_files(folder: Path, request: ModelRequest) -> None:
+    for name, data in request.files().items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(data)

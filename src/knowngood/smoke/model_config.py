@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from knowngood.core.data_files import read_data_text
+from knowngood.core.data_files import load_json, read_data_text
 from knowngood.core.errors import MissingError, UsageError
+from knowngood.smoke.model_predictions import PREDICTIONS_FOLDER, PredictedModelCheck
 
 CONFIG_NAME = "config.json"
 _FAMILIES = "families.py"
@@ -64,6 +65,19 @@ def read_model_config(place: Path, suite: Path) -> ModelConfig:
     if not isinstance(kind, str) or not kind:
         raise UsageError(f'{path}: "model_type" is missing, by which transformers chooses the classes of the model')
     return ModelConfig(path=path, fields=fields)
+
+
+def read_model_predictions(path: Path) -> dict[str, PredictedModelCheck]:
+    """Read predicted outcomes by globs over the ids of checks, as `scripts/model_predictions.py` writes them.
+
+    Raises `UsageError` where there is no such file, and `InputError` with the place of a defect in it.
+    """
+    try:
+        return load_json(
+            path, dict[str, PredictedModelCheck], remedy="write it again with scripts/model_predictions.py"
+        )
+    except FileNotFoundError:
+        raise UsageError(f"{path} does not exist; give a file of {PREDICTIONS_FOLDER}") from None
 
 
 def read_families(suite: Path) -> dict[str, dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from samples import ROOT
@@ -182,10 +183,10 @@ def test_the_bundle_holds_both_suites_the_configuration_and_code_only_when_it_ma
     (tmp_path / "modeling_own.py").write_text("raise SystemExit")
     (tmp_path / "weights.bin").write_text("not sent")
     config = read_model_config(tmp_path, PROJECT.model_suite)
-    plain = certify_run.suite_bundle(PROJECT, config, remote_code=False)
+    plain = certify_run.suite_bundle(PROJECT, certify_run.ModelRequest(config=config))
     assert {"smoke_tests/runner.py", "model_tests/__main__.py", "config.json"} <= set(plain)
     assert not [name for name in plain if name.startswith("model/")]
-    coded = certify_run.suite_bundle(PROJECT, config, remote_code=True)
+    coded = certify_run.suite_bundle(PROJECT, certify_run.ModelRequest(config=config, remote_code=True))
     assert sorted(set(coded) - set(plain)) == ["model/config.json", "model/modeling_own.py"]
 
 
@@ -209,13 +210,19 @@ def test_evidence_is_sealed_and_says_neither_path_nor_name_of_the_user(tmp_path)
     assert "alice" not in path.read_text()
 
 
-def test_the_suite_ends_before_the_run_is_killed_and_asks_for_a_gpu_only_where_one_was_given():
-    words = certify_run.suite_words(SuiteOptions(seconds=1000), "/suite", remote_code=False, cell_gpu="sm_90")
+def test_the_suite_ends_before_the_run_is_killed_and_asks_for_a_gpu_only_where_one_was_given(tmp_path):
+    config = ModelConfig(path=Path("config.json"), fields={"model_type": "gemma2"})
+    plain = certify_run.ModelRequest(config=config)
+    words = certify_run.suite_words(SuiteOptions(seconds=1000), "/suite", plain, cell_gpu="sm_90")
     assert words == ["--config", "/suite/config.json", "--report", "/suite/report.json", "--budget", "700"]
-    words = certify_run.suite_words(
-        SuiteOptions(seconds=1000, gpus=True, quick=True), ".", remote_code=True, cell_gpu="sm_90"
-    )
-    assert words[-6:] == ["--quick", "--demand-gpu", "--cell-gpu", "sm_90", "--remote-code", "./model"]
+    folder = tmp_path / "config.json"
+    folder.write_text('{"model_type": "gemma2"}')
+    config = ModelConfig(path=folder, fields={"model_type": "gemma2"})
+    full = certify_run.ModelRequest(config=config, remote_code=True, predictions={})
+    words = certify_run.suite_words(SuiteOptions(seconds=1000, gpus=True, quick=True), ".", full, cell_gpu="sm_90")
+    assert words[-8:-2] == ["--quick", "--demand-gpu", "--cell-gpu", "sm_90", "--predictions", "./predictions.json"]
+    assert words[-2:] == ["--remote-code", "./model"]
+    assert set(full.files()) == {"config.json", "predictions.json", "model/config.json"}
 
 
 def test_a_run_here_names_no_folder_of_this_machine(tmp_path):
@@ -227,7 +234,8 @@ def test_a_run_here_names_no_folder_of_this_machine(tmp_path):
         "pathlib.Path(sys.argv[sys.argv.index('--report') + 1]).write_text(json.dumps(report))\n"
     )
     config = ModelConfig(path=tmp_path / "config.json", fields={"model_type": "tiny"})
+    request = certify_run.ModelRequest(config=config)
     evidence = certify_run.certify_in_environment(
-        Project(root), config, SuiteOptions(quick=True), remote_code=False, log=tmp_path / "log", notify=print
+        Project(root), request, SuiteOptions(quick=True), log=tmp_path / "log", notify=print
     )
     assert evidence.report["log_tail"] == 'File "model_tests/__main__.py" and "lib"'

@@ -1,0 +1,32 @@
+"""Write what the model suite should observe with the transformers of an environment on a CPU, before it runs there.
+
+python scripts/model_predictions.py SITE_PACKAGES
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib.metadata import distributions
+from pathlib import Path
+
+from knowngood.core.local_files import write_atomically
+from knowngood.project import checkout
+from knowngood.smoke.model_config import read_families
+from knowngood.smoke.model_predictions import PREDICTIONS_FOLDER, predict_model_checks, read_family_sources
+
+root = Path(sys.argv[1])
+release = next(item.version for item in distributions(path=[str(root)]) if item.name == "transformers")
+project = checkout.find_project()
+sdpa = (root / "transformers/integrations/sdpa_attention.py").read_text(encoding="utf-8")
+predictions = {}
+for model_type in sorted({str(fields["model_type"]) for fields in read_families(project.model_suite).values()}):
+    folder = root / "transformers/models" / model_type.removesuffix("_text")
+    if folder.is_dir():
+        texts = (
+            (folder / f"{kind}_{folder.name}.py").read_text(encoding="utf-8") for kind in ("modeling", "configuration")
+        )
+        predictions |= predict_model_checks(model_type, read_family_sources(*texts, sdpa))
+path = project.root / PREDICTIONS_FOLDER / f"transformers-{release}-cpu.json"
+write_atomically(path, json.dumps(predictions, indent=1) + "\n")
+print(f"{len(predictions)} predictions: {path}")

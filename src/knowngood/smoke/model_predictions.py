@@ -1,0 +1,163 @@
+"""What the model suite should observe of a family with a transformers release on the CPU, by its sources. Pure.
+
+The suite compares each prediction with what it observed, as the smoke suite does; `scripts/model_predictions.py` writes
+the predictions of a release into `rules/model-predictions/`, before its runs. What the sources leave open (which kernel
+of the hub stands in for a missing package) is not predicted.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+from knowngood.smoke.predictions import PredictedOutcome
+
+PREDICTIONS_FOLDER = "rules/model-predictions"
+_FLASH = ("fa2", "fa3", "fa4")
+_RUNNABLE = ("eager", "sdpa", "sdpa-math", "sdpa-flash")
+"""The settings whose kernels torch has for a CPU."""
+_MASK_MAKERS = ("create_causal_mask", "mask_function")
+"""What a model calls for its masks; the second is its name for one of two functions, where a window is optional."""
+_STATEFUL = re.compile(r"GatedDelta|Mamba|Mixer|LinearAttention")
+
+
+class PredictedModelCheck(TypedDict):
+    """One prediction, with its reason."""
+
+    outcome: PredictedOutcome
+    because: str
+
+
+ModelPredictions = dict[str, PredictedModelCheck]
+"""A glob over the ids of checks -> its prediction; of several that match, the longest counts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FamilySources:
+    """What the sources of a release say of a family's attention."""
+
+    supports: Mapping[str, bool]
+    """`_supports_sdpa`, `_supports_flash_attn`, `_supports_flash_attn_2`, as the models' base class states them."""
+    compatible_flash: bool
+    """Whether the models name the only flash attention implementations that they take."""
+    softcap: float | None
+    """The default of `attn_logit_softcapping`, where the module passes it to the attention function."""
+    sdpa_takes_softcap: bool
+    """Whether the function of SDPA names the soft-cap, be it to apply or to refuse it."""
+    masks_see_positions: bool
+    """Whether the masks are made with `position_ids`, by which packed samples are found."""
+    stateful: bool
+    """Whether some layers carry a state from token to token beside attention."""
+    one_head_width: bool
+    """Whether keys and values have heads of one width."""
+
+
+def read_family_sources(modeling: str, configuration: str, sdpa: str) -> FamilySources:
+    """Read a family's two files and `integrations/sdpa_attention.py`; raises `SyntaxError` where one is no Python."""
+    tree = ast.parse(modeling)
+    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    stated: dict[str, ast.expr] = {}
+    for node in classes:
+        if node.name.endswith("PreTrainedModel"):
+            stated |= {
+                target.id: item.value
+                for item in node.body
+                if isinstance(item, ast.Assign)
+                for target in item.targets
+                if isinstance(target, ast.Name)
+            }
+    defaults = _read_defaults(configuration)
+    key_width = (defaults.get("qk_nope_head_dim") or 0) + (defaults.get("qk_rope_head_dim") or 0)
+    passes_softcap = any(
+        keyword.arg == "softcap" for node in ast.walk(tree) if isinstance(node, ast.Call) for keyword in node.keywords
+    )
+    return FamilySources(
+        supports={
+            name: isinstance(value, ast.Constant) and value.value is True
+            for name, value in stated.items()
+            if name.startswith("_supports_")
+        },
+        compatible_flash="_compatible_flash_implementations" in stated,
+        softcap=defaults.get("attn_logit_softcapping") if passes_softcap else None,
+        sdpa_takes_softcap="softcap" in sdpa,
+        masks_see_positions=_masks_see_positions(tree),
+        stateful=any(_STATEFUL.search(node.name) for node in classes),
+        one_head_width=key_width in (0, defaults.get("v_head_dim")),
+    )
+
+
+def _read_defaults(configuration: str) -> dict[str, Any]:
+    """Return the default of each field of the configuration classes in a file that is a number, text or `None`."""
+    defaults: dict[str, Any] = {}
+    for node in ast.walk(ast.parse(configuration)):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            pairs = [(node.target.id, node.value)]
+        elif isinstance(node, ast.FunctionDef) and node.name == "__init__":
+            names = [argument.arg for argument in node.args.args]
+            pairs = list(zip(names[len(names) - len(node.args.defaults) :], node.args.defaults, strict=True))
+        else:
+            continue
+        defaults |= {name: value.value for name, value in pairs if isinstance(value, ast.Constant)}
+    return defaults
+
+
+def _masks_see_positions(tree: ast.Module) -> bool:
+    """Return whether every call that makes a causal mask, or the arguments prepared for one, has `position_ids`."""
+    seen: list[bool] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
+            keys = [key.value for key in node.value.keys if isinstance(key, ast.Constant)]
+            if any(isinstance(target, ast.Name) and target.id == "mask_kwargs" for target in node.targets):
+                seen.append("position_ids" in keys)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _MASK_MAKERS:
+            names = [keyword.arg for keyword in node.keywords]
+            if None not in names:
+                seen.append("position_ids" in names)
+    return bool(seen) and all(seen)
+
+
+def predict_model_checks(model_type: str, sources: FamilySources) -> ModelPredictions:
+    """Return the outcomes of a family's checks on a CPU without packages of kernels."""
+    return {
+        f"{model_type}/{check}": {"outcome": outcome, "because": because}
+        for check, outcome, because in _outcomes(sources)
+    }
+
+
+def _outcomes(sources: FamilySources) -> Iterator[tuple[str, PredictedOutcome, str]]:
+    yield "formulas/*", "pass", "eager attention follows the configuration in every family that was tried"
+    yield "speed/*", "not-run", "time is measured on a GPU only"
+    yield "flex/*", "refused", "FlexAttention has no backward on the CPU"
+    for setting in _FLASH:
+        if sources.compatible_flash and setting != "fa4":
+            continue
+        known = sources.supports.get("_supports_flash_attn", False)
+        known = known or (setting == "fa2" and sources.supports.get("_supports_flash_attn_2", False))
+        known = known or setting == "fa4"  # a release without it does not know the name, whatever the model
+        because = "no package of its kernels is installed" if known else "the model states no flash attention"
+        yield f"{setting}/*", "not-run" if known else "refused", because
+    sdpa = sources.supports.get("_supports_sdpa", False)
+    for setting in ("sdpa-efficient", "sdpa-cudnn"):
+        yield f"{setting}/*", "refused", "torch has no such kernel for a CPU" if sdpa else "the model states no SDPA"
+    for setting in _RUNNABLE:
+        yield from _runnable_outcomes(setting, sources)
+
+
+def _runnable_outcomes(setting: str, sources: FamilySources) -> Iterator[tuple[str, PredictedOutcome, str]]:
+    if setting != "eager" and not sources.supports.get("_supports_sdpa", False):
+        yield f"{setting}/*", "refused", "the model states no SDPA"
+    elif setting == "sdpa-flash" and not sources.one_head_width:
+        yield f"{setting}/*", "refused", "torch's flash kernel for a CPU takes keys and values of one width"
+    elif setting != "eager" and sources.softcap is not None:
+        what = "raises an error for it" if sources.sdpa_takes_softcap else "ignores it"
+        yield f"{setting}/*", "fail", f"the model has a soft-cap of {sources.softcap} and the function of SDPA {what}"
+    else:
+        yield f"{setting}/*", "pass", "its rule of attention is one that this setting has"
+        if sources.stateful:
+            because = "layers that carry a state are not told where a packed sample begins"
+            yield f"{setting}/*/packed", "fail", because
+        elif not sources.masks_see_positions:
+            yield f"{setting}/*/packed", "fail", "the masks are made without position_ids"
