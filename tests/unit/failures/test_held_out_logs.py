@@ -12,10 +12,11 @@ from packaging.specifiers import SpecifierSet
 
 ROOT = Path(__file__).parents[3]
 LOGS = ROOT / "tests" / "unit" / "logs"
-HELD_OUT: list[Path] = []
-"""The sets that still measure: none, as the seventh was used for mending; the next goes here."""
+HELD_OUT = [LOGS / "held_out_eighth.yaml"]
+"""The sets that still measure."""
 LATEST = LOGS / "held_out_seventh.yaml"
-CASES = yaml.safe_load(LATEST.read_text(encoding="utf-8"))
+"""The last set that was used for mending."""
+CASES = [case for path in (LATEST, *HELD_OUT) for case in yaml.safe_load(path.read_text(encoding="utf-8"))]
 FOLDERS = ("incidents", "rules", "reproductions", "docs", "src", "tests", "scripts")
 KINDS = {
     *("names", "symbol", "system-library", "gpu", "build", "cuda-library", "attention", "deepspeed", "nccl", "memory"),
