@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 _EPILOG = (
     "Example: knowngood certify path/to/model --here --quick. Exit codes: 0 a setting is right for every kind of data, "
-    "1 none is right for some, 2 no configuration of a causal model or code of its own that was not allowed, 3 this "
-    "transformers does not know the model, 4 torch, an engine or a GPU is missing."
+    "1 none is right for some or a prediction was wrong, 2 no configuration of a causal model or code of its own that "
+    "was not allowed, 3 this transformers does not know the model, 4 torch, an engine or a GPU is missing."
 )
 
 

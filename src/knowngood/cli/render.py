@@ -12,7 +12,7 @@ from knowngood.compat import knowledge
 from knowngood.compat.knowledge import CompatKnowledge
 from knowngood.compat.rule_files import load_incidents
 from knowngood.core.local_files import write_atomically
-from knowngood.evidence import run_evidence
+from knowngood.evidence import model_runs, run_evidence
 from knowngood.evidence.run_evidence import Evidence
 from knowngood.facts.broken_use_table import read_broken_use_tables
 from knowngood.images import build_inputs, dockerfile
@@ -22,6 +22,7 @@ from knowngood.reports import attention_page, catalog_collection, ci_workflows, 
 from knowngood.reports import incident_pages as diagnose_pages
 from knowngood.reports.broken_pair_page import render_broken_pairs
 from knowngood.reports.fault_totals import renew_fault_totals
+from knowngood.reports.model_page import render_model_page
 from knowngood.reports.readme_parts import ReadmeRow
 from knowngood.reports.trainer_page_files import render_project_trainers
 
@@ -108,6 +109,8 @@ def _render_pages(project: Project, runs: Sequence[Evidence]) -> tuple[dict[Path
         files |= {
             project.root / "docs" / name: text for name, text in attention_page.render_attention_files(runs).items()
         }
+        if tried := model_runs.load_model_runs(project.evidence)[0]:
+            files[project.root / "docs/models.md"] = render_model_page(tried)
         if (project.root / "facts").is_dir() and (project.templates / "site").is_dir():
             files[project.root / "docs/matrix.svg"] = _picture(project, known)
     faults = project.root / "docs/faults.md"

@@ -27,6 +27,7 @@ from knowngood.compat.findings import (
 )
 from knowngood.compat.host_wheels import find_missing_host_wheels
 from knowngood.compat.matrix_cells import PublishedCells, find_evidence, find_published_cell, find_retired_cell
+from knowngood.compat.model_findings import MODEL_RUN, describe_model_runs, was_seen_right
 from knowngood.compat.query import MACHINE, Query, UnreadLine
 from knowngood.compat.query_placement import QueryPlacement, place_query
 from knowngood.compat.query_resolution import QueryResolution, conflicts_beside, resolve_query_packages, with_chains
@@ -126,7 +127,9 @@ def check_query(universe: Universe, query: Query, published: PublishedCells, *, 
                 (item, _judge(item, changed, published))
                 for item in _place_for_each_gpu(universe, changed.query).values()
             ]
-            if all(_is_met(*item) for item in suggested):
+            if all(_is_met(*item) for item in suggested) and all(
+                _was_model_tried(placed, settled.query, first, published) for placed, _ in suggested
+            ):
                 return replace(first, changes=changes, cell=suggested[0][1].cell)
     return first
 
@@ -199,6 +202,7 @@ def _judge(placement: QueryPlacement, settled: SettledQuery, published: Publishe
         findings = with_chains(findings, resolved.findings)
         # What is declared comes before what the sources show.
         findings += conflicts_beside(resolved.findings, [item for item in findings if not item.id.startswith(USES)])
+    findings += _describe_model(placement, conditions, published)
     stated = {finding.id for finding in findings}
     broken_uses = [finding for finding in _find_broken_uses(placement, resolved) if finding.id not in stated]
     findings += conflicts_beside(broken_uses, findings)
@@ -251,6 +255,29 @@ def _judge(placement: QueryPlacement, settled: SettledQuery, published: Publishe
             *_constraint_notes(placement, query),
         ),
     )
+
+
+def _describe_model(
+    placement: QueryPlacement, conditions: Mapping[str, str], published: PublishedCells
+) -> list[Finding]:
+    """Return what the runs of the model suite saw of the model and the attention setting that a query states."""
+    if "model" not in conditions or "attn" not in conditions:
+        return []
+    return list(describe_model_runs(conditions, _stated_transformers(placement), published.seen_models))
+
+
+def _was_model_tried(placement: QueryPlacement, query: Query, first: CheckAnswer, published: PublishedCells) -> bool:
+    """Return whether a run saw the model right after a suggested change, where a run is what speaks against it now.
+
+    Another release is no cure merely because nobody ran it.
+    """
+    against = [item for item in first.findings if item.id.startswith(MODEL_RUN) and item.severity == "error"]
+    release = _stated_transformers(placement)
+    return not against or was_seen_right(query.stated_conditions, release, published.seen_models)
+
+
+def _stated_transformers(placement: QueryPlacement) -> str | None:
+    return next((package.version for package in placement.packages if package.name == "transformers"), None)
 
 
 def _find_broken_uses(placement: QueryPlacement, resolved: QueryResolution | None) -> list[Finding]:

@@ -24,6 +24,7 @@ from knowngood.core.hosts import HostArchitecture
 from knowngood.core.matrix_entries import Retirement, axis_lists, expand_product, retirement_from_item
 from knowngood.core.notify import Notify, ignore_notes
 from knowngood.core.selection import CellFilter
+from knowngood.evidence.model_runs import SeenSettings, load_model_runs, merge_model_runs
 
 if TYPE_CHECKING:
     from knowngood.evidence.cell_standing import CellStanding
@@ -75,6 +76,11 @@ class PublishedCells:
         if seal is None:
             return run_index.query_index(self.folder, run_index.RunIndex.standings, self.notify)
         return run_index.query_index(self.folder, lambda it: it.covered_standings(seal.covers_run), self.notify)
+
+    @cached_property
+    def seen_models(self) -> SeenSettings:
+        """What the runs of the model suite observed."""
+        return {} if self.folder is None else merge_model_runs(load_model_runs(self.folder)[0])
 
     @cached_property
     def proven(self) -> frozenset[str]:

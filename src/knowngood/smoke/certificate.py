@@ -3,95 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-LAYOUTS = {
-    "dense": ("dense",),
-    "padded": ("right-padded", "left-padded"),
-    "packed": ("packed", "packed-varlen"),
-}
-"""The kinds of data that people train on, and the suite's layouts of each."""
+from knowngood.evidence.model_judgement import LAYOUTS, SettingJudgement, judge_settings, shorten_reason
+
 PREFERENCE = ("fa4", "fa3", "fa2", "flex", "sdpa", "sdpa-flash", "sdpa-cudnn", "sdpa-efficient", "sdpa-math", "eager")
 """The order of settings where no time was measured."""
 _IMPLEMENTATIONS = {"flex": "flex_attention", "fa2": "flash_attention_2", "fa3": "flash_attention_3"}
 _IMPLEMENTATIONS["fa4"] = "flash_attention_4"
 _BACKENDS = {"math": "MATH", "flash": "FLASH_ATTENTION", "efficient": "EFFICIENT_ATTENTION", "cudnn": "CUDNN_ATTENTION"}
-INCIDENTS = (
-    ("the soft-cap of the scores is dropped", ("gemma2",), "sdpa-drops-softcap"),
-    (
-        "do not stop between the sequences of a row",
-        ("qwen3_next", "falcon_h1", "granitemoehybrid"),
-        "packed-rows-leak-in-linear-layers",
-    ),
-    ("attention does not stop between the sequences of a row", ("gpt_oss",), "gpt-oss-packed-rows-leak"),
-)
-"""What the suite names as broken, in which model types, and the incident about it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SettingJudgement:
-    """What the run observed of one attention setting."""
-
-    setting: str
-    states: Mapping[str, str]
-    """Kind of data -> `right`, `silently wrong`, `fails`, `refused` or `not run`."""
-    dtypes: Mapping[str, tuple[str, ...]]
-    """Kind of data -> the precisions in which it was right."""
-    step_ms: float | None
-    reasons: tuple[str, ...]
-    """Why it is not right, each reason once."""
-
-    @property
-    def silent(self) -> bool:
-        """Whether a wrong number or another kernel was observed, which no error shows."""
-        return "silently wrong" in self.states.values()
-
-    def find_incidents(self, model_type: str) -> list[str]:
-        """Return the ids of the incidents about what is wrong with it in models of this type."""
-        return [
-            name
-            for words, types, name in INCIDENTS
-            if model_type in types and any(words in reason for reason in self.reasons)
-        ]
-
-
-def judge_settings(checks: Sequence[Mapping[str, Any]]) -> list[SettingJudgement]:
-    """Return what the checks of a report say of each attention setting, in the report's order."""
-    trained = [check for check in checks if check["topic"] == "model" and not check["detail"]]
-    times = {check["setting"]: check["figures"]["step_ms"] for check in checks if check.get("figures")}
-    judgements = []
-    for setting in dict.fromkeys(check["setting"] for check in trained):
-        own = [check for check in trained if check["setting"] == setting]
-        of_kind = {kind: [c for c in own if c["layout"] in layouts] for kind, layouts in LAYOUTS.items()}
-        reasons = dict.fromkeys(str(check["reason"]) for check in own if check["outcome"] != "pass")
-        judgements.append(
-            SettingJudgement(
-                setting=setting,
-                states={kind: _judge_state(some) for kind, some in of_kind.items() if some},
-                dtypes={kind: _right_dtypes(some) for kind, some in of_kind.items() if some},
-                step_ms=times.get(setting),
-                reasons=tuple(reasons),
-            )
-        )
-    return judgements
-
-
-def _judge_state(checks: Sequence[Mapping[str, Any]]) -> str:
-    outcomes = {check["outcome"] for check in checks}
-    if any(check["silent"] for check in checks):
-        return "silently wrong"
-    if "fail" in outcomes:
-        return "fails"
-    if "pass" in outcomes:
-        return "right"
-    return "refused" if "refused" in outcomes else "not run"
-
-
-def _right_dtypes(checks: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    dtypes = dict.fromkeys(str(check["dtype"]) for check in checks if check["outcome"] == "pass")
-    failed = {check["dtype"] for check in checks if check["outcome"] == "fail"}
-    return tuple(dtype for dtype in dtypes if dtype not in failed)
 
 
 def choose_setting(judgements: Sequence[SettingJudgement], kind: str) -> SettingJudgement | None:
@@ -188,7 +108,9 @@ def certificate_sentences(document: Mapping[str, Any]) -> list[str]:
     alike: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for item in document["settings"]:
         if item["setting"] in document["silently_wrong"]:
-            wrong = tuple(_shorten(reason) for reason in item["reasons"] if reason.startswith(("silently", "kernel")))
+            wrong = tuple(
+                shorten_reason(reason) for reason in item["reasons"] if reason.startswith(("silently", "kernel"))
+            )
             alike.setdefault(tuple(dict.fromkeys(wrong))[:1], []).append(item)
     for reasons, items in alike.items():
         names = ", ".join(item["setting"] for item in items)
@@ -199,8 +121,3 @@ def certificate_sentences(document: Mapping[str, Any]) -> list[str]:
         lines.append("Eager attention itself differs from the formulas of the configuration; trust no setting here.")
     lines += [f"not as predicted: {sentence}" for sentence in document["disagreements"]]
     return [*lines, *document["notes"]]
-
-
-def _shorten(reason: str) -> str:
-    """Return a reason up to its numbers."""
-    return reason.partition("; the loss is off")[0].removeprefix("silently-wrong: ")

@@ -19,6 +19,7 @@ from knowngood.core.child_processes import end_with_parent
 from knowngood.core.errors import KnowngoodError
 from knowngood.core.notify import Notify
 from knowngood.evidence import sealed_files
+from knowngood.evidence.model_runs import MODEL_EVIDENCE_SCHEMA, MODEL_RUNS_FOLDER
 from knowngood.evidence.run_evidence import RunPlace
 from knowngood.project.checkout import Project
 from knowngood.smoke import suite_files, suite_run
@@ -28,7 +29,6 @@ from knowngood.smoke.suite_command import CONTAINER_FOLDER, SuiteOptions
 if TYPE_CHECKING:
     from knowngood.engine.container_engine import Engine
 
-MODEL_EVIDENCE_SCHEMA = "knowngood/model-evidence/1"
 MODEL_SUITE_FOLDER = "model_tests"
 _CODE_FOLDER = "model"
 _PREDICTIONS_NAME = "predictions.json"
@@ -88,7 +88,7 @@ def store_model_evidence(evidence: ModelEvidence, store: Path) -> Path:
     """Write a run to `<store>/models/<model type>/<time>-<suite hash>-<digest>.json` and return the path."""
     stamp = datetime.fromisoformat(evidence.when).astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
     text = json.dumps(evidence.document(), indent=1, ensure_ascii=False) + "\n"
-    folder = store / "models" / evidence.config.model_type.replace("/", "-")
+    folder = store / MODEL_RUNS_FOLDER / evidence.config.model_type.replace("/", "-")
     return sealed_files.write_sealed_json(folder, f"{stamp}-{evidence.report['suite_hash'][:12]}", text)
 
 

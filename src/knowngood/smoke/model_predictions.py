@@ -106,17 +106,17 @@ def _read_defaults(configuration: str) -> dict[str, Any]:
 
 def _masks_see_positions(tree: ast.Module) -> bool:
     """Return whether every call that makes a causal mask, or the arguments prepared for one, has `position_ids`."""
-    seen: list[bool] = []
+    answers: list[bool] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
             keys = [key.value for key in node.value.keys if isinstance(key, ast.Constant)]
             if any(isinstance(target, ast.Name) and target.id == "mask_kwargs" for target in node.targets):
-                seen.append("position_ids" in keys)
+                answers.append("position_ids" in keys)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _MASK_MAKERS:
             names = [keyword.arg for keyword in node.keywords]
             if None not in names:
-                seen.append("position_ids" in names)
-    return bool(seen) and all(seen)
+                answers.append("position_ids" in names)
+    return bool(answers) and all(answers)
 
 
 def predict_model_checks(model_type: str, sources: FamilySources) -> ModelPredictions:

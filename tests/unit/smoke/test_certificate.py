@@ -10,6 +10,7 @@ from samples import ROOT
 
 from knowngood.cli import certify
 from knowngood.core.errors import InputError, MissingError, UnknownError, UsageError
+from knowngood.evidence import model_judgement
 from knowngood.project.checkout import Project
 from knowngood.smoke import certificate, certify_run
 from knowngood.smoke.model_config import ModelConfig, read_families, read_model_config
@@ -60,8 +61,22 @@ def test_a_setting_that_is_silently_wrong_is_named_with_its_incident_and_what_to
     assert any(line.startswith("Speed was not measured") for line in sentences)
 
 
+def test_a_gradient_at_its_bound_is_undecided_and_one_far_beyond_is_wrong():
+    reason = "silently-wrong: attention is right in every layer; the layers read the padding; the loss is off by 2e-08"
+    errors = {"loss": 2e-8, "loss_allowed": 1e-6, "gradient": 1.18e-5, "gradient_allowed": 1.12e-5}
+    failed = {**check("sdpa", "left-padded", "fail", reason=reason), "errors": errors}
+    (item,) = model_judgement.judge_settings([check("sdpa", "right-padded"), failed])
+    assert item.states == {"padded": "undecided"}
+    assert not item.silent
+    for changed in ({"gradient": 1.7e-5}, {"loss": 2e-6}):
+        (item,) = model_judgement.judge_settings([{**failed, "errors": {**errors, **changed}}])
+        assert item.states == {"padded": "silently wrong"}
+    other = {**failed, "reason": DROPPED}
+    assert model_judgement.judge_settings([other])[0].silent
+
+
 def test_the_incidents_that_answers_link_to_exist():
-    for _, _, name in certificate.INCIDENTS:
+    for _, _, name in model_judgement.INCIDENTS:
         assert (ROOT / f"incidents/{name}.yaml").is_file(), name
 
 

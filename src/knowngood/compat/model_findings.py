@@ -1,0 +1,137 @@
+"""What an answer says of the runs that tried a query's model under its attention setting. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from packaging.version import Version
+
+from knowngood.compat.findings import Finding
+from knowngood.compat.rule_relations import condition_holds
+from knowngood.evidence.model_judgement import LAYOUTS, shorten_reason
+from knowngood.evidence.model_runs import SeenSetting, SeenSettings
+
+MODEL_RUN = "model-run:"
+"""The ids of findings from runs of the model suite begin so."""
+_PACKING = {"packing": "true|position-ids"}
+_NO_SUPPORT = "transformers has no"
+"""How the suite's reason begins where transformers refuses a setting for a model, on whatever machine."""
+
+
+def model_name_of_type(model_type: str) -> str:
+    """Return the name by which conditions of use know a model type: `gemma3` for `gemma3_text`."""
+    return model_type.replace("_", "-").removesuffix("-text")
+
+
+def describe_model_runs(
+    conditions: Mapping[str, str], transformers: str | None, table: SeenSettings
+) -> Iterator[Finding]:
+    """Yield what was seen of the model and the attention setting that the conditions state, both of which they must.
+
+    What is silently wrong is an error, as is a setting that transformers refuses for the model. What was right is a
+    remark, since a miniature on another machine shows nothing of this one's kernels; so is what was seen with other
+    releases, where the stated one was not run or none is stated.
+    """
+    model, setting = conditions["model"], conditions["attn"]
+    releases = _find_releases(conditions, table)
+    kinds = _wanted_kinds(conditions)
+    exact = releases.get(str(transformers))
+    if exact is not None:
+        settings = {
+            name: item
+            for (model_type, release, name), item in table.items()
+            if release == transformers and model_name_of_type(model_type) == model
+        }
+        yield _judge_exact(model, exact, kinds, settings, packing_stated="packing" in conditions)
+    elif releases:
+        states = [
+            f"{release}: {_describe_states(releases[release], kinds)}" for release in sorted(releases, key=Version)
+        ]
+        where = "no release of transformers is stated" if transformers is None else f"{transformers} was not run"
+        because = f"{where} with {model} under {setting}; runs with others saw: {'; '.join(states)}"
+        newest = releases[max(releases, key=Version)]
+        yield _finding(newest, "info", because, transformers)
+
+
+def was_seen_right(conditions: Mapping[str, str], transformers: str | None, table: SeenSettings) -> bool:
+    """Return whether the stated model was right under the stated setting in some kind of data that is meant."""
+    item = _find_releases(conditions, table).get(str(transformers))
+    states = [] if item is None else [item.judgement.states.get(kind) for kind in _wanted_kinds(conditions)]
+    return "right" in states and "silently wrong" not in states
+
+
+def _find_releases(conditions: Mapping[str, str], table: SeenSettings) -> dict[str, SeenSetting]:
+    """Return what was seen of the stated model and setting, by the release of transformers."""
+    return {
+        release: item
+        for (model_type, release, name), item in table.items()
+        if name == conditions.get("attn") and model_name_of_type(model_type) == conditions.get("model")
+    }
+
+
+def _wanted_kinds(conditions: Mapping[str, str]) -> list[str]:
+    """Return the kinds of data that a query means: packed or others where it states packing, else all."""
+    if "packing" not in conditions:
+        return list(LAYOUTS)
+    packed = condition_holds(_PACKING["packing"], conditions["packing"])
+    return [kind for kind in LAYOUTS if (kind == "packed") is packed]
+
+
+def _judge_exact(
+    model: str, item: SeenSetting, kinds: Sequence[str], settings: Mapping[str, SeenSetting], *, packing_stated: bool
+) -> Finding:
+    states = {kind: state for kind, state in item.judgement.states.items() if kind in kinds}
+    wrong = [kind for kind, state in states.items() if state == "silently wrong"]
+    because = f"a run saw {model} under {item.judgement.setting}: {_describe_states(item, kinds)}"
+    release = item.run.transformers
+    fix = _find_right_settings(settings, wrong or list(states))
+    if wrong == ["packed"] and not packing_stated:
+        return replace(_finding(item, "warning", because, release, fix), when=_PACKING, undecided=True)
+    refused = set(states.values()) == {"refused"} and item.judgement.reasons[0].startswith(_NO_SUPPORT)
+    severity = "error" if wrong or refused else "info"
+    return _finding(item, severity, because, release, fix if severity == "error" else ())
+
+
+def _find_right_settings(settings: Mapping[str, SeenSetting], kinds: Sequence[str]) -> tuple[Mapping[str, str], ...]:
+    """Return a fix that names the settings which were right for all of these kinds of data with the same release."""
+    right = [
+        name
+        for name, item in settings.items()
+        if kinds and all(item.judgement.states.get(kind) == "right" for kind in kinds)
+    ]
+    return ({"note": f"seen right for this model with the same release: {', '.join(right)}"},) if right else ()
+
+
+def _describe_states(item: SeenSetting, kinds: Sequence[str]) -> str:
+    """Return what was seen of each kind of data, and why it is not right."""
+    judgement = item.judgement
+    states = {kind: state for kind, state in judgement.states.items() if kind in kinds}
+    words = ", ".join(
+        f"{kind} data {state.replace('silently wrong', 'SILENTLY WRONG')}" for kind, state in states.items()
+    )
+    reasons = [shorten_reason(reason) for reason in judgement.reasons] if set(states.values()) != {"right"} else []
+    where = f"on {item.run.gpu or 'a CPU'}"
+    return f"{words or 'nothing'} ({'; '.join([*dict.fromkeys(reasons), where])})"
+
+
+def _finding(
+    item: SeenSetting,
+    severity: str,
+    because: str,
+    transformers: str | None,
+    fix: tuple[Mapping[str, str], ...] = (),
+) -> Finding:
+    packages = {} if transformers is None else {"transformers": transformers}
+    model = model_name_of_type(item.run.model_type)
+    return Finding(
+        id=f"{MODEL_RUN}{model}/{item.judgement.setting}",
+        kind="fact",
+        severity=severity,
+        packages=packages,
+        because=because,
+        source=(f"evidence/{item.run.file}",),
+        confidence="measured",
+        fix=fix,
+        incidents=tuple(item.judgement.find_incidents(item.run.model_type)) if severity != "info" else (),
+    )

@@ -1,0 +1,117 @@
+"""What the checks of a model suite's report say of each attention setting, by kind of data. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+LAYOUTS = {
+    "dense": ("dense",),
+    "padded": ("right-padded", "left-padded"),
+    "packed": ("packed", "packed-varlen"),
+}
+"""The kinds of data that people train on, and the suite's layouts of each."""
+UNDECIDED = "undecided"
+"""The state of a setting of which a check failed at its bound; `is_at_bound` says when."""
+_ATTENTION_RIGHT, _AT_BOUND = "silently-wrong: attention is right in every layer", 1.5
+INCIDENTS = (
+    ("the soft-cap of the scores is dropped", ("gemma2",), "sdpa-drops-softcap"),
+    (
+        "do not stop between the sequences of a row",
+        ("qwen3_next", "falcon_h1", "granitemoehybrid"),
+        "packed-rows-leak-in-linear-layers",
+    ),
+    ("attention does not stop between the sequences of a row", ("gpt_oss",), "gpt-oss-packed-rows-leak"),
+)
+"""What the suite names as broken, in which model types, and the incident about it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SettingJudgement:
+    """What the run observed of one attention setting."""
+
+    setting: str
+    states: Mapping[str, str]
+    """Kind of data -> `right`, `silently wrong`, `fails`, `undecided`, `refused` or `not run`."""
+    dtypes: Mapping[str, tuple[str, ...]]
+    """Kind of data -> the precisions in which it was right."""
+    step_ms: float | None
+    reasons: tuple[str, ...]
+    """Why it is not right, each reason once."""
+
+    @property
+    def silent(self) -> bool:
+        """Whether a wrong number or another kernel was observed, which no error shows."""
+        return "silently wrong" in self.states.values()
+
+    def find_incidents(self, model_type: str) -> list[str]:
+        """Return the ids of the incidents about what is wrong with it in models of this type."""
+        return [
+            name
+            for words, types, name in INCIDENTS
+            if model_type in types and any(words in reason for reason in self.reasons)
+        ]
+
+
+def judge_settings(checks: Sequence[Mapping[str, Any]]) -> list[SettingJudgement]:
+    """Return what the checks of a report say of each attention setting, in the report's order."""
+    trained = [check for check in checks if check["topic"] == "model" and not check["detail"]]
+    times = {check["setting"]: check["figures"]["step_ms"] for check in checks if check.get("figures")}
+    judgements = []
+    for setting in dict.fromkeys(check["setting"] for check in trained):
+        own = [check for check in trained if check["setting"] == setting]
+        of_kind = {kind: [c for c in own if c["layout"] in layouts] for kind, layouts in LAYOUTS.items()}
+        # What may be rounding comes last, so that the first reason is that of the state.
+        wrong = sorted((check for check in own if check["outcome"] != "pass"), key=is_at_bound)
+        reasons = dict.fromkeys(str(check["reason"]) for check in wrong)
+        judgements.append(
+            SettingJudgement(
+                setting=setting,
+                states={kind: _judge_state(some) for kind, some in of_kind.items() if some},
+                dtypes={kind: _right_dtypes(some) for kind, some in of_kind.items() if some},
+                step_ms=times.get(setting),
+                reasons=tuple(reasons),
+            )
+        )
+    return judgements
+
+
+def _judge_state(checks: Sequence[Mapping[str, Any]]) -> str:
+    outcomes = {check["outcome"] for check in checks if not is_at_bound(check)}
+    if any(check["silent"] and not is_at_bound(check) for check in checks):
+        return "silently wrong"
+    if "fail" in outcomes:
+        return "fails"
+    if any(is_at_bound(check) for check in checks):
+        return UNDECIDED
+    if "pass" in outcomes:
+        return "right"
+    return "refused" if "refused" in outcomes else "not run"
+
+
+def is_at_bound(check: Mapping[str, Any]) -> bool:
+    """Return whether a check failed by so little that rounding may be the cause.
+
+    Every call of attention and the loss are within bounds then, and the worst gradient is off by less than 1.5 times
+    its bound. The faults in evidence are off by 12.7 times it and more.
+    """
+    if not (check["silent"] and str(check["reason"]).startswith(_ATTENTION_RIGHT)):
+        return False
+    errors = check.get("errors") or {}
+    if not {"loss", "loss_allowed", "gradient", "gradient_allowed"} <= errors.keys():
+        return False
+    return bool(
+        errors["loss"] <= errors["loss_allowed"] and errors["gradient"] < _AT_BOUND * errors["gradient_allowed"]
+    )
+
+
+def _right_dtypes(checks: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    dtypes = dict.fromkeys(str(check["dtype"]) for check in checks if check["outcome"] == "pass")
+    failed = {check["dtype"] for check in checks if check["outcome"] == "fail"}
+    return tuple(dtype for dtype in dtypes if dtype not in failed)
+
+
+def shorten_reason(reason: str) -> str:
+    """Return a reason of the suite up to its numbers."""
+    return reason.partition("; the loss is off")[0].removeprefix("silently-wrong: ")

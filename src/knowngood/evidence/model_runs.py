@@ -1,0 +1,98 @@
+"""The runs of the model suite in `evidence/models/`, and what they observed of each model, release and setting."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from knowngood.evidence import sealed_files
+from knowngood.evidence.model_judgement import SettingJudgement, judge_settings
+
+MODEL_EVIDENCE_SCHEMA = "knowngood/model-evidence/1"
+MODEL_RUNS_FOLDER = "models"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelRun:
+    """One run of the model suite, as its file says."""
+
+    file: str
+    """Its path below the folder of evidence."""
+    content: Mapping[str, Any]
+
+    @property
+    def model_type(self) -> str:
+        """The type by which transformers chooses the classes."""
+        return str(self.content["config"]["model_type"])
+
+    @property
+    def report(self) -> Mapping[str, Any]:
+        """The suite's own report."""
+        report: Mapping[str, Any] = self.content["report"]
+        return report
+
+    @property
+    def transformers(self) -> str:
+        """The release of transformers that ran."""
+        return str(self.report["environment"]["transformers"])
+
+    @property
+    def gpu(self) -> str | None:
+        """The name of the GPU; `None` on a CPU."""
+        name = self.report["environment"].get("gpu")
+        return None if name is None else str(name)
+
+    @cached_property
+    def judgements(self) -> tuple[SettingJudgement, ...]:
+        """What it observed of each attention setting."""
+        return tuple(judge_settings(self.report["checks"]))
+
+    @property
+    def compared(self) -> tuple[int, int]:
+        """How many of its checks were as predicted, and for how many there was a prediction."""
+        agreements = [check.get("agreement") for check in self.report["checks"]]
+        return agreements.count("agree"), sum(item is not None for item in agreements)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeenSetting:
+    """What the runs observed of a setting, and the run that decides."""
+
+    run: ModelRun
+    judgement: SettingJudgement
+
+
+SeenSettings = dict[tuple[str, str, str], SeenSetting]
+"""(model type, transformers, setting) -> what was seen."""
+
+
+def load_model_runs(folder: Path) -> tuple[list[ModelRun], list[str]]:
+    """Return the runs in `<folder>/models/`, the oldest first, and the reasons why other files are left out."""
+    runs, left_out = [], []
+    for path in sorted((folder / MODEL_RUNS_FOLDER).glob("*/*.json")):
+        name, data = path.relative_to(folder).as_posix(), path.read_bytes()
+        defect = sealed_files.find_defect(path, data)
+        if defect is not None:
+            left_out.append(f"{name}: {defect}")
+            continue
+        content = json.loads(data)
+        if content.get("schema") != MODEL_EVIDENCE_SCHEMA:
+            left_out.append(f"{name}: its schema is {content.get('schema')!r}, not {MODEL_EVIDENCE_SCHEMA!r}")
+        elif "transformers" in content["report"]["environment"]:
+            runs.append(ModelRun(file=name, content=content))
+    return sorted(runs, key=lambda run: str(run.content["when"])), left_out
+
+
+def merge_model_runs(runs: Iterable[ModelRun]) -> SeenSettings:
+    """Return what is known of each setting: the newest run in which it ran decides, and one on a GPU before others."""
+    table: SeenSettings = {}
+    for run in sorted(runs, key=lambda run: (run.gpu is not None, str(run.content["when"]))):
+        for judgement in run.judgements:
+            key = (run.model_type, run.transformers, judgement.setting)
+            if key not in table or set(judgement.states.values()) != {"not run"}:
+                table[key] = SeenSetting(run=run, judgement=judgement)
+    return table

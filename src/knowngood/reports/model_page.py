@@ -1,0 +1,131 @@
+"""docs/models.md: what the runs of the model suite observed, by model, attention setting and transformers. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from packaging.version import Version
+
+from knowngood.evidence.model_judgement import LAYOUTS, UNDECIDED, shorten_reason
+from knowngood.evidence.model_runs import ModelRun, SeenSetting, SeenSettings, merge_model_runs
+from knowngood.reports.attention_page import EVIDENCE_BANNER, NOT_LISTED
+from knowngood.reports.site_pages import OUTCOME_GLYPHS
+
+STATE_SIGNS = {
+    "right": OUTCOME_GLYPHS["pass"],
+    "silently wrong": OUTCOME_GLYPHS["fail"],
+    "fails": "!",
+    UNDECIDED: "?",
+    "refused": OUTCOME_GLYPHS["refused"],
+    "not run": OUTCOME_GLYPHS["not-run"],
+}
+"""The sign of each state of a setting for a kind of data."""
+_MEANINGS = (
+    "| right | **silently wrong** | fails with an error | at the bound: rounding, or a small fault "
+    "| refused in words | cannot run here | not tried |"
+)
+_KINDS = ("padded", "packed")
+_INTRODUCTION = (
+    "A miniature of each model, trained one step under every attention setting by `knowngood certify`: the loss, every "
+    "gradient and every call of attention against an fp64 reference. [certify.md](certify.md) says how to ask for a "
+    "model of your own, [model_tests/README.md](../model_tests/README.md) how a check works. `knowngood check "
+    "transformers==VERSION --with model=NAME --attn SETTING` answers from the same runs."
+)
+
+
+def render_model_page(runs: Sequence[ModelRun]) -> str:
+    """Return the text of docs/models.md from runs in any order."""
+    table = merge_model_runs(runs)
+    hosts = sorted({run.gpu or "a CPU" for run in runs})
+    return "\n".join(
+        [
+            EVIDENCE_BANNER,
+            "# Models and attention settings, as seen",
+            "",
+            _INTRODUCTION,
+            "",
+            f"All of this was seen on {' and '.join(hosts)}."
+            + (" Settings whose kernels need a GPU did not run." if hosts == ["a CPU"] else ""),
+            "",
+            f"| {' | '.join(f'`{sign}`' for sign in STATE_SIGNS.values())} | `{NOT_LISTED}` |",
+            "|---|---|---|---|---|---|---|",
+            _MEANINGS,
+            "",
+            f"Two signs a cell: {' and '.join(_KINDS)} data. Columns are releases of transformers.",
+            "",
+            *_render_models(table),
+            "",
+            "## What is silently wrong",
+            *_render_reasons(table, "silently wrong", ("silently-wrong", "kernel-swapped")),
+            "",
+            "## What is at the bound",
+            *_render_reasons(table, UNDECIDED, ("silently-wrong",)),
+            "",
+            "## What is refused",
+            "On a CPU this says little of a GPU, but for what transformers itself refuses.",
+            "",
+            *_render_reasons(table, "refused", ("",)),
+            "",
+            "## Where this comes from",
+            *_render_model_sources(runs),
+            "",
+        ]
+    )
+
+
+def _render_models(table: SeenSettings) -> list[str]:
+    """Return a table of models and settings by releases; settings of a model with equal rows share one."""
+    releases = sorted({release for _, release, _ in table}, key=Version)
+    rows: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for model, setting in dict.fromkeys((model, setting) for model, _, setting in sorted(table, key=_row_order)):
+        cells = tuple(_state_signs(table.get((model, release, setting))) for release in releases)
+        rows.setdefault((model, cells), []).append(setting)
+    lines = [f"| model | setting | {' | '.join(releases)} |", "|---|---|" + "---|" * len(releases)]
+    for (model, cells), settings in rows.items():
+        lines.append(f"| {model} | {', '.join(settings)} | " + " | ".join(f"`{cell}`" for cell in cells) + " |")
+    return lines
+
+
+def _row_order(key: tuple[str, str, str]) -> str:
+    return key[0]  # settings stay in the suite's order
+
+
+def _state_signs(item: SeenSetting | None) -> str:
+    states: Mapping[str, str] = {} if item is None else item.judgement.states
+    return "".join(STATE_SIGNS[states[kind]] if kind in states else NOT_LISTED for kind in _KINDS)
+
+
+def _render_reasons(table: SeenSettings, state: str, beginnings: tuple[str, ...]) -> list[str]:
+    """Return a list of the reasons of a state that begin so, each with its models, releases and settings."""
+    places: defaultdict[tuple[str, str, str], set[str]] = defaultdict(set)
+    for (model, release, setting), item in table.items():
+        judgement = item.judgement
+        kinds = [kind for kind in LAYOUTS if judgement.states.get(kind) == state]
+        reason = next((text for text in judgement.reasons if text.startswith(beginnings)), "")
+        if kinds:
+            links = "".join(f" ([incident](incidents/{page}.md))" for page in judgement.find_incidents(model))
+            what = f"{shorten_reason(reason)}{links}"
+            places[what, model, f"{setting} ({', '.join(kinds)})"].add(release)
+    grouped: defaultdict[str, defaultdict[tuple[str, ...], list[str]]] = defaultdict(lambda: defaultdict(list))
+    for (what, model, setting), releases in places.items():
+        grouped[what][model, *sorted(releases, key=Version)].append(setting)
+    lines = []
+    for what, models in sorted(grouped.items()):
+        lines.append(f"- **{what}**")
+        for (model, *names), settings in sorted(models.items()):
+            lines.append(f"  - {model} with transformers {', '.join(names)}: {', '.join(settings)}")
+    return lines or ["Nothing."]
+
+
+def _render_model_sources(runs: Sequence[ModelRun]) -> list[str]:
+    lines = ["| model | transformers | torch | where | when | suite | as predicted |", "|---|---|---|---|---|---|---|"]
+    for run in sorted(runs, key=lambda run: (run.model_type, Version(run.transformers), str(run.content["when"]))):
+        agreed, predicted = run.compared
+        torch, when = run.report["environment"]["torch"], run.content["when"]
+        compared = f"{agreed} of {predicted}" if predicted else ""
+        where = run.gpu or "CPU"
+        where += ", quick" if run.report["selection"] == "quick" else ""
+        suite = run.report["suite_hash"][:12]
+        lines.append(f"| {run.model_type} | {run.transformers} | {torch} | {where} | {when} | `{suite}` | {compared} |")
+    return lines
