@@ -61,7 +61,14 @@ def run(arguments: argparse.Namespace) -> Answer:
 
     def diagnose(log: LogSource) -> Diagnosis:
         return diagnose_log(
-            log, known.incidents, known.catalog, _function_lines, _explain_names, _explain_message, supplement
+            log,
+            known.incidents,
+            known.catalog,
+            _function_lines,
+            _explain_names,
+            _explain_message,
+            supplement,
+            _explain_inside,
         )
 
     if name == "-":
@@ -184,6 +191,13 @@ def _explain_message(error: LastError, versions: Mapping[str, Sequence[str]]) ->
         or explain_raised_words(error, shelf)
         or explain_own_error(error, shelf)
     )
+
+
+def _explain_inside(error: LastError, versions: Mapping[str, Sequence[str]]) -> MessageCause | None:
+    """Name the package in whose file Python raises an error of which nothing else is known."""
+    from knowngood.failures.inner_errors import explain_inner_error
+
+    return explain_inner_error(error, versions, _open_shelf())
 
 
 def _open_shelf() -> AtlasShelf:

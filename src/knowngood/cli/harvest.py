@@ -25,7 +25,7 @@ from knowngood.core.data_files import read_data_text
 from knowngood.core.errors import MissingError, UsageError
 from knowngood.core.formatting import format_bytes
 from knowngood.facts.atlas_harvest import harvest_atlas
-from knowngood.facts.atlas_packages import ATLAS_PACKAGES_FILE, AtlasField, AtlasPackage, parse_atlas_field
+from knowngood.facts.atlas_packages import ATLAS_PACKAGES_FILE, AtlasField, parse_atlas_field
 from knowngood.facts.broken_use_harvest import renew_broken_uses
 from knowngood.facts.broken_use_table import read_broken_uses
 from knowngood.facts.harvest_run import HarvestReport, harvest_facts
@@ -136,7 +136,7 @@ def _harvest_atlas(root: Path, names: Sequence[str]) -> Answer:
         for name in map(canonicalize_name, names or field.modules):
             try:
                 part = harvest_atlas(
-                    AtlasPackage(name=name, module=field.modules[name], since=field.since, floor=floors.get(name)),
+                    field.package(name, floors.get(name)),
                     folder=folder,
                     index=SimpleIndex(),
                     workers=workers,
@@ -179,9 +179,7 @@ def _harvest_messages(root: Path, names: Sequence[str]) -> Answer:
         harvest = MessageHarvest(folder=folder, index=SimpleIndex(), workers=workers, notify=notify)
         for name in map(canonicalize_name, names or field.modules):
             try:
-                part = harvest.harvest_package(
-                    AtlasPackage(name=name, module=field.modules[name], since=field.since, floor=floors.get(name))
-                )
+                part = harvest.harvest_package(field.package(name, floors.get(name)))
             except UnreadableError as error:
                 report.failed[name] = str(error)
                 report.unanswered |= isinstance(error, UnansweredError)

@@ -122,10 +122,21 @@ def list_wanted_releases(package: AtlasPackage, index: PackageIndex) -> Iterator
         if not release.yanked and _is_wanted(package, release)
     ]
     final = [release for release in releases if not release.version.is_prerelease]
-    yield from final or releases
+    yield from last_of_series(final) if package.series else final or releases
+
+
+def last_of_series(releases: Iterable[IndexedRelease]) -> Iterator[IndexedRelease]:
+    """Yield of each series the last release: 4.45.2 of all 4.45, 0.0.28.post3 of all 0.0.28."""
+    last: dict[tuple[int, ...], IndexedRelease] = {}
+    for release in releases:
+        numbers = release.version.release
+        last[numbers[: 3 if numbers[:2] == (0, 0) else 2]] = release
+    yield from last.values()
 
 
 def _is_wanted(package: AtlasPackage, release: IndexedRelease) -> bool:
+    if package.series is not None:
+        return release.version >= package.series
     if package.floor is not None and release.version >= package.floor:
         return True
     return max((file.uploaded for file in release.files), default="") >= package.since

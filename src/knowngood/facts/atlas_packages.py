@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from packaging.utils import canonicalize_name
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 
 from knowngood.core import yaml_document
 from knowngood.core.errors import InputError
 
 ATLAS_PACKAGES_FILE = "facts/atlas/packages.yaml"
-_KEYS = {"since", "packages"}
+_KEYS = {"since", "packages", "series"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +24,14 @@ class AtlasField:
     """The day, `2024-01-01`, from which final releases are read."""
     modules: Mapping[str, str]
     """Normalized name of a package -> its top-level module."""
+    series: Mapping[str, Version] = field(default_factory=dict)
+    """Normalized name of a package -> the release from which only the last of each series is read."""
+
+    def package(self, name: str, floor: Version | None = None) -> AtlasPackage:
+        """Return what to read of one of the packages, from a floor of matrix.yaml on too."""
+        return AtlasPackage(
+            name=name, module=self.modules[name], since=self.since, floor=floor, series=self.series.get(name)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +45,8 @@ class AtlasPackage:
     """The day from which releases are read."""
     floor: Version | None = None
     """The release from which older ones are read too."""
+    series: Version | None = None
+    """The release from which the last of each series is read, and no other, whatever its day."""
 
 
 def parse_atlas_field(text: str, file: str) -> AtlasField:
@@ -53,8 +63,15 @@ def parse_atlas_field(text: str, file: str) -> AtlasField:
     for name, module in packages.items():
         if not str(module).isidentifier():
             problems.append(source.problem(["packages", name], f"{module} is not the name of a module"))
+    modules = {canonicalize_name(str(name)): str(module) for name, module in packages.items()}
+    series = dict[str, Version]()
+    for name, version in (data.get("series") or {}).items():
+        try:
+            series[canonicalize_name(str(name))] = Version(str(version))
+        except InvalidVersion:
+            problems.append(source.problem(["series", name], f"{version} is not a release"))
+        if canonicalize_name(str(name)) not in modules:
+            problems.append(source.problem(["series", name], "`packages` does not have it"))
     if problems:
         raise InputError(problems)
-    return AtlasField(
-        since=str(since), modules={canonicalize_name(str(name)): str(module) for name, module in packages.items()}
-    )
+    return AtlasField(since=str(since), modules=modules, series=series)

@@ -7,7 +7,7 @@ take three times as long. A source that did not change since the release read be
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING
 from packaging.version import Version
 
 from knowngood.facts.atlas_file import AtlasFile, AtlasTables
-from knowngood.facts.atlas_harvest import AtlasReport, choose_source, list_wanted_releases, select_sources
+from knowngood.facts.atlas_harvest import (
+    AtlasReport,
+    choose_source,
+    last_of_series,
+    list_wanted_releases,
+    select_sources,
+)
 from knowngood.facts.atlas_packages import AtlasPackage
 from knowngood.facts.message_rows import MessageRow, extract_messages, group_rows
 from knowngood.index.artefact import PackageIndex, PublishedFile, UnreadableError
@@ -24,7 +30,6 @@ from knowngood.index.bulk_members import open_bulk_archive
 
 if TYPE_CHECKING:
     from knowngood.core.notify import Notify
-    from knowngood.facts.fact_reader import IndexedRelease
 
 _READER_REVISION = 1
 """Raised when the messages of the same source change; then every release is read again."""
@@ -123,15 +128,6 @@ class MessageHarvest:
         for job in jobs:
             rows.update({module: (keys[members[module]], messages) for module, messages in job.result()})
         return rows
-
-
-def last_of_series(releases: Iterator[IndexedRelease]) -> Iterator[IndexedRelease]:
-    """Yield of each series the last release: 4.45.2 of all 4.45, 0.0.28.post3 of all 0.0.28."""
-    last: dict[tuple[int, ...], IndexedRelease] = {}
-    for release in releases:
-        numbers = release.version.release
-        last[numbers[: 3 if numbers[:2] == (0, 0) else 2]] = release
-    yield from last.values()
 
 
 def _extract_all(sources: list[tuple[str, str]]) -> list[tuple[str, tuple[MessageRow, ...]]]:

@@ -188,13 +188,15 @@ def diagnose_log(  # noqa: C901, PLR0912, PLR0913, PLR0917 - what is not given i
     explain: ExplainNames = lambda *_: [],
     explain_message: ExplainMessage = lambda *_: None,
     supplement: LogSupplement | None = None,
+    explain_inside: ExplainMessage = lambda *_: None,
 ) -> Diagnosis:
     """Read a log and return the incidents that show in it.
 
     `gpus` gives the compute capability of the cards that the log names; `load_lines` gives the lines of a package's
     functions by release, by which a traceback shows the release that really ran; `explain` computes the causes of
     errors about names, and `explain_message` that of the last error, when no other failure is known; `supplement` is
-    what the user states beside the log.
+    what the user states beside the log; `explain_inside` says in whose file the last error arises, when even that is
+    all that can be said.
     """
     supplement = supplement or LogSupplement()
     scan = SignatureScan(signatures=[item for incident in incidents for item in incident.marks])
@@ -266,6 +268,8 @@ def diagnose_log(  # noqa: C901, PLR0912, PLR0913, PLR0917 - what is not given i
     for own in causes:
         if own.is_fallback and own.error.text.strip()[:100] == last_errors.error.text[:100]:
             return replace(diagnosis, matches=(_computed_match(own, log_versions), *diagnosis.matches))
+    if (inside := explain_inside(last_errors.error, log_versions)) is not None:
+        return replace(diagnosis, matches=(_computed_match(inside, log_versions), *diagnosis.matches))
     return _with_hints(diagnosis, last_errors.error, incidents, has_traceback=tracebacks.present)
 
 

@@ -37,7 +37,7 @@ _ASKS = re.compile(
     re.IGNORECASE,
 )
 _OF_PYTHON = re.compile(
-    r"object has no attribute|has no attribute '|because of the following error|No module named|unexpected keyword"
+    r"has no attribute|because of the following error|No module named|unexpected keyword"
     r"|index out of range|division by zero|values to unpack|is not (?:iterable|subscriptable|callable)"
 )
 """Words of Python itself, or of one who passes another error on: a package that repeats them is not their cause."""

@@ -233,6 +233,10 @@ class NameFinder:
                 place.inherited,
             )
 
+        owners = {place.lookup.file.package for place in candidates}
+        for package, other in _SAME_PROJECT.items():  # both have the same classes: the older name has all releases
+            if {package, other} <= owners and package not in packages and package not in self.versions:
+                candidates = [place for place in candidates if place.lookup.file.package != package]
         ranks = [rank(place) for place in candidates]
         if not ranks:
             return None
@@ -261,6 +265,8 @@ class NameFinder:
         return place
 
 
+_SAME_PROJECT = {"lightning": "pytorch-lightning"}
+"""A package -> the older one whose classes it has under the same names."""
 _CANDIDATES: Mapping[FaultKind, Callable[[NameFinder, LoggedError], Iterator[NamePlace]]] = {
     FaultKind.OBJECT_ATTRIBUTE: NameFinder._attributes,  # noqa: SLF001 - this class's own
     FaultKind.KEYWORD: NameFinder._parameters,  # noqa: SLF001

@@ -121,7 +121,8 @@ def _near_attribute(fault: NameFault, package: str, shelf: AtlasShelf) -> str:
     lookup = shelf.open(package)
     rows = lookup.file.find_rows(f"{fault.owner}.") if lookup else ()
     names = {path.partition(".")[2] for _, (path, _, _, _) in rows}
-    return find_nearest_name(fault.name, sorted(names)) or ""
+    near = find_nearest_name(fault.name, sorted(names)) or ""
+    return near if near.startswith("_") == fault.name.startswith("_") else ""
 
 
 def _explain_value(error: LoggedError, caller: NameCaller) -> NameCause:

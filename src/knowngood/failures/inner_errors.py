@@ -1,0 +1,155 @@
+"""What can be said of an error that Python raises inside a package's own file, when nothing else is known. Pure.
+
+Such an error is mostly a defect of one release, or of two releases that do not go together; with code that came with a
+model it is mostly code written for another transformers. It is the last thing that is asked, and says no more than that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, OwnComponent
+from knowngood.failures.atlas_shelf import AtlasShelf
+from knowngood.failures.last_errors import LastError
+from knowngood.failures.logged_errors import CodeFrame
+from knowngood.failures.message_causes import ERROR_CLASS, MessageCause, shorten_text
+from knowngood.failures.module_packages import find_distribution
+from knowngood.failures.name_callers import REMOTE_CODE, is_standard_library
+from knowngood.failures.name_situation import advise
+
+_OF_PYTHON = frozenset(
+    ("AttributeError", "IndexError", "KeyError", "NameError", "TypeError", "UnboundLocalError", "ZeroDivisionError")
+)
+"""The classes with which Python itself refuses a value or a name."""
+_VALUES = re.compile(r"values to unpack|invalid literal for int|could not convert string")
+_TENSORS = re.compile(
+    r"shape '\[.*\]' is invalid|size of tensor|must match the size|shapes cannot be multiplied|expected scalar type"
+)
+_TRAINERS = ("unsloth", "axolotl", "ms-swift", "llamafactory", "verl", "openrlhf", "xtuner")
+"""Programs that rewrite or wrap most of what they run: an error without a place is mostly theirs."""
+_CALLED_BY_ALL = frozenset(
+    ("accelerate", "datasets", "huggingface-hub", "numpy", "peft", "safetensors", "tokenizers", "transformers", "trl")
+)
+"""Packages that trainers call: where one of them fails under a trainer, the two do not go together."""
+_RUNS_OTHERS = frozenset(("torch", "ray", "joblib", "click", "hydra", "fire", "torchrun", "decorator", "tenacity"))
+"""Packages that only pass a call on, or raise for what they are given."""
+_SHOWN = 140
+
+
+def explain_inner_error(
+    error: LastError, versions: Mapping[str, Sequence[str]], shelf: AtlasShelf
+) -> MessageCause | None:
+    """Return the package in whose file Python raises the last error; `None` where that says nothing.
+
+    Args:
+        error: the last error of the log.
+        versions: package -> the versions in the log.
+        shelf: the atlas of all packages.
+    """
+    named = ERROR_CLASS.match(error.message)
+    if named is None:
+        return None
+    name, text = named["name"], named["text"].strip()
+    of_python = name in _OF_PYTHON or (name == "ValueError" and bool(_VALUES.search(text)))
+    frames = [frame for frame in error.frames if not _passes_on(frame)]
+    if any(REMOTE_CODE in frame.parts for frame in frames) and (of_python or _TENSORS.search(text)):
+        return _explain_remote_code(error, frames, f"{name}: {text}")
+    if not of_python or "unexpected keyword" in text:  # a keyword is its caller's, which `own_classes` looks for
+        return None
+    if not error.frames:
+        return _explain_trainer(error, versions, f"{name}: {text}")
+    if not frames or frames[-1].code.startswith(("raise ", "assert ")):
+        return None
+    packages = [_package_of(frame, shelf) for frame in frames]
+    inner = packages[-1]
+    if not inner:
+        return None
+    outer = next((package for package in reversed(packages) if package not in {inner, ""}), "")
+    if inner not in _CALLED_BY_ALL or outer in _CALLED_BY_ALL:
+        outer = ""
+    frame = frames[-1]
+    place = f"{'/'.join(frame.installed or frame.parts[-2:])}.py, line {frame.line}"
+    component = outer or inner
+    because = f"Python raises it in {inner}'s own file ({place}{f', in {frame.function}' if frame.function else ''})"
+    if outer:
+        because += f", which {outer} called: mostly {outer} was written for another {inner}."
+    else:
+        because += ": a defect of this release, or a value that it does not expect from the step before."
+    own = next((item for item in reversed(frames) if not _package_of(item, shelf) and item.path.endswith(".py")), None)
+    if own is not None:
+        because += f" What leads there is {own.parts[-1]}.py, line {own.line}."
+    fixes = _fixes(component, inner, outer, is_known=component in shelf.packages or component in shelf.distributions)
+    title = f"{inner} fails inside{f' when {outer} calls it' if outer else ''}: {shorten_text(f'{name}: {text}', _SHOWN)}"
+    return _cause(error, component, title, because, fixes)
+
+
+def _fixes(component: str, inner: str, outer: str, *, is_known: bool = True) -> list[Fix]:
+    fixes = [Fix(change={component: "*"}, note=f"the newest release: pip install -U {component}")]
+    if not is_known:  # it may be a project of one's own, which no index has
+        fixes = [advise(f"A newer release or commit of {component}, with the packages that its own requirements name")]
+    if outer:
+        fixes.append(advise(f"The {inner} that the requirements of this {outer} name, when it is a newer one"))
+    else:
+        fixes.append(advise(f"The release of {component} before this one, when it came with an upgrade"))
+    fixes.append(
+        advise(f"Look at what your program gives to {component}: an option or a field of the data that is None or empty")
+    )
+    return fixes
+
+
+def _explain_remote_code(error: LastError, frames: Sequence[CodeFrame], shown: str) -> MessageCause:
+    frame = next(frame for frame in reversed(frames) if REMOTE_CODE in frame.parts)
+    title = f"The model's own code does not go with this transformers: {shorten_text(shown, _SHOWN)}"
+    because = (
+        f"Line {frame.line} of {frame.parts[-1]}.py, which came with the model, leads there: such code is written for the "
+        "transformers of its day, and calls or overrides what later releases changed."
+    )
+    fixes = [
+        advise("The transformers that the model's config.json names (transformers_version): pip install transformers==..."),
+        advise("A newer revision of the model's code; or, when transformers has the model, trust_remote_code=False"),
+    ]
+    return _cause(error, OwnComponent.MODEL, title, because, fixes)
+
+
+def _explain_trainer(error: LastError, versions: Mapping[str, Sequence[str]], shown: str) -> MessageCause | None:
+    """The one trainer whose release the log states, for an error without a place."""
+    trainers = [name for name in _TRAINERS if name in versions]
+    if len(trainers) != 1:
+        return None
+    trainer = trainers[0]
+    version = versions[trainer][-1]
+    because = (
+        f"The log shows no traceback; what it states is {trainer} {version}, which rewrites or wraps what it runs, so that "
+        "such an error of Python is mostly a defect of its release, or a release of another package that it does not know."
+    )
+    title = f"{trainer} {version} most likely fails inside: {shorten_text(shown, _SHOWN)}"
+    return _cause(error, trainer, title, because, _fixes(trainer, trainer, ""))
+
+
+def _package_of(frame: CodeFrame, shelf: AtlasShelf) -> str:
+    """The package of a frame's file; empty for a file that is not installed."""
+    top = frame.installed[0].partition("-")[0] if frame.installed else shelf.module_of(frame).partition(".")[0]
+    return shelf.owner(top) or find_distribution(top, shelf.distributions) or top if top else ""
+
+
+def _passes_on(frame: CodeFrame) -> bool:
+    """Whether a frame only passes a call on, and says nothing of who is at fault."""
+    return (
+        frame.path.startswith("<") or is_standard_library(frame) or bool(frame.installed[:1] and frame.installed[0] in _RUNS_OTHERS)
+    )
+
+
+def _cause(error: LastError, component: str, title: str, because: str, fixes: list[Fix]) -> MessageCause:
+    incident = Incident(
+        id="inner-error",
+        title=title,
+        kind=IncidentKind.FAILS_INSIDE,
+        severity=IncidentSeverity.FAILURE,
+        component=component,
+        because=because,
+        fix=tuple(fixes),
+        source=("the traceback",),
+        confidence="reported",
+    )
+    return MessageCause(incident=incident, line=error.line, package=component)
