@@ -69,7 +69,7 @@ def explain_inner_error(
     if inner not in _CALLED_BY_ALL or outer in _CALLED_BY_ALL:
         outer = ""
     frame = frames[-1]
-    place = f"{'/'.join(frame.installed or frame.parts[-2:])}.py, line {frame.line}"
+    place = f"{'/'.join(frame.installed or frame.parts[-2:])}.py" + (f", line {frame.line}" if frame.line else "")
     component = outer or inner
     because = f"Python raises it in {inner}'s own file ({place}{f', in {frame.function}' if frame.function else ''})"
     if outer:

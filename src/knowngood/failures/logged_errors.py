@@ -21,7 +21,7 @@ _TRIES = 200
 _FRAME = re.compile(
     rb"File \\?[\"'](?P<quoted>[^\"'\n]{1,400}?)\\?[\"'], line (?P<line>\d{1,6})(?:, in (?P<function>[\w.<>]{1,120}))?"
     rb"|(?P<short>[~/.\w][^\s:\"']{0,300}\.py):(?P<at>\d{1,6}),? in (?P<inside>[\w.<>]{1,120})"
-    rb"|(?P<old>/[^\s:\"']{1,300}\.py) in (?P<within>[\w.<>]{1,120})\("
+    rb"|(?P<old>/[^\s:\"']{1,300}\.py) in (?P<within>[\w.<>]{1,120})[(\n]"
 )
 _BEGIN = (b"Traceback (most recent call last)",)
 _CODE = re.compile(rb"(?:\n|\\n)[^\n\w@]{0,80}([^\n\\]{1,300})")

@@ -128,6 +128,11 @@ _FORMS: tuple[tuple[bytes, FaultKind, re.Pattern[bytes]], ...] = tuple(
             + rb")'",
         ),
         (
+            b"attribute",
+            FaultKind.OBJECT_ATTRIBUTE,
+            rb"AttributeError:(?P<owner>[A-Z]\w{1,99}?)hasnoattribute'?(?P<name>" + _I + rb"?)(?:'|\n|\.|$)",
+        ),
+        (
             b"unexpected",
             FaultKind.KEYWORD,
             rb"(?<![\w.>])(?P<owner>" + _D + rb")\(\)gotanunexpectedkeywordargument'(?P<name>" + _I + rb")'",

@@ -47,7 +47,7 @@ def _explain_left_out(
     packages = [shelf.owner(top) or find_distribution(top, shelf.distributions) or top for top in tops]
     missing = next((package for package in packages if package != caller.package), "")
     running = {shelf.owner(frame.installed[0]) for frame in error.frames if frame.installed}
-    if missing in versions or missing in running:
+    if missing in versions or missing in running or missing == "transformers":  # no trainer runs without it
         return _cause(
             error,
             title=f"{caller.file} of {caller.package} does not get the name {name} from this {missing}",
