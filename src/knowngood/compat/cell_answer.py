@@ -160,8 +160,14 @@ def explain_tier(tier: Tier | str, gpu: str) -> str:
     return f"Unseen on a GPU: no run has observed this image training, on a CPU or on a GPU of architecture {gpu}."
 
 
-def answer_about_cell(
-    universe: Universe, cell: Cell, standing: CellStanding, *, locked: bool, glibc: str | None = None
+def answer_about_cell(  # noqa: PLR0913
+    universe: Universe,
+    cell: Cell,
+    standing: CellStanding,
+    *,
+    locked: bool,
+    recorded: bool = False,
+    glibc: str | None = None,
 ) -> CellAnswer:
     """Return what is known of a cell.
 
@@ -170,12 +176,13 @@ def answer_about_cell(
         cell: the cell.
         standing: what its runs prove.
         locked: whether it has a lock.
+        recorded: whether an image of it was built and recorded.
         glibc: the glibc of its base, where that is known.
     """
     errors = find_cell_errors(universe, cell, glibc)
     return CellAnswer(
         cell=cell,
-        tier=standing.tier(locked=locked),
+        tier=standing.tier(locked=locked, recorded=recorded),
         errors=errors,
         settings={setting: setting_state(universe, cell, setting, standing) for setting in ATTENTION},
         run=standing.run,

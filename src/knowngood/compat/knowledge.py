@@ -22,6 +22,7 @@ from knowngood.compat.universe import ALWAYS_INSTALLED, CELL_PACKAGES, Universe,
 from knowngood.core import gpus, local_files
 from knowngood.core.cell import Cell
 from knowngood.core.errors import MissingError
+from knowngood.core.image_record import IMAGE_RECORD_FILE
 from knowngood.core.notify import Notify, ignore_notes
 from knowngood.core.yaml_cache import ParseYaml, YamlCache
 from knowngood.facts.broken_use_table import read_broken_uses
@@ -106,7 +107,8 @@ class CompatKnowledge:
 
         name = str(cell)
         standing, locked = self.published.standing(name), name in self.published.locked
-        return answer_about_cell(self.universe, cell, standing, locked=locked, glibc=glibc)
+        recorded = name in self.published.recorded
+        return answer_about_cell(self.universe, cell, standing, locked=locked, recorded=recorded, glibc=glibc)
 
 
 def judge_cells(known: CompatKnowledge, matrix: Matrix, cells: Iterable[Cell]) -> dict[str, CellAnswer]:
@@ -174,6 +176,7 @@ def load_knowledge(root: Path | None = None, notify: Notify = ignore_notes) -> C
             seal=_load_seal(project.root, matrix),
             read_lock=lru_cache(partial(_read_lock, project.root)),
             locked=frozenset(path.parent.name for path in locks.glob("*/cell.json")),
+            recorded=frozenset(path.parent.name for path in locks.glob(f"*/{IMAGE_RECORD_FILE}")),
         ),
     )
 

@@ -56,6 +56,8 @@ class PublishedCells:
     """The seal that must cover a run for it to count; `None` where the project names no key."""
     locked: frozenset[str] = frozenset()
     """The ids of the cells that have a lock."""
+    recorded: frozenset[str] = frozenset()
+    """The ids of the cells of which an image was built and recorded."""
     read_lock: Callable[[Cell], Mapping[str, str]] = _no_lock
     """Gives the packages of a cell's lock, with their versions; none for a cell without one."""
     notify: Notify = ignore_notes
@@ -108,7 +110,7 @@ class PublishedCells:
 
     def tier(self, cell: str) -> Tier:
         """Return how far a cell is proven."""
-        return self.standing(cell).tier(locked=cell in self.locked)
+        return self.standing(cell).tier(locked=cell in self.locked, recorded=cell in self.recorded)
 
     def rank(self, cells: Iterable[Cell]) -> list[Cell]:
         """Return these cells, best proven first, then in their order. Evidence is read only to compare cells."""

@@ -38,9 +38,11 @@ class CellStanding:
         """The outcome of each attention setting in that run."""
         return {setting: observation.outcome for setting, observation in self.settings.items()}
 
-    def tier(self, *, locked: bool) -> Tier:
-        """Return how far the cell is proven, when it has a lock or not."""
-        return Tier.RESOLVED if locked and self.proven is Tier.NONE else self.proven
+    def tier(self, *, locked: bool, recorded: bool = False) -> Tier:
+        """Return how far the cell is proven, when it has a lock or not, and a recorded image or not."""
+        if self.proven is not Tier.NONE:
+            return self.proven
+        return Tier.BUILT if recorded else Tier.RESOLVED if locked else Tier.NONE
 
     def text(self) -> str:
         """Return this as JSON, as the index keeps it."""

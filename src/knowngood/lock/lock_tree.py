@@ -93,6 +93,11 @@ class LockTree:
         """Return the ids of the cells that have a lock, valid or not."""
         return frozenset(path.parent.name for path in (self.folder / "cells").glob("*/cell.json"))
 
+    def recorded(self) -> frozenset[str]:
+        """Return the ids of the cells of which an image was built and recorded."""
+        records = (self.folder / "cells").glob(f"*/{image_record.IMAGE_RECORD_FILE}")
+        return frozenset(path.parent.name for path in records)
+
     def load(self, cell: Cell) -> CellLock | None:
         """Return the committed lock of a cell, or `None` when it was never locked; `UsageError` when it is damaged."""
         path = self.cell_folder(cell) / "cell.json"

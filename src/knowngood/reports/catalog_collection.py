@@ -98,7 +98,7 @@ def collect_catalog_cells(  # noqa: PLR0913, PLR0917
     standings = read_cell_standings(folder, here.seal) if standings is None else standings
     strays, left_out = _cells_outside_matrix(standings, wanted)
     left_out += _changed_reproduction_runs(folder)
-    locked, predictions = here.tree.locked(), _predictions(here)
+    locked, recorded, predictions = here.tree.locked(), here.tree.recorded(), _predictions(here)
     catalog_cells = []
     for name, cell in (wanted | strays).items():
         standing, runs = standings.get(name, (CellStanding(), []))
@@ -106,7 +106,9 @@ def collect_catalog_cells(  # noqa: PLR0913, PLR0917
         lock = here.tree.load(cell) if name in wanted and name in locked else None
         tag = immutable_tag(name, lock.digest) if lock else None
         glibc = matrix.bases[matrix.entry(cell).base].glibc if name in wanted else None
-        answer = answer_about_cell(known.universe, cell, standing, locked=name in locked, glibc=glibc)
+        answer = answer_about_cell(
+            known.universe, cell, standing, locked=name in locked, recorded=name in recorded, glibc=glibc
+        )
         document = {
             "id": name,
             "axes": {str(axis): value for axis, value in cell.axes().items()},

@@ -177,6 +177,7 @@ def _compute_tables(
             cells=cells,
             retired=retired,
             locked=locked,
+            recorded=known.published.recorded,
             gpu=gpu,
             known_standings=standings,
         )
@@ -210,7 +211,8 @@ def _gpu_key(common: str, gpu: str, published: PublishedCells, standings: Mappin
     lines = []
     for name in (str(cell) for cell in cells if cell.gpu == gpu):
         standing = standings.get(name, nothing)
-        lines.append(f"{name} {name in published.locked} {standing.proven} {standing.settings}")
+        tier = standing.tier(locked=name in published.locked, recorded=name in published.recorded)
+        lines.append(f"{name} {tier} {standing.settings}")
     pythons = list(dict.fromkeys(cell.python for cell in cells))
     pins = sorted({(cell.framework, cell.transformers) for cell in cells if cell.framework_pin})
     retired = [str(cell) for cell in published.retired if cell.gpu == gpu]

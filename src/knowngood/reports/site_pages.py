@@ -63,7 +63,7 @@ TIER_TEXTS = {
     Tier.TRAINS_EMULATED: (
         "its image was seen training on an emulated CPU; no run had a CPU of its own host, or the GPU that it is for"
     ),
-    Tier.BUILT: "an image was built and the tests ran in it, but none saw it training",
+    Tier.BUILT: "an image was built and is recorded, but no run of the tests saw it training",
     Tier.RESOLVED: "its packages are pinned by hash; nobody has built it",
     Tier.NONE: "nothing is recorded of an image; runs in other environments are shown all the same",
 }

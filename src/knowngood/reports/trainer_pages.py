@@ -122,14 +122,13 @@ def _render_cell(name: str, item: TrainerCell) -> str:
     checks = _own_checks(run, name) if run else []
     kinds = find_seen_options(checks)
     command = next((seen.command for seen in kinds if seen.command), "python train.py")
-    tier = "built and recorded, never run" if size and item.tier is Tier.RESOLVED else describe_tier(item.tier)
     lines = [
         f"## {', '.join(item.known_cards)}: torch {cell.torch}, transformers {cell.transformers}",
         f"{has} All cards of its architecture, {cell.gpu}: {', '.join(item.cards)}.",
         "```sh",
         f"knowngood run {cell} -- {command}",
         "```",
-        f"**How far it is proven.** The image: {tier}. {_describe_proof(name, item)}",
+        f"**How far it is proven.** The image: {describe_tier(item.tier)}. {_describe_proof(name, item)}",
         "",
     ]
     if checks:

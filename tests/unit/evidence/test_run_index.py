@@ -199,6 +199,8 @@ def test_without_a_cache_it_answers_all_the_same(tmp_path, monkeypatch):
 def test_no_evidence_at_all(tmp_path):
     assert standings(tmp_path / "evidence") == {}
     assert CellStanding().tier(locked=True) is Tier.RESOLVED
+    assert CellStanding().tier(locked=True, recorded=True) is Tier.BUILT
+    assert CellStanding(proven=Tier.TRAINS_EMULATED).tier(locked=True, recorded=True) is Tier.TRAINS_EMULATED
 
 
 def test_names_that_are_no_text_break_nothing(tmp_path):

@@ -81,8 +81,8 @@ def test_a_run_of_an_earlier_image_is_said_to_be_one():
 
 
 def test_a_recorded_image_that_never_ran_was_built_all_the_same():
-    assert "built and recorded, never run" in page(tier=Tier.RESOLVED)[1]
-    assert "locked, never built" in page(tier=Tier.RESOLVED, size="")[1]
+    assert "The image: built, not seen training." in page(tier=Tier.BUILT)[1]
+    assert "The image: locked, never built." in page(tier=Tier.RESOLVED)[1]
 
 
 def options(check, *, command="swift sft sft.yaml", outcome="pass", figures=None, **changed):
