@@ -181,4 +181,7 @@ def torch_aarch64_wheel(cuda: str | None) -> bytes:
         "torch/version.py": f"cuda = {cuda!r}\n",
         "torch/lib/libtorch_cpu.so": b"\x7fELF",
     }
-    return wheel(members | ({"torch/lib/libtorch_cuda.so": b"\x7fELF"} if cuda else {}))
+    code = fatbin((2, 90, 0), (2, 110, 0)) * 20
+    flags = b"-gencode;arch=compute_90,code=sm_90;-gencode;arch=compute_110,code=sm_110"
+    library = b"\x7fELF\0" + flags + bytes(40_000) + code
+    return wheel(members | ({"torch/lib/libtorch_cuda.so": library} if cuda else {}))

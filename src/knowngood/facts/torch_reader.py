@@ -2,7 +2,8 @@
 
 Of the wheel for Linux x86_64 METADATA, `torch/version.py`, `libc10*.so` and the first part of `libtorch_cuda.so` are
 read, up to its first fatbins: some 20 MB of 300 to 550; of `libtorch_python.so` which NumPy it looks for; the header
-of its stable C interface. Of the wheel for aarch64 only `torch/version.py` and the list of files.
+of its stable C interface. Of the wheel for aarch64 only `torch/version.py`, the list of files, and where it has CUDA the
+first fatbins.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from knowngood.facts.torch_files import detect_cxx11abi, parse_build_constants
 from knowngood.index import wheel_metadata, wheel_tags
 from knowngood.index.artefact import Artefact, PublishedFile, UnreadableError, read_text_member
 
+_CUDA_LIBRARY = "torch/lib/libtorch_cuda.so"
 _PYTHON_LIBRARY = "torch/lib/libtorch_python.so"
 _NUMPY_API = re.compile(rb"numpy\.(_?core)\._multiarray_umath")
 _CHOOSE_WHEEL = choose_wheel_by("-cp311-cp311-", "-cp310-cp310-", "-cp39-cp39-", "-cp312-cp312-")
@@ -84,6 +86,10 @@ class TorchFacts:
     `torch/version.py`, and whether `libtorch_cuda.so` is in it."""
     aarch64_wheel_size: int | None
     """Size of that wheel in bytes; index."""
+    aarch64_sass: tuple[str, ...] | None
+    """What `sass` is, of the wheel for aarch64; empty when that is built for the CPU only."""
+    aarch64_ptx: tuple[str, ...] | None
+    """What `ptx` is, of the wheel for aarch64."""
     stable_functions: tuple[str, ...] | None
     """The functions `torch_...` of its stable C interface, which libraries may call that were compiled with another
     torch; `stable/c/shim.h`. Before torch 2.10 there are none."""
@@ -122,11 +128,19 @@ def choose_aarch64_wheel(release: IndexedRelease) -> PublishedFile | None:
 def read_aarch64_wheel(artefact: Artefact) -> dict[str, Any]:
     """Return which CUDA the wheel for aarch64 was built with; `UnreadableError` when its parts disagree."""
     cuda = parse_build_constants(read_text_member(artefact, "torch/version.py")).get("cuda")
-    if bool(cuda) != ("torch/lib/libtorch_cuda.so" in artefact.members):
+    if bool(cuda) != (_CUDA_LIBRARY in artefact.members):
         raise UnreadableError(
             f"{artefact.file.name}: version.py names CUDA {cuda}, and the list of files says otherwise"
         )
     return {"aarch64_cuda": cuda or "none", "aarch64_wheel_size": artefact.size}
+
+
+def read_aarch64_gpu_code(artefact: Artefact) -> dict[str, Any]:
+    """Return the architectures of the wheel for aarch64, none when it has no CUDA; raises as `scan_gpu_code` does."""
+    if _CUDA_LIBRARY not in artefact.members:
+        return {"aarch64_sass": [], "aarch64_ptx": []}
+    code = artefact.derived(f"gpu-code-{_FATBINS}", lambda: scan_gpu_code(artefact))
+    return {"aarch64_sass": code["sass"], "aarch64_ptx": code["ptx"]}
 
 
 def read_stable_functions(artefact: Artefact) -> dict[str, Any]:
@@ -162,7 +176,7 @@ def scan_gpu_code(artefact: Artefact) -> dict[str, Any]:
     `UnreadableError` when they are not the architectures that nvcc's flags name.
     """
     scanner = FatbinScanner(enough=_FATBINS)
-    for piece in artefact.stream("torch/lib/libtorch_cuda.so"):
+    for piece in artefact.stream(_CUDA_LIBRARY):
         if scanner.feed(piece):
             break
     if scanner.flags is None or not scanner.fatbins:
@@ -223,6 +237,9 @@ READERS = (
                 choose=choose_aarch64_wheel,
                 facts=("aarch64_cuda", "aarch64_wheel_size"),
                 read=read_aarch64_wheel,
+            ),
+            AdditionalWheel(
+                choose=choose_aarch64_wheel, facts=("aarch64_sass", "aarch64_ptx"), read=read_aarch64_gpu_code
             ),
             AdditionalWheel(choose=_CHOOSE_WHEEL, facts=("numpy_1_only",), read=read_numpy_api),
             AdditionalWheel(choose=_CHOOSE_WHEEL, facts=("stable_functions",), read=read_stable_functions),

@@ -243,12 +243,13 @@ def test_unknown_package_names_the_known_ones(run):
 ARM = "torch-2.11.0-cp311-cp311-manylinux_2_28_aarch64.whl"
 
 
-@pytest.mark.parametrize(("built", "fact"), [("13.0", "13.0"), (None, "none")])
-def test_the_wheel_for_arm_adds_its_facts(registry, run, facts, built, fact):
+@pytest.mark.parametrize(("built", "fact", "sass"), [("13.0", "13.0", ["90", "110"]), (None, "none", [])])
+def test_the_wheel_for_arm_adds_its_facts(registry, run, facts, built, fact, sass):
     registry.files[ARM] = harvest_registry.torch_aarch64_wheel(built)
     run()
     assert facts()["2.11.0"]["facts"]["aarch64_cuda"] == fact
     assert facts()["2.11.0"]["facts"]["aarch64_wheel_size"] == len(registry.files[ARM])
+    assert (facts()["2.11.0"]["facts"]["aarch64_sass"], facts()["2.11.0"]["facts"]["aarch64_ptx"]) == (sass, [])
     assert "aarch64_cuda" not in facts()["2.10.0"]["facts"]
 
 
@@ -260,6 +261,7 @@ def test_a_known_release_gets_the_facts_of_a_second_wheel_without_being_read_aga
     assert run(cache="another").new == ["torch 2.11.0"]
     assert set(registry.requests) == {"torch", ARM}
     added = {"aarch64_cuda": "13.0", "aarch64_wheel_size": len(registry.files[ARM])}
+    added |= {"aarch64_sass": ["90", "110"], "aarch64_ptx": []}
     assert facts()["2.11.0"] == before | {"facts": before["facts"] | added}
     registry.requests.clear()
     assert run(cache="a third").new == []
