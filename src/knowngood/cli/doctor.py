@@ -32,6 +32,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--driver", metavar="VERSION", help="judge for this driver version, in place of the machine's: 580.65.06"
     )
+    parser.add_argument(
+        "--host",
+        metavar="ARCH",
+        help="judge for a host of this processor, x86-64 or aarch64 (default: the card's, or this machine's)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> Answer:
@@ -57,7 +62,7 @@ def run(arguments: argparse.Namespace) -> Answer:
 
 def _examine_environment(arguments: argparse.Namespace, notify: Notify) -> tuple[list[DoctorLine], str | None]:
     """Return the lines, and the path of the interpreter, or `None` when there was nothing to examine."""
-    context = examination.load_examination_context(arguments.gpu, arguments.driver)
+    context = examination.load_examination_context(arguments.gpu, arguments.driver, arguments.host)
     state = probe.read_system_state(arguments.python, os.environ, notify)
     notify("judging")
     python = state.python.path if state.python else None
@@ -67,8 +72,10 @@ def _examine_environment(arguments: argparse.Namespace, notify: Notify) -> tuple
 def _examine_image(arguments: argparse.Namespace, notify: Notify) -> tuple[list[DoctorLine], str]:
     from knowngood.doctor import probe_image  # not at the top: it imports docker and requests
 
-    context = examination.load_examination_context(arguments.gpu, arguments.driver)
-    image = probe_image.describe_image(arguments.image, notify, insecure=arguments.insecure)
+    context = examination.load_examination_context(arguments.gpu, arguments.driver, arguments.host)
+    image = probe_image.describe_image(
+        arguments.image, notify, host=context.host.architecture, insecure=arguments.insecure
+    )
     return examination.examine_image(image, SystemState(nvidia=probe_gpus.read_nvidia_state()), context), image.name
 
 

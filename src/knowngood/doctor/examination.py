@@ -10,17 +10,19 @@ from knowngood.compat import knowledge, query
 from knowngood.compat.check_answer import CheckAnswer, check_query
 from knowngood.compat.knowledge import CompatKnowledge
 from knowngood.compat.matrix_cells import packages_of_cell
+from knowngood.compat.query import MACHINE
 from knowngood.compat.rule_files import load_incidents
 from knowngood.compat.rule_relations import parse_capability
 from knowngood.core.cell import Cell, parse_cell
+from knowngood.core.hosts import DEFAULT_HOST, HostArchitecture, detect_host_architecture, parse_host
 from knowngood.doctor.doctor_line import DoctorLine
 from knowngood.doctor.judge_binaries import judge_binaries
 from knowngood.doctor.judge_environment import judge_environment
 from knowngood.doctor.judge_gpu import judge_gpus_and_driver
+from knowngood.doctor.judge_host import ExaminedHost, choose_host, judge_environment_host
 from knowngood.doctor.judge_image import judge_image
 from knowngood.doctor.judge_machine import judge_system, judge_tools
 from knowngood.doctor.judge_variables import judge_variables
-from knowngood.doctor.probe_machine import machine_architecture
 from knowngood.doctor.python_environment import list_installed_packages
 from knowngood.doctor.system_state import ImageDescription, SystemState
 from knowngood.facts import fact_store
@@ -31,7 +33,7 @@ from knowngood.images.dockerfile import LABEL_PREFIX
 
 @dataclass(frozen=True, kw_only=True)
 class ExaminationContext:
-    """What is known about compatibility, and what the user states about another machine (--gpu, --driver)."""
+    """What is known about compatibility, and what the user states about another machine (--gpu, --driver, --host)."""
 
     known: CompatKnowledge
     drivers: Mapping[str, str]
@@ -39,16 +41,22 @@ class ExaminationContext:
     gpus: tuple[str, ...] = ()
     """The architectures of the stated GPU."""
     driver: str | None = None
+    host: ExaminedHost
 
 
-def load_examination_context(gpu: str | None = None, driver: str | None = None) -> ExaminationContext:
-    """Read the facts, rules and GPUs; raises `UsageError` for an unknown GPU or an invalid driver version."""
+def load_examination_context(
+    gpu: str | None = None, driver: str | None = None, host: str | None = None
+) -> ExaminationContext:
+    """Read the facts, rules and GPUs; raises `UsageError` for an unknown GPU or host, or an invalid driver version."""
+    stated = parse_host(host) if host else None
     known = knowledge.load_knowledge()
+    arm_card = gpu if gpu and known.universe.gpus.has_arm_host(gpu) else None
     return ExaminationContext(
         known=known,
         drivers=load_driver_minimums(),
         gpus=tuple(known.universe.gpus.find_capabilities(gpu)) if gpu else (),
         driver=query.parse_axis_version("driver", driver) if driver else None,
+        host=choose_host(detect_host_architecture(), stated=stated, arm_card=arm_card),
     )
 
 
@@ -64,6 +72,7 @@ def examine_environment(state: SystemState, context: ExaminationContext) -> list
     first, *rest = judge_environment(state, check_installed_packages(state, context, gpus))
     return [
         first,
+        judge_environment_host(context.host),
         *judge_gpus_and_driver(state, context.gpus, context.driver, context.drivers),
         *rest,
         *judge_binaries(state, gpus, find_incidents_in_log),
@@ -81,7 +90,8 @@ def examine_image(image: ImageDescription, state: SystemState, context: Examinat
         judge_image(
             image,
             state,
-            architecture=machine_architecture(),
+            host=context.host,
+            twin=_find_twin(cell, context) if cell else None,
             stated_gpus=context.gpus,
             stated_driver=context.driver,
             minimums=context.drivers,
@@ -89,6 +99,18 @@ def examine_image(image: ImageDescription, state: SystemState, context: Examinat
             tier=context.known.published.tier(str(cell)) if cell else None,
         )
     )
+
+
+def _find_twin(cell: Cell, context: ExaminationContext) -> str | None:
+    """Return the id of the same cell for the examined host; `None` when matrix.yaml has none."""
+    host = context.host.architecture
+    twin = cell.on_host(host) if host else None
+    return str(twin) if twin in context.known.published.cells else None
+
+
+def _machine_condition(host: HostArchitecture | None) -> dict[str, str]:
+    """Return the condition of use that a host is; none for x86-64, of which the facts are."""
+    return {} if host in (None, DEFAULT_HOST) else {MACHINE: host.machine}
 
 
 def check_cell_packages(cell: Cell, state: SystemState, context: ExaminationContext) -> CheckAnswer:
@@ -99,6 +121,7 @@ def check_cell_packages(cell: Cell, state: SystemState, context: ExaminationCont
     request = query.Query(
         gpu=next((gpu for gpu in gpus if gpu in context.known.universe.gpus.sections), None),
         axes={"python": cell.python} | ({"driver": driver} if driver else {}),
+        conditions=_machine_condition(cell.host),
         packages=tuple(query.pinned_package(name, version) for name, version in pins.items() if version != "none"),
     )
     return check_query(context.known.for_query(request), request, context.known.published)
@@ -123,6 +146,7 @@ def check_installed_packages(
     request = query.Query(
         gpu=min(known, key=parse_capability, default=None),
         axes={name: value for name, value in axes.items() if value},
+        conditions=_machine_condition(context.host.architecture),
         packages=tuple(packages),
     )
     return check_query(context.known.for_query(request), request, context.known.published)

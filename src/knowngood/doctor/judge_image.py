@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from knowngood.compat.rule_relations import code_runs_on_gpu
 from knowngood.doctor.doctor_line import BAD, OK, UNKNOWN, WARN, DoctorLine
 from knowngood.doctor.judge_gpu import judge_driver, judge_gpus
+from knowngood.doctor.judge_host import ExaminedHost, judge_image_host
 from knowngood.doctor.system_state import ImageDescription, SystemState
 from knowngood.images.dockerfile import LABEL_PREFIX
 
@@ -24,24 +25,27 @@ def judge_image(  # noqa: PLR0913 - all that an image is judged by
     image: ImageDescription,
     state: SystemState,
     *,
-    architecture: str,
+    host: ExaminedHost,
+    twin: str | None = None,
     stated_gpus: Sequence[str],
     stated_driver: str | None,
     minimums: Mapping[str, str],
     answer: CheckAnswer | None,
     tier: Tier | None,
 ) -> Iterator[DoctorLine]:
-    """Judge an image for this machine, or for what the user states about another one (--gpu, --driver).
+    """Judge an image for this machine, or for what the user states about another one (--gpu, --driver, --host).
 
-    `architecture` is that of this machine, as images name it. `minimums` maps a CUDA release to the oldest driver that
+    `twin` is the id of the image's cell for the host, where matrix.yaml has it. `minimums` maps a CUDA release to the oldest driver that
     runs it. `answer` and `tier` are what `knowngood check` says about the image's cell and how far the cell is proven.
     """
-    yield _judge_contents(image, architecture, tier)
+    cell = image.labels.get(LABEL_PREFIX + "cell")
+    yield _judge_contents(image, tier)
+    yield judge_image_host(host, image.architecture, cell=cell, twin=twin)
     yield from judge_gpus(state, tuple(stated_gpus))
     cuda = image.labels.get(LABEL_PREFIX + "cuda") or _required_cuda(image)
     if cuda:
         yield judge_driver(state.nvidia, stated_driver, cuda, minimums, "the image")
-    if LABEL_PREFIX + "cell" in image.labels:
+    if cell is not None:
         yield from (_judge_target_gpu(image, gpu) for gpu in stated_gpus or state.nvidia.capabilities)
         if answer is not None:
             yield from _judge_versions(answer)
@@ -55,15 +59,12 @@ def _required_cuda(image: ImageDescription) -> str | None:
     return match[1] if match else None
 
 
-def _judge_contents(image: ImageDescription, architecture: str, tier: Tier | None) -> DoctorLine:
+def _judge_contents(image: ImageDescription, tier: Tier | None) -> DoctorLine:
     cell = image.labels.get(LABEL_PREFIX + "cell")
     parts = [image.name, image.where]
     parts += [image.digest[:19]] if image.digest else []
     parts += [f"{image.download / 1e9:.2f} GB to pull"] if image.download else []
     shown = ", ".join(parts)
-    if image.architecture and image.architecture != architecture:
-        because = f"it is for {image.architecture}, this machine is {architecture}"
-        return DoctorLine("image", "image", shown).judged(BAD, because, f"an image for {architecture}")
     if cell is None:
         because = "it has none of knowngood's labels, so its contents are not known"
         return DoctorLine("image", "image", shown).judged(UNKNOWN, because, "run knowngood doctor inside it")

@@ -12,8 +12,8 @@ from docker.errors import ImageNotFound, NotFound
 
 from knowngood.core.cell import Cell, parse_cell
 from knowngood.core.errors import KnowngoodError, MissingError, UsageError
+from knowngood.core.hosts import DEFAULT_HOST, HostArchitecture, detect_host_architecture
 from knowngood.core.notify import Notify
-from knowngood.doctor.probe_machine import machine_architecture
 from knowngood.doctor.system_state import ImageDescription
 from knowngood.engine import container_engine
 from knowngood.engine.container_engine import Engine
@@ -27,31 +27,41 @@ _MAX_CONFIGURATION = 4 << 20
 """Bytes; a larger configuration of an image is refused."""
 
 
-def describe_image(name: str, notify: Notify, *, insecure: bool = False) -> ImageDescription:
+def describe_image(
+    name: str, notify: Notify, *, host: HostArchitecture | None = None, insecure: bool = False
+) -> ImageDescription:
     """Return the description of a cell, by its id or an alias of the matrix, or of an image, by its name.
 
-    A cell is described by its image in the engine, and where there is none, by what its id says.
+    Of a name that means images for several hosts, that for `host` is taken (default: this machine's). A cell is described by its image in the engine, and where there is none, by what its id says.
 
     Raises `MissingError` when neither the engine nor a registry has the image. `insecure` allows plain HTTP.
     """
-    cell = _find_cell(name)
+    host = host or detect_host_architecture() or DEFAULT_HOST
+    cell = _find_cell(name, host)
     notify("asking the engine")
     engine = container_engine.find_running_engine()
     if cell:
         return _describe_cell(cell, engine)
     if engine and (description := _ask_engine(name, engine)):
         return description
-    return _ask_registry(name, notify, insecure=insecure, runtimes=_list_runtimes(engine))
+    return _ask_registry(name, notify, host, insecure=insecure, runtimes=_list_runtimes(engine))
 
 
-def _find_cell(name: str) -> Cell | None:
-    """Return the cell with this id, or with this alias in matrix.yaml; `None` when the name is neither."""
+def _find_cell(name: str, host: HostArchitecture) -> Cell | None:
+    """Return the cell with this id, or with this alias in matrix.yaml; `None` when the name is neither.
+
+    An alias of a cell for x86-64 means its twin for `host`, where matrix.yaml has one.
+    """
     with contextlib.suppress(UsageError):
         return parse_cell(name)
     if any(character in name for character in "/:@"):
         return None  # a reference to an image
-    aliases = find_project().matrix.aliases
-    return parse_cell(aliases[name]) if name in aliases else None
+    matrix = find_project().matrix
+    if name not in matrix.aliases:
+        return None
+    cell = parse_cell(matrix.aliases[name])
+    twin = cell.on_host(host)
+    return twin if cell.host == DEFAULT_HOST and twin in matrix.cells else cell
 
 
 def _describe_cell(cell: Cell, engine: Engine | None) -> ImageDescription:
@@ -67,7 +77,10 @@ def describe_cell_by_id(cell: Cell) -> ImageDescription:
     """Return the description of an image of a cell, with the labels that such an image has."""
     labels = {LABEL_PREFIX + str(axis): value for axis, value in cell.axes().items()}
     return ImageDescription(
-        name=str(cell), where="a cell by its id", labels={LABEL_PREFIX + "cell": str(cell)} | labels
+        name=str(cell),
+        where="a cell by its id",
+        labels={LABEL_PREFIX + "cell": str(cell)} | labels,
+        architecture=cell.host.debian,
     )
 
 
@@ -98,7 +111,9 @@ def _list_runtimes(engine: Engine | None) -> tuple[str, ...] | None:
     return None
 
 
-def _ask_registry(name: str, notify: Notify, *, insecure: bool, runtimes: tuple[str, ...] | None) -> ImageDescription:
+def _ask_registry(
+    name: str, notify: Notify, host: HostArchitecture, *, insecure: bool, runtimes: tuple[str, ...] | None
+) -> ImageDescription:
     try:
         reference = ImageReference.parse(name)
     except UsageError as error:
@@ -111,7 +126,7 @@ def _ask_registry(name: str, notify: Notify, *, insecure: bool, runtimes: tuple[
     manifest = registry.manifest(reference.name)
     document = manifest.document if manifest else {}
     if "manifests" in document:
-        manifest = registry.manifest(_choose_digest(document["manifests"], name))
+        manifest = registry.manifest(_choose_digest(document["manifests"], name, host))
         document = manifest.document if manifest else {}
     if manifest is None:
         raise MissingError(f"{reference.repository} has no {reference.name}")
@@ -129,14 +144,13 @@ def _ask_registry(name: str, notify: Notify, *, insecure: bool, runtimes: tuple[
     )
 
 
-def _choose_digest(manifests: list[Mapping[str, Any]], name: str) -> str:
-    """Return the digest of the manifest for this machine, out of an index."""
-    architecture = machine_architecture()
+def _choose_digest(manifests: list[Mapping[str, Any]], name: str, host: HostArchitecture) -> str:
+    """Return the digest of the manifest for a host, out of an index."""
     for item in manifests:
         platform = item.get("platform") or {}
-        if (platform.get("os"), platform.get("architecture")) == ("linux", architecture):
+        if (platform.get("os"), platform.get("architecture")) == ("linux", host.debian):
             return str(item["digest"])
-    raise KnowngoodError(f"{name} has no image for linux/{architecture}")
+    raise KnowngoodError(f"{name} has no image for {host.oci_platform}")
 
 
 def _read_configuration(registry: Registry, document: Mapping[str, Any], name: str) -> dict[str, Any]:

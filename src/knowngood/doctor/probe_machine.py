@@ -6,7 +6,6 @@ An edge: it reads files and runs compilers to learn their versions.
 from __future__ import annotations
 
 import os
-import platform
 import re
 import shutil
 import subprocess
@@ -21,7 +20,6 @@ from knowngood.doctor.system_state import CacheFolder, InstalledTool, MachineSta
 
 _SECONDS = 10
 _SHM = Path("/dev/shm")  # noqa: S108 - the doctor examines that folder
-_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _RELEASE = re.compile(r"release (\d+\.\d+)")
 
 
@@ -45,11 +43,6 @@ def read_machine_state(
         container=Path("/.dockerenv").exists() or Path("/run/.containerenv").exists() or "container" in environ,
         variables={name: value for name in JUDGED_VARIABLES if (value := environ.get(name)) is not None},
     )
-
-
-def machine_architecture() -> str:
-    """Return the architecture of this machine, as images name it."""
-    return _ARCHITECTURES.get(platform.machine(), platform.machine())
 
 
 def list_libcuda_paths(source: MachineLibraries, environ: Mapping[str, str]) -> tuple[str, ...]:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from knowngood.compat.knowledge import CompatKnowledge
 from knowngood.core.cell import Cell
+from knowngood.core.hosts import detect_host_architecture
 from knowngood.doctor.doctor_line import NOT_APPLICABLE, OK, DoctorLine
 from knowngood.doctor.examination import ExaminationContext, examine_image, load_driver_minimums
+from knowngood.doctor.judge_host import choose_host
 from knowngood.doctor.probe_image import describe_cell_by_id
 from knowngood.doctor.system_state import NvidiaState, SystemState
 
@@ -21,7 +23,8 @@ def examine_before_run(known: CompatKnowledge, nvidia: NvidiaState, cell: Cell) 
 
     What the engine can give a container is not among them: the engine says it itself.
     """
-    context = ExaminationContext(known=known, drivers=load_driver_minimums())
+    host = choose_host(detect_host_architecture())
+    context = ExaminationContext(known=known, drivers=load_driver_minimums(), host=host)
     lines = examine_image(describe_cell_by_id(cell), SystemState(nvidia=nvidia), context)
     return [
         line for line in lines if line.verdict not in (OK, NOT_APPLICABLE) or line.id.partition(":")[0] in _ABOUT_GPUS

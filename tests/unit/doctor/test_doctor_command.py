@@ -249,6 +249,7 @@ def test_an_interpreter_that_does_not_run_is_bad_and_the_files_are_read(here, do
         (["--python", "/nowhere/python"], 4, "there is no /nowhere/python"),
         (["--gpu", "H1000"], 2, "there is no GPU"),
         (["--driver", "new"], 2, "is not a version of driver"),
+        (["--host", "riscv"], 2, "is no host that images are for"),
         (["--image", "x", "--python", "y"], 2, "examine different things"),
     ],
 )
@@ -369,6 +370,23 @@ def test_a_cell_is_judged_by_its_id(capsys, monkeypatch):
     assert lines["driver"]["incidents"] == ["nvidia-driver-too-old"]
     assert lines["image-gpu:sm_80"]["verdict"] == "bad"
     assert main(["doctor", "--json", "--image", cell, "--gpu", "H200", "--driver", "580.65.06"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "verdict"),
+    [
+        (["gh200", "--gpu", "GH200"], 0, "ok"),
+        (["gh200", "--gpu", "H100", "--host", "x86-64"], 1, "bad"),
+        (["default", "--gpu", "H100", "--host", "aarch64"], 0, "ok"),
+        (["v100", "--gpu", "V100", "--host", "aarch64"], 1, "bad"),
+    ],
+)
+def test_a_cell_is_judged_for_the_host(capsys, monkeypatch, arguments, code, verdict):
+    monkeypatch.setattr(probe_gpus, "read_nvidia_state", lambda: system_state.NvidiaState(problem="none"))
+    monkeypatch.setattr(container_engine, "find_running_engine", lambda: None)
+    assert main(["doctor", "--json", "--driver", "580.65.06", "--image", *arguments]) == code
+    lines = {line["id"]: line for line in json.loads(capsys.readouterr().out)["lines"]}
+    assert lines["host"]["verdict"] == verdict
 
 
 @pytest.fixture

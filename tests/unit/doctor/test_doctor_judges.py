@@ -7,10 +7,12 @@ from dataclasses import replace
 import pytest
 
 from knowngood.core import local_files
+from knowngood.core.hosts import HostArchitecture
 from knowngood.doctor import (
     judge_binaries,
     judge_environment,
     judge_gpu,
+    judge_host,
     judge_image,
     judge_machine,
     judge_variables,
@@ -593,12 +595,17 @@ LABELS = {
 }
 
 
-def image_lines(image, *, state=STATE, stated=(), driver=None, architecture="amd64"):
+X86_64, AARCH64 = HostArchitecture
+HERE = judge_host.choose_host(X86_64)
+
+
+def image_lines(image, *, state=STATE, stated=(), driver=None, host=HERE, twin=None):
     return [
         *judge_image.judge_image(
             image,
             state,
-            architecture=architecture,
+            host=host,
+            twin=twin,
             stated_gpus=stated,
             stated_driver=driver,
             minimums=MINIMUMS,
@@ -632,8 +639,42 @@ def test_an_image_without_labels_is_judged_by_its_demand_on_nvidias_runtime():
 def test_an_image_for_another_processor_and_an_engine_without_nvidias_runtime():
     image = ImageDescription(name="r/k:t", where="r", labels=LABELS, architecture="arm64", runtimes=("runc",))
     lines = image_lines(image)
-    assert one(lines, "image").verdict == "bad"
+    line = one(lines, "host")
+    assert line.verdict == "bad"
+    assert line.because == "the image is for aarch64, and its programs do not run on x86-64"
+    assert (
+        line.fix[-1] == f"without a GPU its core can be tried under QEMU: knowngood smoke {LABELS['io.knowngood.cell']}"
+    )
     assert one(lines, "runtime").verdict == "bad"
+
+
+@pytest.mark.parametrize(
+    ("architecture", "host", "verdict", "fixes"),
+    [
+        ("arm64", judge_host.choose_host(X86_64, stated=AARCH64), "ok", ()),
+        ("arm64", judge_host.choose_host(X86_64, arm_card="GH200"), "ok", ()),
+        ("", HERE, "ok", ()),
+        ("amd64", judge_host.choose_host(X86_64, arm_card="GH200"), "bad", ("twin: twin-id", "a host of x86-64")),
+        ("amd64", judge_host.choose_host(AARCH64), "bad", ("twin: twin-id", "a host of x86-64")),
+        ("s390x", HERE, "bad", ("twin: twin-id",)),
+        ("amd64", judge_host.choose_host(None), "unknown", ()),
+    ],
+)
+def test_an_image_is_judged_for_the_processor_of_its_host(architecture, host, verdict, fixes):
+    image = ImageDescription(name="r/k:t", where="r", labels=LABELS, architecture=architecture)
+    line = one(image_lines(image, host=host, twin="twin-id"), "host")
+    assert line.verdict == verdict
+    assert len(line.fix) == len(fixes)
+    assert all(fix.endswith(words) for fix, words in zip(line.fix, fixes, strict=True))
+
+
+def test_an_environment_runs_on_hosts_of_this_machines_processor():
+    line = judge_host.judge_environment_host(judge_host.choose_host(X86_64, stated=AARCH64))
+    assert (line.verdict, line.observation) == ("bad", "aarch64, as stated with --host")
+    assert "for x86-64, and nothing of it runs on aarch64" in line.because
+    assert "knowngood cells host=aarch64" in line.fix[1]
+    assert judge_host.judge_environment_host(HERE).verdict == "ok"
+    assert judge_host.judge_environment_host(judge_host.choose_host(None)).verdict == "unknown"
 
 
 # What is named exists.
