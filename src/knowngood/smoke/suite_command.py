@@ -20,8 +20,9 @@ EMULATED_CORE = tuple(
     for setting in ("eager", "sdpa")
     for layout in ("dense", "right-padded", "left-padded")
 )
-"""The checks of an emulated run, by the ids of the suite: a step of a check takes 30 to 90 s there."""
-EMULATED_SECONDS = 3600
+"""The checks of an emulated run, by the ids of the suite: each takes 2 minutes of processor time there."""
+EMULATED_SECONDS = 7200
+"""The least time limit of such a run: 12 minutes of processor time, on a machine that may have a tenth to give."""
 SHARED_MEMORY = "1g"
 _CDI = "nvidia.com/gpu="
 _CDI_BY_DEFAULT = (28, 2)
