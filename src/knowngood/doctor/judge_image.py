@@ -35,8 +35,9 @@ def judge_image(  # noqa: PLR0913 - all that an image is judged by
 ) -> Iterator[DoctorLine]:
     """Judge an image for this machine, or for what the user states about another one (--gpu, --driver, --host).
 
-    `twin` is the id of the image's cell for the host, where matrix.yaml has it. `minimums` maps a CUDA release to the oldest driver that
-    runs it. `answer` and `tier` are what `knowngood check` says about the image's cell and how far the cell is proven.
+    `twin` is the id of the image's cell for the host, where matrix.yaml has it. `minimums` maps a CUDA release to the
+    oldest driver that runs it. `answer` and `tier` are what `knowngood check` says about the image's cell and how far
+    the cell is proven.
     """
     cell = image.labels.get(LABEL_PREFIX + "cell")
     yield _judge_contents(image, tier)

@@ -32,7 +32,8 @@ def describe_image(
 ) -> ImageDescription:
     """Return the description of a cell, by its id or an alias of the matrix, or of an image, by its name.
 
-    Of a name that means images for several hosts, that for `host` is taken (default: this machine's). A cell is described by its image in the engine, and where there is none, by what its id says.
+    Of a name that means images for several hosts, that for `host` is taken (default: this machine's). A cell is
+    described by its image in the engine, and where there is none, by what its id says.
 
     Raises `MissingError` when neither the engine nor a registry has the image. `insecure` allows plain HTTP.
     """

@@ -2,8 +2,8 @@
 
 Of the wheel for Linux x86_64 METADATA, `torch/version.py`, `libc10*.so` and the first part of `libtorch_cuda.so` are
 read, up to its first fatbins: some 20 MB of 300 to 550; of `libtorch_python.so` which NumPy it looks for; the header
-of its stable C interface. Of the wheel for aarch64 only `torch/version.py`, the list of files, and where it has CUDA the
-first fatbins.
+of its stable C interface. Of the wheel for aarch64 only `torch/version.py`, the list of files, and where it has CUDA
+the first fatbins.
 """
 
 from __future__ import annotations

@@ -244,7 +244,7 @@ ARM = "torch-2.11.0-cp311-cp311-manylinux_2_28_aarch64.whl"
 
 
 @pytest.mark.parametrize(("built", "fact", "sass"), [("13.0", "13.0", ["90", "110"]), (None, "none", [])])
-def test_the_wheel_for_arm_adds_its_facts(registry, run, facts, built, fact, sass):
+def test_the_wheel_for_arm_adds_its_facts(registry, run, facts, built, fact, sass):  # noqa: PLR0917
     registry.files[ARM] = harvest_registry.torch_aarch64_wheel(built)
     run()
     assert facts()["2.11.0"]["facts"]["aarch64_cuda"] == fact
