@@ -51,7 +51,7 @@ def find_seen_options(checks: Sequence[Mapping[str, Any]]) -> list[SeenOptions]:
     for check in checks:
         if check["outcome"] == "pass" and check.get("options") and not (check.get("figures") or {}).get("noticed"):
             kinds.setdefault(check["id"].split("/")[1], []).append(check)
-    return [_describe_kind(kind, found) for kind, found in kinds.items()]
+    return [_describe_kind(kind, alike) for kind, alike in kinds.items()]
 
 
 def format_options(options: Mapping[str, Any]) -> str:

@@ -121,7 +121,7 @@ def _render_cell(name: str, item: TrainerCell) -> str:
     run = _newest_proof(item)
     checks = _own_checks(run, name) if run else []
     kinds = find_seen_options(checks)
-    command = next((seen.command for seen in kinds if seen.command), "python train.py")
+    command = next((kind.command for kind in kinds if kind.command), "python train.py")
     lines = [
         f"## {', '.join(item.known_cards)}: torch {cell.torch}, transformers {cell.transformers}",
         f"{has} All cards of its architecture, {cell.gpu}: {', '.join(item.cards)}.",
@@ -134,7 +134,7 @@ def _render_cell(name: str, item: TrainerCell) -> str:
     if checks:
         lines += [*_render_checks(checks), ""]
     if kinds:
-        lines += [_OPTIONS_WORDS, "", *(line for seen in kinds for line in _render_options(seen))]
+        lines += [_OPTIONS_WORDS, "", *(line for kind in kinds for line in _render_options(kind))]
     return "\n".join(lines)
 
 
@@ -176,10 +176,10 @@ def _small(value: object) -> str:
     return f"{value:.0e}" if isinstance(value, int | float) else ""
 
 
-def _render_options(seen: SeenOptions) -> list[str]:
-    start = f"Started as `{seen.command}`." if seen.command else "Given to these classes in Python."
-    lines = [f"### {seen.kind}: `{seen.check}`", start, "", *_render_parts(seen.parts)]
-    for variant in seen.variants:
+def _render_options(options: SeenOptions) -> list[str]:
+    start = f"Started as `{options.command}`." if options.command else "Given to these classes in Python."
+    lines = [f"### {options.kind}: `{options.check}`", start, "", *_render_parts(options.parts)]
+    for variant in options.variants:
         names = ", ".join(f"`{check}`" for check in variant.checks)
         absent = f" without {', '.join(f'`{key}`' for key in variant.absent)}" if variant.absent else ""
         lines += [f"{names}: the same{absent}{', and' if variant.changed else '.'}", ""]
