@@ -63,7 +63,7 @@ def parse_atlas_field(text: str, file: str) -> AtlasField:
     for name, module in packages.items():
         if not str(module).isidentifier():
             problems.append(source.problem(["packages", name], f"{module} is not the name of a module"))
-    modules = {canonicalize_name(str(name)): str(module) for name, module in packages.items()}
+    modules: dict[str, str] = {canonicalize_name(str(name)): str(module) for name, module in packages.items()}
     series = dict[str, Version]()
     for name, version in (data.get("series") or {}).items():
         try:

@@ -1,7 +1,7 @@
 """What can be said of an error that Python raises inside a package's own file, when nothing else is known. Pure.
 
 Such an error is mostly a defect of one release, or of two releases that do not go together; with code that came with a
-model it is mostly code written for another transformers. It is the last thing that is asked, and says no more than that.
+model it is mostly code written for another transformers. It is the last thing that is asked.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _RUNS_OTHERS = frozenset(("torch", "ray", "joblib", "click", "hydra", "fire", "t
 _SHOWN = 140
 
 
-def explain_inner_error(
+def explain_inner_error(  # noqa: PLR0911 - one for each thing that says nothing
     error: LastError, versions: Mapping[str, Sequence[str]], shelf: AtlasShelf
 ) -> MessageCause | None:
     """Return the package in whose file Python raises the last error; `None` where that says nothing.
@@ -80,7 +80,9 @@ def explain_inner_error(
     if own is not None:
         because += f" What leads there is {own.parts[-1]}.py, line {own.line}."
     fixes = _fixes(component, inner, outer, is_known=component in shelf.packages or component in shelf.distributions)
-    title = f"{inner} fails inside{f' when {outer} calls it' if outer else ''}: {shorten_text(f'{name}: {text}', _SHOWN)}"
+    title = (
+        f"{inner} fails inside{f' when {outer} calls it' if outer else ''}: {shorten_text(f'{name}: {text}', _SHOWN)}"
+    )
     return _cause(error, component, title, because, fixes)
 
 
@@ -93,7 +95,9 @@ def _fixes(component: str, inner: str, outer: str, *, is_known: bool = True) -> 
     else:
         fixes.append(advise(f"The release of {component} before this one, when it came with an upgrade"))
     fixes.append(
-        advise(f"Look at what your program gives to {component}: an option or a field of the data that is None or empty")
+        advise(
+            f"Look at what your program gives to {component}: an option or a field of the data that is None or empty"
+        )
     )
     return fixes
 
@@ -102,11 +106,13 @@ def _explain_remote_code(error: LastError, frames: Sequence[CodeFrame], shown: s
     frame = next(frame for frame in reversed(frames) if REMOTE_CODE in frame.parts)
     title = f"The model's own code does not go with this transformers: {shorten_text(shown, _SHOWN)}"
     because = (
-        f"Line {frame.line} of {frame.parts[-1]}.py, which came with the model, leads there: such code is written for the "
-        "transformers of its day, and calls or overrides what later releases changed."
+        f"Line {frame.line} of {frame.parts[-1]}.py, which came with the model, leads there: such code is written for "
+        "the transformers of its day, and calls or overrides what later releases changed."
     )
     fixes = [
-        advise("The transformers that the model's config.json names (transformers_version): pip install transformers==..."),
+        advise(
+            "The transformers that the model's config.json names (transformers_version): pip install transformers==..."
+        ),
         advise("A newer revision of the model's code; or, when transformers has the model, trust_remote_code=False"),
     ]
     return _cause(error, OwnComponent.MODEL, title, because, fixes)
@@ -120,7 +126,7 @@ def _explain_trainer(error: LastError, versions: Mapping[str, Sequence[str]], sh
     trainer = trainers[0]
     version = versions[trainer][-1]
     because = (
-        f"The log shows no traceback; what it states is {trainer} {version}, which rewrites or wraps what it runs, so that "
+        f"The log shows no traceback; what it states is {trainer} {version}, which rewrites or wraps what it runs: "
         "such an error of Python is mostly a defect of its release, or a release of another package that it does not know."
     )
     title = f"{trainer} {version} most likely fails inside: {shorten_text(shown, _SHOWN)}"
@@ -136,7 +142,9 @@ def _package_of(frame: CodeFrame, shelf: AtlasShelf) -> str:
 def _passes_on(frame: CodeFrame) -> bool:
     """Whether a frame only passes a call on, and says nothing of who is at fault."""
     return (
-        frame.path.startswith("<") or is_standard_library(frame) or bool(frame.installed[:1] and frame.installed[0] in _RUNS_OTHERS)
+        frame.path.startswith("<")
+        or is_standard_library(frame)
+        or bool(frame.installed[:1] and frame.installed[0] in _RUNS_OTHERS)
     )
 
 
