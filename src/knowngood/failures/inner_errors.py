@@ -127,7 +127,7 @@ def _explain_trainer(error: LastError, versions: Mapping[str, Sequence[str]], sh
     version = versions[trainer][-1]
     because = (
         f"The log shows no traceback; what it states is {trainer} {version}, which rewrites or wraps what it runs: "
-        "such an error of Python is mostly a defect of its release, or a release of another package that it does not know."
+        "such an error of Python is mostly a defect of its release, or another package's release that it does not know."
     )
     title = f"{trainer} {version} most likely fails inside: {shorten_text(shown, _SHOWN)}"
     return _cause(error, trainer, title, because, _fixes(trainer, trainer, ""))
