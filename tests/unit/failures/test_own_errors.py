@@ -44,11 +44,21 @@ def test_the_code_that_came_with_a_model_is_the_models(ask):
     assert match["component"] == "model"
 
 
-@pytest.mark.parametrize(
-    "file", ["/opt/conda/lib/python3.10/site-packages/thing/part.py", "/usr/lib/python3.10/json/decoder.py"]
-)
-def test_an_error_inside_of_a_package_or_of_python_is_not_laid_to_the_project(ask, file):
-    assert ask(KEY_ERROR.format(file=file))["outcome"] == "unknown"
+def test_an_error_inside_of_a_package_is_laid_to_the_package(ask):
+    (match,) = ask(KEY_ERROR.format(file="/opt/conda/lib/python3.10/site-packages/thing/part.py"))["matches"]
+    assert (match["incident"], match["component"]) == ("inner-error", "thing")
+
+
+def test_an_error_inside_of_python_is_not_laid_to_the_project(ask):
+    answer = ask(KEY_ERROR.format(file="/usr/lib/python3.10/json/decoder.py"))
+    assert answer["outcome"] == "unknown"
+
+
+def test_where_the_log_shows_no_place_the_one_trainer_of_the_log_is_named(ask):
+    (match,) = ask("unsloth==2025.5.8\nTypeError: '<' not supported between instances of 'NoneType' and 'int'\n")[
+        "matches"
+    ]
+    assert (match["incident"], match["component"]) == ("inner-error", "unsloth")
 
 
 @pytest.mark.parametrize(
