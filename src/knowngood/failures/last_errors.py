@@ -17,7 +17,7 @@ _NAMED = re.compile(
     r"\b(?:[A-Za-z_]\w*\.)*(?:Exception\b: ?\S|[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure)\b(?::? ?\S|:?$))"
 )
 _PLAIN = re.compile(r"\b(?:ERROR|FATAL|Error|error|fatal(?: error)?)\b ?:? ?\S|core dumped|(?:^|\s)Killed\s*$")
-_LAUNCHER = re.compile(r"\b(?:ChildFailedError|CalledProcessError)\b")
+LAUNCHER_ERROR = re.compile(r"\b(?:ChildFailedError|CalledProcessError)\b")
 """The errors with which a launcher says that its program failed: any other error says more."""
 _NO_ERROR = re.compile(
     r"\b(?:0|no) errors?\b|errors?=0|ignore_errors|Traceback \(most|\bWARN(?:ING)?\b|Warning:",
@@ -91,7 +91,7 @@ class LastErrorReader:
             stop = text.find(b"\n", at)
             line = text[start : stop if stop >= 0 else len(text)][:4_000].decode("utf-8", "replace").strip()
             is_error = pattern.search(line) and not _NO_ERROR.search(line) and not _MENTION.search(line)
-            if is_error and launched == bool(_LAUNCHER.search(line)):
+            if is_error and launched == bool(LAUNCHER_ERROR.search(line)):
                 self._around = text[max(0, start - _BEFORE) : start], text[start : start + _BEHIND]
                 return LastError(text=redact_secrets(line[:_LONGEST]), line=self._lines + text.count(b"\n", 0, at) + 1)
             end = start

@@ -10,7 +10,7 @@ import sys
 
 from knowngood.compat.incident import Incident, IncidentKind, IncidentSeverity, OwnComponent
 from knowngood.failures.atlas_shelf import AtlasShelf
-from knowngood.failures.last_errors import LastError
+from knowngood.failures.last_errors import LAUNCHER_ERROR, LastError
 from knowngood.failures.message_causes import (
     ABOUT_ARGUMENTS,
     ADDRESSES,
@@ -55,7 +55,7 @@ def explain_raised_words(error: LastError, shelf: AtlasShelf) -> MessageCause | 
     if named is None:
         return None
     name, text = named["name"], named["text"].strip()
-    if len(text.split()) < _FEWEST_WORDS or name in {"KeyError", "AttributeError"}:
+    if len(text.split()) < _FEWEST_WORDS or name in {"KeyError", "AttributeError"} or LAUNCHER_ERROR.search(name):
         return None
     if frame is None:
         top = _find_package_of_class(error.message)
