@@ -7,6 +7,8 @@ import re
 _BINARY = re.compile(rb"([^\s'\"():,]{1,300}\.so)(?:\.\d+)*\s{0,2}:\s{0,2}(?:undefined symbol|symbol)")
 _OPERATOR = re.compile(rb"operator (\w{1,60})::\w{1,80}(?: does not exist)?")
 _INSTALLED = re.compile(rb"(?:site|dist)-packages[/\\]{1,4}(\w{1,80})")
+_TORCH_ITSELF = re.compile(rb"from torch\._C import|\b_load_global_deps\b|\b_preload_cuda_deps\b")
+"""What torch does while it is imported itself: the library that is missing is one of its own."""
 _SUFFIX = re.compile(r"(?:_\d+)?(?:_(?:cuda|gpu|ext|C|kernels?|lib))*$")
 _OTHER_NAMES = {
     "selective-scan": "mamba-ssm",
@@ -26,7 +28,7 @@ def find_extension_package(text: bytes) -> str:
     """Return the package of the extension that a text of a log names last, or `a compiled extension`.
 
     It is the file before `undefined symbol`, or the library of an operator that does not exist, else the installed
-    package in the traceback above.
+    package in the traceback above, which is torch only where its own import fails.
     """
     binaries, operators = _BINARY.findall(text), _OPERATOR.findall(text)
     if operators and not binaries:
@@ -41,7 +43,7 @@ def find_extension_package(text: bytes) -> str:
     else:
         installed = [name for name in _INSTALLED.findall(text) if name != b"torch"]
         if not installed:
-            return "a compiled extension"
+            return "torch" if _TORCH_ITSELF.search(text) else "a compiled extension"
         name = installed[-1].decode()
     name = (_SUFFIX.sub("", name) or name).replace("_", "-")
     return _OTHER_NAMES.get(name, name)

@@ -6,11 +6,13 @@ local file has the package's name, or the release has it and something else fail
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from knowngood.compat.incident import Fix, IncidentKind, OwnComponent
 from knowngood.failures.atlas_shelf import AtlasShelf
-from knowngood.failures.logged_errors import LoggedError
+from knowngood.failures.logged_errors import CodeFrame, LoggedError
 from knowngood.failures.missing_packages import explain_missing_package, explain_unread_package
 from knowngood.failures.name_faults import FaultKind
 from knowngood.failures.name_places import NameFinder
@@ -25,6 +27,7 @@ _OF_MODELS = frozenset((FaultKind.MODEL_TYPE, FaultKind.CONFIGURATION, FaultKind
 """The errors whose name comes from a model."""
 _WITHOUT_PLACE = frozenset((FaultKind.DISTRIBUTION, FaultKind.GLOBAL))
 """The errors whose name is in no module of the atlas."""
+_IMPORTS_MODULE = re.compile(r"(?:import|from) (?P<top>[A-Za-z_]\w*)\b")
 _GUESSES = frozenset((FaultKind.KEY, FaultKind.KEYWORD, FaultKind.ARGUMENT))
 """The errors of which only a typo is certain when no release has the name: else a user's own data may have it."""
 
@@ -61,7 +64,9 @@ def _explain(situation: NameSituation) -> NameCause | None:
     """Return the cause, or `None` when nothing certain can be said."""
     place, at = situation.place, situation.at
     if _is_shadowed(situation):
-        return _explain_shadow(situation)
+        return _explain_shadow(situation, situation.top, situation.package, situation.error.fault.path)
+    if hidden := _find_hidden_module(situation.error.frames):
+        return _explain_shadow(situation, hidden, hidden, f"a file {hidden}.py of yours")
     if not place.present:
         return _explain_unknown_name(situation)
     is_there = situation.has_name(at) if at is not None else not place.possible
@@ -86,16 +91,26 @@ def _is_shadowed(situation: NameSituation) -> bool:
     return not installed and path.endswith(f"/{situation.top}.py")
 
 
-def _explain_shadow(situation: NameSituation) -> NameCause:
-    top, path = situation.top, situation.error.fault.path
+def _find_hidden_module(frames: Sequence[CodeFrame]) -> str:
+    """Return the module that an installed file imports, where Python takes a user's own file of that name for it."""
+    files = [frame for frame in frames if not frame.path.startswith("<")]
+    for outer, inner in itertools.pairwise(files):
+        asked = _IMPORTS_MODULE.match(outer.code)
+        if asked and outer.installed and not inner.installed and inner.path.endswith(f"/{asked['top']}.py"):
+            return asked["top"]
+    return ""
+
+
+def _explain_shadow(situation: NameSituation, top: str, package: str, path: str) -> NameCause:
+    named = path if path.startswith(("/", "a file")) else f"a file {top}.py, or a folder {top},"
     because = (
-        f"Python imports {path if path.startswith('/') else f'a file {top}.py, or a folder {top},'} where the package "
-        f"{situation.package} is meant: what is called so stands first in sys.path, mostly beside the script."
+        f"Python imports {named} where the package "
+        f"{package} is meant: what is called so stands first in sys.path, mostly beside the script."
     )
     fix = advise(
         f"Rename it, and delete its __pycache__; python -c 'import {top}; print({top}.__file__)' shows its place"
     )
-    title = f"A local {top} hides the package {situation.package}"
+    title = f"A local {top} hides the package {package}"
     return situation.explain(IncidentKind.SHADOWED, title, because, [fix], component=OwnComponent.YOUR_CODE)
 
 
