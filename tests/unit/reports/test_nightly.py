@@ -237,6 +237,7 @@ class TestPlan:
             (run(where=RunPlace.BARE), False),
             (run(suite="6"), False),
             (run(where=RunPlace.CONTAINER_GPU), True),
+            (run(where=RunPlace.CONTAINER_EMULATED, command=("python", "test_training.py::test_trains[x]")), True),
         ],
     )
     def test_what_is_proven_is_this_image_on_this_node(self, other, counts):
