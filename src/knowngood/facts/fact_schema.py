@@ -36,6 +36,8 @@ class _CommonFacts(TypedDict, total=False):
     """The facts that have one form in all packages."""
 
     aarch64_cuda: str | None
+    aarch64_ptx: _Texts
+    aarch64_sass: _Texts
     aarch64_wheel_size: Count | None
     abi3_from: str | None
     accelerate: str | None

@@ -95,9 +95,9 @@ def _find_hidden_module(frames: Sequence[CodeFrame]) -> str:
     """Return the module that an installed file imports, where Python takes a user's own file of that name for it."""
     files = [frame for frame in frames if not frame.path.startswith("<")]
     for outer, inner in itertools.pairwise(files):
-        asked = _IMPORTS_MODULE.match(outer.code)
-        if asked and outer.installed and not inner.installed and inner.path.endswith(f"/{asked['top']}.py"):
-            return asked["top"]
+        statement = _IMPORTS_MODULE.match(outer.code)
+        if statement and outer.installed and not inner.installed and inner.path.endswith(f"/{statement['top']}.py"):
+            return statement["top"]
     return ""
 
 

@@ -162,8 +162,8 @@ def find_proof(  # noqa: PLR0913
 ) -> str | None:
     """Return when this very image last passed the suite with this hash on this node, or `None`.
 
-    A run on a GPU also proves the CPU, and a full run also proves a quick one. Where an image is emulated, its part of the
-    suite is all that can run. A failed run takes back what older runs proved.
+    A run on a GPU also proves the CPU, and a full run also proves a quick one. Of an emulated image the suite's core is
+    all that can run. A failed run takes back what older runs proved.
     """
     of_image = [
         run
