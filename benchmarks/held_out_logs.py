@@ -2,7 +2,7 @@
 
     python benchmarks/held_out_logs.py [LOGS.yaml] [--all] [--json OUT.json]
 
-LOGS.yaml is tests/unit/logs/held_out_seventh.yaml when it is not named; it says of each log what is right, and was
+LOGS.yaml is tests/unit/logs/held_out_tenth.yaml when it is not named; it says of each log what is right, and was
 written before `diagnose` saw the log. An answer is judged by its first failure:
 
 - `right cause`: its component is one of those that the judgement allows, and its words say what the judgement asks for.
@@ -36,7 +36,7 @@ from packaging.version import InvalidVersion, Version
 
 from knowngood.cli.main import main as run_knowngood
 
-LOGS = Path(__file__).parents[1] / "tests" / "unit" / "logs" / "held_out_seventh.yaml"
+LOGS = Path(__file__).parents[1] / "tests" / "unit" / "logs" / "held_out_tenth.yaml"
 GOALS = {"right cause": 0.80, "right remedy": 0.70, "wrong": 0.02}
 SAME_COMPONENTS: Mapping[str, tuple[str, ...]] = {
     "gpu": ("gpu-memory",),

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[3]
 LOGS = ROOT / "tests" / "unit" / "logs"
 CASES = [
     case
-    for name in ("", "_late", "_third", "_fourth", "_fifth", "_sixth", "_seventh", "_eighth", "_ninth")
+    for name in ("", "_late", "_third", "_fourth", "_fifth", "_sixth", "_seventh", "_eighth", "_ninth", "_tenth")
     for case in yaml.safe_load((LOGS / f"held_out{name}.yaml").read_text(encoding="utf-8"))
 ]
 NOT_RIGHT = {
@@ -75,6 +75,15 @@ NOT_RIGHT = {
     "verl-project/verl#2320": "unknown",
     "verl-project/verl#5205": "unknown",
     "ROCm/TransformerEngine#439": "unknown",
+    "pytorch/pytorch#182279": "wrong",
+    "astral-sh/uv#9597": "unknown",
+    "JonasGeiping/cramming#22": "wrong",
+    "IndicoDataSolutions/finetune#267": "unknown",
+    "JIA-Lab-research/MGM#83": "unknown",
+    "facebookresearch/fairseq#4145": "unknown",
+    "fudan-generative-vision/hallo#152": "unknown",
+    "huggingface/setfit#153": "unknown",
+    "okuvshynov/slowllama#10": "wrong",
 }
 """Thread -> what `diagnose` says of it instead of the right cause: `unknown` or `wrong`."""
 
