@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, OwnComponent
+from knowngood.compat.incident import Fix, IncidentKind, OwnComponent
 from knowngood.failures.atlas_shelf import AtlasShelf
 from knowngood.failures.last_errors import LastError
 from knowngood.failures.logged_errors import CodeFrame
-from knowngood.failures.message_causes import ERROR_CLASS, MessageCause, shorten_text
+from knowngood.failures.message_causes import ERROR_CLASS, MessageCause, describe_traceback, shorten_text
 from knowngood.failures.module_packages import find_distribution
 from knowngood.failures.name_callers import REMOTE_CODE, is_standard_library
 from knowngood.failures.name_situation import advise
@@ -149,15 +149,7 @@ def _passes_on(frame: CodeFrame) -> bool:
 
 
 def _cause(error: LastError, component: str, title: str, because: str, fixes: list[Fix]) -> MessageCause:
-    incident = Incident(
-        id="inner-error",
-        title=title,
-        kind=IncidentKind.FAILS_INSIDE,
-        severity=IncidentSeverity.FAILURE,
-        component=component,
-        because=because,
-        fix=tuple(fixes),
-        source=("the traceback",),
-        confidence="reported",
+    incident = describe_traceback(
+        "inner-error", IncidentKind.FAILS_INSIDE, component, title=title, because=because, fixes=fixes
     )
     return MessageCause(incident=incident, line=error.line, package=component)

@@ -279,6 +279,23 @@ def find_missing_package(text: str, condition: str, package: str, shelf: AtlasSh
     return ""
 
 
+def describe_traceback(  # noqa: PLR0913
+    incident_id: str, kind: IncidentKind, component: str, *, title: str, because: str, fixes: Sequence[Fix]
+) -> Incident:
+    """Return the failure that only a log's own traceback speaks for: it is `reported`, with the traceback as source."""
+    return Incident(
+        id=incident_id,
+        title=title,
+        kind=kind,
+        severity=IncidentSeverity.FAILURE,
+        component=component,
+        because=because,
+        fix=tuple(fixes),
+        source=("the traceback",),
+        confidence="reported",
+    )
+
+
 def shorten_text(text: str, limit: int) -> str:
     """Return the beginning of a text, with dots where it is cut."""
     return text if len(text) <= limit else f"{text[:limit].rstrip()} ..."

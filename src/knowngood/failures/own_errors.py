@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 
-from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, OwnComponent
+from knowngood.compat.incident import Fix, Incident, IncidentKind, OwnComponent
 from knowngood.failures.atlas_shelf import AtlasShelf
 from knowngood.failures.last_errors import LastError
 from knowngood.failures.logged_errors import CodeFrame
-from knowngood.failures.message_causes import ERROR_CLASS, MessageCause, shorten_text
+from knowngood.failures.message_causes import ERROR_CLASS, MessageCause, describe_traceback, shorten_text
 from knowngood.failures.name_callers import REMOTE_CODE, is_standard_library
 from knowngood.failures.name_situation import advise
 
@@ -123,14 +123,4 @@ def _is_own(frame: CodeFrame, shelf: AtlasShelf) -> bool:
 
 
 def _incident(title: str, because: str, fixes: list[Fix], component: OwnComponent) -> Incident:
-    return Incident(
-        id="own-error",
-        title=title,
-        kind=IncidentKind.CONFIG,
-        severity=IncidentSeverity.FAILURE,
-        component=component,
-        because=because,
-        fix=tuple(fixes),
-        source=("the traceback",),
-        confidence="reported",
-    )
+    return describe_traceback("own-error", IncidentKind.CONFIG, component, title=title, because=because, fixes=fixes)
