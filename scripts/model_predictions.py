@@ -1,6 +1,6 @@
-"""Write what the model suite should observe with the transformers of an environment on a CPU, before it runs there.
+"""Write what the model suite should observe with the transformers of an environment, before it runs there.
 
-python scripts/model_predictions.py SITE_PACKAGES
+python scripts/model_predictions.py SITE_PACKAGES [cpu|gpu]
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from knowngood.project import checkout
 from knowngood.smoke.model_config import read_families
 from knowngood.smoke.model_predictions import PREDICTIONS_FOLDER, predict_model_checks, read_family_sources
 
-root = Path(sys.argv[1])
+root, device = Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "cpu"
 release = next(item.version for item in distributions(path=[str(root)]) if item.name == "transformers")
 project = checkout.find_project()
 sdpa = (root / "transformers/integrations/sdpa_attention.py").read_text(encoding="utf-8")
@@ -26,7 +26,9 @@ for model_type in sorted({str(fields["model_type"]) for fields in read_families(
         texts = (
             (folder / f"{kind}_{folder.name}.py").read_text(encoding="utf-8") for kind in ("modeling", "configuration")
         )
-        predictions |= predict_model_checks(model_type, read_family_sources(*texts, sdpa))
-path = project.root / PREDICTIONS_FOLDER / f"transformers-{release}-cpu.json"
+        predictions |= predict_model_checks(
+            model_type, read_family_sources(*texts, sdpa), "gpu" if device == "gpu" else "cpu"
+        )
+path = project.root / PREDICTIONS_FOLDER / f"transformers-{release}-{device}.json"
 write_atomically(path, json.dumps(predictions, indent=1) + "\n")
 print(f"{len(predictions)} predictions: {path}")

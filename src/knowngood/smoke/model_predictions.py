@@ -1,6 +1,6 @@
-"""What the model suite should observe of a family with a transformers release on the CPU, by its sources. Pure.
+"""What the model suite should observe of a family with a transformers release, by its sources. Pure.
 
-The suite compares each prediction with what it observed, as the smoke suite does; `scripts/model_predictions.py` writes
+For the CPU, and for a GPU of sm_90 with flash-attn 2 and FlashAttention 4. The suite compares each prediction with what it observed, as the smoke suite does; `scripts/model_predictions.py` writes
 the predictions of a release into `rules/model-predictions/`, before its runs. What the sources leave open (which kernel
 of the hub stands in for a missing package) is not predicted.
 """
@@ -11,14 +11,16 @@ import ast
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from knowngood.smoke.predictions import PredictedOutcome
 
 PREDICTIONS_FOLDER = "rules/model-predictions"
 _FLASH = ("fa2", "fa3", "fa4")
-_RUNNABLE = ("eager", "sdpa", "sdpa-math", "sdpa-flash")
-"""The settings whose kernels torch has for a CPU."""
+_MASKED = ("sdpa-efficient", "sdpa-cudnn")
+"""The kernels of SDPA for a GPU that take a mask, as the runs of the smoke suite show."""
+_WIDEST_CUDNN = 128
+"""Elements of a head; whether cuDNN takes wider ones is not predicted."""
 _MASK_MAKERS = ("create_causal_mask", "mask_function")
 """What a model calls for its masks; the second is its name for one of two functions, where a window is optional."""
 _STATEFUL = re.compile(r"GatedDelta|Mamba|Mixer|LinearAttention")
@@ -30,6 +32,9 @@ class PredictedModelCheck(TypedDict):
     outcome: PredictedOutcome
     because: str
 
+
+Device = Literal["cpu", "gpu"]
+"""`gpu` is one of sm_90, beside flash-attn 2 and FlashAttention 4."""
 
 ModelPredictions = dict[str, PredictedModelCheck]
 """A glob over the ids of checks -> its prediction; of several that match, the longest counts."""
@@ -53,6 +58,8 @@ class FamilySources:
     """Whether some layers carry a state from token to token beside attention."""
     one_head_width: bool
     """Whether keys and values have heads of one width."""
+    head_width: int | None
+    """Elements of a head by the configuration's defaults, where they say it."""
 
 
 def read_family_sources(modeling: str, configuration: str, sdpa: str) -> FamilySources:
@@ -86,7 +93,16 @@ def read_family_sources(modeling: str, configuration: str, sdpa: str) -> FamilyS
         masks_see_positions=_masks_see_positions(tree),
         stateful=any(_STATEFUL.search(node.name) for node in classes),
         one_head_width=key_width in (0, defaults.get("v_head_dim")),
+        head_width=_head_width(defaults),
     )
+
+
+def _head_width(defaults: Mapping[str, Any]) -> int | None:
+    """Return `head_dim`, or what `hidden_size` and `num_attention_heads` make of it."""
+    if defaults.get("head_dim"):
+        return int(defaults["head_dim"])
+    hidden, heads = defaults.get("hidden_size"), defaults.get("num_attention_heads")
+    return hidden // heads if isinstance(hidden, int) and isinstance(heads, int) and heads else None
 
 
 def _read_defaults(configuration: str) -> dict[str, Any]:
@@ -119,39 +135,75 @@ def _masks_see_positions(tree: ast.Module) -> bool:
     return bool(answers) and all(answers)
 
 
-def predict_model_checks(model_type: str, sources: FamilySources) -> ModelPredictions:
-    """Return the outcomes of a family's checks on a CPU without packages of kernels."""
+def predict_model_checks(model_type: str, sources: FamilySources, device: Device = "cpu") -> ModelPredictions:
+    """Return the outcomes of a family's checks, on a CPU without packages of kernels or on a GPU with them."""
+    outcomes = _cpu_outcomes(sources) if device == "cpu" else _gpu_outcomes(sources)
     return {
         f"{model_type}/{check}": {"outcome": outcome, "because": because}
-        for check, outcome, because in _outcomes(sources)
+        for check, outcome, because in (*_shared_outcomes(sources, device), *outcomes)
     }
 
 
-def _outcomes(sources: FamilySources) -> Iterator[tuple[str, PredictedOutcome, str]]:
+_Outcomes = Iterator[tuple[str, PredictedOutcome, str]]
+
+
+def _shared_outcomes(sources: FamilySources, device: Device) -> _Outcomes:
     yield "formulas/*", "pass", "eager attention follows the configuration in every family that was tried"
+    for setting in ("eager", "sdpa", "sdpa-math"):
+        yield from _right_outcomes(setting, sources)
+    if not sources.supports.get("_supports_sdpa", False):
+        for setting in ("sdpa-flash", *_MASKED):
+            yield f"{setting}/*", "refused", "the model states no SDPA"
+    elif device == "cpu" and not sources.one_head_width:
+        yield "sdpa-flash/*", "refused", "torch's flash kernel for a CPU takes keys and values of one width"
+    elif device == "cpu":
+        yield from _right_outcomes("sdpa-flash", sources)
+
+
+def _cpu_outcomes(sources: FamilySources) -> _Outcomes:
     yield "speed/*", "not-run", "time is measured on a GPU only"
     yield "flex/*", "refused", "FlexAttention has no backward on the CPU"
     for setting in _FLASH:
         if sources.compatible_flash and setting != "fa4":
             continue
-        known = sources.supports.get("_supports_flash_attn", False)
-        known = known or (setting == "fa2" and sources.supports.get("_supports_flash_attn_2", False))
-        known = known or setting == "fa4"  # a release without it does not know the name, whatever the model
+        known = _states_flash(setting, sources) or setting == "fa4"  # an older release does not know the name
         because = "no package of its kernels is installed" if known else "the model states no flash attention"
         yield f"{setting}/*", "not-run" if known else "refused", because
-    sdpa = sources.supports.get("_supports_sdpa", False)
-    for setting in ("sdpa-efficient", "sdpa-cudnn"):
-        yield f"{setting}/*", "refused", "torch has no such kernel for a CPU" if sdpa else "the model states no SDPA"
-    for setting in _RUNNABLE:
-        yield from _runnable_outcomes(setting, sources)
+    if sources.supports.get("_supports_sdpa", False):
+        for setting in _MASKED:
+            yield f"{setting}/*", "refused", "torch has no such kernel for a CPU"
 
 
-def _runnable_outcomes(setting: str, sources: FamilySources) -> Iterator[tuple[str, PredictedOutcome, str]]:
-    if setting != "eager" and not sources.supports.get("_supports_sdpa", False):
+def _gpu_outcomes(sources: FamilySources) -> _Outcomes:
+    """The packed and padded layouts have a mask under SDPA, which decides what its kernels take."""
+    if sources.supports.get("_supports_sdpa", False):
+        for layout in ("left-padded", "packed"):
+            yield f"sdpa-flash/*/{layout}", "refused", "torch's flash kernel for a GPU takes no mask"
+        wide = sources.head_width is None or sources.head_width > _WIDEST_CUDNN
+        for setting in _MASKED:
+            if sources.one_head_width and not (setting == "sdpa-cudnn" and wide):
+                yield from _right_outcomes(setting, sources)
+    if sources.supports.get("_supports_flex_attn", False) and sources.one_head_width:
+        yield from _right_outcomes("flex", sources)
+    if sources.compatible_flash:
+        return
+    if not _states_flash("fa2", sources):
+        yield "fa2/*", "refused", "the model states no flash attention"
+    else:
+        yield from _right_outcomes("fa2", sources)
+
+
+def _states_flash(setting: str, sources: FamilySources) -> bool:
+    known = sources.supports.get("_supports_flash_attn", False)
+    return known or (setting == "fa2" and sources.supports.get("_supports_flash_attn_2", False))
+
+
+def _right_outcomes(setting: str, sources: FamilySources) -> _Outcomes:
+    """What a setting does whose kernels are there and take the model's heads."""
+    scaled_dot_product = setting.startswith("sdpa")
+    if scaled_dot_product and not sources.supports.get("_supports_sdpa", False):
         yield f"{setting}/*", "refused", "the model states no SDPA"
-    elif setting == "sdpa-flash" and not sources.one_head_width:
-        yield f"{setting}/*", "refused", "torch's flash kernel for a CPU takes keys and values of one width"
-    elif setting != "eager" and sources.softcap is not None:
+    elif scaled_dot_product and sources.softcap is not None:
         what = "raises an error for it" if sources.sdpa_takes_softcap else "ignores it"
         yield f"{setting}/*", "fail", f"the model has a soft-cap of {sources.softcap} and the function of SDPA {what}"
     else:
@@ -159,5 +211,5 @@ def _runnable_outcomes(setting: str, sources: FamilySources) -> Iterator[tuple[s
         if sources.stateful:
             because = "layers that carry a state are not told where a packed sample begins"
             yield f"{setting}/*/packed", "fail", because
-        elif not sources.masks_see_positions:
+        elif setting != "fa2" and not sources.masks_see_positions:
             yield f"{setting}/*/packed", "fail", "the masks are made without position_ids"

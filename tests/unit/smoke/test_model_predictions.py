@@ -97,3 +97,17 @@ def test_a_file_that_is_none_of_predictions_is_named(tmp_path):
     path.write_text(json.dumps({"gemma2/sdpa/*": {"outcome": "maybe", "because": "?"}}))
     with pytest.raises(InputError, match="outcome"):
         read_model_predictions(path)
+
+
+def test_on_a_gpu_the_kernels_without_a_mask_refuse_and_flash_attn_takes_packed_rows():
+    sources = read_family_sources(
+        MODELING.format(sdpa="True", positions="attention_mask=None"),
+        "class TinyConfig:\n    head_dim: int = 256\n",
+        PLAIN_SDPA,
+    )
+    outcomes = {check: item["outcome"] for check, item in predict_model_checks("tiny", sources, "gpu").items()}
+    assert outcomes["tiny/sdpa-flash/*/packed"] == "refused"
+    assert outcomes["tiny/sdpa-efficient/*/packed"] == "fail"
+    assert "tiny/fa2/*/packed" not in outcomes
+    assert outcomes["tiny/fa2/*"] == "pass"
+    assert not any(check.startswith("tiny/sdpa-cudnn") for check in outcomes)
