@@ -29,7 +29,7 @@ class Limit:
 
 
 LIMITS = {
-    "fp32": Limit(gradient=1e-5, loss=1e-6, gain=1e-5, size=2e-5, hopeless=1e-3),
+    "fp32": Limit(gradient=2e-5, loss=1e-6, gain=1e-5, size=2e-5, hopeless=1e-3),
     "bf16": Limit(gradient=2e-2, loss=5e-4, gain=4e-3, size=3e-2, hopeless=0.5),
     "fp16": Limit(gradient=3e-3, loss=6e-5, gain=2e-3, size=5e-3, hopeless=0.2),
 }

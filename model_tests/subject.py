@@ -57,7 +57,8 @@ class Subject:
         self.remote_code = remote_code
         full = complete_config(given, remote_code=remote_code)
         self.notes: list[str] = _unread_rotary(given, full)
-        full, self.auto = self._choose_class(full)
+        self.full, self.auto = self._choose_class(full)
+        full = self.full
         self.width = miniature.head_width(_text(full.to_dict()))
         try:
             self._make(full.to_dict(), free_width=True)
@@ -91,7 +92,11 @@ class Subject:
     def config(self) -> Any:
         """A fresh configuration object of the miniature, as a user's program would load it."""
         fields = {name: value for name, value in self.made.config.items() if name != "model_type"}
-        return type(complete_config({"model_type": self.made.config["model_type"]}))(**fields)
+        made = type(self.full)(**fields)
+        if self.remote_code is not None:
+            # Where transformers looks for the model's class; the miniature's fields leave both out.
+            made.auto_map, made.name_or_path = self.full.auto_map, self.remote_code
+        return made
 
     def build(self, implementation: str, dtype: torch.dtype, device: torch.device, **named: Any) -> Any:
         """Build the model as a user does, and give it the miniature's weights."""
