@@ -1,8 +1,9 @@
 """The list of the checks of the trainers that are in this folder. Pure data, like ``smoke_tests.catalogue``.
 
 Each trainer has a module ``NAME_checks.py`` with its ``DISTRIBUTION``, the ``MODULES`` that answer for the first part
-of a check's detail, its ``checks()``, and the ``REFUSALS`` by which it says that it cannot do something. The suite of a
-cell has only that of its own trainer, so that nothing here names one.
+of a check's detail, its ``checks()``, and the ``REFUSALS`` by which it says that it cannot do something;
+``SETTING_REFUSALS``, where it has them, hold for the checks of settings without a trainer. The suite of a cell has only
+the list of its own trainer, so that nothing here names one.
 """
 
 from __future__ import annotations

@@ -58,7 +58,8 @@ def _sft(detail: str, family: str) -> Iterator[Check]:
     for layout in ("padded", "packed"):
         for setting in (*PLAIN, *FUSED):
             dtype = "bf16" if setting in FUSED else "fp32"
-            yield trainer_check(detail, dtype, layout, "full", setting=setting, quick=setting == "sdpa")
+            quick = setting == "sdpa" or (family == "qwen3" and setting in FUSED)
+            yield trainer_check(detail, dtype, layout, "full", setting=setting, quick=quick)
     yield trainer_check(detail, "fp32", "padded", "lora", quick=True)
     yield trainer_check(detail, "fp32", "packed", "lora")
     yield trainer_check(detail, "bf16", "padded", "qlora", quick=family == "qwen3")

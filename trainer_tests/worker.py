@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from smoke_tests import worker
+from smoke_tests.trainers import checks
 
+from smoke_tests import refusals, worker
+
+refusals.KNOWN += tuple(known for module in checks.lists() for known in getattr(module, "SETTING_REFUSALS", ()))
 worker.TOPICS["trainer"] = "smoke_tests.trainers.trainer"
 
 if __name__ == "__main__":
