@@ -25,6 +25,9 @@ _MANYLINUX = "manylinux_2_40"
 # The characters that a quoted value in a Dockerfile may have: none that ends the quotes, continues a line or expands.
 _SAFE = re.compile(r"[A-Za-z0-9 _.,:;/@+=>()-]*")
 
+_C_ARCHIVES = frozenset({"crcmod"})
+"""The source archives of the matrix that hold C code; the layers of all others keep the Dockerfile that they have."""
+
 
 def render_dockerfile(locked_cell: CellLock, templates: Path) -> str:
     """Return the text of `docker/cells/<id>/Dockerfile`; `UsageError` for a value that a Dockerfile cannot hold."""
@@ -92,6 +95,7 @@ def _layer_values(layer: Layer) -> dict[str, object]:
         "wheelhouse": any(item.made_here for item in layer.distributions),
         "pure": all(item.pure for item in layer.distributions),
         "sources": any(item.source for item in layer.distributions),
+        "compiles": any(item.source and item.name in _C_ARCHIVES for item in layer.distributions),
     }
 
 
