@@ -3,12 +3,13 @@
     python scripts/carry_image.py pack OUT RECORDS WHEELS IMAGE...     here: IMAGE as the engine names it
     python3 scripts/carry_image.py load IN                             there: into the engine of DOCKER_HOST
 
-Files that the machine has are sent as names, the rest as bytes. RECORDS lists the machine's files: gzip, one line per
-file with distribution, path, `sha256=...` and bytes, separated by tabs. WHEELS is a folder with unpacked wheels of that
-machine: a large file that differs little from one of theirs is sent as a patch of it. Bytecode of the image's virtual
-environment is not sent: its own Python makes it there, from the modules of the same layer. Each layer's tar file is
-rebuilt byte by byte. The engine itself refuses a layer that the image's configuration does not name, so an image that
-loads is the image that was packed. `load` needs Python, zstd and tar, and root for the image's Python.
+Files that the machine has are sent as names, the rest as bytes, and a large file of several layers once. RECORDS lists
+the machine's files: gzip, one line per file with distribution, path, `sha256=...` and bytes, separated by tabs. WHEELS is
+a folder with unpacked wheels of that machine: a large file that differs little from one of theirs is sent as a patch of
+it. Bytecode of the image's virtual environment is not sent: its own Python makes it there, from the modules of the same
+layer. Each layer's tar file is rebuilt byte by byte. The engine itself refuses a layer that the image's configuration does
+not name, so an image that loads is the image that was packed. `load` needs Python, zstd and tar, and root for the image's
+Python.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any, cast
 
-SMALL, LARGE = 256, 4 << 20
+SMALL, SHARED, LARGE = 256, 1 << 20, 4 << 20
 PLACE = "site-packages/"
 ENVIRONMENT = "opt/venv/"
 COMPILE = "compile-modules"
@@ -98,6 +99,22 @@ class Packer:
         sha256 = digest(file)
         if sha256 in self.by_hash:
             return ["file", self.by_hash[sha256], member.size]
+        return self._patch(file, member, sha256) or self._shared(file, member, sha256)
+
+    def _shared(self, file: IO[bytes], member: tarfile.TarInfo, sha256: str) -> list[Any] | None:
+        """Keep a large file by itself, since other layers may have it too."""
+        if member.size < SHARED:
+            return None
+        path = self.out / f"{sha256[7:27].replace('-', '_')}.shared"
+        if not path.with_name(f"{path.name}.zst").exists():
+            file.seek(0)
+            with path.open("wb") as kept:
+                shutil.copyfileobj(file, kept)
+            compress(path)
+        return ["shared", f"{path.name}.zst", member.size]
+
+    def _patch(self, file: IO[bytes], member: tarfile.TarInfo, sha256: str) -> list[Any] | None:
+        """Keep the difference of a file from one that is there and like it."""
         place = member.name.partition(PLACE)[2]
         if member.size < LARGE or not place or place not in self.by_place:
             return None
@@ -194,9 +211,10 @@ def rebuilt(folder: Path, name: str) -> Iterator[bytes]:
             with Path(rest[0]).open("rb") as file:
                 yield from blocks(file, rest[1])
         else:
-            argv = ["zstd", "-q", "-d", "-c", "--long=30", f"--patch-from={rest[1]}", folder / rest[0]]
-            with subprocess.Popen(argv, stdout=subprocess.PIPE) as patched:
-                yield from blocks(cast("IO[bytes]", patched.stdout), rest[2])
+            origin = [f"--patch-from={rest[1]}"] if kind == "patch" else []
+            argv = ["zstd", "-q", "-d", "-c", "--long=30", *origin, folder / rest[0]]
+            with subprocess.Popen(argv, stdout=subprocess.PIPE) as whole:
+                yield from blocks(cast("IO[bytes]", whole.stdout), rest[-1])
     opened.wait()
 
 

@@ -66,6 +66,17 @@ def test_a_layer_is_rebuilt_byte_by_byte(other_machine):
     assert b"".join(carry_image.rebuilt(folder / "out", "name")) == tar.read_bytes()
 
 
+def test_a_large_file_of_two_layers_is_sent_once(other_machine):
+    folder, _ = other_machine
+    shared = random.Random(2).randbytes(2 << 20)  # noqa: S311
+    packer = carry_image.Packer(folder / "out", folder / "records.gz", folder / "wheels")
+    for name in ("one", "two"):
+        tar = layer(folder / f"{name}.tar", {f"{name}.py": b"print()", "shared.so": shared})
+        packer.layer(tar, name)
+        assert b"".join(carry_image.rebuilt(folder / "out", name)) == tar.read_bytes()
+    assert sum(path.stat().st_size for path in (folder / "out").iterdir()) < 2.2 * (1 << 20)
+
+
 def test_bytecode_is_made_there_by_the_images_python(other_machine, monkeypatch):
     folder, _ = other_machine
     (folder / "root").mkdir()
