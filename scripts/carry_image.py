@@ -3,13 +3,13 @@
     python scripts/carry_image.py pack OUT RECORDS WHEELS IMAGE...     here: IMAGE as the engine names it
     python3 scripts/carry_image.py load IN                             there: into the engine of DOCKER_HOST
 
-Files that the machine has are sent as names, the rest as bytes, and a large file of several layers once. RECORDS lists
-the machine's files: gzip, one line per file with distribution, path, `sha256=...` and bytes, separated by tabs. WHEELS is
-a folder with unpacked wheels of that machine: a large file that differs little from one of theirs is sent as a patch of
-it. Bytecode of the image's virtual environment is not sent: its own Python makes it there, from the modules of the same
-layer. Each layer's tar file is rebuilt byte by byte. The engine itself refuses a layer that the image's configuration does
-not name, so an image that loads is the image that was packed. `load` needs Python, zstd and tar, and root for the image's
-Python.
+Files that the machine has are sent as names, the rest as bytes, and a large file of several layers once. RECORDS
+lists the machine's files: gzip, one line per file with distribution, path, `sha256=...` and bytes, separated by
+tabs. WHEELS is a folder with unpacked wheels of that machine: a large file that differs little from one of theirs
+is sent as a patch of it. Bytecode of the image's virtual environment is not sent: its own Python makes it there,
+from the modules of the same layer. Each layer's tar file is rebuilt byte by byte. The engine itself refuses a layer
+that the image's configuration does not name, so an image that loads is the image that was packed. `load` needs
+Python, zstd and tar, and root for the image's Python.
 """
 
 from __future__ import annotations
