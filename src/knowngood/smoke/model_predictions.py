@@ -2,8 +2,8 @@
 
 For the CPU, and for a GPU of sm_90 with flash-attn 2 and FlashAttention 4. The suite compares each prediction with what
 it observed, as the smoke suite does; `scripts/model_predictions.py` writes the predictions of a release into
-`rules/model-predictions/`, before its runs. What the sources leave open (which kernel of the hub stands in for a missing
-package) is not predicted.
+`rules/model-predictions/`, before its runs. What the sources leave open (which kernel of the hub stands in for a
+missing package) is not predicted.
 """
 
 from __future__ import annotations
