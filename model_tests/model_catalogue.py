@@ -64,7 +64,8 @@ def list_checks(family: str, *, faults: bool) -> Iterator[ModelCheck]:
             for setting, detail in itertools.product(("eager", "sdpa", "fa2", "fa3", "fa4"), KERNEL_FAULTS):
                 yield ModelCheck("model", family, setting, dtype, layout, detail)
     for setting in SETTINGS:
-        yield ModelCheck("model-speed", family, setting, "bf16", "dense", quick=True)
+        # FlexAttention tries kernels of many sizes at first, for a minute on an H100.
+        yield ModelCheck("model-speed", family, setting, "bf16", "dense", quick=setting != "flex")
 
 
 def choose_shard(checks: Iterable[ModelCheck], number: int, count: int) -> list[ModelCheck]:
