@@ -23,6 +23,8 @@ from pathlib import Path
 HOST = "unix:///run/knowngood-gpu.sock"
 LIBRARIES = Path("/usr/local/nvidia/lib64")
 WANTED = ("libcuda.so", "libnvidia-ml.so", "libnvidia-ptxjitcompiler.so", "libnvidia-nvvm.so", "libnvidia-gpucomp.so")
+MULTICAST = ("NCCL_NVLS_ENABLE", "TORCH_SYMM_MEM_DISABLE_MULTICAST", "NVSHMEM_DISABLE_NVLS")
+"""What this machine sets to keep NVLink multicast off has to hold in the containers too."""
 IN_CONTAINER = "/usr/lib/x86_64-linux-gnu"
 HOOK = """\
 #!/usr/bin/env python3
@@ -54,7 +56,10 @@ def description(hook: Path) -> dict[str, object]:
             "deviceNodes": common,
             "mounts": mounts,
             "hooks": [{"hookName": "createContainer", "path": str(hook), "args": [hook.name]}],
-            "env": ["NVIDIA_VISIBLE_DEVICES=void"],
+            "env": [
+                "NVIDIA_VISIBLE_DEVICES=void",
+                *(f"{key}={os.environ[key]}" for key in MULTICAST if key in os.environ),
+            ],
         },
     }
 
