@@ -137,6 +137,7 @@ class Incident:
     signatures: tuple[Signature, ...] = ()
     context: tuple[Signature, ...] = ()
     frames: tuple[Signature, ...] = ()
+    without: tuple[Signature, ...] = ()
     affected: tuple[Mapping[str, SpecifierSet], ...] = ()
     when: Mapping[str, str] = field(default_factory=dict)
     unless: Mapping[str, str] = field(default_factory=dict)
@@ -154,7 +155,7 @@ class Incident:
     def marks(self) -> tuple[Signature, ...]:
         """All signatures to look for in a log, in the order in which `line` takes their lines."""
         beside = (mark for item in self.signatures for mark in item.beside)
-        return (*self.signatures, *self.context, *beside, *self.frames)
+        return (*self.signatures, *self.context, *beside, *self.without, *self.frames)
 
     def line(self, mark_lines: Sequence[int | None], *, traceback: bool) -> int | None:
         """Return the line of the log at which this incident shows; `None` when it does not.
@@ -163,8 +164,9 @@ class Incident:
         that the log has frames of a traceback, so that those of this incident would be there too.
         """
         context = mark_lines[len(self.signatures) : len(self.signatures) + len(self.context)]
-        frames = mark_lines[len(mark_lines) - len(self.frames) :]
-        if (context and not any(context)) or (traceback and frames and not any(frames)):
+        end = len(mark_lines) - len(self.frames)
+        frames, without = mark_lines[end:], mark_lines[end - len(self.without) : end]
+        if (context and not any(context)) or (traceback and frames and not any(frames)) or any(without):
             return None
         lines, at = [], len(self.signatures) + len(self.context)
         for line, item in zip(mark_lines, self.signatures, strict=False):

@@ -15,6 +15,8 @@
       - "xtuner/model/modules/dispatch/"
     frames:                           # when the log has a traceback, one of these must be in it: the caller's files
       - "xtuner/model/"
+    without:                          # when one of these is in the log, its cause is another one
+      - "pickle.load(from_parent)"
     affected:                         # any of these combinations; within one, all ranges must match
       - {xtuner: "<0.2", transformers: ">=4.43"}
     when: {xtuner.use_varlen_attn: "false"}  # conditions of use, in the words of `check --with`
@@ -122,6 +124,7 @@ class _IncidentReading:
             "signatures": self._signatures("signatures"),
             "context": self._signatures("context"),
             "frames": self._signatures("frames"),
+            "without": self._signatures("without"),
             "affected": self._affected(),
             "when": self._conditions("when"),
             "unless": self._conditions("unless"),

@@ -189,6 +189,7 @@ INCIDENT_KEYS: Mapping[str, bool] = {
     "signatures": False,
     "context": False,
     "frames": False,
+    "without": False,
     "affected": False,
     "when": False,
     "unless": False,

@@ -29,6 +29,7 @@ from knowngood.failures.last_errors import (
 from knowngood.failures.log_scan import LogSource, SignatureScan
 from knowngood.failures.log_versions import VersionReader
 from knowngood.failures.logged_errors import ErrorReader, LoggedError
+from knowngood.failures.mere_warnings import is_overtaken, is_probe, is_warning
 from knowngood.failures.traceback_frames import (
     FrameReader,
     LineEvidence,
@@ -232,7 +233,10 @@ def diagnose_log(  # noqa: C901, PLR0912, PLR0913, PLR0917 - what is not given i
         if combination is None:
             excluded.append(incident.id)
             continue
-        match = _match(incident, line, combination, log_versions, scan.texts_of.get(mark, b""))
+        shown = [scan.starts_of[mark] for mark in marks[: len(incident.signatures)] if mark in scan.starts_of]
+        match = _weigh_warning(
+            _match(incident, line, combination, log_versions, scan.texts_of.get(mark, b"")), shown, last_errors.error
+        )
         if match.confirmed or not (incident.severity == IncidentSeverity.SILENT and incident.affected):
             matches.append(match)
     special = {(match.line, match.incident.kind) for match in matches if match.incident.id not in general}
@@ -247,7 +251,14 @@ def diagnose_log(  # noqa: C901, PLR0912, PLR0913, PLR0917 - what is not given i
         for error in errors.errors
         if error.line not in known_lines and not is_only_mentioned(error.text, failed=failed)
     ]
-    causes = explain(raised, log_versions) if raised else ()
+    causes = [
+        cause
+        for cause in (explain(raised, log_versions) if raised else ())
+        if not (
+            (is_warning([cause.error.text]) or is_probe(cause.error.frames))
+            and is_overtaken(cause.package, cause.line, last_errors.error)
+        )
+    ]
     matches += [_computed_match(cause, log_versions) for cause in causes if not cause.is_fallback]
     diagnosis = Diagnosis(
         matches=_ranked(matches),
@@ -353,6 +364,13 @@ def _match(
             if not _is_done_already(fix, versions_seen) and _is_for_gpu(fix, log_versions)
         ),
     )
+
+
+def _weigh_warning(match: IncidentMatch, shown: Sequence[str], error: LastError | None) -> IncidentMatch:
+    """The match, harmless where the lines that show it only warn and the last error tells of something else."""
+    if is_warning(shown) and is_overtaken(match.incident.component, match.line, error):
+        return replace(match, incident=replace(match.incident, severity=IncidentSeverity.HARMLESS))
+    return match
 
 
 def _computed_match(cause: NameCause | MessageCause, log_versions: Mapping[str, Sequence[str]]) -> IncidentMatch:

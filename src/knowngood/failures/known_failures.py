@@ -110,6 +110,9 @@ def _decode_failures(cached: Mapping[str, Any]) -> KnownFailures:
     )
 
 
+_SIGNATURE_KEYS = ("signatures", "context", "frames", "without")
+
+
 def _decode_incident(cached: dict[str, Any]) -> Incident:
     decoded = {
         "kind": IncidentKind(cached["kind"]),
@@ -121,7 +124,7 @@ def _decode_incident(cached: dict[str, Any]) -> Incident:
         ),
         "fix": tuple(Fix(**item) for item in cached["fix"]),
         **{name: tuple(cached[name]) for name in ("source", "report_erred")},
-        **{name: tuple(map(_decode_signature, cached[name])) for name in ("signatures", "context", "frames")},
+        **{name: tuple(map(_decode_signature, cached[name])) for name in _SIGNATURE_KEYS},
     }
     return Incident(**{**cached, **decoded})
 

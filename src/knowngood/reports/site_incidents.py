@@ -171,6 +171,7 @@ def _incident_data(known: Iterable[Incident]) -> Iterator[dict[str, Any]]:
     number = 0
     for incident in known:
         shown, context = len(incident.signatures), len(incident.context)
+        frames = number + len(incident.marks) - len(incident.frames)
         yield {
             "id": incident.id,
             "title": incident.title,
@@ -181,7 +182,8 @@ def _incident_data(known: Iterable[Incident]) -> Iterator[dict[str, Any]]:
             "signatures": [number, number + shown],
             "context": [number + shown, number + shown + context],
             "beside": [len(item.beside) for item in incident.signatures],
-            "frames": [number + len(incident.marks) - len(incident.frames), number + len(incident.marks)],
+            "without": [frames - len(incident.without), frames],
+            "frames": [frames, number + len(incident.marks)],
             "affected": [
                 {name: [str(clause) for clause in specifier] for name, specifier in item.items()}
                 for item in incident.affected

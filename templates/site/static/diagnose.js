@@ -388,7 +388,7 @@
     };
     const elsewhere = ({ frames }) => traceback && frames[0] < frames[1] && first(frames) === null;
     for (const incident of data.incidents) {
-      if (elsewhere(incident)) continue;
+      if (elsewhere(incident) || first(incident.without) !== null) continue;
       const line = shown(incident);
       if (line === null || (incident.context[0] < incident.context[1] && first(incident.context) === null)) continue;
       const fits = fitting(incident, seen);

@@ -1,0 +1,62 @@
+"""Which known failures of a log are only a warning, after which the program went on and failed of another thing. Pure.
+
+Many programs warn of an extension that does not load or of a GPU that they do not find, and then run on without it.
+Such a warning is the cause of the last error only where that error speaks of the same thing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from knowngood.failures.last_errors import LAUNCHER_ERROR, LastError
+from knowngood.failures.logged_errors import CodeFrame
+
+_WARNING = re.compile(
+    r"(?<!NCCL )\bWARN(?:ING)?\b|Warning:|^\s*(?:\[rank\d+\]:)?\[?W\d{0,4} |: W tensorflow|\bwarnings\.warn\("
+    r"|some optimizations will not be enabled|Error caught was:|compiled using NumPy 1\.x|_ARRAY_API not found"
+    r"|^CUDA extension not installed"
+)
+"""Lines with which a program says that it goes on without something."""
+_ERROR_CLASS = re.compile(r"^(?:[\w.]+\.)?(?P<name>[A-Z]\w*)(?::|$)")
+_STOPPED = frozenset(("KeyboardInterrupt", "SystemExit", "Exit", "CancelledError", "BrokenPipeError"))
+"""Errors that say nothing of why a program ended."""
+_PROBE = re.compile(r"^_?(?:is|has|have|check)_\w*(?:available|installed|triton)$")
+_OF_GPU = re.compile(
+    r"cuda|gpu|nvcc|nvidia|nvml|device|kernel|driver|\bcpu\b|half|bfloat16|bf16|float16|fp16|fp8|triton|nccl|gloo|dtensor"
+    r"|\.so\b|\.dll|DLL|symbol|operator|not implemented for|attention|attn|quanti[sz]|4-?bit|8-?bit|compile|ninja|build"
+    r"|wheel|setup\.py|distributed|rendezvous|c10d|socket|timed? ?out|connect|numpy|dtype",
+    re.IGNORECASE,
+)
+_FULL_MEMORY = re.compile(r"out of memory|OutOfMemory", re.IGNORECASE)
+
+
+def is_warning(lines: Sequence[str]) -> bool:
+    """Whether all lines that show a failure only warn of it."""
+    return bool(lines) and all(_WARNING.search(line) for line in lines)
+
+
+def is_probe(frames: Sequence[CodeFrame]) -> bool:
+    """Whether a traceback ends in a function that only looks whether something is there."""
+    return bool(frames) and bool(_PROBE.match(frames[-1].function))
+
+
+def is_overtaken(component: str, line: int, error: LastError | None) -> bool:
+    """Whether the last error of a log tells of something else than a warning above it.
+
+    Args:
+        component: what the warning is about, a package or an `OwnComponent`.
+        line: the line of the warning.
+        error: the last error of the log.
+    """
+    named = _ERROR_CLASS.match(error.message) if error is not None else None
+    if error is None or named is None or error.line <= line or named["name"] in _STOPPED:
+        return False
+    if LAUNCHER_ERROR.search(error.message) or _WARNING.search(error.text):
+        return False
+    if _FULL_MEMORY.search(error.message):
+        return True
+    module = component.replace("-", "_").lower()
+    if any(module in frame.installed[:1] for frame in error.frames):
+        return False
+    return module not in error.message.replace("-", "_").lower() and not _OF_GPU.search(error.message)
