@@ -66,6 +66,8 @@ class OwnComponent(StrEnum):
     """The communication between GPUs, and what of the network it uses."""
     HUB = "hub"
     """The hub of models, the access to it, or the way there."""
+    NETWORK = "network"
+    """The way to a server from which something is fetched, other than the hub of models."""
     CONTAINER = "container"
     """The container or job, and what it was given of the machine."""
     DRIVER = "driver"
