@@ -29,7 +29,7 @@ from knowngood.failures.last_errors import (
 from knowngood.failures.log_scan import LogSource, SignatureScan
 from knowngood.failures.log_versions import VersionReader
 from knowngood.failures.logged_errors import ErrorReader, LoggedError
-from knowngood.failures.mere_warnings import is_overtaken, is_probe, is_warning
+from knowngood.failures.mere_warnings import is_destructor, is_overtaken, is_probe, is_warning
 from knowngood.failures.traceback_frames import (
     FrameReader,
     LineEvidence,
@@ -249,7 +249,9 @@ def diagnose_log(  # noqa: C901, PLR0912, PLR0913, PLR0917 - what is not given i
     raised = [
         error
         for error in errors.errors
-        if error.line not in known_lines and not is_only_mentioned(error.text, failed=failed)
+        if error.line not in known_lines
+        and not is_only_mentioned(error.text, failed=failed)
+        and not (is_destructor(error.frames) and last_errors.error and last_errors.error.line != error.line)
     ]
     causes = [
         cause

@@ -59,8 +59,8 @@ def explain_inner_error(  # noqa: PLR0911 - one for each thing that says nothing
         return None
     if not error.frames:
         return _explain_trainer(error, versions, f"{name}: {text}")
-    if not frames or frames[-1].code.startswith(("raise ", "assert ")):
-        return None
+    if not frames or frames[-1].code.startswith(("raise ", "assert ")) or error.frames[-1].path == "<string>":
+        return None  # code without a file, such as the script of a build, is not the package's that runs it
     packages = [_package_of(frame, shelf) for frame in frames]
     inner = packages[-1]
     if not inner:

@@ -12,26 +12,34 @@ from knowngood.core.errors import redact_credentials
 from knowngood.failures.log_scan import LogBlock
 from knowngood.failures.logged_errors import CodeFrame, list_frames_above
 
-_MARKS = (b"Error", b"Exception", b"error:", b"ERROR", b"FATAL", b"fatal:", b"core dumped", b"Killed")
+_MARKS = (b"Error", b"Exception", b"error:", b"ERROR", b"FATAL", b"fatal:", b"core dumped", b"Killed", b"StopIteration")
 _NAMED = re.compile(
-    r"\b(?:[A-Za-z_]\w*\.)*(?:Exception\b: ?\S|[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure)\b(?::? ?\S|:?$))"
+    r"\b(?:[A-Za-z_]\w*\.)*(?:Exception\b: ?\S|[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure)\b(?::? ?\S|:?$)"
+    r"|^StopIteration$)"
 )
 _PLAIN = re.compile(r"\b(?:ERROR|FATAL|Error|error|fatal(?: error)?)\b ?:? ?\S|core dumped|(?:^|\s)Killed\s*$")
-LAUNCHER_ERROR = re.compile(r"\b(?:ChildFailedError|CalledProcessError)\b")
-"""The errors with which a launcher says that its program failed: any other error says more."""
+LAUNCHER_ERROR = re.compile(
+    r"\b(?:ChildFailedError|CalledProcessError)\b|metadata-generation-failed|subprocess-exited-with-error"
+    r"|(?:Failed|Could not) build|legacy-install-failure|failed-wheel-build"
+)
+"""The errors with which a launcher or pip says that its program failed: any other error says more."""
 _NO_ERROR = re.compile(
     r"\b(?:0|no) errors?\b|errors?=0|ignore_errors|Traceback \(most|\bWARN(?:ING)?\b|Warning:",
     re.IGNORECASE,
 )
 _MENTION = re.compile(
-    r"^\s*(?:[-*+\u2022]\s|#+\s|\d{1,3}[.)]\s)|\b(?:fix(?:e[sd])?|closes|resolve[sd]?|changelog|release notes?)\b",
+    r"^\s*(?:[-*+\u2022]\s|#+\s|\d{1,3}[.)]\s)"
+    r"|(?<!not )(?<!to )\b(?:fix(?:e[sd])?|closes|resolve[sd]?|changelog|release notes?)\b",
     re.IGNORECASE,
 )
 _HANDLED = re.compile(r"\bfall(?:s|ing)?[ -]?back\b|\bfallback\b", re.IGNORECASE)
 _LONGEST = 300
 _BEFORE, _BEHIND = 24_000, 1_500
 _RANK = re.compile(r"(?m)^\s*(?:\[?rank\s?\d+\]?:|\[\d+\]:|\(\w+ (?:rank|pid)=\d+\)) ?")
-_END = re.compile(r"\n\s*\n|\n(?=Traceback|\S+:\d+: |\[|E\d{4} |W\d{4} |During handling|ERROR:|\s+at )")
+_END = re.compile(
+    r"\n\s*\n|\n(?=\s*\[end of output\]|Exception ignored|Traceback"
+    r"|\S+:\d+: |\[|E\d{4} |W\d{4} |During handling|ERROR:|\s+at )"
+)
 _FEWEST_WORDS = 2
 
 
@@ -90,12 +98,22 @@ class LastErrorReader:
             start = text.rfind(b"\n", 0, at) + 1
             stop = text.find(b"\n", at)
             line = text[start : stop if stop >= 0 else len(text)][:4_000].decode("utf-8", "replace").strip()
-            is_error = pattern.search(line) and not _NO_ERROR.search(line) and not _MENTION.search(line)
-            if is_error and launched == bool(LAUNCHER_ERROR.search(line)):
+            stated = pattern.search(line)
+            is_error = stated and not _NO_ERROR.search(line) and not _MENTION.search(line[: stated.end()])
+            says_little = bool(LAUNCHER_ERROR.search(line)) or _is_ignored(text, start)
+            if is_error and launched == says_little:
                 self._around = text[max(0, start - _BEFORE) : start], text[start : start + _BEHIND]
                 return LastError(text=redact_secrets(line[:_LONGEST]), line=self._lines + text.count(b"\n", 0, at) + 1)
             end = start
         return None
+
+
+def _is_ignored(text: bytes, at: int) -> bool:
+    """Whether the traceback of the line at `at` is one that Python prints of a destructor, and ignores."""
+    begin = text.rfind(b"Traceback (most", max(0, at - _BEFORE), at)
+    if begin < 0 or b"\n\n" in text[begin:at]:
+        return False
+    return b"Exception ignored in" in text[max(0, begin - 300) : begin].rstrip().rpartition(b"\n")[2]
 
 
 def _read_message(text: bytes) -> str:

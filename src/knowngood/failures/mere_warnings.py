@@ -18,7 +18,7 @@ _WARNING = re.compile(
     r"|^CUDA extension not installed"
 )
 """Lines with which a program says that it goes on without something."""
-_ERROR_CLASS = re.compile(r"^(?:[\w.]+\.)?(?P<name>[A-Z]\w*)(?::|$)")
+_ERROR_CLASS = re.compile(r"^(?:[\w.]+\.)?(?P<name>(?:[A-Z]\w*)?(?:Error|Exception|Interrupt|Exit|Failure))(?::|$)")
 _STOPPED = frozenset(("KeyboardInterrupt", "SystemExit", "Exit", "CancelledError", "BrokenPipeError"))
 """Errors that say nothing of why a program ended."""
 _PROBE = re.compile(r"^_?(?:is|has|have|check)_\w*(?:available|installed|triton)$")
@@ -39,6 +39,11 @@ def is_warning(lines: Sequence[str]) -> bool:
 def is_probe(frames: Sequence[CodeFrame]) -> bool:
     """Whether a traceback ends in a function that only looks whether something is there."""
     return bool(frames) and bool(_PROBE.match(frames[-1].function))
+
+
+def is_destructor(frames: Sequence[CodeFrame]) -> bool:
+    """Whether a traceback is of an object that is thrown away: it follows another error, and Python ignores it."""
+    return any(frame.function == "__del__" for frame in frames)
 
 
 def is_overtaken(component: str, line: int, error: LastError | None) -> bool:

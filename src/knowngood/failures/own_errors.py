@@ -10,6 +10,7 @@ import re
 
 from knowngood.compat.incident import Fix, Incident, IncidentKind, OwnComponent
 from knowngood.failures.atlas_shelf import AtlasShelf
+from knowngood.failures.build_scripts import explain_build_error, is_build_script
 from knowngood.failures.last_errors import LastError
 from knowngood.failures.logged_errors import CodeFrame
 from knowngood.failures.message_causes import ERROR_CLASS, MessageCause, describe_traceback, shorten_text
@@ -46,6 +47,8 @@ def explain_own_error(error: LastError, shelf: AtlasShelf) -> MessageCause | Non
     named = ERROR_CLASS.match(error.message)
     if named is not None and named["name"] == "KeyError" and _PARAMETER.match(named["text"].strip()):
         return _explain_lost_parameter(error, named["text"].strip().strip("'"))
+    if frame is not None and is_build_script(frame):
+        return explain_build_error(error)
     if frame is None or named is None or not _is_own(frame, shelf) or _OF_MACHINE.search(error.message):
         return None
     name, text = named["name"], named["text"].strip()
