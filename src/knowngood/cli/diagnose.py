@@ -169,6 +169,7 @@ def _explain_names(errors: Sequence[LoggedError], versions: Mapping[str, Sequenc
 def _explain_message(error: LastError, versions: Mapping[str, Sequence[str]]) -> MessageCause | None:
     """Compute the cause of an error from pip's list, from packages' messages, or from the line that raises it."""
     from knowngood.facts import message_store
+    from knowngood.failures.killed_programs import explain_killed_program
     from knowngood.failures.message_causes import MessageReading
     from knowngood.failures.own_errors import explain_own_error
     from knowngood.failures.pip_conflicts import explain_pip_conflict
@@ -190,6 +191,7 @@ def _explain_message(error: LastError, versions: Mapping[str, Sequence[str]]) ->
         or reading.explain_message(error, versions)
         or explain_raised_words(error, shelf)
         or explain_own_error(error, shelf)
+        or explain_killed_program(error)
     )
 
 

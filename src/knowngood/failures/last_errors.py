@@ -12,12 +12,26 @@ from knowngood.core.errors import redact_credentials
 from knowngood.failures.log_scan import LogBlock
 from knowngood.failures.logged_errors import CodeFrame, list_frames_above
 
-_MARKS = (b"Error", b"Exception", b"error:", b"ERROR", b"FATAL", b"fatal:", b"core dumped", b"Killed", b"StopIteration")
+_MARKS = (
+    b"Error",
+    b"Exception",
+    b"error:",
+    b"ERROR",
+    b"FATAL",
+    b"fatal:",
+    b"core dumped",
+    b"Killed",
+    b"zsh: killed",
+    b"StopIteration",
+)
 _NAMED = re.compile(
     r"\b(?:[A-Za-z_]\w*\.)*(?:Exception\b: ?\S|[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure)\b(?::? ?\S|:?$)"
     r"|^StopIteration$)"
 )
-_PLAIN = re.compile(r"\b(?:ERROR|FATAL|Error|error|fatal(?: error)?)\b ?:? ?\S|core dumped|(?:^|\s)Killed\s*$")
+_PLAIN = re.compile(
+    r"\b(?:ERROR|FATAL|Error|error|fatal(?: error)?)\b ?:? ?\S|core dumped|(?:^|\s)Killed\s*$"
+    r"|^\S+: line \d+: +\d+ Killed\b|^zsh: killed\b"
+)
 LAUNCHER_ERROR = re.compile(
     r"\b(?:ChildFailedError|CalledProcessError)\b|metadata-generation-failed|subprocess-exited-with-error"
     r"|(?:Failed|Could not) build|legacy-install-failure|failed-wheel-build"
@@ -54,6 +68,8 @@ class LastError:
     """The error from its class on, with the lines that belong to it, in one line."""
     frames: tuple[CodeFrame, ...] = ()
     """The frames of the traceback above it, the innermost last."""
+    ends_log: bool = False
+    """Whether nothing comes behind its line."""
 
 
 class LastErrorReader:
@@ -86,7 +102,10 @@ class LastErrorReader:
         if self.error is not None:
             above, own = self._around
             self.error = replace(
-                self.error, message=_read_message(own), frames=tuple(list_frames_above(above, len(above)))
+                self.error,
+                message=_read_message(own),
+                frames=tuple(list_frames_above(above, len(above))),
+                ends_log=not own.partition(b"\n")[2].strip(),
             )
 
     def _last_line(self, text: bytes, pattern: re.Pattern[str], *, launched: bool) -> LastError | None:

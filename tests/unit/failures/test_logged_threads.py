@@ -51,8 +51,6 @@ NOT_RIGHT = {
     "jrzaurin/pytorch-widedeep#51": "unknown",
     "JieZheng-ShanghaiTech/CellVTA#2": "unknown",
     "yang-song/score_flow#2": "unknown",
-    "ETH3D/badslam#42": "wrong",
-    "scale-snu/ckks-gpu-core#2": "wrong",
     "intel/torch-xpu-ops#3141": "unknown",
     "tenstorrent/tt-inference-server#3151": "unknown",
     "gpustack/gpustack#313": "unknown",
