@@ -35,8 +35,9 @@ _PLAIN = re.compile(
 LAUNCHER_ERROR = re.compile(
     r"\b(?:ChildFailedError|CalledProcessError)\b|metadata-generation-failed|subprocess-exited-with-error"
     r"|(?:Failed|Could not) build|legacy-install-failure|failed-wheel-build"
+    r"|remote process exited or there was|ncclRemoteError|NCCL communicator was aborted|Watchdog caught collective"
 )
-"""The errors with which a launcher or pip says that its program failed: any other error says more."""
+"""The errors with which a launcher, pip or NCCL says that another program failed: any other error says more."""
 _NO_ERROR = re.compile(
     r"\b(?:0|no) errors?\b|errors?=0|ignore_errors|Traceback \(most|\bWARN(?:ING)?\b|Warning:",
     re.IGNORECASE,
@@ -52,7 +53,7 @@ _BEFORE, _BEHIND = 24_000, 1_500
 _RANK = re.compile(r"(?m)^\s*(?:\[?rank\s?\d+\]?:|\[\d+\]:|\(\w+ (?:rank|pid)=\d+\)) ?")
 _END = re.compile(
     r"\n\s*\n|\n(?=\s*\[end of output\]|Exception ignored|Traceback"
-    r"|\S+:\d+: |\[|E\d{4} |W\d{4} |During handling|ERROR:|\s+at )"
+    r"|\S+:\d+: |\[|E\d{4} |W\d{4} |(?:\w+\.)+[A-Z]\w*(?:Error|Exception): |During handling|ERROR:|\s+at )"
 )
 _FEWEST_WORDS = 2
 

@@ -15,7 +15,7 @@ from knowngood.failures.logged_errors import CodeFrame
 _WARNING = re.compile(
     r"(?<!NCCL )\bWARN(?:ING)?\b|Warning:|^\s*(?:\[rank\d+\]:)?\[?W\d{0,4} |: W tensorflow|\bwarnings\.warn\("
     r"|some optimizations will not be enabled|Error caught was:|compiled using NumPy 1\.x|_ARRAY_API not found"
-    r"|^CUDA extension not installed|^Cannot import \S.* module for custom nodes:"
+    r"|\bfall(?:s|ing)?[ -]?back\b|^CUDA extension not installed|^Cannot import \S.* module for custom nodes:"
 )
 """Lines with which a program says that it goes on without something."""
 _ERROR_CLASS = re.compile(r"^(?:[\w.]+\.)?(?P<name>(?:[A-Z]\w*)?(?:Error|Exception|Interrupt|Exit|Failure))(?::|$)")
