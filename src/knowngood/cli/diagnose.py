@@ -171,6 +171,7 @@ def _explain_message(error: LastError, versions: Mapping[str, Sequence[str]]) ->
     from knowngood.facts import message_store
     from knowngood.failures.killed_programs import explain_killed_program
     from knowngood.failures.message_causes import MessageReading
+    from knowngood.failures.missing_fields import drop_lookups, explain_missing_field
     from knowngood.failures.own_errors import explain_own_error
     from knowngood.failures.pip_conflicts import explain_pip_conflict
     from knowngood.failures.raised_words import explain_raised_words
@@ -189,8 +190,9 @@ def _explain_message(error: LastError, versions: Mapping[str, Sequence[str]]) ->
     return (
         explain_pip_conflict(error)
         or reading.explain_message(error, versions)
+        or explain_missing_field(error)
         or explain_raised_words(error, shelf)
-        or explain_own_error(error, shelf)
+        or explain_own_error(drop_lookups(error), shelf)
         or explain_killed_program(error)
     )
 
@@ -198,8 +200,9 @@ def _explain_message(error: LastError, versions: Mapping[str, Sequence[str]]) ->
 def _explain_inside(error: LastError, versions: Mapping[str, Sequence[str]]) -> MessageCause | None:
     """Name the package in whose file Python raises an error of which nothing else is known."""
     from knowngood.failures.inner_errors import explain_inner_error
+    from knowngood.failures.missing_fields import drop_lookups
 
-    return explain_inner_error(error, versions, _open_shelf())
+    return explain_inner_error(drop_lookups(error), versions, _open_shelf())
 
 
 def _open_shelf() -> AtlasShelf:

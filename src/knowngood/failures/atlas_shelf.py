@@ -29,7 +29,8 @@ class AtlasShelf:
     def module_of(self, frame: CodeFrame) -> str:
         """Return the module of a frame's file when its package is in the atlas, else an empty text.
 
-        A file of a checkout counts when a folder in its path has the name of the package's top-level module.
+        A file of a checkout counts when a folder in its path has the name of the package's top-level module, and the
+        package has such a module.
         """
         parts = frame.installed
         if not parts:
@@ -38,4 +39,14 @@ class AtlasShelf:
             parts = every[places[-1] :] if places else ()
         if not parts or self.owner(parts[0]) is None:
             return ""
-        return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        module = parts[:-1] if parts[-1] == "__init__" else parts
+        return ".".join(module) if frame.installed or self._has_module(module) else ""
+
+    def _has_module(self, parts: Sequence[str]) -> bool:
+        """Whether a release has a module, or one beside it in a folder of its own.
+
+        A project's own folder may be called `datasets` or `evaluate`.
+        """
+        lookup = self.lookup_of(parts[0])
+        folder = parts[:-1] if len(parts) > 2 else parts  # noqa: PLR2004 - the package's own folder says nothing
+        return lookup is None or any(lookup.find_name(".".join(names)).present for names in (parts, folder))

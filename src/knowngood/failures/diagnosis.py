@@ -276,13 +276,15 @@ def diagnose_log(  # noqa: C901, PLR0912, PLR0913, PLR0917 - what is not given i
     is_explained = any(match.line == last_errors.error.line for match in failures)
     if not is_explained and (cause := explain_message(last_errors.error, log_versions)) is not None:
         return replace(diagnosis, matches=(_computed_match(cause, log_versions), *diagnosis.matches))
-    if failures:
+    if is_explained:
         return diagnosis
     for own in causes:
         if own.is_fallback and own.error.text.strip()[:100] == last_errors.error.text[:100]:
             return replace(diagnosis, matches=(_computed_match(own, log_versions), *diagnosis.matches))
     if (inside := explain_inside(last_errors.error, log_versions)) is not None:
         return replace(diagnosis, matches=(_computed_match(inside, log_versions), *diagnosis.matches))
+    if failures:
+        return diagnosis
     return _with_hints(diagnosis, last_errors.error, incidents, has_traceback=tracebacks.present)
 
 

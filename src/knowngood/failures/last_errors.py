@@ -56,6 +56,9 @@ _END = re.compile(
     r"|\S+:\d+: |\[|E\d{4} |W\d{4} |(?:\w+\.)+[A-Z]\w*(?:Error|Exception): |During handling|ERROR:|\s+at )"
 )
 _FEWEST_WORDS = 2
+_CAUSED = b"The above exception was the direct cause of the following exception"
+_PASSES_RESULTS = frozenset(("pool", "_base", "py_utils", "worker", "process", "thread"))
+"""Files that raise again what was raised in another process, of which the text above has the traceback."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +108,7 @@ class LastErrorReader:
             self.error = replace(
                 self.error,
                 message=_read_message(own),
-                frames=tuple(list_frames_above(above, len(above))),
+                frames=_find_frames(above, own),
                 ends_log=not own.partition(b"\n")[2].strip(),
             )
 
@@ -134,6 +137,17 @@ def _is_ignored(text: bytes, at: int) -> bool:
     if begin < 0 or b"\n\n" in text[begin:at]:
         return False
     return b"Exception ignored in" in text[max(0, begin - 300) : begin].rstrip().rpartition(b"\n")[2]
+
+
+def _find_frames(above: bytes, own: bytes) -> tuple[CodeFrame, ...]:
+    """The frames of an error; those of the process where it arose, when another one raised it again."""
+    frames = tuple(list_frames_above(above, len(above)))
+    line = own.partition(b"\n")[0].decode("utf-8", "replace")
+    named = _NAMED.search(line)
+    if not (frames and named) or not _PASSES_RESULTS.intersection(frames[-1].parts[-1:]):
+        return frames
+    first = above.rfind(line[named.start() :].strip().encode(), 0, max(above.rfind(_CAUSED), 0))
+    return tuple(list_frames_above(above, first)) if first > 0 else frames
 
 
 def _read_message(text: bytes) -> str:

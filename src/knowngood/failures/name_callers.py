@@ -30,6 +30,8 @@ _PASSED_ON = frozenset(
 _PASSES_ALL = re.compile(r"\((?:\w+, ?)?\*(?:args|a|_args), ?\*\*(?:kwargs|kw|_kwargs|k)\)")
 """A line of code that passes on all that it was given, as decorators do."""
 
+_OF_TORCH = frozenset(("nn", "autograd", "checkpoint", "_dynamo"))
+"""Folders and files of torch that call what they are given."""
 REMOTE_CODE = "transformers_modules"
 """The folder in which transformers keeps the code that comes with a model."""
 
@@ -62,7 +64,7 @@ def find_caller(error: LoggedError, shelf: AtlasShelf) -> NameCaller | None:
             continue
         module = shelf.module_of(frame)
         top = module.partition(".")[0] or (frame.installed[0] if frame.installed else "")
-        if top == "torch" and "nn" in frame.parts:
+        if top == "torch" and _OF_TORCH.intersection(frame.parts):
             continue
         owner = shelf.owner(top) if top else None
         return NameCaller(

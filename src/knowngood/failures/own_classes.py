@@ -19,6 +19,7 @@ from knowngood.failures.name_faults import FaultKind, NameFault
 from knowngood.failures.name_place import NamePlace
 from knowngood.failures.name_places import PYTHON_TYPES, list_likely_bases
 from knowngood.failures.name_situation import NameCause, advise
+from knowngood.failures.refused_keywords import find_refusing_package
 
 _OF_A_MODEL = re.compile(
     r"(?:For[A-Z]\w+|Model|LM|Config|Tokenizer(?:Fast)?|Processor|Transformer|Criterion|Loader|Net|Loss|Encoder|Decoder"
@@ -144,6 +145,12 @@ def _explain_keyword(error: LoggedError, place: NamePlace | None, shelf: AtlasSh
     fault, chooser = error.fault, find_chooser(error, shelf)
     function = fault.owner.removesuffix(".__init__").removesuffix(".__new__")
     is_named = function not in {"__init__", "__new__", "wrapper", "inner"}
+    refused = find_refusing_package(error)
+    if refused is not None and (place is None or not place.present):
+        because = refused.because + _describe_caller(chooser, verb="passes it in")
+        return _own_cause(
+            error, title=refused.title, because=because, fixes=refused.fixes, component=refused.component
+        )
     if place is not None and not place.present:
         package, releases = place.lookup.file.package, place.lookup.file.releases
         title = f"No release of {package} since {releases[0]} takes {place.what}"

@@ -26,7 +26,7 @@ _WORDS_OF_VALUES = re.compile(
     r"|missing \d+ required (?:positional|keyword-only)|unhashable type|can only concatenate"
     r"|must be (?:str|int|real number)|expected str, bytes or os\.PathLike|not supported between instances"
     r"|object has no len|division by zero|setting an array element with a sequence|is not in list"
-    r"|argument of type '\w+' is not iterable|could not broadcast"
+    r"|argument of type '\w+' is not iterable|could not (?:be )?broadcast|got multiple values for"
 )
 """The words with which Python and NumPy refuse a value, in errors of classes that anything else may raise too."""
 _OF_MACHINE = re.compile(r"cuda|cudnn|cublas|nccl|hip|driver|triton|out of memory", re.IGNORECASE)

@@ -44,6 +44,8 @@ _ABOUT_OTHERS = frozenset(
     ]
 )
 """Packages whose errors tell of what they were given, or of another program, and not of themselves."""
+_RAISES = ("raise ", "'", '"', "f'", 'f"')
+"""How the line begins that a traceback quotes; Pythons before 3.8 quote the last line of the words."""
 _PASSES_ON = ("during handling", "following error", "see above", "traceback")
 """Words of one who passes another error on."""
 
@@ -59,7 +61,7 @@ def explain_raised_words(error: LastError, shelf: AtlasShelf) -> MessageCause | 
         return None
     if frame is None:
         top = _find_package_of_class(error.message)
-    elif frame.installed and frame.code.startswith("raise ") and not is_standard_library(frame):
+    elif frame.installed and frame.code.startswith(_RAISES) and not is_standard_library(frame):
         top = frame.installed[0]
     else:
         top = ""

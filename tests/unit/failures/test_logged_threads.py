@@ -20,7 +20,6 @@ CASES = [
     for case in yaml.safe_load((LOGS / f"held_out{name}.yaml").read_text(encoding="utf-8"))
 ]
 NOT_RIGHT = {
-    "QwenLM/Qwen3#434": "unknown",
     "huggingface/transformers#33620": "unknown",
     "huggingface/trl#3480": "wrong",
     "Tencent-Hunyuan/Hunyuan-GameCraft-1.0#24": "unknown",

@@ -1,0 +1,71 @@
+"""Who asked for a key that a row, a table or a batch lacks: the code above the container, or the data. Pure.
+
+A `KeyError` arises inside the class that holds the values (a row of datasets, a table of pandas, a batch of a tokenizer),
+which is not at fault: it only looks up what it is asked for.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from knowngood.compat.incident import IncidentKind, OwnComponent
+from knowngood.failures.last_errors import LastError
+from knowngood.failures.logged_errors import CodeFrame
+from knowngood.failures.message_causes import MessageCause, describe_traceback, shorten_text
+from knowngood.failures.name_situation import advise
+
+_KEY = re.compile(r"^KeyError: ['\"](?P<key>[^'\"]{1,100})['\"]\.?$")
+_OF_DATA = frozenset(("datasets", "pandas"))
+"""Packages whose rows and tables hold the data itself."""
+_CONTAINERS = _OF_DATA | {"transformers", "omegaconf", "addict", "tensordict", "easydict"}
+_LOOKS_UP = frozenset(("__getitem__", "__missing__", "__getattr__", "get_loc", "_get_item_cache", "_getitem_axis"))
+"""Functions that only look a key up."""
+
+
+def drop_lookups(error: LastError) -> LastError:
+    """Return the error with the code that asked for the key as its innermost frame."""
+    frames = list(error.frames)
+    while len(frames) > 1 and _KEY.match(error.message) and _is_lookup(frames[-1]):
+        frames.pop()
+    return replace(error, frames=tuple(frames))
+
+
+def explain_missing_field(error: LastError) -> MessageCause | None:
+    """Return that the data lacks a field, when a row or a table was asked for it; else `None`."""
+    key = _KEY.match(error.message)
+    asking = drop_lookups(error).frames
+    containers = error.frames[len(asking) :]
+    if key is None or not asking or not any(_package(frame) in _OF_DATA for frame in containers):
+        return None
+    frame, field = asking[-1], key["key"]
+    code = f" ({shorten_text(frame.code, 100)})" if frame.code else ""
+    because = (
+        f"Line {frame.line} of {'/'.join(frame.parts[-2:])}.py{code} asks a row of the data for the field {field}, which "
+        "the files do not have, have under another name, or have in another format than this code reads."
+    )
+    fixes = [
+        advise(
+            "Print dataset.column_names (or the first line of the file) and rename the field, or name yours in the "
+            f"configuration (text_field, columns, field_messages and the like): the code asks for {field}"
+        ),
+        advise("The format of data that the instructions of the trainer, or of the chosen dataset type, ask for"),
+    ]
+    incident = describe_traceback(
+        "missing-field",
+        IncidentKind.CONFIG,
+        OwnComponent.DATA,
+        title=f"The data has no field {field}",
+        because=because,
+        fixes=fixes,
+    )
+    return MessageCause(incident=incident, line=error.line, package="")
+
+
+def _package(frame: CodeFrame) -> str:
+    return next(iter(frame.installed or frame.parts), "")
+
+
+def _is_lookup(frame: CodeFrame) -> bool:
+    package = _package(frame)
+    return package in _CONTAINERS and (frame.function in _LOOKS_UP or frame.path.endswith((".pyx", ".pxi")))
