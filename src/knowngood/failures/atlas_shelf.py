@@ -48,5 +48,5 @@ class AtlasShelf:
         A project's own folder may be called `datasets` or `evaluate`.
         """
         lookup = self.lookup_of(parts[0])
-        folder = parts[:-1] if len(parts) > 2 else parts  # noqa: PLR2004 - the package's own folder says nothing
+        folder = parts[:-1] if len(parts) > 2 else parts
         return lookup is None or any(lookup.find_name(".".join(names)).present for names in (parts, folder))

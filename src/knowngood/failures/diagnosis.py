@@ -273,19 +273,17 @@ def diagnose_log(  # noqa: C901, PLR0912, PLR0913, PLR0917 - what is not given i
     failures = [match for match in diagnosis.matches if match.incident.severity != IncidentSeverity.HARMLESS]
     if last_errors.error is None or not all(match.passes_on for match in failures):
         return diagnosis
-    is_explained = any(match.line == last_errors.error.line for match in failures)
-    if not is_explained and (cause := explain_message(last_errors.error, log_versions)) is not None:
-        return replace(diagnosis, matches=(_computed_match(cause, log_versions), *diagnosis.matches))
-    if is_explained:
+    if any(match.line == last_errors.error.line for match in failures):
         return diagnosis
+    if (cause := explain_message(last_errors.error, log_versions)) is not None:
+        return replace(diagnosis, matches=(_computed_match(cause, log_versions), *diagnosis.matches))
     for own in causes:
         if own.is_fallback and own.error.text.strip()[:100] == last_errors.error.text[:100]:
             return replace(diagnosis, matches=(_computed_match(own, log_versions), *diagnosis.matches))
     if (inside := explain_inside(last_errors.error, log_versions)) is not None:
         return replace(diagnosis, matches=(_computed_match(inside, log_versions), *diagnosis.matches))
-    if failures:
-        return diagnosis
-    return _with_hints(diagnosis, last_errors.error, incidents, has_traceback=tracebacks.present)
+    has_traceback = tracebacks.present
+    return diagnosis if failures else _with_hints(diagnosis, last_errors.error, incidents, has_traceback=has_traceback)
 
 
 def _with_hints(

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from knowngood.compat.incident import Fix, IncidentKind, OwnComponent
 from knowngood.failures.atlas_shelf import AtlasShelf
+from knowngood.failures.handed_in_values import explain_handed_in
 from knowngood.failures.last_errors import LastError
 from knowngood.failures.logged_errors import CodeFrame
 from knowngood.failures.message_causes import ERROR_CLASS, MessageCause, describe_traceback, shorten_text
@@ -26,8 +27,6 @@ _VALUES = re.compile(r"values to unpack|invalid literal for int|could not conver
 _TENSORS = re.compile(
     r"shape '\[.*\]' is invalid|size of tensor|must match the size|shapes cannot be multiplied|expected scalar type"
 )
-_CALLED_WRONGLY = re.compile(r"^(?P<called>[\w.]+|<lambda>)\(\) (?:missing \d+ required|takes |got an unexpected keyword)")
-_NAMES_NOTHING = frozenset(("__init__", "__call__", "__new__", "forward", "wrapper", "inner", "_fn", "decorator"))
 _TRAINERS = ("unsloth", "axolotl", "ms-swift", "llamafactory", "verl", "openrlhf", "xtuner")
 """Programs that rewrite or wrap most of what they run: an error without a place is mostly theirs."""
 _CALLED_BY_ALL = frozenset(
@@ -39,7 +38,7 @@ _RUNS_OTHERS = frozenset(("torch", "ray", "joblib", "click", "hydra", "fire", "t
 _SHOWN = 140
 
 
-def explain_inner_error(  # noqa: PLR0911 - one for each thing that says nothing
+def explain_inner_error(  # noqa: C901, PLR0911 - one for each thing that says nothing
     error: LastError, versions: Mapping[str, Sequence[str]], shelf: AtlasShelf
 ) -> MessageCause | None:
     """Return the package in whose file Python raises the last error; `None` where that says nothing.
@@ -71,9 +70,8 @@ def explain_inner_error(  # noqa: PLR0911 - one for each thing that says nothing
     if inner not in _CALLED_BY_ALL or outer in _CALLED_BY_ALL:
         outer = ""
     frame = frames[-1]
-    called = _CALLED_WRONGLY.match(text)
-    if called and _is_handed_in(called["called"], frame, packages, shelf):
-        return _explain_handed_in(error, called["called"], inner, frame, text)
+    if (handed_in := explain_handed_in(error, text, frames, packages, shelf)) is not None:
+        return handed_in
     place = f"{'/'.join(frame.installed or frame.parts[-2:])}.py" + (f", line {frame.line}" if frame.line else "")
     component = outer or inner
     because = f"Python raises it in {inner}'s own file ({place}{f', in {frame.function}' if frame.function else ''})"
@@ -89,35 +87,6 @@ def explain_inner_error(  # noqa: PLR0911 - one for each thing that says nothing
         f"{inner} fails inside{f' when {outer} calls it' if outer else ''}: {shorten_text(f'{name}: {text}', _SHOWN)}"
     )
     return _cause(error, component, title, because, fixes)
-
-
-def _is_handed_in(called: str, frame: CodeFrame, packages: Sequence[str], shelf: AtlasShelf) -> bool:
-    """Whether a function was given to the package that calls it: the line has another name for it."""
-    parts = called.split(".")
-    name = parts[-2] if len(parts) > 1 and parts[-1] in _NAMES_NOTHING else parts[-1]
-    if name in _NAMES_NOTHING or not frame.code or re.search(rf"\b{re.escape(name)}\b|\*args", frame.code):
-        return False
-    if len(parts) == 1:
-        return True
-    lookups = [lookup for package in set(packages) if (lookup := shelf.open(package)) is not None]
-    return not any(True for lookup in lookups for part in parts for _ in lookup.definitions_of(part))
-
-
-def _explain_handed_in(error: LastError, called: str, inner: str, frame: CodeFrame, text: str) -> MessageCause:
-    """A function of the program's own that a package calls back with other arguments than it takes."""
-    title = f"{called}, which {inner} was given, takes other arguments than {inner} passes: {shorten_text(text, _SHOWN)}"
-    because = (
-        f"{inner} calls it in {'/'.join(frame.installed or frame.parts[-2:])}.py, line {frame.line} "
-        f"({shorten_text(frame.code, _SHOWN)}), and has no function of that name itself: it comes from the program."
-    )
-    fixes = [
-        advise(
-            f"Write {called} with the arguments that this {inner} passes to it, and **kwargs for the rest; an argument "
-            "that comes from a column of the data needs that column (for rewards: remove_unused_columns=False)"
-        ),
-        advise(f"The release of {inner} for which the program was written"),
-    ]
-    return _cause(error, OwnComponent.YOUR_CODE, title, because, fixes)
 
 
 def _fixes(component: str, inner: str, outer: str, *, is_known: bool = True) -> list[Fix]:

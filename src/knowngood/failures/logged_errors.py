@@ -25,7 +25,7 @@ _FRAME = re.compile(
 )
 _BEGIN = (b"Traceback (most recent call last)",)
 _CODE = re.compile(rb"(?:\n|\\n)[^\n\w@]{0,80}([^\n\\]{1,300})")
-_ARROW = re.compile(rb"\n(?:-{2,6}>|[^\n]{0,12}\xe2\x9d\xb1)\s{0,3}\d{1,6}[^\n\w@]{1,12}([^\n]{1,300})")
+_ARROW = re.compile(rb"\n(?:-{2,6}>|[^\n]{0,12}\xe2\x9d\xb1)\s{0,3}(?P<at>\d{1,6})[^\n\w@]{1,12}([^\n]{1,300})")
 """The line of code as IPython and rich mark it."""
 _RANK = re.compile(r"^(?:(?:rank ?)?\d+\]:|\w+ (?:pid|rank)=\d+(?:, ip=[\d.]+)?\)) *")
 """What a launcher or ray writes before each line, without its first bracket."""
@@ -150,9 +150,9 @@ def list_frames_above(text: bytes, at: int) -> Iterator[CodeFrame]:
         frames.append(
             CodeFrame(
                 path=path,
-                line=int(match["line"] or match["at"] or 0),
+                line=int(match["line"] or match["at"] or (code["at"] if code and not match["quoted"] else 0)),
                 function=function.rpartition(".")[2],
-                code=_RANK.sub("", code[1].decode("utf-8", "replace")).strip() if code else "",
+                code=_RANK.sub("", code[code.re.groups].decode("utf-8", "replace")).strip() if code else "",
             )
         )
     while len(frames) > 1 and (frames[-1].function in _PASSED_ON or frames[-1].path.startswith("<frozen ")):

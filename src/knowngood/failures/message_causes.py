@@ -24,7 +24,9 @@ FindMessages = Callable[[str, str], Iterable[MessageMatch]]
 FindAsserts = Callable[[str, str, str], Iterable[MessageMatch]]
 """Finds the asserts of a module (second) of a package (third) that a line of code (first) shows."""
 
-ERROR_CLASS = re.compile(r"^(?:[A-Za-z_]\w*\.)*(?P<name>Exception|[A-Z]\w*(?:Error|Exception|Failure))(?:$|: ?)(?P<text>.*)$")
+ERROR_CLASS = re.compile(
+    r"^(?:[A-Za-z_]\w*\.)*(?P<name>Exception|[A-Z]\w*(?:Error|Exception|Failure))(?:$|: ?)(?P<text>.*)$"
+)
 _LETTERS_WITHOUT_FRAMES = 22
 """A message without a traceback must show so many characters of its text, since any program may say a shorter one."""
 _SHARE_WITHOUT_FRAMES = 0.4

@@ -1,7 +1,7 @@
 """Who asked for a key that a row, a table or a batch lacks: the code above the container, or the data. Pure.
 
-A `KeyError` arises inside the class that holds the values (a row of datasets, a table of pandas, a batch of a tokenizer),
-which is not at fault: it only looks up what it is asked for.
+A `KeyError` arises inside the class that holds the values (a row of datasets, a table of pandas, a batch of a
+tokenizer), which is not at fault: it only looks up what it is asked for.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ _KEY = re.compile(r"^KeyError: ['\"](?P<key>[^'\"]{1,100})['\"]\.?$")
 _OF_DATA = frozenset(("datasets", "pandas"))
 """Packages whose rows and tables hold the data itself."""
 _CONTAINERS = _OF_DATA | {"transformers", "omegaconf", "addict", "tensordict", "easydict"}
+_ROW = re.compile(r"\b(?:examples?|samples?)\[")
+"""How a trainer's code names a row of the data, where rows are plain dicts."""
 _LOOKS_UP = frozenset(("__getitem__", "__missing__", "__getattr__", "get_loc", "_get_item_cache", "_getitem_axis"))
 """Functions that only look a key up."""
 
@@ -36,13 +38,15 @@ def explain_missing_field(error: LastError) -> MessageCause | None:
     key = _KEY.match(error.message)
     asking = drop_lookups(error).frames
     containers = error.frames[len(asking) :]
-    if key is None or not asking or not any(_package(frame) in _OF_DATA for frame in containers):
+    if key is None or not asking:
         return None
     frame, field = asking[-1], key["key"]
+    if not any(_package(item) in _OF_DATA for item in containers) and not (frame.installed and _ROW.search(frame.code)):
+        return None
     code = f" ({shorten_text(frame.code, 100)})" if frame.code else ""
     because = (
-        f"Line {frame.line} of {'/'.join(frame.parts[-2:])}.py{code} asks a row of the data for the field {field}, which "
-        "the files do not have, have under another name, or have in another format than this code reads."
+        f"Line {frame.line} of {'/'.join(frame.parts[-2:])}.py{code} asks a row of the data for the field {field}, "
+        "which the files do not have, have under another name, or have in another format than this code reads."
     )
     fixes = [
         advise(

@@ -19,7 +19,11 @@ from knowngood.failures.name_places import NameFinder
 from knowngood.failures.name_situation import NameCause, NameSituation, advise
 from knowngood.failures.own_classes import explain_own_name
 from knowngood.failures.undefined_names import explain_other_python, explain_undefined_name
-from knowngood.failures.wrong_releases import explain_older_release, explain_wrong_release
+from knowngood.failures.wrong_releases import (
+    explain_class_of_caller,
+    explain_older_release,
+    explain_wrong_release,
+)
 
 _IMPORTS = frozenset((FaultKind.IMPORT, FaultKind.MODULE_ATTRIBUTE, FaultKind.MODULE))
 """The errors for which a name that is there can fail all the same."""
@@ -71,7 +75,7 @@ def _explain(situation: NameSituation) -> NameCause | None:
         return _explain_unknown_name(situation)
     is_there = situation.has_name(at) if at is not None else not place.possible
     if not is_there:
-        return explain_wrong_release(situation)
+        return explain_class_of_caller(situation) or explain_wrong_release(situation)
     if situation.is_older_than_read:
         return explain_older_release(situation)
     return _explain_inside(situation) if situation.error.fault.kind in _IMPORTS else None

@@ -32,6 +32,7 @@ _BASES: Sequence[tuple[str, Sequence[str]]] = (
     (r"Tokenizer(?:Fast)?$", ("transformers.PreTrainedTokenizerBase",)),
     (r"Processor$", ("transformers.ProcessorMixin",)),
     (r"Trainer$", ("transformers.Trainer",)),
+    (r"\wTrainingArguments$", ("transformers.TrainingArguments",)),
     (r"For[A-Z]\w+$|Model$|LM$", ("transformers.PreTrainedModel", "transformers.generation.utils.GenerationMixin")),
 )
 """The end of a class's name -> the classes of transformers from which such a class mostly derives."""
@@ -103,12 +104,11 @@ class NameFinder:
         fault = error.fault
         if fault.owner in PYTHON_TYPES:
             return
-        definitions = list(self._definitions(fault.owner))
-        if not definitions:
-            yield from self._attributes_of_bases(fault)
-        for lookup, module, path, mask in definitions:
+        is_known = False
+        for lookup, module, path, mask in self._definitions(fault.owner):
             dotted = f"{module}.{path}.{fault.name}"
             presence = lookup.find_name(dotted)
+            is_known |= lookup.file.package == "transformers" or bool(presence.present)
             if presence.present:
                 yield NamePlace(
                     lookup=lookup,
@@ -118,6 +118,8 @@ class NameFinder:
                     what=f"`{fault.name}` of {fault.owner}",
                     uses=(f"{module}:{path}.{fault.name}", f"{lookup.file.root}:{path}.{fault.name}"),
                 )
+        if not is_known:
+            yield from self._attributes_of_bases(fault)
 
     def _attributes_of_bases(self, fault: NameFault) -> Iterator[NamePlace]:
         """Yield the classes of transformers from which a class of that name mostly derives, and that have it."""

@@ -121,6 +121,9 @@ class NameSituation:
         kind, parts = self.error.fault.kind, self.place.dotted.split(".")
         if kind in {FaultKind.MODULE, FaultKind.MODEL_TYPE, FaultKind.KEY}:
             return True
+        if kind is FaultKind.MODULE_ATTRIBUTE:  # where the package's own installed file asks, nothing hides it
+            last = self.error.frames[-1] if self.error.frames else None
+            return last is not None and last.installed[:1] == (self.error.fault.owner,)
         return kind in _ABOUT_CLASSES and parts[0] == self.place.lookup.file.root and parts[1][:1].isupper()
 
     def describe_releases(self, mask: int) -> str:

@@ -148,9 +148,7 @@ def _explain_keyword(error: LoggedError, place: NamePlace | None, shelf: AtlasSh
     refused = find_refusing_package(error)
     if refused is not None and (place is None or not place.present):
         because = refused.because + _describe_caller(chooser, verb="passes it in")
-        return _own_cause(
-            error, title=refused.title, because=because, fixes=refused.fixes, component=refused.component
-        )
+        return _own_cause(error, title=refused.title, because=because, fixes=refused.fixes, component=refused.component)
     if place is not None and not place.present:
         package, releases = place.lookup.file.package, place.lookup.file.releases
         title = f"No release of {package} since {releases[0]} takes {place.what}"

@@ -1,4 +1,4 @@
-"""Whose function refuses a keyword that the atlas does not know: torch's, or a model's that from_pretrained makes. Pure."""
+"""Whose function refuses a keyword that the atlas does not know: torch's, or that of a model which is loaded. Pure."""
 
 from __future__ import annotations
 
@@ -62,7 +62,10 @@ def find_refusing_package(error: LoggedError) -> RefusedKeyword | None:
         return RefusedKeyword(
             component="torch",
             title=f"This torch's {called} does not take {keyword}",
-            because=f"The code passes {keyword} to torch's own {called}, and was written for another release, mostly a newer one.",
+            because=(
+                f"The code passes {keyword} to torch's own {called}, and was written for another release, mostly for a "
+                "newer one."
+            ),
             fixes=[
                 Fix(change={"torch": "*"}, note="a newer torch, with the torchvision, torchaudio and extensions of it"),
                 advise(f"The torch that the project's requirements name, or the code without {keyword}"),

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from knowngood.compat.incident import Fix, IncidentKind
+from knowngood.failures.module_packages import find_distribution
 from knowngood.failures.name_callers import releases_without_use
 from knowngood.failures.name_faults import FaultKind
 from knowngood.failures.name_situation import NameCause, NameSituation, advise
 from knowngood.failures.release_places import place_of_version, ranges_of_mask, runs_around
 
+_CALL_OTHERS = frozenset(("accelerate", "lightning", "pytorch-lightning", "torch", "transformers"))
+"""Packages that call the objects which they are given, and whose frames say nothing of whose they are."""
 _NAMES_OF_MODELS = frozenset((FaultKind.MODEL_TYPE, FaultKind.KEY, FaultKind.TOKENIZER))
 """The errors whose name comes from a model, which no similar one can replace."""
 
@@ -41,6 +44,52 @@ def explain_wrong_release(situation: NameSituation) -> NameCause:
         fixes.append(advise(f"pip show {situation.package} says which release runs; give pip freeze's output with -r"))
     component = situation.package if too_old else situation.caller_package or situation.package
     return situation.explain(kind, title, _reason(situation), fixes, component=component)
+
+
+def explain_class_of_caller(situation: NameSituation) -> NameCause | None:
+    """Say whose class lacks what a package asks of its objects: a release does not ask its own class for what it lacks.
+
+    The class is another package's of the same name, or derives from it; `None` where the traceback shows no other.
+    """
+    error, package = situation.error, situation.package
+    is_own_question = error.fault.kind is FaultKind.OBJECT_ATTRIBUTE and situation.caller_package == package
+    if not is_own_question or situation.version or situation.place.derived:
+        return None
+    if error.frames and f"self.{error.fault.name}" in error.frames[-1].code:
+        return _explain_unset_attribute(situation)
+    others = (
+        situation.shelf.owner(top) or find_distribution(top, situation.shelf.distributions) or top
+        for frame in reversed(error.frames)
+        if (top := next(iter(frame.installed), ""))
+    )
+    other = next((name for name in others if name and name not in {package, *_CALL_OTHERS}), "")
+    if not other:
+        return None
+    what = situation.place.what
+    free = ranges_of_mask(situation.place.possible, situation.releases)
+    because = (
+        f"{package} asks for {what}, and so has it in its own class: the object is of a class of {other}, which was "
+        f"written for a {package} without it. {package} has it {situation.describe_releases(situation.place.present)}."
+    )
+    fixes = [Fix(change={other: "*"}, note=f"a newer {other}, written for this {package}")]
+    fixes += [Fix(change={package: text}, note=f"does not ask for {what}", cost="a pin") for text in free[-1:]]
+    title = f"{other}'s {error.fault.owner} lacks `{error.fault.name}`, for which this {package} asks"
+    return situation.explain(IncidentKind.API_REMOVED, title, because, fixes, component=other)
+
+
+def _explain_unset_attribute(situation: NameSituation) -> NameCause:
+    """A method asks its own object for an attribute that the same release sets elsewhere, under some option only."""
+    package, fault = situation.package, situation.error.fault
+    because = (
+        f"A method of {package} asks self for {fault.name}, so this release sets it somewhere: only with some option "
+        "or mode, or only in a class of which this one is a part."
+    )
+    fixes = [
+        Fix(change={package: "*"}, note=f"the newest {package}, where such a defect may be mended"),
+        advise(f"The options of this run as an example of {package} has them: the one that sets {fault.name} is off"),
+    ]
+    title = f"{package}'s {fault.owner} did not set its own `{fault.name}`"
+    return situation.explain(IncidentKind.CONFIG, title, because, fixes, component=package)
 
 
 def explain_older_release(situation: NameSituation) -> NameCause:

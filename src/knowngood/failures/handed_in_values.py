@@ -1,0 +1,89 @@
+"""What a program hands to a package that calls it back or uses it: a function where it expects another thing. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from knowngood.compat.incident import Fix, IncidentKind, OwnComponent
+from knowngood.failures.atlas_shelf import AtlasShelf
+from knowngood.failures.last_errors import LastError
+from knowngood.failures.logged_errors import CodeFrame
+from knowngood.failures.message_causes import MessageCause, describe_traceback, shorten_text
+from knowngood.failures.name_situation import advise
+
+_CALLED_WRONGLY = re.compile(r"^(?P<called>[\w.]+|<lambda>)\(\) (?:missing \d+ required|takes )")
+_USED_WRONGLY = re.compile(r"^'(?:function|method|builtin_function_or_method|generator)' object has no attribute")
+_NAMES_NOTHING = frozenset(("__init__", "__call__", "__new__", "forward", "wrapper", "inner", "_fn", "decorator"))
+_SHOWN = 140
+
+
+def explain_handed_in(
+    error: LastError, text: str, frames: Sequence[CodeFrame], packages: Sequence[str], shelf: AtlasShelf
+) -> MessageCause | None:
+    """Return that what the program handed in is at fault; `None` where the package's own code may be.
+
+    Args:
+        error: the last error of the log.
+        text: its message, without the class.
+        frames: the frames that say something, the innermost last.
+        packages: the package of each frame, empty for the program's own files.
+        shelf: the atlas of all packages.
+    """
+    inner, frame = packages[-1], frames[-1]
+    called = _CALLED_WRONGLY.match(text)
+    if called and _is_called_back(called["called"], frame, packages, shelf):
+        return _explain_callback(error, called["called"], inner, frame, text)
+    own = next((at for at in range(len(frames) - 1, -1, -1) if not packages[at]), None)
+    if own is not None and set(packages[own + 1 :]) == {inner} and _USED_WRONGLY.search(text):
+        return _explain_function(error, inner, frames[own], text)
+    return None
+
+
+def _is_called_back(called: str, frame: CodeFrame, packages: Sequence[str], shelf: AtlasShelf) -> bool:
+    """Whether a function was given to the package that calls it: the line has another name for it."""
+    parts = called.split(".")
+    name = parts[-2] if len(parts) > 1 and parts[-1] in _NAMES_NOTHING else parts[-1]
+    if name in _NAMES_NOTHING or not frame.code or re.search(rf"\b{re.escape(name)}\b|\*args", frame.code):
+        return False
+    if len(parts) == 1:
+        return True
+    lookups = [lookup for package in set(packages) if (lookup := shelf.open(package)) is not None]
+    return not any(True for lookup in lookups for part in parts for _ in lookup.definitions_of(part))
+
+
+def _explain_callback(error: LastError, called: str, inner: str, frame: CodeFrame, text: str) -> MessageCause:
+    title = (
+        f"{called}, which {inner} was given, takes other arguments than {inner} passes: {shorten_text(text, _SHOWN)}"
+    )
+    because = (
+        f"{inner} calls it in {'/'.join(frame.installed or frame.parts[-2:])}.py, line {frame.line} "
+        f"({shorten_text(frame.code, _SHOWN)}), under another name: the program handed it in."
+    )
+    fixes = [
+        advise(
+            f"Write {called} with the arguments that this {inner} passes to it, and **kwargs for the rest; an argument "
+            "that comes from a column of the data needs that column (for rewards: remove_unused_columns=False)"
+        ),
+        advise(f"The release of {inner} for which the program was written"),
+    ]
+    return _cause(error, title, because, fixes)
+
+
+def _explain_function(error: LastError, inner: str, own: CodeFrame, text: str) -> MessageCause:
+    title = f"{inner} was given a function where it takes an object: {shorten_text(text, _SHOWN)}"
+    because = f"Line {own.line} of {own.parts[-1]}.py calls {inner}, which asks what it was given for an attribute."
+    fixes = [
+        advise(
+            f"Give {inner} the object itself (a model, a configuration): call the function, or use its own argument"
+        ),
+        advise(f"The arguments as the documentation of this very release of {inner} has them"),
+    ]
+    return _cause(error, title, because, fixes)
+
+
+def _cause(error: LastError, title: str, because: str, fixes: Sequence[Fix]) -> MessageCause:
+    incident = describe_traceback(
+        "handed-in", IncidentKind.CONFIG, OwnComponent.YOUR_CODE, title=title, because=because, fixes=fixes
+    )
+    return MessageCause(incident=incident, line=error.line, package="")
