@@ -85,7 +85,7 @@ def _explain_attribute(error: LoggedError, shelf: AtlasShelf) -> NameCause | Non
     if fault.owner in PYTHON_TYPES:
         return _explain_value(error, caller) if is_own_code and caller else None
     known = next(iter(_packages_with(fault.owner, shelf)), "")
-    if known and (near := _near_attribute(fault, known, shelf)):
+    if known and caller is not None and (near := _near_attribute(fault, known, shelf)):
         return _own_cause(
             error,
             title=f"{fault.owner} of {known} has `{near}`, and no `{fault.name}`",
@@ -110,6 +110,11 @@ def _explain_attribute(error: LoggedError, shelf: AtlasShelf) -> NameCause | Non
         ),
         advise("The packages that the project's own requirements name, and a newer release or commit of the project"),
     ]
+    if known:
+        fixes[0] = advise(
+            f"Another object is meant: what wraps the model (a trainer, DeepSpeed's engine, peft), or one to which a "
+            f"package adds {fault.name} when it loads the model itself"
+        )
     if caller is not None and caller.package:
         fixes.append(
             advise(f"{caller.package} asks for it: the class must derive from the one that {caller.file} expects")
@@ -232,8 +237,9 @@ def _explain_own_module(error: LoggedError, shelf: AtlasShelf) -> NameCause | No
 
 
 def _packages_with(name: str, shelf: AtlasShelf) -> list[str]:
-    """Return the packages of the atlas that define a class of that name."""
-    lookups = ((package, shelf.open(package)) for package in shelf.packages)
+    """Return the packages of the atlas that define a class of that name, transformers first, from which others copy."""
+    packages = sorted(shelf.packages, key=lambda package: package != "transformers")
+    lookups = ((package, shelf.open(package)) for package in packages)
     return [package for package, lookup in lookups if lookup and any(True for _ in lookup.definitions_of(name))]
 
 
