@@ -83,6 +83,9 @@ def explain_raised_words(error: LastError, shelf: AtlasShelf) -> MessageCause | 
     ]
     verb = f"{missing} is missing, or too old" if missing else f"{package} refuses to go on"
     component = OwnComponent.YOUR_CODE if is_about_call else package
+    if passing := _find_passing_package(error, top, shelf):
+        component, because = passing, f"{because} It is {passing} that calls it."
+        fixes.append(advise(f"A newer {passing}, or the {package} that its requirements name"))
     incident = Incident(
         id=f"raised:{'.'.join(frame.installed) if frame else top}",
         title=f"{verb}: {shorten_text(text, 140)}",
@@ -95,6 +98,15 @@ def explain_raised_words(error: LastError, shelf: AtlasShelf) -> MessageCause | 
         confidence="reported",
     )
     return MessageCause(incident=incident, line=error.line, package=package)
+
+
+def _find_passing_package(error: LastError, top: str, shelf: AtlasShelf) -> str:
+    """Return the package that passes to torch and the like what they refuse; empty when the program does it itself."""
+    outer = next((item for item in reversed(error.frames) if item.installed[:1] != (top,)), None)
+    if top not in _ABOUT_OTHERS or outer is None or not outer.installed or outer.installed[0] in _ABOUT_OTHERS:
+        return ""
+    name = outer.installed[0]
+    return shelf.owner(name) or find_distribution(name, shelf.distributions) or ""
 
 
 def _find_package_of_class(message: str) -> str:
