@@ -85,7 +85,8 @@ def _explain_attribute(error: LoggedError, shelf: AtlasShelf) -> NameCause | Non
     if fault.owner in PYTHON_TYPES:
         return _explain_value(error, caller) if is_own_code and caller else None
     known = next(iter(_packages_with(fault.owner, shelf)), "")
-    if known and caller is not None and (near := _near_attribute(fault, known, shelf)):
+    near = _near_attribute(fault, known, shelf) if known else ""
+    if near and (caller is not None or _is_one_letter_off(fault.name, near)):
         return _own_cause(
             error,
             title=f"{fault.owner} of {known} has `{near}`, and no `{fault.name}`",
@@ -129,6 +130,14 @@ def _near_attribute(fault: NameFault, package: str, shelf: AtlasShelf) -> str:
     names = {path.partition(".")[2] for _, (path, _, _, _) in rows}
     near = find_nearest_name(fault.name, sorted(names)) or ""
     return near if near.startswith("_") == fault.name.startswith("_") else ""
+
+
+def _is_one_letter_off(name: str, other: str) -> bool:
+    """Whether one letter more, less or another makes one name of the other: no need to see who wrote it."""
+    short, long = sorted((name, other), key=len)
+    if len(short) == len(long):
+        return sum(first != second for first, second in zip(short, long, strict=True)) == 1
+    return any(long[:at] + long[at + 1 :] == short for at in range(len(long)))
 
 
 def _explain_value(error: LoggedError, caller: NameCaller) -> NameCause:
