@@ -15,11 +15,12 @@ from knowngood.failures.logged_errors import CodeFrame
 from knowngood.failures.message_causes import MessageCause, describe_traceback, shorten_text
 from knowngood.failures.name_situation import advise
 
-_KEY = re.compile(r"^KeyError: ['\"](?P<key>[^'\"]{1,100})['\"]\.?$")
+_KEY = re.compile(r"^KeyError: (?P<quote>['\"])(?P<key>[^'\"]{1,100})(?P=quote)(?=$|\s)")
+_NUMBER = re.compile(r"^KeyError: \d+(?=$|\s)")
 _OF_DATA = frozenset(("datasets", "pandas"))
 """Packages whose rows and tables hold the data itself."""
 _CONTAINERS = _OF_DATA | {"transformers", "omegaconf", "addict", "tensordict", "easydict"}
-_ROW = re.compile(r"\b(?:examples?|samples?)\[")
+_ROW = re.compile(r"\b(?:examples?|samples?|features?)\[")
 """How a trainer's code names a row of the data, where rows are plain dicts."""
 _LOOKS_UP = frozenset(("__getitem__", "__missing__", "__getattr__", "get_loc", "_get_item_cache", "_getitem_axis"))
 """Functions that only look a key up."""
@@ -35,6 +36,8 @@ def drop_lookups(error: LastError) -> LastError:
 
 def explain_missing_field(error: LastError) -> MessageCause | None:
     """Return that the data lacks a field, when a row or a table was asked for it; else `None`."""
+    if _NUMBER.match(error.message):
+        return _explain_dataset(error)
     key = _KEY.match(error.message)
     asking = drop_lookups(error).frames
     containers = error.frames[len(asking) :]
@@ -62,6 +65,28 @@ def explain_missing_field(error: LastError) -> MessageCause | None:
         title=f"The data has no field {field}",
         because=because,
         fixes=fixes,
+    )
+    return MessageCause(incident=incident, line=error.line, package="")
+
+
+def _explain_dataset(error: LastError) -> MessageCause | None:
+    """A loader asks for a row by its number, and what it was given takes other keys."""
+    rows = [frame for frame in error.frames if _package(frame) != "pandas"]
+    if not rows or not rows[-1].path.endswith(("_utils/fetch.py", "_utils\\fetch.py")):
+        return None
+    incident = describe_traceback(
+        "not-a-dataset",
+        IncidentKind.CONFIG,
+        OwnComponent.YOUR_CODE,
+        title="What was given as dataset cannot be asked for a row by its number",
+        because=(
+            "torch's loader asks the dataset for rows by their numbers, and gets a KeyError: a dict, a DatasetDict "
+            "with its splits, or a DataFrame was given as dataset."
+        ),
+        fixes=[
+            advise("One split: dataset['train']; Dataset.from_pandas(frame) or Dataset.from_dict(columns)"),
+            advise("A class of one's own needs __len__, and __getitem__ that takes a number (frame.iloc[number])"),
+        ],
     )
     return MessageCause(incident=incident, line=error.line, package="")
 

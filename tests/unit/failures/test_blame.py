@@ -139,3 +139,28 @@ def test_a_class_of_the_caller_that_lacks_what_transformers_asks_for_is_the_call
     match = first(log)
     assert match["component"] == "setfit"
     assert any("setfit" in fix.get("change", {}) for fix in match["fix"])
+
+
+def test_a_dict_that_is_given_as_dataset_is_the_programs(first):
+    log = traceback(
+        ("/home/u/project/train.py", "<module>", "trainer.train()"),
+        (f"{SITE}/torch/utils/data/_utils/fetch.py", "fetch", "data = [self.dataset[idx] for idx in indices]"),
+        error="KeyError: 2",
+    )
+    match = first(log)
+    assert (match["incident"], match["component"]) == ("not-a-dataset", "your-code")
+
+
+def test_what_the_source_quotes_is_not_where_the_error_is_said(first):
+    log = traceback(
+        ("/home/u/project/recipe.py", "convert", "if model.own_part is None:"),
+        (
+            f"{SITE}/torch/nn/modules/module.py",
+            "__getattr__",
+            "raise AttributeError(f\"'{type(self).__name__}' object has no attribute '{name}'\")",
+        ),
+        error="AttributeError: 'OwnForConditionalGeneration' object has no attribute 'own_part'",
+    )
+    match = first(log)
+    assert match["component"] == "your-code"
+    assert "own_part" in match["title"]
