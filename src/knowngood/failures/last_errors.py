@@ -23,10 +23,14 @@ _MARKS = (
     b"Killed",
     b"zsh: killed",
     b"StopIteration",
+    b"OutOfResources",
+    b"ArrowInvalid",
+    b"exc.Unsupported",
+    b"Timeout",
 )
 _NAMED = re.compile(
     r"\b(?:[A-Za-z_]\w*\.)*(?:Exception\b: ?\S|[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure)\b(?::? ?\S|:?$)"
-    r"|^StopIteration$)"
+    r"|^StopIteration$|(?:(?<=^)|(?<=\]: ))(?:[a-z_]\w*\.)+[A-Z]\w*: ?\S)"
 )
 _PLAIN = re.compile(
     r"\b(?:ERROR|FATAL|Error|error|fatal(?: error)?)\b ?:? ?\S|core dumped|(?:^|\s)Killed\s*$"

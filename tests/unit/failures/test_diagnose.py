@@ -213,6 +213,34 @@ def test_the_first_cause_comes_first():
     assert set(names) <= set(ids(log))
 
 
+def certainty(log):
+    return str(found(log).matches[0].certainty)
+
+
+def test_an_answer_is_only_likely_where_another_failure_stands_behind_it():
+    assert certainty(SOFTCAP) == "sure"
+    assert certainty(log_of(KNOWN["wheel-not-built"])) == "likely"
+
+
+def test_an_answer_is_only_likely_where_no_line_is_an_error():
+    wanting = "out of resource: shared memory, Required: 131072, Hardware limit: 101376"
+    frame = 'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n    run()\n'
+    assert certainty(f"{frame}triton.runtime.errors.OutOfResources: {wanting}.\n") == "sure"
+    assert certainty(f"left out, a choice of the autotuner: {wanting}\nstep 1\n") == "likely"
+
+
+def test_what_the_last_error_alone_gives_is_only_likely(tmp_path, capsys):
+    log = tmp_path / "train.log"
+    log.write_text(
+        'Traceback (most recent call last):\n  File "train.py", line 7, in <module>\n    raise ValueError(kind)\n'
+        "ValueError: there is no schedule of this kind\n"
+    )
+    assert main(["diagnose", "--json", str(log)]) == 0
+    assert json.loads(capsys.readouterr().out)["matches"][0]["certainty"] == "likely"
+    assert main(["diagnose", str(log)]) == 0
+    assert capsys.readouterr().out.startswith("1. likely: ")
+
+
 def test_a_harmless_warning_comes_after_the_failure():
     log = log_of(KNOWN["qwen-rms-norm-not-imported"]) + "step\n" * 50 + SOFTCAP
     assert ids(log) == ["transformer-engine-softcap-backward", "qwen-rms-norm-not-imported"]

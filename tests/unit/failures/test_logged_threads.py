@@ -33,7 +33,7 @@ NOT_RIGHT = {
     "huggingface/transformers#2505": "unknown",
     "mymusise/ChatGLM-Tuning#276": "wrong",
     "replit/ReplitLM#46": "wrong",
-    "jungwhank/fake-review-generator#2": "wrong",
+    "jungwhank/fake-review-generator#2": "likely wrong",
     "Dao-AILab/flash-attention#204": "unknown",
     "modelscope/ms-swift#2956": "unknown",
     "ThilinaRajapakse/simpletransformers#151": "unknown",
@@ -72,17 +72,17 @@ NOT_RIGHT = {
     "verl-project/verl#2320": "unknown",
     "verl-project/verl#5205": "unknown",
     "ROCm/TransformerEngine#439": "unknown",
-    "pytorch/pytorch#182279": "wrong",
+    "pytorch/pytorch#182279": "likely wrong",
     "astral-sh/uv#9597": "unknown",
-    "JonasGeiping/cramming#22": "wrong",
+    "JonasGeiping/cramming#22": "likely wrong",
     "IndicoDataSolutions/finetune#267": "unknown",
     "JIA-Lab-research/MGM#83": "unknown",
     "facebookresearch/fairseq#4145": "unknown",
     "fudan-generative-vision/hallo#152": "unknown",
     "huggingface/setfit#153": "unknown",
-    "okuvshynov/slowllama#10": "wrong",
+    "okuvshynov/slowllama#10": "likely wrong",
 }
-"""Thread -> what `diagnose` says of it instead of the right cause: `unknown` or `wrong`."""
+"""Thread -> what `diagnose` says of it instead of the right cause: `unknown`, `wrong` or `likely wrong`."""
 
 
 @pytest.fixture(scope="module")
