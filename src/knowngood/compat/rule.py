@@ -215,6 +215,13 @@ def rule_from_incident(incident: Incident) -> Rule | None:
     return rule_from_incident_data(incident.id, {**parts, "affected": affected, "fix": fix})
 
 
+def _read_conditions(data: Mapping[str, Any]) -> dict[str, str]:
+    """Return conditions of use (subject -> value); raises `TypeError` where one is no text."""
+    if not all(isinstance(value, str) for value in data.values()):
+        raise TypeError("a condition of use is a text")
+    return dict(data)
+
+
 def rule_from_incident_data(name: str, data: Mapping[str, Any]) -> Rule | None:
     """Return the rule that forbids what an incident (plain data of its file) affects.
 
@@ -231,8 +238,8 @@ def rule_from_incident_data(name: str, data: Mapping[str, Any]) -> Rule | None:
         kind="incident",
         require={},
         forbid=tuple(affected),
-        given=dict(when),
-        unless=dict(data.get("unless", {})),
+        given=_read_conditions(when),
+        unless=_read_conditions(data.get("unless", {})),
         because=f"{' '.join(data['title'].split())}. {because}",
         source=tuple([data["source"]] if isinstance(data["source"], str) else data["source"]),
         confidence=data["confidence"],

@@ -249,6 +249,13 @@ def test_a_malformed_incident_is_refused_with_its_line(tmp_path):
         rule_files.load_incident_rules(tmp_path)
 
 
+def test_a_condition_of_an_incident_that_is_no_text_is_refused(tmp_path):
+    good = (data_folder() / "incidents" / "transformers-fa-without-sinks.yaml").read_text(encoding="utf-8")
+    (tmp_path / "bad.yaml").write_text(good.replace('"fa2|fa3|fa4"', "[fa2, fa3, fa4]"), encoding="utf-8")
+    with pytest.raises(InputError, match=r"incidents/bad\.yaml:\d+:\d+: when must be a mapping"):
+        rule_files.load_incident_rules(tmp_path)
+
+
 @pytest.mark.parametrize("key", ["affected", "unless", "when", "rule"])
 def test_a_misspelled_key_of_an_incident_is_refused_by_check_too(tmp_path, key):
     (path,) = [
