@@ -15,7 +15,13 @@ if TYPE_CHECKING:
 
 DISTRIBUTION = "axolotl"
 MODULES = {"axolotl-sft": "axolotl_sft"}
-REFUSALS: tuple[Refusal, ...] = ()
+REFUSALS = (
+    Refusal(
+        r"ValueError: Your setup doesn't support bf16/gpu",
+        "refused",
+        "transformers takes bf16 without a GPU only with use_cpu, which axolotl does not pass on",
+    ),
+)
 SETTING_REFUSALS = (
     Refusal(
         r"KeyError: .*kernels-community/\S+ is not a valid attention implementation",
