@@ -199,21 +199,23 @@ def test_an_index_that_does_not_answer_is_said(line, project, monkeypatch):
     assert caught.value.exit_code == 4
 
 
+def place_of(line, image, locked, **options):
+    return suite_run.SuiteContainer(
+        cell=locked.cell,
+        image=image.tag,
+        digest=image.digest,
+        engine=line.engine,
+        options=suite_command.SuiteOptions(**options),
+        log=line.project.root / "log",
+        notify=print,
+    )
+
+
 def test_a_suite_that_takes_too_long_is_stopped_and_its_container_removed(line, default):
     image, locked = default
-    options = suite_command.SuiteOptions(quick=True, seconds=3)
+    place = place_of(line, image, locked, quick=True, seconds=3)
     with pytest.raises(KnowngoodError, match="did not end within 3 s"):
-        suite_run.run_in_container(
-            locked.cell,
-            image.tag,
-            image.digest,
-            line.engine,
-            options,
-            suite=line.project.suite,
-            predictions={},
-            log=line.project.root / "log",
-            notify=print,
-        )
+        suite_run.run_in_container(place, suite=line.project.suite, predictions={})
     client = line.engine.client()
     assert not client.containers.list(all=True, filters={"label": "io.knowngood.smoke"})
     client.close()
@@ -227,17 +229,7 @@ def test_gpus_are_demanded_plainly(line, default):
     if has_nvidia:
         pytest.skip("this engine has the NVIDIA runtime")
     with pytest.raises(MissingError, match="NVIDIA container toolkit"):
-        suite_run.run_in_container(
-            locked.cell,
-            image.tag,
-            image.digest,
-            line.engine,
-            suite_command.SuiteOptions(gpus=True),
-            suite=line.project.suite,
-            predictions={},
-            log=line.project.root / "log",
-            notify=print,
-        )
+        suite_run.run_in_container(place_of(line, image, locked, gpus=True), suite=line.project.suite, predictions={})
 
 
 def test_without_the_wheel_the_twin_is_built_and_the_summary_says_so(project, engine, tmp_path):

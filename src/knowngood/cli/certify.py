@@ -18,7 +18,6 @@ from knowngood.smoke.model_config import ModelConfig, read_model_config, read_mo
 from knowngood.smoke.suite_command import SuiteOptions
 
 if TYPE_CHECKING:
-    from knowngood.core.cell import Cell
     from knowngood.project.checkout import Project
     from knowngood.smoke.certify_run import ModelEvidence, ModelRequest
 
@@ -98,25 +97,11 @@ def _run_in_cell(
     project: Project, request: ModelRequest, options: SuiteOptions, arguments: argparse.Namespace
 ) -> ModelEvidence:
     from knowngood.cli import run_image
-    from knowngood.engine import container_engine
-    from knowngood.images.pipeline import cell_log_path
 
-    cell: Cell = shared_arguments.select_one_cell([arguments.cell], project.matrix)
-    with report_progress(str(cell)) as notify:
-        engine = container_engine.ensure_engine(notify=notify, builds=False)
-    image = run_image.get_cell_image(project, cell, engine, insecure=arguments.insecure)
-    with report_progress(str(cell)) as notify:
-        return certify_run.certify_in_container(
-            project,
-            request,
-            cell,
-            image.name,
-            image.digest,
-            engine,
-            options,
-            log=cell_log_path(cell, "certify"),
-            notify=notify,
-        )
+    cell = shared_arguments.select_one_cell([arguments.cell], project.matrix)
+    opened = run_image.open_suite_container(project, cell, options, log="certify", insecure=arguments.insecure)
+    with opened as place:
+        return certify_run.certify_in_container(project, request, place)
 
 
 def _raise_problem(config: ModelConfig, report: Mapping[str, Any]) -> None:

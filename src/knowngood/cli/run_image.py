@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from knowngood.launch.image_access import RunnableImage
     from knowngood.lock.lock_tree import CellLock
     from knowngood.project.checkout import Project
+    from knowngood.smoke.suite_command import SuiteOptions
+    from knowngood.smoke.suite_run import SuiteContainer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +53,34 @@ def get_cell_image(project: Project, cell: Cell, engine: Engine, *, insecure: bo
         return image
     with report_progress(str(cell)) as notify:
         return image_access.fetch_cell_image(project, cell, engine, print_notice, notify, insecure=insecure)
+
+
+@contextlib.contextmanager
+def open_suite_container(
+    project: Project, cell: Cell, options: SuiteOptions, *, log: str, insecure: bool
+) -> Iterator[SuiteContainer]:
+    """Give the container of the cell's image in which a suite can run; `log` is the name of its log file.
+
+    Starts the engine and gets the image where they are not there yet, and shows progress as long as the container is in
+    use. Raises `KnowngoodError` where engine or image cannot be had.
+    """
+    from knowngood.engine import container_engine
+    from knowngood.images.pipeline import cell_log_path
+    from knowngood.smoke.suite_run import SuiteContainer
+
+    with report_progress(str(cell)) as notify:
+        engine = container_engine.ensure_engine(notify=notify, builds=False)
+    image = get_cell_image(project, cell, engine, insecure=insecure)
+    with report_progress(str(cell)) as notify:
+        yield SuiteContainer(
+            cell=cell,
+            image=image.name,
+            digest=image.digest,
+            engine=engine,
+            options=options,
+            log=cell_log_path(cell, log),
+            notify=notify,
+        )
 
 
 def list_wanted_packages(arguments: argparse.Namespace) -> tuple[tuple[str, ...], Path | None]:

@@ -140,21 +140,10 @@ def _run_processes_in_image(arguments: argparse.Namespace) -> Answer:
     project = find_project()
     cell = shared_arguments.select_one_cell(arguments.select or ["default"], project.matrix)
     options = shared_arguments.suite_options_from_arguments(arguments)
-    with report_progress(str(cell)) as notify:
-        engine = container_engine.ensure_engine(notify=notify, builds=False)
-    image = run_image.get_cell_image(project, cell, engine, insecure=arguments.insecure)
-    with report_progress(str(cell)) as notify:
+    opened = run_image.open_suite_container(project, cell, options, log="parallel", insecure=arguments.insecure)
+    with opened as place:
         evidence = suite_run.run_processes_in_container(
-            cell,
-            image.name,
-            image.digest,
-            engine,
-            options,
-            suite=project.suite,
-            parallel_suite=project.parallel_suite,
-            processes=arguments.processes,
-            log=pipeline.cell_log_path(cell, "parallel"),
-            notify=notify,
+            place, suite=project.suite, parallel_suite=project.parallel_suite, processes=arguments.processes
         )
     return _store_and_answer(evidence, project.parallel_store)
 

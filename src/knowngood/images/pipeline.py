@@ -188,17 +188,17 @@ class Pipeline:
         folder = trainer_suite.find_cell_suite(self.project, cell)
         if not self.options.force_smoke and (evidence := self._find_good_evidence(cell, earlier, folder)):
             return None, evidence
-        evidence = suite_run.run_in_container(
-            cell,
-            image.tag,
-            image.digest,
-            self.engine,
-            self.options.suite,
-            suite=folder,
-            predictions=predictions_for_cell(load_predictions(self.project.root), cell, gpu=self.options.suite.gpus),
+        place = suite_run.SuiteContainer(
+            cell=cell,
+            image=image.tag,
+            digest=image.digest,
+            engine=self.engine,
+            options=self.options.suite,
             log=cell_log_path(cell, "smoke"),
             notify=notify,
         )
+        expected = predictions_for_cell(load_predictions(self.project.root), cell, gpu=self.options.suite.gpus)
+        evidence = suite_run.run_in_container(place, suite=folder, predictions=expected)
         return run_evidence.store_evidence(evidence, self.project.evidence_store), evidence
 
     def _find_good_evidence(self, cell: Cell, earlier: Sequence[Evidence], folder: Path) -> Evidence | None:

@@ -65,18 +65,17 @@ def run_attached_suite(
     notify(f"pulling {image.repository}@{image.digest}")
     image_pull.pull_checked_image(image, engine)
     expected = predictions.predictions_for_cell(predictions.load_predictions(project.root), cell, gpu=options.gpus)
+    place = suite_run.SuiteContainer(
+        cell=cell,
+        image=image.name or f"{image.repository}@{image.digest}",
+        digest=image.digest,
+        engine=engine,
+        options=options,
+        log=pipeline.cell_log_path(cell, "smoke"),
+        notify=notify,
+    )
     with local_files.scratch_folder() as folder:
-        evidence = suite_run.run_in_container(
-            cell,
-            image.name or f"{image.repository}@{image.digest}",
-            image.digest,
-            engine,
-            options,
-            suite=suited.suite.write_files(folder),
-            predictions=expected,
-            log=pipeline.cell_log_path(cell, "smoke"),
-            notify=notify,
-        )
+        evidence = suite_run.run_in_container(place, suite=suited.suite.write_files(folder), predictions=expected)
     if evidence.suite != suited.suite.sha256:
         raise KnowngoodError(
             f"the attached suite says that it is {suited.suite.sha256[:12]}, and its report says {evidence.suite[:12]}"

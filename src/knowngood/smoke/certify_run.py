@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from knowngood.core import local_files
 from knowngood.core.cell import Cell
@@ -25,9 +25,6 @@ from knowngood.project.checkout import Project
 from knowngood.smoke import suite_files, suite_run
 from knowngood.smoke.model_config import CONFIG_NAME, ModelConfig
 from knowngood.smoke.suite_command import CONTAINER_FOLDER, SuiteOptions
-
-if TYPE_CHECKING:
-    from knowngood.engine.container_engine import Engine
 
 MODEL_SUITE_FOLDER = "model_tests"
 _CODE_FOLDER = "model"
@@ -168,36 +165,22 @@ def certify_in_environment(
     )
 
 
-def certify_in_container(  # noqa: PLR0913, PLR0917
-    project: Project,
-    request: ModelRequest,
-    cell: Cell,
-    image: str,
-    digest: str,
-    engine: Engine,
-    options: SuiteOptions,
-    *,
-    log: Path,
-    notify: Notify,
-) -> ModelEvidence:
-    """Run the suite in a container of a cell's image, without network; it is brought in when it runs.
+def certify_in_container(project: Project, request: ModelRequest, place: suite_run.SuiteContainer) -> ModelEvidence:
+    """Run the suite in a container of a cell's image; it is brought in when it runs.
 
-    Raises `KnowngoodError` where the suite does not end in time or leaves no report.
+    Raises as `SuiteContainer.run_command`.
     """
-    words = suite_words(options, CONTAINER_FOLDER, request, cell_gpu=cell.gpu)
-    command = ["timeout", "--kill-after=10", str(options.seconds), "env", f"PYTHONPATH={CONTAINER_FOLDER}"]
+    words = suite_words(place.options, CONTAINER_FOLDER, request, cell_gpu=place.cell.gpu)
+    command = ["timeout", "--kill-after=10", str(place.options.seconds), "env", f"PYTHONPATH={CONTAINER_FOLDER}"]
     command += ["python", "-m", MODEL_SUITE_FOLDER, *words]
-    files = suite_bundle(project, request)
-    report = suite_run.run_command_in_container(
-        cell, image, engine, options, command, files=files, label=_LABEL, log=log, notify=notify
-    )
+    report = place.run_command(command, files=suite_bundle(project, request), label=_LABEL)
     return ModelEvidence(
         config=request.config,
-        cell=cell,
-        where=suite_run.find_run_place(options),
-        image=digest,
+        cell=place.cell,
+        where=suite_run.find_run_place(place.options),
+        image=place.digest,
         when=suite_run.current_time(),
-        node=suite_run.engine_fingerprint(engine),
+        node=suite_run.engine_fingerprint(place.engine),
         command=tuple(command),
         report=report,
     )

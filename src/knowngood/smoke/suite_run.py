@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,101 +49,85 @@ _LABEL = "io.knowngood.smoke"
 _PROCESSES_LABEL = "io.knowngood.parallel"
 
 
-def run_in_container(  # noqa: PLR0913
-    cell: Cell,
-    image: str,
-    digest: str,
-    engine: Engine,
-    options: SuiteOptions,
-    *,
-    suite: Path,
-    predictions: Mapping[str, Any],
-    log: Path,
-    notify: Notify,
-) -> Evidence:
-    """Run a suite in a container of `image`, without network and with limits on memory, processes and time.
+@dataclass(frozen=True, kw_only=True)
+class SuiteContainer:
+    """The container in which a suite runs: of which image, in which engine, and how its run is followed."""
 
-    `digest` is that of the image, for the evidence; `suite` is the folder of the suite, which is copied into the
-    container. The container is always removed. Where the engine's machine has another processor than the image is for,
-    QEMU runs the suite's core alone, and the evidence says so.
+    cell: Cell
+    image: str
+    """The image as the engine names it."""
+    digest: str
+    """The image's digest, for the evidence."""
+    engine: Engine
+    options: SuiteOptions
+    log: Path
+    notify: Notify
 
-    Raises:
-        MissingError: a GPU was asked for, and the engine cannot give one; or the image's programs cannot run there.
-        KnowngoodError: the suite left no report.
-    """
-    if is_foreign_cell(cell, engine):
-        options = emulated_options(cell, options)
-    argv = container_command(cell, options)
-    files = list_suite_files(suite, predictions, emulated=options.emulated)
-    with emulation.emulate_host(cell.host, notify) if options.emulated else contextlib.nullcontext():
-        report = run_command_in_container(
-            cell, image, engine, options, argv, files=files, label=_LABEL, log=log, notify=notify
+    def run_command(self, argv: list[str], *, files: Mapping[str, bytes], label: str) -> dict[str, Any]:
+        """Run a suite's command in the container, with these files in `CONTAINER_FOLDER`; return its report.
+
+        It has no network, and limits on memory, processes and time; it is always removed. Of a cell and a `label` there
+        is one container at a time: one that a killed run has left is removed before.
+
+        Raises:
+            MissingError: a GPU was asked for, and the engine cannot give one.
+            KnowngoodError: the suite did not end in time, used too much memory, or left no report.
+        """
+        with container_engine.docker_client(self.engine) as client:
+            value = f"{platform.node()}/{self.cell}"
+            remove_old_containers(client, label, value)
+            platform_name = self.cell.host.oci_platform if self.options.emulated else None
+            container = create_suite_container(
+                client, self.image, argv, self.options, labels={label: value}, platform_name=platform_name
+            )
+            try:
+                put_suite_files(container, files)
+                start_suite_container(container, self.engine)
+                wait_for_suite(container, self.options, self.log, self.notify)
+                return take_suite_report(container, self.log)
+            finally:
+                container.remove(force=True, v=True)
+
+    def describe_run(self, argv: list[str], report: dict[str, Any]) -> Evidence:
+        """Return the evidence of a run of this command."""
+        return Evidence(
+            cell=str(self.cell),
+            where=find_run_place(self.options),
+            image=self.digest,
+            when=current_time(),
+            node=engine_fingerprint(self.engine),
+            command=tuple(argv),
+            report=report,
         )
-    return _container_evidence(cell, digest, engine, options, argv, report)
 
 
-def run_processes_in_container(  # noqa: PLR0913
-    cell: Cell,
-    image: str,
-    digest: str,
-    engine: Engine,
-    options: SuiteOptions,
-    *,
-    suite: Path,
-    parallel_suite: Path,
-    processes: int,
-    log: Path,
-    notify: Notify,
-) -> Evidence:
-    """Run the checks of training over several processes like `run_in_container`, one GPU each with `options.gpus`.
+def run_in_container(place: SuiteContainer, *, suite: Path, predictions: Mapping[str, Any]) -> Evidence:
+    """Run the suite of a folder, which is copied into the container.
 
-    `parallel_suite` is the folder `parallel_tests`, which imports `suite`.
+    Where the engine's machine has another processor than the image is for, QEMU runs the suite's core alone, and the
+    evidence says so. Raises as `SuiteContainer.run_command`, and `MissingError` where the image's programs cannot run.
+    """
+    cell = place.cell
+    if is_foreign_cell(cell, place.engine):
+        place = replace(place, options=emulated_options(cell, place.options))
+    argv = container_command(cell, place.options)
+    files = list_suite_files(suite, predictions, emulated=place.options.emulated)
+    with emulation.emulate_host(cell.host, place.notify) if place.options.emulated else contextlib.nullcontext():
+        report = place.run_command(argv, files=files, label=_LABEL)
+    return place.describe_run(argv, report)
+
+
+def run_processes_in_container(place: SuiteContainer, *, suite: Path, parallel_suite: Path, processes: int) -> Evidence:
+    """Run the checks of training over several processes, one GPU each with `options.gpus`.
+
+    `parallel_suite` is the folder `parallel_tests`, which imports `suite`. Raises as `SuiteContainer.run_command`.
     """
     name = parallel_suite.name
-    words = ["-m", name, "--out", f"{CONTAINER_FOLDER}/report.json", *_process_words(options, processes)]
-    argv = ["timeout", "--kill-after=10", str(options.seconds)]
+    words = ["-m", name, "--out", f"{CONTAINER_FOLDER}/report.json", *_process_words(place.options, processes)]
+    argv = ["timeout", "--kill-after=10", str(place.options.seconds)]
     argv += ["env", f"PYTHONPATH={CONTAINER_FOLDER}", "python", *words]
     files = {**suite_files.read_suite_files(suite), **suite_files.read_suite_files(parallel_suite, name)}
-    report = run_command_in_container(
-        cell, image, engine, options, argv, files=files, label=_PROCESSES_LABEL, log=log, notify=notify
-    )
-    return _container_evidence(cell, digest, engine, options, argv, report)
-
-
-def run_command_in_container(  # noqa: PLR0913
-    cell: Cell,
-    image: str,
-    engine: Engine,
-    options: SuiteOptions,
-    argv: list[str],
-    *,
-    files: Mapping[str, bytes],
-    label: str,
-    log: Path,
-    notify: Notify,
-) -> dict[str, Any]:
-    """Run a suite's command in a container of `image` that has these files in `CONTAINER_FOLDER`; return its report.
-
-    Of a cell and a `label` there is one container at a time: one that a killed run has left is removed before.
-
-    Raises:
-        MissingError: a GPU was asked for, and the engine cannot give one.
-        KnowngoodError: the suite did not end in time, used too much memory, or left no report.
-    """
-    with container_engine.docker_client(engine) as client:
-        value = f"{platform.node()}/{cell}"
-        remove_old_containers(client, label, value)
-        platform_name = cell.host.oci_platform if options.emulated else None
-        container = create_suite_container(
-            client, image, argv, options, labels={label: value}, platform_name=platform_name
-        )
-        try:
-            put_suite_files(container, files)
-            start_suite_container(container, engine)
-            wait_for_suite(container, options, log, notify)
-            return take_suite_report(container, log)
-        finally:
-            container.remove(force=True, v=True)
+    return place.describe_run(argv, place.run_command(argv, files=files, label=_PROCESSES_LABEL))
 
 
 def find_run_place(options: SuiteOptions) -> RunPlace:
@@ -151,20 +135,6 @@ def find_run_place(options: SuiteOptions) -> RunPlace:
     if options.emulated:
         return RunPlace.CONTAINER_EMULATED
     return RunPlace.CONTAINER_GPU if options.gpus else RunPlace.CONTAINER_CPU
-
-
-def _container_evidence(  # noqa: PLR0913, PLR0917
-    cell: Cell, digest: str, engine: Engine, options: SuiteOptions, argv: list[str], report: dict[str, Any]
-) -> Evidence:
-    return Evidence(
-        cell=str(cell),
-        where=find_run_place(options),
-        image=digest,
-        when=current_time(),
-        node=engine_fingerprint(engine),
-        command=tuple(argv),
-        report=report,
-    )
 
 
 def is_foreign_cell(cell: Cell, engine: Engine) -> bool:

@@ -86,15 +86,15 @@ def world(monkeypatch):
             manifest=ImageBlob(digest=digest, size=1), config=ImageBlob(digest="sha256:c", size=1), layers=layers
         )
 
-    def in_container(cell, _image, digest, _engine, options, **_):
+    def in_container(place, **_):
         world.done.append("smoke")
         return Evidence(
-            cell=str(cell),
-            where=RunPlace.CONTAINER_GPU if options.gpus else RunPlace.CONTAINER_CPU,
-            image=digest,
+            cell=str(place.cell),
+            where=RunPlace.CONTAINER_GPU if place.options.gpus else RunPlace.CONTAINER_CPU,
+            image=place.digest,
             when="2026-11-21T10:00:00+00:00",
             node=NODE,
-            command=("python", *(["--quick"] if options.quick else [])),
+            command=("python", *(["--quick"] if place.options.quick else [])),
             report={
                 "verdict": {"ok": world.ok, "domain": "image", "text": "eager does not train"},
                 "suite_hash": world.suite,

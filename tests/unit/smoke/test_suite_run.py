@@ -118,18 +118,21 @@ ENGINE = FakeEngine(
 )
 
 
-def run(tmp_path, *, cell=CELL, **options):
-    return suite_run.run_in_container(
-        cell,
-        "knowngood:x",
-        "sha256:1",
-        ENGINE,
-        SuiteOptions(**options),
-        suite=SUITE,
-        predictions={"eager*": {"outcome": "pass"}},
-        log=tmp_path / "logs" / "smoke.log",
+def place_of(log, *, cell=CELL, **options):
+    return suite_run.SuiteContainer(
+        cell=cell,
+        image="knowngood:x",
+        digest="sha256:1",
+        engine=ENGINE,
+        options=SuiteOptions(**options),
+        log=log,
         notify=lambda _: None,
     )
+
+
+def run(tmp_path, *, cell=CELL, **options):
+    place = place_of(tmp_path / "logs" / "smoke.log", cell=cell, **options)
+    return suite_run.run_in_container(place, suite=SUITE, predictions={"eager*": {"outcome": "pass"}})
 
 
 def test_the_container_command_has_a_time_limit():
@@ -339,17 +342,9 @@ def test_processes_run_beside_the_suite_and_their_report_is_kept(tmp_path, monke
 
 
 def test_processes_run_in_an_image_with_both_suites(tmp_path, container):
+    place = place_of(tmp_path / "parallel.log", gpus=True, seconds=60)
     evidence = suite_run.run_processes_in_container(
-        CELL,
-        "knowngood:x",
-        "sha256:1",
-        ENGINE,
-        SuiteOptions(gpus=True, seconds=60),
-        suite=SUITE,
-        parallel_suite=SUITE.with_name("parallel_tests"),
-        processes=8,
-        log=tmp_path / "parallel.log",
-        notify=lambda _: None,
+        place, suite=SUITE, parallel_suite=SUITE.with_name("parallel_tests"), processes=8
     )
     assert (evidence.where, evidence.image) == (RunPlace.CONTAINER_GPU, "sha256:1")
     assert evidence.command[2:6] == ("60", "env", "PYTHONPATH=/tmp/knowngood", "python")
