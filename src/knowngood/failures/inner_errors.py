@@ -52,6 +52,8 @@ def explain_inner_error(  # noqa: C901, PLR0911 - one for each thing that says n
     if named is None:
         return None
     name, text = named["name"], named["text"].strip()
+    if name == "SyntaxError":
+        return _explain_made_source(error, text, shelf)
     of_python = name in _OF_PYTHON or (name == "ValueError" and bool(_VALUES.search(text)))
     frames = [frame for frame in error.frames if not _passes_on(frame)]
     if any(REMOTE_CODE in frame.parts for frame in frames) and (of_python or _TENSORS.search(text)):
@@ -103,6 +105,29 @@ def _fixes(component: str, inner: str, outer: str, *, is_known: bool = True) -> 
         )
     )
     return fixes
+
+
+def _explain_made_source(error: LastError, text: str, shelf: AtlasShelf) -> MessageCause | None:
+    """The package that executes source code which it made, where that is no valid Python."""
+    if len(error.frames) < 2 or error.frames[-1].path != "<string>":
+        return None
+    frame = error.frames[-2]
+    package = _package_of(frame, shelf)
+    if not package or not frame.code.startswith(("exec(", "eval(", "compile(")):
+        return None
+    because = (
+        f"{package} makes this source code ({'/'.join(frame.installed)}.py, line {frame.line}), mostly by rewriting "
+        "another package's, and executes it; for the release that is installed of that, what it makes is not valid."
+    )
+    shown = shorten_text(f"SyntaxError: {text}", _SHOWN)
+    title = f"{package} rewrites source code, and what it makes is no Python: {shown}"
+    fixes = [
+        Fix(change={package: "*"}, note=f"the newest release, which knows newer packages: pip install -U {package}"),
+        advise(
+            f"The release of the package that {package} rewrites (often transformers) which is as old as this {package}"
+        ),
+    ]
+    return _cause(error, package, title, because, fixes)
 
 
 def _explain_remote_code(error: LastError, frames: Sequence[CodeFrame], shown: str) -> MessageCause:

@@ -22,6 +22,7 @@ _FRAME = re.compile(
     rb"File \\?[\"'](?P<quoted>[^\"'\n]{1,400}?)\\?[\"'], line (?P<line>\d{1,6})(?:, in (?P<function>[\w.<>]{1,120}))?"
     rb"|(?P<short>[~/.\w][^\s:\"']{0,300}\.py):(?P<at>\d{1,6}),? in (?P<inside>[\w.<>]{1,120})"
     rb"|(?P<old>/[^\s:\"']{1,300}\.py) in (?P<within>[\w.<>]{1,120})[(\n]"
+    rb"|File (?P<bare>[~/.\w][^\s:\"']{0,300}\.py|<string>):(?P<on>\d{1,6})(?=\n)"
 )
 _BEGIN = (b"Traceback (most recent call last)",)
 _CODE = re.compile(rb"(?:\n|\\n)[^\n\w@]{0,80}([^\n\\]{1,300})")
@@ -146,15 +147,14 @@ def list_frames_above(text: bytes, at: int) -> Iterator[CodeFrame]:
     above = above[max(begin, 0) :]
     frames = []
     for match in _FRAME.finditer(above):
-        path = (match["quoted"] or match["short"] or match["old"]).decode("utf-8", "replace")
-        code = (
-            _CODE.match(above, match.end()) if match["quoted"] else _ARROW.search(above, match.end(), match.end() + 900)
-        )
+        path = (match["quoted"] or match["short"] or match["old"] or match["bare"]).decode("utf-8", "replace")
+        has_next = match["quoted"] or match["bare"]
+        code = _CODE.match(above, match.end()) if has_next else _ARROW.search(above, match.end(), match.end() + 900)
         function = (match["function"] or match["inside"] or match["within"] or b"").decode("ascii", "replace")
         frames.append(
             CodeFrame(
                 path=path,
-                line=int(match["line"] or match["at"] or (code["at"] if code and not match["quoted"] else 0)),
+                line=int(match["line"] or match["at"] or match["on"] or (code["at"] if code and not has_next else 0)),
                 function=function.rpartition(".")[2],
                 code=_RANK.sub("", code[code.re.groups].decode("utf-8", "replace")).strip() if code else "",
             )

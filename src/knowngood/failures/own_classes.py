@@ -14,7 +14,7 @@ from knowngood.core.nearest_names import find_nearest_name
 from knowngood.failures.atlas_shelf import AtlasShelf
 from knowngood.failures.logged_errors import LoggedError
 from knowngood.failures.module_packages import find_distribution
-from knowngood.failures.name_callers import NameCaller, find_caller, find_chooser
+from knowngood.failures.name_callers import REMOTE_CODE, NameCaller, find_caller, find_chooser
 from knowngood.failures.name_faults import FaultKind, NameFault
 from knowngood.failures.name_place import NamePlace
 from knowngood.failures.name_places import PYTHON_TYPES, list_likely_bases
@@ -222,6 +222,8 @@ def _explain_own_module(error: LoggedError, shelf: AtlasShelf) -> NameCause | No
         return None
     if find_distribution(top, shelf.distributions):
         return None
+    if top == REMOTE_CODE:
+        return _explain_model_code(error, shelf)
     what = f"the module {fault.owner}" if fault.kind is FaultKind.MODULE else f"`{fault.name}` in {fault.owner}"
     is_own = top in _OF_PROJECTS or (fault.path and "-packages/" not in fault.path.replace("\\", "/"))
     because = (
@@ -242,6 +244,29 @@ def _explain_own_module(error: LoggedError, shelf: AtlasShelf) -> NameCause | No
             advise(f"The release or commit of {top} that the code was written for, when {top} is a package of its own"),
         ],
         component=OwnComponent.YOUR_CODE if is_own else top,
+    )
+
+
+def _explain_model_code(error: LoggedError, shelf: AtlasShelf) -> NameCause:
+    """A file that came with a model lacks a class that the model's configuration, or another such file, names."""
+    fault = error.fault
+    what = f"the module {fault.owner}" if fault.kind is FaultKind.MODULE else f"`{fault.name}`"
+    file = fault.owner.rpartition(".")[2]
+    because = (
+        f"{file}.py is the model's own code. The configuration names what that file has not: the copy in the cache is "
+        "of another revision or not whole, or files of two revisions were put into one folder."
+    )
+    return _own_cause(
+        error,
+        title=f"The code that came with the model has not {what} in {file}.py",
+        because=because + _describe_caller(find_caller(error, shelf)),
+        fixes=[
+            advise(
+                "Delete the copy (~/.cache/huggingface/modules/transformers_modules, and the model's own), load again"
+            ),
+            advise("All files of one revision of the model: config.json, tokenizer_config.json and *.py; revision=..."),
+        ],
+        component=OwnComponent.MODEL,
     )
 
 

@@ -26,6 +26,10 @@ DESTRUCTOR = (
     '  File "/x/site-packages/deepspeed/runtime/engine.py", line 565, in __del__\n    self.destroy()\n'
     "AttributeError: 'DeepSpeedEngine' object has no attribute '_deepcompile_active'\n"
 )
+XFORMERS = (
+    "NotImplementedError: No operator found for `memory_efficient_attention_forward` with inputs:\n"
+    "     query       : shape=(1, 257, 6, 64) (torch.float32)\n`cutlassF-pt` is not supported because:\n"
+)
 BEGIN = "Traceback (most recent call last):\n"
 CASES = {
     "a pickle between processes": (BEGIN + SPAWN + "EOFError: Ran out of input\n", "your-code"),
@@ -50,6 +54,56 @@ CASES = {
     "a program that is not torch": (
         "FATL| Cuda Error: no kernel image is available for execution on the device\n",
         "a compiled extension",
+    ),
+    "no ninja": ("RuntimeError: Ninja is required to load C++ extensions\n", "ninja"),
+    "an operator that was not compiled": (
+        "ImportError: /root/.cache/torch_extensions/py310_cu121/fast/fast.so: cannot open shared object file\n",
+        "compiler",
+    ),
+    "files with other columns": (
+        (
+            "All the data files must have the same columns, but at some point there are 2 new columns ({'a', 'b'})\n"
+            "datasets.exceptions.DatasetGenerationCastError: An error occurred while generating the dataset\n"
+        ),
+        "data",
+    ),
+    "a list that is text": (
+        "pyarrow.lib.ArrowNotImplementedError: Unsupported cast from string to list using function cast_list\n",
+        "data",
+    ),
+    "weights without their names": ("RuntimeError: Error(s) in loading state_dict for LightningModule\n", "model"),
+    "xformers on a CPU": (XFORMERS + "    device=cpu (supported: {'cuda'})\n", "your-code"),
+    "xformers and a bias": (
+        XFORMERS + "    attn_bias.stride(-2) % 8 != 0 (attn_bias.stride() = (1, 498, 1))\n",
+        "your-code",
+    ),
+    "xformers without kernels": (XFORMERS + "    xFormers wasn't build with CUDA support\n", "xformers"),
+    "a symbol that was cut off": (
+        "ImportError: /x/site-packages/own_cuda.cpython-310-x86_64-linux-gnu.so: undefined symbol\n",
+        "a compiled extension",
+    ),
+    "a Linux library on Windows": (
+        "CUDA SETUP: Loading binary C:\\x\\bitsandbytes\\libbitsandbytes_cpu.so...\n[WinError 193] %1\n",
+        "bitsandbytes",
+    ),
+    "a replica without parameters": ("StopIteration: Caught StopIteration in replica 0 on device 0.\n", "your-code"),
+    "a build without torch": (
+        (
+            f'{BEGIN}  File "/tmp/pip-build-env-a/setuptools/build_meta.py", line 3, in get_requires_for_build_wheel\n'
+            "    exec(code)\nModuleNotFoundError: No module named 'torch'\n"
+        ),
+        "torch",
+    ),
+    "source that a package makes": (
+        (
+            f"{BEGIN}  File /x/site-packages/unsloth/models/_utils.py:209\n    exec(source)\n\n  File <string>:25\n    )if x:\n"
+            "SyntaxError: invalid syntax\n"
+        ),
+        "unsloth",
+    ),
+    "a model's file without its class": (
+        "AttributeError: module 'transformers_modules.local.tokenization_own' has no attribute 'OwnTokenizer'\n",
+        "model",
     ),
     "a killed program": ("Loading checkpoint shards:  33%\nKilled\n", "host-memory"),
     "a killed job of a shell": ("run.sh: line 12: 12345 Killed    python train.py\n", "host-memory"),
