@@ -80,7 +80,7 @@ CASES = {
     "xformers without kernels": (XFORMERS + "    xFormers wasn't build with CUDA support\n", "xformers"),
     "a symbol that was cut off": (
         "ImportError: /x/site-packages/own_cuda.cpython-310-x86_64-linux-gnu.so: undefined symbol\n",
-        "a compiled extension",
+        "own",
     ),
     "a Linux library on Windows": (
         "CUDA SETUP: Loading binary C:\\x\\bitsandbytes\\libbitsandbytes_cpu.so...\n[WinError 193] %1\n",
@@ -96,8 +96,8 @@ CASES = {
     ),
     "source that a package makes": (
         (
-            f"{BEGIN}  File /x/site-packages/unsloth/models/_utils.py:209\n    exec(source)\n\n  File <string>:25\n    )if x:\n"
-            "SyntaxError: invalid syntax\n"
+            f"{BEGIN}  File /x/site-packages/unsloth/models/_utils.py:209\n    exec(source)\n\n"
+            "  File <string>:25\n    )if x:\nSyntaxError: invalid syntax\n"
         ),
         "unsloth",
     ),
