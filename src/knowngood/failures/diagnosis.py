@@ -195,7 +195,7 @@ class LogOutcome(StrEnum):
     """It has no error: it is healthy, or only mentions or handles failures."""
 
 
-def diagnose_log(  # noqa: C901, PLR0912, PLR0913, PLR0917 - what is not given is not looked at
+def diagnose_log(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - what is not given is not looked at
     log: LogSource,
     incidents: Sequence[Incident],
     gpus: GpuCatalog | None = None,
@@ -252,8 +252,8 @@ def diagnose_log(  # noqa: C901, PLR0912, PLR0913, PLR0917 - what is not given i
             _match(incident, line, combination, log_versions, scan.texts_of.get(mark, b"")), shown, last_errors.error
         )
         if match.confirmed or not (incident.severity == IncidentSeverity.SILENT and incident.affected):
-            lines = [scan.lines_of.get(mark) for mark in marks]
-            matches.append(replace(match, specific=_measure_quotes(incident, lines, line)))
+            places = [scan.lines_of.get(mark) for mark in marks]
+            matches.append(replace(match, specific=_measure_quotes(incident, places, line)))
     special = {(match.line, match.incident.kind) for match in matches if match.incident.id not in general}
     matches = [
         match
@@ -433,6 +433,7 @@ def _computed_match(cause: NameCause | MessageCause, log_versions: Mapping[str, 
         versions_seen=versions_seen,
         confirmed=bool(cause.version),
         fix=tuple(Remedy(fix=fix) for fix in cause.incident.fix),
+        certainty=Certainty.LIKELY if getattr(cause, "is_likely", False) else Certainty.SURE,
     )
 
 

@@ -30,6 +30,7 @@ _PLAIN_VALUE = re.compile(
     r"|^(?:'?NoneType'?|list|string|tuple) (?:indices|object)|values to unpack|unsupported operand type"
 )
 """Words with which Python refuses a plain value, in classes of errors that packages use too."""
+_CALLED = re.compile(r"^(?P<owner>[A-Z]\w{5,60})\.\w+\(\) (?:missing \d+ required|takes )")
 _VALUES = re.compile(r"values to unpack|invalid literal for int|could not convert string")
 _TENSORS = re.compile(
     r"shape '\[.*\]' is invalid|size of tensor|must match the size|shapes cannot be multiplied|expected scalar type"
@@ -46,7 +47,7 @@ _SHOWN = 140
 _LONGEST_RANK = 24
 
 
-def explain_inner_error(  # noqa: C901, PLR0911 - one for each thing that says nothing
+def explain_inner_error(  # noqa: C901, PLR0911, PLR0912 - one for each thing that says nothing
     error: LastError, versions: Mapping[str, Sequence[str]], shelf: AtlasShelf
 ) -> MessageCause | None:
     """Return the package in whose file Python raises the last error; `None` where that says nothing.
@@ -64,6 +65,8 @@ def explain_inner_error(  # noqa: C901, PLR0911 - one for each thing that says n
         return _explain_made_source(error, text, shelf)
     of_python = name in _OF_PYTHON or (name == "ValueError" and bool(_VALUES.search(text)))
     frames = [frame for frame in error.frames if not _passes_on(frame)]
+    if not frames and (called := _CALLED.match(text)) is not None:
+        return _explain_called_class(error, called["owner"], text, shelf)
     if any(REMOTE_CODE in frame.parts for frame in frames) and (of_python or _TENSORS.search(text)):
         return _explain_remote_code(error, frames, f"{name}: {text}")
     if not of_python or "unexpected keyword" in text:  # a keyword is its caller's, which `own_classes` looks for
@@ -167,6 +170,22 @@ def _explain_trainer(error: LastError, versions: Mapping[str, Sequence[str]], sh
     )
     title = f"{trainer} {version} most likely fails inside: {shorten_text(shown, _SHOWN)}"
     return _cause(error, trainer, title, because, _fixes(trainer, trainer, ""))
+
+
+def _explain_called_class(error: LastError, owner: str, text: str, shelf: AtlasShelf) -> MessageCause | None:
+    """A method that is called with other arguments than it takes, by the one package that has its class."""
+    lookups = ((package, shelf.open(package)) for package in shelf.packages)
+    packages = [package for package, lookup in lookups if lookup and any(lookup.definitions_of(owner))]
+    if len(packages) != 1:
+        return None
+    package = packages[0]
+    title = f"{package}'s {owner} is called with other arguments than it takes: {shorten_text(text, _SHOWN)}"
+    because = f"{owner} is a class of {package}: what calls it, which the log does not show, is of another age."
+    fixes = [
+        upgrade_package(package),
+        advise(f"The {package} that the caller's own requirements name, or a newer release of the caller"),
+    ]
+    return _cause(error, package, title, because, fixes)
 
 
 def _explain_plain_value(error: LastError, name: str, text: str) -> MessageCause | None:

@@ -17,7 +17,7 @@ from knowngood.failures.atlas_shelf import AtlasShelf
 from knowngood.failures.last_errors import LastError
 from knowngood.failures.logged_errors import CodeFrame
 from knowngood.failures.module_packages import find_distribution
-from knowngood.failures.newest_releases import is_about_unknown_value, upgrade_package
+from knowngood.failures.newest_releases import NEWER_OR_OLDER, is_about_unknown_value, upgrade_package
 from knowngood.failures.release_places import place_of_version
 
 FindMessages = Callable[[str, str], Iterable[MessageMatch]]
@@ -244,7 +244,7 @@ def _fixes(  # noqa: PLR0913, PLR0917 - the parts of one explanation
                 cost="an upgrade",
             )
     elif not missing and is_about_unknown_value(text):
-        yield upgrade_package(match.package, "a newer release may know it")
+        yield upgrade_package(match.package, NEWER_OR_OLDER)
 
 
 def read_own_fixes(text: str, missing: str) -> Iterator[Fix]:

@@ -9,11 +9,16 @@ from knowngood.compat.incident import Fix
 _COMPANIONS = {"unsloth": ("unsloth-zoo",), "unsloth-zoo": ("unsloth",), "autoawq": ("autoawq-kernels",)}
 """Packages that are released together, so that one without the other does not fit."""
 _UNKNOWN = re.compile(
-    r"does(?: not|n't) exist|\bunknown\b|\bun(?:supported|recogni[sz]ed|registered)\b|\bnot (?:yet |currently )?(?:a )?"
-    r"(?:supported|implemented|recogni[sz]ed|registered|known|valid|available|in the list)|only (?:supports?|works?)",
+    r"does(?: not|n't) exist|\binvalid\b|\bunknown\b|\bun(?:supported|recogni[sz]ed|registered)\b"
+    r"|\bnot (?:yet |currently )?(?:a )?(?:supported|implemented|recogni[sz]ed|registered|known|valid|available)\b"
+    r"|\bnot in the list\b|only (?:supports?|works?)",
     re.IGNORECASE,
 )
 """Words with which a package says that it does not know a value, which a newer release may."""
+
+
+NEWER_OR_OLDER = "a newer release may know it; what was taken away is in the release that the code was written for"
+"""What helps where a package does not know a value."""
 
 
 def upgrade_package(package: str, note: str = "the newest release") -> Fix:

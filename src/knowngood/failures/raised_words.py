@@ -26,7 +26,7 @@ from knowngood.failures.message_causes import (
 from knowngood.failures.module_packages import find_distribution
 from knowngood.failures.name_callers import is_standard_library
 from knowngood.failures.name_situation import advise
-from knowngood.failures.newest_releases import is_about_unknown_value, upgrade_package
+from knowngood.failures.newest_releases import NEWER_OR_OLDER, is_about_unknown_value, upgrade_package
 
 _FEWEST_WORDS = 4
 _ABOUT_OTHERS = frozenset(
@@ -83,7 +83,9 @@ def explain_raised_words(error: LastError, shelf: AtlasShelf) -> MessageCause | 
     fixes = list(read_own_fixes(text, missing)) or [
         advise(f"Change what {package} refuses in its words: an option, an argument, a file or a row of the data")
     ]
-    if not missing and (name == "AssertionError" or _find_speaker(text) or is_about_unknown_value(text)):
+    if not missing and is_about_unknown_value(text):
+        fixes.append(upgrade_package(package, NEWER_OR_OLDER))
+    elif not missing and (name == "AssertionError" or _find_speaker(text)):
         fixes.append(upgrade_package(package, "a newer release may go on"))
     verb = f"{missing} is missing, or too old" if missing else f"{package} refuses to go on"
     component = OwnComponent.YOUR_CODE if is_about_call else package
