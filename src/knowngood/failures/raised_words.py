@@ -73,7 +73,7 @@ def explain_raised_words(error: LastError, shelf: AtlasShelf) -> MessageCause | 
     text = text or (frame.code if frame is not None else "")
     package = shelf.owner(top) or find_distribution(top, shelf.distributions) or top
     missing = find_missing_package(text, "", package, shelf)
-    caller = next((item for item in reversed(error.frames) if not item.installed and item.path.endswith(".py")), None)
+    caller = next((item for item in reversed(error.frames) if _is_own(item, shelf)), None)
     is_about_call = caller is not None and name in ABOUT_ARGUMENTS and bool(ADDRESSES.search(text))
     because = f"The class of the error, or the head of its message, is {package}'s own."
     if frame is not None:
@@ -111,6 +111,11 @@ def _find_raising_module(frame: CodeFrame, shelf: AtlasShelf) -> str:
     if is_standard_library(frame) or not (SPEAKS.match(frame.code) or frame.code.startswith(_WORDS)):
         return ""
     return frame.installed[0] if frame.installed else shelf.module_of(frame).partition(".")[0]
+
+
+def _is_own(frame: CodeFrame, shelf: AtlasShelf) -> bool:
+    """Whether a frame's file is the project's own: not installed, and not of a package's checkout."""
+    return not frame.installed and frame.path.endswith(".py") and not shelf.module_of(frame)
 
 
 def _find_speaker(text: str) -> str:
