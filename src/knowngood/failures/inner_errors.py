@@ -24,7 +24,7 @@ _OF_PYTHON = frozenset(
     ("AttributeError", "IndexError", "KeyError", "NameError", "TypeError", "UnboundLocalError", "ZeroDivisionError")
 )
 """The classes with which Python itself refuses a value or a name."""
-_OF_PLAIN_VALUES = frozenset(("IndexError", "UnboundLocalError", "ZeroDivisionError"))
+_OF_PLAIN_VALUES = frozenset(("IndexError", "NameError", "UnboundLocalError", "ZeroDivisionError"))
 _PLAIN_VALUE = re.compile(
     r"^'(?:NoneType|list|dict|str|int|float|tuple|bool|set|bytes|ndarray|Namespace)' object (?:has no attribute|is not)"
     r"|^(?:'?NoneType'?|list|string|tuple) (?:indices|object)|values to unpack|unsupported operand type"
@@ -193,10 +193,11 @@ def _explain_plain_value(error: LastError, name: str, text: str) -> MessageCause
     at = error.text.find(name)  # a sentence about an error, such as a title, is about a package
     if at > _LONGEST_RANK or not (name in _OF_PLAIN_VALUES or _PLAIN_VALUE.search(text)):
         return None
-    title = f"A value is not what the code expects: {shorten_text(f'{name}: {text}', _SHOWN)}"
+    what = "A name is not defined where it is used" if name == "NameError" else "A value is not what the code expects"
+    title = f"{what}: {shorten_text(f'{name}: {text}', _SHOWN)}"
     because = (
-        "The log shows no traceback, so whose line asks for it is not certain: a field, a key, a file or an argument "
-        "is missing, empty or of another kind than the code takes for granted."
+        "The log shows no traceback, so whose line asks for it is not certain: a field, a key, a file, an argument or "
+        "an import is missing, empty or of another kind than the code takes for granted."
     )
     fixes = [
         advise("The whole traceback shows the line: print what it reads, and look where that is set"),

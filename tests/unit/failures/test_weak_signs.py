@@ -61,6 +61,28 @@ CASES = {
         "peft",
         "likely",
     ),
+    "a name that others import where its package is there": (
+        "NameError: name 'flash_attn_func' is not defined\n",
+        "flash-attn",
+        "likely",
+    ),
+    "such a name in a package without an atlas": (
+        (
+            f'{BEGIN}  File "{SITE}/some_kernels/attention.py", line 5, in forward\n    x = flash_attn_func(q)\n'
+            "NameError: name 'flash_attn_func' is not defined\n"
+        ),
+        "flash-attn",
+        "likely",
+    ),
+    "a name that no package imports": ("NameError: name 'my_own_thing' is not defined\n", "your-code", "likely"),
+    "an engine without the model": (
+        (
+            '  File "/x/sglang/srt/models/registry.py", line 5, in f\n    raise ValueError(\n'
+            "ValueError: Model architectures ['AForCausalLM'] are not supported for now. Supported architectures: x\n"
+        ),
+        "sglang",
+        "sure",
+    ),
     "losses that stay nan": (NAN, "your-code", "likely"),
     "the words of a configuration": (
         "1 validation error for ModelConfig\n  Value error, rope_scaling should have a key\nError: it failed\n",
