@@ -83,6 +83,30 @@ CASES = {
         "sglang",
         "sure",
     ),
+    "a loss of another dtype": ("RuntimeError: Found dtype Half but expected Float\n", "your-code", "sure"),
+    "labels that are floats": (
+        "RuntimeError: result type Float can't be cast to the desired output type Long\n",
+        "your-code",
+        "sure",
+    ),
+    "a loss of many values": (
+        "RuntimeError: grad can be implicitly created only for scalar outputs\n",
+        "your-code",
+        "sure",
+    ),
+    "a tensor on the CPU": (
+        "RuntimeError: Tensor for argument #2 'mat1' is on CPU, but expected it to be on GPU (while checking)\n",
+        "your-code",
+        "sure",
+    ),
+    "a table of another transformers": (
+        (
+            "RuntimeError: Error(s) in loading state_dict for A:\n"
+            '  Unexpected key(s) in state_dict: "e.embeddings.position_ids". \n'
+        ),
+        "transformers",
+        "sure",
+    ),
     "losses that stay nan": (NAN, "your-code", "likely"),
     "the words of a configuration": (
         "1 validation error for ModelConfig\n  Value error, rope_scaling should have a key\nError: it failed\n",
