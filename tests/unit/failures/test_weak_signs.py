@@ -94,6 +94,11 @@ CASES = {
         "your-code",
         "sure",
     ),
+    "a source for an older torch": (
+        "a.cpp:2:10: fatal error: THC/THC.h: No such file or directory\nninja: build stopped: subcommand failed.\n",
+        "a compiled extension",
+        "sure",
+    ),
     "a tensor on the CPU": (
         "RuntimeError: Tensor for argument #2 'mat1' is on CPU, but expected it to be on GPU (while checking)\n",
         "your-code",
