@@ -30,6 +30,7 @@ from knowngood.failures.log_scan import LogSource, SignatureScan
 from knowngood.failures.log_versions import VersionReader
 from knowngood.failures.logged_errors import ErrorReader, LoggedError
 from knowngood.failures.mere_warnings import is_destructor, is_overtaken, is_probe, is_warning
+from knowngood.failures.nan_losses import NAN_INCIDENT, NanLossReader
 from knowngood.failures.traceback_frames import (
     FrameReader,
     LineEvidence,
@@ -84,6 +85,7 @@ class Certainty(StrEnum):
     """The last error's words or place alone say it, another failure stands behind it, or no line is an error."""
 
 
+_FEWEST_LETTERS = 8
 _ORDER = (IncidentSeverity.FAILURE, IncidentSeverity.SILENT, IncidentSeverity.HARMLESS)
 
 
@@ -98,6 +100,8 @@ class IncidentMatch:
     """Whether the log states every version on which the incident depends."""
     fix: tuple[Remedy, ...]
     certainty: Certainty = Certainty.SURE
+    specific: int = 0
+    """How much of the log it quotes: the length of its signatures there."""
 
     @property
     def passes_on(self) -> bool:
@@ -191,7 +195,7 @@ class LogOutcome(StrEnum):
     """It has no error: it is healthy, or only mentions or handles failures."""
 
 
-def diagnose_log(  # noqa: C901, PLR0912, PLR0913, PLR0917 - what is not given is not looked at
+def diagnose_log(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - what is not given is not looked at
     log: LogSource,
     incidents: Sequence[Incident],
     gpus: GpuCatalog | None = None,
@@ -212,8 +216,8 @@ def diagnose_log(  # noqa: C901, PLR0912, PLR0913, PLR0917 - what is not given i
     supplement = supplement or LogSupplement()
     scan = SignatureScan(signatures=[item for incident in incidents for item in incident.marks])
     versions, frames, tracebacks, errors = VersionReader(), FrameReader(), TracebackDetector(), ErrorReader()
-    last_errors = LastErrorReader()
-    scan.read(log, versions, frames, tracebacks, errors, last_errors)
+    last_errors, losses = LastErrorReader(), NanLossReader()
+    scan.read(log, versions, frames, tracebacks, errors, last_errors, losses)
     failed = tracebacks.present or last_errors.error is not None
     log_versions = dict(versions.versions) | {name: [text] for name, text in supplement.versions.items()}
     traceback = judge_frames(list(frames.frames), load_lines, log_versions)
@@ -248,7 +252,8 @@ def diagnose_log(  # noqa: C901, PLR0912, PLR0913, PLR0917 - what is not given i
             _match(incident, line, combination, log_versions, scan.texts_of.get(mark, b"")), shown, last_errors.error
         )
         if match.confirmed or not (incident.severity == IncidentSeverity.SILENT and incident.affected):
-            matches.append(match)
+            places = [scan.lines_of.get(mark) for mark in marks]
+            matches.append(replace(match, specific=_measure_quotes(incident, places, line)))
     special = {(match.line, match.incident.kind) for match in matches if match.incident.id not in general}
     matches = [
         match
@@ -272,6 +277,8 @@ def diagnose_log(  # noqa: C901, PLR0912, PLR0913, PLR0917 - what is not given i
         )
     ]
     matches += [_computed_match(cause, log_versions) for cause in causes if not cause.is_fallback]
+    if last_errors.error is None and not any(match.incident.severity == IncidentSeverity.FAILURE for match in matches):
+        matches += _nan_matches(losses.line, incidents, log_versions)
     diagnosis = Diagnosis(
         matches=_ranked([_weigh_certainty(match, last_errors.error) for match in matches]),
         excluded=tuple(excluded),
@@ -288,12 +295,18 @@ def diagnose_log(  # noqa: C901, PLR0912, PLR0913, PLR0917 - what is not given i
     if (cause := explain_message(last_errors.error, log_versions)) is not None:
         return replace(diagnosis, matches=(_last_resort(cause, log_versions), *diagnosis.matches))
     for own in causes:
-        if own.is_fallback and own.error.text.strip()[:100] == last_errors.error.text[:100]:
+        if own.is_fallback and _is_same_line(own.error.text, last_errors.error.text):
             return replace(diagnosis, matches=(_last_resort(own, log_versions), *diagnosis.matches))
     if (inside := explain_inside(last_errors.error, log_versions)) is not None:
         return replace(diagnosis, matches=(_last_resort(inside, log_versions), *diagnosis.matches))
     has_traceback = tracebacks.present
     return diagnosis if failures else _with_hints(diagnosis, last_errors.error, incidents, has_traceback=has_traceback)
+
+
+def _is_same_line(text: str, other: str) -> bool:
+    """Whether two lines of a log say the same: one may have the class of the error or a rank before it."""
+    short, long = sorted((text.strip(), other.strip()), key=len)
+    return short[:100] in long and len(short) > _FEWEST_LETTERS
 
 
 def _with_hints(
@@ -378,6 +391,13 @@ def _match(
     )
 
 
+def _nan_matches(
+    line: int, incidents: Sequence[Incident], log_versions: Mapping[str, Sequence[str]]
+) -> list[IncidentMatch]:
+    """The incident of losses that are nan from a line on; none for line 0."""
+    return [_match(item, line, {}, log_versions, b"") for item in incidents if line and item.id == NAN_INCIDENT]
+
+
 def _weigh_warning(match: IncidentMatch, shown: Sequence[str], error: LastError | None) -> IncidentMatch:
     """The match, harmless where the lines that show it only warn and the last error tells of something else."""
     if is_warning(shown) and is_overtaken(match.incident.component, match.line, error):
@@ -387,8 +407,13 @@ def _weigh_warning(match: IncidentMatch, shown: Sequence[str], error: LastError 
 
 def _weigh_certainty(match: IncidentMatch, error: LastError | None) -> IncidentMatch:
     """The match, only likely where it passes on another failure, or where no line says that the program failed."""
-    is_likely = match.passes_on or (error is None and not match.confirmed)
+    is_likely = match.passes_on or (error is None and not match.confirmed) or _lies_elsewhere(match)
     return replace(match, certainty=Certainty.LIKELY) if is_likely else match
+
+
+def _lies_elsewhere(match: IncidentMatch) -> bool:
+    """Whether all that was computed is that the release has the name, so that something else failed."""
+    return match.incident.kind == IncidentKind.FAILS_INSIDE and not match.incident.signatures
 
 
 def _last_resort(cause: NameCause | MessageCause, log_versions: Mapping[str, Sequence[str]]) -> IncidentMatch:
@@ -408,6 +433,7 @@ def _computed_match(cause: NameCause | MessageCause, log_versions: Mapping[str, 
         versions_seen=versions_seen,
         confirmed=bool(cause.version),
         fix=tuple(Remedy(fix=fix) for fix in cause.incident.fix),
+        certainty=Certainty.LIKELY if getattr(cause, "is_likely", False) else Certainty.SURE,
     )
 
 
@@ -447,5 +473,10 @@ def _ranked(matches: Sequence[IncidentMatch]) -> tuple[IncidentMatch, ...]:
 
 def _uncertainty(match: IncidentMatch) -> tuple[bool, int, int]:
     """The least is the surest: confirmed by versions, with more versions, with the more specific signature."""
-    specific = len(match.incident.context) * 40 + max((len(item.text) for item in match.incident.signatures), default=0)
-    return not match.confirmed, -len(match.versions_seen), -specific
+    return not match.confirmed, -len(match.versions_seen), -match.specific
+
+
+def _measure_quotes(incident: Incident, lines: Sequence[int | None], line: int) -> int:
+    """How specific the quotes of an incident in a line are: what also needs other words of the log counts more."""
+    quoted = (item for item, place in zip(incident.signatures, lines, strict=False) if place == line)
+    return len(incident.context) * 40 + max((len(item.text) for item in quoted), default=0)

@@ -14,15 +14,23 @@ from knowngood.failures.atlas_shelf import AtlasShelf
 from knowngood.failures.handed_in_values import explain_handed_in
 from knowngood.failures.last_errors import LastError
 from knowngood.failures.logged_errors import CodeFrame
-from knowngood.failures.message_causes import ERROR_CLASS, MessageCause, describe_traceback, shorten_text
+from knowngood.failures.message_causes import ERROR_CLASS, SPEAKS, MessageCause, describe_traceback, shorten_text
 from knowngood.failures.module_packages import find_distribution
 from knowngood.failures.name_callers import REMOTE_CODE, is_standard_library
 from knowngood.failures.name_situation import advise
+from knowngood.failures.newest_releases import upgrade_package
 
 _OF_PYTHON = frozenset(
     ("AttributeError", "IndexError", "KeyError", "NameError", "TypeError", "UnboundLocalError", "ZeroDivisionError")
 )
 """The classes with which Python itself refuses a value or a name."""
+_OF_PLAIN_VALUES = frozenset(("IndexError", "NameError", "UnboundLocalError", "ZeroDivisionError"))
+_PLAIN_VALUE = re.compile(
+    r"^'(?:NoneType|list|dict|str|int|float|tuple|bool|set|bytes|ndarray|Namespace)' object (?:has no attribute|is not)"
+    r"|^(?:'?NoneType'?|list|string|tuple) (?:indices|object)|values to unpack|unsupported operand type"
+)
+"""Words with which Python refuses a plain value, in classes of errors that packages use too."""
+_CALLED = re.compile(r"^(?P<owner>[A-Z]\w{5,60})\.\w+\(\) (?:missing \d+ required|takes )")
 _VALUES = re.compile(r"values to unpack|invalid literal for int|could not convert string")
 _TENSORS = re.compile(
     r"shape '\[.*\]' is invalid|size of tensor|must match the size|shapes cannot be multiplied|expected scalar type"
@@ -36,9 +44,10 @@ _CALLED_BY_ALL = frozenset(
 _RUNS_OTHERS = frozenset(("torch", "ray", "joblib", "click", "hydra", "fire", "torchrun", "decorator", "tenacity"))
 """Packages that only pass a call on, or raise for what they are given."""
 _SHOWN = 140
+_LONGEST_RANK = 24
 
 
-def explain_inner_error(  # noqa: C901, PLR0911 - one for each thing that says nothing
+def explain_inner_error(  # noqa: C901, PLR0911, PLR0912 - one for each thing that says nothing
     error: LastError, versions: Mapping[str, Sequence[str]], shelf: AtlasShelf
 ) -> MessageCause | None:
     """Return the package in whose file Python raises the last error; `None` where that says nothing.
@@ -56,13 +65,15 @@ def explain_inner_error(  # noqa: C901, PLR0911 - one for each thing that says n
         return _explain_made_source(error, text, shelf)
     of_python = name in _OF_PYTHON or (name == "ValueError" and bool(_VALUES.search(text)))
     frames = [frame for frame in error.frames if not _passes_on(frame)]
+    if not frames and (called := _CALLED.match(text)) is not None:
+        return _explain_called_class(error, called["owner"], text, shelf)
     if any(REMOTE_CODE in frame.parts for frame in frames) and (of_python or _TENSORS.search(text)):
         return _explain_remote_code(error, frames, f"{name}: {text}")
     if not of_python or "unexpected keyword" in text:  # a keyword is its caller's, which `own_classes` looks for
         return None
     if not error.frames:
-        return _explain_trainer(error, versions, f"{name}: {text}")
-    if not frames or frames[-1].code.startswith(("raise ", "assert ")) or error.frames[-1].path == "<string>":
+        return _explain_trainer(error, versions, f"{name}: {text}") or _explain_plain_value(error, name, text)
+    if not frames or SPEAKS.match(frames[-1].code) or error.frames[-1].path == "<string>":
         return None  # code without a file, such as the script of a build, is not the package's that runs it
     packages = [_package_of(frame, shelf) for frame in frames]
     inner = packages[-1]
@@ -92,7 +103,7 @@ def explain_inner_error(  # noqa: C901, PLR0911 - one for each thing that says n
 
 
 def _fixes(component: str, inner: str, outer: str, *, is_known: bool = True) -> list[Fix]:
-    fixes = [Fix(change={component: "*"}, note=f"the newest release: pip install -U {component}")]
+    fixes = [upgrade_package(component)]
     if not is_known:  # it may be a project of one's own, which no index has
         fixes = [advise(f"A newer release or commit of {component}, with the packages that its own requirements name")]
     if outer:
@@ -122,7 +133,7 @@ def _explain_made_source(error: LastError, text: str, shelf: AtlasShelf) -> Mess
     shown = shorten_text(f"SyntaxError: {text}", _SHOWN)
     title = f"{package} rewrites source code, and what it makes is no Python: {shown}"
     fixes = [
-        Fix(change={package: "*"}, note=f"the newest release, which knows newer packages: pip install -U {package}"),
+        upgrade_package(package, "the newest release, which knows newer packages"),
         advise(
             f"The release of the package that {package} rewrites (often transformers) which is as old as this {package}"
         ),
@@ -159,6 +170,40 @@ def _explain_trainer(error: LastError, versions: Mapping[str, Sequence[str]], sh
     )
     title = f"{trainer} {version} most likely fails inside: {shorten_text(shown, _SHOWN)}"
     return _cause(error, trainer, title, because, _fixes(trainer, trainer, ""))
+
+
+def _explain_called_class(error: LastError, owner: str, text: str, shelf: AtlasShelf) -> MessageCause | None:
+    """A method that is called with other arguments than it takes, by the one package that has its class."""
+    lookups = ((package, shelf.open(package)) for package in shelf.packages)
+    packages = [package for package, lookup in lookups if lookup and any(lookup.definitions_of(owner))]
+    if len(packages) != 1:
+        return None
+    package = packages[0]
+    title = f"{package}'s {owner} is called with other arguments than it takes: {shorten_text(text, _SHOWN)}"
+    because = f"{owner} is a class of {package}: what calls it, which the log does not show, is of another age."
+    fixes = [
+        upgrade_package(package),
+        advise(f"The {package} that the caller's own requirements name, or a newer release of the caller"),
+    ]
+    return _cause(error, package, title, because, fixes)
+
+
+def _explain_plain_value(error: LastError, name: str, text: str) -> MessageCause | None:
+    """A plain Python value that is not what the code expects, where the log shows no traceback."""
+    at = error.text.find(name)  # a sentence about an error, such as a title, is about a package
+    if at > _LONGEST_RANK or not (name in _OF_PLAIN_VALUES or _PLAIN_VALUE.search(text)):
+        return None
+    what = "A name is not defined where it is used" if name == "NameError" else "A value is not what the code expects"
+    title = f"{what}: {shorten_text(f'{name}: {text}', _SHOWN)}"
+    because = (
+        "The log shows no traceback, so whose line asks for it is not certain: a field, a key, a file, an argument or "
+        "an import is missing, empty or of another kind than the code takes for granted."
+    )
+    fixes = [
+        advise("The whole traceback shows the line: print what it reads, and look where that is set"),
+        advise("The data, the configuration and the releases of packages that the project's own instructions name"),
+    ]
+    return _cause(error, OwnComponent.YOUR_CODE, title, because, fixes)
 
 
 def _package_of(frame: CodeFrame, shelf: AtlasShelf) -> str:

@@ -48,7 +48,7 @@ _NO_ERROR = re.compile(
 )
 _MENTION = re.compile(
     r"^\s*(?:[-*+\u2022]\s|#+\s|\d{1,3}[.)]\s)"
-    r"|(?<!not )(?<!to )\b(?:fix(?:e[sd])?|closes|resolve[sd]?|changelog|release notes?)\b",
+    r"|(?<!not )(?<!to )\b(?:fix(?:e[sd])?|closes|resolve[sd]?|changelog(?!\.)|release notes?)\b",
     re.IGNORECASE,
 )
 _HANDLED = re.compile(r"\bfall(?:s|ing)?[ -]?back\b|\bfallback\b", re.IGNORECASE)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from knowngood.compat.log_signature import normalize_log
 from knowngood.failures.log_scan import LogBlock, strip_digits
-from knowngood.failures.name_faults import FAULT_WORDS, NameFault, parse_faults
+from knowngood.failures.name_faults import FAULT_WORDS, FaultKind, NameFault, parse_faults
 
 MOST_ERRORS = 40
 """The most errors that are kept of a log."""
@@ -25,9 +25,10 @@ _FRAME = re.compile(
     rb"|File (?P<bare>[~/.\w][^\s:\"']{0,300}\.py|<string>):(?P<on>\d{1,6})(?=\n)"
 )
 _BEGIN = (b"Traceback (most recent call last)",)
-_CODE = re.compile(rb"(?:\n|\\n)[^\n\w@]{0,80}([^\n\\]{1,300})")
+_CODE = re.compile(rb"[ \t]{0,8}(?:\n|\\n)[^\n\w@]{0,80}([^\n\\]{1,300})")
 _ARROW = re.compile(rb"\n(?:-{2,6}>|[^\n]{0,12}\xe2\x9d\xb1)\s{0,3}(?P<at>\d{1,6})[^\n\w@]{1,12}([^\n]{1,300})")
 """The line of code as IPython and rich mark it."""
+_IMPORT_FROM = re.compile(r"from (?P<dots>\.*)(?P<module>[A-Za-z_][\w.]*)? import\b")
 _RAISES = re.compile(rb"\braise \w+\(")
 """A line of code that a traceback quotes, with the words of the error in it."""
 _RANK = re.compile(r"^(?:(?:rank ?)?\d+\]:|\w+ (?:pid|rank)=\d+(?:, ip=[\d.]+)?\)) *")
@@ -114,16 +115,34 @@ class ErrorReader:
     def _take_fault(self, text: bytes, word: bytes, start: int, at: int) -> bool:
         """Keep the first fault in the text from `start` on that ends behind `at`; false when there is none."""
         before = len(normalize_log(text[start:at]).rstrip())
-        for end, fault in parse_faults(normalize_log(text[start : at + _AROUND]), word):
+        for end, stated in parse_faults(normalize_log(text[start : at + _AROUND]), word):
             if end <= before:
                 continue
             frames = tuple(list_frames_above(text, at))
+            fault = _name_importing_module(stated, frames)
+            if fault is None:
+                continue
             shown = text[text.rfind(b"\n", 0, at) + 1 : at + 200].partition(b"\n")[0].decode("utf-8", "replace")
             line = self._lines + text.count(b"\n", 0, at) + 1
             if not any(error.fault == fault and error.frames == frames for error in self.errors):
                 self.errors.append(LoggedError(fault=fault, line=line, text=shown, frames=frames))
             return True
         return False
+
+
+def _name_importing_module(fault: NameFault, frames: Sequence[CodeFrame]) -> NameFault | None:
+    """The fault with the module that the line of code imports from, where the message leaves it out; else `None`."""
+    if fault.kind is not FaultKind.IMPORT or fault.owner:
+        return fault
+    statement = _IMPORT_FROM.match(frames[-1].code) if frames else None
+    if statement is None:
+        return None
+    levels = len(statement["dots"])
+    parents = frames[-1].installed[:-levels] if levels else ()
+    if levels and not parents:
+        return None
+    owner = ".".join((*parents, *filter(None, (statement["module"],))))
+    return replace(fault, owner=owner) if owner else None
 
 
 def _occurrences(text: bytes, word: bytes) -> Iterator[int]:

@@ -17,6 +17,7 @@ from knowngood.failures.atlas_shelf import AtlasShelf
 from knowngood.failures.last_errors import LastError
 from knowngood.failures.logged_errors import CodeFrame
 from knowngood.failures.module_packages import find_distribution
+from knowngood.failures.newest_releases import NEWER_OR_OLDER, is_about_unknown_value, upgrade_package
 from knowngood.failures.release_places import place_of_version
 
 FindMessages = Callable[[str, str], Iterable[MessageMatch]]
@@ -27,6 +28,8 @@ FindAsserts = Callable[[str, str, str], Iterable[MessageMatch]]
 ERROR_CLASS = re.compile(
     r"^(?:[A-Za-z_]\w*\.)*(?P<name>Exception|[A-Z]\w*(?:Error|Exception|Failure))(?:$|: ?)(?P<text>.*)$"
 )
+SPEAKS = re.compile(r"(?:if .{1,100}: ?)?(?:raise|assert)\b")
+"""How a line of code begins that refuses to go on in its own words."""
 _LETTERS_WITHOUT_FRAMES = 22
 """A message without a traceback must show so many characters of its text, since any program may say a shorter one."""
 _SHARE_WITHOUT_FRAMES = 0.4
@@ -38,6 +41,7 @@ _ASKS = re.compile(
     r"|expected|only (?:be|supports?|works?))\b",
     re.IGNORECASE,
 )
+_ASKS_TO_REPORT = re.compile(r"\breport (?:this|it|the|a bug)\b|open an? (?:new )?issue", re.IGNORECASE)
 _OF_PYTHON = re.compile(
     r"has no attribute|because of the following error|No module named|unexpected keyword"
     r"|index out of range|division by zero|values to unpack|is not (?:iterable|subscriptable|callable)"
@@ -103,7 +107,7 @@ class MessageReading:
             for match in self.find(text, package)
             if _is_of(match, named["name"] if named else "")
         ]
-        if not candidates and inner is not None and owner and inner.code.startswith("assert "):
+        if not candidates and inner is not None and owner and inner.code.startswith("assert"):
             candidates = list(self.find_asserts(inner.code, module, owner))
         if inner is None:
             least = max(_LETTERS_WITHOUT_FRAMES, _SHARE_WITHOUT_FRAMES * min(len(text), _LONGEST_TEXT))
@@ -239,6 +243,8 @@ def _fixes(  # noqa: PLR0913, PLR0917 - the parts of one explanation
                 note="no longer says it: what it refuses may work there",
                 cost="an upgrade",
             )
+    elif not missing and is_about_unknown_value(text):
+        yield upgrade_package(match.package, NEWER_OR_OLDER)
 
 
 def read_own_fixes(text: str, missing: str) -> Iterator[Fix]:
@@ -253,7 +259,8 @@ def read_own_fixes(text: str, missing: str) -> Iterator[Fix]:
         yield Fix(
             change={missing: (named["range"] or "*") if named else "*"}, note=f"install it: pip install -U {missing}"
         )
-    asking = [part for part in re.split(r"(?<=[.!?;])\s+|\n", text) if _ASKS.search(part)]
+    parts = re.split(r"(?<=[.!?;])\s+|\n", text)
+    asking = [part for part in parts if _ASKS.search(part) and not _ASKS_TO_REPORT.search(part)]
     if asking:
         yield Fix(note=f"The message says what to do: {shorten_text(' '.join(asking), 400)}", change={})
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity
+from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, OwnComponent
 from knowngood.failures.atlas_shelf import AtlasShelf
 from knowngood.failures.logged_errors import LoggedError
-from knowngood.failures.module_packages import find_distribution
+from knowngood.failures.module_packages import FOLDERS_OF_PROJECTS, find_distribution
 from knowngood.failures.name_callers import find_caller
 from knowngood.failures.name_faults import FaultKind
 from knowngood.failures.name_situation import NameCause
@@ -91,15 +91,17 @@ def explain_missing_package(
                 note=f"install the package that has the module {top} (mostly pip install {top.replace('_', '-')})",
             )
         )
+    is_own = not asks and top in FOLDERS_OF_PROJECTS
     incident = Incident(
         id=f"name:{top}",
-        title=f"{name} is not installed",
+        title=f"The project's own {top} is not found" if is_own else f"{name} is not installed",
         kind=IncidentKind.NOT_INSTALLED,
         severity=IncidentSeverity.FAILURE,
-        component=name,
+        component=OwnComponent.YOUR_CODE if is_own else name,
         because=because,
         fix=tuple(fixes),
         source=("the message",),
         confidence="artefact",
     )
-    return NameCause(error=error, incident=incident, package=name)
+    is_unknown = not package and not asks and not is_own
+    return NameCause(error=error, incident=incident, package=name, is_likely=is_unknown)

@@ -38,6 +38,42 @@ _OTHER_NAMES = {
 }
 """Top-level module -> its distribution, where that has another name or no metadata here."""
 
+FOLDERS_OF_PROJECTS = frozenset(
+    (
+        "utils",
+        "util",
+        "models",
+        "model",
+        "modules",
+        "module",
+        "trainer",
+        "train",
+        "training",
+        "main",
+        "data",
+        "dataset",
+        "dataloader",
+        "dataloaders",
+        "src",
+        "lib",
+        "libs",
+        "core",
+        "config",
+        "configs",
+        "tools",
+        "scripts",
+        "common",
+        "layers",
+        "networks",
+        "network",
+        "options",
+        "losses",
+        "evaluation",
+        "engine",
+    )
+)
+"""Top-level modules that are folders or files of a project."""
+
 
 def find_distribution(module: str, names: Collection[str]) -> str | None:
     """Return the distribution that has a top-level module; `None` when nothing is known of one.

@@ -136,6 +136,9 @@ def _explain_inside(situation: NameSituation) -> NameCause:
             "the real one failed before."
         )
         fixes = [show]
+        if not situation.version:
+            older = f"when the {package} that is installed is older: it has the name in each of these"
+            fixes.append(Fix(change={package: f">={situation.releases[0]}"}, note=older, cost="an upgrade"))
     else:
         because = f"{has}. So its import failed inside, and the real error stands further up in the log; or " + (
             "another release runs than the one in the log." if situation.version else "an older release runs."

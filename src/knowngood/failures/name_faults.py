@@ -14,7 +14,7 @@ class FaultKind(StrEnum):
     """How a name was asked for."""
 
     IMPORT = "import"
-    """`cannot import name`: `owner` is the module, `name` what it lacks."""
+    """`cannot import name`: `owner` is the module, `name` what it lacks; Python before 3.7 leaves the module out."""
     MODULE = "module"
     """`No module named`: `owner` is the module."""
     MODULE_ATTRIBUTE = "module-attribute"
@@ -91,6 +91,7 @@ _FORMS: tuple[tuple[bytes, FaultKind, re.Pattern[bytes]], ...] = tuple(
             + _D
             + rb")'(?:\(mostlikelyduetoacircularimport\))?(?:\((?P<path>[^)]{0,300})\))?",
         ),
+        (b"cannot", FaultKind.IMPORT, rb"ImportError:cannotimportname'?(?P<name>" + _I + rb"?)'?(?=\n|$)"),
         (
             b"named",
             FaultKind.MODULE,

@@ -36,6 +36,8 @@ class NameCause:
     """Its version in the log that lacks the name; empty when the log states none."""
     is_fallback: bool = False
     """Whether it counts only when nothing else explains the last error of the log."""
+    is_likely: bool = False
+    """Whether a single weak sign speaks for it: a class's name without a version and a traceback, an unknown module."""
 
     @property
     def line(self) -> int:

@@ -13,7 +13,7 @@ from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSever
 from knowngood.core.nearest_names import find_nearest_name
 from knowngood.failures.atlas_shelf import AtlasShelf
 from knowngood.failures.logged_errors import LoggedError
-from knowngood.failures.module_packages import find_distribution
+from knowngood.failures.module_packages import FOLDERS_OF_PROJECTS, find_distribution
 from knowngood.failures.name_callers import REMOTE_CODE, NameCaller, find_caller, find_chooser
 from knowngood.failures.name_faults import FaultKind, NameFault
 from knowngood.failures.name_place import NamePlace
@@ -26,39 +26,10 @@ _OF_A_MODEL = re.compile(
     r"|Layer|Block|Head|Trainer|Arguments|Namespace|Experiment|Agent|Policy)$"
 )
 """How the names of classes end that come with a model or are written for one, or that hold a script's options."""
-_OF_PROJECTS = frozenset(
-    (
-        "utils",
-        "util",
-        "models",
-        "model",
-        "modules",
-        "module",
-        "trainer",
-        "train",
-        "data",
-        "dataset",
-        "dataloader",
-        "dataloaders",
-        "src",
-        "lib",
-        "libs",
-        "core",
-        "config",
-        "configs",
-        "tools",
-        "scripts",
-        "common",
-        "layers",
-        "networks",
-        "network",
-        "options",
-        "losses",
-        "evaluation",
-        "engine",
-    )
-)
-"""Top-level modules that are folders or files of a project."""
+_WRAPPERS = ("peft", "deepspeed", "accelerate")
+"""Packages that make an object of their own of a model, an optimizer or a loader."""
+_WRAPPED = frozenset(("transformers", "torch"))
+_FEWEST_LETTERS = 8
 _ABOUT_MODULES = frozenset((FaultKind.IMPORT, FaultKind.MODULE_ATTRIBUTE, FaultKind.MODULE))
 
 
@@ -94,6 +65,8 @@ def _explain_attribute(error: LoggedError, shelf: AtlasShelf) -> NameCause | Non
             fixes=[advise(f"Write {near} in place of {fault.name}")],
             component=_component_of(caller),
         )
+    if known and (wrapper := _find_wrapping_package(fault, known, shelf)):
+        return _explain_unwrapped(error, known, wrapper, caller)
     if not is_own_code and (known or not (caller or _OF_A_MODEL.search(fault.owner))):
         return None
     component = _component_of(caller)
@@ -121,6 +94,40 @@ def _explain_attribute(error: LoggedError, shelf: AtlasShelf) -> NameCause | Non
             advise(f"{caller.package} asks for it: the class must derive from the one that {caller.file} expects")
         )
     return _own_cause(error, title=title, because=because, fixes=fixes, component=component)
+
+
+def _find_wrapping_package(fault: NameFault, package: str, shelf: AtlasShelf) -> str:
+    """The package whose own class, which wraps others, has an attribute that a wrapped class lacks; empty for none."""
+    if package not in _WRAPPED or len(fault.name) < _FEWEST_LETTERS or fault.name.startswith("_"):
+        return ""
+    for wrapper in _WRAPPERS:
+        lookup = shelf.open(wrapper)
+        rows = lookup.file.search_rows(fault.name) if lookup else ()
+        if any(path.endswith(f".{fault.name}") for _, (path, _, _, _) in rows):
+            return wrapper
+    return ""
+
+
+def _explain_unwrapped(error: LoggedError, package: str, wrapper: str, caller: NameCaller | None) -> NameCause:
+    """An attribute of the object that one package makes of another's model, asked of the bare model."""
+    fault = error.fault
+    return _own_cause(
+        error,
+        title=f"{fault.owner} of {package} has no `{fault.name}`: that is {wrapper}'s, which does not wrap the object",
+        because=(
+            f"A class of {wrapper} has {fault.name}, and {fault.owner} is a plain class of {package}: the object was "
+            f"not yet given to {wrapper}, was unwrapped or merged before, or the adapter did not load."
+            f"{_describe_caller(caller)}"
+        ),
+        fixes=[
+            advise(
+                f"print(type(...)) of the object: {fault.name} is of what {wrapper} returns (PeftModel.from_pretrained "
+                "or get_peft_model, deepspeed.initialize, accelerator.prepare); keep that, and call it there"
+            ),
+            advise(f"Leave the call out where the object is merged or unwrapped already: {package}'s own methods do"),
+        ],
+        component=_component_of(caller),
+    )
 
 
 def _near_attribute(fault: NameFault, package: str, shelf: AtlasShelf) -> str:
@@ -225,7 +232,7 @@ def _explain_own_module(error: LoggedError, shelf: AtlasShelf) -> NameCause | No
     if top == REMOTE_CODE:
         return _explain_model_code(error, shelf)
     what = f"the module {fault.owner}" if fault.kind is FaultKind.MODULE else f"`{fault.name}` in {fault.owner}"
-    is_own = top in _OF_PROJECTS or (fault.path and "-packages/" not in fault.path.replace("\\", "/"))
+    is_own = top in FOLDERS_OF_PROJECTS or (fault.path and "-packages/" not in fault.path.replace("\\", "/"))
     because = (
         f"{top} itself is found, and it has not {what}: it is the project's own folder or file, whole or in part, of "
         f"another commit than the code that asks for it; or another {top} stands before it in sys.path."

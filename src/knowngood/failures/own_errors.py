@@ -13,7 +13,7 @@ from knowngood.failures.atlas_shelf import AtlasShelf
 from knowngood.failures.build_scripts import explain_build_error, is_build_script
 from knowngood.failures.last_errors import LastError
 from knowngood.failures.logged_errors import CodeFrame
-from knowngood.failures.message_causes import ERROR_CLASS, MessageCause, describe_traceback, shorten_text
+from knowngood.failures.message_causes import ERROR_CLASS, SPEAKS, MessageCause, describe_traceback, shorten_text
 from knowngood.failures.name_callers import REMOTE_CODE, is_standard_library
 from knowngood.failures.name_situation import advise
 
@@ -54,7 +54,7 @@ def explain_own_error(error: LastError, shelf: AtlasShelf) -> MessageCause | Non
     name, text = named["name"], named["text"].strip()
     if name == "SyntaxError":
         return _explain_syntax(error, frame)
-    speaks = frame.code.startswith(("raise ", "assert "))
+    speaks = bool(SPEAKS.match(frame.code))
     if (
         not speaks
         and name not in _OF_VALUES

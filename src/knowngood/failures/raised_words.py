@@ -6,15 +6,18 @@ be known of the package.
 
 from __future__ import annotations
 
+import re
 import sys
 
 from knowngood.compat.incident import Incident, IncidentKind, IncidentSeverity, OwnComponent
 from knowngood.failures.atlas_shelf import AtlasShelf
 from knowngood.failures.last_errors import LAUNCHER_ERROR, LastError
+from knowngood.failures.logged_errors import CodeFrame
 from knowngood.failures.message_causes import (
     ABOUT_ARGUMENTS,
     ADDRESSES,
     ERROR_CLASS,
+    SPEAKS,
     MessageCause,
     find_missing_package,
     read_own_fixes,
@@ -23,6 +26,7 @@ from knowngood.failures.message_causes import (
 from knowngood.failures.module_packages import find_distribution
 from knowngood.failures.name_callers import is_standard_library
 from knowngood.failures.name_situation import advise
+from knowngood.failures.newest_releases import NEWER_OR_OLDER, is_about_unknown_value, upgrade_package
 
 _FEWEST_WORDS = 4
 _ABOUT_OTHERS = frozenset(
@@ -44,8 +48,10 @@ _ABOUT_OTHERS = frozenset(
     ]
 )
 """Packages whose errors tell of what they were given, or of another program, and not of themselves."""
-_RAISES = ("raise ", "'", '"', "f'", 'f"')
-"""How the line begins that a traceback quotes; Pythons before 3.8 quote the last line of the words."""
+_WORDS = ("'", '"', "f'", 'f"')
+"""How the line begins that a traceback quotes, in Pythons before 3.8: they quote the last line of the words."""
+_SPEAKER = re.compile(r"^\W*(?P<who>Unsloth)\b")
+"""Packages that begin their messages with their name."""
 _PASSES_ON = ("during handling", "following error", "see above", "traceback")
 """Words of one who passes another error on."""
 
@@ -57,37 +63,37 @@ def explain_raised_words(error: LastError, shelf: AtlasShelf) -> MessageCause | 
     if named is None:
         return None
     name, text = named["name"], named["text"].strip()
-    if len(text.split()) < _FEWEST_WORDS or name in {"KeyError", "AttributeError"} or LAUNCHER_ERROR.search(name):
+    if name in {"KeyError", "AttributeError"} or LAUNCHER_ERROR.search(name):
         return None
-    if frame is None:
-        top = _find_package_of_class(error.message)
-    elif frame.installed and frame.code.startswith(_RAISES) and not is_standard_library(frame):
-        top = frame.installed[0]
-    else:
-        top = ""
-    if not top:
+    top = _find_raising_module(frame, shelf) if frame is not None else ""
+    if not top and len(text.split()) >= _FEWEST_WORDS:
+        top = _find_speaker(text) or (_find_package_of_class(error.message) if frame is None else "")
+    if not top or any(words in text.lower() for words in _PASSES_ON):
         return None
-    if any(words in text.lower() for words in _PASSES_ON):
-        return None
+    text = text or (frame.code if frame is not None else "")
     package = shelf.owner(top) or find_distribution(top, shelf.distributions) or top
     missing = find_missing_package(text, "", package, shelf)
-    caller = next((item for item in reversed(error.frames) if not item.installed and item.path.endswith(".py")), None)
+    caller = next((item for item in reversed(error.frames) if _is_own(item, shelf)), None)
     is_about_call = caller is not None and name in ABOUT_ARGUMENTS and bool(ADDRESSES.search(text))
-    because = f"The class of the error is {package}'s own."
+    because = f"The class of the error, or the head of its message, is {package}'s own."
     if frame is not None:
-        because = f"Line {frame.line} of {'/'.join(frame.installed)}.py raises it in these words."
+        because = f"Line {frame.line} of {'/'.join(frame.installed or frame.parts[-2:])}.py says so."
     if caller is not None:
         because += f" What leads there is {caller.parts[-1]}.py, line {caller.line}."
     fixes = list(read_own_fixes(text, missing)) or [
         advise(f"Change what {package} refuses in its words: an option, an argument, a file or a row of the data")
     ]
+    if not missing and is_about_unknown_value(text):
+        fixes.append(upgrade_package(package, NEWER_OR_OLDER))
+    elif not missing and (name == "AssertionError" or _find_speaker(text)):
+        fixes.append(upgrade_package(package, "a newer release may go on"))
     verb = f"{missing} is missing, or too old" if missing else f"{package} refuses to go on"
     component = OwnComponent.YOUR_CODE if is_about_call else package
     if passing := _find_passing_package(error, top, shelf):
         component, because = passing, f"{because} It is {passing} that calls it."
         fixes.append(advise(f"A newer {passing}, or the {package} that its requirements name"))
     incident = Incident(
-        id=f"raised:{'.'.join(frame.installed) if frame else top}",
+        id=f"raised:{'.'.join(frame.installed or frame.parts[-2:]) if frame else top}",
         title=f"{verb}: {shorten_text(text, 140)}",
         kind=IncidentKind.NOT_INSTALLED if missing else IncidentKind.CONFIG,
         severity=IncidentSeverity.FAILURE,
@@ -98,6 +104,24 @@ def explain_raised_words(error: LastError, shelf: AtlasShelf) -> MessageCause | 
         confidence="reported",
     )
     return MessageCause(incident=incident, line=error.line, package=package)
+
+
+def _find_raising_module(frame: CodeFrame, shelf: AtlasShelf) -> str:
+    """Return the top-level module in whose file a line refuses to go on; empty for other lines and for own files."""
+    if is_standard_library(frame) or not (SPEAKS.match(frame.code) or frame.code.startswith(_WORDS)):
+        return ""
+    return frame.installed[0] if frame.installed else shelf.module_of(frame).partition(".")[0]
+
+
+def _is_own(frame: CodeFrame, shelf: AtlasShelf) -> bool:
+    """Whether a frame's file is the project's own: not installed, and not of a package's checkout."""
+    return not frame.installed and frame.path.endswith(".py") and not shelf.module_of(frame)
+
+
+def _find_speaker(text: str) -> str:
+    """Return the package that begins its messages with its name; empty for none."""
+    named = _SPEAKER.match(text)
+    return named["who"].lower() if named else ""
 
 
 def _find_passing_package(error: LastError, top: str, shelf: AtlasShelf) -> str:

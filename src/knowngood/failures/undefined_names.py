@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, OwnComponent
 from knowngood.facts.atlas_rows import RowKind
@@ -12,17 +14,26 @@ from knowngood.failures.module_packages import find_distribution
 from knowngood.failures.name_callers import NameCaller, find_caller
 from knowngood.failures.name_situation import NameCause, advise
 
+_ALWAYS_THERE = frozenset(("numpy", "torch", "transformers"))
+"""Packages without which no training runs: a name of theirs that is not defined was forgotten."""
+_IMPORTERS = 3
+"""The most packages that are named as those that import a name."""
+
 
 def explain_undefined_name(
     error: LoggedError, versions: Mapping[str, Sequence[str]], shelf: AtlasShelf
 ) -> NameCause | None:
     """A `NameError`: in a package, mostly an import that it leaves out where another package is not installed.
 
-    `None` without a traceback, which alone says whose file it is.
+    Without a traceback, which alone says whose file it is, it is likely such an import if packages have one.
     """
     caller, name = find_caller(error, shelf), error.fault.name
     if caller is None:
-        return None
+        return None if error.frames else _explain_optional_import(error, shelf)
+    if caller.lookup is not None and not caller.is_remote_code:
+        return _explain_left_out(error, caller, versions, shelf)
+    if (left_out := _explain_optional_import(error, shelf)) is not None and left_out.package not in _ALWAYS_THERE:
+        return left_out
     if caller.package and not caller.is_remote_code:
         return _explain_left_out(error, caller, versions, shelf)
     component = OwnComponent.MODEL if caller.is_remote_code else OwnComponent.YOUR_CODE
@@ -44,7 +55,7 @@ def _explain_left_out(
     rows = caller.lookup.file.rows(caller.module) if caller.lookup else []
     targets = [detail.rstrip("?") for path, kind, detail, _ in rows if path == name and kind == RowKind.IMPORT]
     tops = dict.fromkeys(target.partition(":")[0].partition(".")[0] for target in targets)
-    packages = [shelf.owner(top) or find_distribution(top, shelf.distributions) or top for top in tops]
+    packages = [_package_of(top, shelf) for top in tops]
     missing = next((package for package in packages if package != caller.package), "")
     running = {shelf.owner(frame.installed[0]) for frame in error.frames if frame.installed}
     if missing in versions or missing in running or missing == "transformers":  # no trainer runs without it
@@ -83,11 +94,45 @@ def _explain_left_out(
     )
 
 
+def _explain_optional_import(error: LoggedError, shelf: AtlasShelf) -> NameCause | None:
+    """The package from which others import a name where it is installed, for an error without a place."""
+    name = error.fault.name
+    homes: Counter[str] = Counter()
+    importers = set()
+    for package in shelf.packages:
+        lookup = shelf.open(package)
+        for _, (_, _, target, _) in lookup.file.find_rows(f"{name}\t{RowKind.IMPORT}\t") if lookup else ():
+            home = _package_of(target.removesuffix("?").partition(":")[0].partition(".")[0], shelf)
+            if target.endswith("?") and home != package and (home in shelf.packages or home in shelf.distributions):
+                homes[home] += 1
+                importers.add(package)
+    if not homes:
+        return None
+    home = homes.most_common(1)[0][0]
+    cause = _cause(
+        error,
+        title=f"{name} is used and was not imported: {home} is missing, fails, or is another release",
+        kind=IncidentKind.NOT_INSTALLED,
+        component=home,
+        because=f"{', '.join(sorted(importers)[:_IMPORTERS])} import {name} from {home} only where that is installed.",
+        fixes=[
+            Fix(change={home: "*"}, note=f"install it, or a newer release: pip install -U {home}"),
+            advise("Warnings above the error may name the import that failed; pip check names what does not fit"),
+            advise(f"When your own file uses {name}: import it there"),
+        ],
+    )
+    return replace(cause, is_fallback=True, is_likely=True)
+
+
+def _package_of(top: str, shelf: AtlasShelf) -> str:
+    return shelf.owner(top) or find_distribution(top, shelf.distributions) or top
+
+
 def explain_other_python(error: LoggedError, shelf: AtlasShelf) -> NameCause:
     """A module's name without quotes: Python 2 runs, or `python -m` was started with a Python that lacks it."""
     owner = error.fault.owner
     top = owner.partition(".")[0]
-    package = shelf.owner(top) or find_distribution(top, shelf.distributions) or top
+    package = _package_of(top, shelf)
     if error.fault.speaker == "ImportError":
         return _cause(
             error,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from knowngood.compat.incident import Fix, IncidentKind
 from knowngood.failures.module_packages import find_distribution
@@ -43,7 +44,9 @@ def explain_wrong_release(situation: NameSituation) -> NameCause:
     if at is None:
         fixes.append(advise(f"pip show {situation.package} says which release runs; give pip freeze's output with -r"))
     component = situation.package if too_old else situation.caller_package or situation.package
-    return situation.explain(kind, title, _reason(situation), fixes, component=component)
+    cause = situation.explain(kind, title, _reason(situation), fixes, component=component)
+    is_weak = at is None and situation.error.fault.kind is FaultKind.OBJECT_ATTRIBUTE and not situation.error.frames
+    return replace(cause, is_likely=is_weak)
 
 
 def explain_class_of_caller(situation: NameSituation) -> NameCause | None:
@@ -113,7 +116,19 @@ def explain_older_release(situation: NameSituation) -> NameCause:
         )
         again = f"Reinstall it whole: pip uninstall {package}, delete what remains of its folder, and install it again"
         fixes.insert(0, advise(again))
-    return situation.explain(IncidentKind.API_NOT_YET, title, because, fixes, component=package)
+    is_of_object = situation.error.fault.kind is FaultKind.OBJECT_ATTRIBUTE
+    if is_of_object:
+        because += (
+            " Or the object is of another class with that name, or was made without the step that sets the attribute."
+        )
+        fixes.append(
+            advise(
+                f"When the release is not that old: call what sets {situation.error.fault.name} first, or set it "
+                "yourself; for code that came with a model, the transformers that its config.json names"
+            )
+        )
+    cause = situation.explain(IncidentKind.API_NOT_YET, title, because, fixes, component=package)
+    return replace(cause, is_likely=is_of_object)
 
 
 def _is_nearer_above(situation: NameSituation, at: int) -> bool:

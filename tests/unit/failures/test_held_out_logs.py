@@ -12,9 +12,9 @@ from packaging.specifiers import SpecifierSet
 
 ROOT = Path(__file__).parents[3]
 LOGS = ROOT / "tests" / "unit" / "logs"
-HELD_OUT = [LOGS / "held_out_twelfth.yaml"]
+HELD_OUT: list[Path] = []
 """The sets that still measure."""
-LATEST = [LOGS / "held_out_ninth.yaml", LOGS / "held_out_tenth.yaml", LOGS / "held_out_eleventh.yaml"]
+LATEST = [LOGS / f"held_out_{name}.yaml" for name in ("tenth", "eleventh", "twelfth")]
 """The last sets that were used for mending."""
 CASES = [case for path in (*LATEST, *HELD_OUT) for case in yaml.safe_load(path.read_text(encoding="utf-8"))]
 FOLDERS = ("incidents", "rules", "reproductions", "docs", "src", "tests", "scripts")

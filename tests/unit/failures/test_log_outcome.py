@@ -160,8 +160,8 @@ def test_the_help_has_an_example_and_the_exit_codes(capsys):
 
 def test_a_users_own_unpad_input_is_not_flash_attns(ask):
     own = "    q, k, v, lengths = self.unpad_input(q, k, v)\nValueError: too many values to unpack (expected 4)\n"
-    document, _ = ask("flash-attn==2.7.4\n" + own, code=3)
-    assert document["matches"] == []
+    document, _ = ask("flash-attn==2.7.4\n" + own, code=0)
+    assert [(match["component"], match["certainty"]) for match in document["matches"]] == [("your-code", "likely")]
 
 
 def test_conditions_of_use_may_be_written_as_check_takes_them(ask):

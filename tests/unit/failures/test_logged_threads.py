@@ -14,10 +14,11 @@ from knowngood.cli.main import main
 
 ROOT = Path(__file__).parents[3]
 LOGS = ROOT / "tests" / "unit" / "logs"
+ORDINALS = ["late", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth", "eleventh", "twelfth"]
 CASES = [
     case
-    for name in ("", "_late", "_third", "_fourth", "_fifth", "_sixth", "_seventh", "_eighth", "_ninth", "_tenth")
-    for case in yaml.safe_load((LOGS / f"held_out{name}.yaml").read_text(encoding="utf-8"))
+    for name in ("held_out", *(f"held_out_{ordinal}" for ordinal in ORDINALS))
+    for case in yaml.safe_load((LOGS / f"{name}.yaml").read_text(encoding="utf-8"))
 ]
 NOT_RIGHT = {
     "huggingface/transformers#33620": "unknown",
@@ -31,13 +32,10 @@ NOT_RIGHT = {
     "modelscope/ms-swift#1898": "unknown",
     "vllm-project/vllm#16995": "unknown",
     "huggingface/transformers#2505": "unknown",
-    "mymusise/ChatGLM-Tuning#276": "wrong",
-    "replit/ReplitLM#46": "wrong",
     "jungwhank/fake-review-generator#2": "likely wrong",
     "Dao-AILab/flash-attention#204": "unknown",
     "modelscope/ms-swift#2956": "unknown",
     "ThilinaRajapakse/simpletransformers#151": "unknown",
-    "huggingface/transformers#36054": "unknown",
     "pytorch/extension-ffi#14": "unknown",
     "keras-team/autokeras#1170": "unknown",
     "eladhoffer/seq2seq.pytorch#11": "unknown",
@@ -45,7 +43,6 @@ NOT_RIGHT = {
     "liyunsheng13/micronet#22": "wrong",
     "WenjieWWJ/Clickbait#5": "unknown",
     "adiyoss/WatermarkNN#2": "unknown",
-    "MicrocontrollersAndMore/TensorFlow_Tut_3_Object_Detection_Walk-through#7": "unknown",
     "pytorch/ignite#146": "wrong",
     "jrzaurin/pytorch-widedeep#51": "unknown",
     "JieZheng-ShanghaiTech/CellVTA#2": "unknown",
@@ -53,17 +50,14 @@ NOT_RIGHT = {
     "intel/torch-xpu-ops#3141": "unknown",
     "tenstorrent/tt-inference-server#3151": "unknown",
     "gpustack/gpustack#313": "unknown",
-    "huggingface/huggingface_hub#1531": "unknown",
     "kohya-ss/musubi-tuner#245": "unknown",
     "NVIDIA/cuda-checkpoint#22": "unknown",
     "unslothai/unsloth#4952": "unknown",
     "state-spaces/mamba#554": "unknown",
     "ashleve/lightning-hydra-template#331": "unknown",
     "THUDM/SwissArmyTransformer#137": "unknown",
-    "RVC-Project/Retrieval-based-Voice-Conversion-WebUI#136": "unknown",
     "huggingface/transformers#2820": "unknown",
     "jingtaozhan/DRhard#11": "unknown",
-    "huggingface/open-r1#148": "unknown",
     "TransformerLensOrg/TransformerLens#77": "unknown",
     "allenai/OLMo#813": "unknown",
     "chfyfr/PixelPonder#2": "unknown",
@@ -78,9 +72,12 @@ NOT_RIGHT = {
     "IndicoDataSolutions/finetune#267": "unknown",
     "JIA-Lab-research/MGM#83": "unknown",
     "facebookresearch/fairseq#4145": "unknown",
-    "fudan-generative-vision/hallo#152": "unknown",
     "huggingface/setfit#153": "unknown",
     "okuvshynov/slowllama#10": "likely wrong",
+    "bghira/SimpleTuner#2778": "likely wrong",
+    "freud14/poutyne#92": "likely wrong",
+    "d-ailin/CLIP-Guided-Decoding#1": "unknown",
+    "deepspeedai/DeepSpeed#4998": "likely wrong",
 }
 """Thread -> what `diagnose` says of it instead of the right cause: `unknown`, `wrong` or `likely wrong`."""
 

@@ -115,7 +115,9 @@ def test_an_attribute_of_a_class_that_no_package_has_is_your_own_code(diagnose):
 def test_an_attribute_of_none_is_explained_only_in_your_own_code(diagnose):
     (match,) = diagnose(OWN + "AttributeError: 'NoneType' object has no attribute 'device'\n")["matches"]
     assert match["title"].startswith("A value is None")
-    assert not diagnose("AttributeError: 'NoneType' object has no attribute 'device'\n")["matches"]
+    (match,) = diagnose("AttributeError: 'NoneType' object has no attribute 'device'\n")["matches"]
+    assert (match["incident"], match["certainty"]) == ("inner-error", "likely")
+    assert match["because"].startswith("The log shows no traceback")
 
 
 def test_a_class_of_unknown_origin_is_not_explained_without_a_traceback(diagnose):

@@ -1,0 +1,55 @@
+"""Finds out whether the losses and gradient norms that a log reports have become nan, and stayed so (a `LogReader`)."""
+
+from __future__ import annotations
+
+import re
+
+from knowngood.failures.log_scan import LogBlock
+
+NAN_INCIDENT = "loss-is-nan"
+"""The incident that such a log shows."""
+_REPORTED = re.compile(
+    rb"(?i)\b(?:[\w/-]*loss|(?:grad|gradient)[ _]norm)['\"]?(?: is|:|=| =)?[ \t]{0,4}['\"]?(?:tensor\()?"
+    rb"(?P<value>nan\b|[-+]?\d+\.\d)"
+)
+_FEWEST = 2
+"""So many reports must be nan: a single one is a step that loss scaling skips."""
+
+
+class NanLossReader:
+    """Follows the losses and gradient norms that a program reports."""
+
+    def __init__(self) -> None:
+        self._lines = 0
+        self._first = 0
+        self._in_a_row = 0
+
+    @property
+    def line(self) -> int:
+        """The line of the first nan of those at the log's end; 0 when the last report is a number."""
+        return self._first if self._in_a_row >= _FEWEST else 0
+
+    @property
+    def hints(self) -> frozenset[bytes]:
+        """The words of which a log of such losses has one."""
+        return frozenset((b"nan", b"NaN", b"NAN"))
+
+    def feed(self, block: LogBlock, present: frozenset[bytes]) -> None:
+        """Follow the reports of a block; without a nan in it, only whether there are others."""
+        raw = block.raw[: block.fresh] if block.fresh else block.raw
+        if present:
+            text = LogBlock(raw=raw).text
+            for report in _REPORTED.finditer(text):
+                if report["value"].lower() != b"nan":
+                    if b"loss" in report[0].lower() and not report[0].lower().endswith(b" 0.0"):
+                        self._in_a_row = 0
+                    continue
+                if not self._in_a_row:
+                    self._first = self._lines + text.count(b"\n", 0, report.start()) + 1
+                self._in_a_row += 1
+        elif self._in_a_row and _REPORTED.search(raw):
+            self._in_a_row = 0
+        self._lines += block.raw.count(b"\n", 0, block.fresh)
+
+    def finish(self) -> None:
+        """Nothing is left to do at the end."""

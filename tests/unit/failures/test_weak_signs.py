@@ -1,0 +1,194 @@
+"""Logs of which little speaks for an answer: what is said all the same, how surely, and what is not said."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+from knowngood.cli.main import main
+
+BEGIN = "Traceback (most recent call last):\n"
+SITE = "/x/lib/python3.11/site-packages"
+WORKER = (
+    "AssertionError: Caught AssertionError in DataLoader worker process 0.\n"
+    "Original Traceback (most recent call last):\n"
+    f'  File "{SITE}/torch/utils/data/_utils/worker.py", line 202, in _worker_loop\n    data = fetcher.fetch(index)\n'
+    '  File "/home/user/data/coco.py", line 100, in pull_item\n    assert(img is not None)\nAssertionError\n'
+)
+CHECKOUT = (
+    '[rank5]:   File "/data/LLaMA-Factory/src/llamafactory/data/loader.py", line 75, in _load_single_dataset\n'
+    '[rank5]:     raise ValueError(f"File {local_path} not found.")\n[rank5]: ValueError: File mine.json not found.\n'
+)
+NAN = "step 1 loss: 2.31\nstep 2 loss: nan\nstep 3 loss: nan\n"
+OLD_IMPORT = (
+    f'{BEGIN}  File "run.py", line 1, in <module>\n    from transformers import Odd\nImportError: cannot import name '
+)
+CASES = {
+    "an assert of one's own, in a worker": (WORKER, "your-code", "likely"),
+    "a short refusal in a checkout": (CHECKOUT, "llamafactory", "likely"),
+    "an assert without words in a package": (
+        f'{BEGIN}  File "{SITE}/odd_package/core.py", line 5, in run  \n    assert len(rows)  \nAssertionError\n',
+        "odd_package",
+        "likely",
+    ),
+    "a package that says its name": (
+        "RuntimeError: Unsloth: Failed to create dynamic compiled modules!\n",
+        "unsloth",
+        "likely",
+    ),
+    "a plain value without a traceback": ("IndexError: list index out of range\n", "your-code", "likely"),
+    "an attribute of peft asked of the bare model": (
+        "AttributeError: 'LlamaForCausalLM' object has no attribute 'merge_and_unload'\n",
+        "your-code",
+        "likely",
+    ),
+    "an attribute that every release has": (
+        "AttributeError: 'BertConfig' object has no attribute 'pad_token_id'\n",
+        "transformers",
+        "likely",
+    ),
+    "a folder of the project": (f"{BEGIN}ModuleNotFoundError: No module named 'training'\n", "your-code", "sure"),
+    "a module of no known package": ("ModuleNotFoundError: No module named 'mel2odd'\n", "mel2odd", "likely"),
+    "an import of Python 3.6": (f"{OLD_IMPORT}'Odd'\n", "transformers", "sure"),
+    "an import of Python 2": (f"{OLD_IMPORT}Odd\n", "transformers", "sure"),
+    "a method of the one package with its class": (
+        (
+            f'{BEGIN}  File "{SITE}/torch/nn/modules/module.py", line 1, in _call\n    return forward_call(*args)\n'
+            "TypeError: AuxiliaryTrainingWrapper.forward() missing 1 required positional argument: 'x'\n"
+        ),
+        "peft",
+        "likely",
+    ),
+    "a name that others import where its package is there": (
+        "NameError: name 'flash_attn_func' is not defined\n",
+        "flash-attn",
+        "likely",
+    ),
+    "such a name in a package without an atlas": (
+        (
+            f'{BEGIN}  File "{SITE}/some_kernels/attention.py", line 5, in forward\n    x = flash_attn_func(q)\n'
+            "NameError: name 'flash_attn_func' is not defined\n"
+        ),
+        "flash-attn",
+        "likely",
+    ),
+    "a name that no package imports": ("NameError: name 'my_own_thing' is not defined\n", "your-code", "likely"),
+    "an engine without the model": (
+        (
+            '  File "/x/sglang/srt/models/registry.py", line 5, in f\n    raise ValueError(\n'
+            "ValueError: Model architectures ['AForCausalLM'] are not supported for now. Supported architectures: x\n"
+        ),
+        "sglang",
+        "sure",
+    ),
+    "a loss of another dtype": ("RuntimeError: Found dtype Half but expected Float\n", "your-code", "sure"),
+    "labels that are floats": (
+        "RuntimeError: result type Float can't be cast to the desired output type Long\n",
+        "your-code",
+        "sure",
+    ),
+    "a loss of many values": (
+        "RuntimeError: grad can be implicitly created only for scalar outputs\n",
+        "your-code",
+        "sure",
+    ),
+    "a source for an older torch": (
+        "a.cpp:2:10: fatal error: THC/THC.h: No such file or directory\nninja: build stopped: subcommand failed.\n",
+        "a compiled extension",
+        "sure",
+    ),
+    "a tensor on the CPU": (
+        "RuntimeError: Tensor for argument #2 'mat1' is on CPU, but expected it to be on GPU (while checking)\n",
+        "your-code",
+        "sure",
+    ),
+    "a table of another transformers": (
+        (
+            "RuntimeError: Error(s) in loading state_dict for A:\n"
+            '  Unexpected key(s) in state_dict: "e.embeddings.position_ids". \n'
+        ),
+        "transformers",
+        "sure",
+    ),
+    "losses that stay nan": (NAN, "your-code", "likely"),
+    "the words of a configuration": (
+        "1 validation error for ModelConfig\n  Value error, rope_scaling should have a key\nError: it failed\n",
+        "your-code",
+        "sure",
+    ),
+    "a watched metric": (
+        "lightning.MisconfigurationException: x not found in the returned metrics: ['loss'].\nError: it failed\n",
+        "your-code",
+        "sure",
+    ),
+    "Triton's compiler, behind what it says": (
+        (
+            "RuntimeError: Internal Triton PTX codegen error\n"
+            "ptxas fatal   : Value 'sm_120' is not defined for option 'gpu-name'\n"
+        ),
+        "triton",
+        "sure",
+    ),
+    "an nvcc that is too old": (
+        "RuntimeError: FlashAttention is only supported on CUDA 11.6 and above.\n",
+        "cuda",
+        "sure",
+    ),
+    "arguments of a binary": (
+        "TypeError: odd_fwd(): incompatible function arguments. The following argument types are supported:\n",
+        "a compiled extension",
+        "sure",
+    ),
+}
+QUIET = {
+    "losses that recover from a skipped step": "loss: nan\nloss: nan\nloss: 2.31\nloss: 2.28\n",
+    "one skipped step": "loss: 2.31\nloss: nan\n",
+    "kernels that autotuning leaves out": (
+        "E0912 1 torch/_inductor/select_algorithm.py:2100] Runtime error during autotuning:\n"
+        "E0912 1 torch/_inductor/select_algorithm.py:2100] No valid triton configs. OutOfResources: out of resource: "
+        "shared memory, Required: 131072, Hardware limit: 101376. Reducing block sizes or `num_stages` may help..\n"
+        "E0912 1 torch/_inductor/select_algorithm.py:2100] Ignoring this choice.\n"
+    ),
+}
+
+
+@pytest.fixture
+def diagnose(tmp_path, monkeypatch):
+    def run(log):
+        path = tmp_path / "train.log"
+        path.write_text(log)
+        output = io.StringIO()
+        monkeypatch.setattr("sys.stdout", output)
+        main(["diagnose", "--json", str(path)])
+        return [match for match in json.loads(output.getvalue())["matches"] if match["severity"] == "failure"]
+
+    return run
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_who_is_at_fault_and_how_surely(name, diagnose):
+    log, component, certainty = CASES[name]
+    first = diagnose(log)[0]
+    assert (first["component"], first["certainty"]) == (component, certainty)
+
+
+@pytest.mark.parametrize("name", QUIET)
+def test_nothing_is_at_fault(name, diagnose):
+    assert diagnose(QUIET[name]) == []
+
+
+def test_a_newer_release_is_offered_for_a_value_that_a_package_does_not_know(diagnose):
+    (match,) = diagnose("ValueError: Template odd does not exist.\nllamafactory==0.9.1\n")
+    assert {"llamafactory": "*"} in [fix.get("change") for fix in match["fix"]]
+
+
+def test_packages_of_one_release_are_upgraded_together(diagnose):
+    (match,) = diagnose("RuntimeError: Unsloth: Failed to create dynamic compiled modules!\n")
+    assert {"unsloth": "*", "unsloth-zoo": "*"} in [fix.get("change") for fix in match["fix"]]
+
+
+def test_the_longer_quote_of_a_line_comes_first(diagnose):
+    log = "pyarrow.lib.ArrowInvalid: straddling object straddles two block boundaries (try to increase block size?)\n"
+    assert diagnose(log)[0]["incident"] == "json-object-straddles-blocks"
