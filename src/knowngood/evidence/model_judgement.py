@@ -23,6 +23,8 @@ INCIDENTS = (
         "packed-rows-leak-in-linear-layers",
     ),
     ("attention does not stop between the sequences of a row", ("gpt_oss",), "gpt-oss-packed-rows-leak"),
+    ("the attention sinks are dropped", ("gpt_oss",), "gpt-oss-flash-attn-2-drops-sinks"),
+    ("the difference arises outside it", ("qwen2_vl",), "qwen2-vl-flash-attention-4-vision"),
 )
 """What the suite names as broken, in which model types, and the incident about it."""
 
