@@ -49,6 +49,8 @@ class FamilySources:
     """`_supports_sdpa`, `_supports_flash_attn`, `_supports_flash_attn_2`, as the models' base class states them."""
     compatible_flash: bool
     """Whether the models name the only flash attention implementations that they take."""
+    passes_sinks: bool
+    """Whether the module passes attention sinks (`s_aux`) to the attention function."""
     softcap: float | None
     """The default of `attn_logit_softcapping`, where the module passes it to the attention function."""
     sdpa_takes_softcap: bool
@@ -79,9 +81,7 @@ def read_family_sources(modeling: str, configuration: str, sdpa: str) -> FamilyS
             }
     defaults = _read_defaults(configuration)
     key_width = (defaults.get("qk_nope_head_dim") or 0) + (defaults.get("qk_rope_head_dim") or 0)
-    passes_softcap = any(
-        keyword.arg == "softcap" for node in ast.walk(tree) if isinstance(node, ast.Call) for keyword in node.keywords
-    )
+    passed = {keyword.arg for node in ast.walk(tree) if isinstance(node, ast.Call) for keyword in node.keywords}
     return FamilySources(
         supports={
             name: isinstance(value, ast.Constant) and value.value is True
@@ -89,7 +89,8 @@ def read_family_sources(modeling: str, configuration: str, sdpa: str) -> FamilyS
             if name.startswith("_supports_")
         },
         compatible_flash="_compatible_flash_implementations" in stated,
-        softcap=defaults.get("attn_logit_softcapping") if passes_softcap else None,
+        passes_sinks="s_aux" in passed,
+        softcap=defaults.get("attn_logit_softcapping") if "softcap" in passed else None,
         sdpa_takes_softcap="softcap" in sdpa,
         masks_see_positions=_masks_see_positions(tree),
         stateful=any(_STATEFUL.search(node.name) for node in classes),
@@ -190,6 +191,8 @@ def _gpu_outcomes(sources: FamilySources) -> _Outcomes:
         return
     if not _states_flash("fa2", sources):
         yield "fa2/*", "refused", "the model states no flash attention"
+    elif sources.passes_sinks:
+        yield "fa2/*", "fail", "the model has attention sinks, and the functions of flash-attn 2 take none"
     else:
         yield from _right_outcomes("fa2", sources)
 

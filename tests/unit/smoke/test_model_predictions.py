@@ -85,6 +85,14 @@ def test_a_model_that_names_its_flash_implementations_is_left_open():
     assert "tiny/fa4/*" in predictions
 
 
+def test_flash_attn_2_drops_the_sinks_of_a_model_that_passes_them_on():
+    passes = "\ndef forward(function, sinks):\n    return function(s_aux=sinks)\n"
+    sources = read_family_sources(
+        MODELING.format(sdpa="True", positions="position_ids=1") + passes, "class TinyConfig: ...", PLAIN_SDPA
+    )
+    assert predict_model_checks("tiny", sources, "gpu")["tiny/fa2/*"]["outcome"] == "fail"
+
+
 def test_the_committed_predictions_can_be_read():
     for path in sorted((ROOT / PREDICTIONS_FOLDER).glob("*.json")):
         assert len(read_model_predictions(path)) > 100
