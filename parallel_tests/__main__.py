@@ -18,6 +18,7 @@ def main() -> int:
     parser.add_argument("--only", action="append", default=[], metavar="GLOB", help="checks whose id matches")
     parser.add_argument("--quick", action="store_true", help="only the checks that say most")
     parser.add_argument("--predictions", type=Path, help="compare outcomes with this JSON of predicted ones")
+    parser.add_argument("--budget", type=float, metavar="SECONDS", help="begin no way of training after this time")
     parser.add_argument("--list", action="store_true", help="print the ids of the checks and run nothing")
     arguments = parser.parse_args()
     checks = catalogue.select(arguments.only, quick=arguments.quick)
@@ -37,6 +38,7 @@ def main() -> int:
         predictions=arguments.predictions,
         file=arguments.out,
         quick=arguments.quick,
+        budget=arguments.budget,
     )
     return 0 if document["verdict"]["ok"] else 1
 

@@ -51,10 +51,14 @@ class Trainee:
         raise NotImplementedError
 
     def new_optimizer(self, parameters: Any) -> torch.optim.Optimizer:
-        """SGD, whose steps the reference takes too, or AdamW, which has a state to save."""
+        """SGD, whose steps the reference takes too, or AdamW, which has a state to save.
+
+        One parameter at a time: on a GPU torch takes them in groups by default, and refuses a group with whole tensors
+        and shards, which is what tensor parallelism leaves.
+        """
         if self.optimizer_name == "sgd":
-            return torch.optim.SGD(parameters, lr=RATE)
-        return torch.optim.AdamW(parameters, lr=4e-3, weight_decay=0.0)
+            return torch.optim.SGD(parameters, lr=RATE, foreach=False)
+        return torch.optim.AdamW(parameters, lr=4e-3, weight_decay=0.0, foreach=False)
 
     def rows(self, batch: int) -> Rows:
         """The sequences that this rank is to see in an accumulated batch."""

@@ -29,8 +29,12 @@ def run_all(  # noqa: PLR0913
     predictions: Path | None,
     file: Path | None,
     quick: bool,
+    budget: float | None = None,
 ) -> dict[str, Any]:
-    """Run the checks, print a line for each, write the report after each, and return it."""
+    """Run the checks, print a line for each, write the report after each, and return it.
+
+    ``budget`` is in seconds: no way of training is begun after it, and its checks are not run.
+    """
     known = report.read_predictions(predictions) if predictions else {}
     described, broken = describe_environment()
     gpus = described.get("gpu_count") or 0
@@ -44,6 +48,7 @@ def run_all(  # noqa: PLR0913
         else []
     )
     entries: list[dict[str, Any]] = []
+    end = None if budget is None else clock + budget
 
     def document(*, finished: bool) -> dict[str, Any]:
         made = {
@@ -65,7 +70,7 @@ def run_all(  # noqa: PLR0913
             report.write(file, made)
         return made
 
-    for check, result in _results(checks, size, backend, broken, host):
+    for check, result in _results(checks, size, backend, broken=broken, host=host, end=end):
         entries.append(report.entry(check, result, known))
         print(line_of(entries[-1]), flush=True)
         document(finished=False)
@@ -74,16 +79,26 @@ def run_all(  # noqa: PLR0913
     return made
 
 
-def _results(
-    checks: list[Check], size: int, backend: str, broken: dict[str, Any] | None, host: list[str]
+def _results(  # noqa: PLR0913
+    checks: list[Check],
+    size: int,
+    backend: str,
+    *,
+    broken: dict[str, Any] | None,
+    host: list[str],
+    end: float | None,
 ) -> Iterator[tuple[Check, dict[str, Any]]]:
-    """Each check with its result; where nothing can run, with the reason."""
+    """Each check with its result; where nothing can run, or ``end`` of the clock has passed, with the reason."""
     for way in joining.ways_of(checks).values():
         if broken is not None:
             reason = f"torch or transformers cannot be imported: {broken['reason']}"
             yield from ((check, {**broken, "reason": reason}) for check in way)
         elif host:
             yield from ((check, {"outcome": NOT_RUN, "reason": f"host: {host[0]}"}) for check in way)
+        elif end is not None and time.monotonic() > end:
+            yield from (
+                (check, {"outcome": NOT_RUN, "reason": "the time given to the run was used up"}) for check in way
+            )
         else:
             for check, results in launcher.run_checks(way, size, backend):
                 yield check, joining.join_results(check.__dict__, results, check.timeout)

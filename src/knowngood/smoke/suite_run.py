@@ -201,6 +201,8 @@ def run_processes_in_environment(  # noqa: PLR0913
 
 def _process_words(options: SuiteOptions, processes: int) -> list[str]:
     words = ["--processes", str(processes), "--backend", "nccl" if options.gpus else "gloo"]
+    # What runs at that time may take its own; the report of what ran is then there in any case.
+    words += ["--budget", str(max(60, options.seconds - 180))]
     return [*words, "--quick"] if options.quick else words
 
 

@@ -336,7 +336,8 @@ def test_processes_run_beside_the_suite_and_their_report_is_kept(tmp_path, monke
     evidence = suite_run.run_processes_in_environment(
         CELL, suite, SuiteOptions(quick=True), processes=4, log=tmp_path / "log", notify=print
     )
-    assert evidence.report["words"] == ["--processes", "4", "--backend", "gloo", "--quick"]
+    assert evidence.report["words"][:4] == ["--processes", "4", "--backend", "gloo"]
+    assert evidence.report["words"][-1] == "--quick"
     assert evidence.where is RunPlace.BARE
     assert evidence.command[:4] == ("python", "parallel_tests", "--out", "report.json")
 
@@ -348,7 +349,7 @@ def test_processes_run_in_an_image_with_both_suites(tmp_path, container):
     )
     assert (evidence.where, evidence.image) == (RunPlace.CONTAINER_GPU, "sha256:1")
     assert evidence.command[2:6] == ("60", "env", "PYTHONPATH=/tmp/knowngood", "python")
-    assert evidence.command[-4:] == ("--processes", "8", "--backend", "nccl")
+    assert evidence.command[-6:-2] == ("--processes", "8", "--backend", "nccl")
     with tarfile.open(fileobj=io.BytesIO(container.sent[1])) as archive:
         names = set(archive.getnames())
     assert {"knowngood/smoke_tests/model.py", "knowngood/parallel_tests/__main__.py"} <= names
