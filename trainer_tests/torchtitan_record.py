@@ -1,4 +1,4 @@
-"""What torchtitan's trainer does in its first optimizer step, seen by hooks. Names are those of transformers' models."""
+"""The first optimizer step of torchtitan's trainer, seen by hooks. Names are those of transformers' models."""
 
 from __future__ import annotations
 
