@@ -85,8 +85,14 @@ def _freeze_weight(user: Any) -> None:
 
 
 def _skip_steps(user: Any) -> None:
-    user.taken = 0
-    user.options = {**user.options, "steps": user.options["steps"] - user.options["save_interval"]}
+    plain = user.batches
+
+    def batches() -> Any:
+        for _ in range(user.taken * user.options["num_microbatches"]):
+            yield {}
+        yield from plain()
+
+    user.batches = batches
 
 
 FAULTS: dict[str, Callable[[Any], None]] = {

@@ -247,8 +247,7 @@ def _without_cuda() -> Iterator[None]:
     ):
         from megatron.core.tensor_parallel.random import CudaRNGStatesTracker
 
-        plain = mock.patch.object(CudaRNGStatesTracker, "fork", lambda *_words: contextlib.nullcontext())
-        with plain, _OnCpu():
+        with mock.patch.object(CudaRNGStatesTracker, "fork", return_value=contextlib.nullcontext()), _OnCpu():
             yield
 
 

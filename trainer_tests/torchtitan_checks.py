@@ -26,6 +26,11 @@ REFUSALS = (
         "refused",
         "torchtitan's flex_flash wants a Hopper or a newer GPU",
     ),
+    Refusal(
+        r"NotImplementedError: Could not run 'aten::_flash_attention_forward' with arguments from the 'CPU' backend",
+        "refused",
+        "torch's attention of rows of many lengths has kernels for GPUs only",
+    ),
 )
 FAMILIES = ("llama3", "qwen3")
 

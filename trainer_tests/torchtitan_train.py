@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROW = 128
-PADDED = (0, 1, 3, 4, 6, 7)  # of the rows; no two that follow each other fit into one of torchtitan's
+PADDED = (0, 1, 3, 4, 6, 7)  # of the chats; no two of them fit into one row of torchtitan's
 BACKENDS = {"flex": "flex", "eager": "flex", "fa3": "varlen", "fa4": "flex_flash", "sdpa": "sdpa"}
 """What ``attn_backend`` calls each setting."""
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
@@ -96,7 +96,6 @@ class _NoMemoryMonitor:
 def _train(check: dict[str, Any], report: dict[str, Any], folder: Path, *, family: str, fault: str) -> None:
     chat = check["detail"].startswith("torchtitan-chat")
     _write_model(folder / "model", family)
-    samples = _chat_samples(check["layout"]) if chat else _text_samples()
     _write_rows(folder / "rows.jsonl", chat=chat, layout=check["layout"])
     options = _options(check, folder, family=family, chat=chat)
     command = "torchrun --nproc_per_node 1 -m torchtitan.train --module torchtitan_script --config tiny"
@@ -105,7 +104,9 @@ def _train(check: dict[str, Any], report: dict[str, Any], folder: Path, *, famil
         trained, record = _run_trainer(options, torchtitan_faults.FAULTS.get(fault))
         report["losses"] = record.logged
         demands.demand_setting(check, _implementation(check, trained), record, report)
-        demands.demand_first_step(check, record, report, lambda weights: _reference(record, weights, samples))
+        demands.demand_first_step(
+            check, record, report, lambda names: _reference(record, names, chat=chat, options=options)
+        )
         demands.demand_logged(record.logged, record)
         if not fault:
             training.demand_learning(record.logged)
@@ -135,7 +136,10 @@ def _write_model(folder: Path, family: str) -> None:
 def _write_rows(file: Path, *, chat: bool, layout: str) -> None:
     if chat:
         split = tiny.split_rows()
-        lines = [{"prompt": split[number][0], "completion": split[number][1]} for number in _chat_rows(layout)]
+        lines = [
+            {"prompt": split[number][0], "completion": split[number][1]}
+            for number in (PADDED if layout == "padded" else range(len(split)))
+        ]
     else:
         lines = [{"text": tiny.text(row[:-1])} for row in tiny.rows()]
     tiny.write_lines(file, lines)
@@ -227,7 +231,7 @@ def _alone() -> Iterator[None]:
             gc.enable()
 
 
-def _text_samples() -> dict[tuple[int, ...], list[fp64.Row]]:
+def _text_rows() -> dict[tuple[int, ...], list[fp64.Row]]:
     """The rows of the loader of texts: the documents' stream, cut; each piece of a document stands for itself."""
     stream = [
         (token, wanted, number) for number, row in enumerate(tiny.rows()) for token, wanted in zip(row[:-1], row[1:])
@@ -242,38 +246,39 @@ def _text_samples() -> dict[tuple[int, ...], list[fp64.Row]]:
     return samples
 
 
-def _chat_rows(layout: str) -> list[int]:
-    return list(PADDED if layout == "padded" else range(len(tiny.LENGTHS)))
+def _rows_of_text(sample: list[int]) -> list[fp64.Row]:
+    """The pieces of documents in a row of the loader of texts."""
+    samples = _text_rows()
+    if tuple(sample) not in samples:
+        raise Failed(f"a batch has a row that is not cut from the texts: {sample[:8]} ... of {len(sample)}")
+    return samples[tuple(sample)]
 
 
-def _chat_samples(layout: str) -> dict[tuple[int, ...], list[fp64.Row]]:
-    """The rows of the loader of chats: whole ones, as many as fit, and end tokens as filling."""
-    length = ROW if layout == "padded" else 2 * ROW
-    samples: dict[tuple[int, ...], list[fp64.Row]] = {}
-    tokens: list[int] = []
+def _rows_of_chat(sample: list[int]) -> list[fp64.Row]:
+    """The chats in a row of the loader of chats, found by their tokens; the rest must be end tokens, its filling."""
     rows: list[fp64.Row] = []
-    for number in (*_chat_rows(layout), None):
-        row = [] if number is None else tiny.rows()[number]
-        if rows and (number is None or len(tokens) + len(row) - 1 > length):
-            samples[(*tokens, *[tiny.END] * (length - len(tokens)))] = rows
-            tokens, rows = [], []
-        if number is not None:
-            tokens += row[:-1]
-            rows.append((row[:-1], tiny.targets(row, tiny.PROMPTS[number])[:-1]))
-    return samples
+    rest = sample
+    while any(token != tiny.END for token in rest):
+        found = (n for n, row in enumerate(tiny.rows()) if rest[: len(row) - 1] == row[:-1])
+        number = next(found, None)
+        if number is None:
+            raise Failed(f"a batch has tokens that are no whole chat: {rest[:8]} ... of {len(rest)}")
+        row = tiny.rows()[number]
+        rows.append((row[:-1], tiny.targets(row, tiny.PROMPTS[number])[:-1]))
+        rest = rest[len(row) - 1 :]
+    return rows
 
 
 def _reference(
-    record: TitanRecord, trained: set[str], samples: dict[tuple[int, ...], list[fp64.Row]]
+    record: TitanRecord, trained: set[str], *, chat: bool, options: dict[str, Any]
 ) -> tuple[float, fp64.Weights]:
     """The reference's loss and gradients for the rows that the first step was given."""
-    rows: list[fp64.Row] = []
-    for sample in record.samples:
-        if tuple(sample) not in samples:
-            raise Failed(
-                f"a batch has a row that its loader cannot make of the file: {sample[:8]} ... of {len(sample)}"
-            )
-        rows += samples[tuple(sample)]
+    if len(record.samples) != options["training"]["global_batch_size"]:
+        raise Failed(
+            f"a step had {len(record.samples)} rows, {options['training']['global_batch_size']} were asked for"
+        )
+    rows_of = _rows_of_chat if chat else _rows_of_text
+    rows = [row for sample in record.samples for row in rows_of(sample)]
     return fp64.mean_loss_and_gradients(record.weights, trained, rows, demands.SHAPE)
 
 
