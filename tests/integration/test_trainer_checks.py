@@ -44,14 +44,45 @@ said["none"] = perform("qwen2", "full")
 with open(sys.argv[1], "w") as file:
     json.dump({name: [result["outcome"], result["reason"]] for name, result in said.items()}, file)
 """
+LOOPS = {
+    "torchtitan": ("torchtitan_faults", "trainer/torchtitan-chat", "qwen3", "sdpa", "import torchtitan.trainer"),
+    "megatron-core": ("megatron_core_faults", "trainer/megatron-core-gpt", "qwen2", "eager", "import megatron.core"),
+}
+"""Trainers with a loop of their own: where its faults are, what a check of it is, and what must be importable."""
+FAULTY_LOOP = """
+import importlib, json, sys
+from smoke_tests import worker
+from smoke_tests.trainers import worker as trainers
+_, file, faults, detail, family, setting = sys.argv
+module = importlib.import_module(f"smoke_tests.trainers.{faults}")
+said = {}
+def perform(subject):
+    check = {"topic": "trainer", "detail": f"{detail.removeprefix('trainer/')}/{subject}", "setting": setting}
+    return worker.perform({**check, "dtype": "fp32", "layout": "padded", "mode": "full"}, lambda document: None)
+if __name__ == "__main__":
+    for name in ("labels-shifted", "mean-of-means", "first-batch-lost", "weight-frozen"):
+        module.FAULTS[""] = module.FAULTS[name]
+        said[name] = perform(family)
+    del module.FAULTS[""]
+    module.FAULTS["counted-twice"] = lambda trainer: None
+    said["harmless"] = perform("counted-twice")
+    said["none"] = perform(family)
+    with open(file, "w") as written:
+        json.dump({name: [result["outcome"], result["reason"]] for name, result in said.items()}, written)
+"""
+
+
+def skip_without(trainer, program):
+    """Skip where the interpreter lacks a trainer, or pytest."""
+    program = f"import importlib.metadata, pytest; importlib.metadata.version({trainer!r}); {program}"
+    if subprocess.run([PYTHON, "-c", program], capture_output=True, check=False).returncode:
+        pytest.skip(f"{PYTHON} has no {trainer} and pytest: name one that has in KNOWNGOOD_SMOKE_PYTHON")
 
 
 @pytest.fixture(params=list(TRAINERS))
 def trainer(request):
     """The distribution of each trainer that the interpreter has, and pytest with it."""
-    program = f"import importlib.metadata, pytest; importlib.metadata.version({request.param!r})"
-    if subprocess.run([PYTHON, "-c", program], capture_output=True, check=False).returncode:
-        pytest.skip(f"{PYTHON} has no {request.param} and pytest: name one that has in KNOWNGOOD_SMOKE_PYTHON")
+    skip_without(request.param, "")
     return request.param
 
 
@@ -90,3 +121,20 @@ def test_the_checks_of_trainers_are_in_the_suites_report(folder, trainer):
     trained = checks[f"trainer/{subject}/qwen3/sdpa/fp32/padded/full"]
     assert (trained["outcome"], trained["framework"].partition(" ")[0]) == ("pass", trainer)
     assert trained["errors"]["gradient"] < 2e-5
+
+
+@pytest.mark.parametrize("name", list(LOOPS))
+def test_a_fault_in_a_loop_of_the_trainers_own_is_red_and_a_harmless_one_is_unnoticed(folder, name):
+    *words, program = LOOPS[name]
+    skip_without(name, program)
+    script = folder / "faulty.py"
+    script.write_text(FAULTY_LOOP)
+    environment = os.environ | {"PYTHONPATH": str(folder)}
+    subprocess.run([PYTHON, script, folder / "said.json", *words], check=True, timeout=900, env=environment)
+    said = json.loads((folder / "said.json").read_text())
+    assert said.pop("none") == ["pass", ""]
+    assert said["harmless"][0] == "fail"
+    assert said.pop("harmless")[1].startswith("unnoticed")
+    assert {outcome for outcome, _ in said.values()} == {"fail"}, said
+    assert "stayed as it was" in said.pop("weight-frozen")[1]
+    assert all("the first step's loss is off by" in reason for _, reason in said.values())

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import fnmatch
 from pathlib import Path
 
 import pytest
@@ -50,3 +51,47 @@ def test_the_predictions_of_this_project_are_valid_and_have_a_source():
     cpu = predictions.predictions_for_cell(found, FA4, gpu=False)
     assert cpu["fa4/*"]["outcome"] == "refused"
     assert cpu["fa2/*"]["outcome"] == "not-run"
+
+
+@pytest.mark.parametrize(
+    ("trainer", "torch", "gpu", "check", "outcome"),
+    [
+        ("torchtitan0.3.0", "2.11.0", True, "trainer/torchtitan-text/qwen3/flex/fp32/packed/full", "fail"),
+        ("torchtitan0.3.0", "2.11.0", False, "trainer/torchtitan-text/qwen3/fa4/bf16/packed/full", "fail"),
+        ("torchtitan0.3.0", "2.11.0", False, "trainer/torchtitan-chat/labels-shifted/sdpa/fp32/padded/full", "fail"),
+        ("torchtitan0.3.0", "2.15.0", False, "trainer/torchtitan-text/qwen3/flex/fp32/packed/full", "refused"),
+        ("torchtitan0.3.0", "2.15.0", True, "trainer/torchtitan-text/qwen3/flex/fp32/packed/full", None),
+        ("torchtitan0.3.0", "2.15.0", False, "trainer/torchtitan-text/qwen3/eager/fp32/packed/full", None),
+        ("torchtitan0.3.0", "2.15.0", True, "trainer/torchtitan-text/qwen3/sdpa/fp32/packed/full", "refused"),
+        ("torchtitan0.3.0", "2.15.0", True, "trainer/torchtitan-chat/qwen3/sdpa/fp32/padded/full", None),
+        ("megatron-core0.16.1", "2.11.0", False, "trainer/megatron-core-gpt/qwen2/eager/fp32/packed/full", None),
+        (
+            "megatron-core0.16.1",
+            "2.11.0",
+            True,
+            "trainer/megatron-core-gpt/qwen2/eager/fp32/padded/accumulated",
+            "fail",
+        ),
+        (
+            "megatron-core0.16.1",
+            "2.11.0",
+            False,
+            "trainer/megatron-core-gpt/qwen3/eager/fp32/padded/distributed",
+            "refused",
+        ),
+        ("megatron-core0.16.1", "2.11.0", True, "trainer/megatron-core-gpt/qwen3/eager/fp32/padded/distributed", None),
+        (
+            "megatron-core0.16.1",
+            "2.11.0",
+            True,
+            "trainer/megatron-core-gpt/qwen3/eager/bf16-pure/packed/fused",
+            "not-run",
+        ),
+    ],
+)
+def test_what_is_predicted_of_torchtitan_and_megatron_core(trainer, torch, gpu, check, outcome):
+    pins = str(FA4).replace("torch2.11.0", f"torch{torch}")
+    found = predictions.parse_predictions((ROOT / "rules/smoke.yaml").read_text(), "rules/smoke.yaml")
+    made = predictions.predictions_for_cell(found, cell.parse_cell(f"{pins}-{trainer}"), gpu=gpu)
+    globs = [glob for glob in made if fnmatch.fnmatchcase(check, glob)]
+    assert (made[max(globs, key=len)]["outcome"] if globs else None) == outcome
