@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 CROSS_ENTROPY = "flash_attn.ops.triton.cross_entropy"
 WITHOUT_GPU = (
     f"{CROSS_ENTROPY}, a Triton kernel: OpenRLHF's own way without it, since there is no GPU;"
-    " torch.cuda.set_device, current_device and synchronize: nothing, and the CPU"
+    " torch.cuda.set_device, current_device and synchronize: nothing, and the CPU;"
+    " DeepSpeed's messages in shared memory, which it compiles: none, since there is one process"
 )
 ADAM = "DeepSpeed's FusedAdam, which is compiled when first used: torch's AdamW"
 
@@ -63,8 +64,11 @@ def _be_launched() -> None:
 
 @contextlib.contextmanager
 def _without_gpu() -> Iterator[None]:
+    import deepspeed.ops
+
+    sys.modules[CROSS_ENTROPY] = None  # type: ignore[assignment]  # for good: there will be no GPU
     with (
-        mock.patch.dict(sys.modules, {CROSS_ENTROPY: None}),
+        mock.patch.dict(deepspeed.ops.__compatible_ops__, {"deepspeed_shm_comm": False}),
         mock.patch.object(torch.cuda, "set_device", lambda _device: None),
         mock.patch.object(torch.cuda, "current_device", lambda: "cpu"),
         mock.patch.object(torch.cuda, "synchronize", lambda *_words: None),
