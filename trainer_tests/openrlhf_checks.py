@@ -19,7 +19,8 @@ DISTRIBUTION = "openrlhf"
 MODULES = {"openrlhf-sft": "openrlhf_sft", "openrlhf-grpo": "openrlhf_ppo", "openrlhf-reinforce": "openrlhf_ppo"}
 REFUSALS = (
     Refusal(
-        r"MissingCUDAException: .*unable to compile CUDA op|CUDA_HOME environment variable is not set",
+        r"MissingCUDAException: .*unable to compile CUDA op|CUDA_HOME environment variable is not set"
+        r"|FileNotFoundError: .*nvcc",
         "refused",
         "DeepSpeed compiles its optimizer for a GPU with nvcc, and there is none",
     ),
@@ -96,6 +97,8 @@ def _ppo(detail: str, *, qwen3: bool) -> Iterator[Check]:
         for setting in ("sdpa", "fa2"):
             yield trainer_check(detail, DTYPE, layout, "full", setting=setting, quick=qwen3)
     yield trainer_check(detail, DTYPE, "packed", "full", setting="fa2", quick=True)
+    if detail.startswith("openrlhf-grpo"):  # adapters of random values are so far from the reference that k3 is capped
+        return
     yield trainer_check(detail, DTYPE, "right-padded", "lora", quick=qwen3)
-    if qwen3 and detail.startswith("openrlhf-reinforce"):
+    if qwen3:
         yield trainer_check(detail, DTYPE, "right-padded", "logged", quick=True)

@@ -72,7 +72,8 @@ def _in_forward(change: Callable[[dict[str, Any]], None]) -> Callable[[Any], Non
 
 
 def _ignore_seams(options: dict[str, Any]) -> None:
-    options["position_ids"] = torch.arange(options["position_ids"].shape[-1], device=options["position_ids"].device)[None]
+    places = options["position_ids"]
+    options["position_ids"] = torch.arange(places.shape[-1], device=places.device)[None]
 
 
 def _ignore_padding(options: dict[str, Any]) -> None:

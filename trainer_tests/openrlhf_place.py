@@ -69,9 +69,9 @@ def _without_gpu() -> Iterator[None]:
     sys.modules[CROSS_ENTROPY] = None  # type: ignore[assignment]  # for good: there will be no GPU
     with (
         mock.patch.dict(deepspeed.ops.__compatible_ops__, {"deepspeed_shm_comm": False}),
-        mock.patch.object(torch.cuda, "set_device", lambda _device: None),
-        mock.patch.object(torch.cuda, "current_device", lambda: "cpu"),
-        mock.patch.object(torch.cuda, "synchronize", lambda *_words: None),
+        mock.patch.object(torch.cuda, "set_device", return_value=None),
+        mock.patch.object(torch.cuda, "current_device", return_value="cpu"),
+        mock.patch.object(torch.cuda, "synchronize", return_value=None),
     ):
         yield
 

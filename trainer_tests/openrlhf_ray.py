@@ -26,10 +26,8 @@ VLLM = "vLLM: names, which OpenRLHF imports and nothing calls"
 _NAMES = {"vllm": ("SamplingParams",), "vllm.inputs": ("TokensPrompt",), "vllm.utils": ("random_uuid",)}
 
 
-class _Read(Exception):  # noqa: N818 - it ends the command once its options were read
-    def __init__(self, options: Any) -> None:
-        super().__init__("the options were read")
-        self.options = options
+class _Read(Exception):  # noqa: N818
+    """Ends the command once its options were read."""
 
 
 def name_vllm() -> str:
@@ -53,14 +51,20 @@ def read_options(options: dict[str, Any]) -> Any:
     import openrlhf.utils
     import ray
 
-    def stop(made: Any) -> None:
-        raise _Read(made)
+    made: list[Any] = []
 
-    with mock.patch.object(openrlhf.utils, "get_strategy", stop), mock.patch.object(ray, "is_initialized", lambda: True):
-        try:
-            openrlhf_place.call_module(MODULE, options)
-        except _Read as read:
-            return read.options
+    def stop(args: Any) -> None:
+        made.append(args)
+        raise _Read
+
+    with (
+        mock.patch.object(openrlhf.utils, "get_strategy", stop),
+        mock.patch.object(ray, "is_initialized", return_value=True),
+        contextlib.suppress(_Read),
+    ):
+        openrlhf_place.call_module(MODULE, options)
+    if made:
+        return made[0]
     raise RuntimeError(f"{MODULE} has ended, and made no strategy")
 
 
@@ -98,5 +102,5 @@ def with_buffer() -> Iterator[None]:
     if torch.cuda.is_available():
         yield
         return
-    with mock.patch.object(torch.cuda, "current_device", lambda: 0):
+    with mock.patch.object(torch.cuda, "current_device", return_value=0):
         yield

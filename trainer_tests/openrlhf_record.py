@@ -82,9 +82,7 @@ class ActorRecord(StepRecord):
 
 
 def _parameters(engine: Any) -> dict[str, torch.Tensor]:
-    return {
-        model.plain_name(name): value.detach().cpu().clone() for name, value in engine.module.named_parameters()
-    }
+    return {model.plain_name(name): value.detach().cpu().clone() for name, value in engine.module.named_parameters()}
 
 
 def _gradients(engine: Any) -> dict[str, torch.Tensor]:

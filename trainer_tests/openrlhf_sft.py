@@ -59,9 +59,7 @@ def _train(check: dict[str, Any], report: dict[str, Any], folder: Path, *, famil
     demands.demand_setting(check, trained.implementation, record, report)
     rows = _rows(whole=check["layout"] == "whole")
     count = hugging_face.BATCH * hugging_face.ACCUMULATED
-    demands.demand_first_step(
-        check, record, report, lambda names: demands.step_reference(record, names, rows, count)
-    )
+    demands.demand_first_step(check, record, report, lambda names: demands.step_reference(record, names, rows, count))
     demands.demand_logged(trained.losses, record)
     demands.demand_learning(check, trained.losses)
     if check["mode"].startswith("resumed"):
@@ -102,9 +100,9 @@ class _Training:
             self.record.begin()
             return fit(trainer, *words, **known)
 
-        def logged(trainer: Any, args: Any, step: int, bar: Any, logs: Any, states: Any) -> Any:
-            self.losses.append(logs["loss_mean"])
-            return log(trainer, args, step, bar, logs, states)
+        def logged(trainer: Any, *words: Any) -> Any:
+            self.losses.append(words[3]["loss_mean"])
+            return log(trainer, *words)
 
         with (
             mock.patch.object(SFTTrainer, "fit", fitted),
