@@ -20,7 +20,8 @@ _WARNING = re.compile(
 )
 """Lines with which a program says that it goes on without something."""
 _GOES_ON = re.compile(
-    r"some optimizations will not be enabled|Error caught was:|Failed to initialize NumPy: No module|Could not load library libnvrtc"
+    r"some optimizations will not be enabled|Error caught was:|Failed to initialize NumPy: No module"
+    r"|Could not load library libnvrtc"
 )
 """Lines after which a program always goes on: they are no failure unless a later error names the same thing."""
 _ERROR_CLASS = re.compile(r"^(?:[\w.]+\.)?(?P<name>(?:[A-Z]\w*)?(?:Error|Exception|Interrupt|Exit|Failure))(?::|$)")

@@ -1,4 +1,4 @@
-"""The cause of a file that an installed package lacks in its own folder: its wheel or its install is not whole. Pure."""
+"""The cause of a file that an installed package lacks in its own folder: its install is not whole. Pure."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def explain_lost_file(error: LastError) -> MessageCause | None:
         return None
     package = find_distribution(lost.top, ()) or lost.top.replace("_", "-").lower()
     because = (
-        f"{'/'.join(lost.frame.installed)}.py, line {lost.frame.line}, reads {lost.file} of {package}'s own folder, which is "
-        "not there: its wheel was made without it, or the install was cut short or partly removed."
+        f"{'/'.join(lost.frame.installed)}.py, line {lost.frame.line}, reads {lost.file} of {package}'s own "
+        "folder, which is not there: its wheel was made without it, or the install was cut short or partly removed."
     )
     fixes = [
         advise(f"pip install --force-reinstall --no-deps --no-cache-dir {package}, when its own release has the file"),
