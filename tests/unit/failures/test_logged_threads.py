@@ -81,6 +81,8 @@ NOT_RIGHT = {
     "freud14/poutyne#92": "likely wrong",
     "d-ailin/CLIP-Guided-Decoding#1": "unknown",
     "deepspeedai/DeepSpeed#4998": "likely wrong",
+    "vllm-project/vllm-metal#83": "unknown",
+    "deepspeedai/Megatron-DeepSpeed#179": "unknown",
 }
 """Thread -> what `diagnose` says of it instead of the right cause: `unknown`, `wrong` or `likely wrong`."""
 
