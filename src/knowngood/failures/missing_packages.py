@@ -29,7 +29,7 @@ def explain_unread_package(error: LoggedError, shelf: AtlasShelf) -> NameCause |
     is_installed = "site-packages/" in path or "dist-packages/" in path
     asks = caller.package if caller and not caller.is_remote_code else ""
     is_known = is_installed or bool(find_distribution(top, shelf.distributions))
-    is_project = fault.kind is FaultKind.MODULE and "." in fault.owner and not fault.not_a_package
+    is_project = fault.kind is FaultKind.MODULE and not fault.not_a_package and top not in FOLDERS_OF_PROJECTS
     if fault.circular or asks == top or not (is_known or is_project):
         return None
     package = shelf.owner(top) or find_distribution(top, shelf.distributions) or top
