@@ -173,6 +173,7 @@ def _explain_message(error: LastError, versions: Mapping[str, Sequence[str]]) ->
     from knowngood.failures.message_causes import MessageReading
     from knowngood.failures.missing_fields import drop_lookups, explain_missing_field
     from knowngood.failures.own_errors import explain_own_error
+    from knowngood.failures.package_files import explain_lost_file
     from knowngood.failures.pip_conflicts import explain_pip_conflict
     from knowngood.failures.raised_words import explain_raised_words
 
@@ -189,6 +190,7 @@ def _explain_message(error: LastError, versions: Mapping[str, Sequence[str]]) ->
     reading = MessageReading(shelf=shelf, packages=packages, find=find, find_asserts=find_asserts)
     return (
         explain_pip_conflict(error)
+        or explain_lost_file(error)
         or reading.explain_message(error, versions)
         or explain_missing_field(error)
         or explain_raised_words(error, shelf)

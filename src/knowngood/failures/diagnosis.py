@@ -29,7 +29,8 @@ from knowngood.failures.last_errors import (
 from knowngood.failures.log_scan import LogSource, SignatureScan
 from knowngood.failures.log_versions import VersionReader
 from knowngood.failures.logged_errors import ErrorReader, LoggedError
-from knowngood.failures.mere_warnings import is_destructor, is_overtaken, is_probe, is_warning
+from knowngood.failures.lost_files import FILE_INCIDENT, find_lost_file
+from knowngood.failures.mere_warnings import goes_on, is_destructor, is_overtaken, is_probe, is_warning
 from knowngood.failures.nan_losses import NAN_INCIDENT, NanLossReader
 from knowngood.failures.traceback_frames import (
     FrameReader,
@@ -238,6 +239,8 @@ def diagnose_log(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - what is no
         line = incident.line([scan.lines_of.get(mark) for mark in marks], traceback=tracebacks.present)
         if line is None or supplement.excludes(incident):
             continue
+        if incident.id == FILE_INCIDENT and find_lost_file(last_errors.error) is not None:
+            continue
         mark = next((mark for mark in marks if scan.lines_of.get(mark) == line), marks.start)
         if incident.severity == IncidentSeverity.FAILURE and is_only_mentioned(
             scan.starts_of.get(mark, ""), failed=failed
@@ -275,6 +278,7 @@ def diagnose_log(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - what is no
             (is_warning([cause.error.text]) or is_probe(cause.error.frames))
             and is_overtaken(cause.package, cause.line, last_errors.error)
         )
+        and not goes_on(cause.package, [cause.error.text], cause.line, last_errors.error)
     ]
     matches += [_computed_match(cause, log_versions) for cause in causes if not cause.is_fallback]
     if last_errors.error is None and not any(match.incident.severity == IncidentSeverity.FAILURE for match in matches):
@@ -400,7 +404,9 @@ def _nan_matches(
 
 def _weigh_warning(match: IncidentMatch, shown: Sequence[str], error: LastError | None) -> IncidentMatch:
     """The match, harmless where the lines that show it only warn and the last error tells of something else."""
-    if is_warning(shown) and is_overtaken(match.incident.component, match.line, error):
+    component = match.incident.component
+    overtaken = is_warning(shown) and is_overtaken(component, match.line, error)
+    if overtaken or goes_on(component, shown, match.line, error):
         return replace(match, incident=replace(match.incident, severity=IncidentSeverity.HARMLESS))
     return match
 

@@ -20,6 +20,11 @@ _OTHER_NAMES = {
     "nvidia": "torch",
     "C": "vllm",
     "flash-attn-2": "flash-attn",
+    "transformer-engine-extensions": "transformer-engine",
+    "scaled-upper-triang-masked-softmax": "apex",
+    "scaled-masked-softmax": "apex",
+    "scaled-softmax": "apex",
+    "fused-weight-gradient-mlp": "apex",
 }
 """Extensions whose file has another name than their package."""
 
@@ -38,6 +43,8 @@ def find_extension_package(text: bytes) -> str:
         path = binaries[-1].decode("utf-8", "replace").replace("\\", "/")
         folder = re.search(r"(?:site|dist)-packages/(\w+)/", path)
         name = folder[1] if folder else path.rpartition("/")[2].partition(".")[0].removeprefix("lib")
+        if "/fused_kernels/build/" in path:  # Megatron compiles these itself
+            return "megatron-lm"
         if not folder and name in {"_C", "_C_flashattention"}:
             name = path.rpartition("/")[0].rpartition("/")[2]
     else:

@@ -43,7 +43,8 @@ LAUNCHER_ERROR = re.compile(
 )
 """The errors with which a launcher, pip or NCCL says that another program failed: any other error says more."""
 _NO_ERROR = re.compile(
-    r"\b(?:0|no) errors?\b|errors?=0|ignore_errors|Traceback \(most|\bWARN(?:ING)?\b|Warning:",
+    r"\b(?:0|no) errors?\b|errors?=0|ignore_errors|Traceback \(most|\bWARN(?:ING)?\b|Warning:"
+    r"|Error caught was:|Could not load library libnvrtc",
     re.IGNORECASE,
 )
 _MENTION = re.compile(

@@ -15,9 +15,15 @@ from knowngood.failures.logged_errors import CodeFrame
 _WARNING = re.compile(
     r"(?<!NCCL )\bWARN(?:ING)?\b|Warning:|^\s*(?:\[rank\d+\]:)?\[?W\d{0,4} |: W tensorflow|\bwarnings\.warn\("
     r"|some optimizations will not be enabled|Error caught was:|compiled using NumPy 1\.x|_ARRAY_API not found"
+    r"|Could not load library lib(?:nvrtc|cudnn)"
     r"|\bfall(?:s|ing)?[ -]?back\b|^CUDA extension not installed|^Cannot import \S.* module for custom nodes:"
 )
 """Lines with which a program says that it goes on without something."""
+_GOES_ON = re.compile(
+    r"some optimizations will not be enabled|Error caught was:|Failed to initialize NumPy: No module"
+    r"|Could not load library libnvrtc"
+)
+"""Lines after which a program always goes on: they are no failure unless a later error names the same thing."""
 _ERROR_CLASS = re.compile(r"^(?:[\w.]+\.)?(?P<name>(?:[A-Z]\w*)?(?:Error|Exception|Interrupt|Exit|Failure))(?::|$)")
 _STOPPED = frozenset(("KeyboardInterrupt", "SystemExit", "Exit", "CancelledError", "BrokenPipeError"))
 """Errors that say nothing of why a program ended."""
@@ -34,6 +40,22 @@ _FULL_MEMORY = re.compile(r"out of memory|OutOfMemory", re.IGNORECASE)
 def is_warning(lines: Sequence[str]) -> bool:
     """Whether all lines that show a failure only warn of it."""
     return bool(lines) and all(_WARNING.search(line) for line in lines)
+
+
+def goes_on(component: str, lines: Sequence[str], line: int, error: LastError | None) -> bool:
+    """Whether all lines that show a failure are ones after which a program goes on, and no later error is of the same.
+
+    Args:
+        component: what the lines are about, a package or an `OwnComponent`.
+        lines: the lines that show the failure.
+        line: the first of them.
+        error: the last error of the log.
+    """
+    if not lines or not all(_GOES_ON.search(text) for text in lines):
+        return False
+    if error is None or error.line <= line or _GOES_ON.search(error.text):
+        return True
+    return component.replace("-", "_").lower() not in error.message.replace("-", "_").lower()
 
 
 def is_probe(frames: Sequence[CodeFrame]) -> bool:

@@ -15,11 +15,15 @@ from knowngood.failures.logged_errors import CodeFrame
 from knowngood.failures.message_causes import MessageCause, describe_traceback, shorten_text
 from knowngood.failures.name_situation import advise
 
-_KEY = re.compile(r"^KeyError: (?P<quote>['\"])(?P<key>[^'\"]{1,100})(?P=quote)(?=$|\s)")
+_KEY = re.compile(r"^(?:KeyError|Exception): (?P<quote>['\"])(?P<key>[^'\"]{1,100})(?P=quote)(?=$|\s)")
 _NUMBER = re.compile(r"^KeyError: \d+(?=$|\s)")
 _OF_DATA = frozenset(("datasets", "pandas"))
 """Packages whose rows and tables hold the data itself."""
 _CONTAINERS = _OF_DATA | {"transformers", "omegaconf", "addict", "tensordict", "easydict"}
+_COLUMNS = frozenset(
+    ("instruction", "input_ids", "output", "messages", "conversations", "prompt", "completion", "chosen", "rejected")
+)
+"""The columns that trainers ask for: without a traceback such a key is mostly one of these."""
 _ROW = re.compile(r"\b(?:examples?|samples?|features?)\[")
 """How a trainer's code names a row of the data, where rows are plain dicts."""
 _LOOKS_UP = frozenset(("__getitem__", "__missing__", "__getattr__", "get_loc", "_get_item_cache", "_getitem_axis"))
@@ -42,13 +46,17 @@ def explain_missing_field(error: LastError) -> MessageCause | None:
     asking = drop_lookups(error).frames
     containers = error.frames[len(asking) :]
     if key is None or not asking:
-        return None
+        return _describe_field(error, key["key"]) if key and key["key"] in _COLUMNS else None
     frame, field = asking[-1], key["key"]
     if not any(_package(item) in _OF_DATA for item in containers) and not (frame.installed and _ROW.search(frame.code)):
         return None
     code = f" ({shorten_text(frame.code, 100)})" if frame.code else ""
+    return _describe_field(error, field, f"Line {frame.line} of {'/'.join(frame.parts[-2:])}.py{code}")
+
+
+def _describe_field(error: LastError, field: str, asker: str = "The program") -> MessageCause:
     because = (
-        f"Line {frame.line} of {'/'.join(frame.parts[-2:])}.py{code} asks a row of the data for the field {field}, "
+        f"{asker} asks a row of the data for the field {field}, "
         "which the files do not have, have under another name, or have in another format than this code reads."
     )
     fixes = [

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, OwnComponent
+from knowngood.core.nearest_names import find_nearest_name
 from knowngood.failures.atlas_shelf import AtlasShelf
 from knowngood.failures.logged_errors import LoggedError
 from knowngood.failures.module_packages import FOLDERS_OF_PROJECTS, find_distribution
 from knowngood.failures.name_callers import find_caller
 from knowngood.failures.name_faults import FaultKind
 from knowngood.failures.name_situation import NameCause
+from knowngood.failures.newest_releases import upgrade_package
 
 _COMPILED = frozenset(
     ("flash-attn", "xformers", "transformer-engine", "transformer-engine-torch", "bitsandbytes", "deepspeed")
@@ -26,15 +28,26 @@ def explain_unread_package(error: LoggedError, shelf: AtlasShelf) -> NameCause |
     path = fault.path.replace("\\", "/")
     is_installed = "site-packages/" in path or "dist-packages/" in path
     asks = caller.package if caller and not caller.is_remote_code else ""
-    if fault.circular or not (is_installed or find_distribution(top, shelf.distributions)) or asks == top:
+    is_known = is_installed or bool(find_distribution(top, shelf.distributions))
+    is_project = fault.kind is FaultKind.MODULE and not fault.not_a_package and top not in FOLDERS_OF_PROJECTS
+    if fault.circular or asks == top or not (is_known or is_project):
         return None
     package = shelf.owner(top) or find_distribution(top, shelf.distributions) or top
     what = f"the module {fault.owner}" if fault.kind is FaultKind.MODULE else f"`{fault.name}` in {fault.owner}"
     whose = f"{caller.file} of {asks}" if caller and asks else "the code that asks for it"
     because = f"The {package} that is installed is older or newer than the one for which {whose} was written."
     fixes = [
-        Fix(change={}, note=f"The release of {package} that its caller asks for; pip check names what does not fit")
+        Fix(change={}, note=f"The release of {package} that its caller asks for; pip check names what does not fit"),
+        upgrade_package(package, f"when the {package} that runs is the older one, a newer release"),
     ]
+    if not is_known:
+        fixes = [
+            Fix(
+                change={},
+                note=f"The commit of {package} that its caller was written for, or a newer caller; the module may have "
+                f"moved: python -c 'import {top}; print({top}.__path__)' shows which {top} is imported",
+            )
+        ]
     if asks and asks != package:
         fixes.append(Fix(change={}, note=f"A newer {asks}, written for the {package} that is there"))
     incident = Incident(
@@ -48,7 +61,7 @@ def explain_unread_package(error: LoggedError, shelf: AtlasShelf) -> NameCause |
         source=("the message",),
         confidence="artefact",
     )
-    return NameCause(error=error, incident=incident, package=package)
+    return NameCause(error=error, incident=incident, package=package, is_likely=not is_known)
 
 
 def explain_missing_package(
@@ -81,6 +94,10 @@ def explain_missing_package(
                 note=f"When {top} is a folder of the project: start from its root, or add that to PYTHONPATH", change={}
             )
         )
+    near = "" if package or asks else find_nearest_name(top, [*shelf.packages, *shelf.distributions]) or ""
+    if near:
+        because += f" There is a package {near}, of nearly the same name."
+        fixes.insert(0, Fix(change={}, note=f"When {near} is meant: write import {near.replace('-', '_')}"))
     if package:
         note = "install it, for the torch, CUDA and Python that are there" if package in _COMPILED else "install it"
         fixes.append(Fix(change={package: "*"}, note=f"{note}: pip install {package}"))
@@ -94,10 +111,12 @@ def explain_missing_package(
     is_own = not asks and top in FOLDERS_OF_PROJECTS
     incident = Incident(
         id=f"name:{top}",
-        title=f"The project's own {top} is not found" if is_own else f"{name} is not installed",
+        title=f"The project's own {top} is not found"
+        if is_own
+        else f"{name} is not installed{f', or a wrong name for {near}' if near else ''}",
         kind=IncidentKind.NOT_INSTALLED,
         severity=IncidentSeverity.FAILURE,
-        component=OwnComponent.YOUR_CODE if is_own else name,
+        component=OwnComponent.YOUR_CODE if is_own or near else name,
         because=because,
         fix=tuple(fixes),
         source=("the message",),

@@ -1,0 +1,37 @@
+"""Whether an error is of a file that an installed package lacks in its own folder. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from knowngood.failures.last_errors import LastError
+from knowngood.failures.logged_errors import CodeFrame
+
+FILE_INCIDENT = "file-not-found"
+"""The known failure that says of any lost file that the program looks in the wrong place."""
+_LOST = re.compile(
+    r"^(?:FileNotFoundError|NotADirectoryError|OSError|IOError): .{0,80}?['\"]?[^'\"]{0,300}"
+    r"(?:site|dist)-packages[/\\]{1,4}(?P<top>\w{1,60})[/\\]{1,4}(?P<file>[^'\"]{1,200})"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LostFile:
+    """A file that a package looks for in its own folder."""
+
+    top: str
+    """The folder of the package in site-packages."""
+    file: str
+    """The path below it."""
+    frame: CodeFrame
+    """The code of the package that looks for it."""
+
+
+def find_lost_file(error: LastError | None) -> LostFile | None:
+    """Return the file of a package's own that an error misses; `None` for any other error."""
+    lost = _LOST.match(error.message) if error is not None else None
+    frames = [frame for frame in error.frames if frame.installed] if error is not None else []
+    if lost is None or not frames or frames[-1].installed[0] != lost["top"]:
+        return None
+    return LostFile(top=lost["top"], file=re.sub(r"[/\\]+", "/", lost["file"]), frame=frames[-1])
