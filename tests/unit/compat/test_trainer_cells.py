@@ -106,7 +106,10 @@ def test_the_lock_of_a_cell_counts():
             "trl==1.15.0",
             ["no cell is made for trl==1.15.0", "trl 1.16.0 (on sm_90, sm_89)", "it can be had by what packages"],
         ),
-        ("llamafactory==0.9.4", ["llamafactory 0.9.5 (on sm_90)", "cannot be had: llamafactory 0.9.4 needs transf"]),
+        (
+            "llamafactory==0.9.4",
+            ["llamafactory 0.9.5 (on sm_90, sm_89)", "cannot be had: llamafactory 0.9.4 needs transf"],
+        ),
         ("trl==0.7.11", ["cannot be had: trl 0.7.11 uses `top_k_top_p_filtering` of `transformers`, gone since"]),
         ("trl==99", ["no cell is made for trl==99", "trl 1.16.0"]),
     ],
