@@ -189,6 +189,6 @@ def _incident_data(known: Iterable[Incident]) -> Iterator[dict[str, Any]]:
                 for item in incident.affected
             ],
             "fix": [fix.document() for fix in incident.fix],
-            "particular": context * 40 + max((len(item.text) for item in incident.signatures), default=0),
+            "particular": [context * 40, *(len(item.text) for item in incident.signatures)],
         }
         number += len(incident.marks)

@@ -2,7 +2,7 @@
 /*
  * knowngood.diagnose_log, diagnose_versions and diagnose in the browser, over their own patterns (data/signatures.js).
  * Left out, and said on the page: the lines of tracebacks held against published files, errors about names by the atlas,
- * and cards by their names.
+ * losses that stay nan, and cards by their names.
  * A log is a string in which each character is a byte.
  */
 (() => {
@@ -329,7 +329,7 @@
   const SEVERITIES = ["failure", "silent", "harmless"];
 
   function ranked(one, two) {
-    const key = (it) => [SEVERITIES.indexOf(it.incident.severity), it.line, it.confirmed ? 0 : 1, -Object.keys(it.versions_seen).length, -it.incident.particular];
+    const key = (it) => [SEVERITIES.indexOf(it.incident.severity), it.line, it.confirmed ? 0 : 1, -Object.keys(it.versions_seen).length, -it.specific];
     const [a, b] = [key(one), key(two)];
     const place = a.findIndex((value, at) => value !== b[at]);
     return place < 0 ? 0 : a[place] - b[place];
@@ -397,6 +397,10 @@
         continue;
       }
       const made = match(incident, line, fits, seen);
+      // What it quotes of this line, and what it needs of the rest of the log.
+      const [context, ...lengths] = incident.particular;
+      const quoted = lengths.filter((_, place) => scan.found.get(incident.signatures[0] + place) === line);
+      made.specific = context + Math.max(0, ...quoted);
       if (made.confirmed || !(incident.severity === "silent" && incident.affected.length)) matches.push(made);
     }
     // What is said of any compiled extension gives way to what is known of this one.
