@@ -23,7 +23,7 @@ class LostFile:
     top: str
     """The folder of the package in site-packages."""
     file: str
-    """The path below it."""
+    """Its path in that folder, with slashes."""
     frame: CodeFrame
     """The code of the package that looks for it."""
 
