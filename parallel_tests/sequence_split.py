@@ -37,6 +37,8 @@ class SequenceSplit(Trainee):
             raise NotRun(f"torch {torch.__version__} has no context parallelism: {error}") from None
         if self.world.device.type == "cpu":
             self.stand_in = ring_stand_in.install()
+        elif self.autocast is None and self.weights == torch.float32:
+            self.stand_in = repeat_shared_heads()
         self.context_parallel = context_parallel
         self.mesh = init_device_mesh(self.world.device.type, (self.world.size,))
         for layer in built.model.layers:
@@ -102,6 +104,20 @@ class SequenceSplit(Trainee):
 
     def load(self, folder: Path) -> None:
         load_shards(folder, self.model, self.optimizer)
+
+
+def repeat_shared_heads() -> str | None:
+    """Have transformers repeat keys and values that several heads share, and return what the report says about it.
+
+    In fp32 torch has only the plain kernel for shared heads, and its ring, which takes fused kernels, ends at the
+    causal mask of the plain one: "aten.add.Tensor got mixed torch.Tensor and DTensor". In bf16 the fused one takes them.
+    """
+    from transformers.integrations import sdpa_attention
+
+    if not hasattr(sdpa_attention, "use_gqa_in_sdpa"):  # this release always repeats them
+        return None
+    sdpa_attention.use_gqa_in_sdpa = lambda *_args: False
+    return "keys and values repeated for every head: in fp32 torch's ring has no kernel for heads that share them"
 
 
 def drop_mask(_module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
