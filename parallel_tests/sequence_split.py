@@ -110,7 +110,7 @@ def repeat_shared_heads() -> str | None:
     """Have transformers repeat keys and values that several heads share, and return what the report says about it.
 
     In fp32 torch has only the plain kernel for shared heads, and its ring, which takes fused kernels, ends at the
-    causal mask of the plain one: "aten.add.Tensor got mixed torch.Tensor and DTensor". In bf16 the fused one takes them.
+    causal mask of the plain one: "aten.add.Tensor got mixed torch.Tensor and DTensor". In bf16 they work.
     """
     from transformers.integrations import sdpa_attention
 
