@@ -1,6 +1,4 @@
 """TransformerEngine's context parallelism: its DotProductAttention in every layer, each rank with two parts of a row.
-
-Not run so far on more than one GPU; see docs/parallel.md.
 """
 
 from __future__ import annotations
@@ -78,7 +76,8 @@ def _register(group: Any, ranks: list[int], stream: Any) -> None:
                 attention_dropout=0.0, qkv_format="bshd", attn_mask_type="causal",
             )  # fmt: skip
             layers[module.layer_idx].set_context_parallel_group(group, ranks, stream)
-        rows = (states.transpose(1, 2).contiguous() for states in (query, key, value))
+        # Under autocast the rotary embedding leaves queries and keys in fp32, and TransformerEngine takes one type.
+        rows = (states.to(value.dtype).transpose(1, 2).contiguous() for states in (query, key, value))
         mixed = layers[module.layer_idx](*rows)
         return mixed.unflatten(-1, (query.shape[1], query.shape[-1])), None
 
