@@ -47,6 +47,7 @@ with open(sys.argv[1], "w") as file:
 LOOPS = {
     "torchtitan": ("torchtitan_faults", "trainer/torchtitan-chat", "qwen3", "sdpa", "import torchtitan.trainer"),
     "megatron-core": ("megatron_core_faults", "trainer/megatron-core-gpt", "qwen2", "eager", "import megatron.core"),
+    "verl": ("verl_faults", "trainer/verl-sft", "qwen3", "sdpa", "import verl"),
 }
 """Trainers with a loop of their own: where its faults are, what a check of it is, and what must be importable."""
 FAULTY_LOOP = """
