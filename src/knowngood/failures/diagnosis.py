@@ -18,6 +18,7 @@ from packaging.version import InvalidVersion, Version
 
 from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, OwnComponent
 from knowngood.core.errors import UnknownError, UsageError
+from knowngood.failures.compiler_errors import BUILD_INCIDENTS, CompilerErrorReader, explain_compiler_error
 from knowngood.failures.extension_names import find_extension_package
 from knowngood.failures.last_errors import (
     LastError,
@@ -196,7 +197,7 @@ class LogOutcome(StrEnum):
     """It has no error: it is healthy, or only mentions or handles failures."""
 
 
-def diagnose_log(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - what is not given is not looked at
+def diagnose_log(  # noqa: C901, PLR0911, PLR0912, PLR0913, PLR0915, PLR0917 - what is not given is not looked at
     log: LogSource,
     incidents: Sequence[Incident],
     gpus: GpuCatalog | None = None,
@@ -217,8 +218,8 @@ def diagnose_log(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - what is no
     supplement = supplement or LogSupplement()
     scan = SignatureScan(signatures=[item for incident in incidents for item in incident.marks])
     versions, frames, tracebacks, errors = VersionReader(), FrameReader(), TracebackDetector(), ErrorReader()
-    last_errors, losses = LastErrorReader(), NanLossReader()
-    scan.read(log, versions, frames, tracebacks, errors, last_errors, losses)
+    last_errors, losses, compiler = LastErrorReader(), NanLossReader(), CompilerErrorReader()
+    scan.read(log, versions, frames, tracebacks, errors, last_errors, losses, compiler)
     failed = tracebacks.present or last_errors.error is not None
     log_versions = dict(versions.versions) | {name: [text] for name, text in supplement.versions.items()}
     traceback = judge_frames(list(frames.frames), load_lines, log_versions)
@@ -294,6 +295,11 @@ def diagnose_log(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - what is no
     failures = [match for match in diagnosis.matches if match.incident.severity != IncidentSeverity.HARMLESS]
     if last_errors.error is None or not all(match.passes_on for match in failures):
         return diagnosis
+    if compiler.error is not None and (
+        compiler.error.line == last_errors.error.line or any(match.incident.id in BUILD_INCIDENTS for match in failures)
+    ):
+        stated = _computed_match(explain_compiler_error(compiler.error), log_versions)
+        return replace(diagnosis, matches=(stated, *diagnosis.matches))
     if any(match.line == last_errors.error.line for match in failures):
         return diagnosis
     if (cause := explain_message(last_errors.error, log_versions)) is not None:

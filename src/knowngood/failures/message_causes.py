@@ -78,6 +78,8 @@ class MessageCause:
     package: str
     version: str = ""
     """The package's version in the log; empty when the log states none."""
+    is_likely: bool = False
+    """Whether it is only likely, whatever else the log has."""
 
 
 @dataclass(frozen=True, kw_only=True)
