@@ -35,6 +35,10 @@ _OF_A_MODEL = re.compile(
 _WRAPPERS = ("peft", "deepspeed", "accelerate")
 """Packages that make an object of their own of a model, an optimizer or a loader."""
 _WRAPPED = frozenset(("transformers", "torch"))
+_CAN_BE_WRAPPED = re.compile(
+    r"(?:For[A-Z]\w+|Model|LM|Module|Net|Linear|Sequential|Optimizer|Adam\w*|SGD|Loader|Scheduler)$"
+)
+"""How the names of classes end of which such a package makes an object of its own."""
 _FEWEST_LETTERS = 8
 _ABOUT_MODULES = frozenset((FaultKind.IMPORT, FaultKind.MODULE_ATTRIBUTE, FaultKind.MODULE))
 
@@ -110,6 +114,8 @@ def _explain_attribute(error: LoggedError, shelf: AtlasShelf) -> NameCause | Non
 def _find_wrapping_package(fault: NameFault, package: str, shelf: AtlasShelf) -> str:
     """The package whose own class, which wraps others, has an attribute that a wrapped class lacks; empty for none."""
     if package not in _WRAPPED or len(fault.name) < _FEWEST_LETTERS or fault.name.startswith("_"):
+        return ""
+    if not _CAN_BE_WRAPPED.search(fault.owner):
         return ""
     for wrapper in _WRAPPERS:
         lookup = shelf.open(wrapper)
