@@ -169,6 +169,7 @@ def _explain_names(errors: Sequence[LoggedError], versions: Mapping[str, Sequenc
 def _explain_message(error: LastError, versions: Mapping[str, Sequence[str]]) -> MessageCause | None:
     """Compute the cause of an error from what pip or packages say of releases, or from the line that raises it."""
     from knowngood.facts import message_store
+    from knowngood.failures.absent_modules import explain_absent_module
     from knowngood.failures.killed_programs import explain_killed_program
     from knowngood.failures.message_causes import MessageReading
     from knowngood.failures.missing_fields import drop_lookups, explain_missing_field
@@ -192,6 +193,7 @@ def _explain_message(error: LastError, versions: Mapping[str, Sequence[str]]) ->
     return (
         explain_pip_conflict(error)
         or explain_version_demand(error, shelf)
+        or explain_absent_module(error, shelf)
         or explain_lost_file(error)
         or reading.explain_message(error, versions)
         or explain_missing_field(error)

@@ -53,7 +53,25 @@ REPLACED = (
     "==((====))==  Unsloth 2026.1.4: Fast Qwen2 patching. Transformers: 4.57.6.\n"
     "AttributeError: 'GRPOConfig' object has no attribute 'unsloth_grpo_mini_batch'\n"
 )
+WITHOUT_XFORMERS = (
+    '  File "/x/site-packages/unsloth/models/llama.py", line 625, in forward\n    mask = xformers.attn_bias.Mask()\n'
+    "AttributeError: 'NoneType' object has no attribute 'attn_bias'\n"
+)
+DATALOADER = (
+    '  File "/x/site-packages/accelerate/accelerator.py", line 1435, in _prepare_deepspeed\n    raise ValueError(\n'
+    "ValueError: When using DeepSpeed `accelerate.prepare()` requires you to pass at least one dataloader\n"
+)
+COLAB = (
+    "AttributeError                            Traceback (most recent call last)\n4 frames\n"
+    "[/usr/lib/python3.10/dist-packages/setfit/trainer.py](https://localhost:8080/#) in overwritten_call_event(self)"
+    "\n     73                     st_model=self.model,\n---> 75                     tokenizer=self.tokenizer,\n\n"
+    "AttributeError: 'CallbackHandler' object has no attribute 'tokenizer'\n"
+)
 CASES = {
+    "a traceback of Colab": (COLAB, "setfit", "setfit fails inside"),
+    "an optional package": (BEGIN + WITHOUT_XFORMERS, "xformers", "is not there"),
+    "a package that is used": (BEGIN + DATALOADER, "accelerate", "refuses to go on"),
+    "a build of uv": ("  x Failed to download and build `a==1`\n", "compiler", "no ready wheel"),
     "a wheel's name with a local part": (DISCARDED, "flash-attn", "not the one inside"),
     "an AMD GPU": (NO_KERNEL, "torch", "AMD"),
     "a library of ROCm": ("RuntimeError: CUDA error: HIPBLAS_STATUS_NOT_SUPPORTED when calling `x`\n", "torch", "ROCm"),
