@@ -68,6 +68,7 @@ def _explain_attribute(error: LoggedError, shelf: AtlasShelf) -> NameCause | Non
     if (written := explain_unsloth_class(error)) is not None:
         return written
     owners = _packages_with(fault.owner, shelf)
+    is_anywhere = bool(owners)
     if is_plain_word(fault.owner):  # anyone may call a class so: the traceback must lead to the package
         owners = [package for package in owners if package in list_frame_packages(error, shelf)]
     known = next(iter(owners), "")
@@ -82,7 +83,7 @@ def _explain_attribute(error: LoggedError, shelf: AtlasShelf) -> NameCause | Non
         )
     if known and (wrapper := _find_wrapping_package(fault, known, shelf)):
         return _explain_unwrapped(error, known, wrapper, caller)
-    if not is_own_code and (known or not (caller or _OF_A_MODEL.search(fault.owner))):
+    if not is_own_code and (is_anywhere or not (caller or _OF_A_MODEL.search(fault.owner))):
         return None
     component = _component_of(caller)
     if known:

