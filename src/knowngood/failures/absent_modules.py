@@ -23,8 +23,8 @@ def explain_absent_module(error: LastError, shelf: AtlasShelf) -> MessageCause |
     frame = error.frames[-1] if error.frames else None
     if stated is None or frame is None:
         return None
-    asked = re.search(rf"(?<![\w.])(?P<module>[a-z]\w+)\.{stated['name']}\b", frame.code)
-    module = asked["module"] if asked else ""
+    quoted = re.search(rf"(?<![\w.])(?P<module>[a-z]\w+)\.{stated['name']}\b", frame.code)
+    module = quoted["module"] if quoted else ""
     package = shelf.owner(module) or find_distribution(module, shelf.distributions) if module else None
     if not package or frame.installed[:1] == (module,):
         return None
