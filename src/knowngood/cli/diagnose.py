@@ -167,8 +167,9 @@ def _explain_names(errors: Sequence[LoggedError], versions: Mapping[str, Sequenc
 
 
 def _explain_message(error: LastError, versions: Mapping[str, Sequence[str]]) -> MessageCause | None:
-    """Compute the cause of an error from pip's list, from packages' messages, or from the line that raises it."""
+    """Compute the cause of an error from what pip or packages say of releases, or from the line that raises it."""
     from knowngood.facts import message_store
+    from knowngood.failures.absent_modules import explain_absent_module
     from knowngood.failures.killed_programs import explain_killed_program
     from knowngood.failures.message_causes import MessageReading
     from knowngood.failures.missing_fields import drop_lookups, explain_missing_field
@@ -176,6 +177,7 @@ def _explain_message(error: LastError, versions: Mapping[str, Sequence[str]]) ->
     from knowngood.failures.package_files import explain_lost_file
     from knowngood.failures.pip_conflicts import explain_pip_conflict
     from knowngood.failures.raised_words import explain_raised_words
+    from knowngood.failures.version_demands import explain_version_demand
 
     def find(text: str, package: str) -> Sequence[message_store.MessageMatch]:
         file = message_store.open_messages(package)
@@ -190,6 +192,8 @@ def _explain_message(error: LastError, versions: Mapping[str, Sequence[str]]) ->
     reading = MessageReading(shelf=shelf, packages=packages, find=find, find_asserts=find_asserts)
     return (
         explain_pip_conflict(error)
+        or explain_version_demand(error, shelf)
+        or explain_absent_module(error, shelf)
         or explain_lost_file(error)
         or reading.explain_message(error, versions)
         or explain_missing_field(error)

@@ -18,6 +18,7 @@ from packaging.version import InvalidVersion, Version
 
 from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, OwnComponent
 from knowngood.core.errors import UnknownError, UsageError
+from knowngood.failures.compiler_errors import BUILD_INCIDENTS, CompilerErrorReader, explain_compiler_error
 from knowngood.failures.extension_names import find_extension_package
 from knowngood.failures.last_errors import (
     LastError,
@@ -32,6 +33,7 @@ from knowngood.failures.logged_errors import ErrorReader, LoggedError
 from knowngood.failures.lost_files import FILE_INCIDENT, find_lost_file
 from knowngood.failures.mere_warnings import goes_on, is_destructor, is_overtaken, is_probe, is_warning
 from knowngood.failures.nan_losses import NAN_INCIDENT, NanLossReader
+from knowngood.failures.rocm_logs import fit_to_rocm, is_rocm
 from knowngood.failures.traceback_frames import (
     FrameReader,
     LineEvidence,
@@ -196,7 +198,7 @@ class LogOutcome(StrEnum):
     """It has no error: it is healthy, or only mentions or handles failures."""
 
 
-def diagnose_log(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - what is not given is not looked at
+def diagnose_log(  # noqa: C901, PLR0911, PLR0912, PLR0913, PLR0915, PLR0917 - what is not given is not looked at
     log: LogSource,
     incidents: Sequence[Incident],
     gpus: GpuCatalog | None = None,
@@ -217,8 +219,8 @@ def diagnose_log(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - what is no
     supplement = supplement or LogSupplement()
     scan = SignatureScan(signatures=[item for incident in incidents for item in incident.marks])
     versions, frames, tracebacks, errors = VersionReader(), FrameReader(), TracebackDetector(), ErrorReader()
-    last_errors, losses = LastErrorReader(), NanLossReader()
-    scan.read(log, versions, frames, tracebacks, errors, last_errors, losses)
+    last_errors, losses, compiler = LastErrorReader(), NanLossReader(), CompilerErrorReader()
+    scan.read(log, versions, frames, tracebacks, errors, last_errors, losses, compiler)
     failed = tracebacks.present or last_errors.error is not None
     log_versions = dict(versions.versions) | {name: [text] for name, text in supplement.versions.items()}
     traceback = judge_frames(list(frames.frames), load_lines, log_versions)
@@ -233,6 +235,7 @@ def diagnose_log(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - what is no
             possible[name] = [*log_versions[name], *lines.releases]
     matches, excluded, number = list[IncidentMatch](), list[str](), 0
     general = {incident.id for incident in incidents if incident.component == OwnComponent.EXTENSION}
+    of_rocm = is_rocm(log_versions, last_errors.error)
     for incident in incidents:
         marks = range(number, number + len(incident.marks))
         number = marks.stop
@@ -251,8 +254,9 @@ def diagnose_log(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - what is no
             excluded.append(incident.id)
             continue
         shown = [scan.starts_of[mark] for mark in marks[: len(incident.signatures)] if mark in scan.starts_of]
+        stated = (fit_to_rocm(incident) if of_rocm else None) or incident
         match = _weigh_warning(
-            _match(incident, line, combination, log_versions, scan.texts_of.get(mark, b"")), shown, last_errors.error
+            _match(stated, line, combination, log_versions, scan.texts_of.get(mark, b"")), shown, last_errors.error
         )
         if match.confirmed or not (incident.severity == IncidentSeverity.SILENT and incident.affected):
             places = [scan.lines_of.get(mark) for mark in marks]
@@ -294,6 +298,11 @@ def diagnose_log(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - what is no
     failures = [match for match in diagnosis.matches if match.incident.severity != IncidentSeverity.HARMLESS]
     if last_errors.error is None or not all(match.passes_on for match in failures):
         return diagnosis
+    if compiler.error is not None and (
+        compiler.error.line == last_errors.error.line or any(match.incident.id in BUILD_INCIDENTS for match in failures)
+    ):
+        first = _computed_match(explain_compiler_error(compiler.error), log_versions)
+        return replace(diagnosis, matches=(first, *diagnosis.matches))
     if any(match.line == last_errors.error.line for match in failures):
         return diagnosis
     if (cause := explain_message(last_errors.error, log_versions)) is not None:

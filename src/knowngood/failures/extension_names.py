@@ -6,6 +6,10 @@ import re
 
 _BINARY = re.compile(rb"([^\s'\"():,]{1,300}\.so)(?:\.\d+)*\s{0,2}:\s{0,2}(?:undefined symbol|symbol)")
 _OPERATOR = re.compile(rb"operator (\w{1,60})::\w{1,80}(?: does not exist)?")
+_REFUSED_FILE = re.compile(
+    rb"(?:Requested|package '|package `|Failed to install: |has wheel `) ?([A-Za-z][\w.-]{0,80}?)(?:==|-\d| from |['`])"
+)
+"""How pip and uv name the package of a file that they refuse."""
 _INSTALLED = re.compile(rb"(?:site|dist)-packages[/\\]{1,4}(\w{1,80})")
 _TORCH_ITSELF = re.compile(rb"from torch\._C import|\b_load_global_deps\b|\b_preload_cuda_deps\b")
 """What torch does while it is imported itself: the library that is missing is one of its own."""
@@ -32,9 +36,12 @@ _OTHER_NAMES = {
 def find_extension_package(text: bytes) -> str:
     """Return the package of the extension that a text of a log names last, or `a compiled extension`.
 
-    It is the file before `undefined symbol`, or the library of an operator that does not exist, else the installed
-    package in the traceback above, which is torch only where its own import fails.
+    It is the package whose file an installer refuses, the file before `undefined symbol`, or the library of an operator
+    that does not exist, else the installed package in the traceback above, which is torch only where its own import
+    fails.
     """
+    if b"version" in text and (refused := _REFUSED_FILE.findall(text)):
+        return str(refused[-1].decode()).replace("_", "-").lower()
     binaries, operators = _BINARY.findall(text), _OPERATOR.findall(text)
     if operators and not binaries:
         library: str = operators[-1].decode().lstrip("_").replace("_", "-")

@@ -18,10 +18,12 @@ _TRACEBACK = 24_000
 _TRIES = 200
 """So many occurrences of a word are looked at in one block, at its beginning and again at its end."""
 
+_LINK = rb"(?:\]\([^\s)]{1,400}\))?"
+"""The address that notebooks of Colab and editors put behind a file, in Markdown."""
 _FRAME = re.compile(
     rb"File \\?[\"'](?P<quoted>[^\"'\n]{1,400}?)\\?[\"'], line (?P<line>\d{1,6})(?:, in (?P<function>[\w.<>]{1,120}))?"
-    rb"|(?P<short>[~/.\w][^\s:\"']{0,300}\.py):(?P<at>\d{1,6}),? in (?P<inside>[\w.<>]{1,120})"
-    rb"|(?P<old>/[^\s:\"']{1,300}\.py) in (?P<within>[\w.<>]{1,120})[(\n]"
+    rb"|(?P<short>[~/.\w][^\s:\"']{0,300}\.py):(?P<at>\d{1,6})" + _LINK + rb",? in (?P<inside>[\w.<>]{1,120})"
+    rb"|(?P<old>/[^\s:\"']{1,300}\.py)" + _LINK + rb" in (?P<within>[\w.<>]{1,120})[(\n]"
     rb"|File (?P<bare>[~/.\w][^\s:\"']{0,300}\.py|<string>):(?P<on>\d{1,6})(?=\n)"
 )
 _BEGIN = (b"Traceback (most recent call last)",)

@@ -60,13 +60,14 @@ _WANTS = re.compile(
     r"\b(?P<before>[A-Za-z][\w-]+) (?:(?:library|package|backend|module) )?(?:is|are) "
     r"(?:required|not (?:installed|available))"
     r"|\brequires? (?:the )?(?:latest )?`?(?P<behind>[A-Za-z][\w-]+)`?"
-    r"|\b(?:install|missing|without|using) (?:the )?`?(?P<named>[A-Za-z][\w-]+)`?",
+    r"|\b(?:install|missing|without) (?:the )?`?(?P<named>[A-Za-z][\w-]+)`?",
     re.IGNORECASE,
 )
 _AVAILABLE = re.compile(
     r"\bnot (?:\w+\.)*_?is_(?P<name>\w+?)_available\(\)|\bnot (?:\w+\.)?(?:_?HAS|USE)_(?P<flag>[A-Z_]+?)(?:_BACKEND)?\b"
 )
 _MOST_WORDS = 3
+_SHOWN_CODE = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +79,8 @@ class MessageCause:
     package: str
     version: str = ""
     """The package's version in the log; empty when the log states none."""
+    is_likely: bool = False
+    """Whether it is only likely, whatever else the log has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +184,7 @@ def _explain(  # noqa: PLR0913, PLR0917 - one step of `explain_message`
         f"Of the releases that were read ({match.releases[0]} to {match.releases[-1]}) these say it: {spans}."
     )
     if caller is not None:
-        because.append(f"What leads there is {caller.parts[-1]}.py, line {caller.line}.")
+        because.append(describe_calling_line(caller))
     fixes = list(_fixes(match, mask, text, version, missing, caller))
     component: str = package
     kind = IncidentKind.CONFIG
@@ -217,6 +220,12 @@ def _condition_words(kind: MessageKind, condition: str) -> str:
 def _calling_frame(frames: Sequence[CodeFrame]) -> CodeFrame | None:
     """The last frame of a file that is not installed: what called into the packages."""
     return next((frame for frame in reversed(frames) if not frame.installed and frame.path.endswith(".py")), None)
+
+
+def describe_calling_line(caller: CodeFrame) -> str:
+    """Say which line of a file that is not installed leads to an error, in its own words where the log has them."""
+    code = f" ({shorten_text(caller.code, _SHOWN_CODE)})" if caller.code else ""
+    return f"What leads there is {caller.parts[-1]}.py, line {caller.line}{code}."
 
 
 def _fixes(  # noqa: PLR0913, PLR0917 - the parts of one explanation

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, OwnComponent
@@ -35,6 +36,8 @@ def explain_unread_package(error: LoggedError, shelf: AtlasShelf) -> NameCause |
     package = shelf.owner(top) or find_distribution(top, shelf.distributions) or top
     what = f"the module {fault.owner}" if fault.kind is FaultKind.MODULE else f"`{fault.name}` in {fault.owner}"
     whose = f"{caller.file} of {asks}" if caller and asks else "the code that asks for it"
+    if (submodule := _explain_unimported_submodule(error, top, caller.file if caller else "", asks)) is not None:
+        return submodule
     because = f"The {package} that is installed is older or newer than the one for which {whose} was written."
     fixes = [
         Fix(change={}, note=f"The release of {package} that its caller asks for; pip check names what does not fit"),
@@ -62,6 +65,39 @@ def explain_unread_package(error: LoggedError, shelf: AtlasShelf) -> NameCause |
         confidence="artefact",
     )
     return NameCause(error=error, incident=incident, package=package, is_likely=not is_known)
+
+
+def _explain_unimported_submodule(error: LoggedError, top: str, file: str, asks: str) -> NameCause | None:
+    """A name that code uses as a module of its package, which `import` of the package alone does not load."""
+    fault = error.fault
+    code = error.frames[-1].code if error.frames else ""
+    whole = f"{fault.owner}.{fault.name}"
+    if fault.kind is not FaultKind.MODULE_ATTRIBUTE or not re.search(rf"\b{re.escape(whole)}\.\w", code):
+        return None
+    fixes = [
+        Fix(
+            change={},
+            note=f"Write `import {whole}` where {file or 'the code'} has `import {fault.owner}`, or before it",
+        ),
+        Fix(change={}, note=f"python -c 'import {whole}' must work: when it does not, pip install -U {top}"),
+    ]
+    if asks:
+        fixes.insert(0, upgrade_package(asks, f"a newer {asks}, which imports {whole} itself"))
+    incident = Incident(
+        id=f"name:{whole}",
+        title=f"`import {fault.owner}` alone does not load its module {fault.name}",
+        kind=IncidentKind.CONFIG,
+        severity=IncidentSeverity.FAILURE,
+        component=asks or OwnComponent.YOUR_CODE,
+        because=(
+            f"The line uses {whole} as a module. It is there only after somebody has imported it: {file or 'the code'} "
+            "counted on another package that did."
+        ),
+        fix=tuple(fixes),
+        source=("the traceback",),
+        confidence="reported",
+    )
+    return NameCause(error=error, incident=incident, package=asks, is_likely=True)
 
 
 def explain_missing_package(

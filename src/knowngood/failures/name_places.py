@@ -222,7 +222,7 @@ class NameFinder:
         if error.fault.kind is FaultKind.POSITIONS:  # where no release takes so many, it is another function
             candidates = [place for place in candidates if place.present] or candidates
         modules = [module for frame in error.frames if (module := self.shelf.module_of(frame))]
-        packages = {name for module in modules if (name := self.shelf.owner(module.partition(".")[0]))}
+        packages = list_frame_packages(error, self.shelf)
 
         def rank(place: NamePlace) -> tuple[bool, ...]:
             package = place.lookup.file.package
@@ -243,6 +243,8 @@ class NameFinder:
         if not ranks:
             return None
         best = min(ranks)
+        if all(best[:3]) and error.fault.kind is FaultKind.OBJECT_ATTRIBUTE and is_plain_word(error.fault.owner):
+            return None  # anyone may call a class so
         telling = [place for place in candidates if place.present and place.possible]
         owners = {place.lookup.file.package for place in telling}
         if all(best[:3]) and len(owners) > 1 and (source := _shared_source(telling)) is not None:
@@ -289,6 +291,17 @@ _PLACES: Mapping[FaultKind, Callable[[NameFinder, LoggedError], NamePlace | None
     FaultKind.CLASS_KEY: lambda *_: None,
     FaultKind.ARGUMENT: lambda finder, error: find_training_argument(finder.shelf, error),
 }
+
+
+def is_plain_word(name: str) -> bool:
+    """Whether a class has a single word for its name, such as Version or Trainer, which many projects choose."""
+    return bool(re.fullmatch(r"[A-Z][a-z0-9]+", name))
+
+
+def list_frame_packages(error: LoggedError, shelf: AtlasShelf) -> set[str]:
+    """Return the packages of the atlas in whose files the traceback of an error is."""
+    modules = [module for frame in error.frames if (module := shelf.module_of(frame))]
+    return {name for module in modules if (name := shelf.owner(module.partition(".")[0]))}
 
 
 def list_likely_bases(name: str, shelf: AtlasShelf) -> Iterator[tuple[AtlasLookup, str]]:

@@ -17,9 +17,15 @@ from knowngood.failures.module_packages import FOLDERS_OF_PROJECTS, find_distrib
 from knowngood.failures.name_callers import REMOTE_CODE, NameCaller, find_caller, find_chooser
 from knowngood.failures.name_faults import FaultKind, NameFault
 from knowngood.failures.name_place import NamePlace
-from knowngood.failures.name_places import PYTHON_TYPES, list_likely_bases
+from knowngood.failures.name_places import (
+    PYTHON_TYPES,
+    is_plain_word,
+    list_frame_packages,
+    list_likely_bases,
+)
 from knowngood.failures.name_situation import NameCause, advise
 from knowngood.failures.refused_keywords import find_refusing_package
+from knowngood.failures.unsloth_classes import explain_unsloth_class
 
 _OF_A_MODEL = re.compile(
     r"(?:For[A-Z]\w+|Model|LM|Config|Tokenizer(?:Fast)?|Processor|Transformer|Criterion|Loader|Net|Loss|Encoder|Decoder"
@@ -29,6 +35,10 @@ _OF_A_MODEL = re.compile(
 _WRAPPERS = ("peft", "deepspeed", "accelerate")
 """Packages that make an object of their own of a model, an optimizer or a loader."""
 _WRAPPED = frozenset(("transformers", "torch"))
+_CAN_BE_WRAPPED = re.compile(
+    r"(?:For[A-Z]\w+|Model|LM|Module|Net|Linear|Sequential|Optimizer|Adam\w*|SGD|Loader|Scheduler)$"
+)
+"""How the names of classes end of which such a package makes an object of its own."""
 _FEWEST_LETTERS = 8
 _ABOUT_MODULES = frozenset((FaultKind.IMPORT, FaultKind.MODULE_ATTRIBUTE, FaultKind.MODULE))
 
@@ -55,7 +65,13 @@ def _explain_attribute(error: LoggedError, shelf: AtlasShelf) -> NameCause | Non
     is_own_code = caller is not None and not caller.package
     if fault.owner in PYTHON_TYPES:
         return _explain_value(error, caller) if is_own_code and caller else None
-    known = next(iter(_packages_with(fault.owner, shelf)), "")
+    if (written := explain_unsloth_class(error)) is not None:
+        return written
+    owners = _packages_with(fault.owner, shelf)
+    is_anywhere = bool(owners)
+    if is_plain_word(fault.owner):  # anyone may call a class so: the traceback must lead to the package
+        owners = [package for package in owners if package in list_frame_packages(error, shelf)]
+    known = next(iter(owners), "")
     near = _near_attribute(fault, known, shelf) if known else ""
     if near and (caller is not None or _is_one_letter_off(fault.name, near)):
         return _own_cause(
@@ -67,7 +83,7 @@ def _explain_attribute(error: LoggedError, shelf: AtlasShelf) -> NameCause | Non
         )
     if known and (wrapper := _find_wrapping_package(fault, known, shelf)):
         return _explain_unwrapped(error, known, wrapper, caller)
-    if not is_own_code and (known or not (caller or _OF_A_MODEL.search(fault.owner))):
+    if not is_own_code and (is_anywhere or not (caller or _OF_A_MODEL.search(fault.owner))):
         return None
     component = _component_of(caller)
     if known:
@@ -75,7 +91,7 @@ def _explain_attribute(error: LoggedError, shelf: AtlasShelf) -> NameCause | Non
         because = f"The class {fault.owner} of {known}, or one of your own with that name, has no {fault.name}."
     else:
         title = f"{fault.owner}, a class of the project or the model, has no attribute {fault.name}"
-        because = f"No package of the atlas has a class {fault.owner}: the project, or the model, brought it along."
+        because = f"No package in the traceback has a class {fault.owner}: the project, or the model, brought it along."
     because += _describe_caller(caller) + _describe_bases(fault, shelf)
     fixes = [
         advise(
@@ -99,6 +115,8 @@ def _explain_attribute(error: LoggedError, shelf: AtlasShelf) -> NameCause | Non
 def _find_wrapping_package(fault: NameFault, package: str, shelf: AtlasShelf) -> str:
     """The package whose own class, which wraps others, has an attribute that a wrapped class lacks; empty for none."""
     if package not in _WRAPPED or len(fault.name) < _FEWEST_LETTERS or fault.name.startswith("_"):
+        return ""
+    if not _CAN_BE_WRAPPED.search(fault.owner):
         return ""
     for wrapper in _WRAPPERS:
         lookup = shelf.open(wrapper)

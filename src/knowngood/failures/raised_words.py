@@ -19,6 +19,7 @@ from knowngood.failures.message_causes import (
     ERROR_CLASS,
     SPEAKS,
     MessageCause,
+    describe_calling_line,
     find_missing_package,
     read_own_fixes,
     shorten_text,
@@ -79,7 +80,7 @@ def explain_raised_words(error: LastError, shelf: AtlasShelf) -> MessageCause | 
     if frame is not None:
         because = f"Line {frame.line} of {'/'.join(frame.installed or frame.parts[-2:])}.py says so."
     if caller is not None:
-        because += f" What leads there is {caller.parts[-1]}.py, line {caller.line}."
+        because += f" {describe_calling_line(caller)}"
     fixes = list(read_own_fixes(text, missing)) or [
         advise(f"Change what {package} refuses in its words: an option, an argument, a file or a row of the data")
     ]

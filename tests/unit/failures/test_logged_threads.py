@@ -24,7 +24,6 @@ CASES = [
     for case in yaml.safe_load((LOGS / f"{name}.yaml").read_text(encoding="utf-8"))
 ]
 NOT_RIGHT = {
-    "aws/aws-ofi-nccl#715": "unknown",
     "huggingface/transformers#33620": "unknown",
     "huggingface/trl#3480": "wrong",
     "Tencent-Hunyuan/Hunyuan-GameCraft-1.0#24": "unknown",

@@ -1,0 +1,80 @@
+"""The cause of an error with which a package refuses the release of another one that it found. Pure.
+
+Such a message has all that is needed: the package, the range and what is installed. That the range then goes with the
+rest of the log is tried like that of any other remedy.
+"""
+
+from __future__ import annotations
+
+import re
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
+
+from knowngood.compat.incident import Fix, IncidentKind
+from knowngood.failures.atlas_shelf import AtlasShelf
+from knowngood.failures.last_errors import LastError
+from knowngood.failures.message_causes import MessageCause, describe_traceback
+from knowngood.failures.module_packages import find_distribution
+from knowngood.failures.name_situation import advise
+
+_NAME = r"[`'\"]?(?P<name>[A-Za-z][\w.-]*?)[`'\"]?"
+_INSTALLED = r"(?P<installed>\d[\w.+]*\w)"
+_DEMANDS = (
+    re.compile(
+        rf"{_NAME}(?P<range>[<>=!~]=?[\w.,<>=!~*]+) is required for a normal functioning of this module, but found "
+        rf"(?P=name)==(?P<installed>\d[\w.+]*\w)"
+    ),
+    re.compile(
+        rf"Found an incompatible version of {_NAME}\. Found version {_INSTALLED}, but only versions? above "
+        r"(?P<above>\d[\w.]*\w) (?:is|are) supported"
+    ),
+    re.compile(
+        rf"requires? {_NAME} ?(?:version )?(?P<range>[<>=!~]=? ?\d[\w.]*\w(?:, ?[<>=!~]=? ?\d[\w.]*\w)*)[`'\"]?,? "
+        rf"(?:but|and) (?:found|got|you have|version|the installed version is|is installed)[^\d]{{0,40}}?{_INSTALLED}"
+    ),
+)
+_OPTIONAL = re.compile(r"^_?is_\w+_available$")
+_CHECKS_ITSELF = "transformers"
+"""The package whose check of its own requirements others have copied, when no traceback says who checks."""
+_NO_PACKAGES = frozenset(("python", "cuda", "pytorch"))
+
+
+def explain_version_demand(error: LastError, shelf: AtlasShelf) -> MessageCause | None:
+    """Return which package wants another release of which; `None` for an error that does not say so."""
+    demand = next(filter(None, (pattern.search(error.message) for pattern in _DEMANDS)), None)
+    if demand is None:
+        return None
+    name, installed = canonicalize_name(demand["name"]), demand["installed"]
+    parts = demand.groupdict()
+    wanted = (parts.get("range") or f">{parts.get('above')}").replace(" ", "")
+    try:
+        accepted = SpecifierSet(wanted)
+    except InvalidSpecifier:
+        return None
+    if name in _NO_PACKAGES or accepted.contains(installed, prereleases=True):
+        return None
+    frame = error.frames[-1] if error.frames else None
+    top = (frame.installed[0] if frame.installed else shelf.module_of(frame).partition(".")[0]) if frame else ""
+    asker = shelf.owner(top) or find_distribution(top, shelf.distributions) or top or _CHECKS_ITSELF
+    fixes = [Fix(change={name: wanted}, note=f"as this {asker} requires")]
+    if frame is not None and _OPTIONAL.match(frame.function):
+        fixes.append(
+            advise(f"pip uninstall {name}, when nothing else needs it: {asker} looks at it only because it is there")
+        )
+    fixes += [
+        Fix(change={asker: "*"}, note=f"or the {asker} that goes with {name} {installed}"),
+        advise(
+            f"python -c 'import {top or asker}; print({top or asker}.__file__)' and pip show {name}, when pip list has "
+            "another release: two environments are mixed, or a notebook has to be started again"
+        ),
+    ]
+    incident = describe_traceback(
+        f"version-demand:{asker}:{name}",
+        IncidentKind.BOUNDS,
+        name,
+        title=f"{asker} requires {name}{wanted}, and {installed} is installed",
+        because=f"{asker} compares the releases when it runs: it was written for other releases of {name}.",
+        fixes=fixes,
+    )
+    return MessageCause(incident=incident, line=error.line, package=name, version=installed)
