@@ -1,5 +1,4 @@
-"""TransformerEngine's context parallelism: its DotProductAttention in every layer, each rank with two parts of a row.
-"""
+"""TransformerEngine's context parallelism: its DotProductAttention in every layer, two parts of a row on each rank."""
 
 from __future__ import annotations
 
