@@ -8,7 +8,6 @@ said in the check's report.
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import socket
 import sys
@@ -24,39 +23,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MODULE = "verl.trainer.sft_trainer"
-SERVERS = {"uvicorn": ("Server", "Config"), "fastapi": ("FastAPI",)}
-"""Packages of web servers that verl's SFT trainer imports for its rollouts and uses no further, and what of them."""
 WITHOUT_GPU = "verl's platform, which is a GPU's or an NPU's: the CPU and gloo, since there is no GPU"
-
-WITHOUT_SERVER = "{}, which verl imports, uses for its rollouts only and does not require: nothing, as it is missing"
 
 
 @contextlib.contextmanager
 def alone(report: dict[str, Any]) -> Iterator[None]:
     """Say what torchrun tells the only process of a training, and stand in for a GPU where there is none."""
-    stand_ins = [WITHOUT_SERVER.format(name) for name in SERVERS if _stand_in_for(name)]
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.dict(os.environ, _launched()))
         if training.device_here().type != "cuda":
-            stand_ins.append(WITHOUT_GPU)
+            report["stand_in"] = WITHOUT_GPU
             stack.enter_context(_without_gpu())
-        if stand_ins:
-            report["stand_in"] = "; ".join(stand_ins)
         try:
             yield
         finally:
             if torch.distributed.is_initialized():
                 torch.distributed.destroy_process_group()
-
-
-def _stand_in_for(name: str) -> bool:
-    """Whether a package is missing; then a module with its names alone is there from now on."""
-    known = sys.modules.get(name)
-    if known is None and importlib.util.find_spec(name) is None:
-        known = sys.modules[name] = types.ModuleType(name)
-        for item in SERVERS[name]:
-            setattr(known, item, type(item, (), {}))
-    return known is not None and known.__spec__ is None
 
 
 def environment_of_command() -> dict[str, str]:
