@@ -8,6 +8,8 @@ from a checkpoint. ``accumulated`` alone makes a step of two batches: axolotl av
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import json
 import os
 import sys
@@ -23,6 +25,8 @@ from smoke_tests import training
 from smoke_tests.settings import SETTINGS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from smoke_tests.trainers import fp64
 
 ROW_LIMIT = 320
@@ -33,7 +37,8 @@ def run(check: dict[str, Any], report: dict[str, Any]) -> None:
     """Train with the trainer, and ask of it what README.md says."""
 
     def train(family: str, fault: str) -> None:
-        with tempfile.TemporaryDirectory(prefix="axolotl-") as name:  # "mpt" in a path is a model of MPT to it
+        # "mpt" in a path is a model of MPT to axolotl
+        with tempfile.TemporaryDirectory(prefix="axolotl-") as name, _own_attention(family):
             _train(check, report, Path(name), family=family, fault=fault)
 
     demands.judge(check, report, {fault.name for fault in FAULTS}, train)
@@ -109,6 +114,26 @@ def _kernels() -> dict[str, bool]:
     """Leave out axolotl's Triton kernels for adapters, which it takes unasked and which need a GPU, on a CPU."""
     parts = ("mlp", "qkv", "o", "embedding") if training.device_here().type == "cpu" else ()
     return {f"lora_{part}_kernel": False for part in parts}
+
+
+@contextlib.contextmanager
+def _own_attention(family: str) -> Iterator[None]:
+    """Put the class of attention back as transformers has it.
+
+    For adapters axolotl replaces its ``forward`` by one that wants their functions, for the rest of the process:
+    "'Qwen3Attention' object has no attribute 'apply_qkv'" in the next training, if that is one of all weights.
+    """
+    module = importlib.import_module(f"transformers.models.{family}.modeling_{family}")
+    kind = getattr(module, f"{family.capitalize()}Attention")
+    before = dict(vars(kind))
+    try:
+        yield
+    finally:
+        for name, value in list(vars(kind).items()):
+            if name not in before:
+                delattr(kind, name)
+            elif value is not before[name]:
+                setattr(kind, name, before[name])
 
 
 def _write_config(config: dict[str, Any], folder: Path) -> str:

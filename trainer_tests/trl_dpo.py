@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from smoke_tests.trainers.step_record import StepRecord
 
 BETA = 0.1  # TRL's default
+LEAST = 2.0
+"""The loss is one of differences of sums over some thirty tokens, whose rounding in fp32 reaches 1e-6 on a GPU."""
 
 
 def run(check: dict[str, Any], report: dict[str, Any]) -> None:
@@ -40,7 +42,7 @@ def _train(check: dict[str, Any], report: dict[str, Any], folder: Path, *, famil
     trainer, record = hugging_face.train(lambda: _trainer(check, folder).train(), trl_faults.FAULTS.get(fault))
     report["losses"] = logged = hugging_face.losses(trainer)
     demands.demand_setting(check, hugging_face.implementation(trainer), record, report)
-    demands.demand_first_step(check, record, report, lambda trained: _reference(record, trained))
+    demands.demand_first_step(check, record, report, lambda trained: _reference(record, trained), least=LEAST)
     demands.demand_logged(logged, record)
     demands.demand_learning(check, logged)
     if check["mode"].startswith("resumed"):
