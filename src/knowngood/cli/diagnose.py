@@ -176,7 +176,7 @@ def _explain_message(error: LastError, versions: Mapping[str, Sequence[str]]) ->
     from knowngood.failures.own_errors import explain_own_error
     from knowngood.failures.package_files import explain_lost_file, explain_vanished_file
     from knowngood.failures.pip_conflicts import explain_pip_conflict
-    from knowngood.failures.raised_words import explain_raised_words
+    from knowngood.failures.raised_words import explain_raised_words, explain_unimplemented
     from knowngood.failures.version_demands import explain_version_demand
 
     def find(text: str, package: str) -> Sequence[message_store.MessageMatch]:
@@ -198,6 +198,7 @@ def _explain_message(error: LastError, versions: Mapping[str, Sequence[str]]) ->
         or explain_vanished_file(error)
         or reading.explain_message(error, versions)
         or explain_missing_field(error)
+        or explain_unimplemented(error, shelf)
         or explain_raised_words(error, shelf)
         or explain_own_error(drop_lookups(error), shelf)
         or explain_killed_program(error)

@@ -39,6 +39,8 @@ _CAN_BE_WRAPPED = re.compile(
     r"(?:For[A-Z]\w+|Model|LM|Module|Net|Linear|Sequential|Optimizer|Adam\w*|SGD|Loader|Scheduler)$"
 )
 """How the names of classes end of which such a package makes an object of its own."""
+_IS_MODULE = re.compile(r"(?:For[A-Z]\w+|Model|LM|Module|Net|Linear|Sequential|Encoder|Decoder|Layer|Attention)$")
+"""How the names of classes end that mostly derive from torch's Module."""
 _FEWEST_LETTERS = 8
 _ABOUT_MODULES = frozenset((FaultKind.IMPORT, FaultKind.MODULE_ATTRIBUTE, FaultKind.MODULE))
 
@@ -81,8 +83,10 @@ def _explain_attribute(error: LoggedError, shelf: AtlasShelf) -> NameCause | Non
             fixes=[advise(f"Write {near} in place of {fault.name}")],
             component=_component_of(caller),
         )
-    if known and (wrapper := _find_wrapping_package(fault, known, shelf)):
-        return _explain_unwrapped(error, known, wrapper, caller)
+    if known and (
+        cause := _explain_older_torch(error, caller, shelf) or _explain_unwrapped(error, known, caller, shelf)
+    ):
+        return cause
     if not is_own_code and (is_anywhere or not (caller or _OF_A_MODEL.search(fault.owner))):
         return None
     component = _component_of(caller)
@@ -112,6 +116,29 @@ def _explain_attribute(error: LoggedError, shelf: AtlasShelf) -> NameCause | Non
     return _own_cause(error, title=title, because=because, fixes=fixes, component=component)
 
 
+def _explain_older_torch(error: LoggedError, caller: NameCaller | None, shelf: AtlasShelf) -> NameCause | None:
+    """An attribute that every Module has in each torch that was read: an older one runs, or it is no Module."""
+    fault, lookup = error.fault, shelf.open("torch")
+    if lookup is None or not _IS_MODULE.search(fault.owner):
+        return None
+    if lookup.find_name(f"torch.nn.modules.module.Module.{fault.name}").present != lookup.every:
+        return None
+    first = lookup.file.releases[0]
+    return _own_cause(
+        error,
+        title=f"torch has `{fault.name}` of Module since {first}: an older one runs, or {fault.owner} is no Module",
+        because=(
+            f"Every release of torch from {first} on has {fault.name} of Module, from which {fault.owner} mostly "
+            f"derives. Otherwise {fault.owner} here is a class of your own that does not.{_describe_caller(caller)}"
+        ),
+        fixes=[
+            Fix(change={"torch": f">={first}"}, note="has it; with the torchvision and extensions of that torch"),
+            advise("python -c 'import torch; print(torch.__version__)' shows which torch runs"),
+        ],
+        component="torch",
+    )
+
+
 def _find_wrapping_package(fault: NameFault, package: str, shelf: AtlasShelf) -> str:
     """The package whose own class, which wraps others, has an attribute that a wrapped class lacks; empty for none."""
     if package not in _WRAPPED or len(fault.name) < _FEWEST_LETTERS or fault.name.startswith("_"):
@@ -126,9 +153,14 @@ def _find_wrapping_package(fault: NameFault, package: str, shelf: AtlasShelf) ->
     return ""
 
 
-def _explain_unwrapped(error: LoggedError, package: str, wrapper: str, caller: NameCaller | None) -> NameCause:
+def _explain_unwrapped(
+    error: LoggedError, package: str, caller: NameCaller | None, shelf: AtlasShelf
+) -> NameCause | None:
     """An attribute of the object that one package makes of another's model, asked of the bare model."""
     fault = error.fault
+    wrapper = _find_wrapping_package(fault, package, shelf)
+    if not wrapper:
+        return None
     return _own_cause(
         error,
         title=f"{fault.owner} of {package} has no `{fault.name}`: that is {wrapper}'s, which does not wrap the object",
