@@ -118,8 +118,8 @@ def _explain_dimensions(error: LastError, inner: str, frame: CodeFrame, unpacked
     because = (
         f"Line {frame.line} of {'/'.join(frame.installed or frame.parts[-2:])}.py ({shorten_text(frame.code, _SHOWN)}) "
         "takes the shape of its input apart. What the program passes is of another kind: token ids without the "
-        "dimension of the batch, or labels with one number for each row (those of a classification) for a model whose decoder "
-        "takes a sequence of tokens."
+        "dimension of the batch, or labels with one number for each row (those of a classification) for a model whose "
+        "decoder takes a sequence of tokens."
     )
     fixes = [
         advise("Print the shape of each field of the batch: input_ids and labels must be (batch, length) here"),
