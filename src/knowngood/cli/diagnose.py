@@ -209,8 +209,9 @@ def _explain_inside(error: LastError, versions: Mapping[str, Sequence[str]]) -> 
     """Name the package in whose file Python raises an error of which nothing else is known."""
     from knowngood.failures.inner_errors import explain_inner_error
     from knowngood.failures.missing_fields import drop_lookups
+    from knowngood.failures.own_errors import explain_stated_condition
 
-    return explain_inner_error(drop_lookups(error), versions, _open_shelf())
+    return explain_inner_error(drop_lookups(error), versions, _open_shelf()) or explain_stated_condition(error)
 
 
 def _open_shelf() -> AtlasShelf:

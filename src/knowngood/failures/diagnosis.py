@@ -33,6 +33,7 @@ from knowngood.failures.logged_errors import ErrorReader, LoggedError
 from knowngood.failures.lost_files import FILE_INCIDENT, MISSING_INCIDENTS, find_lost_file, find_vanished_file
 from knowngood.failures.mere_warnings import goes_on, is_destructor, is_overtaken, is_probe, is_warning
 from knowngood.failures.nan_losses import NAN_INCIDENT, NanLossReader
+from knowngood.failures.refused_fields import describe_fields
 from knowngood.failures.rocm_logs import fit_to_rocm, is_rocm
 from knowngood.failures.tensor_shapes import describe_shapes
 from knowngood.failures.traceback_frames import (
@@ -260,7 +261,8 @@ def diagnose_log(  # noqa: C901, PLR0911, PLR0912, PLR0913, PLR0915, PLR0917 - w
             excluded.append(incident.id)
             continue
         shown = [scan.starts_of[mark] for mark in marks[: len(incident.signatures)] if mark in scan.starts_of]
-        stated = describe_shapes((fit_to_rocm(incident) if of_rocm else None) or incident, last_errors.error)
+        stated = (fit_to_rocm(incident) if of_rocm else None) or incident
+        stated = describe_fields(describe_shapes(stated, last_errors.error), last_errors.error)
         match = _weigh_warning(
             _match(stated, line, combination, log_versions, scan.texts_of.get(mark, b"")), shown, last_errors.error
         )

@@ -39,6 +39,8 @@ _CAN_BE_WRAPPED = re.compile(
     r"(?:For[A-Z]\w+|Model|LM|Module|Net|Linear|Sequential|Optimizer|Adam\w*|SGD|Loader|Scheduler)$"
 )
 """How the names of classes end of which such a package makes an object of its own."""
+_ADDS_ATTRIBUTES = ("unsloth", "unsloth-zoo")
+"""Packages that give attributes of their own to the models of transformers."""
 _IS_MODULE = re.compile(r"(?:For[A-Z]\w+|Model|LM|Module|Net|Linear|Sequential|Encoder|Decoder|Layer|Attention)$")
 """How the names of classes end that mostly derive from torch's Module."""
 _FEWEST_LETTERS = 8
@@ -107,13 +109,24 @@ def _explain_attribute(error: LoggedError, shelf: AtlasShelf) -> NameCause | Non
     if known:
         fixes[0] = advise(
             f"Another object is meant: what wraps the model (a trainer, DeepSpeed's engine, peft), or one to which a "
-            f"package adds {fault.name} when it loads the model itself"
+            f"package adds {fault.name} when it loads the model itself{_describe_adding(fault, shelf)}"
         )
     if caller is not None and caller.package:
         fixes.append(
             advise(f"{caller.package} asks for it: the class must derive from the one that {caller.file} expects")
         )
     return _own_cause(error, title=title, because=because, fixes=fixes, component=component)
+
+
+def _describe_adding(fault: NameFault, shelf: AtlasShelf) -> str:
+    """Say which package, that gives attributes to others' models, has a function of that name, and where."""
+    for package in _ADDS_ATTRIBUTES if len(fault.name) >= _FEWEST_LETTERS else ():
+        lookup = shelf.open(package)
+        home = next((home for home, _ in lookup.definitions_of(fault.name)), "") if lookup else ""
+        if home:
+            with_vllm = ", which is for generation by vLLM (fast_inference=True)" if "vllm" in home else ""
+            return f": {package} has a function {fault.name} in {home.partition(':')[0]}{with_vllm}"
+    return ""
 
 
 def _explain_older_torch(error: LoggedError, caller: NameCaller | None, shelf: AtlasShelf) -> NameCause | None:

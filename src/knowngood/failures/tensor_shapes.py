@@ -19,8 +19,8 @@ _PRODUCT = re.compile(
 )
 _ROTARY = (
     "a is a dimension of the queries or keys, b of the rotary embedding's table. The positions were made for another "
-    "length (position_ids with a dimension too many or of another batch, a sequence that was cut, padded or divided among "
-    "stages or ranks on one side only), or for heads of another size; or the code that makes them is of another release."
+    "length (position_ids with a dimension too many or of another batch, a sequence that was cut, padded or divided "
+    "among ranks on one side only), or for heads of another size; or the code that makes them is of another release."
 )
 _MASK = (
     "One of them is the attention mask. It was made for another length than the keys have: a cache of earlier tokens "
