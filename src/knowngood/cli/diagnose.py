@@ -174,9 +174,9 @@ def _explain_message(error: LastError, versions: Mapping[str, Sequence[str]]) ->
     from knowngood.failures.message_causes import MessageReading
     from knowngood.failures.missing_fields import drop_lookups, explain_missing_field
     from knowngood.failures.own_errors import explain_own_error
-    from knowngood.failures.package_files import explain_lost_file
+    from knowngood.failures.package_files import explain_lost_file, explain_vanished_file
     from knowngood.failures.pip_conflicts import explain_pip_conflict
-    from knowngood.failures.raised_words import explain_raised_words
+    from knowngood.failures.raised_words import explain_raised_words, explain_unimplemented
     from knowngood.failures.version_demands import explain_version_demand
 
     def find(text: str, package: str) -> Sequence[message_store.MessageMatch]:
@@ -195,8 +195,10 @@ def _explain_message(error: LastError, versions: Mapping[str, Sequence[str]]) ->
         or explain_version_demand(error, shelf)
         or explain_absent_module(error, shelf)
         or explain_lost_file(error)
+        or explain_vanished_file(error)
         or reading.explain_message(error, versions)
         or explain_missing_field(error)
+        or explain_unimplemented(error, shelf)
         or explain_raised_words(error, shelf)
         or explain_own_error(drop_lookups(error), shelf)
         or explain_killed_program(error)
@@ -207,8 +209,9 @@ def _explain_inside(error: LastError, versions: Mapping[str, Sequence[str]]) -> 
     """Name the package in whose file Python raises an error of which nothing else is known."""
     from knowngood.failures.inner_errors import explain_inner_error
     from knowngood.failures.missing_fields import drop_lookups
+    from knowngood.failures.own_errors import explain_stated_condition
 
-    return explain_inner_error(drop_lookups(error), versions, _open_shelf())
+    return explain_inner_error(drop_lookups(error), versions, _open_shelf()) or explain_stated_condition(error)
 
 
 def _open_shelf() -> AtlasShelf:
@@ -264,6 +267,8 @@ def _unknown(diagnosis: Diagnosis) -> list[str]:
     """What is known of a log whose failure is not."""
     error = diagnosis.last_error
     lines = ["unknown: this log has an error that is no known failure"]
+    if diagnosis.is_cut:
+        lines = ["unknown: this log ends within a traceback, before the error"]
     if error:
         lines.append(f"  the last error, in line {error.line}: {error.text}")
     if diagnosis.nearest:

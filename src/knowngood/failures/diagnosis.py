@@ -30,10 +30,12 @@ from knowngood.failures.last_errors import (
 from knowngood.failures.log_scan import LogSource, SignatureScan
 from knowngood.failures.log_versions import VersionReader
 from knowngood.failures.logged_errors import ErrorReader, LoggedError
-from knowngood.failures.lost_files import FILE_INCIDENT, find_lost_file
+from knowngood.failures.lost_files import FILE_INCIDENT, MISSING_INCIDENTS, find_lost_file, find_vanished_file
 from knowngood.failures.mere_warnings import goes_on, is_destructor, is_overtaken, is_probe, is_warning
 from knowngood.failures.nan_losses import NAN_INCIDENT, NanLossReader
+from knowngood.failures.refused_fields import describe_fields
 from knowngood.failures.rocm_logs import fit_to_rocm, is_rocm
+from knowngood.failures.tensor_shapes import describe_shapes
 from knowngood.failures.traceback_frames import (
     FrameReader,
     LineEvidence,
@@ -89,6 +91,7 @@ class Certainty(StrEnum):
 
 
 _FEWEST_LETTERS = 8
+_CUT_PASTE = ("the whole traceback, with the error in its last line",)
 _ORDER = (IncidentSeverity.FAILURE, IncidentSeverity.SILENT, IncidentSeverity.HARMLESS)
 
 
@@ -154,6 +157,8 @@ class Diagnosis:
     install: str = ""
     """The shell command for the smallest change of packages that fixes the failures; empty when none is known."""
     last_error: LastError | None = None
+    is_cut: bool = False
+    """Whether it has a traceback, and not the error at its end."""
     nearest: Incident | None = None
     """The known failure that is most like the last error, when none is in the log."""
     paste: tuple[str, ...] = ()
@@ -170,7 +175,7 @@ class Diagnosis:
         """What the log shows: a known failure, an unknown one, or none."""
         if any(match.incident.severity != IncidentSeverity.HARMLESS for match in self.matches):
             return LogOutcome.KNOWN
-        return LogOutcome.NO_FAILURE if self.last_error is None else LogOutcome.UNKNOWN
+        return LogOutcome.UNKNOWN if self.last_error is not None or self.is_cut else LogOutcome.NO_FAILURE
 
     def document(self) -> dict[str, Any]:
         """The value as `diagnose --json` prints it."""
@@ -244,6 +249,8 @@ def diagnose_log(  # noqa: C901, PLR0911, PLR0912, PLR0913, PLR0915, PLR0917 - w
             continue
         if incident.id == FILE_INCIDENT and find_lost_file(last_errors.error) is not None:
             continue
+        if incident.id in MISSING_INCIDENTS and find_vanished_file(last_errors.error):
+            continue
         mark = next((mark for mark in marks if scan.lines_of.get(mark) == line), marks.start)
         if incident.severity == IncidentSeverity.FAILURE and is_only_mentioned(
             scan.starts_of.get(mark, ""), failed=failed
@@ -255,6 +262,7 @@ def diagnose_log(  # noqa: C901, PLR0911, PLR0912, PLR0913, PLR0915, PLR0917 - w
             continue
         shown = [scan.starts_of[mark] for mark in marks[: len(incident.signatures)] if mark in scan.starts_of]
         stated = (fit_to_rocm(incident) if of_rocm else None) or incident
+        stated = describe_fields(describe_shapes(stated, last_errors.error), last_errors.error)
         match = _weigh_warning(
             _match(stated, line, combination, log_versions, scan.texts_of.get(mark, b"")), shown, last_errors.error
         )
@@ -294,6 +302,8 @@ def diagnose_log(  # noqa: C901, PLR0911, PLR0912, PLR0913, PLR0915, PLR0917 - w
         lines=scan.lines,
         traceback=traceback,
         last_error=last_errors.error,
+        is_cut=tracebacks.present and last_errors.error is None,
+        paste=_CUT_PASTE if tracebacks.present and last_errors.error is None else (),
     )
     failures = [match for match in diagnosis.matches if match.incident.severity != IncidentSeverity.HARMLESS]
     if last_errors.error is None or not all(match.passes_on for match in failures):

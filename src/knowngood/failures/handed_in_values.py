@@ -15,6 +15,12 @@ from knowngood.failures.name_situation import advise
 _CALLED_WRONGLY = re.compile(r"^(?P<called>[\w.]+|<lambda>)\(\) (?:missing \d+ required|takes )")
 _USED_WRONGLY = re.compile(r"^'(?:function|method|builtin_function_or_method|generator)' object has no attribute")
 _NAMES_NOTHING = frozenset(("__init__", "__call__", "__new__", "forward", "wrapper", "inner", "_fn", "decorator"))
+_UNPACKED = re.compile(
+    r"^(?:not enough|too many) values to unpack \(expected (?P<expected>\d+)(?:, got (?P<got>\d+))?\)"
+)
+_UNPACKS_SHAPE = re.compile(r"^[\w, ()*]+= ?[\w.\[\]]*(?:shape|size\(\))")
+_LACKS = re.compile(r"^'(?P<owner>\w+)' object has no attribute '(?P<name>\w+)'")
+_IS_NONE = re.compile(r"^'NoneType' object has no attribute '(?P<name>\w+)'")
 _SHOWN = 140
 
 
@@ -34,6 +40,11 @@ def explain_handed_in(
     called = _CALLED_WRONGLY.match(text)
     if called and _is_called_back(called["called"], frame, packages, shelf):
         return _explain_callback(error, called["called"], inner, frame, text)
+    if frame.function == "__getattr__" and (lacked := _LACKS.match(text)):
+        return _explain_wrapped(error, lacked["owner"], lacked["name"], inner)
+    unpacked = _UNPACKED.match(text)
+    if unpacked and _UNPACKS_SHAPE.match(frame.code):
+        return _explain_dimensions(error, inner, frame, unpacked)
     own = next((at for at in range(len(frames) - 1, -1, -1) if not packages[at]), None)
     if own is not None and set(packages[own + 1 :]) == {inner} and _USED_WRONGLY.search(text):
         return _explain_function(error, inner, frames[own], text)
@@ -80,6 +91,53 @@ def _explain_function(error: LastError, inner: str, own: CodeFrame, text: str) -
         advise(f"The arguments as the documentation of this very release of {inner} has them"),
     ]
     return _cause(error, title, because, fixes)
+
+
+def _explain_wrapped(error: LastError, owner: str, name: str, inner: str) -> MessageCause:
+    title = f"Neither {owner} of {inner} nor the model that it wraps is seen to have `{name}`"
+    because = (
+        f"{owner} passes on to the model inside what it does not have itself, so {name} is of another object: of what "
+        f"the project's code had before {inner} wrapped it, or of a class that the model inside was expected to be."
+    )
+    fixes = [
+        advise(
+            f"Call {name} on the object that has it: print(type(model.get_base_model())) shows the model inside "
+            "(model.module in DeepSpeed and DDP); keep the project's own object beside the wrapped one"
+        ),
+        advise(f"Wrap only the part that is to be trained, such as the language model, and not what has {name}"),
+        advise(f"The {inner} that the project's requirements name, and a newer commit of the project"),
+    ]
+    return _cause(error, title, because, fixes)
+
+
+def _explain_dimensions(error: LastError, inner: str, frame: CodeFrame, unpacked: re.Match[str]) -> MessageCause:
+    got = unpacked["got"] or "more"
+    title = (
+        f"{inner}'s {frame.function} takes a tensor of {unpacked['expected']} dimensions, and was given one of {got}"
+    )
+    because = (
+        f"Line {frame.line} of {'/'.join(frame.installed or frame.parts[-2:])}.py ({shorten_text(frame.code, _SHOWN)}) "
+        "takes the shape of its input apart. What the program passes is of another kind: token ids without the "
+        "dimension of the batch, or labels with one number for each row (those of a classification) for a model whose "
+        "decoder takes a sequence of tokens."
+    )
+    fixes = [
+        advise("Print the shape of each field of the batch: input_ids and labels must be (batch, length) here"),
+        advise(
+            "Labels as tokenized text for a model with a decoder, or a class for the task (ForSequenceClassification)"
+        ),
+        advise("return_tensors='pt' or unsqueeze(0), when one row was passed without a batch"),
+    ]
+    return _cause(error, title, because, fixes)
+
+
+def describe_none(text: str, frame: CodeFrame) -> str:
+    """Return the expression of a line of code that is None where Python asks it for an attribute; empty for none."""
+    named = _IS_NONE.match(text)
+    if named is None:
+        return ""
+    written = re.search(rf"(?P<what>[A-Za-z_][\w.]*(?:\[[^\]]{{1,40}}\])?)\.{named['name']}\b", frame.code)
+    return written["what"] if written else ""
 
 
 def _cause(error: LastError, title: str, because: str, fixes: Sequence[Fix]) -> MessageCause:

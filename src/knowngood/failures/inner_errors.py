@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from knowngood.compat.incident import Fix, IncidentKind, OwnComponent
 from knowngood.failures.atlas_shelf import AtlasShelf
-from knowngood.failures.handed_in_values import explain_handed_in
+from knowngood.failures.handed_in_values import describe_none, explain_handed_in
 from knowngood.failures.last_errors import LastError
 from knowngood.failures.logged_errors import CodeFrame
 from knowngood.failures.message_causes import ERROR_CLASS, SPEAKS, MessageCause, describe_traceback, shorten_text
@@ -92,10 +92,16 @@ def explain_inner_error(  # noqa: C901, PLR0911, PLR0912 - one for each thing th
         because += f", which {outer} called: mostly {outer} was written for another {inner}."
     else:
         because += ": a defect of this release, or a value that it does not expect from the step before."
+    what = describe_none(text, frame)
+    if what:
+        because += f" {what} is None in that line."
     own = next((item for item in reversed(frames) if not _package_of(item, shelf) and item.path.endswith(".py")), None)
     if own is not None:
         because += f" What leads there is {own.parts[-1]}.py, line {own.line}."
     fixes = _fixes(component, inner, outer, is_known=component in shelf.packages or component in shelf.distributions)
+    if what.startswith(("args.", "config.", "self.args.", "self.config.")):
+        option = what.rpartition(".")[2]
+        fixes.insert(0, advise(f"Set {option}: in the command line, the code, or the configuration ({inner} config)"))
     title = (
         f"{inner} fails inside{f' when {outer} calls it' if outer else ''}: {shorten_text(f'{name}: {text}', _SHOWN)}"
     )

@@ -62,6 +62,14 @@ def find_table_key(shelf: AtlasShelf, error: LoggedError) -> NamePlace | None:
     return None
 
 
+def is_asked_for_model_type(place: NamePlace, error: LoggedError, shelf: AtlasShelf) -> bool:
+    """Whether the auto classes of transformers look a key up that a model's configuration names as its type."""
+    last = error.frames[-1] if error.frames else None
+    if last is None or not place.dotted.startswith(f"{_CONFIGURATIONS}["):
+        return False
+    return shelf.module_of(last).startswith("transformers.models.auto.") and "CONFIG_MAPPING[" in last.code
+
+
 def find_auto_class(shelf: AtlasShelf, error: LoggedError) -> NamePlace | None:
     """Return the place of an auto class that has no model for a configuration."""
     fault = error.fault

@@ -1,4 +1,4 @@
-"""Whether an error is of a file that an installed package lacks in its own folder. Pure."""
+"""Whether a lost file is one that a package lacks in its own folder, or that another process took away. Pure."""
 
 from __future__ import annotations
 
@@ -14,6 +14,13 @@ _LOST = re.compile(
     r"^(?:FileNotFoundError|NotADirectoryError|OSError|IOError): .{0,80}?['\"]?[^'\"]{0,300}"
     r"(?:site|dist)-packages[/\\]{1,4}(?P<top>\w{1,60})[/\\]{1,4}(?P<file>[^'\"]{1,200})"
 )
+MISSING_INCIDENTS = frozenset((FILE_INCIDENT, "model-file-missing"))
+"""The known failures that say of a lost file that it was never there."""
+TAKES_AWAY = re.compile(
+    r"\b(?:os|shutil)\.(?:rename|renames|replace|remove|unlink|rmdir|removedirs|rmtree|move)\(|\.(?:unlink|rename|rmdir)\("
+)
+"""Lines of code that rename or remove a file."""
+_IS_LOST = re.compile(r"^FileNotFoundError: \[Errno 2\].{0,80}?['\"](?P<path>[^'\"]{1,300})['\"]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,3 +42,13 @@ def find_lost_file(error: LastError | None) -> LostFile | None:
     if lost is None or not frames or frames[-1].installed[0] != lost["top"]:
         return None
     return LostFile(top=lost["top"], file=re.sub(r"[/\\]+", "/", lost["file"]), frame=frames[-1])
+
+
+def find_vanished_file(error: LastError | None) -> str:
+    """Return the path of a file that code was about to rename or remove, and that is gone; empty for another error.
+
+    Such code has listed or written the file shortly before, so that it is gone by another process, not never there.
+    """
+    lost = _IS_LOST.match(error.message) if error is not None else None
+    taking = error is not None and any(TAKES_AWAY.search(frame.code) for frame in error.frames[-3:])
+    return lost["path"] if lost is not None and taking else ""

@@ -88,6 +88,11 @@ def find_chooser(error: LoggedError, shelf: AtlasShelf) -> NameCaller | None:
     return find_caller(replace(error, frames=frames[: at + 1]), shelf) if at is not None else None
 
 
+def passes_all_on(frame: CodeFrame) -> bool:
+    """Return whether a frame is of a decorator's function, which calls what it wraps with all that it was given."""
+    return frame.function in _PASSED_ON and bool(_PASSES_ALL.search(frame.code))
+
+
 def releases_without_use(caller: NameCaller, place: NamePlace) -> int:
     """Return the caller's releases, as bits, that do not use the name; 0 when no use of it is known."""
     lookup = caller.lookup

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from knowngood.compat.incident import Fix, IncidentKind, OwnComponent
 from knowngood.failures.atlas_shelf import AtlasShelf
+from knowngood.failures.key_places import is_asked_for_model_type
 from knowngood.failures.logged_errors import CodeFrame, LoggedError
 from knowngood.failures.missing_packages import explain_missing_package, explain_unread_package
 from knowngood.failures.name_faults import FaultKind
@@ -158,9 +159,12 @@ def _explain_unknown_name(situation: NameSituation) -> NameCause | None:
     place, fault, package = situation.place, situation.error.fault, situation.package
     if fault.kind is FaultKind.POSITIONS and not situation.caller_package:
         return None
+    is_model_type = fault.kind is FaultKind.MODEL_TYPE or is_asked_for_model_type(
+        place, situation.error, situation.shelf
+    )
     near = situation.mistyped_name() if fault.kind is not FaultKind.MODEL_TYPE else ""
     unclear = place.unclear if fault.kind is FaultKind.MODULE else place.lookup.find_name(place.dotted).unclear
-    if unclear or (fault.kind in _GUESSES and not near) or situation.at == -1:
+    if unclear or (fault.kind in _GUESSES and not near and not is_model_type) or situation.at == -1:
         return None
     oldest, newest = situation.releases[0], situation.releases[-1]
     because = f"No release of {package} from {oldest} to {newest} has {place.what}"
@@ -171,9 +175,19 @@ def _explain_unknown_name(situation: NameSituation) -> NameCause | None:
     elif near:
         because += f"; the nearest name there is {near}."
         fixes = [advise(f"Write {near}")]
-    elif fault.kind is FaultKind.MODEL_TYPE:
-        because += ": the model brings its own code, or needs a newer transformers."
+        if is_model_type and (has := place.names.get(near, 0)):
+            first = situation.releases[(has & -has).bit_length() - 1]
+            fixes.append(Fix(change={package: f">={first}"}, note=f"has {near}; an older one may lack it"))
+    elif is_model_type:
+        because += (
+            ": a project's own code registers it (AutoConfig.register), or the model brings its own code, or needs a "
+            "newer transformers."
+        )
         fixes = [
+            advise(
+                "Import the project's package that registers it before from_pretrained, or load the model with that "
+                "package's own class, as its README does"
+            ),
             advise("trust_remote_code=True, when the model's repository has code"),
             advise("transformers from its repository (pip install git+...), when the model card asks for it"),
         ]
@@ -186,7 +200,7 @@ def _explain_unknown_name(situation: NameSituation) -> NameCause | None:
         fixes = list(_fixes_of_lost_name(situation))
     title = f"No release of {package} since {oldest} has {place.what}"
     component = situation.caller_package or (package if not near else OwnComponent.YOUR_CODE)
-    if fault.kind in _OF_MODELS:
+    if fault.kind in _OF_MODELS or (is_model_type and not near):
         component = OwnComponent.MODEL
     return situation.explain(IncidentKind.API_UNKNOWN, title, because, fixes, component=component)
 

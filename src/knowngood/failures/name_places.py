@@ -17,6 +17,7 @@ from knowngood.failures.key_places import (
     list_choices,
 )
 from knowngood.failures.logged_errors import LoggedError
+from knowngood.failures.name_callers import passes_all_on
 from knowngood.failures.name_faults import FaultKind, NameFault
 from knowngood.failures.name_neighbours import (
     find_moved_module,
@@ -322,7 +323,7 @@ def _called_name(error: LoggedError) -> str | None:
         parts = owner.split(".")
         return ".".join(parts[-2:]) if parts[-2][:1].isupper() or parts[-1] == "__init__" else parts[-1]
     if owner in {"__init__", "__new__"}:
-        code = error.frames[-1].code if error.frames else ""
+        code = next((frame.code for frame in reversed(error.frames) if not passes_all_on(frame)), "")
         called = [name for name in re.findall(r"\b([A-Z]\w+)\s?\(", code) if name != "TypeError"]
         return f"{called[-1]}.__init__" if called else None
     return owner if owner not in {"forward", "wrapper", "inner", "_call_impl"} else None

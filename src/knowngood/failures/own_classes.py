@@ -39,6 +39,10 @@ _CAN_BE_WRAPPED = re.compile(
     r"(?:For[A-Z]\w+|Model|LM|Module|Net|Linear|Sequential|Optimizer|Adam\w*|SGD|Loader|Scheduler)$"
 )
 """How the names of classes end of which such a package makes an object of its own."""
+_ADDS_ATTRIBUTES = ("unsloth", "unsloth-zoo")
+"""Packages that give attributes of their own to the models of transformers."""
+_IS_MODULE = re.compile(r"(?:For[A-Z]\w+|Model|LM|Module|Net|Linear|Sequential|Encoder|Decoder|Layer|Attention)$")
+"""How the names of classes end that mostly derive from torch's Module."""
 _FEWEST_LETTERS = 8
 _ABOUT_MODULES = frozenset((FaultKind.IMPORT, FaultKind.MODULE_ATTRIBUTE, FaultKind.MODULE))
 
@@ -81,8 +85,10 @@ def _explain_attribute(error: LoggedError, shelf: AtlasShelf) -> NameCause | Non
             fixes=[advise(f"Write {near} in place of {fault.name}")],
             component=_component_of(caller),
         )
-    if known and (wrapper := _find_wrapping_package(fault, known, shelf)):
-        return _explain_unwrapped(error, known, wrapper, caller)
+    if known and (
+        cause := _explain_older_torch(error, caller, shelf) or _explain_unwrapped(error, known, caller, shelf)
+    ):
+        return cause
     if not is_own_code and (is_anywhere or not (caller or _OF_A_MODEL.search(fault.owner))):
         return None
     component = _component_of(caller)
@@ -103,13 +109,47 @@ def _explain_attribute(error: LoggedError, shelf: AtlasShelf) -> NameCause | Non
     if known:
         fixes[0] = advise(
             f"Another object is meant: what wraps the model (a trainer, DeepSpeed's engine, peft), or one to which a "
-            f"package adds {fault.name} when it loads the model itself"
+            f"package adds {fault.name} when it loads the model itself{_describe_adding(fault, shelf)}"
         )
     if caller is not None and caller.package:
         fixes.append(
             advise(f"{caller.package} asks for it: the class must derive from the one that {caller.file} expects")
         )
     return _own_cause(error, title=title, because=because, fixes=fixes, component=component)
+
+
+def _describe_adding(fault: NameFault, shelf: AtlasShelf) -> str:
+    """Say which package, that gives attributes to others' models, has a function of that name, and where."""
+    for package in _ADDS_ATTRIBUTES if len(fault.name) >= _FEWEST_LETTERS else ():
+        lookup = shelf.open(package)
+        home = next((home for home, _ in lookup.definitions_of(fault.name)), "") if lookup else ""
+        if home:
+            with_vllm = ", which is for generation by vLLM (fast_inference=True)" if "vllm" in home else ""
+            return f": {package} has a function {fault.name} in {home.partition(':')[0]}{with_vllm}"
+    return ""
+
+
+def _explain_older_torch(error: LoggedError, caller: NameCaller | None, shelf: AtlasShelf) -> NameCause | None:
+    """An attribute that every Module has in each torch that was read: an older one runs, or it is no Module."""
+    fault, lookup = error.fault, shelf.open("torch")
+    if lookup is None or not _IS_MODULE.search(fault.owner):
+        return None
+    if lookup.find_name(f"torch.nn.modules.module.Module.{fault.name}").present != lookup.every:
+        return None
+    first = lookup.file.releases[0]
+    return _own_cause(
+        error,
+        title=f"torch has `{fault.name}` of Module since {first}: an older one runs, or {fault.owner} is no Module",
+        because=(
+            f"Every release of torch from {first} on has {fault.name} of Module, from which {fault.owner} mostly "
+            f"derives. Otherwise {fault.owner} here is a class of your own that does not.{_describe_caller(caller)}"
+        ),
+        fixes=[
+            Fix(change={"torch": f">={first}"}, note="has it; with the torchvision and extensions of that torch"),
+            advise("python -c 'import torch; print(torch.__version__)' shows which torch runs"),
+        ],
+        component="torch",
+    )
 
 
 def _find_wrapping_package(fault: NameFault, package: str, shelf: AtlasShelf) -> str:
@@ -126,9 +166,14 @@ def _find_wrapping_package(fault: NameFault, package: str, shelf: AtlasShelf) ->
     return ""
 
 
-def _explain_unwrapped(error: LoggedError, package: str, wrapper: str, caller: NameCaller | None) -> NameCause:
+def _explain_unwrapped(
+    error: LoggedError, package: str, caller: NameCaller | None, shelf: AtlasShelf
+) -> NameCause | None:
     """An attribute of the object that one package makes of another's model, asked of the bare model."""
     fault = error.fault
+    wrapper = _find_wrapping_package(fault, package, shelf)
+    if not wrapper:
+        return None
     return _own_cause(
         error,
         title=f"{fault.owner} of {package} has no `{fault.name}`: that is {wrapper}'s, which does not wrap the object",

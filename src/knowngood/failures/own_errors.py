@@ -30,6 +30,11 @@ _WORDS_OF_VALUES = re.compile(
 )
 """The words with which Python and NumPy refuse a value, in errors of classes that anything else may raise too."""
 _OF_MACHINE = re.compile(r"cuda|cudnn|cublas|nccl|hip|driver|triton|out of memory", re.IGNORECASE)
+_OPTION = re.compile(r"[`'\"](?P<quoted>[a-z]\w*_\w+(?: ?==? ?[\w.-]+)?)[`'\"]|(?P<flag>--[a-z][\w-]+)")
+"""An option in a message: a name in quotes, with or without its value, or a flag."""
+_WANTS = re.compile(
+    r"\b(?:needs?|requires?|must|should|only (?:works?|supported|supports)|set|use|specify|provide|cannot be used)\b"
+)
 _SHOWN = 160
 _NEW_SYNTAX = re.compile(
     r"^(?:match|case) .{1,200}:$|:=|\b[rR]?[fF]['\"]|^except\*|^type \w+ ?="
@@ -86,6 +91,30 @@ def explain_own_error(error: LastError, shelf: AtlasShelf) -> MessageCause | Non
         ),
         line=error.line,
         package="",
+    )
+
+
+def explain_stated_condition(error: LastError) -> MessageCause | None:
+    """Return that a program says which of its settings it wants, in a log without frames; `None` for other words."""
+    named = ERROR_CLASS.match(error.message)
+    if named is None or error.frames or named["name"] not in {"ValueError", "AssertionError", "NotImplementedError"}:
+        return None
+    text = named["text"].strip()
+    option = _OPTION.search(text)
+    if option is None or not _WANTS.search(text) or _OF_MACHINE.search(text):
+        return None
+    wanted = option["quoted"] or option["flag"]
+    title = f"The program says which setting it wants: {shorten_text(text, _SHOWN)}"
+    because = (
+        "The message names a setting and what must hold for it; the log has no traceback, so which program or package "
+        "checks it is not known."
+    )
+    fixes = [
+        advise(f"Do what the message says of {wanted}, in the command line or the configuration file"),
+        advise("The help or the documentation of this very release for that setting, when it is set already"),
+    ]
+    return MessageCause(
+        incident=_incident(title, because, fixes, OwnComponent.YOUR_CODE), line=error.line, package="", is_likely=True
     )
 
 

@@ -20,6 +20,7 @@ from knowngood.failures.message_causes import (
     SPEAKS,
     MessageCause,
     describe_calling_line,
+    describe_traceback,
     find_missing_package,
     read_own_fixes,
     shorten_text,
@@ -105,6 +106,38 @@ def explain_raised_words(error: LastError, shelf: AtlasShelf) -> MessageCause | 
         confidence="reported",
     )
     return MessageCause(incident=incident, line=error.line, package=package)
+
+
+def explain_unimplemented(error: LastError, shelf: AtlasShelf) -> MessageCause | None:
+    """Return that the class in use lacks a method which a package's base class leaves to it; else `None`."""
+    frame = error.frames[-1] if error.frames else None
+    if frame is None or error.message != "NotImplementedError" or not frame.function.isidentifier():
+        return None
+    top = _find_raising_module(frame, shelf)
+    if not top:
+        return None
+    package = shelf.owner(top) or find_distribution(top, shelf.distributions) or top
+    because = (
+        f"{frame.function} of a base class of {package} (line {frame.line} of "
+        f"{'/'.join(frame.installed or frame.parts[-2:])}.py) only says that the class below it must have it. The "
+        "class in use has not: mostly the code of a model or of the project is older than what now calls it."
+    )
+    fixes = [
+        advise(
+            f"A newer revision of the class's own code (download the model's *.py again) that defines {frame.function}"
+        ),
+        advise(f"Define {frame.function} in that class, or leave out the option for which it is called"),
+        advise("The packages that the model's or the project's own requirements name"),
+    ]
+    incident = describe_traceback(
+        "not-implemented",
+        IncidentKind.CONFIG,
+        OwnComponent.MODEL if package == "transformers" else OwnComponent.YOUR_CODE,
+        title=f"The class in use does not implement {frame.function}, which {package} leaves to it",
+        because=because,
+        fixes=fixes,
+    )
+    return MessageCause(incident=incident, line=error.line, package="", is_likely=True)
 
 
 def _find_raising_module(frame: CodeFrame, shelf: AtlasShelf) -> str:

@@ -84,4 +84,28 @@ def find_refusing_package(error: LoggedError) -> RefusedKeyword | None:
                 advise(f"The transformers that the script's requirements name, or the call without {keyword}"),
             ],
         )
+    if "transformers" in frame.parts and _MAKES_MODEL.search(frame.code) and name == "__init__":
+        return _explain_passed_keyword(error)
     return None
+
+
+def _explain_passed_keyword(error: LoggedError) -> RefusedKeyword | None:
+    """A keyword that another package's from_pretrained passes on with all that it does not know itself."""
+    outer = next((frame for frame in reversed(error.frames) if frame.installed[:1] != ("transformers",)), None)
+    if outer is None or not outer.installed or "**" not in outer.code:
+        return None
+    package, keyword = outer.installed[0].replace("_", "-"), error.fault.name
+    return RefusedKeyword(
+        component=package,
+        title=f"from_pretrained of this {package} does not know the option {keyword}",
+        because=(
+            f"{package} ({'/'.join(outer.installed)}.py, line {outer.line}) passes on what it does not know itself, "
+            f"and transformers gives it to the model, which does not take it: {keyword} is of another release of "
+            f"{package}, mostly of a newer one."
+        ),
+        fixes=[
+            Fix(change={package: "*"}, note=f"a newer {package}: pip install -U {package}"),
+            advise(f"The {package} that the script's requirements name, or its repository (pip install git+...)"),
+            advise(f"The call without {keyword}"),
+        ],
+    )

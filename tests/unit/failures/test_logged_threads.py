@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[3]
 LOGS = ROOT / "tests" / "unit" / "logs"
 ORDINALS = [
     *("late", "third", "fourth", "fifth", "sixth", "seventh"),
-    *("eighth", "ninth", "tenth", "eleventh", "twelfth", "thirteenth"),
+    *("eighth", "ninth", "tenth", "eleventh", "twelfth", "thirteenth", "fifteenth"),
 ]
 CASES = [
     case
@@ -83,6 +83,7 @@ NOT_RIGHT = {
     "deepspeedai/DeepSpeed#4998": "likely wrong",
     "vllm-project/vllm-metal#83": "unknown",
     "deepspeedai/Megatron-DeepSpeed#179": "unknown",
+    "teticio/audio-diffusion#48": "likely wrong",
 }
 """Thread -> what `diagnose` says of it instead of the right cause: `unknown`, `wrong` or `likely wrong`."""
 

@@ -1,0 +1,123 @@
+"""Errors that were laid to the wrong party: another process, object, number, byte or setting is at fault."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+from knowngood.cli.main import main
+
+BEGIN = "Traceback (most recent call last):\n"
+NO_FILE = "FileNotFoundError: [Errno 2] No such file or directory: "
+OWN = '  File "/home/u/run/train.py", line 44, in on_save\n    clean(folder)\n'
+REMOVES_FILE = (
+    OWN
+    + '  File "/usr/lib/python3.10/shutil.py", line 678, in _rmtree_safe_fd\n    os.unlink(entry.name, dir_fd=topfd)\n'
+)
+AUTO = '  File "/x/site-packages/transformers/models/auto/configuration_auto.py", line 400, in from_pretrained\n'
+T5 = '  File "/x/site-packages/transformers/models/t5/modeling_t5.py", line 933, in forward\n'
+PEFT = (
+    '  File "/x/site-packages/peft/tuners/lora/model.py", line 371, in __getattr__\n'
+    "    return super().__getattr__(name)\n"
+)
+BASE = '  File "/x/site-packages/transformers/modeling_utils.py", line 1225, in get_input_embeddings\n'
+UNPICKLES = "UnpicklingError: Weights only load failed. WeightsUnpickler error: Unsupported operand "
+ASSERT = "RuntimeError: CUDA error: device-side assert triggered\n"
+ROTARY = '  File "/home/u/run/rotary.py", line 91, in rotate\n    q_embed = (q * cos) + (turn(q) * sin)\n'
+SIZES = "RuntimeError: The size of tensor a (120) must match the size of tensor b (119) at non-singleton dimension 2\n"
+
+
+@pytest.fixture
+def first(capsys, monkeypatch):
+    def ask(log):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(log.encode())))
+        main(["diagnose", "--json", "-"])
+        document = json.loads(capsys.readouterr().out)
+        return document["matches"][0] if document["matches"] else document
+
+    return ask
+
+
+@pytest.mark.parametrize("frames", [REMOVES_FILE, OWN.replace("clean(folder)", "os.remove(folder / 'state.pt')")])
+def test_a_file_that_was_about_to_be_removed_was_taken_by_another_process(first, frames):
+    answer = first(BEGIN + frames + NO_FILE + "'out/model-00001-of-00003.safetensors'\n")
+    assert (answer["incident"], answer["component"], answer["certainty"]) == ("vanished-file", "your-code", "likely")
+
+
+def test_a_file_that_is_only_read_is_looked_for_in_the_wrong_place(first):
+    answer = first(BEGIN + OWN.replace("clean(folder)", "open(path)") + NO_FILE + "'data/train.json'\n")
+    assert answer["incident"] == "file-not-found"
+
+
+@pytest.mark.parametrize(("operand", "incident"), [(118, "checkpoint-is-text"), (60, "checkpoint-is-text")])
+def test_the_first_byte_of_a_text_is_no_matter_of_weights_only(first, operand, incident):
+    answer = first(UNPICKLES + f"{operand}\n")
+    assert (answer["incident"], answer["component"]) == (incident, "model")
+
+
+def test_an_operand_of_a_newer_pickle_is_not_called_a_text(first):
+    assert first(UNPICKLES + "149\n").get("incident") != "checkpoint-is-text"
+
+
+@pytest.mark.parametrize(
+    ("library", "incident"),
+    [("libcurand.so.10", "nvidia-library-own-number"), ("libcublas.so.12", "nvidia-library-missing")],
+)
+def test_only_some_libraries_have_the_number_of_cuda(first, library, incident):
+    answer = first(f"ImportError: {library}: cannot open shared object file: No such file or directory\n")
+    assert answer["incident"] == incident
+
+
+def test_a_model_type_that_no_release_has_is_the_projects_own(first):
+    code = '    config_class = CONFIG_MAPPING[config_dict["model_type"]]\n'
+    answer = first(BEGIN + AUTO + code + "KeyError: 'my-own-clip'\n")
+    assert answer["component"] == "model"
+    assert "has the model type `my-own-clip`" in answer["title"]
+
+
+def test_a_key_that_another_line_of_an_auto_class_misses_is_no_model_type(first):
+    answer = first(BEGIN + AUTO + "    value = kwargs[key]\n" + "KeyError: 'my-own-clip'\n")
+    assert "model type" not in answer["title"]
+
+
+def test_an_attribute_that_a_wrapper_passes_on_is_no_defect_of_the_wrapper(first):
+    answer = first(BEGIN + PEFT + "AttributeError: 'LoraModel' object has no attribute 'prepare_input'\n")
+    assert answer["component"] == "your-code"
+
+
+def test_a_method_that_a_base_class_leaves_open_is_missing_in_the_class_below(first):
+    answer = first(BEGIN + BASE + "    raise NotImplementedError\nNotImplementedError\n")
+    assert (answer["component"], answer["certainty"]) == ("model", "likely")
+
+
+def test_a_shape_that_is_taken_apart_is_one_of_what_was_passed(first):
+    code = "    batch_size, seq_length = input_shape\n"
+    answer = first(BEGIN + T5 + code + "ValueError: not enough values to unpack (expected 2, got 1)\n")
+    assert answer["component"] == "your-code"
+    assert "takes a tensor of 2 dimensions, and was given one of 1" in answer["title"]
+
+
+def test_an_assert_is_sure_only_where_the_log_names_it(first):
+    assert first(ASSERT)["certainty"] == "likely"
+    named = "Indexing.cu:1236: block: [0,0,0] Assertion `srcIndex < srcSelectDimSize` failed.\n"
+    answer = first(named + ASSERT)
+    assert (answer["incident"], answer["certainty"]) == ("device-side-assert", "sure")
+
+
+def test_two_tensors_are_named_where_their_line_shows_them(first):
+    assert "rotary embedding" in first(BEGIN + ROTARY + SIZES)["because"]
+    assert "rotary embedding" not in first(SIZES)["because"]
+
+
+def test_a_log_that_ends_within_a_traceback_is_not_called_healthy(first):
+    answer = first("step 3\n" + BEGIN + OWN)
+    assert answer["outcome"] == "unknown"
+    assert answer["paste"] == ["the whole traceback, with the error in its last line"]
+
+
+def test_a_message_that_names_its_setting_is_the_answer(first):
+    answer = first("ValueError: Freeze tuning needs `reward_model_type=full`.\n")
+    assert answer["certainty"] == "likely"
+    assert "reward_model_type=full" in answer["fix"][0]["note"]
