@@ -90,6 +90,8 @@ class Certainty(StrEnum):
     """The last error's words or place alone say it, another failure stands behind it, or no line is an error."""
 
 
+_OF_UNKNOWN_CAUSE = frozenset(("device-side-assert-unnamed",))
+"""Known failures of which a log shows only the kind: what is said of their causes is never sure."""
 _FEWEST_LETTERS = 8
 _CUT_PASTE = ("the whole traceback, with the error in its last line",)
 _ORDER = (IncidentSeverity.FAILURE, IncidentSeverity.SILENT, IncidentSeverity.HARMLESS)
@@ -432,7 +434,8 @@ def _weigh_warning(match: IncidentMatch, shown: Sequence[str], error: LastError 
 
 def _weigh_certainty(match: IncidentMatch, error: LastError | None) -> IncidentMatch:
     """The match, only likely where it passes on another failure, or where no line says that the program failed."""
-    is_likely = match.passes_on or (error is None and not match.confirmed) or _lies_elsewhere(match)
+    is_unnamed = match.passes_on or match.incident.id in _OF_UNKNOWN_CAUSE
+    is_likely = is_unnamed or (error is None and not match.confirmed) or _lies_elsewhere(match)
     return replace(match, certainty=Certainty.LIKELY) if is_likely else match
 
 

@@ -586,7 +586,11 @@ def test_a_full_stop_is_not_part_of_a_version():
             "nvidia-library-missing",
             "bitsandbytes",
         ),
-        ("ImportError: libnccl.so.2: cannot open shared object file", "nvidia-library-missing", "a compiled extension"),
+        (
+            "ImportError: libnccl.so.2: cannot open shared object file",
+            "nvidia-library-own-number",
+            "a compiled extension",
+        ),
         (
             "ImportError: libnvrtc.so.12: cannot open shared object file",
             "nvidia-library-missing",
@@ -660,7 +664,7 @@ def test_a_full_stop_is_not_part_of_a_version():
         ),
         (
             "RuntimeError: cuda runtime error (59) : device-side assert triggered at /x.cu:24",
-            "device-side-assert",
+            "device-side-assert-unnamed",
             "your-code",
         ),
         (
