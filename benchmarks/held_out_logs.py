@@ -140,7 +140,9 @@ def _is_within(name: str, remedy: Mapping[str, str], specifier: SpecifierSet) ->
     upper = [version for operator, version in ends if operator in {"<", "<="}]
     wants_lower = [part for part in right if part.operator in {">=", ">"}]
     wants_upper = [part for part in right if part.operator in {"<", "<="}]
-    low = all(any(end >= Version(part.version) for end in lower) for part in wants_lower if not upper or lower)
+    meet = all(part.contains(end, prereleases=True) for part in wants_upper for end in lower)
+    meet = meet and all(end > Version(part.version) for part in wants_lower for end in upper)
+    low = meet and all(any(end >= Version(part.version) for end in lower) for part in wants_lower if not upper or lower)
     return low and all(any(end <= Version(part.version) for end in upper) for part in wants_upper if not lower or upper)
 
 

@@ -44,6 +44,8 @@ def run(check: dict[str, Any], report: dict[str, Any]) -> None:
     """Train with the trainer, and ask of it what README.md says."""
     if check["dtype"] == "bf16" and check["setting"] != "fa2" and training.device_here().type == "cpu":
         raise NotRun("on a CPU autocast leaves the loss in bf16, which it does not on a GPU")
+    if check["mode"] == "command" and training.device_here().type == "cpu":
+        raise NotRun("the command is a process of its own, in which nothing stands in for verl's platform of a GPU")
 
     def train(family: str, fault: str) -> None:
         with tempfile.TemporaryDirectory() as name, verl_place.alone(report):
