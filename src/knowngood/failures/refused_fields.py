@@ -21,7 +21,7 @@ def describe_fields(incident: Incident, error: LastError | None) -> Incident:
     refused = _REFUSED.search(error.message) if error is not None and incident.id == FIELDS_INCIDENT else None
     if refused is None:
         return incident
-    said = f"Here it is {refused['field']} of {refused['owner']}: {refused['words']}"
+    sentence = f"Here it is {refused['field']} of {refused['owner']}: {refused['words']}"
     if refused["kind"]:
-        said += f", and it was given a {refused['kind']} ({redact_secrets(refused['value'])})"
-    return replace(incident, because=f"{incident.because} {said}.")
+        sentence += f", and it was given a {refused['kind']} ({redact_secrets(refused['value'])})"
+    return replace(incident, because=f"{incident.because} {sentence}.")

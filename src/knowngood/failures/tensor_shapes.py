@@ -47,8 +47,8 @@ def describe_shapes(incident: Incident, error: LastError | None) -> Incident:
     """Return the failure with what its line of code says of the two tensors; unchanged where that is not known."""
     if error is None or incident.id != SHAPES_INCIDENT:
         return incident
-    said = _describe_sum(error) or _describe_product(error)
-    return replace(incident, because=f"{incident.because} {said}") if said else incident
+    sentence = _describe_sum(error) or _describe_product(error)
+    return replace(incident, because=f"{incident.because} {sentence}") if sentence else incident
 
 
 def _describe_sum(error: LastError) -> str:
