@@ -15,7 +15,7 @@ HOME_OF_ALL=/tmp/knowngood-gpu
 ROOT=$PWD ENVS=$HOME_OF_ALL/envs CACHE=$HOME_OF_ALL/cache
 export HF_HUB_OFFLINE=1 PYTHONDONTWRITEBYTECODE=1 FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED=1
 export FLASH_ATTENTION_CUTE_DSL_CACHE_DIR=$CACHE/fa4 TORCHINDUCTOR_CACHE_DIR=$CACHE/inductor TRITON_CACHE_DIR=$CACHE/triton
-KERNELS=$ENVS/fa2:$ENVS/fa4:$ENVS/fa4/nvidia_cutlass_dsl/dsl_packages:$ENVS/ds
+KERNELS=$ENVS/fa2:$ENVS/fa4:$ENVS/fa4/nvidia_cutlass_dsl/dsl_packages:$ENVS/ds  # ds has pydantic too, which knowngood imports
 RELEASES="5.17.0=$KERNELS 5.23.0=$ENVS/tf5.23.0:$KERNELS 4.57.6=$ENVS/tf4.57.6:$KERNELS"
 FIRST="gemma2 qwen2-vl qwen3-next gpt-oss mistral qwen3-moe granite"
 SECOND="deepseek-v3 gemma3 olmo2 phi3 llama qwen3 qwen2"
@@ -50,7 +50,7 @@ on_gpu() {  # GPU OUT SECONDS FAMILY...: family by family, so that releases shar
     local gpu=$1 out=$2 end=$((SECONDS + $3)) family
     for family in "${@:4}"; do
         # shellcheck disable=SC2086 - every release is an argument
-        CUDA_VISIBLE_DEVICES=$gpu PYTHONPATH=$ROOT/src python3 scripts/gpu_models.py "$out" $((end - SECONDS)) "$family" $RELEASES
+        CUDA_VISIBLE_DEVICES=$gpu PYTHONPATH=$ROOT/src:$ENVS/ds python3 scripts/gpu_models.py "$out" $((end - SECONDS)) "$family" $RELEASES
     done
 }
 
