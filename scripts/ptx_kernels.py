@@ -1,0 +1,116 @@
+"""Run flash-attn 2's kernels for sm_80 on a newer GPU, from PTX, which the driver compiles when it loads it.
+
+    PYTHONPATH=src python3 scripts/ptx_kernels.py link BUILD SITE            the extension, from a build's objects
+    PYTHONPATH=SITE python3 scripts/ptx_kernels.py warm                      let the driver compile what the suite calls
+    PYTHONPATH=src python3 scripts/ptx_kernels.py run OUT PREDICTIONS SITE   the suite's quick part, with its evidence
+
+It shows the kernels' logic and no GPU of their own, so the evidence is that of a cell for sm_80 on another GPU, which
+raises no tier, and says what GPU code the extension has. For BUILD, `scripts/compile_away.sh` compiles the objects of
+a begun build for sm_80 whose `build.ninja` has been changed from `code=sm_80` to `code=compute_80`. `link` compiles the
+one object that depends on Python's release again, for the Python that runs this. SITE has the package's modules.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import sysconfig
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+NAME = "flash_attn_2_cuda"
+ENVIRONMENT = "cu130-torch2.11.0-tf5.17.0-fa2.8.3.post2-triton3.6.0-py312"
+
+
+def link(build: str, site: str) -> None:
+    """Link the extension for this Python and say which GPU code it has."""
+    from torch.utils import cpp_extension  # type: ignore[import-not-found,unused-ignore]
+
+    source = Path(build, "src")
+    folders = [source / "csrc/flash_attn", source / "csrc/flash_attn/src", source / "csrc/cutlass/include"]
+    folders += [Path(path) for path in (*cpp_extension.include_paths("cuda"), sysconfig.get_path("include"))]
+    flags = ["-O3", "-std=c++17", "-fPIC", "-DTORCH_API_INCLUDE_EXTENSION_H", f"-DTORCH_EXTENSION_NAME={NAME}"]
+    interface = source / "flash_api.o"
+    api = source / "csrc/flash_attn/flash_api.cpp"
+    subprocess.run(["g++", *flags, *(f"-I{path}" for path in folders), "-c", api, "-o", interface], check=True)
+    objects = [path for path in source.glob("build/temp*/**/*.o") if path.name != interface.name]
+    libraries = [f"-L{path}" for path in cpp_extension.library_paths("cuda")]
+    libraries += ["-lc10", "-lc10_cuda", "-ltorch", "-ltorch_cpu", "-ltorch_cuda", "-ltorch_python", "-lcudart"]
+    extension = Path(site, NAME + sysconfig.get_config_var("EXT_SUFFIX"))
+    subprocess.run(["g++", "-shared", "-s", interface, *objects, *libraries, "-o", extension], check=True)
+    print(len(objects) + 1, "objects,", extension.stat().st_size, "bytes,", find_gpu_code(site))
+
+
+def find_gpu_code(site: str) -> str:
+    """Return the architectures of an extension's machine code and PTX, in words."""
+    from knowngood.facts.gpu_code import describe_gpu_code
+    from knowngood.wheels.wheel_code import read_folder_code
+
+    codes = {describe_gpu_code(code) for library in read_folder_code(Path(site)) for code in library.fatbins}
+    return ", ".join(sorted(codes))
+
+
+def warm() -> None:
+    """Run each kernel that a small Qwen2 needs once, several at a time: the driver compiles on one core for each."""
+    cases = [
+        f"{dtype} {causal} {backward}" for dtype in ("bfloat16", "float16") for causal in (1, 0) for backward in (0, 1)
+    ]
+    with ThreadPoolExecutor() as pool:
+        done = list(pool.map(run_one_kernel, cases))
+    print(dict(zip(cases, done, strict=True)))
+
+
+def run_one_kernel(case: str) -> int:
+    """Run the kernels of a case in a process of their own and return its exit status."""
+    return subprocess.run([sys.executable, "-c", ONE_KERNEL, *case.split()], check=False).returncode
+
+
+ONE_KERNEL = """
+import sys, time, torch
+from flash_attn import flash_attn_func, flash_attn_varlen_func
+dtype, causal, backward = getattr(torch, sys.argv[1]), bool(int(sys.argv[2])), bool(int(sys.argv[3]))
+start = time.monotonic()
+options = {"device": "cuda", "dtype": dtype, "requires_grad": backward}
+query, key, value = (torch.randn(64, heads, 64, **options) for heads in (4, 2, 2))
+ends = torch.tensor([0, 24, 64], device="cuda", dtype=torch.int32)
+whole = flash_attn_func(query[None], key[None], value[None], causal=causal)
+packed = flash_attn_varlen_func(query, key, value, ends, ends, 40, 40, causal=causal)
+if backward:
+    (whole.sum() + packed.sum()).backward()
+torch.cuda.synchronize()
+print(sys.argv[1:], round(time.monotonic() - start), "s", flush=True)
+"""
+
+
+def run(out: str, predictions: str, site: str) -> None:
+    """Run the suite's quick part and keep its evidence, marked as that of PTX on another GPU."""
+    from knowngood.core.cell import parse_cell
+    from knowngood.evidence import run_evidence
+    from knowngood.smoke import suite_command, suite_run
+
+    cell = f"sm90-{ENVIRONMENT}"
+    done = suite_run.run_in_environment(
+        parse_cell(cell),
+        Path(__file__).resolve().parents[1] / "smoke_tests",
+        suite_command.SuiteOptions(gpus=True, quick=True, seconds=400),
+        predictions=json.loads(Path(predictions).read_text())[cell],
+        log=Path(out, "ptx.log"),
+        notify=print,
+    )
+    node = {**done.node, "flash_attn_gpu_code": find_gpu_code(site)}
+    marked = replace(done, cell=f"sm80-{ENVIRONMENT}", node=node)
+    print(run_evidence.store_evidence(marked, Path(out)), done.report["seconds"], done.report["verdict"])
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["link", build, site]:
+            link(build, site)
+        case ["warm"]:
+            warm()
+        case ["run", out, predictions, site]:
+            run(out, predictions, site)
+        case _:
+            sys.exit(__doc__)
