@@ -160,7 +160,7 @@ class _Limited(io.RawIOBase):
 
 def compress(path: Path) -> None:
     """Replace a file by its zstd-compressed form, with `.zst` added to the name."""
-    subprocess.run(["zstd", "-q", "-f", "-T2", "-13", "--long=27", "--rm", path], check=True)
+    subprocess.run(["zstd", "-q", "-f", "-T2", "-9", "--long=27", "--rm", path], check=True)
 
 
 def pack(out: str, records: str, wheels: str, *images: str) -> None:
