@@ -19,6 +19,7 @@ root, device = Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "cpu"
 release = next(item.version for item in distributions(path=[str(root)]) if item.name == "transformers")
 project = checkout.find_project()
 sdpa = (root / "transformers/integrations/sdpa_attention.py").read_text(encoding="utf-8")
+flash = (root / "transformers/modeling_flash_attention_utils.py").read_text(encoding="utf-8")
 predictions = {}
 for model_type in sorted({str(fields["model_type"]) for fields in read_families(project.model_suite).values()}):
     folder = root / "transformers/models" / model_type.removesuffix("_text")
@@ -27,7 +28,7 @@ for model_type in sorted({str(fields["model_type"]) for fields in read_families(
             (folder / f"{kind}_{folder.name}.py").read_text(encoding="utf-8") for kind in ("modeling", "configuration")
         )
         predictions |= predict_model_checks(
-            model_type, read_family_sources(*texts, sdpa), "gpu" if device == "gpu" else "cpu"
+            model_type, read_family_sources(*texts, sdpa, flash), "gpu" if device == "gpu" else "cpu"
         )
 path = project.root / PREDICTIONS_FOLDER / f"transformers-{release}-{device}.json"
 write_atomically(path, json.dumps(predictions, indent=1) + "\n")

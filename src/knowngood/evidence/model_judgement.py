@@ -25,6 +25,16 @@ INCIDENTS = (
     ("attention does not stop between the sequences of a row", ("gpt_oss",), "gpt-oss-packed-rows-leak"),
     ("the attention sinks are dropped", ("gpt_oss",), "gpt-oss-flash-attn-2-drops-sinks"),
     ("the difference arises outside it", ("qwen2_vl",), "qwen2-vl-flash-attention-4-vision"),
+    (
+        "the sliding window is off by one",
+        ("mistral", "gemma2", "gemma3_text"),
+        "flash-attn-2-window-one-token-too-wide",
+    ),
+    (
+        "the sliding window is off by one",
+        ("mixtral", "phi3", "qwen2", "qwen3", "qwen3_moe", "starcoder2"),
+        "flash-attn-2-optional-window-one-token-too-wide",
+    ),
 )
 """What the suite names as broken, in which model types, and the incident about it."""
 

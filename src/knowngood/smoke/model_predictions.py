@@ -24,6 +24,8 @@ _WIDEST_CUDNN = 128
 """Elements of a head; whether cuDNN takes wider ones is not predicted."""
 _MASK_MAKERS = ("create_causal_mask", "mask_function")
 """What a model calls for its masks; the second is its name for one of two functions, where a window is optional."""
+_WIDE_WINDOW = "(sliding_window, sliding_window)"
+"""How transformers before 4.56 states the window: flash-attn does not count the token itself."""
 _STATEFUL = re.compile(r"GatedDelta|Mamba|Mixer|LinearAttention")
 
 
@@ -63,10 +65,15 @@ class FamilySources:
     """Whether keys and values have heads of one width."""
     head_width: int | None
     """Elements of a head by the configuration's defaults, where they say it."""
+    wide_window: bool
+    """Whether the model has a sliding window by its defaults, and flash-attn is given one token more than that."""
 
 
-def read_family_sources(modeling: str, configuration: str, sdpa: str) -> FamilySources:
-    """Read a family's two files and `integrations/sdpa_attention.py`; raises `SyntaxError` where one is no Python."""
+def read_family_sources(modeling: str, configuration: str, sdpa: str, flash: str) -> FamilySources:
+    """Read a family's two files, `integrations/sdpa_attention.py` and `modeling_flash_attention_utils.py`.
+
+    Raises `SyntaxError` where one of the family's files is no Python.
+    """
     tree = ast.parse(modeling)
     classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
     stated: dict[str, ast.expr] = {}
@@ -96,6 +103,11 @@ def read_family_sources(modeling: str, configuration: str, sdpa: str) -> FamilyS
         stateful=any(_STATEFUL.search(node.name) for node in classes),
         one_head_width=key_width in (0, defaults.get("v_head_dim")),
         head_width=_head_width(defaults),
+        wide_window=(
+            "sliding_window" in passed
+            and bool(defaults.get("sliding_window") and defaults.get("use_sliding_window", True))
+            and _WIDE_WINDOW in flash
+        ),
     )
 
 
@@ -193,6 +205,8 @@ def _gpu_outcomes(sources: FamilySources) -> _Outcomes:
         yield "fa2/*", "refused", "the model states no flash attention"
     elif sources.passes_sinks:
         yield "fa2/*", "fail", "the model has attention sinks, and the functions of flash-attn 2 take none"
+    elif sources.wide_window:
+        yield "fa2/*", "fail", "the model has a sliding window, which is one token too wide under flash-attn 2"
     else:
         yield from _right_outcomes("fa2", sources)
 

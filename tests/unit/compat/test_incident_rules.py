@@ -79,6 +79,9 @@ def test_the_first_reported_failures_are_errors(
 PACKED = {"packing": "true"}
 FLEX = {"attn": "flex"}
 ACCUMULATED = {"gradient-accumulation": "4"}
+MISTRAL = {"model": "mistral", "attn": "fa2"}
+QWEN2 = {"model": "qwen2", "attn": "fa2"}
+WIDE, WIDE_OPTIONAL = (f"flash-attn-2-{kind}window-one-token-too-wide" for kind in ("", "optional-"))
 
 
 @pytest.mark.parametrize(
@@ -108,6 +111,17 @@ ACCUMULATED = {"gradient-accumulation": "4"}
         ("4.48.3", {"attn": "fa2", "weights": "fp32"}, "transformers-4-48-flash-attention-autocast", "error"),
         ("4.48.3", {"attn": "fa2"}, "transformers-4-48-flash-attention-autocast", "warning"),
         ("4.49.0", {"attn": "fa2", "weights": "fp32"}, "transformers-4-48-flash-attention-autocast", None),
+        ("4.55.4", MISTRAL, WIDE, "error"),
+        ("4.44.2", {**MISTRAL, "model": "gemma2"}, WIDE, "error"),
+        ("4.56.0", MISTRAL, WIDE, None),
+        ("4.34.1", MISTRAL, WIDE, None),
+        ("4.55.4", {**MISTRAL, "attn": "sdpa"}, WIDE, None),
+        ("4.55.4", {**MISTRAL, "sliding-window": "false"}, WIDE, None),
+        ("4.55.4", {**MISTRAL, "model": "llama"}, WIDE, None),
+        ("4.55.4", {**QWEN2, "sliding-window": "true"}, WIDE_OPTIONAL, "error"),
+        ("4.55.4", QWEN2, WIDE_OPTIONAL, "warning"),
+        ("4.55.4", {**QWEN2, "sliding-window": "false"}, WIDE_OPTIONAL, None),
+        ("4.56.0", {**QWEN2, "sliding-window": "true"}, WIDE_OPTIONAL, None),
         ("4.47.0", ACCUMULATED, "trainer-accumulation-not-divided", "error"),
         ("4.47.1", ACCUMULATED, "trainer-accumulation-not-divided", None),
         ("4.48.0", {"gradient-accumulation": "1"}, "trainer-accumulation-not-divided", None),

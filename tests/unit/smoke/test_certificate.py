@@ -75,6 +75,20 @@ def test_a_gradient_at_its_bound_is_undecided_and_one_far_beyond_is_wrong():
     assert model_judgement.judge_settings([other])[0].silent
 
 
+@pytest.mark.parametrize(
+    ("model_type", "incidents"),
+    [
+        ("mistral", ["flash-attn-2-window-one-token-too-wide"]),
+        ("qwen2", ["flash-attn-2-optional-window-one-token-too-wide"]),
+        ("llama", []),
+    ],
+)
+def test_a_window_that_is_one_token_too_wide_is_named_with_its_incident(model_type, incidents):
+    reason = "silently-wrong: the sliding window is off by one (9 places instead of 8); the loss is off by 0.1"
+    (item,) = model_judgement.judge_settings([check("fa2", "right-padded", "fail", reason=reason)])
+    assert item.find_incidents(model_type) == incidents
+
+
 def test_the_incidents_that_answers_link_to_exist():
     for _, _, name in model_judgement.INCIDENTS:
         assert (ROOT / f"incidents/{name}.yaml").is_file(), name

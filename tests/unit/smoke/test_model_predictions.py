@@ -26,11 +26,12 @@ class TinyModel(TinyPreTrainedModel):
 """
 CONFIGURATION = "class TinyConfig:\n    attn_logit_softcapping: float | None = {cap}\n    v_head_dim: int = 128\n"
 PLAIN_SDPA = "def sdpa_attention_forward(module, query): ..."
+FLASH = 'flash_kwargs["window_size"] = (sliding_window - 1, sliding_window - 1)'
 
 
 def predict(*, sdpa="True", cap="None", positions="position_ids=position_ids", more="", configured="", function=None):
     modeling = MODELING.format(sdpa=sdpa, positions=positions) + more
-    sources = read_family_sources(modeling, CONFIGURATION.format(cap=cap) + configured, function or PLAIN_SDPA)
+    sources = read_family_sources(modeling, CONFIGURATION.format(cap=cap) + configured, function or PLAIN_SDPA, FLASH)
     return predict_model_checks("tiny", sources)
 
 
@@ -88,9 +89,28 @@ def test_a_model_that_names_its_flash_implementations_is_left_open():
 def test_flash_attn_2_drops_the_sinks_of_a_model_that_passes_them_on():
     passes = "\ndef forward(function, sinks):\n    return function(s_aux=sinks)\n"
     sources = read_family_sources(
-        MODELING.format(sdpa="True", positions="position_ids=1") + passes, "class TinyConfig: ...", PLAIN_SDPA
+        MODELING.format(sdpa="True", positions="position_ids=1") + passes, "class TinyConfig: ...", PLAIN_SDPA, FLASH
     )
     assert predict_model_checks("tiny", sources, "gpu")["tiny/fa2/*"]["outcome"] == "fail"
+
+
+@pytest.mark.parametrize(
+    ("defaults", "flash", "outcome"),
+    [
+        ("sliding_window=4096", FLASH.replace(" - 1", ""), "fail"),
+        ("sliding_window=4096, use_sliding_window=True", FLASH.replace(" - 1", ""), "fail"),
+        ("sliding_window=4096", FLASH, "pass"),
+        ("sliding_window=4096, use_sliding_window=False", FLASH.replace(" - 1", ""), "pass"),
+        ("sliding_window=None", FLASH.replace(" - 1", ""), "pass"),
+    ],
+)
+def test_a_sliding_window_that_flash_attn_gets_one_token_too_wide_fails(defaults, flash, outcome):
+    passes = "\ndef forward(function, window):\n    return function(sliding_window=window)\n"
+    modeling = MODELING.format(sdpa="True", positions="position_ids=1") + passes
+    configuration = f"class TinyConfig:\n    def __init__(self, {defaults}): ...\n"
+    sources = read_family_sources(modeling, configuration, PLAIN_SDPA, flash)
+    assert predict_model_checks("tiny", sources, "gpu")["tiny/fa2/*"]["outcome"] == outcome
+    assert predict_model_checks("tiny", sources, "gpu")["tiny/eager/*"]["outcome"] == "pass"
 
 
 def test_the_committed_predictions_can_be_read():
@@ -112,6 +132,7 @@ def test_on_a_gpu_the_kernels_without_a_mask_refuse_and_flash_attn_takes_packed_
         MODELING.format(sdpa="True", positions="attention_mask=None"),
         "class TinyConfig:\n    head_dim: int = 256\n",
         PLAIN_SDPA,
+        FLASH,
     )
     outcomes = {check: item["outcome"] for check, item in predict_model_checks("tiny", sources, "gpu").items()}
     assert outcomes["tiny/sdpa-flash/*/packed"] == "refused"
