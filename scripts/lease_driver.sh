@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# Run what is waiting on a machine with GPUs and no network: this goes on between calls, so that none is spent on waiting.
+#
+#   scripts/lease_driver.sh keep PART...       copy these carried folders and the checkout to where no transfer reaches
+#   scripts/lease_driver.sh ready GROUP        say that a group (`tools`, or one of images) has arrived whole
+#   scripts/lease_driver.sh start GROUP...     begin: the engine, then the groups of images one after the other
+#   scripts/lease_driver.sh queue NN GROUP ARGUMENT...   when the group is loaded, `knowngood ARGUMENT...`; in the order of NN
+#   scripts/lease_driver.sh show               what has happened, and the end of each log
+#   scripts/lease_driver.sh evidence OUT       the new evidence as an archive
+#
+# The parts are those of scripts/lease_parts.py. A first call keeps `tools` and starts, further ones bring a part each,
+# and the last of a group says ready. Programs that are started from here need `setsid`, which `start` does itself.
+set -eu
+HOME_OF_ALL=/tmp/knowngood-lease
+IN=$HOME_OF_ALL/in ROOT=$HOME_OF_ALL/checkout LOGS=$HOME_OF_ALL/logs QUEUE=$HOME_OF_ALL/queue TOOLS=$HOME_OF_ALL/tools
+export DOCKER_HOST=unix:///run/knowngood-gpu.sock XDG_CACHE_HOME=$HOME_OF_ALL/cache PYTHONDONTWRITEBYTECODE=1
+export PYTHONPATH=$ROOT/src:$TOOLS/packages PATH=$TOOLS/bin:$PATH
+mkdir -p "$IN" "$LOGS" "$QUEUE" "$XDG_CACHE_HOME"
+
+say() { echo "$(date +%T) $*" >>"$LOGS/driver"; }
+wait_for() { until [ -e "$1" ]; do sleep 0.5; done; }
+
+keep() {
+    if [ ! -d "$ROOT" ]; then mkdir -p "$ROOT" && cp -r ./* "$ROOT"; fi
+    local part
+    for part in "$@"; do cp -r "$part"/. "$IN"; done
+}
+
+ready() {
+    local first
+    for first in "$IN"/*.split00; do
+        if [ -e "$first" ]; then cat "${first%00}"?? >"${first%.split00}" && rm "${first%00}"??; fi
+    done
+    touch "$HOME_OF_ALL/ready-$1"
+}
+
+start() { setsid "$0" drive "$@" >"$LOGS/driver.out" 2>&1 </dev/null & }
+
+drive() {
+    wait_for "$HOME_OF_ALL/ready-tools"
+    mkdir -p "$TOOLS" && tar -C "$TOOLS" -xJf "$IN/tools.tar.xz"
+    cd "$ROOT"
+    python3 scripts/gpu_images.py up "$TOOLS" >"$LOGS/engine" 2>&1
+    say "the engine is up"
+    (for group in "$@"; do load "$group"; done) &
+    local item group
+    while :; do
+        for item in "$QUEUE"/*; do
+            [ -e "$item" ] || continue
+            group=$(head -n 1 "$item")
+            [ -e "$HOME_OF_ALL/loaded-$group" ] || continue
+            run "$item"
+            continue 2
+        done
+        sleep 0.5
+    done
+}
+
+load() {
+    wait_for "$HOME_OF_ALL/ready-$1"
+    mkdir -p "$HOME_OF_ALL/load-$1"
+    ln -f "$IN"/* "$HOME_OF_ALL/load-$1" && cp "$IN/images-$1.json" "$HOME_OF_ALL/load-$1/images.json"
+    if python3 scripts/carry_image.py load "$HOME_OF_ALL/load-$1" >"$LOGS/load-$1" 2>&1; then
+        touch "$HOME_OF_ALL/loaded-$1"
+    fi
+    say "load $1: $?"
+}
+
+run() {
+    local name words
+    name=$(basename "$1")
+    mapfile -t words < <(tail -n +2 "$1")
+    rm "$1"
+    say "begin $name: ${words[*]}"
+    if python3 -m knowngood "${words[@]}" >"$LOGS/$name" 2>&1; then say "end $name: good"; else say "end $name: $?"; fi
+}
+
+queue() { printf '%s\n' "${@:2}" >"$QUEUE/$1"; }
+
+show() {
+    cat "$LOGS/driver"
+    tail -n 3 "$LOGS"/[!d]* | cut -c1-300
+}
+
+evidence() {
+    cd "$ROOT"
+    find evidence parallel-evidence -name '*.json' -newer "$LOGS/engine" 2>/dev/null | tar -czf "$1/evidence.tar.gz" -T -
+}
+
+"$@"

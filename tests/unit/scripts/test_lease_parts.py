@@ -1,0 +1,64 @@
+"""Parts for a machine without a network: each fits a transfer, and there the files are whole again."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+SCRIPTS = Path(__file__).parents[3] / "scripts"
+
+
+@pytest.fixture
+def lease_parts(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("lease_parts", SCRIPTS / "lease_parts.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "LIMIT", 1000)
+    return module
+
+
+def test_a_file_longer_than_a_part_is_whole_again_where_it_arrives(lease_parts, tmp_path):
+    sources = {"long": os.urandom(2500), "exact": os.urandom(1000), "short": b"x", "empty": b""}
+    for name, content in sources.items():
+        (tmp_path / name).write_bytes(content)
+    lease_parts.write_parts(tmp_path / "out", "group", [tmp_path / name for name in sources])
+    parts = sorted((tmp_path / "out").iterdir())
+    assert all(sum(file.stat().st_size for file in part.iterdir()) <= 1000 for part in parts)
+
+    there = tmp_path / "there"
+    script = (SCRIPTS / "lease_driver.sh").read_text().replace("/tmp/knowngood-lease", str(there))
+    driver = tmp_path / "out" / "driver.sh"
+    driver.write_text(script)
+    for arguments in (["keep", *map(str, parts)], ["ready", "group"]):
+        subprocess.run(["bash", driver, *arguments], check=True, cwd=tmp_path / "out")
+    assert {path.name: path.read_bytes() for path in (there / "in").iterdir()} == sources
+
+
+def test_a_group_lacks_what_an_earlier_one_has_sent(lease_parts, tmp_path):
+    packed = tmp_path / "packed"
+    packed.mkdir()
+    images = [
+        {"image": "knowngood:first", "config": "a", "layers": ["base", "one"]},
+        {"image": "knowngood:second", "config": "b", "layers": ["base", "two"]},
+    ]
+    (packed / "images.json").write_text(lease_parts.json.dumps(images))
+    for layer, recipe in {
+        "base": [["shared", "s.zst", 9]],
+        "one": [["literal", 3]],
+        "two": [["shared", "s.zst", 9]],
+    }.items():
+        (packed / f"{layer}.json").write_text(lease_parts.json.dumps(recipe))
+        (packed / f"{layer}.literal.zst").write_bytes(b"l")
+    for name in ("a.config", "b.config", "compile-modules", "s.zst"):
+        (packed / name).write_bytes(b"c")
+    lease_parts.write_images(tmp_path / "out", packed, ["g1=first", "g2=second"])
+    first, second = ({file.name for file in (tmp_path / "out" / f"part-0{number}").iterdir()} for number in (0, 1))
+    assert {"s.zst", "base.json", "one.json", "a.config", "images-g1.json"} <= first
+    assert second == {"two.json", "two.literal.zst", "b.config", "images-g2.json"}
