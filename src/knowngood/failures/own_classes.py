@@ -92,6 +92,8 @@ def _explain_attribute(error: LoggedError, shelf: AtlasShelf) -> NameCause | Non
     if not is_own_code and (is_anywhere or not (caller or _OF_A_MODEL.search(fault.owner))):
         return None
     component = _component_of(caller)
+    if fault.owner.endswith("Config") and known == "transformers":
+        return _explain_configuration(error, caller)
     if known:
         title = f"No release of {known} has `{fault.name}` of {fault.owner}"
         because = f"The class {fault.owner} of {known}, or one of your own with that name, has no {fault.name}."
@@ -116,6 +118,25 @@ def _explain_attribute(error: LoggedError, shelf: AtlasShelf) -> NameCause | Non
             advise(f"{caller.package} asks for it: the class must derive from the one that {caller.file} expects")
         )
     return _own_cause(error, title=title, because=because, fixes=fixes, component=component)
+
+
+def _explain_configuration(error: LoggedError, caller: NameCaller | None) -> NameCause:
+    """A field that a model's configuration has in no release: it comes from config.json, and is not there."""
+    owner, name = error.fault.owner, error.fault.name
+    because = (
+        f"No release of transformers gives {owner} a field {name}, so it must come from the model's config.json, which "
+        f"lacks it: the model, or its newest revision, is another one than the code was written for; or the code wants "
+        f"a configuration class of its own.{_describe_caller(caller)}"
+    )
+    fixes = [
+        advise(
+            f"grep {name} config.json: take the model (or the revision of it) that the project names, or add the field "
+            "with the value that the project's own configuration has"
+        ),
+        advise("The packages that the project's own requirements name, and a newer release or commit of the project"),
+    ]
+    title = f"The model's configuration ({owner}, config.json) has no field {name}, for which the code asks"
+    return _own_cause(error, title=title, because=because, fixes=fixes, component=OwnComponent.MODEL)
 
 
 def _describe_adding(fault: NameFault, shelf: AtlasShelf) -> str:
