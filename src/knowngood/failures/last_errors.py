@@ -39,6 +39,7 @@ _PLAIN = re.compile(
 LAUNCHER_ERROR = re.compile(
     r"\b(?:ChildFailedError|CalledProcessError)\b|metadata-generation-failed|subprocess-exited-with-error"
     r"|(?:Failed|Could not) build|legacy-install-failure|failed-wheel-build"
+    r"|DatasetGenerationError: An error occurred while generating the dataset"
     r"|remote process exited or there was|ncclRemoteError|NCCL communicator was aborted|Watchdog caught collective"
 )
 """The errors with which a launcher, pip or NCCL says that another program failed: any other error says more."""

@@ -77,9 +77,7 @@ def _explain(situation: NameSituation) -> NameCause | None:
         return _explain_unknown_name(situation)
     is_there = situation.has_name(at) if at is not None else not place.possible
     if not is_there:
-        return (
-            explain_override(situation) or explain_class_of_caller(situation) or explain_wrong_release(situation)
-        )
+        return explain_override(situation) or explain_class_of_caller(situation) or explain_wrong_release(situation)
     if situation.is_older_than_read:
         return explain_older_release(situation)
     return _explain_inside(situation) if situation.error.fault.kind in _IMPORTS else None

@@ -31,6 +31,10 @@ _COUNTS_IMAGES = re.compile(r"(?:image|video)\w*grid_thw\[|(?:image|video)_\w+\[
 _INVOKED = re.compile(
     r"supported: 1\. (?:self: \S+ )?(?P<name>[\w.]+)\((?P<takes>[^)]{0,600})\).{0,1500}?Invoked with: (?P<given>.{1,300})"
 )
+_COLUMNS = re.compile(
+    r"column names? (?P<asked>.{1,120}?) not in the dataset\. Current columns in the dataset: \[(?P<there>[^\]]{0,400})\]",
+    re.IGNORECASE,
+)
 _GIVEN_NONE = re.compile(r"(?:^|, )None(?=,|$)")
 
 
@@ -45,7 +49,8 @@ def narrow_reason(incident: Incident, error: LastError | None) -> tuple[Incident
     if describe is None:
         return incident, False
     narrowed = describe(incident, error) if error is not None else None
-    return narrowed or incident, (narrowed is None or narrowed == incident) and incident.id in _OPEN
+    is_open = incident.id in _OPEN and (narrowed is None or narrowed == incident)
+    return narrowed or incident, is_open or (incident.id in _GUESSED and narrowed is not None)
 
 
 def _describe_load_key(incident: Incident, error: LastError) -> Incident | None:
@@ -104,6 +109,28 @@ def _describe_batch(incident: Incident, error: LastError) -> Incident | None:
                 "of your own, deepspeed.init_distributed() before the configuration is made"
             ),
         ),
+    )
+
+
+def _describe_column(incident: Incident, error: LastError) -> Incident | None:
+    """Which column is asked for, and which there are."""
+    stated = _COLUMNS.search(error.message)
+    if stated is None:
+        return None
+    asked, there = (re.sub(r"[{}'\"]", "", stated[name]).strip() for name in ("asked", "there"))
+    own = next((frame for frame in reversed(error.frames) if not frame.installed and frame.path.endswith(".py")), None)
+    where = f" {own.parts[-1]}.py asks for it in line {own.line}." if own else ""
+    if not there:
+        return replace(
+            incident,
+            title=f"The data set is empty: it has no column at all, and {asked} is asked for",
+            because=f"Nothing was read or left: a filter or a search that gave nothing, a wrong split, an empty file.{where}",
+        )
+    return replace(
+        incident,
+        title=f"The data set has no column {asked}; it has {there}",
+        because=f"The file has other names than the code asks for, or was read in another way (lines of text in place of "
+        f"a table, when its only column is text).{where}",
     )
 
 
@@ -204,6 +231,7 @@ def _describe_invoked(incident: Incident, error: LastError) -> Incident | None:
 _REASONS: Mapping[str, Callable[[Incident, LastError], Incident | None]] = {
     "binding-arguments-refused": _describe_invoked,
     "checkpoint-not-whole": _describe_load_key,
+    "data-column-unknown": _describe_column,
     "data-file-unreadable": describe_data_file,
     "deepspeed-config-mismatch": _describe_batch,
     "hub-no-such-repository": _describe_place,
@@ -213,5 +241,7 @@ _REASONS: Mapping[str, Callable[[Incident, LastError], Incident | None]] = {
     "values-refused-by-pydantic": describe_fields,
 }
 """The id of a known failure -> what says more of its reason."""
+_GUESSED = frozenset(("checkpoint-not-whole",))
+"""Known failures of which the words give the most likely reason only."""
 _OPEN = frozenset(("binding-arguments-refused", "data-file-unreadable", "index-outside", "tensor-shapes"))
 """Known failures whose signature leaves the reason open: without more they are only likely."""

@@ -24,6 +24,7 @@ from knowngood.failures.name_places import (
     list_likely_bases,
 )
 from knowngood.failures.name_situation import NameCause, advise
+from knowngood.failures.none_values import explain_empty_value, find_empty_value
 from knowngood.failures.refused_keywords import find_refusing_package
 from knowngood.failures.unsloth_classes import explain_unsloth_class
 
@@ -234,11 +235,18 @@ def _is_one_letter_off(name: str, other: str) -> bool:
 def _explain_value(error: LoggedError, caller: NameCaller) -> NameCause:
     """An attribute of a plain Python value, such as None: what made the value gave another one than meant."""
     fault = error.fault
+    refused = f"'{fault.owner}' object has no attribute '{fault.name}'"
+    if (reason := explain_empty_value(refused, caller.frame, "")) is not None:
+        return _own_cause(
+            error, title=reason.title, because=reason.because, fixes=reason.fixes, component=reason.component
+        )
     what = "None" if fault.owner == "NoneType" else f"a {fault.owner}"
+    value = find_empty_value(refused, caller.frame.code)
+    subject = f"`{value.what}`" if value is not None else "A value"
     return _own_cause(
         error,
-        title=f"A value is {what} where your code asks for `{fault.name}` of it",
-        because=f"What gave the value returned {what}, which has no {fault.name}.{_describe_caller(caller)}",
+        title=f"{subject} is {what} where your code asks for `{fault.name}` of it",
+        because=f"What gave {subject if value else 'the value'} returned {what}, which has no {fault.name}.{_describe_caller(caller)}",
         fixes=[
             advise(f"Look where that value is set: a file, an option or a function there gives {what}; test for it"),
         ],

@@ -16,6 +16,7 @@ from knowngood.failures.logged_errors import CodeFrame
 from knowngood.failures.message_causes import ERROR_CLASS, SPEAKS, MessageCause, describe_traceback, shorten_text
 from knowngood.failures.name_callers import REMOTE_CODE, is_standard_library
 from knowngood.failures.name_situation import advise
+from knowngood.failures.none_values import explain_empty_value
 
 _OF_VALUES = frozenset(("KeyError", "IndexError", "UnboundLocalError", "ZeroDivisionError"))
 """The classes with which Python itself refuses a plain value."""
@@ -59,6 +60,9 @@ def explain_own_error(error: LastError, shelf: AtlasShelf) -> MessageCause | Non
     name, text = named["name"], named["text"].strip()
     if name == "SyntaxError":
         return _explain_syntax(error, frame)
+    if (reason := explain_empty_value(text, frame, "")) is not None:
+        incident = _incident(reason.title, reason.because, list(reason.fixes), reason.component)
+        return MessageCause(incident=incident, line=error.line, package="")
     speaks = bool(SPEAKS.match(frame.code))
     if (
         not speaks
@@ -154,5 +158,5 @@ def _is_own(frame: CodeFrame, shelf: AtlasShelf) -> bool:
     )
 
 
-def _incident(title: str, because: str, fixes: list[Fix], component: OwnComponent) -> Incident:
+def _incident(title: str, because: str, fixes: list[Fix], component: str) -> Incident:
     return describe_traceback("own-error", IncidentKind.CONFIG, component, title=title, because=because, fixes=fixes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from knowngood.compat.incident import Incident
+from knowngood.compat.incident import Incident, OwnComponent
 from knowngood.failures.last_errors import LastError
 from knowngood.failures.name_situation import advise
 
@@ -16,6 +16,8 @@ _SIZES = re.compile(
     r".{0,40}?dimension (?P<axis>\d+)"
 )
 _CHANNELS = re.compile(r"to have (?P<taken>\d+) channels, but got (?P<given>\d+) channels")
+_VIEWED = re.compile(r"shape '\[.{1,60}\]' is invalid for input of size \d+")
+_OF_IMAGES = re.compile(r"_vl/|_vl_|vision|visual|pixel|patch|grid_thw", re.IGNORECASE)
 _BATCHES = re.compile(r"Expected input batch_size \((?P<rows>\d+)\) to match target batch_size \((?P<labels>\d+)\)")
 _PRODUCT = re.compile(
     r"shapes cannot be multiplied \((?P<rows>\d+)x(?P<given>\d+) and (?P<taken>\d+)x(?P<columns>\d+)\)"
@@ -89,6 +91,7 @@ def describe_shapes(incident: Incident, error: LastError) -> Incident | None:
         or _describe_product(incident, error)
         or _describe_channels(incident, error)
         or _describe_batches(incident, error)
+        or _describe_pictures(incident, error)
     )
 
 
@@ -145,6 +148,28 @@ def _describe_channels(incident: Incident, error: LastError) -> Incident | None:
         fix = "The configuration (in_channels, the latent's channels, the task) of the checkpoint that is loaded"
     title = f"The layer takes {taken} channels, and its input has {given}"
     return replace(incident, title=title, because=because, fix=(advise(fix), *incident.fix[:2]))
+
+
+def _describe_pictures(incident: Incident, error: LastError) -> Incident | None:
+    """The pixels of a model with images, which are not as many as the grid of the batch says."""
+    frame = error.frames[-1] if error.frames else None
+    if frame is None or not _VIEWED.search(error.message) or not _OF_IMAGES.search(f"{frame.path} {frame.code}"):
+        return None
+    because = (
+        f"Line {frame.line} of {'/'.join(frame.parts[-2:])}.py cuts the pixels into the patches that the grid of the "
+        "batch counts (image_grid_thw, video_grid_thw), and there are not so many: the two are of different images or "
+        "videos. The collator has put rows together wrongly, images were left out or added on one side, or the reader "
+        "of the video (decord, torchcodec, ffmpeg) gave other frames than it announced."
+    )
+    fix = (
+        advise("Print pixel_values.shape and grid_thw.prod(-1).sum() of the batch: they must agree"),
+        advise(
+            "For videos: another reader, or one that fits its libraries (torchcodec with the ffmpeg that it names, or "
+            "FORCE_QWENVL_VIDEO_READER=decord); for images: the processor and model of one release of transformers"
+        ),
+    )
+    title = "The pixels and the grid of a batch with images or videos do not belong together"
+    return replace(incident, title=title, because=because, fix=fix, component=OwnComponent.DATA)
 
 
 def _describe_batches(incident: Incident, error: LastError) -> Incident | None:

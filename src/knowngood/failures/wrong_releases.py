@@ -113,7 +113,9 @@ def explain_override(situation: NameSituation) -> NameCause | None:
         advise(f"In your own subclass: def {method}(self, *args, **kwargs), or the parameters that this {package} has"),
     ]
     others = (next(iter(frame.installed), "") for frame in reversed(error.frames))
-    tops = (situation.shelf.owner(top) or find_distribution(top, situation.shelf.distributions) or top for top in others)
+    tops = (
+        situation.shelf.owner(top) or find_distribution(top, situation.shelf.distributions) or top for top in others
+    )
     component = next((top for top in tops if top and top not in {package, *_CALL_OTHERS}), OwnComponent.YOUR_CODE)
     title = f"A subclass of {package}'s class overrides `{method}` with the arguments of an older {package}"
     return situation.explain(IncidentKind.SIGNATURE_CHANGED, title, because, fixes, component=component)
@@ -146,7 +148,7 @@ def explain_older_release(situation: NameSituation) -> NameCause:
         Fix(change={package: f">={oldest}"}, note=f"has {what}", cost="an upgrade"),
         advise(
             f"pip install -U {package} takes the newest release for this Python, and one between the two may have it "
-            f"already: releases before {oldest} were not read; pip show {package} says which one runs"
+            f"already: releases before {oldest} were not read; pip show {package} shows which one runs"
         ),
     ]
     title = f"{package} does not have {what} yet: a release before {oldest} runs"
