@@ -28,7 +28,7 @@ _FRAME = re.compile(
 )
 _BEGIN = (b"Traceback (most recent call last)",)
 _CODE = re.compile(rb"[ \t]{0,8}(?:\n|\\n)[^\n\w@]{0,80}([^\n\\]{1,300})")
-_ARROW = re.compile(rb"\n(?:-{2,6}>|[^\n]{0,12}\xe2\x9d\xb1)\s{0,3}(?P<at>\d{1,6})[^\n\w@]{1,12}([^\n]{1,300})")
+_ARROW = re.compile(rb"\n(?:-{1,6}>|[^\n]{0,12}\xe2\x9d\xb1)\s{0,3}(?P<at>\d{1,6})[^\n\w@]{1,12}([^\n]{1,300})")
 """The line of code as IPython and rich mark it."""
 _IMPORT_FROM = re.compile(r"from (?P<dots>\.*)(?P<module>[A-Za-z_][\w.]*)? import\b")
 _RAISES = re.compile(rb"\braise \w+\(")

@@ -35,7 +35,7 @@ _OF_A_MODEL = re.compile(
 """How the names of classes end that come with a model or are written for one, or that hold a script's options."""
 _WRAPPERS = ("peft", "deepspeed", "accelerate")
 """Packages that make an object of their own of a model, an optimizer or a loader."""
-_WRAPPED = frozenset(("transformers", "torch"))
+_WRAPPED = frozenset(("transformers", "torch", "peft"))
 _CAN_BE_WRAPPED = re.compile(
     r"(?:For[A-Z]\w+|Model|LM|Module|Net|Linear|Sequential|Optimizer|Adam\w*|SGD|Loader|Scheduler)$"
 )
