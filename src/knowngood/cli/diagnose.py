@@ -170,9 +170,9 @@ def _explain_message(error: LastError, versions: Mapping[str, Sequence[str]]) ->
     """Compute the cause of an error from what pip or packages say of releases, or from the line that raises it."""
     from knowngood.facts import message_store
     from knowngood.failures.absent_modules import explain_absent_module
+    from knowngood.failures.key_reasons import explain_lost_key
     from knowngood.failures.killed_programs import explain_killed_program
     from knowngood.failures.message_causes import MessageReading
-    from knowngood.failures.key_reasons import explain_lost_key
     from knowngood.failures.missing_fields import drop_lookups, explain_missing_field
     from knowngood.failures.own_errors import explain_own_error
     from knowngood.failures.package_files import explain_lost_file, explain_vanished_file

@@ -1,4 +1,4 @@
-"""Why a key is not there, by the table that is asked for it: a checkpoint, a vocabulary, a list of labels, a batch. Pure.
+"""Why a key is not there, by the table that is asked for it: a checkpoint, a vocabulary, labels, a batch. Pure.
 
 Python says only which key is missing. The line of code names the table, and that tells what the table was made of.
 """
@@ -61,7 +61,8 @@ _TABLES = (
         name="checkpoint-without-part",
         applies=_has(_CHECKPOINT),
         title="The checkpoint has no part {key}: it was saved in another form than the program reads",
-        because="{where} takes {key} out of the file of a checkpoint. The file holds other parts: only the weights (saved "
+        because="{where} takes {key} out of the file of a checkpoint. The file holds other parts: only "
+        "the weights (saved "
         "for inference, or by another script, without optimizer, epoch or EMA), or the parts of another program.",
         fixes=(
             advise(
@@ -165,7 +166,8 @@ def _explain_row_label(error: LastError, key: str) -> MessageCause | None:
         return None
     where = f" It is asked in {own.parts[-1]}.py, line {own.line} ({shorten_text(own.code, _SHOWN)})." if own else ""
     because = (
-        f"A column of pandas looks {key} up among the labels of its rows, not by position. Rows were dropped, filtered, "
+        f"A column of pandas looks {key} up among the labels of its rows, not by position. Rows were "
+        "dropped, filtered, "
         f"shuffled or split off (train_test_split), and the index was not made anew, so it has gaps.{where}"
     )
     fixes = (

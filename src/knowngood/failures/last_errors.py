@@ -58,7 +58,7 @@ _LONGEST = 300
 _BEFORE, _BEHIND = 24_000, 1_500
 _RANK = re.compile(r"(?m)^\s*(?:\[?rank\s?\d+\]?:|\[\d+\]:|\(\w+ (?:rank|pid)=\d+\)) ?")
 _END = re.compile(
-    r"\n\s*\n|\n(?=\s*\[end of output\]|Exception ignored|Traceback|\s*\d{1,3}%\||---|- \S+: ?\d"
+    r"\n\s*\n(?!\s*Invoked with:)|\n(?=\s*\[end of output\]|Exception ignored|Traceback|\s*\d{1,3}%\||---|- \S+: ?\d"
     r"|\S+:\d+: |\[|E\d{4} |W\d{4} |(?:\w+\.)+[A-Z]\w*(?:Error|Exception): |During handling|ERROR:|\s+at )"
 )
 _FEWEST_WORDS = 2

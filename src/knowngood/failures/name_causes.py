@@ -184,7 +184,8 @@ def _explain_mixed_files(situation: NameSituation) -> NameCause:
     fault, package, last = situation.error.fault, situation.package, situation.error.frames[-1]
     because = (
         f"{'/'.join(last.installed)}.py asks {fault.owner} for {fault.name}, and both are files of {package}; in every "
-        f"release since {situation.releases[0]} the second has it. So they are of two releases (an installation over an "
+        f"release since {situation.releases[0]} the second has it. So they are of two releases (an "
+        "installation over an "
         "older one, copied files, a cache of a notebook that was mounted), or one of them is empty or broken."
     )
     again = (

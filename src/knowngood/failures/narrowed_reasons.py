@@ -1,7 +1,7 @@
 """The reason of a failure of which the signature knows only the kind, where the words of the error say more. Pure.
 
-A wide incident ("the shapes do not fit") is right of many logs and tells little. What the message, the numbers in it and
-the line of code above it say of the reason is put in its place; where they say nothing, the answer is only likely.
+A wide incident ("the shapes do not fit") is right of many logs and tells little. What the message, the numbers in it
+and the line of code above it say of the reason is put in its place; where they say nothing, the answer is only likely.
 """
 
 from __future__ import annotations
@@ -29,11 +29,16 @@ _LOADS_TOKENIZER = re.compile(
 _INDEX = re.compile(r"index (?P<index>-?\d+) is out of bounds for (?:dimension|axis) \d+ with size (?P<size>\d+)")
 _COUNTS_IMAGES = re.compile(r"(?:image|video)\w*grid_thw\[|(?:image|video)_\w+\[(?:index|i|image_idx|\w*index)\]")
 _INVOKED = re.compile(
-    r"supported: 1\. (?:self: \S+ )?(?P<name>[\w.]+)\((?P<takes>[^)]{0,600})\).{0,1500}?Invoked with: (?P<given>.{1,300})"
+    r"supported: 1\. (?:self: \S+ )?(?P<name>[\w.]+)\((?P<takes>[^)]{0,600})\).{0,1500}?Invoked with: "
+    r"(?P<given>.{1,300})"
 )
 _COLUMNS = re.compile(
-    r"column names? (?P<asked>.{1,120}?) not in the dataset\. Current columns in the dataset: \[(?P<there>[^\]]{0,400})\]",
+    r"column names? (?P<asked>.{1,120}?) not in the dataset\. Current columns in the dataset: "
+    r"\[(?P<there>[^\]]{0,400})\]",
     re.IGNORECASE,
+)
+_ACCELERATE_KEY = re.compile(
+    r"had unknown keys \(\[(?P<keys>[^\]]{1,300})\]\)|unexpected keyword argument '(?P<key>\w+)'"
 )
 _GIVEN_NONE = re.compile(r"(?:^|, )None(?=,|$)")
 
@@ -62,7 +67,8 @@ def _describe_load_key(incident: Incident, error: LastError) -> Incident | None:
         incident,
         title="torch.load reads a file that is no pickle: another format, most likely safetensors, or one cut off",
         because=(
-            f"The first byte that is refused ({stated['key']}) begins no file of torch.save. A file of safetensors begins "
+            f"The first byte that is refused ({stated['key']}) begins no file of torch.save. A file of "
+            "safetensors begins "
             "with the length of its header, which is any byte; an encrypted, compressed or broken file begins so too."
         ),
         fix=(
@@ -84,7 +90,8 @@ def _describe_batch(incident: Incident, error: LastError) -> Incident | None:
     if not micro or not steps or total % (micro * steps):
         return replace(
             incident,
-            title=f"DeepSpeed's train_batch_size {total} is no product of the other numbers: {micro} x {steps} x {ranks}",
+            title=f"DeepSpeed's train_batch_size {total} is no product of the other numbers: {micro} x "
+            f"{steps} x {ranks}",
             because="train_batch_size is the micro batch size times the accumulation steps times the number of "
             "processes; one of the three stands in the configuration with another value than the run has.",
         )
@@ -95,13 +102,15 @@ def _describe_batch(incident: Incident, error: LastError) -> Incident | None:
         incident,
         title=f"DeepSpeed counts {ranks} process{'es' if ranks > 1 else ''}, and its batch size is that of {meant}",
         because=(
-            f"{total} is {micro} x {steps} x {meant}, and the world size that DeepSpeed sees is {ranks}: the script was "
+            f"{total} is {micro} x {steps} x {meant}, and the world size that DeepSpeed sees is {ranks}: "
+            "the script was "
             f"started without a launcher for {meant} GPUs, or the configuration was read before the process group was "
             "set up (a Trainer and an accelerate whose releases do not fit)."
         ),
         fix=(
             advise(
-                f"Start {meant} processes: torchrun --nproc_per_node={meant}, deepspeed --num_gpus={meant} or accelerate "
+                f"Start {meant} processes: torchrun --nproc_per_node={meant}, deepspeed --num_gpus={meant} "
+                "or accelerate "
                 'launch; or "auto" for train_batch_size in the DeepSpeed configuration'
             ),
             advise(
@@ -124,14 +133,26 @@ def _describe_column(incident: Incident, error: LastError) -> Incident | None:
         return replace(
             incident,
             title=f"The data set is empty: it has no column at all, and {asked} is asked for",
-            because=f"Nothing was read or left: a filter or a search that gave nothing, a wrong split, an empty file.{where}",
+            because="Nothing was read or left: a filter or a search that gave nothing, a wrong split, an "
+            f"empty file.{where}",
         )
     return replace(
         incident,
         title=f"The data set has no column {asked}; it has {there}",
-        because=f"The file has other names than the code asks for, or was read in another way (lines of text in place of "
+        because="The file has other names than the code asks for, or was read in another way (lines of "
+        "text in place of "
         f"a table, when its only column is text).{where}",
     )
+
+
+def _describe_accelerate_key(incident: Incident, error: LastError) -> Incident | None:
+    """Which key of accelerate's saved configuration is not known."""
+    stated = _ACCELERATE_KEY.search(error.message)
+    if stated is None:
+        return None
+    key = stated["key"] or re.sub(r"['\" ]", "", stated["keys"])
+    title = f"accelerate's saved configuration has {key}, which the accelerate that runs does not know"
+    return replace(incident, title=title)
 
 
 def _describe_device_map(incident: Incident, error: LastError) -> Incident | None:
@@ -156,14 +177,16 @@ def _describe_place(incident: Incident, error: LastError) -> Incident | None:
         incident,
         title=f"The folder {stated['where']} has no files of a {what}, or is not there",
         because=(
-            f"{stated['where']} is a path of this machine, where {files} was not found: what wrote the folder (training, "
+            f"{stated['where']} is a path of this machine, where {files} was not found: what wrote the "
+            "folder (training, "
             "a merge, a conversion) saved only the weights, or the folder does not exist where the job runs."
         ),
         component=OwnComponent.MODEL,
         fix=(
             advise(f"ls {stated['where']} where the job runs shows which of the two it is"),
             advise(
-                "Without the files: copy tokenizer*, special_tokens_map.json, vocab and config.json from the base model "
+                "Without the files: copy tokenizer*, special_tokens_map.json, vocab and config.json from "
+                "the base model "
                 "into it, or AutoTokenizer.from_pretrained(BASE).save_pretrained(FOLDER)"
             ),
         ),
@@ -188,7 +211,8 @@ def _describe_index(incident: Incident, error: LastError) -> Incident | None:
             ),
             fix=(
                 advise(
-                    "One placeholder for each image: leave <|image_pad|> out of the text and let the chat template write "
+                    "One placeholder for each image: leave <|image_pad|> out of the text and let the chat "
+                    "template write "
                     "it from {'type': 'image'} in the message"
                 ),
                 advise("Print the number of images and text.count of the placeholder for the row that fails"),
@@ -229,6 +253,7 @@ def _describe_invoked(incident: Incident, error: LastError) -> Incident | None:
 
 
 _REASONS: Mapping[str, Callable[[Incident, LastError], Incident | None]] = {
+    "accelerate-config-of-newer": _describe_accelerate_key,
     "binding-arguments-refused": _describe_invoked,
     "checkpoint-not-whole": _describe_load_key,
     "data-column-unknown": _describe_column,

@@ -21,8 +21,10 @@ _USES: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"^'NoneType' object is not subscriptable"), rf"(?P<what>{_EXPRESSION})\["),
     (
         re.compile(r"^(?:'NoneType' object is not iterable|argument of type 'NoneType' is not iterable)"),
-        rf"\bin (?P<what>{_EXPRESSION})|(?:list|tuple|set|enumerate|sorted|zip)\((?P<inside>{_EXPRESSION})\)"
-        rf"|^[\w, ]+,[\w, ]+= ?(?P<unpacked>{_EXPRESSION})$",
+        (
+            rf"\bin (?P<what>{_EXPRESSION})|(?:list|tuple|set|enumerate|sorted|zip)\((?P<inside>{_EXPRESSION})\)"
+            rf"|^[\w, ]+,[\w, ]+= ?(?P<unpacked>{_EXPRESSION})$"
+        ),
     ),
     (re.compile(r"^object of type 'NoneType' has no len"), rf"\blen\((?P<what>{_EXPRESSION})\)"),
 )

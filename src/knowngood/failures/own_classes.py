@@ -65,7 +65,9 @@ def explain_own_name(error: LoggedError, place: NamePlace | None, shelf: AtlasSh
     return _explain_class_key(error, shelf) if error.fault.kind is FaultKind.CLASS_KEY else None
 
 
-def _explain_attribute(error: LoggedError, shelf: AtlasShelf) -> NameCause | None:
+def _explain_attribute(  # noqa: C901, PLR0911 - one return for each kind of class
+    error: LoggedError, shelf: AtlasShelf
+) -> NameCause | None:
     fault, caller = error.fault, find_caller(error, shelf)
     is_own_code = caller is not None and not caller.package
     if fault.owner in PYTHON_TYPES:
@@ -246,7 +248,8 @@ def _explain_value(error: LoggedError, caller: NameCaller) -> NameCause:
     return _own_cause(
         error,
         title=f"{subject} is {what} where your code asks for `{fault.name}` of it",
-        because=f"What gave {subject if value else 'the value'} returned {what}, which has no {fault.name}.{_describe_caller(caller)}",
+        because=f"What gave {subject if value else 'the value'} returned {what}, which has no "
+        f"{fault.name}.{_describe_caller(caller)}",
         fixes=[
             advise(f"Look where that value is set: a file, an option or a function there gives {what}; test for it"),
         ],

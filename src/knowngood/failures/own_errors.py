@@ -47,7 +47,9 @@ _PARAMETER = re.compile(r"^'?(?:[\w-]+\.)+(?:layers?|blocks?|h|encoder|decoder|r
 """The name of a parameter of a model with layers, as a key of its weights."""
 
 
-def explain_own_error(error: LastError, shelf: AtlasShelf) -> MessageCause | None:
+def explain_own_error(  # noqa: PLR0911 - one return for each kind of error
+    error: LastError, shelf: AtlasShelf
+) -> MessageCause | None:
     """Return the cause of an error that arises in a project's own file; `None` where that is not certain."""
     frame = error.frames[-1] if error.frames else None
     named = ERROR_CLASS.match(error.message)

@@ -63,7 +63,8 @@ _PLACES = (
         line=re.compile(r"\bmask\b|attention_mask|attn_mask|causal_mask|scaled_dot_product_attention"),
         title="The attention mask was made for another length: {a} and {b} do not fit",
         words=_MASK,
-        fix="Where a project or the model's own code overrides the forward: the transformers that its requirements name. "
+        fix="Where a project or the model's own code overrides the forward: the transformers that its "
+        "requirements name. "
         "In your own code: a mask as long as input_ids with the cache, and texts cut to max_seq_length together with "
         "their mask",
     ),
@@ -119,7 +120,8 @@ def _describe_product(incident: Incident, error: LastError) -> Incident | None:
     given, taken = product["given"], product["taken"]
     if re.search(r"bnb|quant|dequantize|4bit", code) or taken == "1":
         because = (
-            f"The input has {given} features and the weight has the shape {taken} x {product['columns']}: so long a row "
+            f"The input has {given} features and the weight has the shape {taken} x {product['columns']}: "
+            "so long a row "
             "is a weight that bitsandbytes has packed (4 bits), which is used as if it were a plain one: a layer of "
             "another package or an old release took it over without unpacking it."
         )
@@ -127,7 +129,8 @@ def _describe_product(incident: Incident, error: LastError) -> Incident | None:
         return replace(incident, title=title, because=because)
     because = (
         f"The input has {given} features and the layer takes {taken}: look for these two numbers in the configuration "
-        "(hidden_size, the width of the vision tower or the text encoder, the number of classes). Two parts that belong "
+        "(hidden_size, the width of the vision tower or the text encoder, the number of classes). Two "
+        "parts that belong "
         "to different models are put together, or the input was flattened otherwise than the layer expects."
     )
     title = f"The input has {given} features, and the layer takes {taken}"
@@ -183,7 +186,8 @@ def _describe_batches(incident: Incident, error: LastError) -> Incident | None:
     if labels and rows and max(rows, labels) % min(rows, labels) == 0:
         times = max(rows, labels) // min(rows, labels)
         because += (
-            f" One has {times} times as many as the other: labels for each token where the model gives one answer for a "
+            f" One has {times} times as many as the other: labels for each token where the model gives one "
+            "answer for a "
             "row, or the other way round (a class for the task, such as ForTokenClassification or "
             "ForSequenceClassification; problem_type for several labels in a row)."
         )

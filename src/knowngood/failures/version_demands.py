@@ -62,8 +62,8 @@ def explain_version_demand(
     if demand is None:
         return None
     parts = demand.groupdict()
-    name = canonicalize_name(demand["name"])
-    name = _OTHER_NAMES.get(name, name)
+    canonical = canonicalize_name(demand["name"])
+    name = _OTHER_NAMES.get(canonical, canonical)
     installed = parts.get("installed") or next(reversed((versions or {}).get(name, [""])), "")
     if not installed:
         return None
@@ -96,7 +96,8 @@ def explain_version_demand(
     because = f"{asker} compares the releases when it runs: it was written for other releases of {name}."
     if is_early:
         because = (
-            f"{installed} is a pre-release (a0, rc or dev, as NVIDIA's containers and nightly builds have), which counts "
+            f"{installed} is a pre-release (a0, rc or dev, as NVIDIA's containers and nightly builds "
+            "have), which counts "
             f"as older than {Version(installed).base_version} itself, whatever it can do already."
         )
         fixes.insert(

@@ -17,6 +17,7 @@ LOGS = ROOT / "tests" / "unit" / "logs"
 ORDINALS = [
     *("late", "third", "fourth", "fifth", "sixth", "seventh"),
     *("eighth", "ninth", "tenth", "eleventh", "twelfth", "thirteenth", "fifteenth"),
+    *("sixteenth", "seventeenth"),
 ]
 CASES = [
     case
@@ -86,6 +87,17 @@ NOT_RIGHT = {
     "teticio/audio-diffusion#48": "likely wrong",
 }
 """Thread -> what `diagnose` says of it instead of the right cause: `unknown`, `wrong` or `likely wrong`."""
+
+
+@pytest.fixture(scope="module")
+def shared_cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(shared_cache, monkeypatch):
+    """One cache for this file: the incidents are parsed once."""
+    monkeypatch.setenv("KNOWNGOOD_CACHE", str(shared_cache))
 
 
 @pytest.fixture(scope="module")
