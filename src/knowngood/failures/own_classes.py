@@ -78,7 +78,7 @@ def _explain_attribute(  # noqa: C901, PLR0911 - one return for each kind of cla
     is_anywhere = bool(owners)
     if is_plain_word(fault.owner):  # anyone may call a class so: the traceback must lead to the package
         owners = [package for package in owners if package in list_frame_packages(error, shelf)]
-    known = next(iter(owners), "")
+    known = next((package for package in owners if package in _WRAPPED), next(iter(owners), ""))
     near = _near_attribute(fault, known, shelf) if known else ""
     if near and (caller is not None or _is_one_letter_off(fault.name, near)):
         return _own_cause(
