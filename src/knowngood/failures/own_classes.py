@@ -198,6 +198,18 @@ def _explain_unwrapped(
     wrapper = _find_wrapping_package(fault, package, shelf)
     if not wrapper:
         return None
+    asks_itself = caller is not None and caller.package in {"transformers", "accelerate"} and wrapper == "deepspeed"
+    first = (
+        [
+            advise(
+                "The Trainer takes this run for one with DeepSpeed, and the model was not prepared for it: unset "
+                "ACCELERATE_USE_DEEPSPEED and leave --deepspeed (and accelerate's saved configuration for DeepSpeed) "
+                "out, or start with the deepspeed launcher and a configuration"
+            )
+        ]
+        if asks_itself
+        else []
+    )
     return _own_cause(
         error,
         title=f"{fault.owner} of {package} has no `{fault.name}`: that is {wrapper}'s, which does not wrap the object",
@@ -207,6 +219,7 @@ def _explain_unwrapped(
             f"{_describe_caller(caller)}"
         ),
         fixes=[
+            *first,
             advise(
                 f"print(type(...)) of the object: {fault.name} is of what {wrapper} returns (PeftModel.from_pretrained "
                 "or get_peft_model, deepspeed.initialize, accelerator.prepare); keep that, and call it there"
