@@ -52,7 +52,7 @@ def narrow_reason(incident: Incident, error: LastError | None) -> tuple[Incident
     """
     describe = _REASONS.get(incident.id)
     if describe is None:
-        return incident, False
+        return incident, incident.id in _OPEN
     narrowed = describe(incident, error) if error is not None else None
     is_open = incident.id in _OPEN and (narrowed is None or narrowed == incident)
     return narrowed or incident, is_open or (incident.id in _GUESSED and narrowed is not None)
@@ -126,19 +126,19 @@ def _describe_column(incident: Incident, error: LastError) -> Incident | None:
     stated = _COLUMNS.search(error.message)
     if stated is None:
         return None
-    asked, there = (re.sub(r"[{}'\"]", "", stated[name]).strip() for name in ("asked", "there"))
+    column, there = (re.sub(r"[{}'\"]", "", stated[name]).strip() for name in ("asked", "there"))
     own = next((frame for frame in reversed(error.frames) if not frame.installed and frame.path.endswith(".py")), None)
     where = f" {own.parts[-1]}.py asks for it in line {own.line}." if own else ""
     if not there:
         return replace(
             incident,
-            title=f"The data set is empty: it has no column at all, and {asked} is asked for",
+            title=f"The data set is empty: it has no column at all, and {column} is asked for",
             because="Nothing was read or left: a filter or a search that gave nothing, a wrong split, an "
             f"empty file.{where}",
         )
     return replace(
         incident,
-        title=f"The data set has no column {asked}; it has {there}",
+        title=f"The data set has no column {column}; it has {there}",
         because="The file has other names than the code asks for, or was read in another way (lines of "
         "text in place of "
         f"a table, when its only column is text).{where}",
@@ -268,5 +268,14 @@ _REASONS: Mapping[str, Callable[[Incident, LastError], Incident | None]] = {
 """The id of a known failure -> what says more of its reason."""
 _GUESSED = frozenset(("checkpoint-not-whole",))
 """Known failures of which the words give the most likely reason only."""
-_OPEN = frozenset(("binding-arguments-refused", "data-file-unreadable", "index-outside", "tensor-shapes"))
+_OPEN = frozenset(
+    (
+        "binding-arguments-refused",
+        "bnb-cublaslt-failed",
+        "data-file-unreadable",
+        "index-outside",
+        "padding-index-outside",
+        "tensor-shapes",
+    )
+)
 """Known failures whose signature leaves the reason open: without more they are only likely."""

@@ -69,8 +69,8 @@ def find_empty_value(text: str, code: str) -> EmptyValue | None:
         code: the line of code below the frame.
     """
     if (lacks := _LACKS.match(text)) is not None:
-        found = re.findall(rf"({_EXPRESSION})\.{lacks['name']}\b", code)
-        whole = [what for what in dict.fromkeys(found) if what]
+        named = re.findall(rf"({_EXPRESSION})\.{lacks['name']}\b", code)
+        whole = [what for what in dict.fromkeys(named) if what]
         return EmptyValue(what=whole[0], kind=lacks["kind"]) if len(whole) == 1 else None
     for words, use in _USES:
         if words.match(text):

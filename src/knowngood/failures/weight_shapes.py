@@ -24,10 +24,10 @@ _EMPTY = ("0", "")
 
 def describe_weight_shapes(incident: Incident, error: LastError) -> Incident | None:
     """Return the failure with the side that is other than expected; `None` where no parameter is named."""
-    found = _MISMATCH.search(error.message) or _SET.search(error.message)
-    if found is None:
+    mismatch = _MISMATCH.search(error.message) or _SET.search(error.message)
+    if mismatch is None:
         return None
-    name, file, model = found["name"], found["file"].strip(), found["model"].strip()
+    name, file, model = mismatch["name"], mismatch["file"].strip(), mismatch["model"].strip()
     if model in _EMPTY and file not in _EMPTY:
         return _describe_divided_model(incident, name, file)
     if file in _EMPTY:
