@@ -170,6 +170,7 @@ def _explain_message(error: LastError, versions: Mapping[str, Sequence[str]]) ->
     """Compute the cause of an error from what pip or packages say of releases, or from the line that raises it."""
     from knowngood.facts import message_store
     from knowngood.failures.absent_modules import explain_absent_module
+    from knowngood.failures.key_reasons import explain_lost_key
     from knowngood.failures.killed_programs import explain_killed_program
     from knowngood.failures.message_causes import MessageReading
     from knowngood.failures.missing_fields import drop_lookups, explain_missing_field
@@ -192,12 +193,13 @@ def _explain_message(error: LastError, versions: Mapping[str, Sequence[str]]) ->
     reading = MessageReading(shelf=shelf, packages=packages, find=find, find_asserts=find_asserts)
     return (
         explain_pip_conflict(error)
-        or explain_version_demand(error, shelf)
+        or explain_version_demand(error, shelf, versions)
         or explain_absent_module(error, shelf)
         or explain_lost_file(error)
         or explain_vanished_file(error)
         or reading.explain_message(error, versions)
         or explain_missing_field(error)
+        or explain_lost_key(error)
         or explain_unimplemented(error, shelf)
         or explain_raised_words(error, shelf)
         or explain_own_error(drop_lookups(error), shelf)

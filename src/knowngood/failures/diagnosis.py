@@ -33,9 +33,8 @@ from knowngood.failures.logged_errors import ErrorReader, LoggedError
 from knowngood.failures.lost_files import FILE_INCIDENT, MISSING_INCIDENTS, find_lost_file, find_vanished_file
 from knowngood.failures.mere_warnings import goes_on, is_destructor, is_overtaken, is_probe, is_warning
 from knowngood.failures.nan_losses import NAN_INCIDENT, NanLossReader
-from knowngood.failures.refused_fields import describe_fields
+from knowngood.failures.narrowed_reasons import narrow_reason
 from knowngood.failures.rocm_logs import fit_to_rocm, is_rocm
-from knowngood.failures.tensor_shapes import describe_shapes
 from knowngood.failures.traceback_frames import (
     FrameReader,
     LineEvidence,
@@ -110,6 +109,8 @@ class IncidentMatch:
     certainty: Certainty = Certainty.SURE
     specific: int = 0
     """How much of the log it quotes: the length of its signatures there."""
+    is_open: bool = False
+    """Whether only the kind of the failure is known, and nothing of its reason."""
 
     @property
     def passes_on(self) -> bool:
@@ -264,13 +265,13 @@ def diagnose_log(  # noqa: C901, PLR0911, PLR0912, PLR0913, PLR0915, PLR0917 - w
             continue
         shown = [scan.starts_of[mark] for mark in marks[: len(incident.signatures)] if mark in scan.starts_of]
         stated = (fit_to_rocm(incident) if of_rocm else None) or incident
-        stated = describe_fields(describe_shapes(stated, last_errors.error), last_errors.error)
+        stated, is_open = narrow_reason(stated, last_errors.error)
         match = _weigh_warning(
             _match(stated, line, combination, log_versions, scan.texts_of.get(mark, b"")), shown, last_errors.error
         )
         if match.confirmed or not (incident.severity == IncidentSeverity.SILENT and incident.affected):
             places = [scan.lines_of.get(mark) for mark in marks]
-            matches.append(replace(match, specific=_measure_quotes(incident, places, line)))
+            matches.append(replace(match, specific=_measure_quotes(incident, places, line), is_open=is_open))
     special = {(match.line, match.incident.kind) for match in matches if match.incident.id not in general}
     matches = [
         match
@@ -434,7 +435,7 @@ def _weigh_warning(match: IncidentMatch, shown: Sequence[str], error: LastError 
 
 def _weigh_certainty(match: IncidentMatch, error: LastError | None) -> IncidentMatch:
     """The match, only likely where it passes on another failure, or where no line says that the program failed."""
-    is_unnamed = match.passes_on or match.incident.id in _OF_UNKNOWN_CAUSE
+    is_unnamed = match.passes_on or match.is_open or match.incident.id in _OF_UNKNOWN_CAUSE
     is_likely = is_unnamed or (error is None and not match.confirmed) or _lies_elsewhere(match)
     return replace(match, certainty=Certainty.LIKELY) if is_likely else match
 

@@ -20,7 +20,6 @@ _UNPACKED = re.compile(
 )
 _UNPACKS_SHAPE = re.compile(r"^[\w, ()*]+= ?[\w.\[\]]*(?:shape|size\(\))")
 _LACKS = re.compile(r"^'(?P<owner>\w+)' object has no attribute '(?P<name>\w+)'")
-_IS_NONE = re.compile(r"^'NoneType' object has no attribute '(?P<name>\w+)'")
 _SHOWN = 140
 
 
@@ -129,15 +128,6 @@ def _explain_dimensions(error: LastError, inner: str, frame: CodeFrame, unpacked
         advise("return_tensors='pt' or unsqueeze(0), when one row was passed without a batch"),
     ]
     return _cause(error, title, because, fixes)
-
-
-def describe_none(text: str, frame: CodeFrame) -> str:
-    """Return the expression of a line of code that is None where Python asks it for an attribute; empty for none."""
-    named = _IS_NONE.match(text)
-    if named is None:
-        return ""
-    written = re.search(rf"(?P<what>[A-Za-z_][\w.]*(?:\[[^\]]{{1,40}}\])?)\.{named['name']}\b", frame.code)
-    return written["what"] if written else ""
 
 
 def _cause(error: LastError, title: str, because: str, fixes: Sequence[Fix]) -> MessageCause:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from knowngood.compat.incident import Fix, IncidentKind, OwnComponent
 from knowngood.failures.atlas_shelf import AtlasShelf
-from knowngood.failures.handed_in_values import describe_none, explain_handed_in
+from knowngood.failures.handed_in_values import explain_handed_in
 from knowngood.failures.last_errors import LastError
 from knowngood.failures.logged_errors import CodeFrame
 from knowngood.failures.message_causes import ERROR_CLASS, SPEAKS, MessageCause, describe_traceback, shorten_text
@@ -19,6 +19,7 @@ from knowngood.failures.module_packages import find_distribution
 from knowngood.failures.name_callers import REMOTE_CODE, is_standard_library
 from knowngood.failures.name_situation import advise
 from knowngood.failures.newest_releases import upgrade_package
+from knowngood.failures.none_values import explain_empty_value, find_empty_value
 
 _OF_PYTHON = frozenset(
     ("AttributeError", "IndexError", "KeyError", "NameError", "TypeError", "UnboundLocalError", "ZeroDivisionError")
@@ -85,6 +86,8 @@ def explain_inner_error(  # noqa: C901, PLR0911, PLR0912 - one for each thing th
     frame = frames[-1]
     if (handed_in := explain_handed_in(error, text, frames, packages, shelf)) is not None:
         return handed_in
+    if (reason := explain_empty_value(text, frame, inner)) is not None:
+        return _cause(error, reason.component, reason.title, reason.because, list(reason.fixes))
     place = f"{'/'.join(frame.installed or frame.parts[-2:])}.py" + (f", line {frame.line}" if frame.line else "")
     component = outer or inner
     because = f"Python raises it in {inner}'s own file ({place}{f', in {frame.function}' if frame.function else ''})"
@@ -92,16 +95,12 @@ def explain_inner_error(  # noqa: C901, PLR0911, PLR0912 - one for each thing th
         because += f", which {outer} called: mostly {outer} was written for another {inner}."
     else:
         because += ": a defect of this release, or a value that it does not expect from the step before."
-    what = describe_none(text, frame)
-    if what:
-        because += f" {what} is None in that line."
+    if (value := find_empty_value(text, frame.code)) is not None:
+        because += f" {value.what} is {'None' if value.kind == 'NoneType' else f'a {value.kind}'} in that line."
     own = next((item for item in reversed(frames) if not _package_of(item, shelf) and item.path.endswith(".py")), None)
     if own is not None:
         because += f" What leads there is {own.parts[-1]}.py, line {own.line}."
     fixes = _fixes(component, inner, outer, is_known=component in shelf.packages or component in shelf.distributions)
-    if what.startswith(("args.", "config.", "self.args.", "self.config.")):
-        option = what.rpartition(".")[2]
-        fixes.insert(0, advise(f"Set {option}: in the command line, the code, or the configuration ({inner} config)"))
     title = (
         f"{inner} fails inside{f' when {outer} calls it' if outer else ''}: {shorten_text(f'{name}: {text}', _SHOWN)}"
     )

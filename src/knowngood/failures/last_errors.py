@@ -39,6 +39,7 @@ _PLAIN = re.compile(
 LAUNCHER_ERROR = re.compile(
     r"\b(?:ChildFailedError|CalledProcessError)\b|metadata-generation-failed|subprocess-exited-with-error"
     r"|(?:Failed|Could not) build|legacy-install-failure|failed-wheel-build"
+    r"|DatasetGenerationError: An error occurred while generating the dataset"
     r"|remote process exited or there was|ncclRemoteError|NCCL communicator was aborted|Watchdog caught collective"
 )
 """The errors with which a launcher, pip or NCCL says that another program failed: any other error says more."""
@@ -57,7 +58,7 @@ _LONGEST = 300
 _BEFORE, _BEHIND = 24_000, 1_500
 _RANK = re.compile(r"(?m)^\s*(?:\[?rank\s?\d+\]?:|\[\d+\]:|\(\w+ (?:rank|pid)=\d+\)) ?")
 _END = re.compile(
-    r"\n\s*\n|\n(?=\s*\[end of output\]|Exception ignored|Traceback|\s*\d{1,3}%\||---|- \S+: ?\d"
+    r"\n\s*\n(?!\s*Invoked with:)|\n(?=\s*\[end of output\]|Exception ignored|Traceback|\s*\d{1,3}%\||---|- \S+: ?\d"
     r"|\S+:\d+: |\[|E\d{4} |W\d{4} |(?:\w+\.)+[A-Z]\w*(?:Error|Exception): |During handling|ERROR:|\s+at )"
 )
 _FEWEST_WORDS = 2

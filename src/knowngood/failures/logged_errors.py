@@ -28,14 +28,16 @@ _FRAME = re.compile(
 )
 _BEGIN = (b"Traceback (most recent call last)",)
 _CODE = re.compile(rb"[ \t]{0,8}(?:\n|\\n)[^\n\w@]{0,80}([^\n\\]{1,300})")
-_ARROW = re.compile(rb"\n(?:-{2,6}>|[^\n]{0,12}\xe2\x9d\xb1)\s{0,3}(?P<at>\d{1,6})[^\n\w@]{1,12}([^\n]{1,300})")
+_ARROW = re.compile(rb"\n(?:-{1,6}>|[^\n]{0,12}\xe2\x9d\xb1)\s{0,3}(?P<at>\d{1,6})[^\n\w@]{1,12}([^\n]{1,300})")
 """The line of code as IPython and rich mark it."""
 _IMPORT_FROM = re.compile(r"from (?P<dots>\.*)(?P<module>[A-Za-z_][\w.]*)? import\b")
 _RAISES = re.compile(rb"\braise \w+\(")
 """A line of code that a traceback quotes, with the words of the error in it."""
-_RANK = re.compile(r"^(?:(?:rank ?)?\d+\]:|\w+ (?:pid|rank)=\d+(?:, ip=[\d.]+)?\)) *")
+_RANK = re.compile(r"^(?:.{0,60}?(?:rank ?)?\d+\]:|\w+ (?:pid|rank)=\d+(?:, ip=[\d.]+)?\)) *")
 """What a launcher or ray writes before each line, without its first bracket."""
-_PASSED_ON = frozenset(("__getattr__", "_get_module", "_call_with_frames_removed", "import_module", "_gcd_import"))
+_PASSED_ON = frozenset(
+    ("__getattr__", "__getattribute__", "_get_module", "_call_with_frames_removed", "import_module", "_gcd_import")
+)
 """Functions that only pass an import or an attribute on: the frame above them asked for the name."""
 
 
@@ -107,8 +109,8 @@ class ErrorReader:
             return
         self._looked_at.add(key)
         line = text.rfind(b"\n", max(0, at - 300), at) + 1
-        if _RAISES.search(text, line, at):
-            return  # the words as the source has them; the error itself follows
+        if _RAISES.search(text, line, at) or text[max(0, at - 3) : at] == b"get":
+            return  # the words as the source has them (`__getattribute__` too); the error itself follows
         above = text.rfind(b"\n", max(0, line - 300), max(0, line - 1)) + 1 or line
         for start in dict.fromkeys((line, above)):  # the line above counts only where a terminal wrapped it
             if self._take_fault(text, word, start, at):

@@ -23,6 +23,7 @@ from knowngood.failures.undefined_names import explain_other_python, explain_und
 from knowngood.failures.wrong_releases import (
     explain_class_of_caller,
     explain_older_release,
+    explain_override,
     explain_wrong_release,
 )
 
@@ -76,7 +77,7 @@ def _explain(situation: NameSituation) -> NameCause | None:
         return _explain_unknown_name(situation)
     is_there = situation.has_name(at) if at is not None else not place.possible
     if not is_there:
-        return explain_class_of_caller(situation) or explain_wrong_release(situation)
+        return explain_override(situation) or explain_class_of_caller(situation) or explain_wrong_release(situation)
     if situation.is_older_than_read:
         return explain_older_release(situation)
     return _explain_inside(situation) if situation.error.fault.kind in _IMPORTS else None
@@ -92,8 +93,25 @@ def _is_shadowed(situation: NameSituation) -> bool:
     if "unknownlocation" in fault.path:
         return "." not in fault.owner
     path = fault.path.replace("\\", "/")
-    installed = "site-packages/" in path or "dist-packages/" in path or f"/{situation.top}/" in path
-    return not installed and path.endswith(f"/{situation.top}.py")
+    if _is_installed(path):
+        return False
+    if path.endswith(f"/{situation.top}/__init__.py") and not situation.place.possible:
+        beside = path.split("/")[-3:-2]  # a checkout has the project's own folder, or src, above the package
+        return bool(beside) and beside[0].lower().replace("-", "_") not in {situation.top, "src", "python", "lib"}
+    return path.endswith(f"/{situation.top}.py") and f"/{situation.top}/" not in path
+
+
+def _is_installed(path: str) -> bool:
+    """Whether a path, with slashes, is one of an installed package."""
+    return "site-packages/" in path or "dist-packages/" in path
+
+
+def _is_mixed(situation: NameSituation) -> bool:
+    """Whether a file of a package asks another file of the same package for what every release has there."""
+    fault = situation.error.fault
+    last = situation.error.frames[-1] if situation.error.frames else None
+    asks_itself = last is not None and last.installed[:1] == (situation.top,)
+    return asks_itself and not fault.circular and not situation.place.possible and "." in fault.owner
 
 
 def _find_hidden_module(frames: Sequence[CodeFrame]) -> str:
@@ -122,6 +140,10 @@ def _explain_shadow(situation: NameSituation, top: str, package: str, path: str)
 def _explain_inside(situation: NameSituation) -> NameCause:
     """The release has the name: what failed is something else."""
     fault, top, package = situation.error.fault, situation.top, situation.package
+    if _is_mixed(situation):
+        return _explain_mixed_files(situation)
+    if fault.kind is FaultKind.IMPORT and not situation.version and not fault.circular and _is_installed(fault.path):
+        return explain_older_release(situation)
     since = f"Every release of {package} since {situation.releases[0]}"
     has = f"{f'{package} {situation.version}' if situation.version else since} has {situation.place.what}"
     show = advise(f"python -c 'import {top}; print({top}.__file__)' shows which {top} is imported")
@@ -139,7 +161,8 @@ def _explain_inside(situation: NameSituation) -> NameCause:
         fixes = [show]
         if not situation.version:
             older = f"when the {package} that is installed is older: it has the name in each of these"
-            fixes.append(Fix(change={package: f">={situation.releases[0]}"}, note=older, cost="an upgrade"))
+            fixes.insert(0, Fix(change={package: f">={situation.releases[0]}"}, note=older, cost="an upgrade"))
+            because = f"{has}: an older one runs. Or another {top} was imported (a file {top}.py or a folder {top})."
     else:
         because = f"{has}. So its import failed inside, and the real error stands further up in the log; or " + (
             "another release runs than the one in the log." if situation.version else "an older release runs."
@@ -148,10 +171,30 @@ def _explain_inside(situation: NameSituation) -> NameCause:
     title = f"{package} has {situation.place.what}: the failure lies elsewhere"
     if fault.kind is FaultKind.MODULE_ATTRIBUTE and not fault.circular:
         title = f"{package} has {situation.place.what}: another {top} is imported, or its import failed by halves"
+        if not situation.version:
+            title = f"{since} has {situation.place.what}: an older one runs, or another {top} is imported"
     if not situation.version and not fault.circular and fault.kind is FaultKind.IMPORT:
         title = f"{since} has {situation.place.what}: an older one runs, or its import failed inside"
         fixes.append(Fix(change={package: f">={situation.releases[0]}"}, note="when an older one is installed"))
     return situation.explain(IncidentKind.FAILS_INSIDE, title, because, fixes, component=package)
+
+
+def _explain_mixed_files(situation: NameSituation) -> NameCause:
+    """Files of two releases of a package lie in its folder."""
+    fault, package, last = situation.error.fault, situation.package, situation.error.frames[-1]
+    because = (
+        f"{'/'.join(last.installed)}.py asks {fault.owner} for {fault.name}, and both are files of {package}; in every "
+        f"release since {situation.releases[0]} the second has it. So they are of two releases (an "
+        "installation over an "
+        "older one, copied files, a cache of a notebook that was mounted), or one of them is empty or broken."
+    )
+    again = (
+        f"Reinstall it whole: pip uninstall -y {package} (again, until it is gone), delete what remains of its folder, "
+        f"and pip install {package}"
+    )
+    fixes = [advise(again), Fix(change={package: f">={situation.releases[0]}"}, note="after that", cost="an upgrade")]
+    title = f"The installation of {package} is mixed or broken: its own files do not fit one another"
+    return situation.explain(IncidentKind.CONFIG, title, because, fixes, component=package)
 
 
 def _explain_unknown_name(situation: NameSituation) -> NameCause | None:

@@ -24,6 +24,7 @@ from knowngood.failures.name_places import (
     list_likely_bases,
 )
 from knowngood.failures.name_situation import NameCause, advise
+from knowngood.failures.none_values import explain_empty_value, find_empty_value
 from knowngood.failures.refused_keywords import find_refusing_package
 from knowngood.failures.unsloth_classes import explain_unsloth_class
 
@@ -34,7 +35,7 @@ _OF_A_MODEL = re.compile(
 """How the names of classes end that come with a model or are written for one, or that hold a script's options."""
 _WRAPPERS = ("peft", "deepspeed", "accelerate")
 """Packages that make an object of their own of a model, an optimizer or a loader."""
-_WRAPPED = frozenset(("transformers", "torch"))
+_WRAPPED = frozenset(("transformers", "torch", "peft"))
 _CAN_BE_WRAPPED = re.compile(
     r"(?:For[A-Z]\w+|Model|LM|Module|Net|Linear|Sequential|Optimizer|Adam\w*|SGD|Loader|Scheduler)$"
 )
@@ -64,7 +65,9 @@ def explain_own_name(error: LoggedError, place: NamePlace | None, shelf: AtlasSh
     return _explain_class_key(error, shelf) if error.fault.kind is FaultKind.CLASS_KEY else None
 
 
-def _explain_attribute(error: LoggedError, shelf: AtlasShelf) -> NameCause | None:
+def _explain_attribute(  # noqa: C901, PLR0911 - one return for each kind of class
+    error: LoggedError, shelf: AtlasShelf
+) -> NameCause | None:
     fault, caller = error.fault, find_caller(error, shelf)
     is_own_code = caller is not None and not caller.package
     if fault.owner in PYTHON_TYPES:
@@ -75,7 +78,7 @@ def _explain_attribute(error: LoggedError, shelf: AtlasShelf) -> NameCause | Non
     is_anywhere = bool(owners)
     if is_plain_word(fault.owner):  # anyone may call a class so: the traceback must lead to the package
         owners = [package for package in owners if package in list_frame_packages(error, shelf)]
-    known = next(iter(owners), "")
+    known = next((package for package in owners if package in _WRAPPED), next(iter(owners), ""))
     near = _near_attribute(fault, known, shelf) if known else ""
     if near and (caller is not None or _is_one_letter_off(fault.name, near)):
         return _own_cause(
@@ -92,6 +95,8 @@ def _explain_attribute(error: LoggedError, shelf: AtlasShelf) -> NameCause | Non
     if not is_own_code and (is_anywhere or not (caller or _OF_A_MODEL.search(fault.owner))):
         return None
     component = _component_of(caller)
+    if fault.owner.endswith("Config") and known == "transformers":
+        return _explain_configuration(error, caller)
     if known:
         title = f"No release of {known} has `{fault.name}` of {fault.owner}"
         because = f"The class {fault.owner} of {known}, or one of your own with that name, has no {fault.name}."
@@ -116,6 +121,25 @@ def _explain_attribute(error: LoggedError, shelf: AtlasShelf) -> NameCause | Non
             advise(f"{caller.package} asks for it: the class must derive from the one that {caller.file} expects")
         )
     return _own_cause(error, title=title, because=because, fixes=fixes, component=component)
+
+
+def _explain_configuration(error: LoggedError, caller: NameCaller | None) -> NameCause:
+    """A field that a model's configuration has in no release: it comes from config.json, and is not there."""
+    owner, name = error.fault.owner, error.fault.name
+    because = (
+        f"No release of transformers gives {owner} a field {name}, so it must come from the model's config.json, which "
+        f"lacks it: the model, or its newest revision, is another one than the code was written for; or the code wants "
+        f"a configuration class of its own.{_describe_caller(caller)}"
+    )
+    fixes = [
+        advise(
+            f"grep {name} config.json: take the model (or the revision of it) that the project names, or add the field "
+            "with the value that the project's own configuration has"
+        ),
+        advise("The packages that the project's own requirements name, and a newer release or commit of the project"),
+    ]
+    title = f"The model's configuration ({owner}, config.json) has no field {name}, for which the code asks"
+    return _own_cause(error, title=title, because=because, fixes=fixes, component=OwnComponent.MODEL)
 
 
 def _describe_adding(fault: NameFault, shelf: AtlasShelf) -> str:
@@ -174,6 +198,18 @@ def _explain_unwrapped(
     wrapper = _find_wrapping_package(fault, package, shelf)
     if not wrapper:
         return None
+    asks_itself = caller is not None and caller.package in {"transformers", "accelerate"} and wrapper == "deepspeed"
+    first = (
+        [
+            advise(
+                "The Trainer takes this run for one with DeepSpeed, and the model was not prepared for it: unset "
+                "ACCELERATE_USE_DEEPSPEED and leave --deepspeed (and accelerate's saved configuration for DeepSpeed) "
+                "out, or start with the deepspeed launcher and a configuration"
+            )
+        ]
+        if asks_itself
+        else []
+    )
     return _own_cause(
         error,
         title=f"{fault.owner} of {package} has no `{fault.name}`: that is {wrapper}'s, which does not wrap the object",
@@ -183,6 +219,7 @@ def _explain_unwrapped(
             f"{_describe_caller(caller)}"
         ),
         fixes=[
+            *first,
             advise(
                 f"print(type(...)) of the object: {fault.name} is of what {wrapper} returns (PeftModel.from_pretrained "
                 "or get_peft_model, deepspeed.initialize, accelerator.prepare); keep that, and call it there"
@@ -213,11 +250,19 @@ def _is_one_letter_off(name: str, other: str) -> bool:
 def _explain_value(error: LoggedError, caller: NameCaller) -> NameCause:
     """An attribute of a plain Python value, such as None: what made the value gave another one than meant."""
     fault = error.fault
+    refused = f"'{fault.owner}' object has no attribute '{fault.name}'"
+    if (reason := explain_empty_value(refused, caller.frame, "")) is not None:
+        return _own_cause(
+            error, title=reason.title, because=reason.because, fixes=reason.fixes, component=reason.component
+        )
     what = "None" if fault.owner == "NoneType" else f"a {fault.owner}"
+    value = find_empty_value(refused, caller.frame.code)
+    subject = f"`{value.what}`" if value is not None else "A value"
     return _own_cause(
         error,
-        title=f"A value is {what} where your code asks for `{fault.name}` of it",
-        because=f"What gave the value returned {what}, which has no {fault.name}.{_describe_caller(caller)}",
+        title=f"{subject} is {what} where your code asks for `{fault.name}` of it",
+        because=f"What gave {subject if value else 'the value'} returned {what}, which has no "
+        f"{fault.name}.{_describe_caller(caller)}",
         fixes=[
             advise(f"Look where that value is set: a file, an option or a function there gives {what}; test for it"),
         ],

@@ -16,6 +16,7 @@ from knowngood.failures.logged_errors import CodeFrame
 from knowngood.failures.message_causes import ERROR_CLASS, SPEAKS, MessageCause, describe_traceback, shorten_text
 from knowngood.failures.name_callers import REMOTE_CODE, is_standard_library
 from knowngood.failures.name_situation import advise
+from knowngood.failures.none_values import explain_empty_value
 
 _OF_VALUES = frozenset(("KeyError", "IndexError", "UnboundLocalError", "ZeroDivisionError"))
 """The classes with which Python itself refuses a plain value."""
@@ -46,7 +47,9 @@ _PARAMETER = re.compile(r"^'?(?:[\w-]+\.)+(?:layers?|blocks?|h|encoder|decoder|r
 """The name of a parameter of a model with layers, as a key of its weights."""
 
 
-def explain_own_error(error: LastError, shelf: AtlasShelf) -> MessageCause | None:
+def explain_own_error(  # noqa: PLR0911 - one return for each kind of error
+    error: LastError, shelf: AtlasShelf
+) -> MessageCause | None:
     """Return the cause of an error that arises in a project's own file; `None` where that is not certain."""
     frame = error.frames[-1] if error.frames else None
     named = ERROR_CLASS.match(error.message)
@@ -59,6 +62,9 @@ def explain_own_error(error: LastError, shelf: AtlasShelf) -> MessageCause | Non
     name, text = named["name"], named["text"].strip()
     if name == "SyntaxError":
         return _explain_syntax(error, frame)
+    if (reason := explain_empty_value(text, frame, "")) is not None:
+        incident = _incident(reason.title, reason.because, list(reason.fixes), reason.component)
+        return MessageCause(incident=incident, line=error.line, package="")
     speaks = bool(SPEAKS.match(frame.code))
     if (
         not speaks
@@ -154,5 +160,5 @@ def _is_own(frame: CodeFrame, shelf: AtlasShelf) -> bool:
     )
 
 
-def _incident(title: str, because: str, fixes: list[Fix], component: OwnComponent) -> Incident:
+def _incident(title: str, because: str, fixes: list[Fix], component: str) -> Incident:
     return describe_traceback("own-error", IncidentKind.CONFIG, component, title=title, because=because, fixes=fixes)

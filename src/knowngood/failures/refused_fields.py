@@ -8,19 +8,17 @@ from dataclasses import replace
 from knowngood.compat.incident import Incident
 from knowngood.failures.last_errors import LastError, redact_secrets
 
-FIELDS_INCIDENT = "values-refused-by-pydantic"
-"""The known failure that says of any configuration that it refuses its values."""
 _REFUSED = re.compile(
     r"validation errors? for (?P<owner>\S{1,80}) (?P<field>\S{1,120}) (?P<words>.{1,160}?) \[type=\w+"
     r"(?:, input_value=(?P<value>.{1,80}?), input_type=(?P<kind>\w{1,40})\])?"
 )
 
 
-def describe_fields(incident: Incident, error: LastError | None) -> Incident:
-    """Return the failure with the first field that is refused, and why; unchanged where the log does not say it."""
-    refused = _REFUSED.search(error.message) if error is not None and incident.id == FIELDS_INCIDENT else None
+def describe_fields(incident: Incident, error: LastError) -> Incident | None:
+    """Return the failure with the first field that is refused, and why; `None` where the log does not say it."""
+    refused = _REFUSED.search(error.message)
     if refused is None:
-        return incident
+        return None
     sentence = f"Here it is {refused['field']} of {refused['owner']}: {refused['words']}"
     if refused["kind"]:
         sentence += f", and it was given a {refused['kind']} ({redact_secrets(refused['value'])})"

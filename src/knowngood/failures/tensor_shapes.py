@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from knowngood.compat.incident import Incident
+from knowngood.compat.incident import Incident, OwnComponent
 from knowngood.failures.last_errors import LastError
+from knowngood.failures.name_situation import advise
 
-SHAPES_INCIDENT = "tensor-shapes"
-"""The known failure that says of any two tensors that their shapes do not fit."""
 _SIZES = re.compile(
     r"size of tensor a \((?P<a>\d+)\) must match the size of tensor b \((?P<b>\d+)\)"
     r".{0,40}?dimension (?P<dimension>\d+)"
+    r"|expanded size of the tensor \((?P<to>\d+)\) must match the existing size \((?P<has>\d+)\)"
+    r".{0,40}?dimension (?P<axis>\d+)"
 )
+_CHANNELS = re.compile(r"to have (?P<taken>\d+) channels, but got (?P<given>\d+) channels")
+_VIEWED = re.compile(r"shape '\[.{1,60}\]' is invalid for input of size \d+")
+_OF_IMAGES = re.compile(r"_vl/|_vl_|vision|visual|pixel|patch|grid_thw", re.IGNORECASE)
+_BATCHES = re.compile(r"Expected input batch_size \((?P<rows>\d+)\) to match target batch_size \((?P<labels>\d+)\)")
 _PRODUCT = re.compile(
     r"shapes cannot be multiplied \((?P<rows>\d+)x(?P<given>\d+) and (?P<taken>\d+)x(?P<columns>\d+)\)"
 )
@@ -34,40 +39,158 @@ _POSITIONS = (
     "One of them is the table of positions: it is shorter than the sequence (max_position_embeddings), or was made for "
     "images or inputs of another size."
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Place:
+    """A line of code in which two tensors meet."""
+
+    line: re.Pattern[str]
+    title: str
+    words: str
+    fix: str
+
+
 _PLACES = (
-    (re.compile(r"\bcos\b.*\bsin\b"), _ROTARY),
-    (re.compile(r"\bmask\b|attention_mask|attn_mask|causal_mask"), _MASK),
-    (re.compile(r"lora_|\bresult ?\+="), _ADAPTER),
-    (re.compile(r"pos(?:ition)?_emb|position_embeddings"), _POSITIONS),
+    _Place(
+        line=re.compile(r"\bcos\b.*\bsin\b"),
+        title="The positions were made for another length or head size ({b}) than the queries and keys have ({a})",
+        words=_ROTARY,
+        fix="The release of transformers that the model's config.json names, when code of another project or of the "
+        "model makes the positions; position_ids of the batch's own length, when the program makes them",
+    ),
+    _Place(
+        line=re.compile(r"\bmask\b|attention_mask|attn_mask|causal_mask|scaled_dot_product_attention"),
+        title="The attention mask was made for another length: {a} and {b} do not fit",
+        words=_MASK,
+        fix="Where a project or the model's own code overrides the forward: the transformers that its "
+        "requirements name. "
+        "In your own code: a mask as long as input_ids with the cache, and texts cut to max_seq_length together with "
+        "their mask",
+    ),
+    _Place(
+        line=re.compile(r"lora_|\bresult ?\+="),
+        title="What the adapter adds has another width ({b}) than the layer's output ({a})",
+        words=_ADAPTER,
+        fix="The base model for which the adapter was trained",
+    ),
+    _Place(
+        line=re.compile(r"pos(?:ition)?_emb|position_embeddings|\+ ?(?:self\.)?(?:embed_)?positions?\b"),
+        title="A sequence of {a} is longer than, or other than, the model's table of {b} positions",
+        words=_POSITIONS,
+        fix="Leave out, or cut, what is longer than the model takes (labels too: filter on the number of their tokens; "
+        "truncation=True with max_length), or take a model with more positions",
+    ),
 )
 """A line of code -> what a and b are there."""
 
 
-def describe_shapes(incident: Incident, error: LastError | None) -> Incident:
-    """Return the failure with what its line of code says of the two tensors; unchanged where that is not known."""
-    if error is None or incident.id != SHAPES_INCIDENT:
-        return incident
-    sentence = _describe_sum(error) or _describe_product(error)
-    return replace(incident, because=f"{incident.because} {sentence}") if sentence else incident
+def describe_shapes(incident: Incident, error: LastError) -> Incident | None:
+    """Return the failure with what its words and its line of code say of the two tensors; `None` for nothing."""
+    return (
+        _describe_sum(incident, error)
+        or _describe_product(incident, error)
+        or _describe_channels(incident, error)
+        or _describe_batches(incident, error)
+        or _describe_pictures(incident, error)
+    )
 
 
-def _describe_sum(error: LastError) -> str:
-    """What is known of two tensors that are added or multiplied element by element."""
+def _describe_sum(incident: Incident, error: LastError) -> Incident | None:
+    """Two tensors that are added or multiplied element by element, or of which one is spread over the other."""
     sizes = _SIZES.search(error.message)
     code = error.frames[-1].code if error.frames else ""
-    words = next((words for pattern, words in _PLACES if pattern.search(code)), "")
-    if sizes is None or not words:
-        return ""
-    numbers = f"a has {sizes['a']} and b has {sizes['b']} in dimension {sizes['dimension']}"
-    return f"Here {numbers}, in the line {code[:100]}: {words[0].lower()}{words[1:]}"
-
-
-def _describe_product(error: LastError) -> str:
-    """What is known of a product of matrices: which features came, and which the layer takes."""
-    product = _PRODUCT.search(error.message)
-    if product is None:
-        return ""
-    return (
-        f"The input has {product['given']} features and the layer takes {product['taken']}: look for these two numbers "
-        "in the configuration (hidden_size, the width of the vision tower, the number of classes)."
+    place = next((place for place in _PLACES if place.line.search(code)), None)
+    if sizes is None or place is None:
+        return None
+    a, b = sizes["a"] or sizes["to"], sizes["b"] or sizes["has"]
+    numbers = f"a has {a} and b has {b} in dimension {sizes['dimension'] or sizes['axis']}"
+    because = f"In the line {code[:100]} {numbers}: {place.words[0].lower()}{place.words[1:]}"
+    return replace(
+        incident, title=place.title.format(a=a, b=b), because=because, fix=(advise(place.fix), *incident.fix)
     )
+
+
+def _describe_product(incident: Incident, error: LastError) -> Incident | None:
+    """A product of matrices: which features came, and which the layer takes."""
+    product = _PRODUCT.search(error.message)
+    if product is None or product["given"] == product["taken"]:
+        return None
+    code = error.frames[-1].code if error.frames else ""
+    given, taken = product["given"], product["taken"]
+    if re.search(r"bnb|quant|dequantize|4bit", code) or taken == "1":
+        because = (
+            f"The input has {given} features and the weight has the shape {taken} x {product['columns']}: "
+            "so long a row "
+            "is a weight that bitsandbytes has packed (4 bits), which is used as if it were a plain one: a layer of "
+            "another package or an old release took it over without unpacking it."
+        )
+        title = "A quantized weight is multiplied as if it were a plain one"
+        return replace(incident, title=title, because=because)
+    because = (
+        f"The input has {given} features and the layer takes {taken}: look for these two numbers in the configuration "
+        "(hidden_size, the width of the vision tower or the text encoder, the number of classes). Two "
+        "parts that belong "
+        "to different models are put together, or the input was flattened otherwise than the layer expects."
+    )
+    title = f"The input has {given} features, and the layer takes {taken}"
+    return replace(incident, title=title, because=because)
+
+
+def _describe_channels(incident: Incident, error: LastError) -> Incident | None:
+    """A picture or a signal with another number of channels than the convolution takes."""
+    stated = _CHANNELS.search(error.message)
+    if stated is None:
+        return None
+    taken, given = stated["taken"], stated["given"]
+    because = f"The convolution's weights are for {taken} channels, and the input has {given} in its second dimension."
+    fix = (
+        "Convert the input (image.convert('RGB') for pictures with transparency or in gray), or the number in_channels"
+    )
+    if {taken, given} & {"1", "3", "4"} == set():
+        fix = "The configuration (in_channels, the latent's channels, the task) of the checkpoint that is loaded"
+    title = f"The layer takes {taken} channels, and its input has {given}"
+    return replace(incident, title=title, because=because, fix=(advise(fix), *incident.fix[:2]))
+
+
+def _describe_pictures(incident: Incident, error: LastError) -> Incident | None:
+    """The pixels of a model with images, which are not as many as the grid of the batch says."""
+    frame = error.frames[-1] if error.frames else None
+    if frame is None or not _VIEWED.search(error.message) or not _OF_IMAGES.search(f"{frame.path} {frame.code}"):
+        return None
+    because = (
+        f"Line {frame.line} of {'/'.join(frame.parts[-2:])}.py cuts the pixels into the patches that the grid of the "
+        "batch counts (image_grid_thw, video_grid_thw), and there are not so many: the two are of different images or "
+        "videos. The collator has put rows together wrongly, images were left out or added on one side, or the reader "
+        "of the video (decord, torchcodec, ffmpeg) gave other frames than it announced."
+    )
+    fix = (
+        advise("Print pixel_values.shape and grid_thw.prod(-1).sum() of the batch: they must agree"),
+        advise(
+            "For videos: another reader, or one that fits its libraries (torchcodec with the ffmpeg that it names, or "
+            "FORCE_QWENVL_VIDEO_READER=decord); for images: the processor and model of one release of transformers"
+        ),
+    )
+    title = "The pixels and the grid of a batch with images or videos do not belong together"
+    return replace(incident, title=title, because=because, fix=fix, component=OwnComponent.DATA)
+
+
+def _describe_batches(incident: Incident, error: LastError) -> Incident | None:
+    """A loss whose predictions and labels are not equally many."""
+    stated = _BATCHES.search(error.message)
+    if stated is None:
+        return None
+    rows, labels = int(stated["rows"]), int(stated["labels"])
+    title = f"The loss gets {rows} predictions and {labels} labels"
+    because = "Predictions and labels are paired one by one."
+    if labels and rows and max(rows, labels) % min(rows, labels) == 0:
+        times = max(rows, labels) // min(rows, labels)
+        because += (
+            f" One has {times} times as many as the other: labels for each token where the model gives one "
+            "answer for a "
+            "row, or the other way round (a class for the task, such as ForTokenClassification or "
+            "ForSequenceClassification; problem_type for several labels in a row)."
+        )
+    else:
+        because += " The sequences were cut, padded or divided (by images, by ranks, by a cache) on one side only."
+    return replace(incident, title=title, because=because)

@@ -57,6 +57,11 @@ def _explain_left_out(
     tops = dict.fromkeys(target.partition(":")[0].partition(".")[0] for target in targets)
     packages = [_package_of(top, shelf) for top in tops]
     missing = next((package for package in packages if package != caller.package), "")
+    if not missing:  # its own module that is called as the package which it wraps
+        parts = [target.partition(":")[0].rpartition(".")[2] for target in targets]
+        wrapped = (find_distribution(part, shelf.distributions) for part in parts if "_" in part)
+        missing = next((package for package in wrapped if package and package != caller.package), "")
+        tops = {missing.replace("-", "_"): None} if missing else tops
     running = {shelf.owner(frame.installed[0]) for frame in error.frames if frame.installed}
     if missing in versions or missing in running or missing == "transformers":  # no trainer runs without it
         return _cause(

@@ -7,9 +7,11 @@ rest of the log is tried like that of any other remedy.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
 
 from knowngood.compat.incident import Fix, IncidentKind
 from knowngood.failures.atlas_shelf import AtlasShelf
@@ -34,25 +36,47 @@ _DEMANDS = (
         rf"(?:but|and) (?:found|got|you have|version|the installed version is|is installed)[^\d]{{0,40}}?{_INSTALLED}"
     ),
 )
+_PLAIN_DEMAND = re.compile(
+    rf"requires? {_NAME} ?(?:version )?(?P<range>[<>=!~]=? ?\d[\w.]*\w(?:, ?[<>=!~]=? ?\d[\w.]*\w)*)"
+)
+"""A demand that does not say what is installed: the log may state it elsewhere."""
+_OTHER_NAMES = {"pytorch": "torch"}
 _OPTIONAL = re.compile(r"^_?is_\w+_available$")
 _CHECKS_ITSELF = "transformers"
 """The package whose check of its own requirements others have copied, when no traceback says who checks."""
-_NO_PACKAGES = frozenset(("python", "cuda", "pytorch"))
+_NO_PACKAGES = frozenset(("python", "cuda"))
 
 
-def explain_version_demand(error: LastError, shelf: AtlasShelf) -> MessageCause | None:
-    """Return which package wants another release of which; `None` for an error that does not say so."""
-    demand = next(filter(None, (pattern.search(error.message) for pattern in _DEMANDS)), None)
+def explain_version_demand(
+    error: LastError, shelf: AtlasShelf, versions: Mapping[str, Sequence[str]] | None = None
+) -> MessageCause | None:
+    """Return which package wants another release of which; `None` for an error that does not say so.
+
+    Args:
+        error: the last error of the log.
+        shelf: the atlas of all packages.
+        versions: package -> the versions in the log, for a demand that does not say what is installed.
+    """
+    patterns = (*_DEMANDS, _PLAIN_DEMAND) if versions else _DEMANDS
+    demand = next(filter(None, (pattern.search(error.message) for pattern in patterns)), None)
     if demand is None:
         return None
-    name, installed = canonicalize_name(demand["name"]), demand["installed"]
     parts = demand.groupdict()
+    canonical = canonicalize_name(demand["name"])
+    name = _OTHER_NAMES.get(canonical, canonical)
+    installed = parts.get("installed") or next(reversed((versions or {}).get(name, [""])), "")
+    if not installed:
+        return None
     wanted = (parts.get("range") or f">{parts.get('above')}").replace(" ", "")
     try:
         accepted = SpecifierSet(wanted)
     except InvalidSpecifier:
         return None
-    if name in _NO_PACKAGES or accepted.contains(installed, prereleases=True):
+    try:
+        if name in _NO_PACKAGES or accepted.contains(installed, prereleases=True):
+            return None
+        is_early = Version(installed).is_prerelease and accepted.contains(Version(installed).base_version)
+    except InvalidVersion:
         return None
     frame = error.frames[-1] if error.frames else None
     top = (frame.installed[0] if frame.installed else shelf.module_of(frame).partition(".")[0]) if frame else ""
@@ -69,12 +93,22 @@ def explain_version_demand(error: LastError, shelf: AtlasShelf) -> MessageCause 
             "another release: two environments are mixed, or a notebook has to be started again"
         ),
     ]
+    because = f"{asker} compares the releases when it runs: it was written for other releases of {name}."
+    if is_early:
+        because = (
+            f"{installed} is a pre-release (a0, rc or dev, as NVIDIA's containers and nightly builds "
+            "have), which counts "
+            f"as older than {Version(installed).base_version} itself, whatever it can do already."
+        )
+        fixes.insert(
+            1, advise(f"A newer container, whose {name} is a later one; or a {asker} that does not ask for it")
+        )
     incident = describe_traceback(
         f"version-demand:{asker}:{name}",
         IncidentKind.BOUNDS,
         name,
         title=f"{asker} requires {name}{wanted}, and {installed} is installed",
-        because=f"{asker} compares the releases when it runs: it was written for other releases of {name}.",
+        because=because,
         fixes=fixes,
     )
     return MessageCause(incident=incident, line=error.line, package=name, version=installed)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from knowngood.compat.incident import Fix, IncidentKind
+from knowngood.compat.incident import Fix, IncidentKind, OwnComponent
 from knowngood.failures.module_packages import find_distribution
 from knowngood.failures.name_callers import releases_without_use
 from knowngood.failures.name_faults import FaultKind
@@ -31,6 +32,10 @@ def explain_wrong_release(situation: NameSituation) -> NameCause:
         too_old = bool(above) and (not below or _is_nearer_above(situation, at))
     own = f"{situation.package} {situation.version}".rstrip()
     kind, title = IncidentKind.API_REMOVED, f"{own} no longer has {place.what}"
+    if is_unknown := at is None and not too_old and (not situation.has_name(0) or place.present & (place.present + 1)):
+        title = (
+            f"{own} has {place.what} only {situation.describe_releases(place.present)}: an older or a newer one runs"
+        )
     if too_old:
         kind, title = IncidentKind.API_NOT_YET, f"{own} does not have {place.what} yet"
     callee = [
@@ -41,6 +46,9 @@ def explain_wrong_release(situation: NameSituation) -> NameCause:
     caller = list(_caller_fixes(situation, too_old=too_old))
     own_code = list(_code_fixes(situation))
     fixes = [*callee, *caller, *own_code] if too_old else [*own_code, *caller, *reversed(callee)]
+    if is_unknown and situation.caller_package and situation.caller_package != situation.package and not caller:
+        newer = f"a newer {situation.caller_package}, where it may not ask for it any longer"
+        fixes.insert(0, Fix(change={situation.caller_package: "*"}, note=newer))
     if at is None:
         fixes.append(advise(f"pip show {situation.package} says which release runs; give pip freeze's output with -r"))
     component = situation.package if too_old else situation.caller_package or situation.package
@@ -80,6 +88,39 @@ def explain_class_of_caller(situation: NameSituation) -> NameCause | None:
     return situation.explain(IncidentKind.API_REMOVED, title, because, fixes, component=other)
 
 
+def explain_override(situation: NameSituation) -> NameCause | None:
+    """Say that a subclass overrides a method with the arguments of an older release, which its own package calls.
+
+    A package calls its own method as that release has it: where Python refuses the arguments, another class has
+    taken the method's place. `None` where the line of code is no call of a method of the object itself.
+    """
+    error, package, caller = situation.error, situation.package, situation.caller
+    method = error.fault.owner.rpartition(".")[2]
+    is_call = caller is not None and re.search(rf"\bself\.{re.escape(method)}\(", caller.frame.code)
+    if error.fault.kind is not FaultKind.POSITIONS or caller is None or caller.package != package or not is_call:
+        return None
+    runs = ranges_of_mask(situation.place.possible, situation.releases)
+    since = situation.describe_releases(situation.place.present)
+    because = (
+        f"{caller.file} of {package} calls its own method with {error.fault.name} positional arguments (self among "
+        f"them), and so this release's own {method} takes them: {package} does {since}. The object is of a class "
+        f"derived from it, which overrides {method} with the arguments of an older {package}."
+    )
+    older = f"its own {method} takes fewer, as the subclass does"
+    fixes = [Fix(change={package: text}, note=older, cost="a pin") for text in runs[-1:]]
+    fixes += [
+        advise(f"A newer release or commit of what defines the subclass, written for this {package}"),
+        advise(f"In your own subclass: def {method}(self, *args, **kwargs), or the parameters that this {package} has"),
+    ]
+    others = (next(iter(frame.installed), "") for frame in reversed(error.frames))
+    tops = (
+        situation.shelf.owner(top) or find_distribution(top, situation.shelf.distributions) or top for top in others
+    )
+    component = next((top for top in tops if top and top not in {package, *_CALL_OTHERS}), OwnComponent.YOUR_CODE)
+    title = f"A subclass of {package}'s class overrides `{method}` with the arguments of an older {package}"
+    return situation.explain(IncidentKind.SIGNATURE_CHANGED, title, because, fixes, component=component)
+
+
 def _explain_unset_attribute(situation: NameSituation) -> NameCause:
     """A method asks its own object for an attribute that the same release sets elsewhere, under some option only."""
     package, fault = situation.package, situation.error.fault
@@ -105,7 +146,10 @@ def explain_older_release(situation: NameSituation) -> NameCause:
     )
     fixes = [
         Fix(change={package: f">={oldest}"}, note=f"has {what}", cost="an upgrade"),
-        advise(f"pip show {package} says which release runs; give pip freeze's output with -r"),
+        advise(
+            f"pip install -U {package} takes the newest release for this Python, and one between the two may have it "
+            f"already: releases before {oldest} were not read; pip show {package} shows which one runs"
+        ),
     ]
     title = f"{package} does not have {what} yet: a release before {oldest} runs"
     if situation.error.fault.kind is FaultKind.MODULE:

@@ -114,7 +114,7 @@ def test_an_attribute_of_a_class_that_no_package_has_is_your_own_code(diagnose):
 
 def test_an_attribute_of_none_is_explained_only_in_your_own_code(diagnose):
     (match,) = diagnose(OWN + "AttributeError: 'NoneType' object has no attribute 'device'\n")["matches"]
-    assert match["title"].startswith("A value is None")
+    assert "is None where your code asks for `device` of it" in match["title"]
     (match,) = diagnose("AttributeError: 'NoneType' object has no attribute 'device'\n")["matches"]
     assert (match["incident"], match["certainty"]) == ("inner-error", "likely")
     assert match["because"].startswith("The log shows no traceback")

@@ -139,7 +139,7 @@ CASES = {
     "arguments of a binary": (
         "TypeError: odd_fwd(): incompatible function arguments. The following argument types are supported:\n",
         "a compiled extension",
-        "sure",
+        "likely",
     ),
 }
 QUIET = {

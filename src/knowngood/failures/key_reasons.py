@@ -1,0 +1,185 @@
+"""Why a key is not there, by the table that is asked for it: a checkpoint, a vocabulary, labels, a batch. Pure.
+
+Python says only which key is missing. The line of code names the table, and that tells what the table was made of.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from knowngood.compat.incident import Fix, IncidentKind, OwnComponent
+from knowngood.failures.last_errors import LastError
+from knowngood.failures.logged_errors import CodeFrame
+from knowngood.failures.message_causes import MessageCause, describe_traceback, shorten_text
+from knowngood.failures.missing_fields import drop_lookups
+from knowngood.failures.name_situation import advise
+
+_KEY = re.compile(r"^KeyError: (?P<quote>['\"])(?P<key>[^'\"]{1,120})(?P=quote)(?=$|\s)")
+_NUMBER = re.compile(r"^KeyError: (?P<key>\d{1,12})(?=$|\s)")
+_MARK = ("\ufeff", "\\ufeff")
+"""The mark of byte order with which some editors begin a file."""
+_CHECKPOINT = re.compile(
+    r"\b\w*(?:checkpoint|ckpt|state_dict|pretrained|snapshot|loaded|resume)\w*(?:\[['\"]\w+['\"]\])*\[\s*['\"]|torch\.load\([^)]*\)\["
+)
+_VOCABULARY = re.compile(
+    r"\b\w*(?:vocab|(?:word|token|char|tok)(?:2|_to_)(?:id|idx|index|ix)|stoi|encoder|ids_of)\w*\[|_to_ids?\b"
+)
+_LABELS = re.compile(
+    r"\b\w*(?:label|class|tag|intent|category|cat)\w*(?:_map|2id|2idx|_to_id|_to_idx|_dict|_ids?|map)\w*\["
+)
+_COLLATES = re.compile(r"collat", re.IGNORECASE)
+_ROW = re.compile(r"\b(?:example|ex|feature|f|item|instance|sample|x|d|b|inst)\w?\[")
+_SHOWN = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Table:
+    """A kind of table that lacks a key."""
+
+    name: str
+    applies: Callable[[CodeFrame, LastError], bool]
+    title: str
+    because: str
+    fixes: tuple[Fix, ...]
+    component: str
+
+
+def _has(pattern: re.Pattern[str]) -> Callable[[CodeFrame, LastError], bool]:
+    return lambda frame, _: bool(pattern.search(frame.code))
+
+
+def _is_collator(frame: CodeFrame, error: LastError) -> bool:
+    named = _COLLATES.search(frame.path) or _COLLATES.search(frame.function)
+    loads = any("transformers" in item.installed[:1] or item.parts[-1:] == ("fetch",) for item in error.frames)
+    return bool(named and loads and _ROW.search(frame.code))
+
+
+_TABLES = (
+    _Table(
+        name="checkpoint-without-part",
+        applies=_has(_CHECKPOINT),
+        title="The checkpoint has no part {key}: it was saved in another form than the program reads",
+        because="{where} takes {key} out of the file of a checkpoint. The file holds other parts: only "
+        "the weights (saved "
+        "for inference, or by another script, without optimizer, epoch or EMA), or the parts of another program.",
+        fixes=(
+            advise(
+                "python -c \"import torch; print(torch.load('FILE', map_location='cpu').keys())\" shows what is in it"
+            ),
+            advise(
+                "For weights alone: load them without resuming (the option for pretrained weights, not that for "
+                "resuming), and leave the line out; for resuming, the other file that the run saved beside it"
+            ),
+        ),
+        component=OwnComponent.MODEL,
+    ),
+    _Table(
+        name="data-collator-columns",
+        applies=_is_collator,
+        title="The rows that the collator gets have no {key}: mostly Trainer has removed the column",
+        because="{where} asks each row for {key}. Trainer removes all columns that the model's forward does not name, "
+        "unless remove_unused_columns is False; otherwise the data, or the function given to map, does not make it.",
+        fixes=(
+            advise("remove_unused_columns=False in the training arguments, when the data has the column {key}"),
+            advise("print(dataset.column_names) before training: rename the column, or make it in map"),
+        ),
+        component=OwnComponent.YOUR_CODE,
+    ),
+    _Table(
+        name="label-unknown",
+        applies=_has(_LABELS),
+        title="The data has a label {key} that the program's list of labels lacks",
+        because="{where} looks each label up in a table that was made from another list: another file, task or version "
+        "of the data, another spelling or case, a blank or a line of titles that counts as a label.",
+        fixes=(
+            advise("Print the table's keys and the set of labels in the data; take the list from the data itself"),
+            advise("The data of the release that the project's instructions name, without its line of titles"),
+        ),
+        component=OwnComponent.DATA,
+    ),
+    _Table(
+        name="token-unknown",
+        applies=_has(_VOCABULARY),
+        title="The vocabulary has no entry {key}: the data was made with another one",
+        because="{where} looks each token up in the vocabulary. One that it lacks comes from data that was cut into "
+        "tokens with another model or setting (cased and uncased, do_lower_case), or from new text without a token "
+        "for unknown words.",
+        fixes=(
+            advise(
+                "Make the data anew with the very tokenizer that is used here: the same model name, and the same "
+                "do_lower_case"
+            ),
+            advise("vocab.get(token, vocab[UNK]) in a table of your own"),
+        ),
+        component=OwnComponent.DATA,
+    ),
+)
+
+
+def explain_lost_key(error: LastError) -> MessageCause | None:
+    """Return what lacks the key of the last error; `None` where the line of code does not tell."""
+    number = _NUMBER.match(error.message)
+    if number is not None:
+        return _explain_row_label(error, number["key"])
+    named = _KEY.match(error.message)
+    frames = drop_lookups(error).frames
+    if named is None or not frames:
+        return None
+    frame, key = frames[-1], named["key"]
+    if key.startswith(_MARK):
+        return _explain_mark(error, frame, key)
+    table = next((table for table in _TABLES if table.applies(frame, error)), None)
+    if table is None:
+        return None
+    where = f"Line {frame.line} of {'/'.join((frame.installed or frame.parts)[-2:])}.py"
+    where += f" ({shorten_text(frame.code, _SHOWN)})"
+    fixes = tuple(advise(fix.note.replace("{key}", key)) for fix in table.fixes)
+    title, because = table.title.format(key=key), table.because.format(where=where, key=key)
+    return _cause(error, table.name, title, because, fixes, table.component)
+
+
+def _explain_mark(error: LastError, frame: CodeFrame, key: str) -> MessageCause:
+    rest = key
+    for mark in _MARK:
+        rest = rest.removeprefix(mark)
+    because = (
+        f"The key is {rest!r} with U+FEFF before it: the file begins with a mark of byte order, which an editor or a "
+        f"spreadsheet on Windows writes, and its first field is read with it (line {frame.line} of "
+        f"{frame.parts[-1]}.py)."
+    )
+    fixes = (
+        advise("Read it with encoding='utf-8-sig', or save the file as UTF-8 without BOM"),
+        advise("sed -i '1s/^\\xEF\\xBB\\xBF//' FILE removes the mark"),
+    )
+    title = f"The file of data begins with a mark of byte order (BOM), so that its first field is not {rest!r}"
+    return _cause(error, "byte-order-mark", title, because, fixes, OwnComponent.DATA)
+
+
+def _explain_row_label(error: LastError, key: str) -> MessageCause | None:
+    """A table of pandas that is asked for a row by its number, where rows were dropped before."""
+    frames = [frame for frame in error.frames if frame.installed[:1] != ("pandas",)]
+    in_pandas = any("pandas" in frame.parts for frame in error.frames)
+    own = next((frame for frame in reversed(frames) if frame.path.endswith(".py") and not frame.installed), None)
+    if not in_pandas or (frames and frames[-1].parts[-1:] == ("fetch",)):
+        return None
+    where = f" It is asked in {own.parts[-1]}.py, line {own.line} ({shorten_text(own.code, _SHOWN)})." if own else ""
+    because = (
+        f"A column of pandas looks {key} up among the labels of its rows, not by position. Rows were "
+        "dropped, filtered, "
+        f"shuffled or split off (train_test_split), and the index was not made anew, so it has gaps.{where}"
+    )
+    fixes = (
+        advise("frame.reset_index(drop=True) after the rows are filtered or split, before the dataset is made of it"),
+        advise("column.iloc[number] in __getitem__, or lists in the place of columns: column.tolist()"),
+    )
+    title = f"The table has no row with the label {key}: its index has gaps"
+    return _cause(error, "row-label-missing", title, because, fixes, OwnComponent.YOUR_CODE)
+
+
+def _cause(  # noqa: PLR0913, PLR0917 - the fields of an incident
+    error: LastError, name: str, title: str, because: str, fixes: tuple[Fix, ...], component: str
+) -> MessageCause:
+    incident = describe_traceback(name, IncidentKind.CONFIG, component, title=title, because=because, fixes=fixes)
+    return MessageCause(incident=incident, line=error.line, package="")

@@ -1,0 +1,151 @@
+"""Errors of Python about None, a key or a name: what was not loaded, not saved, or not of the same release."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+from knowngood.cli.main import main
+
+BEGIN = "Traceback (most recent call last):\n"
+OWN = '  File "/home/u/run/train.py", line 44, in main\n'
+NONE = "AttributeError: 'NoneType' object has no attribute '{}'\n"
+NEMO = '  File "/x/site-packages/nemo/models/language.py", line 53, in __init__\n'
+TRAINER = '  File "/x/site-packages/transformers/trainer.py", line 2474, in _inner_training_loop\n'
+CASES = {
+    "configuration-not-loaded": (
+        OWN + "    model_config = config.model\n" + NONE.format("model"),
+        ("your-code", "configuration was not loaded: config is None", "--config"),
+    ),
+    "section-missing": (
+        NEMO + '    vocab_file = cfg.language_model.get("vocab_file", None)\n' + NONE.format("get"),
+        ("your-code", "no language_model", "Set language_model"),
+    ),
+    "attribute-never-made": (
+        OWN + "    self.ema.load_state_dict(state)\n" + NONE.format("load_state_dict"),
+        ("your-code", "ema was never made", "self.ema"),
+    ),
+    "plain-part": (
+        OWN + "    model.resize_token_embeddings(n)\n"
+        '  File "/x/site-packages/transformers/modeling_utils.py", line 1944, in resize_token_embeddings\n'
+        "    self.config.text_config.vocab_size = rows\nAttributeError: 'dict' object has no attribute 'vocab_size'\n",
+        ("model", "text_config of the configuration is a plain dict", "transformers"),
+    ),
+    "configuration-field": (
+        OWN + "    X = model.config.X\n"
+        '  File "/x/site-packages/transformers/configuration_utils.py", line 261, in __getattribute__\n'
+        "    return super().__getattribute__(key)\nAttributeError: 'LlavaConfig' object has no attribute 'X'\n",
+        ("model", "no field X", "config.json"),
+    ),
+    "checkpoint-part": (
+        OWN + "    optimizer.load_state_dict(checkpoint['optimizer'])\nKeyError: 'optimizer'\n",
+        ("model", "no part optimizer", "keys()"),
+    ),
+    "byte-order-mark": (
+        OWN + "    label = label_map[row.label]\nKeyError: '\\ufeff2'\n",
+        ("data", "mark of byte order", "utf-8-sig"),
+    ),
+    "label": (
+        OWN + "    label = label_map[row.label]\nKeyError: 'neutral'\n",
+        ("data", "label neutral", "Print the table's keys"),
+    ),
+    "token": (
+        OWN + '  File "/x/site-packages/pytorch_pretrained_bert/tokenization.py", line 121, in convert_tokens_to_ids\n'
+        "    ids.append(self.vocab[token])\nKeyError: 'Ad'\n",
+        ("data", "no entry Ad", "do_lower_case"),
+    ),
+    "row-label": (
+        OWN + "    text = self.texts[index]\n"
+        '  File "/x/site-packages/pandas/core/series.py", line 982, in __getitem__\n    return self._get_value(key)\n'
+        '  File "/x/site-packages/pandas/core/indexes/base.py", line 3802, in get_loc\n    raise KeyError(key)\n'
+        "KeyError: 6868\n",
+        ("your-code", "no row with the label 6868", "reset_index"),
+    ),
+    "collator": (
+        TRAINER + "    for step, inputs in enumerate(epoch_iterator):\n"
+        '  File "/home/u/run/collator/my_collator.py", line 140, in __call__\n'
+        "    text = example[key]\nKeyError: 'pos_text'\n",
+        ("your-code", "no pos_text", "remove_unused_columns=False"),
+    ),
+    "folder-hides-package": (
+        (
+            '  File "/x/site-packages/openrlhf/utils/utils.py", line 4, in <module>\n    from datasets import Dataset\n'
+            "ImportError: cannot import name 'Dataset' from 'datasets' "
+            "(/tmp/ray/working_dir_files/_pkg_1/datasets/__init__.py)\n"
+        ),
+        ("your-code", "A local datasets hides", "Rename"),
+    ),
+    "mixed-files": (
+        (
+            '  File "/x/site-packages/transformers/file_utils.py", line 35, in <module>\n'
+            "    logger = logging.get_logger(__name__)\n"
+            "AttributeError: module 'transformers.utils.logging' has no attribute 'get_logger'\n"
+        ),
+        ("transformers", "mixed or broken", "Reinstall"),
+    ),
+    "older-than-read": (
+        (
+            '  File "/x/site-packages/peft/utils/other.py", line 24, in <module>\n'
+            "    from accelerate.utils import is_npu_available\nImportError: cannot import name "
+            "'is_npu_available' from "
+            "'accelerate.utils' (/x/site-packages/accelerate/utils/__init__.py)\n"
+        ),
+        ("accelerate", "does not have `is_npu_available`", "accelerate"),
+    ),
+    "override": (
+        TRAINER + "    tr_loss_step = self.training_step(model, inputs, num_items_in_batch)\n"
+        "TypeError: Trainer.training_step() takes 3 positional arguments but 4 were given\n",
+        ("your-code", "overrides `training_step`", "<4.46.1"),
+    ),
+    "either-side": (
+        (
+            '  File "/x/site-packages/unsloth/__init__.py", line 62, in <module>\n'
+            "    from triton.common.build import libcuda_dirs\nModuleNotFoundError: No module named 'triton.common'\n"
+        ),
+        ("unsloth", "an older or a newer one runs", "a newer unsloth"),
+    ),
+    "class-of-its-own-question": (
+        (
+            '  File "/x/site-packages/vllm/engine/async_llm_engine.py", line 398, in from_engine_args\n   '
+            " engine = cls(\n"
+            '  File "/x/site-packages/transformers/configuration_utils.py", line 263, in __getattribute__\n'
+            "    return super().__getattribute__(key)\n"
+            "AttributeError: 'Qwen2MoeConfig' object has no attribute 'mlp_only_layers'\n"
+        ),
+        ("transformers", "does not have `mlp_only_layers` of Qwen2MoeConfig yet", "transformers"),
+    ),
+    "wrapped-module": (
+        (
+            '  File "/x/Megatron-LM/megatron/core/models/gpt/gpt_layer_specs.py", line 63, in get_spec\n'
+            "    linear_qkv=TELayerNormColumnParallelLinear,\n"
+            "NameError: name 'TELayerNormColumnParallelLinear' is not defined\n"
+        ),
+        ("transformer-engine", "not installed", "transformer-engine"),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def shared_cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(shared_cache, monkeypatch):
+    """One cache for this file: the incidents are parsed once."""
+    monkeypatch.setenv("KNOWNGOOD_CACHE", str(shared_cache))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_left_it_out_is_named(name, capsys, monkeypatch):
+    log, (component, title, remedy) = CASES[name]
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO((BEGIN + log).encode())))
+    main(["diagnose", "--json", "-"])
+    match = json.loads(capsys.readouterr().out)["matches"][0]
+    assert match["component"] == component
+    assert title in match["title"]
+    assert any(
+        remedy in f"{fix.get('note', '')} {fix.get('install', '')} {fix.get('change', '')}" for fix in match["fix"]
+    )
