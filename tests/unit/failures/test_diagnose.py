@@ -148,7 +148,12 @@ def test_a_remedy_that_is_applied_already_is_not_offered():
     assert {"triton"} not in [set(remedy.fix.change) for remedy in found("triton==3.1.0\n" + log).matches[0].fix]
 
 
-THREADS = yaml.safe_load((Path(__file__).parents[1] / "logs" / "threads.yaml").read_text(encoding="utf-8"))
+LOGS = Path(__file__).parents[1] / "logs"
+THREADS = [
+    case
+    for name in ("threads", "training_threads")
+    for case in yaml.safe_load((LOGS / f"{name}.yaml").read_text(encoding="utf-8"))
+]
 
 
 @pytest.mark.parametrize("case", THREADS, ids=lambda case: case["thread"])
