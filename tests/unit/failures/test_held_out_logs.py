@@ -16,7 +16,7 @@ HELD_OUT = [LOGS / "held_out_fourteenth.yaml"]
 """The set that still measures."""
 LATEST = [
     LOGS / f"held_out_{name}.yaml"
-    for name in ("tenth", "eleventh", "twelfth", "thirteenth", "fifteenth", "sixteenth", "seventeenth")
+    for name in ("tenth", "eleventh", "twelfth", "thirteenth", "fifteenth", "sixteenth", "seventeenth", "eighteenth")
 ]
 """The last sets that were used for mending."""
 CASES = [case for path in (*LATEST, *HELD_OUT) for case in yaml.safe_load(path.read_text(encoding="utf-8"))]
