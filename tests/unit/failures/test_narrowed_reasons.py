@@ -26,7 +26,7 @@ CASES = {
     ),
     "file-empty": (
         LOAD + "proj.weight: " + SHAPES.format("0", "4096, 4096"),
-        ("model", "sure", "empty", "zero_to_fp32"),
+        ("deepspeed", "sure", "empty", "zero_to_fp32"),
     ),
     "adapter-rank": (
         LOAD + "q_proj.lora_A.default.weight: " + SHAPES.format("16, 4096", "8, 4096"),
