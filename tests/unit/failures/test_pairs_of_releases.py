@@ -66,8 +66,10 @@ CASES = {
         ("transformers", "likely", "runs another transformers", "Restart"),
     ),
     "a release that is new enough": (
-        "accelerate==0.20.3\nImportError: Using the `Trainer` with `PyTorch` requires `accelerate>=0.20.1`: Please run "
-        "`pip install accelerate -U`\n",
+        (
+            "accelerate==0.20.3\nImportError: Using the `Trainer` with `PyTorch` requires `accelerate>=0.20.1`: Please run "
+            "`pip install accelerate -U`\n"
+        ),
         ("accelerate", "sure", "0.20.3 is installed and new enough", "Restart"),
     ),
     "a module of the repository": (
@@ -77,8 +79,10 @@ CASES = {
         ("megatron-core", "sure", "belongs to the repository", "PYTHONPATH"),
     ),
     "a number in quotes": (
-        "ValueError: Please correct the following DeepSpeed config values that mismatch TrainingArguments values:\n"
-        "- ds gradient_accumulation_steps=8 vs hf gradient_accumulation_steps=8\n",
+        (
+            "ValueError: Please correct the following DeepSpeed config values that mismatch TrainingArguments values:\n"
+            "- ds gradient_accumulation_steps=8 vs hf gradient_accumulation_steps=8\n"
+        ),
         ("your-code", "sure", 'is the text "8"', "without quotes"),
     ),
     "a log that ends at the line that raises": (
