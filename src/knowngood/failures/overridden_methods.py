@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, OwnComponent
+from knowngood.facts.atlas_answer import describe_spans, spans_of_mask
 from knowngood.facts.atlas_lookup import AtlasLookup
 from knowngood.facts.atlas_parameters import parse_signature, takes_positions
 from knowngood.failures.atlas_shelf import AtlasShelf
@@ -20,7 +22,9 @@ from knowngood.failures.release_places import ranges_of_mask
 _KINDS = frozenset((FaultKind.KEYWORD, FaultKind.POSITIONS))
 _HOOK = re.compile(r"^(?:on_\w+|\w+_(?:step|epoch_end|step_end|epoch_start)|configure_\w+|optimizer_zero_grad)$")
 """Methods that a trainer calls of the project's model or callback."""
-_CALLS_HOOKS = frozenset(("lightning", "pytorch-lightning", "transformers", "trl"))
+_CALLS_HOOKS = frozenset(("lightning", "pytorch-lightning"))
+_HAVE_HOOKS = frozenset(("Callback", "LightningModule", "ModelHooks", "DataHooks", "LightningDataModule"))
+"""Their classes whose methods are hooks."""
 
 
 def explain_overridden_method(error: LoggedError, shelf: AtlasShelf) -> NameCause | None:
@@ -60,11 +64,12 @@ def _explain_override(  # noqa: PLR0913, PLR0917 - one step of `explain_overridd
     base, _, method = path.rpartition(".")
     whose = _class_of(error) or "A class of the project"
     passed = fault.name if fault.kind is FaultKind.KEYWORD else f"{fault.name} positional arguments"
-    since = lookup.file.releases[(takes & -takes).bit_length() - 1]
+    is_gone = lacks.bit_length() > takes.bit_length()
+    spans = describe_spans(spans_of_mask(takes, lookup.file.releases)) if lacks else "in every release that was read"
     because = (
         f"{'/'.join(frame.installed)}.py calls self.{method} with {passed}, and {package}'s own {base}.{method} "
-        f"takes that {f'since {since}' if lacks else 'in every release that was read'}. {whose} overrides it with the "
-        f"arguments of an older {package}."
+        f"takes that {spans}. {whose} overrides it with the arguments of {'a newer' if is_gone else 'an older'} "
+        f"{package}."
     )
     fixes = [
         advise(
@@ -74,7 +79,7 @@ def _explain_override(  # noqa: PLR0913, PLR0917 - one step of `explain_overridd
     ]
     older = f"its own {method} takes as few, as the subclass does"
     fixes += [
-        Fix(change={package: text}, note=older, cost="a pin")
+        Fix(change={package: text}, note=older, cost="an upgrade" if is_gone else "a pin")
         for text in ranges_of_mask(lacks, lookup.file.releases)[-1:]
     ]
     title = f"{whose} overrides `{method}` of {package}'s {base} without what this {package} passes: {passed}"
@@ -87,31 +92,52 @@ def _explain_hook(error: LoggedError, lookup: AtlasLookup, method: str) -> NameC
     if package not in _CALLS_HOOKS or not _HOOK.match(method):
         return None
     passing = without = 0
-    for dotted in _list_methods(lookup, method):
+    newest = ""
+    for dotted in _list_hooks(lookup, method):
         for text, mask in lookup.find_name(dotted).signatures.items():
+            newest = text if mask >> (len(releases) - 1) & 1 else newest
             if name in parse_signature(text):
                 passing |= mask
             else:
                 without |= mask
-    if not without or not passing or (_class_of(error) and any(True for _ in lookup.definitions_of(_class_of(error)))):
+    if not passing | without:
         return None
-    gone = passing and not passing >> (len(releases) - 1) & 1
-    state = f"passed it until {releases[passing.bit_length() - 1]}" if gone else f"does not pass it in {releases[-1]}"
+    if not without:
+        return _explain_class(error, package, method)
+    spans = describe_spans(spans_of_mask(passing, releases)) if passing else "in no release that was read"
     because = (
         f"{package} calls the hook {method}, which the project's model or callback defines with the parameter {name}. "
-        f"{package} {state}: the project was written for another release."
+        f"{package}'s own hook has {name} {spans}: the project was written for another release."
     )
-    fixes = [advise(f"Take {name} out of the parameters of {method} (keep what it had in an attribute of self)")]
+    now = f"The newest {package} has {method}({newest}). " if newest else ""
+    fixes = [
+        advise(f"{now}Take {name} out of the parameters of {method}, and keep what it had in an attribute of self")
+    ]
     fixes += [
-        Fix(change={package: text}, note="passes it", cost="a pin") for text in ranges_of_mask(passing, releases)[-1:]
+        Fix(change={package: text}, note="its own hook has it", cost="a pin")
+        for text in ranges_of_mask(passing, releases)[-1:]
     ]
     title = f"The project's hook `{method}` wants `{name}`, which this {package} does not pass"
-    return _cause(error, package, title, because, fixes)
+    return replace(_cause(error, package, title, because, fixes), is_likely=not passing)
 
 
-def _list_methods(lookup: AtlasLookup, method: str) -> Iterator[str]:
+def _explain_class(error: LoggedError, package: str, method: str) -> NameCause:
+    because = (
+        f"{package} passes {error.fault.name} to {method} in every release that has it. It is missing because the "
+        "first argument was taken for self: what was handed in is the class, and not an object of it; or the method is "
+        "written without self."
+    )
+    fixes = [
+        advise("callbacks=[MyCallback()] with the brackets, in place of callbacks=[MyCallback]"),
+        advise(f"def {method}(self, {error.fault.name}, ...), when self is missing in it"),
+    ]
+    title = f"{package} was given a class in place of an object, or `{method}` lacks self"
+    return replace(_cause(error, package, title, because, fixes), is_likely=True)
+
+
+def _list_hooks(lookup: AtlasLookup, method: str) -> Iterator[str]:
     for module, (path, _, _, _) in lookup.file.search_rows(method):
-        if path.endswith(f".{method}") and not module.startswith("@"):
+        if path.endswith(f".{method}") and path.partition(".")[0] in _HAVE_HOOKS and not module.startswith("@"):
             yield f"{module}.{path}"
 
 

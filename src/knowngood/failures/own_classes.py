@@ -66,7 +66,7 @@ def explain_own_name(error: LoggedError, place: NamePlace | None, shelf: AtlasSh
     return _explain_class_key(error, shelf) if error.fault.kind is FaultKind.CLASS_KEY else None
 
 
-def _explain_attribute(  # noqa: C901, PLR0911 - one return for each kind of class
+def _explain_attribute(  # noqa: C901, PLR0911, PLR0912 - one return for each kind of class
     error: LoggedError, shelf: AtlasShelf
 ) -> NameCause | None:
     fault, caller = error.fault, find_caller(error, shelf)
@@ -91,6 +91,8 @@ def _explain_attribute(  # noqa: C901, PLR0911 - one return for each kind of cla
             fixes=[advise(f"Write {near} in place of {fault.name}")],
             component=_component_of(caller),
         )
+    if known and (failed := _explain_property(error, known, caller, shelf)) is not None:
+        return failed
     if known and (
         cause := _explain_older_torch(error, caller, shelf) or _explain_unwrapped(error, known, caller, shelf)
     ):
@@ -103,6 +105,8 @@ def _explain_attribute(  # noqa: C901, PLR0911 - one return for each kind of cla
     if known:
         title = f"No release of {known} has `{fault.name}` of {fault.owner}"
         because = f"The class {fault.owner} of {known}, or one of your own with that name, has no {fault.name}."
+    elif caller is not None and caller.package and f"self.{fault.name}" in caller.frame.code:
+        return _explain_unset_by_subclass(error, caller)
     else:
         title = f"{fault.owner}, a class of the project or the model, has no attribute {fault.name}"
         because = f"No package in the traceback has a class {fault.owner}: the project, or the model, brought it along."
@@ -150,6 +154,52 @@ def _explain_bare_model(error: LoggedError, caller: NameCaller) -> NameCause:
         ],
         component=_component_of(caller),
     )
+
+
+def _explain_property(
+    error: LoggedError, package: str, caller: NameCaller | None, shelf: AtlasShelf
+) -> NameCause | None:
+    """A property that the class has in every release: its own code asked something else for what is not there."""
+    fault, lookup = error.fault, shelf.open(package)
+    if lookup is None:
+        return None
+    presence = lookup.find_name(f"{lookup.file.root}.{fault.owner}.{fault.name}")
+    if presence.present != lookup.every or presence.kinds.get("property", 0) != lookup.every:
+        return None
+    because = (
+        f"Every release of {package} that was read has the property {fault.name} of {fault.owner}. torch's Module says "
+        "of a property whose code raises an AttributeError that the property itself is not there: the real one, of an "
+        f"object that the property goes through, is hidden.{_describe_caller(caller)}"
+    )
+    fixes = [
+        advise(
+            f"type(model).{fault.name}.fget(model) in place of model.{fault.name} shows the real error with its line"
+        ),
+        advise(
+            f"What your code put into the model before (a class or module of your own, such as an attention processor) "
+            f"lacks what {package} expects of it: derive it from {package}'s own class, or from torch.nn.Module"
+        ),
+    ]
+    title = f"{package}'s {fault.owner} has `{fault.name}`: the property fails inside, and torch hides the real error"
+    return _own_cause(error, title=title, because=because, fixes=fixes, component=_component_of(caller))
+
+
+def _explain_unset_by_subclass(error: LoggedError, caller: NameCaller) -> NameCause:
+    """A package's own method asks self for an attribute: the project's subclass did not let the base class set it."""
+    owner, name, package = error.fault.owner, error.fault.name, caller.package
+    because = (
+        f"A method of {package} ({caller.file}, line {caller.frame.line}) asks self.{name}, which the base class in "
+        f"this {package} sets. {owner}, a class of the project or the model, derives from it and has an __init__ of "
+        f"its own that does not call super().__init__, calls it later, or was copied from an older {package}."
+    )
+    fixes = [
+        advise(
+            f"Call super().__init__(...) first in the __init__ of {owner}, or set self.{name} there before that step"
+        ),
+        advise(f"The {package} for which the project was written (its requirements), or a newer commit of the project"),
+    ]
+    title = f"{owner} derives from a class of {package} and did not set `{name}`, which this {package} asks of it"
+    return _own_cause(error, title=title, because=because, fixes=fixes, component=_component_of(caller))
 
 
 def _explain_configuration(error: LoggedError, caller: NameCaller | None) -> NameCause:

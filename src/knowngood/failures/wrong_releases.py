@@ -52,6 +52,7 @@ def explain_wrong_release(situation: NameSituation) -> NameCause:
     older = _explain_maybe_older(situation) if at is None and not too_old and not is_unknown else None
     if older is not None:
         return older
+    is_older_python = _is_of_older_python(situation) and at is None and not too_old and not is_unknown
     fixes = [*callee, *caller, *own_code] if too_old else [*own_code, *caller, *reversed(callee)]
     if is_unknown and situation.caller_package and situation.caller_package != situation.package and not caller:
         newer = f"a newer {situation.caller_package}, where it may not ask for it any longer"
@@ -59,9 +60,25 @@ def explain_wrong_release(situation: NameSituation) -> NameCause:
     if at is None:
         fixes.append(advise(f"pip show {situation.package} says which release runs; give pip freeze's output with -r"))
     component = situation.package if too_old else situation.caller_package or situation.package
-    cause = situation.explain(kind, title, _reason(situation), fixes, component=component)
+    reason = _reason(situation)
+    if is_older_python:
+        oldest = situation.releases[0]
+        title = f"{own} has {place.what} {situation.describe_releases(place.present)}: an older or a newer one runs"
+        reason += (
+            f" Python before 3.10 wrote this message (it names no class), so a release before {oldest}, which was not "
+            "read, may run just as well as one that removed it."
+        )
+        newer = f"has {place.what}, when the one that runs is older"
+        fixes.insert(1, Fix(change={situation.package: f">={oldest}"}, note=newer, cost="an upgrade"))
+    cause = situation.explain(kind, title, reason, fixes, component=component)
     is_weak = at is None and situation.error.fault.kind is FaultKind.OBJECT_ATTRIBUTE and not situation.error.frames
-    return replace(cause, is_likely=is_weak)
+    return replace(cause, is_likely=is_weak or is_older_python)
+
+
+def _is_of_older_python(situation: NameSituation) -> bool:
+    """Whether Python before 3.10 wrote of a refused keyword: its message leaves the class out."""
+    fault = situation.error.fault
+    return fault.kind is FaultKind.KEYWORD and fault.owner in {"__init__", "__new__"}
 
 
 def _explain_import_list(situation: NameSituation) -> NameCause | None:
@@ -292,7 +309,7 @@ def _code_fixes(situation: NameSituation) -> Iterator[Fix]:
             yield advise(f"In your code: {place.successor} in place of {fault.name}")
         elif place.elsewhere:
             yield advise(f"In your code: {place.elsewhere[0]}")
-        elif fault.kind not in _NAMES_OF_MODELS and (near := situation.near_name()):
+        elif fault.kind not in _NAMES_OF_MODELS and (near := situation.near_name()) not in {"", fault.name}:
             yield advise(f"In your code: {near}, the nearest name in that release")
 
 

@@ -67,8 +67,8 @@ CASES = {
     ),
     "a release that is new enough": (
         (
-            "accelerate==0.20.3\nImportError: Using the `Trainer` with `PyTorch` requires `accelerate>=0.20.1`: Please run "
-            "`pip install accelerate -U`\n"
+            "accelerate==0.20.3\nImportError: Using the `Trainer` with `PyTorch` requires `accelerate>=0.20.1`: "
+            "Please run `pip install accelerate -U`\n"
         ),
         ("accelerate", "sure", "0.20.3 is installed and new enough", "Restart"),
     ),
@@ -84,6 +84,16 @@ CASES = {
             "- ds gradient_accumulation_steps=8 vs hf gradient_accumulation_steps=8\n"
         ),
         ("your-code", "sure", 'is the text "8"', "without quotes"),
+    ),
+    "a subclass that leaves out what its base sets": (
+        frame(f"{PACKAGES}/torch/optim/lr_scheduler.py", 166, "step", "self.print_lr(self.verbose, i, lr, epoch)")
+        + "AttributeError: 'WarmupMultiStepLR' object has no attribute 'verbose'\n",
+        ("your-code", "likely", "did not set `verbose`", "super().__init__"),
+    ),
+    "a keyword, before Python 3.10 and without a release": (
+        frame("pretrain.py", 44, "<module>", "scheduler = torch.optim.lr_scheduler.LambdaLR(optim, f, verbose=True)")
+        + "TypeError: __init__() got an unexpected keyword argument 'verbose'\n",
+        ("torch", "likely", "an older or a newer one runs", "torch"),
     ),
     "a log that ends at the line that raises": (
         frame(f"{PACKAGES}/torch/amp/grad_scaler.py", 212, "_unscale_grads_", "x = 1").replace("    x = 1\n", "")
