@@ -8,6 +8,7 @@ log confirms comes first. Pure, except that the log is read.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -24,6 +25,7 @@ from knowngood.failures.last_errors import (
     LastError,
     LastErrorReader,
     advise_paste,
+    complete_raise,
     find_nearest_incident,
     is_only_mentioned,
 )
@@ -35,6 +37,7 @@ from knowngood.failures.mere_warnings import goes_on, is_destructor, is_overtake
 from knowngood.failures.nan_losses import NAN_INCIDENT, NanLossReader
 from knowngood.failures.narrowed_reasons import narrow_reason
 from knowngood.failures.rocm_logs import fit_to_rocm, is_rocm
+from knowngood.failures.stale_imports import note_installed_release
 from knowngood.failures.traceback_frames import (
     FrameReader,
     LineEvidence,
@@ -89,7 +92,7 @@ class Certainty(StrEnum):
     """The last error's words or place alone say it, another failure stands behind it, or no line is an error."""
 
 
-_OF_UNKNOWN_CAUSE = frozenset(("device-side-assert-unnamed",))
+_OF_UNKNOWN_CAUSE = frozenset(("device-side-assert-indexing", "device-side-assert-unnamed"))
 """Known failures of which a log shows only the kind: what is said of their causes is never sure."""
 _FEWEST_LETTERS = 8
 _CUT_PASTE = ("the whole traceback, with the error in its last line",)
@@ -266,6 +269,7 @@ def diagnose_log(  # noqa: C901, PLR0911, PLR0912, PLR0913, PLR0915, PLR0917 - w
         shown = [scan.starts_of[mark] for mark in marks[: len(incident.signatures)] if mark in scan.starts_of]
         stated = (fit_to_rocm(incident) if of_rocm else None) or incident
         stated, is_open = narrow_reason(stated, last_errors.error)
+        stated = note_installed_release(stated, last_errors.error, log_versions)
         match = _weigh_warning(
             _match(stated, line, combination, log_versions, scan.texts_of.get(mark, b"")), shown, last_errors.error
         )
@@ -325,6 +329,15 @@ def diagnose_log(  # noqa: C901, PLR0911, PLR0912, PLR0913, PLR0915, PLR0917 - w
             return replace(diagnosis, matches=(_last_resort(own, log_versions), *diagnosis.matches))
     if (inside := explain_inside(last_errors.error, log_versions)) is not None:
         return replace(diagnosis, matches=(_last_resort(inside, log_versions), *diagnosis.matches))
+    if not failures and (cut := complete_raise(last_errors.error)):
+        rest = replace(supplement, versions={name: texts[-1] for name, texts in log_versions.items() if texts})
+        inner = diagnose_log(
+            io.BytesIO(cut.encode()), incidents, gpus, load_lines, explain, explain_message, rest, explain_inside
+        )
+        if inner.outcome == LogOutcome.KNOWN:
+            line = last_errors.error.line
+            likely = (replace(match, line=line, certainty=Certainty.LIKELY) for match in inner.matches)
+            return replace(diagnosis, matches=tuple(likely))
     has_traceback = tracebacks.present
     return diagnosis if failures else _with_hints(diagnosis, last_errors.error, incidents, has_traceback=has_traceback)
 

@@ -32,6 +32,9 @@ _PLAIN_VALUE = re.compile(
 )
 """Words with which Python refuses a plain value, in classes of errors that packages use too."""
 _CALLED = re.compile(r"^(?P<owner>[A-Z]\w{5,60})\.\w+\(\) (?:missing \d+ required|takes )")
+_LACKS = re.compile(r"^'(?P<owner>\w+)' object has no attribute '(?P<name>\w+)'")
+_TELLING_CLASS = re.compile(r"^[A-Z]\w*[a-z0-9][A-Z]\w+$")
+"""A class of more than one word, which only one project is likely to have."""
 _VALUES = re.compile(r"values to unpack|invalid literal for int|could not convert string")
 _TENSORS = re.compile(
     r"shape '\[.*\]' is invalid|size of tensor|must match the size|shapes cannot be multiplied|expected scalar type"
@@ -88,6 +91,8 @@ def explain_inner_error(  # noqa: C901, PLR0911, PLR0912 - one for each thing th
         return handed_in
     if (reason := explain_empty_value(text, frame, inner)) is not None:
         return _cause(error, reason.component, reason.title, reason.because, list(reason.fixes))
+    if (foreign := _explain_foreign_class(error, text, inner, frame, shelf)) is not None:
+        return foreign
     place = f"{'/'.join(frame.installed or frame.parts[-2:])}.py" + (f", line {frame.line}" if frame.line else "")
     component = outer or inner
     because = f"Python raises it in {inner}'s own file ({place}{f', in {frame.function}' if frame.function else ''})"
@@ -105,6 +110,38 @@ def explain_inner_error(  # noqa: C901, PLR0911, PLR0912 - one for each thing th
         f"{inner} fails inside{f' when {outer} calls it' if outer else ''}: {shorten_text(f'{name}: {text}', _SHOWN)}"
     )
     return _cause(error, component, title, because, fixes)
+
+
+def _explain_foreign_class(
+    error: LastError, text: str, inner: str, frame: CodeFrame, shelf: AtlasShelf
+) -> MessageCause | None:
+    """An attribute that one package asks of an object whose class another package has: the two do not go together."""
+    lacked = _LACKS.match(text)
+    if lacked is None or not _TELLING_CLASS.match(lacked["owner"]) or inner not in shelf.packages:
+        return None
+    owner, name = lacked["owner"], lacked["name"]
+    owners = [
+        package
+        for package in shelf.packages
+        if (lookup := shelf.open(package)) is not None and any(True for _ in lookup.definitions_of(owner))
+    ]
+    if len(owners) != 1 or owners[0] == inner:
+        return None
+    other = owners[0]
+    because = (
+        f"Line {frame.line} of {'/'.join(frame.installed)}.py ({shorten_text(frame.code, _SHOWN)}) asks an object for "
+        f"{name}. Its class {owner} is one of {other}, and no {other} that was read gives it {name}: {inner} was "
+        f"written for a {other} whose step before returns another object."
+    )
+    fixes = [
+        upgrade_package(inner, f"the newest {inner}, which may know this {other}"),
+        advise(
+            f"The {other} that was new when this {inner} came out (pip show {inner} and pip check name its bounds): "
+            "the one from before the upgrade after which it failed"
+        ),
+    ]
+    title = f"{inner} asks {other}'s {owner} for `{name}`, which it has not: the two releases do not go together"
+    return _cause(error, inner, title, because, fixes)
 
 
 def _fixes(component: str, inner: str, outer: str, *, is_known: bool = True) -> list[Fix]:

@@ -61,6 +61,8 @@ _END = re.compile(
     r"\n\s*\n(?!\s*Invoked with:)|\n(?=\s*\[end of output\]|Exception ignored|Traceback|\s*\d{1,3}%\||---|- \S+: ?\d"
     r"|\S+:\d+: |\[|E\d{4} |W\d{4} |(?:\w+\.)+[A-Z]\w*(?:Error|Exception): |During handling|ERROR:|\s+at )"
 )
+_RAISED = re.compile(r"^raise (?P<name>[A-Z]\w*)\((?P<quote>[\"'])(?P<text>[^{}%]{8,250})(?P=quote)\)$")
+"""A line of code that raises an error with a message of which all words stand in it."""
 _FEWEST_WORDS = 2
 _CAUSED = b"The above exception was the direct cause of the following exception"
 _PASSES_RESULTS = frozenset(("pool", "_base", "py_utils", "worker", "process", "thread"))
@@ -164,6 +166,17 @@ def _read_message(text: bytes) -> str:
     decoded = decoded[named.start() if named else 0 :]
     end = _END.search(decoded)
     return " ".join(decoded[: end.start() if end else len(decoded)].split())
+
+
+def complete_raise(error: LastError) -> str:
+    """Return a traceback with the message that its last line of code raises, where the log ends there; else empty."""
+    raised = _RAISED.match(error.text)
+    if raised is None:
+        return ""
+    lines = ["Traceback (most recent call last):"]
+    for frame in error.frames:
+        lines += [f'  File "{frame.path}", line {frame.line}, in {frame.function}', f"    {frame.code}"]
+    return "\n".join([*lines, f"{raised['name']}: {raised['text']}", ""])
 
 
 def redact_secrets(text: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from knowngood.compat.incident import Fix, IncidentKind, OwnComponent
 from knowngood.failures.atlas_shelf import AtlasShelf
@@ -18,7 +19,10 @@ from knowngood.failures.missing_packages import explain_missing_package, explain
 from knowngood.failures.name_faults import FaultKind
 from knowngood.failures.name_places import NameFinder
 from knowngood.failures.name_situation import NameCause, NameSituation, advise
+from knowngood.failures.overridden_methods import explain_overridden_method
 from knowngood.failures.own_classes import explain_own_name
+from knowngood.failures.release_places import ranges_of_mask
+from knowngood.failures.stale_imports import RESTART
 from knowngood.failures.undefined_names import explain_other_python, explain_undefined_name
 from knowngood.failures.wrong_releases import (
     explain_class_of_caller,
@@ -38,6 +42,22 @@ _GUESSES = frozenset((FaultKind.KEY, FaultKind.KEYWORD, FaultKind.ARGUMENT))
 """The errors of which only a typo is certain when no release has the name: else a user's own data may have it."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Repository:
+    """A repository of which the package installs one part."""
+
+    name: str
+    installs: str
+    """The module that the package has for certain."""
+    moved: str
+    """Where the repository keeps what it moved away."""
+
+
+_REPOSITORIES = {
+    "megatron-core": _Repository(name="NVIDIA/Megatron-LM", installs="megatron.core", moved="megatron.legacy")
+}
+
+
 def explain_names(
     errors: Sequence[LoggedError], versions: Mapping[str, Sequence[str]], shelf: AtlasShelf
 ) -> list[NameCause]:
@@ -51,6 +71,10 @@ def explain_names(
             cause = explain_other_python(error, shelf)
         elif error.fault.kind is FaultKind.GLOBAL:
             cause = explain_undefined_name(error, versions, shelf)
+        elif (place is None or "." not in error.fault.owner) and (
+            overridden := explain_overridden_method(error, shelf)
+        ) is not None:
+            cause = overridden
         elif place is not None:
             cause = _explain(NameSituation(error=error, place=place, versions=versions, shelf=shelf))
         elif error.fault.kind is FaultKind.DISTRIBUTION or (
@@ -66,21 +90,84 @@ def explain_names(
     return list(causes.values())
 
 
-def _explain(situation: NameSituation) -> NameCause | None:
+def _explain(situation: NameSituation) -> NameCause | None:  # noqa: PLR0911 - one return for each state of the name
     """Return the cause, or `None` when nothing certain can be said."""
     place, at = situation.place, situation.at
     if _is_shadowed(situation):
         return _explain_shadow(situation, situation.top, situation.package, situation.error.fault.path)
     if hidden := _find_hidden_module(situation.error.frames):
         return _explain_shadow(situation, hidden, hidden, f"a file {hidden}.py of yours")
+    if (checkout := _explain_repository(situation)) is not None:
+        return checkout
     if not place.present:
         return _explain_unknown_name(situation)
     is_there = situation.has_name(at) if at is not None else not place.possible
+    if not is_there and _asks_itself(situation):
+        return _explain_mixed_release(situation)
     if not is_there:
         return explain_override(situation) or explain_class_of_caller(situation) or explain_wrong_release(situation)
     if situation.is_older_than_read:
         return explain_older_release(situation)
-    return _explain_inside(situation) if situation.error.fault.kind in _IMPORTS else None
+    if situation.error.fault.kind in _IMPORTS:
+        return _explain_inside(situation)
+    return _explain_stale(situation) if situation.version and _is_settled(situation) else None
+
+
+def _explain_repository(situation: NameSituation) -> NameCause | None:
+    """A module of a repository that the package's own releases mostly do not have, or a checkout's file without a name.
+
+    `None` where the name is one of what the package installs.
+    """
+    fault, package = situation.error.fault, situation.package
+    path = fault.path.replace("\\", "/")
+    is_checkout = bool(path) and "/" in path and not _is_installed(path) and path.endswith(".py")
+    repository = _REPOSITORIES.get(package)
+    asked = fault.owner if fault.kind in {FaultKind.MODULE, FaultKind.IMPORT} else ""
+    is_outside = (
+        repository is not None
+        and asked.startswith(f"{situation.top}.")
+        and not (asked == repository.installs or asked.startswith(f"{repository.installs}."))
+    )
+    if is_outside and repository is not None and fault.kind is FaultKind.MODULE:
+        because = (
+            f"{asked} is a folder of the repository {repository.name}. The package {package} installs "
+            f"{repository.installs}; what else it has of the repository differs from release to release "
+            f"({situation.describe_releases(situation.place.present) or 'none that was read has this'})."
+        )
+        fixes = [
+            advise(
+                f"Clone {repository.name} at the tag of the installed {package}, and put it on the path: "
+                "PYTHONPATH=/path/to/the/clone, or pip install -e . in it"
+            ),
+            advise(f"The {package} that the script's own repository is of: a release and a checkout do not mix"),
+        ]
+        title = f"{asked} belongs to the repository {repository.name}, which is not on Python's path"
+        if not situation.place.present:
+            because += " Or the checkout that is on the path is of another commit, in which that module was moved."
+            fixes.insert(1, advise(f"grep -rn '{asked.rpartition('.')[2]}' in the checkout shows where it is now"))
+        cause = situation.explain(IncidentKind.NOT_INSTALLED, title, because, fixes, component=package)
+        return replace(cause, is_likely=not situation.place.present)
+    if not is_checkout or fault.kind is not FaultKind.IMPORT or situation.place.present or fault.circular:
+        return None
+    near = situation.mistyped_name()
+    if near:
+        return None
+    where = f" (older code of it went to {repository.moved})" if repository is not None else ""
+    because = (
+        f"Python imports {fault.owner} from a checkout ({path}), and no release of {package} has {fault.name} there. "
+        f"So the file that asks for it and the checkout are of two commits: {fault.name} was moved or removed in one "
+        f"of them{where}. A pin of the package changes nothing, since the checkout stands first on the path."
+    )
+    fixes = [
+        advise(
+            f"grep -rn '{fault.name}' in the checkout shows where it is now"
+            + (f": {repository.moved}" if repository is not None else "")
+            + "; change the import to that"
+        ),
+        advise("A newer commit of the checkout, in which the scripts follow; or the tag that the instructions name"),
+    ]
+    title = f"{fault.name} is not in this checkout's {fault.owner}: it was moved, or the script is of another commit"
+    return situation.explain(IncidentKind.API_UNKNOWN, title, because, fixes, component=package)
 
 
 def _is_shadowed(situation: NameSituation) -> bool:
@@ -168,6 +255,10 @@ def _explain_inside(situation: NameSituation) -> NameCause:
             "another release runs than the one in the log." if situation.version else "an older release runs."
         )
         fixes = [advise(f"python -c 'import {fault.owner}' shows the first error"), show]
+        if situation.version:
+            fixes.append(
+                advise(f"In a notebook where it was installed a moment ago: {RESTART[0].lower()}{RESTART[1:]}")
+            )
     title = f"{package} has {situation.place.what}: the failure lies elsewhere"
     if fault.kind is FaultKind.MODULE_ATTRIBUTE and not fault.circular:
         title = f"{package} has {situation.place.what}: another {top} is imported, or its import failed by halves"
@@ -177,6 +268,67 @@ def _explain_inside(situation: NameSituation) -> NameCause:
         title = f"{since} has {situation.place.what}: an older one runs, or its import failed inside"
         fixes.append(Fix(change={package: f">={situation.releases[0]}"}, note="when an older one is installed"))
     return situation.explain(IncidentKind.FAILS_INSIDE, title, because, fixes, component=package)
+
+
+def _is_settled(situation: NameSituation) -> bool:
+    """Whether a keyword is refused by a known class that takes it in the stated release, and not in all others."""
+    place, root = situation.place, situation.place.lookup.file.root
+    is_named = place.dotted.startswith(f"{root}.") and place.dotted.removeprefix(f"{root}.")[:1].isupper()
+    return situation.error.fault.kind is FaultKind.KEYWORD and is_named and bool(place.possible)
+
+
+def _explain_stale(situation: NameSituation) -> NameCause:
+    """The release in the log takes the keyword that is refused: another one runs."""
+    package, what, version = situation.package, situation.place.what, situation.version
+    because = (
+        f"{package} has {what} {situation.describe_releases(situation.place.present)}, and so in {version}, which the "
+        "log states. The process runs another one: a notebook that imported it before the upgrade, or another "
+        "environment than the one that was listed."
+    )
+    fixes = [
+        advise(RESTART),
+        advise(
+            f"python -c 'import {situation.place.lookup.file.root} as m; print(m.__version__, m.__file__)' with the "
+            "very Python that runs shows which release it is"
+        ),
+    ]
+    title = f"{package} {version} has {what}: the process runs another {package} than the log states"
+    cause = situation.explain(IncidentKind.CONFIG, title, because, fixes, component=package)
+    return replace(cause, is_likely=True)
+
+
+def _asks_itself(situation: NameSituation) -> bool:
+    """Whether a package's installed file imports what the stated release of it lacks: no release does that."""
+    fault, frames = situation.error.fault, situation.error.frames
+    last = frames[-1].installed if frames else ()
+    is_own = last[:1] == (situation.top,) and fault.kind is FaultKind.IMPORT and not fault.circular
+    return is_own and situation.at is not None and "." in fault.owner
+
+
+def _explain_mixed_release(situation: NameSituation) -> NameCause:
+    """A file of a package asks another for what the release in the log does not have."""
+    fault, package, last = situation.error.fault, situation.package, situation.error.frames[-1]
+    because = (
+        f"{'/'.join(last.installed)}.py asks {fault.owner} for {fault.name}, and both are files of {package}. "
+        f"{situation.version}, which the log states, {'has it not' if situation.at != -1 else 'was not read'}; "
+        f"{package} has it "
+        f"{situation.describe_releases(situation.place.present)}. No release asks itself for what it lacks: the folder "
+        "has files of two releases (an installation over another one), or the notebook goes on with modules that it "
+        "imported before an upgrade."
+    )
+    fixes = [
+        advise("Restart the notebook or the process, when the package was installed after the first import"),
+        advise(
+            f"Reinstall it whole: pip uninstall -y {package} (again, until it is gone), delete what remains of its "
+            f"folder, and pip install {package}"
+        ),
+        *(
+            Fix(change={package: text}, note=f"has {situation.place.what}, after that")
+            for text in ranges_of_mask(situation.place.present, situation.releases)[-1:]
+        ),
+    ]
+    title = f"The installation of {package} is mixed: its own files are of two releases"
+    return situation.explain(IncidentKind.CONFIG, title, because, fixes, component=package)
 
 
 def _explain_mixed_files(situation: NameSituation) -> NameCause:

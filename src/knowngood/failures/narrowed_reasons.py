@@ -15,7 +15,7 @@ from knowngood.failures.json_reasons import describe_data_file
 from knowngood.failures.last_errors import LastError
 from knowngood.failures.name_situation import advise
 from knowngood.failures.refused_fields import describe_fields
-from knowngood.failures.tensor_shapes import describe_shapes
+from knowngood.failures.tensor_shapes import GUESSED_CACHE, describe_shapes
 from knowngood.failures.weight_shapes import describe_weight_shapes
 
 _LOAD_KEY = re.compile(r"invalid load key, '(?P<key>.{1,6}?)'")
@@ -40,6 +40,15 @@ _COLUMNS = re.compile(
 _ACCELERATE_KEY = re.compile(
     r"had unknown keys \(\[(?P<keys>[^\]]{1,300})\]\)|unexpected keyword argument '(?P<key>\w+)'"
 )
+_MISMATCHES = re.compile(r"- ds (?P<name>[\w.]+)=(?P<own>\S+) vs hf \w+=(?P<other>\S+)")
+_CHOICE = re.compile(
+    r"error: argument (?P<what>\S{1,200}(?: \w+)?): invalid choice: '?(?P<choice>[^'\s]{1,60})'? "
+    r"\(choose from (?P<there>[^)]{1,600})\)"
+)
+_NO_TENSOR = re.compile(
+    r"(?P<function>\w+)\(\): argument '(?P<argument>\w+)' \(position \d+\) must be Tensor, not (?P<given>[\w.]+)"
+)
+_COLLATED = re.compile(r"found <class '(?P<found>[\w.]+)'>")
 _GIVEN_NONE = re.compile(r"(?:^|, )None(?=,|$)")
 
 
@@ -55,7 +64,8 @@ def narrow_reason(incident: Incident, error: LastError | None) -> tuple[Incident
         return incident, incident.id in _OPEN
     narrowed = describe(incident, error) if error is not None else None
     is_open = incident.id in _OPEN and (narrowed is None or narrowed == incident)
-    return narrowed or incident, is_open or (incident.id in _GUESSED and narrowed is not None)
+    is_guess = narrowed is not None and (incident.id in _GUESSED or narrowed.title.endswith(GUESSED_CACHE))
+    return narrowed or incident, is_open or is_guess
 
 
 def _describe_load_key(incident: Incident, error: LastError) -> Incident | None:
@@ -85,7 +95,7 @@ def _describe_batch(incident: Incident, error: LastError) -> Incident | None:
     """How many processes DeepSpeed counts, and for how many the numbers were made."""
     stated = _BATCH.search(error.message)
     if stated is None:
-        return _describe_device_map(incident, error)
+        return _describe_equal_values(incident, error) or _describe_device_map(incident, error)
     total, micro, steps, ranks = (int(stated[name]) for name in ("total", "micro", "steps", "ranks"))
     if not micro or not steps or total % (micro * steps):
         return replace(
@@ -118,6 +128,98 @@ def _describe_batch(incident: Incident, error: LastError) -> Incident | None:
                 "of your own, deepspeed.init_distributed() before the configuration is made"
             ),
         ),
+    )
+
+
+def _describe_equal_values(incident: Incident, error: LastError) -> Incident | None:
+    """A value of DeepSpeed's configuration that looks like the argument's and is of another type: a text."""
+    pairs = _MISMATCHES.findall(error.message)
+    equal = [(name, value) for name, value, other in pairs if value == other]
+    if not equal:
+        return None
+    name, value = equal[0]
+    return replace(
+        incident,
+        title=f'{name} is the text "{value}" in DeepSpeed\'s configuration, and the number {value} in the arguments',
+        because=f"Both are shown as {value} and differ all the same, so they are of two types: the JSON file has the "
+        f'number in quotes ("{value}"), and a text equals no number.',
+        fix=(advise(f'"{name}": {value} without quotes in the JSON file, or "auto"'), *incident.fix[:1]),
+    )
+
+
+def _describe_choice(incident: Incident, error: LastError) -> Incident | None:
+    """A command or a value that the program's own list of choices lacks."""
+    stated = _CHOICE.search(f"{error.text} {error.message}")
+    if stated is None:
+        return None
+    what, choice = stated["what"].strip("{}"), stated["choice"]
+    there = [text.strip(" '\"") for text in stated["there"].split(",")]
+    is_command = any(word in what.lower() for word in ("command", "cmd", "action", "mode")) or "," in what
+    parts = {part for part in re.split(r"[_\W]+", choice) if part}
+    near = next((name for name in there if name in parts or parts & set(re.split(r"[_\W]+", name))), "")
+    title = f"The program that runs has no {'command' if is_command else f'{what}'} {choice}"
+    because = f"It takes {', '.join(there[:12])}."
+    because += (
+        " The command is of the documentation of another release: an older release runs, which does not have it yet, "
+        "or a newer one, which renamed it."
+        if is_command
+        else f" {choice} is a slip of the pen, or a choice that only another release of the program has."
+    )
+    fixes = [
+        advise(
+            "pip show PROGRAM (or git log -1) says which release runs; upgrade it to the one of the documentation "
+            "(pip install -U), or read the documentation of the one that runs"
+        )
+    ]
+    if near:
+        fixes.append(advise(f"{near}, which is the nearest that this release has; --help of it lists its options"))
+    return replace(incident, title=title, because=because, fix=tuple(fixes))
+
+
+def _describe_no_tensor(incident: Incident, error: LastError) -> Incident | None:
+    """What was given in the place of a tensor, by its class."""
+    stated = _NO_TENSOR.search(error.message)
+    if stated is None:
+        return None
+    function, argument, given = stated["function"], stated["argument"], stated["given"]
+    own = next((frame for frame in reversed(error.frames) if not frame.installed and frame.path.endswith(".py")), None)
+    where = f" Line {own.line} of {own.parts[-1]}.py ({own.code[:100]}) leads there." if own and own.code else ""
+    title = f"{function} was given a {given} in place of a tensor ({argument})"
+    if given.endswith(("Output", "OutputWithPast", "BatchEncoding")):
+        because = f"A model of transformers returns an object ({given}), of which the tensor is a field."
+        fixes = [advise("outputs.logits (or .last_hidden_state, .loss) in that line; return_dict=False gives a tuple")]
+    elif given in {"tuple", "list"}:
+        because = f"The step before returned a {given} of several values, of which the tensor is one."
+        fixes = [advise("Take the one that is meant: x[0], or logits, aux = model(...); torch.stack for a list")]
+    elif given == "NoneType":
+        because = "The value was never set: an input, a field of the batch or a result of the step before is None."
+        fixes = [advise("Follow it up in the traceback to where it is set: a field missing in the batch, an option")]
+    elif given in {"int", "float", "str", "Image", "JpegImageFile", "numpy.ndarray", "ndarray"}:
+        because = f"The data has a {given} that nothing turned into a tensor."
+        fixes = [advise("transforms.ToTensor() for pictures, torch.as_tensor for arrays and numbers, in the dataset")]
+    else:
+        return None
+    return replace(incident, title=title, because=because + where, fix=(*fixes, *incident.fix))
+
+
+def _describe_collated(incident: Incident, error: LastError) -> Incident | None:
+    """The class that torch's collator does not join, where it is not None."""
+    stated = _COLLATED.search(error.message)
+    if stated is None or stated["found"] == "NoneType":
+        return None
+    found = stated["found"]
+    if "Image" in found:
+        first = "transforms.ToTensor() (or pil_to_tensor) in the dataset's transform: __getitem__ returns tensors"
+    else:
+        first = (
+            f"Return tensors, numbers or texts from __getitem__ in place of {found}; or a collate_fn that joins them"
+        )
+    return replace(
+        incident,
+        title=f"The dataset returns objects that the DataLoader cannot join: {found}",
+        because="torch's default collator joins tensors, arrays, numbers, texts, dicts and lists. __getitem__ "
+        f"returned {found}: no transform turned it into a tensor, or the dataset was given none.",
+        fix=(advise(first), *incident.fix[1:]),
     )
 
 
@@ -253,9 +355,12 @@ def _describe_invoked(incident: Incident, error: LastError) -> Incident | None:
 
 
 _REASONS: Mapping[str, Callable[[Incident, LastError], Incident | None]] = {
+    "argument-must-be-tensor": _describe_no_tensor,
+    "arguments-refused": _describe_choice,
     "accelerate-config-of-newer": _describe_accelerate_key,
     "binding-arguments-refused": _describe_invoked,
     "checkpoint-not-whole": _describe_load_key,
+    "collate-none": _describe_collated,
     "data-column-unknown": _describe_column,
     "data-file-unreadable": describe_data_file,
     "deepspeed-config-mismatch": _describe_batch,
@@ -270,6 +375,7 @@ _GUESSED = frozenset(("checkpoint-not-whole",))
 """Known failures of which the words give the most likely reason only."""
 _OPEN = frozenset(
     (
+        "argument-must-be-tensor",
         "binding-arguments-refused",
         "bnb-cublaslt-failed",
         "data-file-unreadable",

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, OwnComponent
 from knowngood.core.nearest_names import find_nearest_name
+from knowngood.facts.atlas_parameters import find_parameter
 from knowngood.failures.atlas_shelf import AtlasShelf
 from knowngood.failures.logged_errors import LoggedError
 from knowngood.failures.module_packages import FOLDERS_OF_PROJECTS, find_distribution
@@ -65,7 +66,7 @@ def explain_own_name(error: LoggedError, place: NamePlace | None, shelf: AtlasSh
     return _explain_class_key(error, shelf) if error.fault.kind is FaultKind.CLASS_KEY else None
 
 
-def _explain_attribute(  # noqa: C901, PLR0911 - one return for each kind of class
+def _explain_attribute(  # noqa: C901, PLR0911, PLR0912 - one return for each kind of class
     error: LoggedError, shelf: AtlasShelf
 ) -> NameCause | None:
     fault, caller = error.fault, find_caller(error, shelf)
@@ -74,6 +75,8 @@ def _explain_attribute(  # noqa: C901, PLR0911 - one return for each kind of cla
         return _explain_value(error, caller) if is_own_code and caller else None
     if (written := explain_unsloth_class(error)) is not None:
         return written
+    if fault.name == "module" and is_own_code and caller:
+        return _explain_bare_model(error, caller)
     owners = _packages_with(fault.owner, shelf)
     is_anywhere = bool(owners)
     if is_plain_word(fault.owner):  # anyone may call a class so: the traceback must lead to the package
@@ -88,6 +91,8 @@ def _explain_attribute(  # noqa: C901, PLR0911 - one return for each kind of cla
             fixes=[advise(f"Write {near} in place of {fault.name}")],
             component=_component_of(caller),
         )
+    if known and (failed := _explain_property(error, known, caller, shelf)) is not None:
+        return failed
     if known and (
         cause := _explain_older_torch(error, caller, shelf) or _explain_unwrapped(error, known, caller, shelf)
     ):
@@ -100,6 +105,8 @@ def _explain_attribute(  # noqa: C901, PLR0911 - one return for each kind of cla
     if known:
         title = f"No release of {known} has `{fault.name}` of {fault.owner}"
         because = f"The class {fault.owner} of {known}, or one of your own with that name, has no {fault.name}."
+    elif caller is not None and caller.package and f"self.{fault.name}" in caller.frame.code:
+        return _explain_unset_by_subclass(error, caller)
     else:
         title = f"{fault.owner}, a class of the project or the model, has no attribute {fault.name}"
         because = f"No package in the traceback has a class {fault.owner}: the project, or the model, brought it along."
@@ -121,6 +128,78 @@ def _explain_attribute(  # noqa: C901, PLR0911 - one return for each kind of cla
             advise(f"{caller.package} asks for it: the class must derive from the one that {caller.file} expects")
         )
     return _own_cause(error, title=title, because=because, fixes=fixes, component=component)
+
+
+def _explain_bare_model(error: LoggedError, caller: NameCaller) -> NameCause:
+    """`model.module` of a model that nothing wraps: the script was written for several processes."""
+    owner = error.fault.owner
+    because = (
+        f"model.module is the model inside DistributedDataParallel, DataParallel or DeepSpeed's engine. {owner} is the "
+        "bare model: with one process or one GPU nothing wraps it (accelerate and the Trainer leave it as it is)."
+        f"{_describe_caller(caller)}"
+    )
+    return _own_cause(
+        error,
+        title=f"{owner} is not wrapped, and the code asks for model.module, which only a wrapped model has",
+        because=because,
+        fixes=[
+            advise(
+                "Start it as the project does, with the launcher (torchrun --nproc_per_node=1, accelerate launch with "
+                "MULTI_GPU, python -m torch.distributed.launch), so that the model is wrapped"
+            ),
+            advise(
+                "In that line: getattr(model, 'module', model) in place of model.module, or "
+                "accelerator.unwrap_model(model)"
+            ),
+        ],
+        component=_component_of(caller),
+    )
+
+
+def _explain_property(
+    error: LoggedError, package: str, caller: NameCaller | None, shelf: AtlasShelf
+) -> NameCause | None:
+    """A property that the class has in every release: its own code asked something else for what is not there."""
+    fault, lookup = error.fault, shelf.open(package)
+    if lookup is None:
+        return None
+    presence = lookup.find_name(f"{lookup.file.root}.{fault.owner}.{fault.name}")
+    if presence.present != lookup.every or presence.kinds.get("property", 0) != lookup.every:
+        return None
+    because = (
+        f"Every release of {package} that was read has the property {fault.name} of {fault.owner}. torch's Module says "
+        "of a property whose code raises an AttributeError that the property itself is not there: the real one, of an "
+        f"object that the property goes through, is hidden.{_describe_caller(caller)}"
+    )
+    fixes = [
+        advise(
+            f"type(model).{fault.name}.fget(model) in place of model.{fault.name} shows the real error with its line"
+        ),
+        advise(
+            f"What your code put into the model before (a class or module of your own, such as an attention processor) "
+            f"lacks what {package} expects of it: derive it from {package}'s own class, or from torch.nn.Module"
+        ),
+    ]
+    title = f"{package}'s {fault.owner} has `{fault.name}`: the property fails inside, and torch hides the real error"
+    return _own_cause(error, title=title, because=because, fixes=fixes, component=_component_of(caller))
+
+
+def _explain_unset_by_subclass(error: LoggedError, caller: NameCaller) -> NameCause:
+    """A package's own method asks self for an attribute: the project's subclass did not let the base class set it."""
+    owner, name, package = error.fault.owner, error.fault.name, caller.package
+    because = (
+        f"A method of {package} ({caller.file}, line {caller.frame.line}) asks self.{name}, which the base class in "
+        f"this {package} sets. {owner}, a class of the project or the model, derives from it and has an __init__ of "
+        f"its own that does not call super().__init__, calls it later, or was copied from an older {package}."
+    )
+    fixes = [
+        advise(
+            f"Call super().__init__(...) first in the __init__ of {owner}, or set self.{name} there before that step"
+        ),
+        advise(f"The {package} for which the project was written (its requirements), or a newer commit of the project"),
+    ]
+    title = f"{owner} derives from a class of {package} and did not set `{name}`, which this {package} asks of it"
+    return _own_cause(error, title=title, because=because, fixes=fixes, component=_component_of(caller))
 
 
 def _explain_configuration(error: LoggedError, caller: NameCaller | None) -> NameCause:
@@ -287,6 +366,14 @@ def _explain_keyword(error: LoggedError, place: NamePlace | None, shelf: AtlasSh
     else:
         title = f"{function if is_named else 'The function'} does not take the keyword {fault.name}"
         because = f"No release of a package in the atlas is known whose {function} takes {fault.name}."
+    near = _near_keyword(function, fault.name, shelf) if is_named and place is None else None
+    if near is not None:
+        package, near_name = near
+        title += f": {package}'s {function} has {near_name} in its place"
+        because = (
+            f"{package}'s {function} takes {near_name} and no {fault.name} in any release that was read: the name was "
+            "changed before, and the code was written for an older release."
+        )
     component = _component_of(chooser)
     if chooser is None and function == "forward":
         component = OwnComponent.MODEL
@@ -299,9 +386,36 @@ def _explain_keyword(error: LoggedError, place: NamePlace | None, shelf: AtlasSh
             f"own class may take {fault.name}"
         ),
     ]
+    if near is not None:
+        fixes.insert(0, advise(f"Write {near[1]}= in place of {fault.name}= (its value may have to be another too)"))
+        fixes[2] = advise(f"The older {near[0]} that the project's requirements name")
     if who and (place is None or place.lookup.file.package != who):
         fixes.insert(0, advise(f"Another release of {who}, written for the package that it calls"))
     return _own_cause(error, title=title, because=because, fixes=fixes, component=component)
+
+
+def _near_keyword(function: str, keyword: str, shelf: AtlasShelf) -> tuple[str, str] | None:
+    """The package that alone defines a function, and its one keyword that shares a word with the refused one."""
+    if "_" not in function.strip("_") and not re.search(r"[a-z][A-Z]", function):
+        return None  # a single word, which many projects choose
+    lookups = [shelf.open(package) for package in _packages_with(function, shelf)]
+    if len(lookups) != 1 or lookups[0] is None:
+        return None
+    names: dict[str, int] = {}
+    for home, _ in lookups[0].definitions_of(function):
+        names |= find_parameter(lookups[0], home.replace(":", "."), keyword).names
+    if keyword in names:
+        return None
+    words = keyword.split("_")
+    newest = 1 << (len(lookups[0].file.releases) - 1)
+    near = [
+        name
+        for name, mask in names.items()
+        if mask & newest and len(words) > 1 and name.split("_")[1:] == words[1:] and len(name.split("_")) == len(words)
+    ]
+    makers = [name for name in near if name.startswith(("process", "tokeniz", "eval", "quant"))]
+    chosen = makers if len(near) > 1 else near
+    return (lookups[0].file.package, chosen[0]) if len(chosen) == 1 else None
 
 
 def _explain_class_key(error: LoggedError, shelf: AtlasShelf) -> NameCause:

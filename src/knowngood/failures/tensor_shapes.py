@@ -41,6 +41,10 @@ _POSITIONS = (
 )
 
 
+GUESSED_CACHE = "most likely a cache grew during training"
+"""How a title ends that only the two numbers speak for."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Place:
     """A line of code in which two tensors meet."""
@@ -104,10 +108,32 @@ def _describe_sum(incident: Incident, error: LastError) -> Incident | None:
     if sizes is None or place is None:
         return None
     a, b = sizes["a"] or sizes["to"], sizes["b"] or sizes["has"]
+    if "scaled_dot_product_attention" in code and error.frames[-1].installed and int(a) == 2 * int(b):
+        return _describe_doubled_keys(incident, error, a, b)
     numbers = f"a has {a} and b has {b} in dimension {sizes['dimension'] or sizes['axis']}"
     because = f"In the line {code[:100]} {numbers}: {place.words[0].lower()}{place.words[1:]}"
     return replace(
         incident, title=place.title.format(a=a, b=b), because=because, fix=(advise(place.fix), *incident.fix)
+    )
+
+
+def _describe_doubled_keys(incident: Incident, error: LastError, keys: str, mask: str) -> Incident:
+    """Keys that are exactly twice as many as the mask has: the same tokens were put into the cache a second time."""
+    frame = error.frames[-1]
+    return replace(
+        incident,
+        title=f"The keys are exactly twice as long ({keys}) as the mask ({mask}): {GUESSED_CACHE}",
+        because=(
+            f"In {'/'.join(frame.installed)}.py the mask has {mask} tokens and the keys {keys}, twice as many. That is "
+            "so where a layer runs twice on the same tokens and adds to its key/value cache each time: gradient "
+            "checkpointing computes it again in the backward pass while use_cache is on. Some releases of transformers "
+            "do not turn the cache off there. (Or the cache of a step before was handed in.)"
+        ),
+        fix=(
+            advise("model.config.use_cache = False (the text model's configuration too) before training"),
+            advise("gradient_checkpointing off shows whether it is this; use_reentrant=False or True changes it too"),
+            advise("Another transformers: the newest, or the one before the upgrade after which it failed"),
+        ),
     )
 
 

@@ -15,6 +15,8 @@ from knowngood.failures.release_places import place_of_version, ranges_of_mask, 
 
 _CALL_OTHERS = frozenset(("accelerate", "lightning", "pytorch-lightning", "torch", "transformers"))
 """Packages that call the objects which they are given, and whose frames say nothing of whose they are."""
+_MADE_BY_UNSLOTH = frozenset(("unsloth_compiled_cache",))
+"""Folders of files that unsloth writes from the source of other packages."""
 _NAMES_OF_MODELS = frozenset((FaultKind.MODEL_TYPE, FaultKind.KEY, FaultKind.TOKENIZER))
 """The errors whose name comes from a model, which no similar one can replace."""
 
@@ -30,6 +32,8 @@ def explain_wrong_release(situation: NameSituation) -> NameCause:
         below, above = runs_around(place.present, at, situation.releases)
         above = f">={situation.releases[0]}" if at < 0 and above == "*" else above
         too_old = bool(above) and (not below or _is_nearer_above(situation, at))
+    if (beside := _explain_import_list(situation)) is not None:
+        return beside
     own = f"{situation.package} {situation.version}".rstrip()
     kind, title = IncidentKind.API_REMOVED, f"{own} no longer has {place.what}"
     if is_unknown := at is None and not too_old and (not situation.has_name(0) or place.present & (place.present + 1)):
@@ -45,6 +49,10 @@ def explain_wrong_release(situation: NameSituation) -> NameCause:
     ]
     caller = list(_caller_fixes(situation, too_old=too_old))
     own_code = list(_code_fixes(situation))
+    older = _explain_maybe_older(situation) if at is None and not too_old and not is_unknown else None
+    if older is not None:
+        return older
+    is_older_python = _is_of_older_python(situation) and at is None and not too_old and not is_unknown
     fixes = [*callee, *caller, *own_code] if too_old else [*own_code, *caller, *reversed(callee)]
     if is_unknown and situation.caller_package and situation.caller_package != situation.package and not caller:
         newer = f"a newer {situation.caller_package}, where it may not ask for it any longer"
@@ -52,9 +60,96 @@ def explain_wrong_release(situation: NameSituation) -> NameCause:
     if at is None:
         fixes.append(advise(f"pip show {situation.package} says which release runs; give pip freeze's output with -r"))
     component = situation.package if too_old else situation.caller_package or situation.package
-    cause = situation.explain(kind, title, _reason(situation), fixes, component=component)
+    reason = _reason(situation)
+    if is_older_python:
+        oldest = situation.releases[0]
+        title = f"{own} has {place.what} {situation.describe_releases(place.present)}: an older or a newer one runs"
+        reason += (
+            f" Python before 3.10 wrote this message (it names no class), so a release before {oldest}, which was not "
+            "read, may run just as well as one that removed it."
+        )
+        newer = f"has {place.what}, when the one that runs is older"
+        fixes.insert(1, Fix(change={situation.package: f">={oldest}"}, note=newer, cost="an upgrade"))
+    cause = situation.explain(kind, title, reason, fixes, component=component)
     is_weak = at is None and situation.error.fault.kind is FaultKind.OBJECT_ATTRIBUTE and not situation.error.frames
-    return replace(cause, is_likely=is_weak)
+    return replace(cause, is_likely=is_weak or is_older_python)
+
+
+def _is_of_older_python(situation: NameSituation) -> bool:
+    """Whether Python before 3.10 wrote of a refused keyword: its message leaves the class out."""
+    fault = situation.error.fault
+    return fault.kind is FaultKind.KEYWORD and fault.owner in {"__init__", "__new__"}
+
+
+def _explain_import_list(situation: NameSituation) -> NameCause | None:
+    """A line that imports many names, of which no release has all: a file that was generated or mixed.
+
+    `None` where some release has all of those names.
+    """
+    error, place = situation.error, situation.place
+    caller = situation.caller
+    made = caller is not None and _MADE_BY_UNSLOTH.intersection(caller.frame.parts)
+    if error.fault.kind is not FaultKind.IMPORT or caller is None or not made:
+        return None
+    because = (
+        f"{caller.frame.parts[-1]}.py is no file of the project: unsloth writes it from the source of "
+        f"{situation.package}'s trainers and keeps it in {next(iter(made))}. It imports {error.fault.name} "
+        f"from {error.fault.owner}, which "
+        f"{situation.package} has {situation.describe_releases(place.present)}"
+        + (f", and not in {situation.version}, which the log states" if situation.version else "")
+        + ". So the file was written for another release, or this unsloth rewrites that one wrongly."
+    )
+    fixes = [
+        advise("Delete the folder unsloth_compiled_cache, and restart the notebook or the process"),
+        Fix(
+            change={"unsloth": "*", "unsloth-zoo": "*"},
+            note=f"unsloth and unsloth_zoo of the same day, which know this {situation.package}: pip install -U "
+            "--force-reinstall --no-deps unsloth unsloth_zoo",
+            cost="an upgrade",
+        ),
+        advise(f"The {situation.package} that this unsloth declares (pip show unsloth, pip check), when it is older"),
+    ]
+    title = f"unsloth's generated {caller.frame.parts[-1]}.py asks {situation.package} for `{error.fault.name}`"
+    title += f", which {situation.version or 'the release that runs'} has not"
+    return situation.explain(IncidentKind.API_REMOVED, title, because, fixes, component="unsloth")
+
+
+def _explain_maybe_older(situation: NameSituation) -> NameCause | None:
+    """A keyword that a package passes, which the oldest releases that were read have and the newest lack.
+
+    Python names the first keyword that the function lacks, in the order in which they are passed. The release that
+    removed this one removed others too; where such a one stands before it and is not named, it was taken, so that an
+    older release runs than all that were read. `None` where no package passes it.
+    """
+    place, package, asker = situation.place, situation.package, situation.caller_package
+    if situation.error.fault.kind is not FaultKind.KEYWORD or not asker or asker == package or not place.keyword:
+        return None
+    last = place.present.bit_length()
+    gone = [name for name, mask in place.names.items() if mask.bit_length() == last]
+    before = gone[: gone.index(place.keyword)] if place.keyword in gone else []
+    if not before:
+        return None
+    runs = ranges_of_mask(place.present, situation.releases)
+    oldest, newest = situation.releases[0], situation.releases[last - 1]
+    because = (
+        f"{package} has {place.what} from {oldest} (what was before was not read) to {newest}, and the log does not "
+        f"say which one runs. Python names the first keyword that is not taken. The release after {newest} removed "
+        f"{', '.join(before)} too, which {situation.caller.file if situation.caller else asker} mostly passes before "
+        "it and which is not named: so an older release runs."
+    )
+    fixes = [
+        Fix(
+            change={package: f">={oldest}{''.join(f',{text}' for text in runs[0].split(',') if text[:1] == '<')}"},
+            note=f"has {place.what}",
+            cost="an upgrade",
+        ),
+        *_caller_fixes(situation, too_old=True),
+        Fix(change={asker: "*"}, note=f"a newer {asker}, when the {package} that runs is newer than {newest}"),
+        advise(f"pip show {package} says which release runs; give pip freeze's output with -r"),
+    ]
+    title = f"{package} does not have {place.what} yet, which {asker} passes"
+    cause = situation.explain(IncidentKind.API_NOT_YET, title, because, fixes, component=package)
+    return replace(cause, is_likely=True)
 
 
 def explain_class_of_caller(situation: NameSituation) -> NameCause | None:
@@ -214,7 +309,7 @@ def _code_fixes(situation: NameSituation) -> Iterator[Fix]:
             yield advise(f"In your code: {place.successor} in place of {fault.name}")
         elif place.elsewhere:
             yield advise(f"In your code: {place.elsewhere[0]}")
-        elif fault.kind not in _NAMES_OF_MODELS and (near := situation.near_name()):
+        elif fault.kind not in _NAMES_OF_MODELS and (near := situation.near_name()) not in {"", fault.name}:
             yield advise(f"In your code: {near}, the nearest name in that release")
 
 
