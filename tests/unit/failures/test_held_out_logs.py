@@ -12,11 +12,21 @@ from packaging.specifiers import SpecifierSet
 
 ROOT = Path(__file__).parents[3]
 LOGS = ROOT / "tests" / "unit" / "logs"
-HELD_OUT = [LOGS / "held_out_fourteenth.yaml", LOGS / "held_out_nineteenth.yaml"]
-"""The sets that still measure."""
+HELD_OUT = [LOGS / "held_out_fourteenth.yaml"]
+"""The set that still measures."""
 LATEST = [
     LOGS / f"held_out_{name}.yaml"
-    for name in ("tenth", "eleventh", "twelfth", "thirteenth", "fifteenth", "sixteenth", "seventeenth", "eighteenth")
+    for name in (
+        "tenth",
+        "eleventh",
+        "twelfth",
+        "thirteenth",
+        "fifteenth",
+        "sixteenth",
+        "seventeenth",
+        "eighteenth",
+        "nineteenth",
+    )
 ]
 """The last sets that were used for mending."""
 CASES = [case for path in (*LATEST, *HELD_OUT) for case in yaml.safe_load(path.read_text(encoding="utf-8"))]
