@@ -122,15 +122,15 @@ def _explain_repository(situation: NameSituation) -> NameCause | None:
     path = fault.path.replace("\\", "/")
     is_checkout = bool(path) and "/" in path and not _is_installed(path) and path.endswith(".py")
     repository = _REPOSITORIES.get(package)
-    asked = fault.owner if fault.kind in {FaultKind.MODULE, FaultKind.IMPORT} else ""
+    module_name = fault.owner if fault.kind in {FaultKind.MODULE, FaultKind.IMPORT} else ""
     is_outside = (
         repository is not None
-        and asked.startswith(f"{situation.top}.")
-        and not (asked == repository.installs or asked.startswith(f"{repository.installs}."))
+        and module_name.startswith(f"{situation.top}.")
+        and not (module_name == repository.installs or module_name.startswith(f"{repository.installs}."))
     )
     if is_outside and repository is not None and fault.kind is FaultKind.MODULE:
         because = (
-            f"{asked} is a folder of the repository {repository.name}. The package {package} installs "
+            f"{module_name} is a folder of the repository {repository.name}. The package {package} installs "
             f"{repository.installs}; what else it has of the repository differs from release to release "
             f"({situation.describe_releases(situation.place.present) or 'none that was read has this'})."
         )
@@ -141,10 +141,12 @@ def _explain_repository(situation: NameSituation) -> NameCause | None:
             ),
             advise(f"The {package} that the script's own repository is of: a release and a checkout do not mix"),
         ]
-        title = f"{asked} belongs to the repository {repository.name}, which is not on Python's path"
+        title = f"{module_name} belongs to the repository {repository.name}, which is not on Python's path"
         if not situation.place.present:
             because += " Or the checkout that is on the path is of another commit, in which that module was moved."
-            fixes.insert(1, advise(f"grep -rn '{asked.rpartition('.')[2]}' in the checkout shows where it is now"))
+            fixes.insert(
+                1, advise(f"grep -rn '{module_name.rpartition('.')[2]}' in the checkout shows where it is now")
+            )
         cause = situation.explain(IncidentKind.NOT_INSTALLED, title, because, fixes, component=package)
         return replace(cause, is_likely=not situation.place.present)
     if not is_checkout or fault.kind is not FaultKind.IMPORT or situation.place.present or fault.circular:

@@ -207,18 +207,16 @@ def _describe_collated(incident: Incident, error: LastError) -> Incident | None:
     stated = _COLLATED.search(error.message)
     if stated is None or stated["found"] == "NoneType":
         return None
-    found = stated["found"]
-    if "Image" in found:
+    class_name = stated["found"]
+    if "Image" in class_name:
         first = "transforms.ToTensor() (or pil_to_tensor) in the dataset's transform: __getitem__ returns tensors"
     else:
-        first = (
-            f"Return tensors, numbers or texts from __getitem__ in place of {found}; or a collate_fn that joins them"
-        )
+        first = f"Return tensors, numbers or texts from __getitem__ in place of {class_name}; or a collate_fn that joins them"
     return replace(
         incident,
-        title=f"The dataset returns objects that the DataLoader cannot join: {found}",
+        title=f"The dataset returns objects that the DataLoader cannot join: {class_name}",
         because="torch's default collator joins tensors, arrays, numbers, texts, dicts and lists. __getitem__ "
-        f"returned {found}: no transform turned it into a tensor, or the dataset was given none.",
+        f"returned {class_name}: no transform turned it into a tensor, or the dataset was given none.",
         fix=(advise(first), *incident.fix[1:]),
     )
 
