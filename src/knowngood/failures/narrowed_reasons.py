@@ -211,7 +211,7 @@ def _describe_collated(incident: Incident, error: LastError) -> Incident | None:
     if "Image" in class_name:
         first = "transforms.ToTensor() (or pil_to_tensor) in the dataset's transform: __getitem__ returns tensors"
     else:
-        first = f"Return tensors, numbers or texts from __getitem__ in place of {class_name}; or a collate_fn that joins them"
+        first = f"Return tensors, numbers or texts from __getitem__, not {class_name}; or a collate_fn that joins them"
     return replace(
         incident,
         title=f"The dataset returns objects that the DataLoader cannot join: {class_name}",
