@@ -40,9 +40,9 @@ class EmptyValue:
     """An expression of a line of code whose value is None or a plain value."""
 
     what: str
-    """The expression."""
+    """The expression as the line of code has it, such as `self.tokenizer`."""
     kind: str = "NoneType"
-    """The type of its value."""
+    """The class of its value, as the message of Python names it: `NoneType`, `str`."""
 
     @property
     def parts(self) -> list[str]:

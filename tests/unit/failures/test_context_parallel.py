@@ -28,7 +28,7 @@ CLOSED = (
     "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer"
     " [127.0.0.1]:3476"
 )
-PLAIN = f"""\
+CALLS = f"""\
 [rank0]: Traceback (most recent call last):
 [rank0]:   File "/home/me/train.py", line 35, in <module>
 [rank0]:     logits = model(input_ids=tokens, position_ids=places, use_cache=False).logits
@@ -46,27 +46,13 @@ PLAIN = f"""\
 [rank0]:     attn_output = torch.nn.functional.scaled_dot_product_attention(
 [rank0]:   File "{RING}", line 966, in inner_fn
 [rank0]:     outputs = target_fn(*args, **kwargs)
-[rank0]: {MIXED}
+"""
+"""From the program to the ring, which takes the place of torch's function."""
+PLAIN = f"""\
+{CALLS}[rank0]: {MIXED}
 """
 SUMS = f"""\
-[rank0]: Traceback (most recent call last):
-[rank0]:   File "/home/me/train.py", line 35, in <module>
-[rank0]:     logits = model(input_ids=tokens, position_ids=places, use_cache=False).logits
-[rank0]:   File "{SITE}/transformers/models/llama/modeling_llama.py", line 459, in forward
-[rank0]:     outputs: BaseModelOutputWithPast = self.model(
-[rank0]:   File "{SITE}/transformers/models/llama/modeling_llama.py", line 395, in forward
-[rank0]:     hidden_states = decoder_layer(
-[rank0]:   File "{SITE}/transformers/modeling_layers.py", line 94, in __call__
-[rank0]:     return super().__call__(*args, **kwargs)
-[rank0]:   File "{SITE}/transformers/models/llama/modeling_llama.py", line 294, in forward
-[rank0]:     hidden_states, _ = self.self_attn(
-[rank0]:   File "{SITE}/transformers/models/llama/modeling_llama.py", line 252, in forward
-[rank0]:     attn_output, attn_weights = attention_interface(
-[rank0]:   File "{SITE}/transformers/integrations/sdpa_attention.py", line 83, in sdpa_attention_forward
-[rank0]:     attn_output = torch.nn.functional.scaled_dot_product_attention(
-[rank0]:   File "{RING}", line 966, in inner_fn
-[rank0]:     outputs = target_fn(*args, **kwargs)
-[rank0]:   File "/home/me/ring_stand_in.py", line 35, in _forward
+{CALLS}[rank0]:   File "/home/me/ring_stand_in.py", line 35, in _forward
 [rank0]:     results = ring._templated_ring_attention(
 [rank0]:   File "/home/me/stand_in.py", line 24, in padded
 [rank0]:     return ours(group, dim, Padding(), *args, **kwargs)

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import io
-import json
-
 import pytest
-
-from knowngood.cli.main import main
 
 BEGIN = "Traceback (most recent call last):\n"
 OWN = '  File "/home/u/run/train.py", line 44, in main\n'
@@ -127,23 +122,10 @@ CASES = {
 }
 
 
-@pytest.fixture(scope="module")
-def shared_cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(shared_cache, monkeypatch):
-    """One cache for this file: the incidents are parsed once."""
-    monkeypatch.setenv("KNOWNGOOD_CACHE", str(shared_cache))
-
-
 @pytest.mark.parametrize("name", CASES)
-def test_what_left_it_out_is_named(name, capsys, monkeypatch):
+def test_what_left_it_out_is_named(name, first_match):
     log, (component, title, remedy) = CASES[name]
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO((BEGIN + log).encode())))
-    main(["diagnose", "--json", "-"])
-    match = json.loads(capsys.readouterr().out)["matches"][0]
+    match = first_match(BEGIN + log)
     assert match["component"] == component
     assert title in match["title"]
     assert any(

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import io
-import json
-
 import pytest
-
-from knowngood.cli.main import main
 
 BEGIN = "Traceback (most recent call last):\n"
 OWN = '  File "/home/u/run/train.py", line 44, in main\n'
@@ -148,23 +143,10 @@ CASES = {
 }
 
 
-@pytest.fixture(scope="module")
-def shared_cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(shared_cache, monkeypatch):
-    """One cache for this file: the incidents are parsed once."""
-    monkeypatch.setenv("KNOWNGOOD_CACHE", str(shared_cache))
-
-
 @pytest.mark.parametrize("name", CASES)
-def test_the_reason_is_read_from_the_words_and_the_code(name, capsys, monkeypatch):
+def test_the_reason_is_read_from_the_words_and_the_code(name, first_match):
     log, (component, certainty, title, remedy) = CASES[name]
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO((BEGIN + log).encode())))
-    main(["diagnose", "--json", "-"])
-    match = json.loads(capsys.readouterr().out)["matches"][0]
+    match = first_match(BEGIN + log)
     assert (match["component"], match["certainty"]) == (component, certainty)
     assert title in match["title"]
     assert any(remedy in f"{fix.get('note', '')} {fix.get('install', '')}" for fix in match["fix"])

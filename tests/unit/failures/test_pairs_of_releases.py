@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import json
 
 import pytest
-
-from knowngood.cli.main import main
 
 PACKAGES = "/opt/env/lib/python3.10/site-packages"
 
@@ -104,11 +101,9 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_cause_is_read_from_the_line_and_the_releases(name, capsys, monkeypatch):
+def test_the_cause_is_read_from_the_line_and_the_releases(name, first_match):
     log, (component, certainty, title, remedy) = CASES[name]
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO((BEGIN + log).encode())))
-    main(["diagnose", "--json", "-"])
-    match = json.loads(capsys.readouterr().out)["matches"][0]
+    match = first_match(BEGIN + log)
     assert (match["component"], match["certainty"]) == (component, certainty)
     assert title in match["title"]
     assert remedy in json.dumps(match["fix"])
