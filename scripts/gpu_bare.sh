@@ -50,7 +50,7 @@ on_gpu() {  # GPU OUT SECONDS FAMILY...: family by family, so that releases shar
     local gpu=$1 out=$2 end=$((SECONDS + $3)) family
     for family in "${@:4}"; do
         # shellcheck disable=SC2086 - every release is an argument
-        CUDA_VISIBLE_DEVICES=$gpu PYTHONPATH=$ROOT/src:$ENVS/ds python3 scripts/gpu_models.py "$out" $((end - SECONDS)) "$family" $RELEASES
+        CUDA_VISIBLE_DEVICES=$gpu PYTHONPATH=$ROOT/src:$ENVS/ds python3 scripts/gpu_models.py quick "$out" $((end - SECONDS)) "$family" $RELEASES
     done
 }
 

@@ -5,6 +5,7 @@
 #   scripts/lease_driver.sh ready GROUP        say that a group (`tools`, or one of images) has arrived whole
 #   scripts/lease_driver.sh start GROUP...     begin: the engine, then the groups of images one after the other
 #   scripts/lease_driver.sh queue NN GROUP ARGUMENT...   when the group is loaded, `knowngood ARGUMENT...`; in the order of NN
+#                                              (`scripts/NAME.py ARGUMENT...` runs that script; `tools` is loaded at once)
 #   scripts/lease_driver.sh show               what has happened, and the end of each log
 #   scripts/lease_driver.sh evidence OUT       the new evidence as an archive
 #
@@ -42,6 +43,7 @@ drive() {
     cd "$ROOT"
     python3 scripts/gpu_images.py up "$TOOLS" >"$LOGS/engine" 2>&1
     say "the engine is up"
+    touch "$HOME_OF_ALL/loaded-tools"
     (for group in "$@"; do load "$group"; done) &
     local item group
     while :; do
@@ -72,7 +74,8 @@ run() {
     mapfile -t words < <(tail -n +2 "$1")
     rm "$1"
     say "begin $name: ${words[*]}"
-    if python3 -m knowngood "${words[@]}" >"$LOGS/$name" 2>&1; then say "end $name: good"; else say "end $name: $?"; fi
+    case ${words[0]} in scripts/*) ;; *) words=(-m knowngood "${words[@]}") ;; esac
+    if python3 "${words[@]}" >"$LOGS/$name" 2>&1; then say "end $name: good"; else say "end $name: $?"; fi
 }
 
 queue() { printf '%s\n' "${@:2}" >"$QUEUE/$1"; }
