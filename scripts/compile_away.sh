@@ -33,7 +33,7 @@ pack() {
         tar -C "$CACHE/compile" --format=posix --exclude=.ninja_lock -cf - "$(basename "$build")" |
             zstd -q -f -T0 -9 -o "$2/build-$(basename "$build").tar.zst"
     done
-    # shellcheck disable=SC2086 - every folder is an argument
+    # shellcheck disable=SC2086  # every folder is an argument
     tar -C "$CACHE/toolkits" --format=posix -cf - $(printf '%s\n' $toolkits | sort -u) | zstd -q -f -T0 -9 -o "$2/toolkits.tar.zst"
 }
 

@@ -1,13 +1,12 @@
 """Run flash-attn 2's kernels for sm_80 on a newer GPU, from PTX, which the driver compiles when it loads it.
 
-    PYTHONPATH=src python3 scripts/ptx_kernels.py link BUILD SITE            the extension, from a build's objects
+    PYTHONPATH=src python3 scripts/ptx_kernels.py build SOURCE SITE JOBS     the extension, from flash-attn's sources
     PYTHONPATH=SITE python3 scripts/ptx_kernels.py warm                      let the driver compile what the suite calls
     PYTHONPATH=src python3 scripts/ptx_kernels.py run OUT PREDICTIONS SITE   the suite's quick part, with its evidence
 
 It shows the kernels' logic and no GPU of their own, so the evidence is that of a cell for sm_80 on another GPU, which
-raises no tier, and says what GPU code the extension has. For BUILD, `scripts/compile_away.sh` compiles the objects of
-a begun build for sm_80 whose `build.ninja` has been changed from `code=sm_80` to `code=compute_80`. `link` compiles the
-one object that depends on Python's release again, for the Python that runs this. SITE has the package's modules.
+raises no tier, and says what GPU code the extension has. SOURCE is the unpacked sdist; torch's headers and nvcc are the
+machine's own. SITE has the package's modules, and gets the extension.
 """
 
 from __future__ import annotations
@@ -24,23 +23,37 @@ NAME = "flash_attn_2_cuda"
 ENVIRONMENT = "cu130-torch2.11.0-tf5.17.0-fa2.8.3.post2-triton3.6.0-py312"
 
 
-def link(build: str, site: str) -> None:
-    """Link the extension for this Python and say which GPU code it has."""
+def build(source: str, site: str, jobs: str) -> None:
+    """Compile every kernel to PTX of compute_80 and link the extension for this Python; then say which GPU code it has.
+
+    The options are those that setup.py of flash-attn gives, but for the architecture.
+    """
     from torch.utils import cpp_extension  # type: ignore[import-not-found,unused-ignore]
 
-    source = Path(build, "src")
-    folders = [source / "csrc/flash_attn", source / "csrc/flash_attn/src", source / "csrc/cutlass/include"]
-    folders += [Path(path) for path in (*cpp_extension.include_paths("cuda"), sysconfig.get_path("include"))]
-    flags = ["-O3", "-std=c++17", "-fPIC", "-DTORCH_API_INCLUDE_EXTENSION_H", f"-DTORCH_EXTENSION_NAME={NAME}"]
-    interface = source / "flash_api.o"
-    api = source / "csrc/flash_attn/flash_api.cpp"
-    subprocess.run(["g++", *flags, *(f"-I{path}" for path in folders), "-c", api, "-o", interface], check=True)
-    objects = [path for path in source.glob("build/temp*/**/*.o") if path.name != interface.name]
+    own = Path(source, "csrc/flash_attn")
+    folders = [own, own / "src", Path(source, "csrc/cutlass/include"), *cpp_extension.include_paths("cuda")]
+    common = ["-O3", "-std=c++17", "-DTORCH_API_INCLUDE_EXTENSION_H", f"-DTORCH_EXTENSION_NAME={NAME}"]
+    common += [f"-I{path}" for path in (*folders, sysconfig.get_path("include"))]
+    types = ("HALF_OPERATORS", "HALF_CONVERSIONS", "HALF2_OPERATORS", "BFLOAT16_CONVERSIONS")
+    device = ["-Xcompiler", "-fPIC", "--expt-relaxed-constexpr", "--expt-extended-lambda", "--use_fast_math"]
+    device += [*(f"-U__CUDA_NO_{name}__" for name in types), "-gencode", "arch=compute_80,code=compute_80"]
+
+    def compile_one(path: Path) -> Path:
+        compiler = ["nvcc", *device] if path.suffix == ".cu" else ["g++", "-fPIC"]
+        target = path.with_suffix(".o")
+        if not target.exists():
+            part = path.with_suffix(".part.o")
+            subprocess.run([*compiler, *common, "-c", str(path), "-o", str(part)], check=True)
+            part.rename(target)
+        return target
+
+    with ThreadPoolExecutor(int(jobs)) as pool:
+        objects = list(pool.map(compile_one, [own / "flash_api.cpp", *sorted(own.glob("src/*.cu"))]))
     libraries = [f"-L{path}" for path in cpp_extension.library_paths("cuda")]
     libraries += ["-lc10", "-lc10_cuda", "-ltorch", "-ltorch_cpu", "-ltorch_cuda", "-ltorch_python", "-lcudart"]
     extension = Path(site, NAME + sysconfig.get_config_var("EXT_SUFFIX"))
-    subprocess.run(["g++", "-shared", "-s", interface, *objects, *libraries, "-o", extension], check=True)
-    print(len(objects) + 1, "objects,", extension.stat().st_size, "bytes,", find_gpu_code(site))
+    subprocess.run(["g++", "-shared", "-s", *objects, *libraries, "-o", extension], check=True)
+    print(len(objects), "objects,", extension.stat().st_size, "bytes,", find_gpu_code(site))
 
 
 def find_gpu_code(site: str) -> str:
@@ -106,8 +119,8 @@ def run(out: str, predictions: str, site: str) -> None:
 
 if __name__ == "__main__":
     match sys.argv[1:]:
-        case ["link", build, site]:
-            link(build, site)
+        case ["build", source, site, jobs]:
+            build(source, site, jobs)
         case ["warm"]:
             warm()
         case ["run", out, predictions, site]:
