@@ -100,17 +100,19 @@ def wheel_mismatches(  # noqa: PLR0913
 def find_wheel(
     cell: Cell, wheel_folder: Path, *, cxx11abi: bool, package: str | None = None, version: str | None = None
 ) -> tuple[WheelhouseWheel | None, list[str]]:
-    """Return the wheel for this cell, or `None`, and for every other wheel of the package the reason against it.
+    """Return the wheel for this cell, or `None`, and for every other wheel of that release the reason against it.
 
     The package is flash-attn at the cell's version unless another one is named.
     """
     refused: list[str] = []
+    release = version or cell.flash_attn
     stem = (package or "flash-attn").replace("-", "_")
     for path in sorted(wheel_folder.glob(f"{stem}-*.whl")) if wheel_folder.is_dir() else []:
         wrong = wheel_mismatches(path.name, cell, cxx11abi=cxx11abi, package=package, version=version)
         if not wrong:
             return WheelhouseWheel(path=path, version=str(parse_wheel_filename(path.name)[1])), refused
-        refused.append(f"{path.name} is not for {cell}: {'; '.join(wrong)}")
+        if path.name.split("-")[1].partition("+")[0] == release:  # wheels of other releases say nothing
+            refused.append(f"{path.name}: {'; '.join(wrong)}")
     return None, refused
 
 
