@@ -43,7 +43,8 @@ def compare_steps(  # noqa: PLR0913
     fault: Callable[[Trainee], None] | None = None,
 ) -> None:
     """Loss and every gradient of the first step, and the losses of the next ones, are those of one process."""
-    trainee, expected = make(world, precision, "sgd"), Expected(world.size, getattr(torch, precision.weights))
+    trainee = make(world, precision, "sgd")
+    expected = Expected(world.size, getattr(torch, precision.weights), trainee.rounded)
     if trainee.stand_in is not None:
         report["stand_in"] = trainee.stand_in
     if fault is not None:

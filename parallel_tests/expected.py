@@ -18,12 +18,19 @@ RATE = 0.05
 
 
 class Expected:
-    """The model on one process, trained with SGD by its own gradients in fp64."""
+    """The model on one process, trained with SGD by its own gradients in fp64.
 
-    def __init__(self, size: int, weights: torch.dtype) -> None:
+    With ``rounded`` the weights are those of a program that keeps them in full and computes with them in this dtype, as
+    DeepSpeed does in bf16: they begin as numbers of this dtype, so what a first step changes by less than half of its
+    last place shows in later losses only. The reference would otherwise call that a step that is too short.
+    """
+
+    def __init__(self, size: int, weights: torch.dtype, rounded: torch.dtype | None = None) -> None:
         self.shape = portions.shape_of(size)
+        self.rounded = rounded
         built = model.build(SETTINGS["sdpa"], self.shape, weights, torch.device("cpu"))
-        self.weights = {name: value.detach().double().requires_grad_() for name, value in built.named_parameters()}
+        self.kept = {name: self._round(value.detach()).double() for name, value in built.named_parameters()}
+        self.weights = self._weights()
 
     def loss_and_gradients(self, rows: Rows) -> tuple[float, reference.Weights]:
         """The mean loss over all predicted tokens of these sequences, and every gradient."""
@@ -31,9 +38,15 @@ class Expected:
 
     def step(self, gradients: reference.Weights) -> None:
         """Take these gradients, times the learning rate `RATE`, off the weights."""
-        with torch.no_grad():
-            for name, gradient in gradients.items():
-                self.weights[name] -= RATE * gradient
+        for name, gradient in gradients.items():
+            self.kept[name] -= RATE * gradient
+        self.weights = self._weights()
+
+    def _round(self, value: torch.Tensor) -> torch.Tensor:
+        return value if self.rounded is None else value.to(self.rounded)
+
+    def _weights(self) -> reference.Weights:
+        return {name: self._round(value).double().clone().requires_grad_() for name, value in self.kept.items()}
 
 
 def distances(

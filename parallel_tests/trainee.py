@@ -42,6 +42,7 @@ class Trainee:
         self.shape = portions.shape_of(world.size)
         self.weights = getattr(torch, precision.weights)
         self.autocast = getattr(torch, precision.autocast) if precision.autocast else None
+        self.rounded: torch.dtype | None = None  # in which the weights are computed with, where they are kept in full
         self.own_mean = False  # a rank's loss is the mean over its own tokens
         self.seen_rank = world.rank  # whose data this rank sees
         self.prepare(model.build(SETTINGS["sdpa"], self.shape, self.weights, world.device).train())

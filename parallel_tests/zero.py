@@ -35,7 +35,7 @@ class Zero(Trainee):
         }
         if self.autocast is not None:
             settings[self.precision.name] = {"enabled": True}
-            self.autocast = None
+            self.rounded, self.autocast = self.autocast, None
         self.plain = built
         optimizer = self.new_optimizer(built.parameters())
         self.model, self.optimizer, _, _ = deepspeed.initialize(model=built, optimizer=optimizer, config=settings)

@@ -5,7 +5,8 @@
 #   scripts/lease_driver.sh ready GROUP        say that a group (`tools`, or one of images) has arrived whole
 #   scripts/lease_driver.sh start GROUP...     begin: the engine, then the groups of images one after the other
 #   scripts/lease_driver.sh queue NN GROUP ARGUMENT...   when the group is loaded, `knowngood ARGUMENT...`; in the order of NN
-#                                              (`scripts/NAME.py ARGUMENT...` runs that script; `tools` is loaded at once)
+#                                              (`scripts/NAME.py ARGUMENT...` runs that script; `tools` is loaded at once;
+#                                              with NN+ the next item does not wait for it)
 #   scripts/lease_driver.sh show               what has happened, and the end of each log
 #   scripts/lease_driver.sh evidence OUT       the new evidence as an archive
 #
@@ -39,7 +40,7 @@ start() { setsid "$0" drive "$@" >"$LOGS/driver.out" 2>&1 </dev/null & }
 
 drive() {
     wait_for "$HOME_OF_ALL/ready-tools"
-    mkdir -p "$TOOLS" && tar -C "$TOOLS" -xJf "$IN/tools.tar.xz"
+    mkdir -p "$TOOLS" && tar -C "$TOOLS" -xzf "$IN/tools.tar.gz"
     cd "$ROOT"
     python3 scripts/gpu_images.py up "$TOOLS" >"$LOGS/engine" 2>&1
     say "the engine is up"
@@ -51,7 +52,9 @@ drive() {
             [ -e "$item" ] || continue
             group=$(head -n 1 "$item")
             [ -e "$HOME_OF_ALL/loaded-$group" ] || continue
-            run "$item"
+            mv "$item" "$QUEUE/../taken-${item##*/}"
+            item="$QUEUE/../taken-${item##*/}"
+            case $item in *+) run "$item" & ;; *) run "$item" ;; esac
             continue 2
         done
         sleep 0.5
@@ -70,7 +73,7 @@ load() {
 
 run() {
     local name words
-    name=$(basename "$1")
+    name=${1##*/taken-}
     mapfile -t words < <(tail -n +2 "$1")
     rm "$1"
     say "begin $name: ${words[*]}"

@@ -25,7 +25,7 @@ PLATFORM = ("--python-version", "3.12", "--python-platform", "x86_64-manylinux_2
 
 
 def write_tools(out: Path) -> None:
-    """Write `tools.tar.xz` with the folders `bin` and `packages`, cut into parts."""
+    """Write `tools.tar.gz` with the folders `bin` and `packages`, cut into parts."""
     from knowngood.engine import unpacked_engine
 
     usr = unpacked_engine.engine_paths().tools / "usr"
@@ -40,8 +40,8 @@ def write_tools(out: Path) -> None:
         subprocess.run(["uv", "pip", "install", "-q", *PLATFORM, "--target", folder / "packages", root], check=True)
         for path in [folder / "packages/bin", *(folder / "packages").glob("knowngood*")]:
             shutil.rmtree(path)
-        archive = folder / "tools.tar.xz"
-        subprocess.run(["tar", "-C", folder, "-I", "xz -T2 -3", "-cf", archive, "bin", "packages"], check=True)
+        archive = folder / "tools.tar.gz"
+        subprocess.run(["tar", "-C", folder, "-czf", archive, "bin", "packages"], check=True)
         write_parts(out, "tools", [archive])
 
 
