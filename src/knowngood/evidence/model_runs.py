@@ -88,11 +88,30 @@ def load_model_runs(folder: Path) -> tuple[list[ModelRun], list[str]]:
 
 
 def merge_model_runs(runs: Iterable[ModelRun]) -> SeenSettings:
-    """Return what is known of each setting: the newest run in which it ran decides, and one on a GPU before others."""
-    table: SeenSettings = {}
+    """Return what is known of each setting: of each check, what the newest run saw in which it was made.
+
+    Runs on a GPU come before others: where there is one of a setting, what was seen on a CPU is left out.
+    """
+    latest: dict[tuple[str, str, str], tuple[ModelRun, dict[str, Mapping[str, Any]]]] = {}
     for run in sorted(runs, key=lambda run: (run.gpu is not None, str(run.content["when"]))):
-        for judgement in run.judgements:
-            key = (run.model_type, run.transformers, judgement.setting)
-            if key not in table or set(judgement.states.values()) != {"not run"}:
-                table[key] = SeenSetting(run=run, judgement=judgement)
-    return table
+        for setting, checks in _checks_by_setting(run.report["checks"]).items():
+            key = (run.model_type, run.transformers, setting)
+            made = {name: check for name, check in checks.items() if check["outcome"] != "not-run"}
+            before = latest.get(key)
+            if before is None:
+                latest[key] = (run, checks)
+            elif made:
+                same_place = (before[0].gpu is None) == (run.gpu is None)
+                latest[key] = (run, {**(before[1] if same_place else checks), **made})
+    return {
+        key: SeenSetting(run=run, judgement=judgement)
+        for key, (run, checks) in latest.items()
+        for judgement in judge_settings(list(checks.values()))
+    }
+
+
+def _checks_by_setting(checks: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Mapping[str, Any]]]:
+    grouped: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for check in checks:
+        grouped.setdefault(str(check["setting"]), {})[str(check["id"])] = check
+    return grouped

@@ -14,7 +14,8 @@ NO_SDPA = "transformers has no SDPA for this model"
 
 def check(setting, layout, outcome="pass", reason=None):
     silent = str(reason).startswith("silently-wrong")
-    entry = {"topic": "model", "setting": setting, "dtype": "bf16", "layout": layout, "detail": None}
+    entry = {"id": f"m/{setting}/bf16/{layout}", "topic": "model", "setting": setting, "dtype": "bf16"}
+    entry |= {"layout": layout, "detail": None}
     return {**entry, "outcome": outcome, "silent": silent, "reason": reason, "figures": None}
 
 
@@ -109,6 +110,18 @@ def test_a_newer_run_decides_and_one_on_a_gpu_before_others():
         ([run("llama", "5.17.0", [right], old, gpu="H100"), run("llama", "5.17.0", [wrong], new)], "right"),
     ]:
         assert merge_model_runs(runs)["llama", "5.17.0", "fa2"].judgement.states == {"packed": state}
+
+
+def test_a_run_that_was_cut_short_leaves_what_older_runs_saw_of_other_checks():
+    refused = check("fa2", "packed", "refused", "flash-attn has no kernel for this dtype or GPU") | {"dtype": "fp32"}
+    refused |= {"id": "m/fa2/fp32/packed"}
+    unfinished = check("fa2", "packed", "not-run", "the time given to the run was used up")
+    runs = [
+        run("llama", "5.17.0", [check("fa2", "packed")], "2026-11-23T21:00:00+00:00", gpu="H100"),
+        run("llama", "5.17.0", [refused, unfinished], "2026-11-24T21:00:00+00:00", gpu="H100"),
+    ]
+    seen = merge_model_runs(runs)["llama", "5.17.0", "fa2"]
+    assert (seen.judgement.states, seen.run.content["when"][:10]) == ({"packed": "right"}, "2026-11-24")
 
 
 def test_model_types_have_the_names_of_conditions():
