@@ -26,6 +26,8 @@ _MASK_MAKERS = ("create_causal_mask", "mask_function")
 """What a model calls for its masks; the second is its name for one of two functions, where a window is optional."""
 _WIDE_WINDOW = "(sliding_window, sliding_window)"
 """How transformers before 4.56 states the window: flash-attn does not count the token itself."""
+_GROUPS_WITHOUT_MASK = "def use_gqa_in_sdpa(attention_mask"
+"""The function by which transformers decides whether SDPA is given shared keys as they are."""
 _STATEFUL = re.compile(r"GatedDelta|Mamba|Mixer|LinearAttention")
 
 
@@ -67,6 +69,8 @@ class FamilySources:
     """Elements of a head by the configuration's defaults, where they say it."""
     wide_window: bool
     """Whether the model has a sliding window by its defaults, and flash-attn is given one token more than that."""
+    passes_groups: bool
+    """Whether query heads share keys by the defaults, and SDPA is given these as they are where there is no mask."""
 
 
 def read_family_sources(modeling: str, configuration: str, sdpa: str, flash: str) -> FamilySources:
@@ -108,7 +112,14 @@ def read_family_sources(modeling: str, configuration: str, sdpa: str, flash: str
             and bool(defaults.get("sliding_window") and defaults.get("use_sliding_window", True))
             and _WIDE_WINDOW in flash
         ),
+        passes_groups=_shares_keys(defaults) and _GROUPS_WITHOUT_MASK in sdpa,
     )
+
+
+def _shares_keys(defaults: Mapping[str, Any]) -> bool:
+    """Return whether several query heads have one head of keys and values."""
+    groups = defaults.get("num_key_value_heads")
+    return groups is not None and groups != defaults.get("num_attention_heads")
 
 
 def _head_width(defaults: Mapping[str, Any]) -> int | None:
@@ -189,26 +200,38 @@ def _cpu_outcomes(sources: FamilySources) -> _Outcomes:
 
 
 def _gpu_outcomes(sources: FamilySources) -> _Outcomes:
-    """The packed and padded layouts have a mask under SDPA, which decides what its kernels take."""
     if sources.supports.get("_supports_sdpa", False):
-        for layout in ("left-padded", "packed"):
-            yield f"sdpa-flash/*/{layout}", "refused", "torch's flash kernel for a GPU takes no mask"
-        wide = sources.head_width is None or sources.head_width > _WIDEST_CUDNN
-        for setting in _MASKED:
-            if sources.one_head_width and not (setting == "sdpa-cudnn" and wide):
-                yield from _right_outcomes(setting, sources)
+        yield from _gpu_sdpa_outcomes(sources)
     if sources.supports.get("_supports_flex_attn", False) and sources.one_head_width:
         yield from _right_outcomes("flex", sources)
-    if sources.compatible_flash:
-        return
+    if not sources.compatible_flash:
+        yield from _fa2_outcomes(sources)
+
+
+def _gpu_sdpa_outcomes(sources: FamilySources) -> _Outcomes:
+    """The packed and padded layouts have a mask under SDPA, which decides what its kernels take."""
+    for layout in ("left-padded", "packed"):
+        yield f"sdpa-flash/*/{layout}", "refused", "torch's flash kernel for a GPU takes no mask"
+    wide = sources.head_width is None or sources.head_width > _WIDEST_CUDNN
+    for setting in _MASKED:
+        if sources.one_head_width and not (setting == "sdpa-cudnn" and wide):
+            yield from _right_outcomes(setting, sources)
+    if sources.passes_groups:
+        yield "sdpa-efficient/*/dense", "refused", "without a mask it is given shared keys, which it does not take"
+
+
+def _fa2_outcomes(sources: FamilySources) -> _Outcomes:
     if not _states_flash("fa2", sources):
         yield "fa2/*", "refused", "the model states no flash attention"
-    elif sources.passes_sinks:
+        return
+    if sources.passes_sinks:
         yield "fa2/*", "fail", "the model has attention sinks, and the functions of flash-attn 2 take none"
     elif sources.wide_window:
         yield "fa2/*", "fail", "the model has a sliding window, which is one token too wide under flash-attn 2"
     else:
         yield from _right_outcomes("fa2", sources)
+    for layouts in ("*", "packed", "packed-varlen"):  # of several globs that match, the longest counts
+        yield f"fa2/fp32/{layouts}", "refused", "flash-attn 2 has kernels for bf16 and fp16 alone"
 
 
 def _states_flash(setting: str, sources: FamilySources) -> bool:
@@ -228,6 +251,7 @@ def _right_outcomes(setting: str, sources: FamilySources) -> _Outcomes:
         yield f"{setting}/*", "pass", "its rule of attention is one that this setting has"
         if sources.stateful:
             because = "layers that carry a state are not told where a packed sample begins"
-            yield f"{setting}/*/packed", "fail", because
+            for layout in ("packed", "packed-varlen") if setting == "fa2" else ("packed",):
+                yield f"{setting}/*/{layout}", "fail", because
         elif setting != "fa2" and not sources.masks_see_positions:
             yield f"{setting}/*/packed", "fail", "the masks are made without position_ids"

@@ -89,7 +89,8 @@ def test_no_wheel_is_for_a_cell_of_another_family(identity):
 
 def test_the_wheel_is_found_among_others_and_each_other_is_refused_with_its_reasons(tmp_path):
     other = FILE.replace("cu13t", "cu12t")
-    for name in (FILE, other, FILE.replace("2.8.3.post2", "2.7.4"), "numpy-1.0-py3-none-any.whl", "flash_attn-notes.txt"):
+    older = FILE.replace("2.8.3.post2", "2.7.4")
+    for name in (FILE, other, older, "numpy-1.0-py3-none-any.whl", "flash_attn-notes.txt"):
         (tmp_path / name).write_bytes(b"")
     found, refused = wheelhouse.find_wheel(CELL, tmp_path, cxx11abi=True)
     assert (found.path.name, found.version) == (FILE, "2.8.3.post2+cu13torch2.11cxx11abitrue.sm90")

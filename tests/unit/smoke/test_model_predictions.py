@@ -74,6 +74,22 @@ def test_masks_may_be_made_from_prepared_arguments():
     assert "tiny/eager/*/packed" in predict(more=prepared.replace("'position_ids'", "'other'"))
 
 
+def test_on_a_gpu_flash_attn_refuses_fp32_and_memory_efficient_kernels_shared_keys():
+    shared = "\nclass Groups:\n    def __init__(self, num_attention_heads=8, num_key_value_heads=2, head_dim=64): ...\n"
+    sdpa = "def use_gqa_in_sdpa(attention_mask, key): ..."
+    for configured, function, dense in ((shared, sdpa, True), (shared, PLAIN_SDPA, False), ("", sdpa, False)):
+        sources = read_family_sources(
+            MODELING.format(sdpa="True", positions="position_ids=1"),
+            CONFIGURATION.format(cap="None") + configured,
+            function,
+            FLASH,
+        )
+        predictions = predict_model_checks("tiny", sources, "gpu")
+        assert ("tiny/sdpa-efficient/*/dense" in predictions) == dense
+        assert predictions["tiny/fa2/*"]["outcome"] == "pass"
+        assert predictions["tiny/fa2/fp32/*"]["outcome"] == "refused"
+
+
 def test_values_of_another_width_have_no_flash_kernel_on_a_cpu():
     wide = "\nclass Wide:\n    def __init__(self, qk_nope_head_dim=128, qk_rope_head_dim=64): ...\n"
     assert predict(configured=wide)["tiny/sdpa-flash/*"]["outcome"] == "refused"
