@@ -7,6 +7,7 @@
 #   scripts/lease_driver.sh queue NN GROUP ARGUMENT...   when the group is loaded, `knowngood ARGUMENT...`; in the order of NN
 #                                              (`scripts/NAME.py ARGUMENT...` runs that script; `tools` is loaded at once;
 #                                              with NN+ the next item does not wait for it)
+#   scripts/lease_driver.sh hold SECONDS WORDS   wait until the driver's log has the words; a machine is lost 30 s after a call
 #   scripts/lease_driver.sh show               what has happened, and the end of each log
 #   scripts/lease_driver.sh evidence OUT       the new evidence as an archive
 #
@@ -83,9 +84,12 @@ run() {
 
 queue() { printf '%s\n' "${@:2}" >"$QUEUE/$1"; }
 
+hold() { timeout "$1" bash -c "until grep -q -e '$2' '$LOGS/driver'; do sleep 0.5; done" || true; show; }
+
 show() {
     cat "$LOGS/driver"
-    tail -n 3 "$LOGS"/[!d]* | cut -c1-300
+    local log
+    for log in "$LOGS"/[!d]*; do echo "== $log"; tail -n 3 "$log" | cut -c1-300; done
 }
 
 evidence() {
