@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from knowngood.cli import run_image, shared_arguments
@@ -65,6 +66,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="check training over N processes (an even number) instead, in the image of one cell or --here, with gloo "
         "on the CPU, or with --gpus with NCCL on N GPUs; the report goes to parallel-evidence/",
     )
+    parser.add_argument("--only", metavar="GLOB", help="with --processes: the checks whose ids match")
     parser.add_argument("--cancel", action="store_true", help="with --on: end the jobs of these cells")
 
 
@@ -76,6 +78,8 @@ def run(arguments: argparse.Namespace) -> Answer:
         raise UsageError(
             f"--processes {arguments.processes}: an even number of 2 or more is needed, which divides heads and rows"
         )
+    if arguments.only is not None and arguments.processes is None:
+        raise UsageError("--only chooses checks of training over several processes; add --processes N")
     places = {"--here": arguments.here, "--on": arguments.on, "--image": arguments.image}
     chosen = [option for option, value in places.items() if value]
     if len(chosen) > 1:
@@ -104,7 +108,7 @@ def run(arguments: argparse.Namespace) -> Answer:
 def _run_here(arguments: argparse.Namespace) -> Answer:
     project = find_project()
     cell = parse_cell(arguments.here)
-    options = shared_arguments.suite_options_from_arguments(arguments)
+    options = replace(shared_arguments.suite_options_from_arguments(arguments), only=arguments.only)
     if arguments.processes is not None:
         return _run_processes_here(cell, project, options, arguments.processes)
     expected = predictions.predictions_for_cell(predictions.load_predictions(project.root), cell, gpu=options.gpus)
@@ -139,7 +143,7 @@ def _run_processes_in_image(arguments: argparse.Namespace) -> Answer:
     )
     project = find_project()
     cell = shared_arguments.select_one_cell(arguments.select or ["default"], project.matrix)
-    options = shared_arguments.suite_options_from_arguments(arguments)
+    options = replace(shared_arguments.suite_options_from_arguments(arguments), only=arguments.only)
     opened = run_image.open_suite_container(project, cell, options, log="parallel", insecure=arguments.insecure)
     with opened as place:
         evidence = suite_run.run_processes_in_container(

@@ -43,6 +43,8 @@ class SuiteOptions:
     """The suite's time limit. It is stopped inside the container then, and from outside a little later."""
     memory: str = "12g"
     pids: int = 1024
+    only: str | None = None
+    """Of training over several processes, run only the checks whose ids match this glob."""
     emulated: bool = False
     """Run the suite's core alone, with more time for each check: QEMU emulates the image's processor."""
 

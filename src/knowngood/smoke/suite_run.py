@@ -203,6 +203,8 @@ def _process_words(options: SuiteOptions, processes: int) -> list[str]:
     words = ["--processes", str(processes), "--backend", "nccl" if options.gpus else "gloo"]
     # What runs at that time may take its own; the report of what ran is then there in any case.
     words += ["--budget", str(max(60, options.seconds - 180))]
+    if options.only is not None:
+        words += ["--only", options.only]
     return [*words, "--quick"] if options.quick else words
 
 

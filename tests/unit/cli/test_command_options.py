@@ -110,7 +110,7 @@ def test_the_check_finds_an_option_that_nothing_reads():
     ],
 )
 def test_smoke_refuses_the_options_that_its_mode_ignores(mode, function, refused):
-    decided_before = {"on", "here", "image", "cancel", "processes"}
+    decided_before = {"on", "here", "image", "cancel", "processes", "only"}
     ignored = set(options("smoke")) - attributes_read(function) - decided_before
     assert ignored - {"memory"} == set(refused) - {"memory"}
     for name in refused:
@@ -135,6 +135,7 @@ def test_smoke_refuses_the_options_that_its_mode_ignores(mode, function, refused
             ["smoke", "--processes", "2", "--on", "local"],
             "--processes runs in the image of a cell or --here, not with --on",
         ),
+        (["smoke", "--only", "*/zero2/*", "default"], "--only chooses checks of training over several processes"),
         (["smoke", "--processes", "3", "--here", "default"], "--processes 3: an even number"),
         (["smoke", "--cancel"], "--cancel ends jobs of an executor"),
     ],

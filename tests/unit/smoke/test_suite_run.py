@@ -334,10 +334,10 @@ def test_processes_run_beside_the_suite_and_their_report_is_kept(tmp_path, monke
     (suite / "__main__.py").write_text(program)
     monkeypatch.delenv("VIRTUAL_ENV", raising=False)
     evidence = suite_run.run_processes_in_environment(
-        CELL, suite, SuiteOptions(quick=True), processes=4, log=tmp_path / "log", notify=print
+        CELL, suite, SuiteOptions(quick=True, only="*/zero2/*"), processes=4, log=tmp_path / "log", notify=print
     )
     assert evidence.report["words"][:4] == ["--processes", "4", "--backend", "gloo"]
-    assert evidence.report["words"][-1] == "--quick"
+    assert evidence.report["words"][-3:] == ["--only", "*/zero2/*", "--quick"]
     assert evidence.where is RunPlace.BARE
     assert evidence.command[:4] == ("python", "parallel_tests", "--out", "report.json")
 
