@@ -20,7 +20,7 @@ from knowngood.failures.name_faults import FaultKind
 from knowngood.failures.name_places import NameFinder
 from knowngood.failures.name_situation import NameCause, NameSituation, advise
 from knowngood.failures.overridden_methods import explain_overridden_method
-from knowngood.failures.own_classes import explain_own_name
+from knowngood.failures.own_names import explain_own_name
 from knowngood.failures.release_places import ranges_of_mask
 from knowngood.failures.stale_imports import RESTART
 from knowngood.failures.undefined_names import explain_other_python, explain_undefined_name
