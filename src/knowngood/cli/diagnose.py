@@ -195,7 +195,7 @@ def _explain_message(error: LastError, versions: Mapping[str, Sequence[str]]) ->
         explain_pip_conflict(error)
         or explain_version_demand(error, shelf, versions)
         or explain_absent_module(error, shelf)
-        or explain_lost_file(error)
+        or explain_lost_file(error, shelf)
         or explain_vanished_file(error)
         or reading.explain_message(error, versions)
         or explain_missing_field(error)
@@ -218,14 +218,23 @@ def _explain_inside(error: LastError, versions: Mapping[str, Sequence[str]]) -> 
 
 def _open_shelf() -> AtlasShelf:
     from knowngood.facts import atlas_store
-    from knowngood.facts.package_metadata import list_metadata_packages
+    from knowngood.facts.package_metadata import list_metadata_packages, read_package_metadata
+    from knowngood.facts.wheel_names import read_wheel_names
     from knowngood.failures.atlas_shelf import AtlasShelf
+
+    folder = local_files.data_folder() / "facts" / "metadata"
+
+    def read_pythons(package: str) -> Mapping[str, str]:
+        metadata = read_package_metadata(package, folder)
+        return {text: item.requires_python for text, item in metadata.releases.items()} if metadata else {}
 
     return AtlasShelf(
         open=atlas_store.open_atlas,
         owner=atlas_store.find_owner,
         packages=atlas_store.list_atlas_packages(),
-        distributions=frozenset(list_metadata_packages(local_files.data_folder() / "facts" / "metadata")),
+        distributions=frozenset(list_metadata_packages(folder)),
+        pythons=read_pythons,
+        installed=lambda: read_wheel_names().modules,
     )
 
 

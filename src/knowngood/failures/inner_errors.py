@@ -15,7 +15,6 @@ from knowngood.failures.handed_in_values import explain_handed_in
 from knowngood.failures.last_errors import LastError
 from knowngood.failures.logged_errors import CodeFrame
 from knowngood.failures.message_causes import ERROR_CLASS, SPEAKS, MessageCause, describe_traceback, shorten_text
-from knowngood.failures.module_packages import find_distribution
 from knowngood.failures.name_callers import REMOTE_CODE, is_standard_library
 from knowngood.failures.name_situation import advise
 from knowngood.failures.newest_releases import upgrade_package
@@ -251,7 +250,7 @@ def _explain_plain_value(error: LastError, name: str, text: str) -> MessageCause
 def _package_of(frame: CodeFrame, shelf: AtlasShelf) -> str:
     """The package of a frame's file; empty for a file that is not installed."""
     top = frame.installed[0].partition("-")[0] if frame.installed else shelf.module_of(frame).partition(".")[0]
-    return shelf.owner(top) or find_distribution(top, shelf.distributions) or top if top else ""
+    return shelf.owner(top) or shelf.distribution_of(top) or top if top else ""
 
 
 def _passes_on(frame: CodeFrame) -> bool:

@@ -15,15 +15,20 @@ from knowngood.compat.incident import Fix, IncidentKind, OwnComponent
 from knowngood.failures.atlas_shelf import AtlasShelf
 from knowngood.failures.key_places import is_asked_for_model_type
 from knowngood.failures.logged_errors import CodeFrame, LoggedError
-from knowngood.failures.missing_packages import explain_missing_package, explain_unread_package
+from knowngood.failures.missing_packages import explain_missing_package
+from knowngood.failures.moved_names import explain_moved_name
 from knowngood.failures.name_faults import FaultKind
+from knowngood.failures.name_place import NamePlace
 from knowngood.failures.name_places import NameFinder
 from knowngood.failures.name_situation import NameCause, NameSituation, advise
 from knowngood.failures.overridden_methods import explain_overridden_method
 from knowngood.failures.own_names import explain_own_name
+from knowngood.failures.python_bounds import mask_of_refused
 from knowngood.failures.release_places import ranges_of_mask
+from knowngood.failures.replaced_forwards import explain_replaced_forward
 from knowngood.failures.stale_imports import RESTART
 from knowngood.failures.undefined_names import explain_other_python, explain_undefined_name
+from knowngood.failures.unread_packages import explain_unread_package
 from knowngood.failures.wrong_releases import (
     explain_class_of_caller,
     explain_older_release,
@@ -72,13 +77,15 @@ def explain_names(
         elif error.fault.kind is FaultKind.GLOBAL:
             cause = explain_undefined_name(error, versions, shelf)
         elif (place is None or "." not in error.fault.owner) and (
-            overridden := explain_overridden_method(error, shelf)
+            overridden := explain_overridden_method(error, shelf) or explain_replaced_forward(error, shelf)
         ) is not None:
             cause = overridden
         elif place is not None:
-            cause = _explain(NameSituation(error=error, place=place, versions=versions, shelf=shelf))
+            possible = _drop_refused_releases(place, versions, shelf)
+            cause = _explain(NameSituation(error=error, place=possible, versions=versions, shelf=shelf))
         elif error.fault.kind is FaultKind.DISTRIBUTION or (
-            error.fault.kind is FaultKind.MODULE and "." not in error.fault.owner
+            error.fault.kind is FaultKind.MODULE
+            and ("." not in error.fault.owner or error.fault.owner in shelf.installed())
         ):
             cause = explain_missing_package(error, versions, shelf)
         elif error.fault.kind in _IMPORTS and not shelf.lookup_of(error.fault.owner):
@@ -88,6 +95,15 @@ def explain_names(
         if cause is not None:
             causes.setdefault(cause.incident.id, cause)
     return list(causes.values())
+
+
+def _drop_refused_releases(place: NamePlace, versions: Mapping[str, Sequence[str]], shelf: AtlasShelf) -> NamePlace:
+    """The place without those releases as possible causes that the Python of the log cannot have installed."""
+    file, pythons = place.lookup.file, versions.get("python", ())
+    if not (place.present and place.possible and pythons) or file.package in versions:
+        return place
+    refused = mask_of_refused(pythons, file.releases, shelf.pythons(file.package))
+    return replace(place, possible=place.possible & ~refused)
 
 
 def _explain(situation: NameSituation) -> NameCause | None:  # noqa: PLR0911 - one return for each state of the name
@@ -360,9 +376,13 @@ def _explain_unknown_name(situation: NameSituation) -> NameCause | None:
         place, situation.error, situation.shelf
     )
     near = situation.mistyped_name() if fault.kind is not FaultKind.MODEL_TYPE else ""
+    if situation.caller_package and fault.kind in _IMPORTS:
+        near = ""  # a package that was published has no slip of the pen there
     unclear = place.unclear if fault.kind is FaultKind.MODULE else place.lookup.find_name(place.dotted).unclear
     if unclear or (fault.kind in _GUESSES and not near and not is_model_type) or situation.at == -1:
         return None
+    if fault.kind in _IMPORTS and (moved := explain_moved_name(situation)) is not None:
+        return moved
     oldest, newest = situation.releases[0], situation.releases[-1]
     because = f"No release of {package} from {oldest} to {newest} has {place.what}"
     if fault.kind is FaultKind.CONFIGURATION:

@@ -7,7 +7,7 @@ import sys
 from knowngood.compat.incident import Fix, OwnComponent
 from knowngood.failures.atlas_shelf import AtlasShelf
 from knowngood.failures.logged_errors import LoggedError
-from knowngood.failures.module_packages import FOLDERS_OF_PROJECTS, find_distribution
+from knowngood.failures.module_packages import FOLDERS_OF_PROJECTS
 from knowngood.failures.name_callers import REMOTE_CODE, find_caller
 from knowngood.failures.name_faults import FaultKind
 from knowngood.failures.name_situation import NameCause, advise
@@ -24,7 +24,7 @@ def explain_own_module(error: LoggedError, shelf: AtlasShelf) -> NameCause | Non
     is_there = "." in fault.owner or fault.kind is not FaultKind.MODULE
     if not top or not is_there or fault.circular or shelf.owner(top) or top in sys.stdlib_module_names:
         return None
-    if find_distribution(top, shelf.distributions):
+    if shelf.distribution_of(top):
         return None
     if top == REMOTE_CODE:
         return _explain_model_code(error, shelf)
