@@ -169,10 +169,12 @@ def _explain_names(errors: Sequence[LoggedError], versions: Mapping[str, Sequenc
 def _explain_message(error: LastError, versions: Mapping[str, Sequence[str]]) -> MessageCause | None:
     """Compute the cause of an error from what pip or packages say of releases, or from the line that raises it."""
     from knowngood.facts import message_store
+    from knowngood.facts.wheel_names import read_wheel_names
     from knowngood.failures.absent_modules import explain_absent_module
     from knowngood.failures.key_reasons import explain_lost_key
     from knowngood.failures.killed_programs import explain_killed_program
     from knowngood.failures.message_causes import MessageReading
+    from knowngood.failures.missing_commands import explain_missing_command
     from knowngood.failures.missing_fields import drop_lookups, explain_missing_field
     from knowngood.failures.own_errors import explain_own_error
     from knowngood.failures.package_files import explain_lost_file, explain_vanished_file
@@ -192,7 +194,8 @@ def _explain_message(error: LastError, versions: Mapping[str, Sequence[str]]) ->
     shelf = _open_shelf()
     reading = MessageReading(shelf=shelf, packages=packages, find=find, find_asserts=find_asserts)
     return (
-        explain_pip_conflict(error)
+        explain_missing_command(error, versions, read_wheel_names().commands)
+        or explain_pip_conflict(error)
         or explain_version_demand(error, shelf, versions)
         or explain_absent_module(error, shelf)
         or explain_lost_file(error, shelf)
