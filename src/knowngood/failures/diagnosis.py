@@ -269,7 +269,10 @@ def diagnose_log(  # noqa: C901, PLR0911, PLR0912, PLR0913, PLR0915, PLR0917 - w
             continue
         shown = [scan.starts_of[mark] for mark in marks[: len(incident.signatures)] if mark in scan.starts_of]
         stated = (fit_to_rocm(incident) if of_rocm else None) or incident
-        stated, is_open = narrow_reason(stated, last_errors.error)
+        shown_line = scan.starts_of.get(mark, "")
+        stated, is_open = narrow_reason(
+            stated, last_errors.error or LastError(text=shown_line, line=line, message=shown_line)
+        )
         stated = note_installed_release(stated, last_errors.error, log_versions)
         match = _weigh_warning(
             _match(stated, line, combination, log_versions, scan.texts_of.get(mark, b"")), shown, last_errors.error

@@ -19,6 +19,7 @@ from knowngood.failures.name_callers import REMOTE_CODE, is_standard_library
 from knowngood.failures.name_situation import advise
 from knowngood.failures.newest_releases import upgrade_package
 from knowngood.failures.none_values import explain_empty_value, find_empty_value
+from knowngood.failures.unset_locals import find_unset_local
 
 _OF_PYTHON = frozenset(
     ("AttributeError", "IndexError", "KeyError", "NameError", "TypeError", "UnboundLocalError", "ZeroDivisionError")
@@ -92,6 +93,8 @@ def explain_inner_error(  # noqa: C901, PLR0911, PLR0912 - one for each thing th
         return _cause(error, reason.component, reason.title, reason.because, list(reason.fixes))
     if (foreign := _explain_foreign_class(error, text, inner, frame, shelf)) is not None:
         return foreign
+    if (unset := find_unset_local(text, frame, inner)) is not None:
+        return _cause(error, inner, unset.title, unset.because, list(unset.fixes))
     place = f"{'/'.join(frame.installed or frame.parts[-2:])}.py" + (f", line {frame.line}" if frame.line else "")
     component = outer or inner
     because = f"Python raises it in {inner}'s own file ({place}{f', in {frame.function}' if frame.function else ''})"

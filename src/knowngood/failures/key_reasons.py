@@ -31,6 +31,16 @@ _LABELS = re.compile(
 )
 _COLLATES = re.compile(r"collat", re.IGNORECASE)
 _ROW = re.compile(r"\b(?:example|ex|feature|f|item|instance|sample|x|d|b|inst)\w?\[")
+_OWN_ROW = re.compile(
+    r"\b(?:self\.)?\w*(?:data|dataset|samples?|examples?|rows?|records?|items?|annotations?|list|df)\w*"
+    r"(?:\[\w+\]|\.iloc\[\w+\])\[|\b(?:data|row|record|example|sample|item|entry|ann|conv\w*|source|d)\["
+)
+"""A row of the data, from which a field is taken."""
+_CONFIGURATION = re.compile(
+    r"\b\w*(?:config|configs|cfg|conf|params|parameters|hparams|hyperparameters|opt|opts|options|settings|args)"
+    r"(?:\[['\"]\w+['\"]\]|\.\w+)*\[\s*['\"]",
+    re.IGNORECASE,
+)
 _SHOWN = 100
 
 
@@ -50,6 +60,17 @@ def _has(pattern: re.Pattern[str]) -> Callable[[CodeFrame, LastError], bool]:
     return lambda frame, _: bool(pattern.search(frame.code))
 
 
+def _is_row_of_own_data(frame: CodeFrame, _: LastError) -> bool:
+    """Whether a data set of the program's own takes a field out of one of its rows."""
+    return not frame.installed and frame.function == "__getitem__" and bool(_OWN_ROW.search(frame.code))
+
+
+def _is_processors_output(frame: CodeFrame, error: LastError) -> bool:
+    """Whether the key is asked of what a processor of transformers made of one row."""
+    made = any(item.installed[:2] == ("transformers", "feature_extraction_utils") for item in error.frames)
+    return made and not frame.installed
+
+
 def _is_collator(frame: CodeFrame, error: LastError) -> bool:
     named = _COLLATES.search(frame.path) or _COLLATES.search(frame.function)
     loads = any("transformers" in item.installed[:1] or item.parts[-1:] == ("fetch",) for item in error.frames)
@@ -57,6 +78,52 @@ def _is_collator(frame: CodeFrame, error: LastError) -> bool:
 
 
 _TABLES = (
+    _Table(
+        name="processor-without-part",
+        applies=_is_processors_output,
+        title="The processor made no {key} of this row: it has no image, video or sound",
+        because="{where} takes {key} out of what the processor of transformers returned. It returns that only where it "
+        "was given such an input: this row of the data has only text, its file was not found, or its field has another "
+        "name than the code passes on.",
+        fixes=(
+            advise(
+                "Print the row that fails (its index), and leave rows without an image out; or ask first: "
+                "if '{key}' in inputs"
+            ),
+            advise("A newer commit of the project, in which rows of text alone may be allowed"),
+        ),
+        component=OwnComponent.DATA,
+    ),
+    _Table(
+        name="own-data-without-field",
+        applies=_is_row_of_own_data,
+        title="The data has no field {key}, which the program's data set reads",
+        because="{where} takes {key} out of a row of the file. The file has other fields than the code reads: it is of "
+        "another format or task, or the field has another name.",
+        fixes=(
+            advise(
+                "Print the first row: rename its field to {key}, give the rows the structure of the project's example, "
+                "or change the name in that line"
+            ),
+            advise("The data that the project's instructions name for this very script"),
+        ),
+        component=OwnComponent.DATA,
+    ),
+    _Table(
+        name="configuration-without-key",
+        applies=_has(_CONFIGURATION),
+        title="The configuration has no {key}, which this code reads",
+        because="{where} takes {key} out of the configuration that was given. That is of another commit, release or "
+        "task than the code that reads it: one of the two has the key renamed, moved or new.",
+        fixes=(
+            advise(
+                "The code and the files of configuration of one commit: git submodule update --init, or the "
+                "tag that the instructions name"
+            ),
+            advise("Add {key} to the file, as the example beside this very code has it"),
+        ),
+        component=OwnComponent.YOUR_CODE,
+    ),
     _Table(
         name="checkpoint-without-part",
         applies=_has(_CHECKPOINT),

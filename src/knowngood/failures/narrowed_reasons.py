@@ -22,7 +22,7 @@ from knowngood.failures.refused_values import (
     describe_invoked,
     describe_no_tensor,
 )
-from knowngood.failures.tensor_shapes import GUESSED_CACHE, describe_shapes
+from knowngood.failures.tensor_shapes import describe_shapes
 from knowngood.failures.weight_shapes import describe_weight_shapes
 
 _REASONS: Mapping[str, Callable[[Incident, LastError], Incident | None]] = {
@@ -42,6 +42,8 @@ _REASONS: Mapping[str, Callable[[Incident, LastError], Incident | None]] = {
     "values-refused-by-pydantic": describe_fields,
 }
 """The id of a known failure -> what says more of its reason."""
+_GUESS = "most likely"
+"""In the title of a reason that the words or numbers do not prove."""
 _GUESSED = frozenset(("checkpoint-not-whole",))
 """Known failures of which the words give the most likely reason only."""
 _OPEN = frozenset(
@@ -70,5 +72,5 @@ def narrow_reason(incident: Incident, error: LastError | None) -> tuple[Incident
         return incident, incident.id in _OPEN
     narrowed = describe(incident, error) if error is not None else None
     is_open = incident.id in _OPEN and (narrowed is None or narrowed == incident)
-    is_guess = narrowed is not None and (incident.id in _GUESSED or narrowed.title.endswith(GUESSED_CACHE))
+    is_guess = narrowed is not None and (incident.id in _GUESSED or _GUESS in narrowed.title)
     return narrowed or incident, is_open or is_guess

@@ -32,6 +32,8 @@ _ADDS_ATTRIBUTES = ("unsloth", "unsloth-zoo")
 _IS_MODULE = re.compile(r"(?:For[A-Z]\w+|Model|LM|Module|Net|Linear|Sequential|Encoder|Decoder|Layer|Attention)$")
 """How the names of classes end that mostly derive from torch's Module."""
 _FEWEST_LETTERS = 8
+_SETTINGS = r"(?:\w+_)?(?:args|cfg|config|conf|opts?|options|hparams|params|flags|settings)"
+"""How programs call the object that holds their settings."""
 
 
 def explain_own_attribute(  # noqa: C901, PLR0911, PLR0912 - one return for each kind of class
@@ -41,7 +43,7 @@ def explain_own_attribute(  # noqa: C901, PLR0911, PLR0912 - one return for each
     fault, caller = error.fault, find_caller(error, shelf)
     is_own_code = caller is not None and not caller.package
     if fault.owner in PYTHON_TYPES:
-        return explain_value(error, caller) if is_own_code and caller else None
+        return explain_value(error, caller, shelf) if is_own_code and caller else None
     if (written := explain_unsloth_class(error)) is not None:
         return written
     if fault.name == "module" and is_own_code and caller:
@@ -69,6 +71,8 @@ def explain_own_attribute(  # noqa: C901, PLR0911, PLR0912 - one return for each
     component = component_of(caller)
     if fault.owner.endswith("Config") and known == "transformers":
         return _explain_configuration(error, caller)
+    if is_own_code and caller and _is_setting(fault.name, caller) and is_plain_word(fault.owner):
+        return _explain_setting(error, caller)
     if known:
         title = f"No release of {known} has `{fault.name}` of {fault.owner}"
         because = f"The class {fault.owner} of {known}, or one of your own with that name, has no {fault.name}."
@@ -160,6 +164,32 @@ def _explain_configuration(error: LoggedError, caller: NameCaller | None) -> Nam
     ]
     title = f"The model's configuration ({owner}, config.json) has no field {name}, for which the code asks"
     return build_own_cause(error, title=title, because=because, fixes=fixes, component=OwnComponent.MODEL)
+
+
+def _is_setting(name: str, caller: NameCaller) -> bool:
+    """Whether the line asks an object for it that has the name of a program's settings."""
+    return bool(re.search(rf"\b(?:{_SETTINGS})\.{re.escape(name)}\b", caller.frame.code, re.IGNORECASE))
+
+
+def _explain_setting(error: LoggedError, caller: NameCaller) -> NameCause:
+    """An option that the program's own settings lack."""
+    owner, name = error.fault.owner, error.fault.name
+    because = (
+        f"The line asks the settings of the program for {name} ({caller.frame.code[:100]}), and {owner}, which holds "
+        "them, has no such option: the part that defines the options (the parser, the class, the file of "
+        "configuration) is of another commit than the code that reads them, or another script's."
+        f"{describe_caller(caller)}"
+    )
+    fixes = [
+        advise(f"A newer commit of the project (git pull), in which the option {name} is defined"),
+        advise(
+            f"Define it yourself with the value that switches it off: {name} = False (or None) where the other options "
+            f"are, or getattr(args, '{name}', False) in that line"
+        ),
+        advise("The very script and file of configuration that the project's instructions name for this task"),
+    ]
+    title = f"The program's own settings ({owner}) have no option {name}, which its code reads"
+    return build_own_cause(error, title=title, because=because, fixes=fixes, component=component_of(caller))
 
 
 def _describe_adding(fault: NameFault, shelf: AtlasShelf) -> str:

@@ -42,6 +42,8 @@ def describe_load_key(incident: Incident, error: LastError) -> Incident | None:
 def describe_place(incident: Incident, error: LastError) -> Incident | None:
     """A folder without the files that are looked for, where the name is a path of this machine."""
     stated = _LOADS_TOKENIZER.search(error.message)
+    if stated is not None and stated["what"] == "tokenizer" and re.fullmatch(r"[\w.-]+/[\w.-]+", stated["where"]):
+        return _describe_unreached_files(incident, stated["where"])
     if stated is None or not re.match(r"[/.~]|[A-Za-z]:[\\/]|[^/]*/[^/]*/", stated["where"]):
         return None
     what = {"tokenizer": "tokenizer"}.get(stated["what"], "configuration")
@@ -63,4 +65,30 @@ def describe_place(incident: Incident, error: LastError) -> Incident | None:
                 "into it, or AutoTokenizer.from_pretrained(BASE).save_pretrained(FOLDER)"
             ),
         ),
+    )
+
+
+def _describe_unreached_files(incident: Incident, name: str) -> Incident:
+    """A tokenizer of the hub of which no file came: transformers says so of each reason alike."""
+    because = (
+        f"None of the tokenizer's files of {name} was found. While it looks for them, transformers takes a hub that "
+        "does not answer for a file that is not there (a wrong name is refused in other words: 'is not a local folder "
+        "and is not a valid model identifier'). So the hub could not be reached or was down and the cache has no copy, "
+        f"or a local folder {name} stands in its place, or the repository has no tokenizer."
+    )
+    fixes = (
+        advise(
+            "Try again later, and look at the hub's status page; curl -I https://huggingface.co from that machine "
+            "shows whether it is reached (a proxy, HF_ENDPOINT)"
+        ),
+        advise(f"ls {name} where it runs: rename a local folder of that name"),
+        advise("Without a network: huggingface-cli download on another machine, and the path of that folder"),
+        advise("A tokenizer that the repository does not have: the one of the base model, by its own name"),
+    )
+    return replace(
+        incident,
+        title=f"No file of the tokenizer {name} came: most likely the hub was not reached, or a folder has its name",
+        because=because,
+        fix=fixes,
+        component=OwnComponent.HUB,
     )
