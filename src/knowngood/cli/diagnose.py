@@ -180,6 +180,7 @@ def _explain_message(error: LastError, versions: Mapping[str, Sequence[str]]) ->
     from knowngood.failures.package_files import explain_lost_file, explain_vanished_file
     from knowngood.failures.pip_conflicts import explain_pip_conflict
     from knowngood.failures.raised_words import explain_raised_words, explain_unimplemented
+    from knowngood.failures.triton_kernels import explain_kernel
     from knowngood.failures.version_demands import explain_version_demand
 
     def find(text: str, package: str) -> Sequence[message_store.MessageMatch]:
@@ -197,6 +198,7 @@ def _explain_message(error: LastError, versions: Mapping[str, Sequence[str]]) ->
         explain_missing_command(error, versions, read_wheel_names().commands)
         or explain_pip_conflict(error)
         or explain_version_demand(error, shelf, versions)
+        or explain_kernel(error, shelf)
         or explain_absent_module(error, shelf)
         or explain_lost_file(error, shelf)
         or explain_vanished_file(error)

@@ -19,6 +19,7 @@ from knowngood.failures.name_places import (
 from knowngood.failures.name_situation import NameCause, advise
 from knowngood.failures.own_causes import build_own_cause, component_of, describe_caller, list_defining_packages
 from knowngood.failures.plain_values import explain_value
+from knowngood.failures.replaced_classes import explain_replaced_class
 from knowngood.failures.unsloth_classes import explain_unsloth_class
 from knowngood.failures.wrapped_objects import WRAPPED_PACKAGES, explain_bare_model, explain_unwrapped
 
@@ -62,6 +63,8 @@ def explain_own_attribute(  # noqa: C901, PLR0911, PLR0912 - one return for each
             fixes=[advise(f"Write {near} in place of {fault.name}")],
             component=component_of(caller),
         )
+    if (replaced := explain_replaced_class(error, owners, caller, shelf)) is not None:
+        return replaced
     if known and (failed := _explain_property(error, known, caller, shelf)) is not None:
         return failed
     if known and (cause := explain_older_torch(error, caller, shelf) or explain_unwrapped(error, known, caller, shelf)):
