@@ -31,6 +31,8 @@ _LABELS = re.compile(
 )
 _COLLATES = re.compile(r"collat", re.IGNORECASE)
 _ROW = re.compile(r"\b(?:example|ex|feature|f|item|instance|sample|x|d|b|inst)\w?\[")
+_BY_ID = re.compile(r"\w\[\s*(?:int\()?(?:\w+\.)*\w*(?:id|idx|index|key|num|number|name)s?\)?\s*\]")
+"""A table that is asked by a number which has the name of one."""
 _OWN_ROW = re.compile(
     r"\b(?:self\.)?\w*(?:data|dataset|samples?|examples?|rows?|records?|items?|annotations?|list|df)\w*"
     r"(?:\[\w+\]|\.iloc\[\w+\])\[|\b(?:data|row|record|example|sample|item|entry|ann|conv\w*|source|d)\["
@@ -229,6 +231,8 @@ def _explain_row_label(error: LastError, key: str) -> MessageCause | None:
     frames = [frame for frame in error.frames if frame.installed[:1] != ("pandas",)]
     in_pandas = any("pandas" in frame.parts for frame in error.frames)
     own = next((frame for frame in reversed(frames) if frame.path.endswith(".py") and not frame.installed), None)
+    if not in_pandas and own is not None and own is frames[-1] and _BY_ID.search(own.code):
+        return _explain_unknown_id(error, own, key)
     if not in_pandas or (frames and frames[-1].parts[-1:] == ("fetch",)):
         return None
     where = f" It is asked in {own.parts[-1]}.py, line {own.line} ({shorten_text(own.code, _SHOWN)})." if own else ""
@@ -243,6 +247,22 @@ def _explain_row_label(error: LastError, key: str) -> MessageCause | None:
     )
     title = f"The table has no row with the label {key}: its index has gaps"
     return _cause(error, "row-label-missing", title, because, fixes, OwnComponent.YOUR_CODE)
+
+
+def _explain_unknown_id(error: LastError, frame: CodeFrame, key: str) -> MessageCause:
+    """A table that is asked by the number of a row, picture or class, and was made of other data."""
+    because = (
+        f"Line {frame.line} of {'/'.join(frame.parts[-2:])}.py ({shorten_text(frame.code, _SHOWN)}) looks the number "
+        f"{key} up in a table that was made of another file. The two do not belong together: another split or version "
+        "of the data, a file of features or labels that is not whole, numbers that begin at 0 on one side and at 1 on "
+        "the other."
+    )
+    fixes = (
+        advise("The two files of one split and version: compare their numbers (set(a) - set(b)) before training"),
+        advise("Make the features or the index anew from the very file that is read, or leave out rows without them"),
+    )
+    title = f"The table has no entry for the number {key}: two files of the data do not belong together"
+    return _cause(error, "id-unknown", title, because, fixes, OwnComponent.DATA)
 
 
 def _cause(  # noqa: PLR0913, PLR0917 - the fields of an incident

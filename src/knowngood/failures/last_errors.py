@@ -28,6 +28,8 @@ _MARKS = (
     b"exc.Unsupported",
     b"Timeout",
     b"not found",
+    b"failed to run command",
+    "未找到命令".encode(),
     b"not recognized as",
 )
 _NAMED = re.compile(
@@ -38,6 +40,7 @@ _PLAIN = re.compile(
     r"\b(?:ERROR|FATAL|Error|error|fatal(?: error)?)\b ?:? ?\S|core dumped|(?:^|\s)Killed\s*$"
     r"|^\S+: line \d+: +\d+ Killed\b|^zsh: killed\b"
     r"|^(?:\S{1,80}: (?:(?:line )?\d+: )?)?[\w.-]+: command not found\s*$"
+    r"|^(?:nohup|env|exec|sudo): failed to run command|^(?:\S{1,80}: )?[\w.-]+: 未找到命令\s*$"
     r"|^\S{0,40}sh: \d+: [\w.-]+: not found\s*$|^zsh: command not found: \S"
     r"|^'[\w.-]+' is not recognized as an internal or external|^\S+ : The term '[\w.-]+' is not recognized"
 )

@@ -14,7 +14,8 @@ from knowngood.failures.message_causes import MessageCause
 from knowngood.failures.name_situation import advise
 
 _NOT_FOUND = re.compile(
-    r"(?:^|[\s:])(?P<name>[A-Za-z][\w.-]{0,60}): (?:command )?not found\s*$"
+    r"(?:^|[\s:])(?P<name>[A-Za-z][\w.-]{0,60}): (?:(?:command )?not found|未找到命令)\s*$"
+    r"|failed to run command [\u2018'](?P<run>[A-Za-z][\w.-]{0,60})[\u2019']: No such file"
     r"|zsh: command not found: (?P<zsh>[A-Za-z][\w.-]{0,60})\s*$"
     r"|^.{0,80}?'(?P<windows>[A-Za-z][\w.-]{0,60})' is not recognized as an internal or external command"
     r"|The term '(?P<power>[A-Za-z][\w.-]{0,60})' is not recognized as"

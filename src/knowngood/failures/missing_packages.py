@@ -9,11 +9,11 @@ from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSever
 from knowngood.core.nearest_names import find_nearest_name
 from knowngood.failures.atlas_shelf import AtlasShelf
 from knowngood.failures.logged_errors import LoggedError
-from knowngood.failures.module_packages import FOLDERS_OF_PROJECTS, FROM_REPOSITORIES
+from knowngood.failures.module_packages import FROM_REPOSITORIES
 from knowngood.failures.name_callers import find_caller
 from knowngood.failures.name_faults import FaultKind
 from knowngood.failures.name_situation import NameCause, advise
-from knowngood.failures.own_files import find_own_file
+from knowngood.failures.own_files import OwnFile, find_own_file
 
 _COMPILED = frozenset(
     ("flash-attn", "xformers", "transformer-engine", "transformer-engine-torch", "bitsandbytes", "deepspeed")
@@ -39,8 +39,7 @@ def explain_missing_package(
     fixes: list[Fix] = []
     is_module = fault.kind is FaultKind.MODULE
     if is_module and not package and (own := find_own_file(error, caller)) is not None:
-        incident = describe_missing_module(top, own.title, own.because, own.fixes, own.component)
-        return NameCause(error=error, incident=incident, package=own.component, is_likely=True)
+        return _explain_own_file(error, top, own)
     if package and caller and not caller.frame.installed and caller.package == package:
         because = f"The code of {package} runs from a checkout, and its package is not installed in this Python."
         fixes.append(Fix(note="pip install -e . in the checkout, or PYTHONPATH to the folder that has it", change={}))
@@ -67,37 +66,46 @@ def explain_missing_package(
             " It is a process that ray started: its environment is that of the ray node and of the job's runtime_env, "
             "and not the one of the shell that submitted the job."
         )
-        fixes += [
-            advise(
-                f"Install {name} on every node of the cluster, for the Python with which ray start ran (its image), "
-                "and start ray again"
-            ),
-            advise(f'Or for this job: ray job submit --runtime-env-json=\'{{"pip": ["{name}"]}}\' ...'),
-        ]
-    if (place := FROM_REPOSITORIES.get(name)) is not None:
+        fixes += _advise_workers(name)
+    if name in FROM_REPOSITORIES:
         because += f" The package index has no {name} that is meant here, or another project of that name."
-        note = f"pip install --no-build-isolation git+https://github.com/{place} (not pip install {name})"
-        fixes.append(advise(f"Install it from its repository: {note}; or take an image that has it"))
-    elif package:
-        note = "install it, for the torch, CUDA and Python that are there" if package in _COMPILED else "install it"
-        fixes.append(Fix(change={package: "*"}, note=f"{note}: pip install {package}"))
-    else:
-        fixes.append(
-            Fix(
-                change={},
-                note=f"install the package that has the module {top} (mostly pip install {top.replace('_', '-')})",
-            )
-        )
-    is_own = not asks and top in FOLDERS_OF_PROJECTS
-    title = (
-        f"The project's own {top} is not found"
-        if is_own
-        else f"{name} is not installed{f', or a wrong name for {near}' if near else ''}"
-    )
-    component = OwnComponent.YOUR_CODE if is_own or near else name
+    fixes.append(_advise_install(name, top, is_known=bool(package)))
+    title = f"{name} is not installed{f', or a wrong name for {near}' if near else ''}"
+    component = OwnComponent.YOUR_CODE if near else name
     incident = describe_missing_module(top, title, because, fixes, component)
-    is_unknown = not package and name not in FROM_REPOSITORIES and not is_own
+    is_unknown = not package and name not in FROM_REPOSITORIES
     return NameCause(error=error, incident=incident, package=name, is_likely=is_unknown)
+
+
+def _explain_own_file(error: LoggedError, top: str, own: OwnFile) -> NameCause:
+    because, fixes = own.because, list(own.fixes)
+    if _is_ray_worker(error):
+        because += " It is a worker of ray, which runs in a folder of its own, perhaps on another machine."
+        note = 'The project\'s files go to the workers with ray.init(runtime_env={"working_dir": "."})'
+        fixes.insert(0, advise(f"{note}, or PYTHONPATH in its env_vars"))
+    incident = describe_missing_module(top, own.title, because, fixes, own.component)
+    return NameCause(error=error, incident=incident, package=own.component, is_likely=own.is_likely)
+
+
+def _advise_workers(name: str) -> list[Fix]:
+    return [
+        advise(
+            f"Install {name} on every node of the cluster, for the Python with which ray start ran (its image), and "
+            "start ray again"
+        ),
+        advise(f'Or for this job: ray job submit --runtime-env-json=\'{{"pip": ["{name}"]}}\' ...'),
+    ]
+
+
+def _advise_install(name: str, top: str, *, is_known: bool) -> Fix:
+    """How to install what is missing: from the index, from its repository, or by the name of the module."""
+    if (place := FROM_REPOSITORIES.get(name)) is not None:
+        note = f"pip install --no-build-isolation git+https://github.com/{place} (not pip install {name})"
+        return advise(f"Install it from its repository: {note}; or take an image that has it")
+    if not is_known:
+        return advise(f"install the package that has the module {top} (mostly pip install {top.replace('_', '-')})")
+    note = "install it, for the torch, CUDA and Python that are there" if name in _COMPILED else "install it"
+    return Fix(change={name: "*"}, note=f"{note}: pip install {name}")
 
 
 def describe_missing_module(top: str, title: str, because: str, fixes: Sequence[Fix], component: str) -> Incident:

@@ -57,6 +57,19 @@ FOLDERS_OF_PROJECTS = frozenset(
         "losses",
         "evaluation",
         "engine",
+        "args",
+        "build",
+        "constants",
+        "env",
+        "envs",
+        "helper",
+        "helpers",
+        "loss",
+        "misc",
+        "parameters",
+        "preprocess",
+        "preprocessing",
+        "settings",
     )
 )
 """Top-level modules that are folders or files of a project."""

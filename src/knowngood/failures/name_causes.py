@@ -69,7 +69,7 @@ def explain_names(
     """Return the causes of those errors that can be explained, in the order of the log, each name once."""
     finder = NameFinder(shelf=shelf, versions=versions)
     causes: dict[str, NameCause] = {}
-    for error in errors:
+    for error in _drop_repeated(errors):
         place = finder.find_place(error) if error.fault.kind not in _WITHOUT_PLACE else None
         cause = None
         if error.fault.speaker:
@@ -95,6 +95,12 @@ def explain_names(
         if cause is not None:
             causes.setdefault(cause.incident.id, cause)
     return list(causes.values())
+
+
+def _drop_repeated(errors: Sequence[LoggedError]) -> list[LoggedError]:
+    """The errors without those that are only repeated, and have their traceback elsewhere in the log."""
+    framed = {error.fault for error in errors if error.frames}
+    return [error for error in errors if error.frames or error.fault not in framed]
 
 
 def _drop_refused_releases(place: NamePlace, versions: Mapping[str, Sequence[str]], shelf: AtlasShelf) -> NamePlace:
@@ -249,7 +255,8 @@ def _explain_inside(situation: NameSituation) -> NameCause:
         return _explain_mixed_files(situation)
     if fault.kind is FaultKind.IMPORT and not situation.version and not fault.circular and _is_installed(fault.path):
         return explain_older_release(situation)
-    since = f"Every release of {package} since {situation.releases[0]}"
+    present = situation.place.present
+    since = f"Every release of {package} since {situation.releases[(present & -present).bit_length() - 1]}"
     has = f"{f'{package} {situation.version}' if situation.version else since} has {situation.place.what}"
     show = advise(f"python -c 'import {top}; print({top}.__file__)' shows which {top} is imported")
     if fault.circular:

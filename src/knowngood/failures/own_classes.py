@@ -33,7 +33,7 @@ _ADDS_ATTRIBUTES = ("unsloth", "unsloth-zoo")
 _IS_MODULE = re.compile(r"(?:For[A-Z]\w+|Model|LM|Module|Net|Linear|Sequential|Encoder|Decoder|Layer|Attention)$")
 """How the names of classes end that mostly derive from torch's Module."""
 _FEWEST_LETTERS = 8
-_SETTINGS = r"(?:\w+_)?(?:args|cfg|config|conf|opts?|options|hparams|params|flags|settings)"
+_SETTINGS = r"(?:\w+_)?(?:args|cfg|config|conf|opts?|argv|options|hparams|params|flags|settings)"
 """How programs call the object that holds their settings."""
 
 
@@ -69,6 +69,8 @@ def explain_own_attribute(  # noqa: C901, PLR0911, PLR0912 - one return for each
         return failed
     if known and (cause := explain_older_torch(error, caller, shelf) or explain_unwrapped(error, known, caller, shelf)):
         return cause
+    if fault.owner == "Namespace" and not (caller and caller.package):
+        return _explain_setting(error, caller)
     if not is_own_code and (is_anywhere or not (caller or _OF_A_MODEL.search(fault.owner))):
         return None
     component = component_of(caller)
@@ -174,11 +176,12 @@ def _is_setting(name: str, caller: NameCaller) -> bool:
     return bool(re.search(rf"\b(?:{_SETTINGS})\.{re.escape(name)}\b", caller.frame.code, re.IGNORECASE))
 
 
-def _explain_setting(error: LoggedError, caller: NameCaller) -> NameCause:
+def _explain_setting(error: LoggedError, caller: NameCaller | None) -> NameCause:
     """An option that the program's own settings lack."""
     owner, name = error.fault.owner, error.fault.name
+    line = f" ({caller.frame.code[:100]})" if caller is not None and caller.frame.code else ""
     because = (
-        f"The line asks the settings of the program for {name} ({caller.frame.code[:100]}), and {owner}, which holds "
+        f"The code asks the settings of the program for {name}{line}, and {owner}, which holds "
         "them, has no such option: the part that defines the options (the parser, the class, the file of "
         "configuration) is of another commit than the code that reads them, or another script's."
         f"{describe_caller(caller)}"

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from knowngood.compat.incident import Fix, OwnComponent
+from knowngood.core.nearest_names import find_nearest_name
 from knowngood.failures.logged_errors import CodeFrame, LoggedError
 from knowngood.failures.module_packages import FOLDERS_OF_PROJECTS
 from knowngood.failures.name_callers import NameCaller
@@ -19,6 +20,10 @@ from knowngood.failures.name_situation import advise
 _PARTS = re.compile(r"^(?:from|import) (?P<top>\w+)\.(?P<part>\w+)")
 _OWN_FUNCTION = re.compile(r"^from (?P<module>[a-z]+_\w+) import (?P<name>[a-z]+_\w+)")
 """A module of two words from which a function is imported: mostly a file beside the one that asks."""
+_OWN_ENDING = re.compile(
+    r"^[a-z]+_(?:utils?|helpers?|models?|modules?|layers?|lib|common|config|configs|loaders?|misc)$"
+)
+"""How the names of a project's own folders and files end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,14 +43,19 @@ def find_own_file(error: LoggedError, caller: NameCaller | None) -> OwnFile | No
     folder = next((frame for frame in error.frames if not frame.installed and top in frame.parts[:-1]), None)
     if folder is not None:
         return _describe_folder(error, top, folder)
+    is_own_code = caller is None or not caller.package
+    is_unpickled = caller is not None and bool(caller.frame.code) and top not in caller.frame.code
+    if (is_own_code or is_unpickled) and (top in FOLDERS_OF_PROJECTS or _OWN_ENDING.search(top)):
+        return _describe_project_folder(error, top)
     if caller is None:
         return None
-    if caller.frame.installed and _OWN_FUNCTION.match(caller.frame.code):
-        return _describe_sibling(top, caller)
+    if caller.frame.installed:
+        return _describe_sibling(top, caller) if _OWN_FUNCTION.match(caller.frame.code) else None
+    if is_own_code and (near := find_nearest_name(top, sorted(FOLDERS_OF_PROJECTS))):
+        return _describe_mistyped_folder(top, near, caller)
     parts = _PARTS.match(caller.frame.code)
-    if not caller.frame.installed and parts and parts["top"] == top and parts["part"] in FOLDERS_OF_PROJECTS:
-        return _describe_unfound_folder(top, parts["part"], caller)
-    return None
+    is_folder = parts is not None and parts["top"] == top and parts["part"] in FOLDERS_OF_PROJECTS
+    return _describe_unfound_folder(top, parts["part"], caller) if parts and is_folder else None
 
 
 def _describe_folder(error: LoggedError, top: str, folder: CodeFrame) -> OwnFile:
@@ -62,6 +72,47 @@ def _describe_folder(error: LoggedError, top: str, folder: CodeFrame) -> OwnFile
         advise(f"pip install -e . in the checkout, when it has a setup.py or pyproject.toml that installs {top}"),
     ]
     title = f"The project's own folder {top} is not on Python's path"
+    return OwnFile(component=OwnComponent.YOUR_CODE, title=title, because=because, fixes=fixes)
+
+
+def _describe_project_folder(error: LoggedError, top: str) -> OwnFile:
+    script = next((frame for frame in error.frames if not frame.installed and frame.path.endswith(".py")), None)
+    because = f"{top} is a name that projects give to their own folders and files, and no package is meant."
+    root = "the project's root"
+    if script is not None:
+        folder = script.path.replace("\\", "/").rpartition("/")[0].removeprefix("./")
+        because += (
+            f" Python looks for it beside the script that was started ({script.parts[-1]}.py, in "
+            f"{folder or 'the current folder'}), on PYTHONPATH and among the installed packages. The folder in which "
+            "the command is given does not count."
+        )
+        if folder and not folder.startswith(("/", "~")) and ":" not in folder:
+            root = "the folder in which the command was given"
+    fixes = [
+        advise(
+            f"PYTHONPATH=. before the command, in the folder that has {top} (mostly {root}); or python -m with dots in "
+            "the place of slashes and without .py"
+        ),
+        advise(f"pip install -e . in the project, when its instructions say so, which puts {top} on the path"),
+        advise(
+            f"When the checkout has no {top} at all: git submodule update --init, a newer commit, or the part that the "
+            f"instructions put there. Not pip install {top}: that is another project's"
+        ),
+    ]
+    title = f"The project's own {top} is not found: its folder is not on Python's path"
+    return OwnFile(component=OwnComponent.YOUR_CODE, title=title, because=because, fixes=fixes, is_likely=False)
+
+
+def _describe_mistyped_folder(top: str, near: str, caller: NameCaller) -> OwnFile:
+    because = (
+        f"{caller.file} imports {top}. No known package has that module, and it is {near} with a slip of the pen: a "
+        "file of the project that is called otherwise, or that was never put into the repository."
+    )
+    fixes = [
+        advise(f"ls {top}.py {near}.py: write import {near} when that is there"),
+        advise("A newer commit of the project, which has the file"),
+    ]
+    title = f"The project has no {top}: a wrong name for {near}, or a file that is missing in the repository"
     return OwnFile(component=OwnComponent.YOUR_CODE, title=title, because=because, fixes=fixes)
 
 

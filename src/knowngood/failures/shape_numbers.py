@@ -24,6 +24,9 @@ _PAIR = re.compile(
 _PROJECTOR = re.compile(r"projector|vision_tower|mm_proj|image_newline|visual_proj|vision_proj", re.IGNORECASE)
 _MOST_ROWS = 1_000_000
 """No layer has so many rows: a weight that has is stored in another form."""
+_OF_WEIGHTS = re.compile(r"weight|state_dict|checkpoint|lora|param", re.IGNORECASE)
+_MOST_SHARDS = 17
+_MOST_LAYERS = 9
 _QUERIES = 4
 """Attention scores have four dimensions: batch, heads, queries, keys."""
 
@@ -114,11 +117,54 @@ def describe_compared_embeddings(incident: Incident, error: LastError) -> Incide
         f"The features of the images are {first} wide, and the projector takes {second}: the vision tower that is "
         "loaded is another one than that for which the projector's weights were trained."
     )
+    times = int(second) // int(first)
+    if 1 < times < _MOST_LAYERS and int(second) == times * int(first):
+        return _describe_layers(incident, first, second, times)
     fixes = (
         advise("The vision tower that the checkpoint's config.json names (mm_vision_tower, vision_config)"),
         advise("Or train the projector anew for this tower (pretraining), without the old projector's weights"),
     )
     title = f"The vision tower gives {first} features, and the projector takes {second}"
+    return replace(incident, title=title, because=because, fix=fixes)
+
+
+def _describe_layers(incident: Incident, first: str, second: str, times: int) -> Incident:
+    because = (
+        f"The features of the images are {first} wide, and the projector takes {second}, exactly {times} times as "
+        f"many: those of {times} layers of the vision tower (or of {times} towers or neighbours) side by side. Here "
+        "the code passes those of one only."
+    )
+    fixes = (
+        advise(
+            f"The project's own vision tower and its setting of layers (mm_vision_select_layer, select_feature), which "
+            f"return the {times} together; not the tower of the project that it was derived from"
+        ),
+        advise("The tower that the checkpoint's config.json names, when the project takes one layer"),
+    )
+    title = f"The projector takes the features of {times} layers ({second}), and gets those of one ({first})"
+    return replace(incident, title=title, because=because, fix=fixes)
+
+
+def describe_sharded_sum(incident: Incident, error: LastError) -> Incident | None:
+    """Two weights of which one is exactly a few times the other: one side is divided into shards."""
+    sizes = _FIRST_SIZES.search(error.message)
+    code = error.frames[-1].code if error.frames else ""
+    if sizes is None or not _OF_WEIGHTS.search(code):
+        return None
+    large, small = sorted((int(sizes["a"]), int(sizes["b"])), reverse=True)
+    times = large // small if small else 0
+    if not 1 < times < _MOST_SHARDS or large != times * small:
+        return None
+    because = (
+        f"In the line {code[:100]} a weight of {small} rows meets one of {large}, exactly {times} times as many: one "
+        f"side is the whole weight, and the other one of {times} parts of it (a checkpoint in {times} files for as "
+        "many GPUs, tensor parallel ranks, or queries, keys and values in one)."
+    )
+    fixes = (
+        advise(f"Join the {times} files of the checkpoint first, or take the model in the form of one (the hub's)"),
+        advise("A newer commit of the script, which takes the part of the other side that belongs to each file"),
+    )
+    title = f"One side is a whole weight, the other most likely one of its {times} parts ({large} and {small} rows)"
     return replace(incident, title=title, because=because, fix=fixes)
 
 

@@ -12,6 +12,7 @@ from knowngood.failures.shape_numbers import (
     describe_compared_embeddings,
     describe_mask_of_labels,
     describe_packed_sum,
+    describe_sharded_sum,
 )
 
 _SIZES = re.compile(
@@ -94,6 +95,7 @@ def describe_shapes(incident: Incident, error: LastError) -> Incident | None:
     """Return the failure with what its words and its line of code say of the two tensors; `None` for nothing."""
     return (
         describe_packed_sum(incident, error)
+        or describe_sharded_sum(incident, error)
         or describe_mask_of_labels(incident, error)
         or describe_compared_embeddings(incident, error)
         or _describe_sum(incident, error)

@@ -14,7 +14,26 @@ _UNSET = re.compile(
     r"(?:cannot access )?(?:local|free) variable '(?P<name>\w+)' "
     r"(?:referenced before assignment|where it is not associated with a value)"
 )
-_LOOPED = frozenset(("loss", "outputs", "output", "batch", "step", "logits", "i", "epoch"))
+_LOOPED = frozenset(
+    (
+        "batch",
+        "batch_idx",
+        "data",
+        "epoch",
+        "i",
+        "images",
+        "input",
+        "inputs",
+        "labels",
+        "logits",
+        "loss",
+        "output",
+        "outputs",
+        "step",
+        "target",
+        "targets",
+    )
+)
 """Names that the body of a loop over the data mostly sets."""
 
 
@@ -56,4 +75,6 @@ def find_unset_local(text: str, frame: CodeFrame, package: str) -> UnsetLocal | 
     newer = f"a newer {package}, where that branch may be mended" if package else ""
     fixes.append(upgrade_package(package, newer) if package else advise("A newer commit of the project (git pull)"))
     title = f"`{name}` is used and was never set: the branch of {function} that sets it was not taken"
+    if name in _LOOPED:
+        title = f"`{name}` is used and was never set: the loop or branch of {function} that sets it did not run"
     return UnsetLocal(title=title, because=because, fixes=tuple(fixes))

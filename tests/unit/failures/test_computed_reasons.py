@@ -30,6 +30,8 @@ def notes(match):
         ("'llamafactory-cli' is not recognized as an internal or external command,", "llamafactory"),
         ("accelerate : The term 'accelerate' is not recognized as the name of a cmdlet", "accelerate"),
         ("./train.sh: line 3: accelerate-launch: command not found", "accelerate"),
+        ("nohup: failed to run command 'accelerate': No such file or directory", "accelerate"),
+        ("llamafactory-cli: 未找到命令", "llamafactory"),
     ],
 )
 def test_the_package_of_a_missing_command_is_named(first_match, line, package):
@@ -83,6 +85,13 @@ def test_a_method_without_its_class_is_compared_with_the_release_of_the_log(ask)
             "your-code",
             "`out_list` is used and was never set",
         ),
+        ("index = self._map[image_id]", "KeyError: 391090", "data", "no entry for the number 391090"),
+        (
+            "name = '%s' % argv.method",
+            "AttributeError: 'Namespace' object has no attribute 'method'",
+            "your-code",
+            "no option method",
+        ),
         (
             "print(loss)",
             "UnboundLocalError: cannot access local variable 'loss' where it is not associated with a value",
@@ -111,7 +120,7 @@ def test_a_row_without_an_image_has_no_pixels(ask):
 def test_a_quoted_line_without_its_frame_is_the_programs(first_match):
     match = first_match(
         'KeyError  File "HuatuoGPT/scripts/finetune.py", line 70, in __getitem__\n'
-        f'  File "{PACKAGES}/accelerate/data_loader.py", line 384, in __iter__\n: \'json_dialogue\'\n'
+        f"  File \"{PACKAGES}/accelerate/data_loader.py\", line 384, in __iter__\n: 'json_dialogue'\n"
         "    return json.loads(self.data[index]['json_dialogue'])\nKeyError: 'json_dialogue'\n"
     )
     assert match["component"] == "data"
@@ -123,8 +132,10 @@ def test_a_quoted_line_without_its_frame_is_the_programs(first_match):
     [
         (
             "weight = weight.to(device) + weight_lora",
-            "RuntimeError: The size of tensor a (57802752) must match the size of tensor b (21504) at non-singleton "
-            "dimension 0",
+            (
+                "RuntimeError: The size of tensor a (57802752) must match the size of tensor b (21504) at non-singleton "
+                "dimension 0"
+            ),
             "4-bit packed weight",
         ),
         (
@@ -141,6 +152,19 @@ def test_a_quoted_line_without_its_frame_is_the_programs(first_match):
             "image_features = self.mm_projector(image_features)",
             "RuntimeError: mat1 and mat2 shapes cannot be multiplied (576x1024 and 1152x4096)",
             "The vision tower gives 1024 features, and the projector takes 1152",
+        ),
+        (
+            "key = self.ln_k_1(self.mm_projector.k_proj_1(x_multi))",
+            "RuntimeError: mat1 and mat2 shapes cannot be multiplied (576x1024 and 4096x1024)",
+            "The projector takes the features of 4 layers",
+        ),
+        (
+            "checkpoint[key] = checkpoint[key] + lora[subset]",
+            (
+                "RuntimeError: The size of tensor a (2560) must match the size of tensor b (5120) at non-singleton "
+                "dimension 0"
+            ),
+            "one of its 2 parts",
         ),
     ],
 )

@@ -124,3 +124,55 @@ def test_a_patched_forward_is_the_projects_and_not_the_packages(first_match):
     )
     assert (match["component"], match["certainty"]) == ("your-code", "likely")
     assert "patched forward of transformers's LlamaAttention" in match["title"]
+
+
+@pytest.mark.parametrize(
+    ("file", "code", "module", "words"),
+    [
+        ("PointDA/trainer.py", "import utils.log", "utils", "in PointDA"),
+        ("./scripts/train.py", "from attic_util.time_benchmark import Benchmark", "attic_util", "in scripts"),
+        ("train.py", "from utilts import *", "utilts", "slip of the pen"),
+        ("/app/launch.py", "from build.utils import process", "build", "names? that projects give|a name that"),
+    ],
+)
+def test_a_folder_of_the_project_is_not_offered_as_a_package(ask, file, code, module, words):
+    match = ask(file, code, f"ModuleNotFoundError: No module named '{module}'")
+    assert match["component"] == "your-code"
+    assert any(word in match["because"] for word in words.split("|"))
+    assert not any(fix.get("change") for fix in match["fix"])
+
+
+def test_an_error_that_is_repeated_is_read_where_its_traceback_is(first_match):
+    match = first_match(
+        "ray.exceptions.RaySystemError: System error: No module named 'env'\ntraceback: Traceback (most recent call "
+        f'last):\n  File "{PACKAGES}/ray/_private/serialization.py", line 340, in deserialize_objects\n'
+        "    obj = self._deserialize_object(data, metadata, object_ref)\nModuleNotFoundError: No module named 'env'\n"
+    )
+    assert match["component"] == "your-code"
+    assert "working_dir" in notes(match)
+
+
+@pytest.mark.parametrize("prefix", ["", '  File "a.py", line 1, in <module>\n    main()\n'])
+def test_a_model_that_derives_from_an_older_one_names_the_release_that_passes_less(first_match, prefix):
+    match = first_match(
+        f"{prefix}TypeError: LlavaLlamaForCausalLM.forward() got an unexpected keyword argument 'cache_position'\n"
+    )
+    assert match["component"] == "your-code"
+    assert {"transformers": "<4.38.0"} in [fix.get("change") for fix in match["fix"]]
+
+
+def test_another_class_of_the_module_had_the_attribute(first_match):
+    match = first_match("AttributeError: 'FieldInfo' object has no attribute 'required'\n")
+    assert match["component"] == "pydantic"
+    assert {"pydantic": "<=1.10.27"} in [fix.get("change") for fix in match["fix"]]
+
+
+def test_the_last_line_of_a_kernel_is_compared_with_triton(first_match):
+    match = first_match(
+        "Traceback (most recent call last):\n"
+        f'  File "{PACKAGES}/triton/compiler/compiler.py", line 113, in make_ir\n'
+        "    return ast_to_ttir(self.fn, self, context=context)\n"
+        "triton.compiler.errors.CompilationError: at 114:14:\n"
+        "        qk = tl.zeros([BLOCK_M, BLOCK_N], dtype=tl.float32)\n        qk += tl.dot(q, k, trans_b=True)\n"
+    )
+    assert "trans_b of tl.dot" in match["title"]
