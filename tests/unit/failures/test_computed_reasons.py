@@ -133,8 +133,8 @@ def test_a_quoted_line_without_its_frame_is_the_programs(first_match):
         (
             "weight = weight.to(device) + weight_lora",
             (
-                "RuntimeError: The size of tensor a (57802752) must match the size of tensor b (21504) at non-singleton "
-                "dimension 0"
+                "RuntimeError: The size of tensor a (57802752) must match the size of tensor b (21504) at "
+                "non-singleton dimension 0"
             ),
             "4-bit packed weight",
         ),
@@ -161,8 +161,8 @@ def test_a_quoted_line_without_its_frame_is_the_programs(first_match):
         (
             "checkpoint[key] = checkpoint[key] + lora[subset]",
             (
-                "RuntimeError: The size of tensor a (2560) must match the size of tensor b (5120) at non-singleton "
-                "dimension 0"
+                "RuntimeError: The size of tensor a (2560) must match the size of tensor b (5120) at "
+                "non-singleton dimension 0"
             ),
             "one of its 2 parts",
         ),
