@@ -78,7 +78,7 @@ def read_installed_names(artefact: Artefact) -> InstalledNames:
         modules = list_modules(files)
         commands |= {path.removeprefix("bin/") for path in files if path.startswith("bin/")}
     else:
-        modules = sorted(filter(None, _read_ending(artefact, "top_level.txt").split()))
+        modules = sorted(set(_read_ending(artefact, "top_level.txt").split()) - _NO_MODULES)
         commands |= {path.removeprefix("bin/") for path in members if re.fullmatch(r"bin/[\w-]+", path)}
     return InstalledNames(version=str(artefact.file.version), modules=tuple(modules), commands=tuple(sorted(commands)))
 

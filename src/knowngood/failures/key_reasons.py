@@ -14,6 +14,7 @@ from knowngood.failures.last_errors import LastError
 from knowngood.failures.logged_errors import CodeFrame
 from knowngood.failures.message_causes import MessageCause, describe_traceback, shorten_text
 from knowngood.failures.missing_fields import drop_lookups
+from knowngood.failures.name_callers import REMOTE_CODE
 from knowngood.failures.name_situation import advise
 
 _KEY = re.compile(r"^KeyError: (?P<quote>['\"])(?P<key>[^'\"]{1,120})(?P=quote)(?=$|\s)")
@@ -31,11 +32,16 @@ _LABELS = re.compile(
 )
 _COLLATES = re.compile(r"collat", re.IGNORECASE)
 _ROW = re.compile(r"\b(?:example|ex|feature|f|item|instance|sample|x|d|b|inst)\w?\[")
+_NOT_DEFINED = re.compile(r"Non-existent config key: (?P<key>[\w.]+)$")
 _BY_ID = re.compile(r"\w\[\s*(?:int\()?(?:\w+\.)*\w*(?:id|idx|index|key|num|number|name)s?\)?\s*\]")
 """A table that is asked by a number which has the name of one."""
+_READS_ROWS = re.compile(
+    r"^__getitem__$|collat|process|tokeni[sz]e|encode|format|convert|load|read|prepare", re.IGNORECASE
+)
+"""Functions that take rows of the data apart."""
 _OWN_ROW = re.compile(
     r"\b(?:self\.)?\w*(?:data|dataset|samples?|examples?|rows?|records?|items?|annotations?|list|df)\w*"
-    r"(?:\[\w+\]|\.iloc\[\w+\])\[|\b(?:data|row|record|example|sample|item|entry|ann|conv\w*|source|d)\["
+    r"(?:\[\w+\]|\.iloc\[\w+\])\[|\b(?:data|row|record|ex|example|sample|item|entry|feature|f|line|ann|conv\w*|source|d|x)\["
 )
 """A row of the data, from which a field is taken."""
 _CONFIGURATION = re.compile(
@@ -64,7 +70,7 @@ def _has(pattern: re.Pattern[str]) -> Callable[[CodeFrame, LastError], bool]:
 
 def _is_row_of_own_data(frame: CodeFrame, _: LastError) -> bool:
     """Whether a data set of the program's own takes a field out of one of its rows."""
-    return not frame.installed and frame.function == "__getitem__" and bool(_OWN_ROW.search(frame.code))
+    return not frame.installed and bool(_READS_ROWS.search(frame.function) and _OWN_ROW.search(frame.code))
 
 
 def _is_processors_output(frame: CodeFrame, error: LastError) -> bool:
@@ -113,7 +119,7 @@ _TABLES = (
     ),
     _Table(
         name="configuration-without-key",
-        applies=_has(_CONFIGURATION),
+        applies=lambda frame, _: REMOTE_CODE not in frame.parts and bool(_CONFIGURATION.search(frame.code)),
         title="The configuration has no {key}, which this code reads",
         because="{where} takes {key} out of the configuration that was given. That is of another commit, release or "
         "task than the code that reads it: one of the two has the key renamed, moved or new.",
@@ -197,6 +203,8 @@ def explain_lost_key(error: LastError) -> MessageCause | None:
     if named is None or not frames:
         return None
     frame, key = frames[-1], named["key"]
+    if (unknown := _NOT_DEFINED.match(key)) is not None:
+        return _explain_undefined_key(error, unknown["key"])
     if key.startswith(_MARK):
         return _explain_mark(error, frame, key)
     table = next((table for table in _TABLES if table.applies(frame, error)), None)
@@ -247,6 +255,21 @@ def _explain_row_label(error: LastError, key: str) -> MessageCause | None:
     )
     title = f"The table has no row with the label {key}: its index has gaps"
     return _cause(error, "row-label-missing", title, because, fixes, OwnComponent.YOUR_CODE)
+
+
+def _explain_undefined_key(error: LastError, key: str) -> MessageCause:
+    """A key of a file or of the command line that the program's own defaults do not define (yacs)."""
+    because = (
+        f"yacs merges a file of configuration into the program's defaults, and takes only what these define. {key} "
+        "stands in the file or the command line and not in the defaults: the two are of different commits or tasks."
+    )
+    fixes = (
+        advise(f"The file of configuration of this very commit; or leave {key} out of it"),
+        advise(f"Define {key} in the program's defaults (config/defaults.py, default.py), as a newer commit does"),
+        advise("A project of that name that is installed too may hide the checkout's defaults: pip uninstall it"),
+    )
+    title = f"The configuration has {key}, which the program's defaults do not define"
+    return _cause(error, "configuration-key-undefined", title, because, fixes, OwnComponent.YOUR_CODE)
 
 
 def _explain_unknown_id(error: LastError, frame: CodeFrame, key: str) -> MessageCause:

@@ -109,7 +109,7 @@ def _drop_refused_releases(place: NamePlace, versions: Mapping[str, Sequence[str
     if not (place.present and place.possible and pythons) or file.package in versions:
         return place
     refused = mask_of_refused(pythons, file.releases, shelf.pythons(file.package))
-    return replace(place, possible=place.possible & ~refused)
+    return replace(place, possible=place.possible & ~refused, refused=place.possible & refused)
 
 
 def _explain(situation: NameSituation) -> NameCause | None:  # noqa: PLR0911 - one return for each state of the name
@@ -121,6 +121,8 @@ def _explain(situation: NameSituation) -> NameCause | None:  # noqa: PLR0911 - o
         return _explain_shadow(situation, hidden, hidden, f"a file {hidden}.py of yours")
     if (checkout := _explain_repository(situation)) is not None:
         return checkout
+    if not place.present and situation.caller_package == situation.package and situation.error.fault.kind in _IMPORTS:
+        return _explain_absent_part(situation)
     if not place.present:
         return _explain_unknown_name(situation)
     is_there = situation.has_name(at) if at is not None else not place.possible
@@ -353,6 +355,27 @@ def _explain_mixed_release(situation: NameSituation) -> NameCause:
         ),
     ]
     title = f"The installation of {package} is mixed: its own files are of two releases"
+    return situation.explain(IncidentKind.CONFIG, title, because, fixes, component=package)
+
+
+def _explain_absent_part(situation: NameSituation) -> NameCause:
+    """A package's own file asks for a part of it that no release which was read has: old and new files are mixed."""
+    fault, package = situation.error.fault, situation.package
+    asker = situation.caller.file if situation.caller else f"a file of {package}"
+    what = fault.owner if fault.kind is FaultKind.MODULE else f"{fault.owner}.{fault.name}"
+    because = (
+        f"{asker} and {what} are both parts of {package}, and no release asks itself for what it has not. So files of "
+        "two releases are there: an installation over another one, a notebook that imported the older one before an "
+        "upgrade and now loads a part of the newer one, or a cache of compiled files."
+    )
+    fixes = [
+        advise(RESTART),
+        advise(
+            f"Reinstall it whole: pip uninstall -y {package} (again, until it is gone), delete what remains of its "
+            f"folder, and pip install {package}"
+        ),
+    ]
+    title = f"{package}'s own file asks for {what}, which is not there: its files are of two releases"
     return situation.explain(IncidentKind.CONFIG, title, because, fixes, component=package)
 
 

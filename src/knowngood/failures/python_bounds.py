@@ -33,11 +33,16 @@ def find_newest_for(pythons: Sequence[str], bounds: Mapping[str, str]) -> str:
     return max(taken, key=Version, default="")
 
 
+_LOWER = frozenset((">=", ">", "~=", "=="))
+"""What bounds a Python from below: what a release says of newer Pythons is often passed over."""
+
+
 def _takes(bound: str, python: str) -> bool:
     """Whether a release takes a Python, of which the log may state only the first two numbers."""
     try:
         specifier = SpecifierSet(bound)
     except InvalidSpecifier:
         return True
+    low = SpecifierSet(",".join(str(part) for part in specifier if part.operator in _LOWER))
     whole = python if python.count(".") > 1 else f"{python}.99"
-    return specifier.contains(whole, prereleases=True) or specifier.contains(python, prereleases=True)
+    return low.contains(whole, prereleases=True) or low.contains(python, prereleases=True)

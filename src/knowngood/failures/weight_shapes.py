@@ -6,9 +6,9 @@ import re
 from dataclasses import replace
 
 from knowngood.compat.incident import Incident, OwnComponent
+from knowngood.failures.checkpoint_kinds import describe_adapter_shapes, describe_other_kind
 from knowngood.failures.last_errors import LastError
 from knowngood.failures.name_situation import advise
-from knowngood.failures.shape_numbers import is_packed_to_four_bits
 
 _MISMATCH = re.compile(
     r"size mismatch for (?P<name>[\w.]{1,200}): copying a param with shape (?:torch\.Size\()?\[(?P<file>[\d, ]*)\]\)? "
@@ -21,9 +21,6 @@ _SET = re.compile(
 _VOCABULARY = re.compile(r"embed_tokens|word_embeddings|\bwte\b|tok_embeddings|lm_head|embed_out|embed_in|output_layer")
 _HEAD = re.compile(r"(?:^|\.)(?:classifier|score|fc|cls|qa_outputs|head|out_proj)(?:\.\w+)*\.(?:weight|bias)$")
 _EMPTY = ("0", "")
-_CROSS_ATTENTION = re.compile(r"\battn2\.(?:to_[kv]|processor\.to_[kv])")
-_FAMILIES = {"768": "Stable Diffusion 1", "1024": "Stable Diffusion 2", "2048": "SDXL"}
-"""The width of the text features -> the generation (diffusers 0.31.0: loaders/single_file_utils.py)."""
 
 
 def describe_weight_shapes(incident: Incident, error: LastError) -> Incident | None:
@@ -76,66 +73,13 @@ def _describe_empty_file(incident: Incident, name: str, model: str) -> Incident:
     return replace(incident, title=title, because=because, fix=fix)
 
 
-def _describe_packed(incident: Incident, sizes: str, *, is_file: bool) -> Incident:
-    side, other = ("file", "model") if is_file else ("model", "file")
-    fix = (
-        advise(
-            "Load it as it was saved: a quantized checkpoint with its quantization_config in config.json, a plain one "
-            "without load_in_4bit; then the shapes agree"
-        ),
-        advise("An adapter is saved and loaded alone (PeftModel.from_pretrained), and not the packed base weights"),
-    )
-    return replace(
-        incident,
-        title=f"The weights of the {side} are packed to 4 bits, those of the {other} are plain",
-        because=f"Here {sizes}: twice the one is exactly the other, as two values of 4 bits share a byte.",
-        fix=fix,
-    )
-
-
-def _describe_text_encoder(incident: Incident, name: str, file: list[str], model: list[str]) -> Incident:
-    """Cross-attention of an image model: its width is that of the text encoder, which differs between generations."""
-    fix = (
-        advise(
-            "The script or class for the checkpoint's own generation: the sdxl_ variant of the script "
-            "(sdxl_merge_lora, sdxl_train_network, StableDiffusionXLPipeline), or --v2 for Stable Diffusion 2; or a "
-            "base model and an adapter of the same one"
-        ),
-        advise("from_single_file of diffusers reads from the checkpoint which of them it is"),
-    )
-    families = [_FAMILIES.get(side[1], "another model") for side in (file, model)]
-    return replace(
-        incident,
-        title=f"The checkpoint is of {families[0]} and the model that it is loaded into of {families[1]}",
-        because=(
-            f"{name} takes text features of width {file[1]} in the file and {model[1]} in the model, so the two were "
-            "made for different text encoders: another architecture, not another training."
-        ),
-        fix=fix,
-    )
-
-
 def _describe_sizes(incident: Incident, name: str, file: list[str], model: list[str]) -> Incident:
     differing = [at for at, pair in enumerate(zip(file, model, strict=False)) if pair[0] != pair[1]]
     sizes = f"the file has the shape [{', '.join(file)}] and the model [{', '.join(model)}] for {name}"
-    if is_packed_to_four_bits(file, model) or is_packed_to_four_bits(model, file):
-        return _describe_packed(incident, sizes, is_file=is_packed_to_four_bits(file, model))
-    if _CROSS_ATTENTION.search(name) and differing == [1]:
-        return _describe_text_encoder(incident, name, file, model)
-    if "lora_" in name:
-        return replace(
-            incident,
-            title="The adapter's weights have another rank or width than the model's adapter",
-            because=f"Here {sizes}. adapter_config.json (r, target_modules), with which the adapter is made, is not "
-            "of the training that saved these weights, or the base model is another one.",
-            fix=(
-                advise(
-                    "The adapter_config.json that was saved with the weights (its r is the smaller number of "
-                    f"{name}'s shape), both from the same folder"
-                ),
-                advise("The base model that adapter_config.json names (base_model_name_or_path)"),
-            ),
-        )
+    if (other := describe_other_kind(incident, name, file, model)) is not None:
+        return other
+    if (adapter := describe_adapter_shapes(incident, name, file, model)) is not None:
+        return adapter
     if _VOCABULARY.search(name) and differing == [0]:
         return replace(
             incident,

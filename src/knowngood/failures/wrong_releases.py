@@ -240,7 +240,7 @@ def explain_older_release(situation: NameSituation) -> NameCause:
         f"Every release of {package} from {oldest} to {newest} has {what}, and the log does not say which one runs: "
         f"it is older, or what is imported as {situation.place.lookup.file.root} is not that package."
     )
-    if place.present != place.lookup.every:
+    if place.refused:
         because = (
             f"{package} has {what} {situation.describe_releases(place.present)}, and the releases without it are not "
             f"for the Python {situation.versions['python'][-1]} of the log: so one before {oldest} runs."
@@ -333,7 +333,11 @@ def _code_fixes(situation: NameSituation) -> Iterator[Fix]:
             yield advise(f"In your code: {place.successor} in place of {fault.name}")
         elif place.elsewhere:
             yield advise(f"In your code: {place.elsewhere[0]}")
-        elif fault.kind not in _NAMES_OF_MODELS and (near := situation.near_name()) not in {"", fault.name}:
+        elif (
+            fault.kind not in _NAMES_OF_MODELS
+            and not (situation.caller is None and fault.owner == "__init__")
+            and (near := situation.near_name()) not in {"", fault.name}
+        ):
             yield advise(f"In your code: {near}, the nearest name in that release")
 
 

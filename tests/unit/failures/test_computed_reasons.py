@@ -85,6 +85,13 @@ def test_a_method_without_its_class_is_compared_with_the_release_of_the_log(ask)
             "your-code",
             "`out_list` is used and was never set",
         ),
+        ('ids = [ex["label_ids"] for ex in batch]', "KeyError: 'label_ids'", "data", "The data has no field label_ids"),
+        (
+            'raise KeyError("Non-existent config key: {}".format(full_key))',
+            "KeyError: 'Non-existent config key: MODEL.PRETRAINED'",
+            "your-code",
+            "MODEL.PRETRAINED, which the program's defaults do not define",
+        ),
         ("index = self._map[image_id]", "KeyError: 391090", "data", "no entry for the number 391090"),
         (
             "name = '%s' % argv.method",
@@ -177,6 +184,10 @@ def test_the_numbers_of_two_shapes_decide(ask, code, error, words):
     [
         ("mid_block.attentions.0.attn2.to_v.weight", "1280, 2048", "1280, 768", "of SDXL"),
         ("layers.0.q_proj.weight", "8388608, 1", "4096, 4096", "weights of the file are packed to 4 bits"),
+        ("mid_block.proj_out.weight", "1280, 1280", "1280, 1280, 1, 1", "a plain linear layer in the checkpoint"),
+        ("layers.0.v_proj.lora_A.weight", "32, 5120", "128, 5120", "trained with rank 32"),
+        ("lora_unet_blocks_7_attn2_to_v.lora_up.weight", "1280, 8", "1280, 16", "trained with rank 8"),
+        ("layers.1.v_proj.lora_linear_layer.up.weight", "768, 4", "1280, 4", "a layer of another width"),
         ("layers.0.q_proj.weight", "4096, 4096", "8388608, 1", "weights of the model are packed to 4 bits"),
     ],
 )
@@ -204,3 +215,10 @@ def test_a_tokenizer_of_which_no_file_came_is_no_wrong_name(ask):
         "make sure 'openai/clip-vit-large-patch14' is the correct path",
     )
     assert (match["component"], match["certainty"]) == ("hub", "likely")
+
+
+def test_a_keyword_without_a_class_is_compared_with_the_packages_that_the_log_lists(first_match):
+    match = first_match(
+        "TypeError: __init__() got an unexpected keyword argument 'dispatch_batches'\naccelerate        1.0.1\n"
+    )
+    assert "accelerate 1.0.1 no longer has `dispatch_batches`" in match["title"]

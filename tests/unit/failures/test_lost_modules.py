@@ -176,3 +176,13 @@ def test_the_last_line_of_a_kernel_is_compared_with_triton(first_match):
         "        qk = tl.zeros([BLOCK_M, BLOCK_N], dtype=tl.float32)\n        qk += tl.dot(q, k, trans_b=True)\n"
     )
     assert "trans_b of tl.dot" in match["title"]
+
+
+def test_a_package_whose_own_file_asks_for_what_is_not_there_is_mixed(ask):
+    match = ask(
+        f"{PACKAGES}/transformers/file_utils.py",
+        'return importlib.import_module("." + module_name, self.__name__)',
+        "ModuleNotFoundError: No module named 'transformers.models.bort'",
+    )
+    assert match["component"] == "transformers"
+    assert "files are of two releases" in match["title"]
