@@ -45,9 +45,9 @@ def _put_asker_last(error: LastError) -> tuple[CodeFrame, ...]:
     """
     key = _KEY.match(error.message)
     quoted = error.above.rstrip().rpartition(b"\n")[2].decode("utf-8", "replace").strip()
-    asked = key is not None and re.search(rf"\[\s*['\"]{re.escape(key['key'])}['\"]\s*\]", quoted)
+    lookup = key is not None and re.search(rf"\[\s*['\"]{re.escape(key['key'])}['\"]\s*\]", quoted)
     own = [frame for frame in error.frames if not frame.installed and frame.path.endswith(".py")]
-    if not asked or not own or any(frame.code == quoted for frame in error.frames):
+    if not lookup or not own or any(frame.code == quoted for frame in error.frames):
         return error.frames
     return (*(frame for frame in error.frames if frame is not own[-1]), replace(own[-1], code=quoted))
 

@@ -127,12 +127,12 @@ def _find_distribution(error: LoggedError, shelf: AtlasShelf) -> str | None:
     """The distribution of the module; in a folder that several share, that of the part which the line imports."""
     owner = error.fault.owner
     top = owner.partition(".")[0]
-    if (found := shelf.distribution_of(owner) or shelf.distribution_of(top)) is not None or not error.frames:
-        return found
+    if (package := shelf.distribution_of(owner) or shelf.distribution_of(top)) is not None or not error.frames:
+        return package
     statement = _IMPORTS.search(error.frames[-1].code)
     parts = statement["module"].split(".") if statement else []
     names = (".".join(parts[:count]) for count in range(2, len(parts) + 1) if parts[0] == top)
-    return next((package for name in names if (package := shelf.distribution_of(name))), None)
+    return next(filter(None, map(shelf.distribution_of, names)), None)
 
 
 def _is_ray_worker(error: LoggedError) -> bool:

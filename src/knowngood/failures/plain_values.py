@@ -43,10 +43,10 @@ def explain_value(error: LoggedError, caller: NameCaller, shelf: AtlasShelf) -> 
 def _find_field_of_package(error: LoggedError, caller: NameCaller, shelf: AtlasShelf) -> NameCause | None:
     """An attribute of a package's class that holds another kind of value than the script expects."""
     fault = error.fault
-    asked = re.search(rf"\.(?P<field>[a-z]\w*_\w+)\.{re.escape(fault.name)}\b", caller.frame.code)
-    if asked is None or fault.owner not in {"dict", "list", "tuple", "str"}:
+    expression = re.search(rf"\.(?P<field>[a-z]\w*_\w+)\.{re.escape(fault.name)}\b", caller.frame.code)
+    if expression is None or fault.owner not in {"dict", "list", "tuple", "str"}:
         return None
-    field = asked["field"]
+    field = expression["field"]
     for package in _HAVE_FIELDS:
         lookup = shelf.open(package)
         rows = lookup.file.search_rows(field) if lookup else ()

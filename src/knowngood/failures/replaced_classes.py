@@ -33,9 +33,9 @@ def explain_replaced_class(
     """
     for package in owners:
         lookup = shelf.open(package)
-        found = _find_older_class(lookup, error) if lookup else None
-        if lookup and found:
-            return _describe(error, lookup, *found, caller)
+        older_class = _find_older_class(lookup, error) if lookup else None
+        if lookup and older_class:
+            return _describe(error, lookup, *older_class, caller)
     return None
 
 
