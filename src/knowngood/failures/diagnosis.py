@@ -321,6 +321,8 @@ def diagnose_log(  # noqa: C901, PLR0911, PLR0912, PLR0913, PLR0915, PLR0917 - w
     if last_errors.error and command and (cause := explain_message(last_errors.error, log_versions)):
         others = (match for match in diagnosis.matches if match.incident.id != cause.incident.id)
         return replace(diagnosis, matches=(_last_resort(cause, log_versions), *others))
+    if last_errors.error and command and not last_errors.error.ends_log and not failures:
+        return replace(diagnosis, last_error=None)  # a program goes on without a command such as nvcc
     if last_errors.error is None or not all(match.passes_on for match in failures):
         return diagnosis
     if compiler.error is not None and (

@@ -18,7 +18,10 @@ from knowngood.failures.name_callers import NameCaller
 from knowngood.failures.name_situation import advise
 
 _PARTS = re.compile(r"^(?:from|import) (?P<top>\w+)\.(?P<part>\w+)")
-_OWN_FUNCTION = re.compile(r"^from (?P<module>[a-z]+_\w+) import (?P<name>[a-z]+_\w+)")
+_OWN_FUNCTION = re.compile(
+    r"^from (?P<module>[a-z]+_\w+) import "
+    r"(?P<name>(?:add|build|compute|create|get|init|is|load|make|parse|prepare|process|read|run|save|set|setup|to)_\w+)"
+)
 """A module of two words from which a function is imported: mostly a file beside the one that asks."""
 _OWN_ENDING = re.compile(
     r"^[a-z]+_(?:utils?|helpers?|models?|modules?|layers?|lib|common|config|configs|loaders?|misc)$"
