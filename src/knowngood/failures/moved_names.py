@@ -32,7 +32,7 @@ def explain_moved_name(situation: NameSituation) -> NameCause | None:
     is_gone = not has >> (len(situation.releases) - 1) & 1
     own = advise(f"In that file: {home} in place of {_name_old_place(situation)}")
     older = advise(
-        f"An older {package}, which has it in the old place: the one that the requirements or instructions of that code "
+        f"An older {package}, which has it in the old place: the one that the instructions of that code "
         f"name, from before {oldest} (the last of these may have moved it already)"
     )
     fixes = [older, own] if asker and asker != package else [own, older]

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from packaging.version import Version
+
 from knowngood.compat.incident import Fix
 from knowngood.facts.atlas_lookup import AtlasLookup
 from knowngood.facts.atlas_rows import RowKind
@@ -48,10 +50,20 @@ def _find_older_class(lookup: AtlasLookup, error: LoggedError) -> tuple[str, int
         is_other = member == name and other.isidentifier() and other != owner and kind in _MEMBERS
         if not is_other or module not in modules:
             continue
-        is_gone = not lookup.find_name(f"{module}.{other}").present >> (len(lookup.file.releases) - 1) & 1
-        if is_gone and lookup.find_name(f"{module}.{owner}").present & ~mask:
+        if (
+            _ends_with_series(lookup.find_name(f"{module}.{other}").present, lookup.file.releases)
+            and lookup.find_name(f"{module}.{owner}").present & ~mask
+        ):
             return other, mask
     return None
+
+
+def _ends_with_series(mask: int, releases: Sequence[str]) -> bool:
+    """Whether the last of some releases is the last of its main release: a package is rewritten from one to the next."""
+    last = mask.bit_length() - 1
+    if not 0 <= last < len(releases) - 1:
+        return False
+    return Version(releases[last]).major != Version(releases[last + 1]).major
 
 
 def _describe(error: LoggedError, lookup: AtlasLookup, other: str, mask: int, caller: NameCaller | None) -> NameCause:
