@@ -59,7 +59,7 @@ def _find_older_class(lookup: AtlasLookup, error: LoggedError) -> tuple[str, int
 
 
 def _ends_with_series(mask: int, releases: Sequence[str]) -> bool:
-    """Whether the last of some releases is the last of its main release: a package is rewritten from one to the next."""
+    """Whether the last of some releases ends a main release: from one to the next a package may be rewritten."""
     last = mask.bit_length() - 1
     if not 0 <= last < len(releases) - 1:
         return False
