@@ -68,8 +68,11 @@ def _has(pattern: re.Pattern[str]) -> Callable[[CodeFrame, LastError], bool]:
     return lambda frame, _: bool(pattern.search(frame.code))
 
 
-def _is_row_of_own_data(frame: CodeFrame, _: LastError) -> bool:
+def _is_row_of_own_data(frame: CodeFrame, error: LastError) -> bool:
     """Whether a data set of the program's own takes a field out of one of its rows."""
+    key = _KEY.match(error.message)
+    if key is None or not re.search(rf"\[\s*['\"]{re.escape(key['key'])}['\"]", frame.code):
+        return False
     return not frame.installed and bool(_READS_ROWS.search(frame.function) and _OWN_ROW.search(frame.code))
 
 
