@@ -169,15 +169,18 @@ def _explain_names(errors: Sequence[LoggedError], versions: Mapping[str, Sequenc
 def _explain_message(error: LastError, versions: Mapping[str, Sequence[str]]) -> MessageCause | None:
     """Compute the cause of an error from what pip or packages say of releases, or from the line that raises it."""
     from knowngood.facts import message_store
+    from knowngood.facts.wheel_names import read_wheel_names
     from knowngood.failures.absent_modules import explain_absent_module
     from knowngood.failures.key_reasons import explain_lost_key
     from knowngood.failures.killed_programs import explain_killed_program
     from knowngood.failures.message_causes import MessageReading
+    from knowngood.failures.missing_commands import explain_missing_command
     from knowngood.failures.missing_fields import drop_lookups, explain_missing_field
     from knowngood.failures.own_errors import explain_own_error
     from knowngood.failures.package_files import explain_lost_file, explain_vanished_file
     from knowngood.failures.pip_conflicts import explain_pip_conflict
     from knowngood.failures.raised_words import explain_raised_words, explain_unimplemented
+    from knowngood.failures.triton_kernels import explain_kernel
     from knowngood.failures.version_demands import explain_version_demand
 
     def find(text: str, package: str) -> Sequence[message_store.MessageMatch]:
@@ -192,10 +195,12 @@ def _explain_message(error: LastError, versions: Mapping[str, Sequence[str]]) ->
     shelf = _open_shelf()
     reading = MessageReading(shelf=shelf, packages=packages, find=find, find_asserts=find_asserts)
     return (
-        explain_pip_conflict(error)
+        explain_missing_command(error, versions, read_wheel_names().commands)
+        or explain_pip_conflict(error)
         or explain_version_demand(error, shelf, versions)
+        or explain_kernel(error, shelf)
         or explain_absent_module(error, shelf)
-        or explain_lost_file(error)
+        or explain_lost_file(error, shelf)
         or explain_vanished_file(error)
         or reading.explain_message(error, versions)
         or explain_missing_field(error)
@@ -218,14 +223,23 @@ def _explain_inside(error: LastError, versions: Mapping[str, Sequence[str]]) -> 
 
 def _open_shelf() -> AtlasShelf:
     from knowngood.facts import atlas_store
-    from knowngood.facts.package_metadata import list_metadata_packages
+    from knowngood.facts.package_metadata import list_metadata_packages, read_package_metadata
+    from knowngood.facts.wheel_names import read_wheel_names
     from knowngood.failures.atlas_shelf import AtlasShelf
+
+    folder = local_files.data_folder() / "facts" / "metadata"
+
+    def read_pythons(package: str) -> Mapping[str, str]:
+        metadata = read_package_metadata(package, folder)
+        return {text: item.requires_python for text, item in metadata.releases.items()} if metadata else {}
 
     return AtlasShelf(
         open=atlas_store.open_atlas,
         owner=atlas_store.find_owner,
         packages=atlas_store.list_atlas_packages(),
-        distributions=frozenset(list_metadata_packages(local_files.data_folder() / "facts" / "metadata")),
+        distributions=frozenset(list_metadata_packages(folder)),
+        pythons=read_pythons,
+        installed=lambda: read_wheel_names().modules,
     )
 
 

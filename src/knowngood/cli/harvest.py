@@ -1,7 +1,8 @@
 """`knowngood harvest [PACKAGE ...]`: read facts from artefacts.
 
 `--metadata [PACKAGE ...]`: read what releases declare, of any package. `--atlas [PACKAGE ...]`: read the Python names
-that they have. `--messages [PACKAGE ...]`: read what they raise and log as errors.
+that they have. `--messages [PACKAGE ...]`: read what they raise and log as errors. `--wheel-names [PACKAGE ...]`: read
+which modules and commands they install.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ from knowngood.facts.message_store import MESSAGES_FOLDER
 from knowngood.facts.metadata_field import SEEDS_FILE, parse_metadata_field
 from knowngood.facts.metadata_harvest import harvest_metadata
 from knowngood.facts.package_metadata import list_metadata_packages
+from knowngood.facts.wheel_names import WHEEL_NAMES_FILE, read_wheel_names
+from knowngood.facts.wheel_names_harvest import harvest_wheel_names
 from knowngood.failures.incident_ranges import find_range_drifts
 from knowngood.index.artefact import UnansweredError, UnreadableError
 from knowngood.index.package_index import SimpleIndex
@@ -62,6 +65,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="read what the packages of the atlas raise and log as errors instead",
     )
     parser.add_argument(
+        "--wheel-names",
+        action="store_true",
+        help="read which modules and commands packages install instead (default: of those that were read before)",
+    )
+    parser.add_argument(
         "--follow",
         action="store_true",
         help=f"with --metadata: read all that the packages require too (default: those in {SEEDS_FILE})",
@@ -70,7 +78,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Write facts into `facts/`."""
-    if arguments.messages:
+    if arguments.wheel_names:
+        refused = ["metadata", "follow", "refresh", "atlas", "messages"]
+        shared_arguments.refuse_options(arguments, refused, "does nothing with --wheel-names, a harvest of its own")
+    elif arguments.messages:
         refused = ["metadata", "follow", "refresh", "atlas"]
         shared_arguments.refuse_options(arguments, refused, "does nothing with --messages, a harvest of its own")
     elif arguments.atlas:
@@ -79,6 +90,8 @@ def run(arguments: argparse.Namespace) -> Answer:
     elif arguments.follow and not arguments.metadata:
         raise UsageError("--follow belongs to --metadata: `knowngood harvest --metadata --follow`")
     project = find_checkout("facts/")
+    if arguments.wheel_names:
+        return _harvest_wheel_names(project.root, arguments.packages)
     if arguments.messages:
         return _harvest_messages(project.root, arguments.packages)
     if arguments.atlas:
@@ -107,6 +120,16 @@ def _answer(report: HarvestReport) -> Answer:
         "failed": report.failed,
     }
     return Answer(report.exit_code, document, text)
+
+
+def _harvest_wheel_names(root: Path, packages: Sequence[str]) -> Answer:
+    path = root / "facts" / WHEEL_NAMES_FILE
+    names = packages or list(read_wheel_names(path).packages)
+    if not names:
+        raise UsageError(f"no names were read before in {path}; name packages")
+    with report_progress("harvest") as notify:
+        report = harvest_wheel_names(names, path=path, index=SimpleIndex(), notify=notify)
+    return _answer(report)
 
 
 def _harvest_metadata(root: Path, arguments: argparse.Namespace) -> Answer:

@@ -11,7 +11,6 @@ from knowngood.compat.incident import Fix, IncidentKind
 from knowngood.failures.atlas_shelf import AtlasShelf
 from knowngood.failures.last_errors import LastError
 from knowngood.failures.message_causes import MessageCause, describe_traceback
-from knowngood.failures.module_packages import find_distribution
 from knowngood.failures.name_situation import advise
 
 _OF_NONE = re.compile(r"^AttributeError: 'NoneType' object has no attribute '(?P<name>\w+)'")
@@ -25,7 +24,7 @@ def explain_absent_module(error: LastError, shelf: AtlasShelf) -> MessageCause |
         return None
     quoted = re.search(rf"(?<![\w.])(?P<module>[a-z]\w+)\.{stated['name']}\b", frame.code)
     module = quoted["module"] if quoted else ""
-    package = shelf.owner(module) or find_distribution(module, shelf.distributions) if module else None
+    package = shelf.owner(module) or shelf.distribution_of(module) if module else None
     if not package or frame.installed[:1] == (module,):
         return None
     fixes = [

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from knowngood.facts.atlas_lookup import AtlasLookup
 from knowngood.failures.logged_errors import CodeFrame
+from knowngood.failures.module_packages import find_distribution
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +21,15 @@ class AtlasShelf:
     packages: Sequence[str] = ()
     distributions: Collection[str] = ()
     """The packages that there is metadata about, in the atlas or not."""
+    pythons: Callable[[str], Mapping[str, str]] = lambda _: {}
+    """Returns release -> the Pythons that it takes, for a package."""
+
+    installed: Callable[[], Mapping[str, str]] = dict
+    """Returns module -> the distribution that installs it, as wheels' lists of files have it."""
+
+    def distribution_of(self, module: str) -> str | None:
+        """Return the distribution that has a module, or `None`."""
+        return find_distribution(module, self.distributions, self.installed())
 
     def lookup_of(self, module: str) -> AtlasLookup | None:
         """Return the atlas of the package that has a module, or `None`."""

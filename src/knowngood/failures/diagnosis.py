@@ -34,6 +34,7 @@ from knowngood.failures.log_versions import VersionReader
 from knowngood.failures.logged_errors import ErrorReader, LoggedError
 from knowngood.failures.lost_files import FILE_INCIDENT, MISSING_INCIDENTS, find_lost_file, find_vanished_file
 from knowngood.failures.mere_warnings import goes_on, is_destructor, is_overtaken, is_probe, is_warning
+from knowngood.failures.missing_commands import find_missing_command
 from knowngood.failures.nan_losses import NAN_INCIDENT, NanLossReader
 from knowngood.failures.narrowed_reasons import narrow_reason
 from knowngood.failures.rocm_logs import fit_to_rocm, is_rocm
@@ -268,7 +269,10 @@ def diagnose_log(  # noqa: C901, PLR0911, PLR0912, PLR0913, PLR0915, PLR0917 - w
             continue
         shown = [scan.starts_of[mark] for mark in marks[: len(incident.signatures)] if mark in scan.starts_of]
         stated = (fit_to_rocm(incident) if of_rocm else None) or incident
-        stated, is_open = narrow_reason(stated, last_errors.error)
+        shown_line = scan.starts_of.get(mark, "")
+        stated, is_open = narrow_reason(
+            stated, last_errors.error or LastError(text=shown_line, line=line, message=shown_line)
+        )
         stated = note_installed_release(stated, last_errors.error, log_versions)
         match = _weigh_warning(
             _match(stated, line, combination, log_versions, scan.texts_of.get(mark, b"")), shown, last_errors.error
@@ -313,6 +317,12 @@ def diagnose_log(  # noqa: C901, PLR0911, PLR0912, PLR0913, PLR0915, PLR0917 - w
         paste=_CUT_PASTE if tracebacks.present and last_errors.error is None else (),
     )
     failures = [match for match in diagnosis.matches if match.incident.severity != IncidentSeverity.HARMLESS]
+    command = find_missing_command(last_errors.error)
+    if last_errors.error and command and (cause := explain_message(last_errors.error, log_versions)):
+        others = (match for match in diagnosis.matches if match.incident.id != cause.incident.id)
+        return replace(diagnosis, matches=(_last_resort(cause, log_versions), *others))
+    if last_errors.error and command and not last_errors.error.ends_log and not failures:
+        return replace(diagnosis, last_error=None)  # a program goes on without a command such as nvcc
     if last_errors.error is None or not all(match.passes_on for match in failures):
         return diagnosis
     if compiler.error is not None and (

@@ -15,11 +15,11 @@ from knowngood.failures.handed_in_values import explain_handed_in
 from knowngood.failures.last_errors import LastError
 from knowngood.failures.logged_errors import CodeFrame
 from knowngood.failures.message_causes import ERROR_CLASS, SPEAKS, MessageCause, describe_traceback, shorten_text
-from knowngood.failures.module_packages import find_distribution
 from knowngood.failures.name_callers import REMOTE_CODE, is_standard_library
 from knowngood.failures.name_situation import advise
 from knowngood.failures.newest_releases import upgrade_package
 from knowngood.failures.none_values import explain_empty_value, find_empty_value
+from knowngood.failures.unset_locals import find_unset_local
 
 _OF_PYTHON = frozenset(
     ("AttributeError", "IndexError", "KeyError", "NameError", "TypeError", "UnboundLocalError", "ZeroDivisionError")
@@ -73,7 +73,7 @@ def explain_inner_error(  # noqa: C901, PLR0911, PLR0912 - one for each thing th
         return _explain_called_class(error, called["owner"], text, shelf)
     if any(REMOTE_CODE in frame.parts for frame in frames) and (of_python or _TENSORS.search(text)):
         return _explain_remote_code(error, frames, f"{name}: {text}")
-    if not of_python or "unexpected keyword" in text:  # a keyword is its caller's, which `own_classes` looks for
+    if not of_python or "unexpected keyword" in text:  # a keyword is its caller's, which `own_keywords` looks for
         return None
     if not error.frames:
         return _explain_trainer(error, versions, f"{name}: {text}") or _explain_plain_value(error, name, text)
@@ -93,6 +93,8 @@ def explain_inner_error(  # noqa: C901, PLR0911, PLR0912 - one for each thing th
         return _cause(error, reason.component, reason.title, reason.because, list(reason.fixes))
     if (foreign := _explain_foreign_class(error, text, inner, frame, shelf)) is not None:
         return foreign
+    if (unset := find_unset_local(text, frame, inner)) is not None:
+        return _cause(error, inner, unset.title, unset.because, list(unset.fixes))
     place = f"{'/'.join(frame.installed or frame.parts[-2:])}.py" + (f", line {frame.line}" if frame.line else "")
     component = outer or inner
     because = f"Python raises it in {inner}'s own file ({place}{f', in {frame.function}' if frame.function else ''})"
@@ -251,7 +253,7 @@ def _explain_plain_value(error: LastError, name: str, text: str) -> MessageCause
 def _package_of(frame: CodeFrame, shelf: AtlasShelf) -> str:
     """The package of a frame's file; empty for a file that is not installed."""
     top = frame.installed[0].partition("-")[0] if frame.installed else shelf.module_of(frame).partition(".")[0]
-    return shelf.owner(top) or find_distribution(top, shelf.distributions) or top if top else ""
+    return shelf.owner(top) or shelf.distribution_of(top) or top if top else ""
 
 
 def _passes_on(frame: CodeFrame) -> bool:

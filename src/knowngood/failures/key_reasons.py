@@ -14,6 +14,7 @@ from knowngood.failures.last_errors import LastError
 from knowngood.failures.logged_errors import CodeFrame
 from knowngood.failures.message_causes import MessageCause, describe_traceback, shorten_text
 from knowngood.failures.missing_fields import drop_lookups
+from knowngood.failures.name_callers import REMOTE_CODE
 from knowngood.failures.name_situation import advise
 
 _KEY = re.compile(r"^KeyError: (?P<quote>['\"])(?P<key>[^'\"]{1,120})(?P=quote)(?=$|\s)")
@@ -31,6 +32,23 @@ _LABELS = re.compile(
 )
 _COLLATES = re.compile(r"collat", re.IGNORECASE)
 _ROW = re.compile(r"\b(?:example|ex|feature|f|item|instance|sample|x|d|b|inst)\w?\[")
+_NOT_DEFINED = re.compile(r"Non-existent config key: (?P<key>[\w.]+)$")
+_BY_ID = re.compile(r"\w\[\s*(?:int\()?(?:\w+\.)*\w*(?:id|idx|index|key|num|number|name)s?\)?\s*\]")
+"""A table that is asked by a number which has the name of one."""
+_READS_ROWS = re.compile(
+    r"^__getitem__$|collat|process|tokeni[sz]e|encode|format|convert|load|read|prepare", re.IGNORECASE
+)
+"""Functions that take rows of the data apart."""
+_OWN_ROW = re.compile(
+    r"\b(?:self\.)?\w*(?:data|dataset|samples?|examples?|rows?|records?|items?|annotations?|list|df)\w*"
+    r"(?:\[\w+\]|\.iloc\[\w+\])\[|\b(?:data|row|record|ex|example|sample|item|entry|feature|f|line|ann|conv\w*|source|d|x)\["
+)
+"""A row of the data, from which a field is taken."""
+_CONFIGURATION = re.compile(
+    r"\b\w*(?:config|configs|cfg|conf|params|parameters|hparams|hyperparameters|opt|opts|options|settings|args)"
+    r"(?:\[['\"]\w+['\"]\]|\.\w+)*\[\s*['\"]",
+    re.IGNORECASE,
+)
 _SHOWN = 100
 
 
@@ -50,6 +68,20 @@ def _has(pattern: re.Pattern[str]) -> Callable[[CodeFrame, LastError], bool]:
     return lambda frame, _: bool(pattern.search(frame.code))
 
 
+def _is_row_of_own_data(frame: CodeFrame, error: LastError) -> bool:
+    """Whether a data set of the program's own takes a field out of one of its rows."""
+    key = _KEY.match(error.message)
+    if key is None or not re.search(rf"\[\s*['\"]{re.escape(key['key'])}['\"]", frame.code):
+        return False
+    return not frame.installed and bool(_READS_ROWS.search(frame.function) and _OWN_ROW.search(frame.code))
+
+
+def _is_processors_output(frame: CodeFrame, error: LastError) -> bool:
+    """Whether the key is asked of what a processor of transformers made of one row."""
+    made = any(item.installed[:2] == ("transformers", "feature_extraction_utils") for item in error.frames)
+    return made and not frame.installed
+
+
 def _is_collator(frame: CodeFrame, error: LastError) -> bool:
     named = _COLLATES.search(frame.path) or _COLLATES.search(frame.function)
     loads = any("transformers" in item.installed[:1] or item.parts[-1:] == ("fetch",) for item in error.frames)
@@ -57,6 +89,52 @@ def _is_collator(frame: CodeFrame, error: LastError) -> bool:
 
 
 _TABLES = (
+    _Table(
+        name="processor-without-part",
+        applies=_is_processors_output,
+        title="The processor made no {key} of this row: it has no image, video or sound",
+        because="{where} takes {key} out of what the processor of transformers returned. It returns that only where it "
+        "was given such an input: this row of the data has only text, its file was not found, or its field has another "
+        "name than the code passes on.",
+        fixes=(
+            advise(
+                "Print the row that fails (its index), and leave rows without an image out; or ask first: "
+                "if '{key}' in inputs"
+            ),
+            advise("A newer commit of the project, in which rows of text alone may be allowed"),
+        ),
+        component=OwnComponent.DATA,
+    ),
+    _Table(
+        name="own-data-without-field",
+        applies=_is_row_of_own_data,
+        title="The data has no field {key}, which the program's data set reads",
+        because="{where} takes {key} out of a row of the file. The file has other fields than the code reads: it is of "
+        "another format or task, or the field has another name.",
+        fixes=(
+            advise(
+                "Print the first row: rename its field to {key}, give the rows the structure of the project's example, "
+                "or change the name in that line"
+            ),
+            advise("The data that the project's instructions name for this very script"),
+        ),
+        component=OwnComponent.DATA,
+    ),
+    _Table(
+        name="configuration-without-key",
+        applies=lambda frame, _: REMOTE_CODE not in frame.parts and bool(_CONFIGURATION.search(frame.code)),
+        title="The configuration has no {key}, which this code reads",
+        because="{where} takes {key} out of the configuration that was given. That is of another commit, release or "
+        "task than the code that reads it: one of the two has the key renamed, moved or new.",
+        fixes=(
+            advise(
+                "The code and the files of configuration of one commit: git submodule update --init, or the "
+                "tag that the instructions name"
+            ),
+            advise("Add {key} to the file, as the example beside this very code has it"),
+        ),
+        component=OwnComponent.YOUR_CODE,
+    ),
     _Table(
         name="checkpoint-without-part",
         applies=_has(_CHECKPOINT),
@@ -128,6 +206,8 @@ def explain_lost_key(error: LastError) -> MessageCause | None:
     if named is None or not frames:
         return None
     frame, key = frames[-1], named["key"]
+    if (unknown := _NOT_DEFINED.match(key)) is not None:
+        return _explain_undefined_key(error, unknown["key"])
     if key.startswith(_MARK):
         return _explain_mark(error, frame, key)
     table = next((table for table in _TABLES if table.applies(frame, error)), None)
@@ -162,6 +242,8 @@ def _explain_row_label(error: LastError, key: str) -> MessageCause | None:
     frames = [frame for frame in error.frames if frame.installed[:1] != ("pandas",)]
     in_pandas = any("pandas" in frame.parts for frame in error.frames)
     own = next((frame for frame in reversed(frames) if frame.path.endswith(".py") and not frame.installed), None)
+    if not in_pandas and own is not None and own is frames[-1] and _BY_ID.search(own.code):
+        return _explain_unknown_id(error, own, key)
     if not in_pandas or (frames and frames[-1].parts[-1:] == ("fetch",)):
         return None
     where = f" It is asked in {own.parts[-1]}.py, line {own.line} ({shorten_text(own.code, _SHOWN)})." if own else ""
@@ -176,6 +258,37 @@ def _explain_row_label(error: LastError, key: str) -> MessageCause | None:
     )
     title = f"The table has no row with the label {key}: its index has gaps"
     return _cause(error, "row-label-missing", title, because, fixes, OwnComponent.YOUR_CODE)
+
+
+def _explain_undefined_key(error: LastError, key: str) -> MessageCause:
+    """A key of a file or of the command line that the program's own defaults do not define (yacs)."""
+    because = (
+        f"yacs merges a file of configuration into the program's defaults, and takes only what these define. {key} "
+        "stands in the file or the command line and not in the defaults: the two are of different commits or tasks."
+    )
+    fixes = (
+        advise(f"The file of configuration of this very commit; or leave {key} out of it"),
+        advise(f"Define {key} in the program's defaults (config/defaults.py, default.py), as a newer commit does"),
+        advise("A project of that name that is installed too may hide the checkout's defaults: pip uninstall it"),
+    )
+    title = f"The configuration has {key}, which the program's defaults do not define"
+    return _cause(error, "configuration-key-undefined", title, because, fixes, OwnComponent.YOUR_CODE)
+
+
+def _explain_unknown_id(error: LastError, frame: CodeFrame, key: str) -> MessageCause:
+    """A table that is asked by the number of a row, picture or class, and was made of other data."""
+    because = (
+        f"Line {frame.line} of {'/'.join(frame.parts[-2:])}.py ({shorten_text(frame.code, _SHOWN)}) looks the number "
+        f"{key} up in a table that was made of another file. The two do not belong together: another split or version "
+        "of the data, a file of features or labels that is not whole, numbers that begin at 0 on one side and at 1 on "
+        "the other."
+    )
+    fixes = (
+        advise("The two files of one split and version: compare their numbers (set(a) - set(b)) before training"),
+        advise("Make the features or the index anew from the very file that is read, or leave out rows without them"),
+    )
+    title = f"The table has no entry for the number {key}: two files of the data do not belong together"
+    return _cause(error, "id-unknown", title, because, fixes, OwnComponent.DATA)
 
 
 def _cause(  # noqa: PLR0913, PLR0917 - the fields of an incident

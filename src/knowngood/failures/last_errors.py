@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from knowngood.compat.incident import Incident
 from knowngood.compat.log_signature import COMMON
@@ -27,6 +27,10 @@ _MARKS = (
     b"ArrowInvalid",
     b"exc.Unsupported",
     b"Timeout",
+    b"not found",
+    b"failed to run command",
+    "未找到命令".encode(),
+    b"not recognized as",
 )
 _NAMED = re.compile(
     r"\b(?:[A-Za-z_]\w*\.)*(?:Exception\b: ?\S|[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure)\b(?::? ?\S|:?$)"
@@ -35,6 +39,10 @@ _NAMED = re.compile(
 _PLAIN = re.compile(
     r"\b(?:ERROR|FATAL|Error|error|fatal(?: error)?)\b ?:? ?\S|core dumped|(?:^|\s)Killed\s*$"
     r"|^\S+: line \d+: +\d+ Killed\b|^zsh: killed\b"
+    r"|^(?:\S{1,80}: (?:(?:line )?\d+: )?)?[\w.-]+: command not found\s*$"
+    r"|^(?:nohup|env|exec|sudo): failed to run command|^(?:\S{1,80}: )?[\w.-]+: 未找到命令\s*$"
+    r"|^\S{0,40}sh: \d+: [\w.-]+: not found\s*$|^zsh: command not found: \S"
+    r"|^'[\w.-]+' is not recognized as an internal or external|^\S+ : The term '[\w.-]+' is not recognized"
 )
 LAUNCHER_ERROR = re.compile(
     r"\b(?:ChildFailedError|CalledProcessError)\b|metadata-generation-failed|subprocess-exited-with-error"
@@ -82,6 +90,8 @@ class LastError:
     """The frames of the traceback above it, the innermost last."""
     ends_log: bool = False
     """Whether nothing comes behind its line."""
+    above: bytes = field(default=b"", repr=False, compare=False)
+    """The text above its line, at most 24 000 bytes."""
 
 
 class LastErrorReader:
@@ -117,6 +127,7 @@ class LastErrorReader:
                 self.error,
                 message=_read_message(own),
                 frames=_find_frames(above, own),
+                above=above,
                 ends_log=not own.partition(b"\n")[2].strip(),
             )
 

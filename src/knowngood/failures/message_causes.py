@@ -16,7 +16,6 @@ from knowngood.facts.message_store import MessageMatch
 from knowngood.failures.atlas_shelf import AtlasShelf
 from knowngood.failures.last_errors import LastError
 from knowngood.failures.logged_errors import CodeFrame
-from knowngood.failures.module_packages import find_distribution
 from knowngood.failures.newest_releases import NEWER_OR_OLDER, is_about_unknown_value, upgrade_package
 from knowngood.failures.release_places import place_of_version
 
@@ -289,7 +288,7 @@ def find_missing_package(text: str, condition: str, package: str, shelf: AtlasSh
         names += [next(filter(None, item.groups())) for item in _WANTS.finditer(text)]
     for name in names:
         plain = name.lower().rstrip(".").replace("_", "-")
-        known = find_distribution(plain.replace("-", "_"), shelf.distributions) or (
+        known = shelf.distribution_of(plain.replace("-", "_")) or (
             plain if plain in shelf.distributions or plain in shelf.packages else None
         )
         if known and known not in {package, "torch", "python", "cuda"}:

@@ -32,10 +32,24 @@ _LOOKS_UP = frozenset(("__getitem__", "__missing__", "__getattr__", "get_loc", "
 
 def drop_lookups(error: LastError) -> LastError:
     """Return the error with the code that asked for the key as its innermost frame."""
-    frames = list(error.frames)
+    frames = list(_put_asker_last(error))
     while len(frames) > 1 and _KEY.match(error.message) and _is_lookup(frames[-1]):
         frames.pop()
     return replace(error, frames=tuple(frames))
+
+
+def _put_asker_last(error: LastError) -> tuple[CodeFrame, ...]:
+    """The frames; where the quoted line that asks for the key belongs to none, with the program's own as the last.
+
+    People paste tracebacks in pieces: the line of code stands above the error, and its frame elsewhere.
+    """
+    key = _KEY.match(error.message)
+    quoted = error.above.rstrip().rpartition(b"\n")[2].decode("utf-8", "replace").strip()
+    lookup = key is not None and re.search(rf"\[\s*['\"]{re.escape(key['key'])}['\"]\s*\]", quoted)
+    own = [frame for frame in error.frames if not frame.installed and frame.path.endswith(".py")]
+    if not lookup or not own or any(frame.code == quoted for frame in error.frames):
+        return error.frames
+    return (*(frame for frame in error.frames if frame is not own[-1]), replace(own[-1], code=quoted))
 
 
 def explain_missing_field(error: LastError) -> MessageCause | None:

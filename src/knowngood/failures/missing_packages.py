@@ -1,4 +1,4 @@
-"""The causes of names of packages that the atlas does not have: not installed, or another release. Pure."""
+"""The causes of modules that are not installed. Pure."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSever
 from knowngood.core.nearest_names import find_nearest_name
 from knowngood.failures.atlas_shelf import AtlasShelf
 from knowngood.failures.logged_errors import LoggedError
-from knowngood.failures.module_packages import FOLDERS_OF_PROJECTS, find_distribution
+from knowngood.failures.module_packages import FROM_REPOSITORIES
 from knowngood.failures.name_callers import find_caller
 from knowngood.failures.name_faults import FaultKind
-from knowngood.failures.name_situation import NameCause
-from knowngood.failures.newest_releases import upgrade_package
+from knowngood.failures.name_situation import NameCause, advise
+from knowngood.failures.own_files import OwnFile, find_own_file
 
 _COMPILED = frozenset(
     ("flash-attn", "xformers", "transformer-engine", "transformer-engine-torch", "bitsandbytes", "deepspeed")
@@ -21,83 +21,7 @@ _COMPILED = frozenset(
 """Packages whose wheels must fit torch, CUDA and Python, or that compile against them."""
 
 
-def explain_unread_package(error: LoggedError, shelf: AtlasShelf) -> NameCause | None:
-    """A name that an installed package without an atlas lacks; `None` when it may be a module of the user's own."""
-    fault = error.fault
-    top = fault.owner.partition(".")[0]
-    caller = find_caller(error, shelf)
-    path = fault.path.replace("\\", "/")
-    is_installed = "site-packages/" in path or "dist-packages/" in path
-    asks = caller.package if caller and not caller.is_remote_code else ""
-    is_known = is_installed or bool(find_distribution(top, shelf.distributions))
-    is_project = fault.kind is FaultKind.MODULE and not fault.not_a_package and top not in FOLDERS_OF_PROJECTS
-    if fault.circular or asks == top or not (is_known or is_project):
-        return None
-    package = shelf.owner(top) or find_distribution(top, shelf.distributions) or top
-    what = f"the module {fault.owner}" if fault.kind is FaultKind.MODULE else f"`{fault.name}` in {fault.owner}"
-    whose = f"{caller.file} of {asks}" if caller and asks else "the code that asks for it"
-    if (submodule := _explain_unimported_submodule(error, top, caller.file if caller else "", asks)) is not None:
-        return submodule
-    because = f"The {package} that is installed is older or newer than the one for which {whose} was written."
-    fixes = [
-        Fix(change={}, note=f"The release of {package} that its caller asks for; pip check names what does not fit"),
-        upgrade_package(package, f"when the {package} that runs is the older one, a newer release"),
-    ]
-    if not is_known:
-        fixes = [
-            Fix(
-                change={},
-                note=f"The commit of {package} that its caller was written for, or a newer caller; the module may have "
-                f"moved: python -c 'import {top}; print({top}.__path__)' shows which {top} is imported",
-            )
-        ]
-    if asks and asks != package:
-        fixes.append(Fix(change={}, note=f"A newer {asks}, written for the {package} that is there"))
-    incident = Incident(
-        id=f"name:{fault.text}",
-        title=f"The {package} that is installed has not {what}",
-        kind=IncidentKind.API_UNKNOWN,
-        severity=IncidentSeverity.FAILURE,
-        component=package,
-        because=because,
-        fix=tuple(fixes),
-        source=("the message",),
-        confidence="artefact",
-    )
-    return NameCause(error=error, incident=incident, package=package, is_likely=not is_known)
-
-
-def _explain_unimported_submodule(error: LoggedError, top: str, file: str, asks: str) -> NameCause | None:
-    """A name that code uses as a module of its package, which `import` of the package alone does not load."""
-    fault = error.fault
-    code = error.frames[-1].code if error.frames else ""
-    whole = f"{fault.owner}.{fault.name}"
-    if fault.kind is not FaultKind.MODULE_ATTRIBUTE or not re.search(rf"\b{re.escape(whole)}\.\w", code):
-        return None
-    fixes = [
-        Fix(
-            change={},
-            note=f"Write `import {whole}` where {file or 'the code'} has `import {fault.owner}`, or before it",
-        ),
-        Fix(change={}, note=f"python -c 'import {whole}' must work: when it does not, pip install -U {top}"),
-    ]
-    if asks:
-        fixes.insert(0, upgrade_package(asks, f"a newer {asks}, which imports {whole} itself"))
-    incident = Incident(
-        id=f"name:{whole}",
-        title=f"`import {fault.owner}` alone does not load its module {fault.name}",
-        kind=IncidentKind.CONFIG,
-        severity=IncidentSeverity.FAILURE,
-        component=asks or OwnComponent.YOUR_CODE,
-        because=(
-            f"The line uses {whole} as a module. It is there only after somebody has imported it: {file or 'the code'} "
-            "counted on another package that did."
-        ),
-        fix=tuple(fixes),
-        source=("the traceback",),
-        confidence="reported",
-    )
-    return NameCause(error=error, incident=incident, package=asks, is_likely=True)
+_IMPORTS = re.compile(r"\b(?:from|import) (?P<module>[A-Za-z_][\w.]*)")
 
 
 def explain_missing_package(
@@ -106,13 +30,16 @@ def explain_missing_package(
     """A top-level module that is not installed, of a package that the atlas has, or that a package asks for."""
     fault = error.fault
     top = fault.owner.partition(".")[0]
-    package = shelf.owner(top) or find_distribution(top, shelf.distributions)
+    package = shelf.owner(top) or _find_distribution(error, shelf)
     if fault.kind is FaultKind.DISTRIBUTION:
         package = fault.owner.replace("_", "-").lower()
     caller = find_caller(error, shelf)
     asks = bool(caller and caller.package and not caller.is_remote_code)
     name = package or top
     fixes: list[Fix] = []
+    is_module = fault.kind is FaultKind.MODULE
+    if is_module and not package and (own := find_own_file(error, caller)) is not None:
+        return _explain_own_file(error, top, own)
     if package and caller and not caller.frame.installed and caller.package == package:
         because = f"The code of {package} runs from a checkout, and its package is not installed in this Python."
         fixes.append(Fix(note="pip install -e . in the checkout, or PYTHONPATH to the folder that has it", change={}))
@@ -123,7 +50,7 @@ def explain_missing_package(
         if package and package in versions:
             because += f" The log shows {package} {versions[package][-1]}: it was installed for another Python."
             fixes.append(Fix(note=f"python -m pip install {package}, with the very python that runs", change={}))
-    if not package and not asks:
+    if not package and not asks and name not in FROM_REPOSITORIES:
         because += f" Nor is there a file {top}.py or a folder {top} beside the program, or on PYTHONPATH."
         fixes.append(
             Fix(
@@ -134,29 +61,80 @@ def explain_missing_package(
     if near:
         because += f" There is a package {near}, of nearly the same name."
         fixes.insert(0, Fix(change={}, note=f"When {near} is meant: write import {near.replace('-', '_')}"))
-    if package:
-        note = "install it, for the torch, CUDA and Python that are there" if package in _COMPILED else "install it"
-        fixes.append(Fix(change={package: "*"}, note=f"{note}: pip install {package}"))
-    else:
-        fixes.append(
-            Fix(
-                change={},
-                note=f"install the package that has the module {top} (mostly pip install {top.replace('_', '-')})",
-            )
+    if is_module and _is_ray_worker(error):
+        because += (
+            " It is a process that ray started: its environment is that of the ray node and of the job's runtime_env, "
+            "and not the one of the shell that submitted the job."
         )
-    is_own = not asks and top in FOLDERS_OF_PROJECTS
-    incident = Incident(
+        fixes += _advise_workers(name)
+    if name in FROM_REPOSITORIES:
+        because += f" The package index has no {name} that is meant here, or another project of that name."
+    fixes.append(_advise_install(name, top, is_known=bool(package)))
+    title = f"{name} is not installed{f', or a wrong name for {near}' if near else ''}"
+    component = OwnComponent.YOUR_CODE if near else name
+    incident = describe_missing_module(top, title, because, fixes, component)
+    is_unknown = not package and name not in FROM_REPOSITORIES
+    return NameCause(error=error, incident=incident, package=name, is_likely=is_unknown)
+
+
+def _explain_own_file(error: LoggedError, top: str, own: OwnFile) -> NameCause:
+    because, fixes = own.because, list(own.fixes)
+    if _is_ray_worker(error):
+        because += " It is a worker of ray, which runs in a folder of its own, perhaps on another machine."
+        note = 'The project\'s files go to the workers with ray.init(runtime_env={"working_dir": "."})'
+        fixes.insert(0, advise(f"{note}, or PYTHONPATH in its env_vars"))
+    incident = describe_missing_module(top, own.title, because, fixes, own.component)
+    return NameCause(error=error, incident=incident, package=own.component, is_likely=own.is_likely)
+
+
+def _advise_workers(name: str) -> list[Fix]:
+    return [
+        advise(
+            f"Install {name} on every node of the cluster, for the Python with which ray start ran (its image), and "
+            "start ray again"
+        ),
+        advise(f'Or for this job: ray job submit --runtime-env-json=\'{{"pip": ["{name}"]}}\' ...'),
+    ]
+
+
+def _advise_install(name: str, top: str, *, is_known: bool) -> Fix:
+    """How to install what is missing: from the index, from its repository, or by the name of the module."""
+    if (place := FROM_REPOSITORIES.get(name)) is not None:
+        note = f"pip install --no-build-isolation git+https://github.com/{place} (not pip install {name})"
+        return advise(f"Install it from its repository: {note}; or take an image that has it")
+    if not is_known:
+        return advise(f"install the package that has the module {top} (mostly pip install {top.replace('_', '-')})")
+    note = "install it, for the torch, CUDA and Python that are there" if name in _COMPILED else "install it"
+    return Fix(change={name: "*"}, note=f"{note}: pip install {name}")
+
+
+def describe_missing_module(top: str, title: str, because: str, fixes: Sequence[Fix], component: str) -> Incident:
+    """Return a failure of which the message says that a top-level module is not there."""
+    return Incident(
         id=f"name:{top}",
-        title=f"The project's own {top} is not found"
-        if is_own
-        else f"{name} is not installed{f', or a wrong name for {near}' if near else ''}",
+        title=title,
         kind=IncidentKind.NOT_INSTALLED,
         severity=IncidentSeverity.FAILURE,
-        component=OwnComponent.YOUR_CODE if is_own or near else name,
+        component=component,
         because=because,
         fix=tuple(fixes),
         source=("the message",),
         confidence="artefact",
     )
-    is_unknown = not package and not asks and not is_own
-    return NameCause(error=error, incident=incident, package=name, is_likely=is_unknown)
+
+
+def _find_distribution(error: LoggedError, shelf: AtlasShelf) -> str | None:
+    """The distribution of the module; in a folder that several share, that of the part which the line imports."""
+    owner = error.fault.owner
+    top = owner.partition(".")[0]
+    if (package := shelf.distribution_of(owner) or shelf.distribution_of(top)) is not None or not error.frames:
+        return package
+    statement = _IMPORTS.search(error.frames[-1].code)
+    parts = statement["module"].split(".") if statement else []
+    names = (".".join(parts[:count]) for count in range(2, len(parts) + 1) if parts[0] == top)
+    return next(filter(None, map(shelf.distribution_of, names)), None)
+
+
+def _is_ray_worker(error: LoggedError) -> bool:
+    """Whether the error comes from a process that ray started."""
+    return any(frame.installed[:2] == ("ray", "_private") for frame in error.frames)

@@ -2,41 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
-_OTHER_NAMES = {
-    "PIL": "pillow",
+_BUILT_MODULES = {
     "amp_C": "apex",
     "apex_C": "apex",
-    "attr": "attrs",
-    "bs4": "beautifulsoup4",
     "causal_conv1d_cuda": "causal-conv1d",
-    "cv2": "opencv-python",
-    "dateutil": "python-dateutil",
-    "dotenv": "python-dotenv",
     "dropout_layer_norm": "flash-attn",
-    "fairseq": "fairseq",
     "flash_attn_2_cuda": "flash-attn",
     "flash_attn_3": "flash-attn-3",
     "flash_attn_cuda": "flash-attn",
     "flash_attn_interface": "flash-attn-3",
-    "flashinfer": "flashinfer-python",
     "fused_layer_norm_cuda": "apex",
-    "git": "gitpython",
-    "gradio": "gradio",
     "pkg_resources": "setuptools",
-    "pytorch_lightning": "pytorch-lightning",
     "pywintypes": "pywin32",
-    "qwen_vl_utils": "qwen-vl-utils",
     "rotary_emb": "flash-attn",
     "selective_scan_cuda": "mamba-ssm",
-    "sklearn": "scikit-learn",
-    "skimage": "scikit-image",
-    "timm": "timm",
-    "torchvision": "torchvision",
-    "yaml": "pyyaml",
 }
-"""Top-level module -> its distribution, where that has another name or no metadata here."""
+"""Modules that no published list of files has, because a build makes them or a newer release dropped them."""
+
+FROM_REPOSITORIES = {"apex": "NVIDIA/apex", "clip": "openai/CLIP", "detectron2": "facebookresearch/detectron2"}
+"""Packages that come from a repository: the package index has none of that name, or another project's (looked up on
+2026-11-26: apex is a toolkit for web pages there, clip a clipboard)."""
 
 FOLDERS_OF_PROJECTS = frozenset(
     (
@@ -70,17 +57,32 @@ FOLDERS_OF_PROJECTS = frozenset(
         "losses",
         "evaluation",
         "engine",
+        "args",
+        "build",
+        "constants",
+        "env",
+        "envs",
+        "helper",
+        "helpers",
+        "loss",
+        "misc",
+        "parameters",
+        "preprocess",
+        "preprocessing",
+        "settings",
     )
 )
 """Top-level modules that are folders or files of a project."""
 
 
-def find_distribution(module: str, names: Collection[str]) -> str | None:
+def find_distribution(module: str, names: Collection[str], installed: Mapping[str, str]) -> str | None:
     """Return the distribution that has a top-level module; `None` when nothing is known of one.
 
     Args:
-        module: the top-level module.
+        module: the module, or its top-level part.
         names: the distributions that there is metadata about.
+        installed: module -> the distribution that installs it, as `WheelNames.modules` has it.
     """
     guess = module.replace("_", "-").lower()
-    return _OTHER_NAMES.get(module) or (guess if guess in names else None)
+    known = installed.get(module) or _BUILT_MODULES.get(module)
+    return known or (guess if guess in names or guess in installed.values() else None)

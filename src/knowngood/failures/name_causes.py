@@ -15,15 +15,20 @@ from knowngood.compat.incident import Fix, IncidentKind, OwnComponent
 from knowngood.failures.atlas_shelf import AtlasShelf
 from knowngood.failures.key_places import is_asked_for_model_type
 from knowngood.failures.logged_errors import CodeFrame, LoggedError
-from knowngood.failures.missing_packages import explain_missing_package, explain_unread_package
+from knowngood.failures.missing_packages import explain_missing_package
+from knowngood.failures.moved_names import explain_moved_name
 from knowngood.failures.name_faults import FaultKind
+from knowngood.failures.name_place import NamePlace
 from knowngood.failures.name_places import NameFinder
 from knowngood.failures.name_situation import NameCause, NameSituation, advise
 from knowngood.failures.overridden_methods import explain_overridden_method
-from knowngood.failures.own_classes import explain_own_name
+from knowngood.failures.own_names import explain_own_name
+from knowngood.failures.python_bounds import mask_of_refused
 from knowngood.failures.release_places import ranges_of_mask
+from knowngood.failures.replaced_forwards import explain_replaced_forward
 from knowngood.failures.stale_imports import RESTART
 from knowngood.failures.undefined_names import explain_other_python, explain_undefined_name
+from knowngood.failures.unread_packages import explain_unread_package
 from knowngood.failures.wrong_releases import (
     explain_class_of_caller,
     explain_older_release,
@@ -64,7 +69,7 @@ def explain_names(
     """Return the causes of those errors that can be explained, in the order of the log, each name once."""
     finder = NameFinder(shelf=shelf, versions=versions)
     causes: dict[str, NameCause] = {}
-    for error in errors:
+    for error in _drop_repeated(errors):
         place = finder.find_place(error) if error.fault.kind not in _WITHOUT_PLACE else None
         cause = None
         if error.fault.speaker:
@@ -72,13 +77,15 @@ def explain_names(
         elif error.fault.kind is FaultKind.GLOBAL:
             cause = explain_undefined_name(error, versions, shelf)
         elif (place is None or "." not in error.fault.owner) and (
-            overridden := explain_overridden_method(error, shelf)
+            overridden := explain_overridden_method(error, shelf) or explain_replaced_forward(error, shelf)
         ) is not None:
             cause = overridden
         elif place is not None:
-            cause = _explain(NameSituation(error=error, place=place, versions=versions, shelf=shelf))
+            possible = _drop_refused_releases(place, versions, shelf)
+            cause = _explain(NameSituation(error=error, place=possible, versions=versions, shelf=shelf))
         elif error.fault.kind is FaultKind.DISTRIBUTION or (
-            error.fault.kind is FaultKind.MODULE and "." not in error.fault.owner
+            error.fault.kind is FaultKind.MODULE
+            and ("." not in error.fault.owner or error.fault.owner in shelf.installed())
         ):
             cause = explain_missing_package(error, versions, shelf)
         elif error.fault.kind in _IMPORTS and not shelf.lookup_of(error.fault.owner):
@@ -90,6 +97,21 @@ def explain_names(
     return list(causes.values())
 
 
+def _drop_repeated(errors: Sequence[LoggedError]) -> list[LoggedError]:
+    """The errors without those that are only repeated, and have their traceback elsewhere in the log."""
+    framed = {error.fault for error in errors if error.frames}
+    return [error for error in errors if error.frames or error.fault not in framed]
+
+
+def _drop_refused_releases(place: NamePlace, versions: Mapping[str, Sequence[str]], shelf: AtlasShelf) -> NamePlace:
+    """The place without those releases as possible causes that the Python of the log cannot have installed."""
+    file, pythons = place.lookup.file, versions.get("python", ())
+    if not (place.present and place.possible and pythons) or file.package in versions:
+        return place
+    refused = mask_of_refused(pythons, file.releases, shelf.pythons(file.package))
+    return replace(place, possible=place.possible & ~refused, refused=place.possible & refused)
+
+
 def _explain(situation: NameSituation) -> NameCause | None:  # noqa: PLR0911 - one return for each state of the name
     """Return the cause, or `None` when nothing certain can be said."""
     place, at = situation.place, situation.at
@@ -99,6 +121,8 @@ def _explain(situation: NameSituation) -> NameCause | None:  # noqa: PLR0911 - o
         return _explain_shadow(situation, hidden, hidden, f"a file {hidden}.py of yours")
     if (checkout := _explain_repository(situation)) is not None:
         return checkout
+    if not place.present and situation.caller_package == situation.package and situation.error.fault.kind in _IMPORTS:
+        return _explain_absent_part(situation)
     if not place.present:
         return _explain_unknown_name(situation)
     is_there = situation.has_name(at) if at is not None else not place.possible
@@ -233,7 +257,8 @@ def _explain_inside(situation: NameSituation) -> NameCause:
         return _explain_mixed_files(situation)
     if fault.kind is FaultKind.IMPORT and not situation.version and not fault.circular and _is_installed(fault.path):
         return explain_older_release(situation)
-    since = f"Every release of {package} since {situation.releases[0]}"
+    present = situation.place.present
+    since = f"Every release of {package} since {situation.releases[(present & -present).bit_length() - 1]}"
     has = f"{f'{package} {situation.version}' if situation.version else since} has {situation.place.what}"
     show = advise(f"python -c 'import {top}; print({top}.__file__)' shows which {top} is imported")
     if fault.circular:
@@ -333,6 +358,27 @@ def _explain_mixed_release(situation: NameSituation) -> NameCause:
     return situation.explain(IncidentKind.CONFIG, title, because, fixes, component=package)
 
 
+def _explain_absent_part(situation: NameSituation) -> NameCause:
+    """A package's own file asks for a part of it that no release which was read has: old and new files are mixed."""
+    fault, package = situation.error.fault, situation.package
+    asker = situation.caller.file if situation.caller else f"a file of {package}"
+    what = fault.owner if fault.kind is FaultKind.MODULE else f"{fault.owner}.{fault.name}"
+    because = (
+        f"{asker} and {what} are both parts of {package}, and no release asks itself for what it has not. So files of "
+        "two releases are there: an installation over another one, a notebook that imported the older one before an "
+        "upgrade and now loads a part of the newer one, or a cache of compiled files."
+    )
+    fixes = [
+        advise(RESTART),
+        advise(
+            f"Reinstall it whole: pip uninstall -y {package} (again, until it is gone), delete what remains of its "
+            f"folder, and pip install {package}"
+        ),
+    ]
+    title = f"{package}'s own file asks for {what}, which is not there: its files are of two releases"
+    return situation.explain(IncidentKind.CONFIG, title, because, fixes, component=package)
+
+
 def _explain_mixed_files(situation: NameSituation) -> NameCause:
     """Files of two releases of a package lie in its folder."""
     fault, package, last = situation.error.fault, situation.package, situation.error.frames[-1]
@@ -360,9 +406,13 @@ def _explain_unknown_name(situation: NameSituation) -> NameCause | None:
         place, situation.error, situation.shelf
     )
     near = situation.mistyped_name() if fault.kind is not FaultKind.MODEL_TYPE else ""
+    if situation.caller_package and fault.kind in _IMPORTS:
+        near = ""  # a package that was published has no slip of the pen there
     unclear = place.unclear if fault.kind is FaultKind.MODULE else place.lookup.find_name(place.dotted).unclear
     if unclear or (fault.kind in _GUESSES and not near and not is_model_type) or situation.at == -1:
         return None
+    if fault.kind in _IMPORTS and (moved := explain_moved_name(situation)) is not None:
+        return moved
     oldest, newest = situation.releases[0], situation.releases[-1]
     because = f"No release of {package} from {oldest} to {newest} has {place.what}"
     if fault.kind is FaultKind.CONFIGURATION:

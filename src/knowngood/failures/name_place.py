@@ -21,6 +21,8 @@ class NamePlace:
     """The releases in which the error can have come from: those with the module or class, but without the name."""
     what: str
     """What it is, for a sentence: `the name X`, `the keyword y of Z`."""
+    refused: int = 0
+    """The releases without the name that the Python of the log cannot have installed, as bits."""
     names: Mapping[str, int] = field(default_factory=dict)
     """What is in the same place, with its releases, for a suggestion."""
     uses: tuple[str, ...] = ()

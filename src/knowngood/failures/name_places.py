@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from knowngood.facts.atlas_lookup import AtlasLookup
 from knowngood.facts.atlas_parameters import find_parameter, takes_positions
+from knowngood.facts.atlas_rows import RowKind
 from knowngood.failures.atlas_shelf import AtlasShelf
 from knowngood.failures.key_places import (
     find_auto_class,
@@ -37,6 +38,8 @@ _BASES: Sequence[tuple[str, Sequence[str]]] = (
     (r"For[A-Z]\w+$|Model$|LM$", ("transformers.PreTrainedModel", "transformers.generation.utils.GenerationMixin")),
 )
 """The end of a class's name -> the classes of transformers from which such a class mostly derives."""
+_TELLING_KEYWORD = 10
+"""A keyword of so many letters tells by itself whose it is."""
 PYTHON_TYPES = frozenset(
     ("NoneType", "str", "int", "float", "bool", "list", "dict", "tuple", "set", "bytes", "function", "method", "module")
 )
@@ -141,11 +144,51 @@ class NameFinder:
         fault = error.fault
         owner = _called_name(error)
         if owner is None:
+            yield from self._constructors(error)
             return
         top = owner.partition(".")[0]
-        for lookup, module, path, mask in self._definitions(top):
+        methods = list(self._methods(error, owner)) if fault.kind is FaultKind.KEYWORD else []
+        yield from methods
+        for lookup, module, path, mask in self._definitions(top) if not methods else ():
             dotted = f"{module}.{path}{owner.removeprefix(top)}"
             yield from self._parameter_places(lookup, dotted, mask, fault)
+
+    def _methods(self, error: LoggedError, name: str) -> Iterator[NamePlace]:
+        """Yield the public classes with a method of that name, where the line calls one and the message has no class.
+
+        Only packages count in whose files the traceback is, and of which the log states a version.
+        """
+        code = error.frames[-1].code if error.frames else ""
+        if not re.search(rf"\.{re.escape(name)}\(", code):
+            return
+        for package in sorted(list_frame_packages(error, self.shelf) & self.versions.keys()):
+            lookup = self.shelf.open(package)
+            if lookup is None:
+                continue
+            rows = lookup.file.search_rows(f"{name}\t{RowKind.FUNCTION}")
+            owners = {(module, path.removesuffix(f".{name}")) for module, (path, _, _, _) in rows if "." in path}
+            for module, owner in sorted(owners):
+                every = lookup.find_name(f"{lookup.file.root}.{owner}").present
+                if every and owner.isidentifier():
+                    yield from self._parameter_places(lookup, f"{module}.{owner}.{name}", every, error.fault)
+
+    def _constructors(self, error: LoggedError) -> Iterator[NamePlace]:
+        """Yield the public classes of the log's packages whose `__init__` takes the keyword in some releases only.
+
+        For a message without a class and a traceback, as Python before 3.10 writes it.
+        """
+        fault = error.fault
+        if error.frames or fault.kind is not FaultKind.KEYWORD or fault.owner != "__init__":
+            return
+        for package in self.shelf.packages if len(fault.name) >= _TELLING_KEYWORD else ():
+            lookup = self.shelf.open(package) if package in self.versions else None
+            rows = lookup.file.search_rows(fault.name) if lookup else ()
+            owners = {path.removesuffix(".__init__") for _, (path, _, _, _) in rows if path.endswith(".__init__")}
+            for owner in sorted(owners):
+                dotted = f"{lookup.file.root}.{owner}" if lookup else ""
+                every = lookup.find_name(dotted).present if lookup else 0
+                if lookup and every:
+                    yield from self._parameter_places(lookup, f"{dotted}.__init__", every, fault)
 
     def _positions(self, error: LoggedError) -> Iterator[NamePlace]:
         """Yield the functions of that name, with the releases that take so many positional arguments."""

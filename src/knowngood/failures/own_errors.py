@@ -17,6 +17,7 @@ from knowngood.failures.message_causes import ERROR_CLASS, SPEAKS, MessageCause,
 from knowngood.failures.name_callers import REMOTE_CODE, is_standard_library
 from knowngood.failures.name_situation import advise
 from knowngood.failures.none_values import explain_empty_value
+from knowngood.failures.unset_locals import find_unset_local
 
 _OF_VALUES = frozenset(("KeyError", "IndexError", "UnboundLocalError", "ZeroDivisionError"))
 """The classes with which Python itself refuses a plain value."""
@@ -64,6 +65,10 @@ def explain_own_error(  # noqa: PLR0911 - one return for each kind of error
         return _explain_syntax(error, frame)
     if (reason := explain_empty_value(text, frame, "")) is not None:
         incident = _incident(reason.title, reason.because, list(reason.fixes), reason.component)
+        return MessageCause(incident=incident, line=error.line, package="")
+    if (unset := find_unset_local(text, frame, "")) is not None:
+        component = OwnComponent.MODEL if REMOTE_CODE in frame.parts else OwnComponent.YOUR_CODE
+        incident = _incident(unset.title, unset.because, list(unset.fixes), component)
         return MessageCause(incident=incident, line=error.line, package="")
     speaks = bool(SPEAKS.match(frame.code))
     if (

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from knowngood.compat.incident import IncidentKind, OwnComponent
+from knowngood.failures.atlas_shelf import AtlasShelf
 from knowngood.failures.last_errors import LastError
 from knowngood.failures.lost_files import TAKES_AWAY, find_lost_file, find_vanished_file
 from knowngood.failures.message_causes import MessageCause, describe_traceback, shorten_text
-from knowngood.failures.module_packages import find_distribution
 from knowngood.failures.name_situation import advise
 from knowngood.failures.newest_releases import upgrade_package
 
 
-def explain_lost_file(error: LastError) -> MessageCause | None:
+def explain_lost_file(error: LastError, shelf: AtlasShelf) -> MessageCause | None:
     """Return the package that looks for a file in its own folder; `None` for any other file."""
     lost = find_lost_file(error)
     if lost is None:
         return None
-    package = find_distribution(lost.top, ()) or lost.top.replace("_", "-").lower()
+    package = shelf.distribution_of(lost.top) or lost.top.replace("_", "-").lower()
     because = (
         f"{'/'.join(lost.frame.installed)}.py, line {lost.frame.line}, reads {lost.file} of {package}'s own "
         "folder, which is not there: its wheel was made without it, or the install was cut short or partly removed."

@@ -25,7 +25,6 @@ from knowngood.failures.message_causes import (
     read_own_fixes,
     shorten_text,
 )
-from knowngood.failures.module_packages import find_distribution
 from knowngood.failures.name_callers import is_standard_library
 from knowngood.failures.name_situation import advise
 from knowngood.failures.newest_releases import NEWER_OR_OLDER, is_about_unknown_value, upgrade_package
@@ -73,7 +72,7 @@ def explain_raised_words(error: LastError, shelf: AtlasShelf) -> MessageCause | 
     if not top or any(words in text.lower() for words in _PASSES_ON):
         return None
     text = text or (frame.code if frame is not None else "")
-    package = shelf.owner(top) or find_distribution(top, shelf.distributions) or top
+    package = shelf.owner(top) or shelf.distribution_of(top) or top
     missing = find_missing_package(text, "", package, shelf)
     caller = next((item for item in reversed(error.frames) if _is_own(item, shelf)), None)
     is_about_call = caller is not None and name in ABOUT_ARGUMENTS and bool(ADDRESSES.search(text))
@@ -116,7 +115,7 @@ def explain_unimplemented(error: LastError, shelf: AtlasShelf) -> MessageCause |
     top = _find_raising_module(frame, shelf)
     if not top:
         return None
-    package = shelf.owner(top) or find_distribution(top, shelf.distributions) or top
+    package = shelf.owner(top) or shelf.distribution_of(top) or top
     because = (
         f"{frame.function} of a base class of {package} (line {frame.line} of "
         f"{'/'.join(frame.installed or frame.parts[-2:])}.py) only says that the class below it must have it. The "
@@ -164,7 +163,7 @@ def _find_passing_package(error: LastError, top: str, shelf: AtlasShelf) -> str:
     if top not in _ABOUT_OTHERS or outer is None or not outer.installed or outer.installed[0] in _ABOUT_OTHERS:
         return ""
     name = outer.installed[0]
-    return shelf.owner(name) or find_distribution(name, shelf.distributions) or ""
+    return shelf.owner(name) or shelf.distribution_of(name) or ""
 
 
 def _find_package_of_class(message: str) -> str:

@@ -8,6 +8,12 @@ from dataclasses import dataclass, replace
 from knowngood.compat.incident import Incident, OwnComponent
 from knowngood.failures.last_errors import LastError
 from knowngood.failures.name_situation import advise
+from knowngood.failures.shape_numbers import (
+    describe_compared_embeddings,
+    describe_mask_of_labels,
+    describe_packed_sum,
+    describe_sharded_sum,
+)
 
 _SIZES = re.compile(
     r"size of tensor a \((?P<a>\d+)\) must match the size of tensor b \((?P<b>\d+)\)"
@@ -39,10 +45,6 @@ _POSITIONS = (
     "One of them is the table of positions: it is shorter than the sequence (max_position_embeddings), or was made for "
     "images or inputs of another size."
 )
-
-
-GUESSED_CACHE = "most likely a cache grew during training"
-"""How a title ends that only the two numbers speak for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +94,11 @@ _PLACES = (
 def describe_shapes(incident: Incident, error: LastError) -> Incident | None:
     """Return the failure with what its words and its line of code say of the two tensors; `None` for nothing."""
     return (
-        _describe_sum(incident, error)
+        describe_packed_sum(incident, error)
+        or describe_sharded_sum(incident, error)
+        or describe_mask_of_labels(incident, error)
+        or describe_compared_embeddings(incident, error)
+        or _describe_sum(incident, error)
         or _describe_product(incident, error)
         or _describe_channels(incident, error)
         or _describe_batches(incident, error)
@@ -122,7 +128,7 @@ def _describe_doubled_keys(incident: Incident, error: LastError, keys: str, mask
     frame = error.frames[-1]
     return replace(
         incident,
-        title=f"The keys are exactly twice as long ({keys}) as the mask ({mask}): {GUESSED_CACHE}",
+        title=f"The keys ({keys}) are exactly twice as long as the mask ({mask}): most likely a cache grew in training",
         because=(
             f"In {'/'.join(frame.installed)}.py the mask has {mask} tokens and the keys {keys}, twice as many. That is "
             "so where a layer runs twice on the same tokens and adds to its key/value cache each time: gradient "

@@ -10,7 +10,6 @@ from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSever
 from knowngood.facts.atlas_rows import RowKind
 from knowngood.failures.atlas_shelf import AtlasShelf
 from knowngood.failures.logged_errors import LoggedError
-from knowngood.failures.module_packages import find_distribution
 from knowngood.failures.name_callers import NameCaller, find_caller
 from knowngood.failures.name_situation import NameCause, advise
 
@@ -59,7 +58,7 @@ def _explain_left_out(
     missing = next((package for package in packages if package != caller.package), "")
     if not missing:  # its own module that is called as the package which it wraps
         parts = [target.partition(":")[0].rpartition(".")[2] for target in targets]
-        wrapped = (find_distribution(part, shelf.distributions) for part in parts if "_" in part)
+        wrapped = (shelf.distribution_of(part) for part in parts if "_" in part)
         missing = next((package for package in wrapped if package and package != caller.package), "")
         tops = {missing.replace("-", "_"): None} if missing else tops
     running = {shelf.owner(frame.installed[0]) for frame in error.frames if frame.installed}
@@ -130,7 +129,7 @@ def _explain_optional_import(error: LoggedError, shelf: AtlasShelf) -> NameCause
 
 
 def _package_of(top: str, shelf: AtlasShelf) -> str:
-    return shelf.owner(top) or find_distribution(top, shelf.distributions) or top
+    return shelf.owner(top) or shelf.distribution_of(top) or top
 
 
 def explain_other_python(error: LoggedError, shelf: AtlasShelf) -> NameCause:

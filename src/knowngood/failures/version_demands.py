@@ -17,7 +17,6 @@ from knowngood.compat.incident import Fix, IncidentKind
 from knowngood.failures.atlas_shelf import AtlasShelf
 from knowngood.failures.last_errors import LastError
 from knowngood.failures.message_causes import MessageCause, describe_traceback
-from knowngood.failures.module_packages import find_distribution
 from knowngood.failures.name_situation import advise
 
 _NAME = r"[`'\"]?(?P<name>[A-Za-z][\w.-]*?)[`'\"]?"
@@ -80,7 +79,7 @@ def explain_version_demand(
         return None
     frame = error.frames[-1] if error.frames else None
     top = (frame.installed[0] if frame.installed else shelf.module_of(frame).partition(".")[0]) if frame else ""
-    asker = shelf.owner(top) or find_distribution(top, shelf.distributions) or top or _CHECKS_ITSELF
+    asker = shelf.owner(top) or shelf.distribution_of(top) or top or _CHECKS_ITSELF
     fixes = [Fix(change={name: wanted}, note=f"as this {asker} requires")]
     if frame is not None and _OPTIONAL.match(frame.function):
         fixes.append(

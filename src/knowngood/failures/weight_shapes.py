@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 
 from knowngood.compat.incident import Incident, OwnComponent
+from knowngood.failures.checkpoint_kinds import describe_adapter_shapes, describe_other_kind
 from knowngood.failures.last_errors import LastError
 from knowngood.failures.name_situation import advise
 
@@ -75,20 +76,10 @@ def _describe_empty_file(incident: Incident, name: str, model: str) -> Incident:
 def _describe_sizes(incident: Incident, name: str, file: list[str], model: list[str]) -> Incident:
     differing = [at for at, pair in enumerate(zip(file, model, strict=False)) if pair[0] != pair[1]]
     sizes = f"the file has the shape [{', '.join(file)}] and the model [{', '.join(model)}] for {name}"
-    if "lora_" in name:
-        return replace(
-            incident,
-            title="The adapter's weights have another rank or width than the model's adapter",
-            because=f"Here {sizes}. adapter_config.json (r, target_modules), with which the adapter is made, is not "
-            "of the training that saved these weights, or the base model is another one.",
-            fix=(
-                advise(
-                    "The adapter_config.json that was saved with the weights (its r is the smaller number of "
-                    f"{name}'s shape), both from the same folder"
-                ),
-                advise("The base model that adapter_config.json names (base_model_name_or_path)"),
-            ),
-        )
+    if (other := describe_other_kind(incident, name, file, model)) is not None:
+        return other
+    if (adapter := describe_adapter_shapes(incident, name, file, model)) is not None:
+        return adapter
     if _VOCABULARY.search(name) and differing == [0]:
         return replace(
             incident,

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from knowngood.compat.incident import Fix, IncidentKind, OwnComponent
-from knowngood.failures.module_packages import find_distribution
 from knowngood.failures.name_callers import releases_without_use
 from knowngood.failures.name_faults import FaultKind
+from knowngood.failures.name_neighbours import list_optional_imports
 from knowngood.failures.name_situation import NameCause, NameSituation, advise
 from knowngood.failures.release_places import place_of_version, ranges_of_mask, runs_around
 
@@ -17,6 +17,8 @@ _CALL_OTHERS = frozenset(("accelerate", "lightning", "pytorch-lightning", "torch
 """Packages that call the objects which they are given, and whose frames say nothing of whose they are."""
 _MADE_BY_UNSLOTH = frozenset(("unsloth_compiled_cache",))
 """Folders of files that unsloth writes from the source of other packages."""
+_EVERYWHERE = frozenset(("torch", "numpy", "packaging", "safetensors", "tokenizers"))
+"""Packages without which nothing of these trains: that one of them is missing has other signs."""
 _NAMES_OF_MODELS = frozenset((FaultKind.MODEL_TYPE, FaultKind.KEY, FaultKind.TOKENIZER))
 """The errors whose name comes from a model, which no similar one can replace."""
 
@@ -27,6 +29,7 @@ def explain_wrong_release(situation: NameSituation) -> NameCause:
     if at is None:
         runs = ranges_of_mask(place.present, situation.releases)
         too_old = situation.has_name(len(situation.releases) - 1) and not situation.has_name(0)
+        too_old |= 0 < place.possible < place.present & -place.present
         below, above = ("", runs[-1]) if too_old else (runs[0], runs[-1] if len(runs) > 1 else "")
     else:
         below, above = runs_around(place.present, at, situation.releases)
@@ -164,7 +167,7 @@ def explain_class_of_caller(situation: NameSituation) -> NameCause | None:
     if error.frames and f"self.{error.fault.name}" in error.frames[-1].code:
         return _explain_unset_attribute(situation)
     others = (
-        situation.shelf.owner(top) or find_distribution(top, situation.shelf.distributions) or top
+        situation.shelf.owner(top) or situation.shelf.distribution_of(top) or top
         for frame in reversed(error.frames)
         if (top := next(iter(frame.installed), ""))
     )
@@ -208,9 +211,7 @@ def explain_override(situation: NameSituation) -> NameCause | None:
         advise(f"In your own subclass: def {method}(self, *args, **kwargs), or the parameters that this {package} has"),
     ]
     others = (next(iter(frame.installed), "") for frame in reversed(error.frames))
-    tops = (
-        situation.shelf.owner(top) or find_distribution(top, situation.shelf.distributions) or top for top in others
-    )
+    tops = (situation.shelf.owner(top) or situation.shelf.distribution_of(top) or top for top in others)
     component = next((top for top in tops if top and top not in {package, *_CALL_OTHERS}), OwnComponent.YOUR_CODE)
     title = f"A subclass of {package}'s class overrides `{method}` with the arguments of an older {package}"
     return situation.explain(IncidentKind.SIGNATURE_CHANGED, title, because, fixes, component=component)
@@ -233,12 +234,17 @@ def _explain_unset_attribute(situation: NameSituation) -> NameCause:
 
 def explain_older_release(situation: NameSituation) -> NameCause:
     """Say that a release older than all that were read runs, since each of these has the name."""
-    package, what = situation.package, situation.place.what
+    package, what, place = situation.package, situation.place.what, situation.place
     oldest, newest = situation.releases[0], situation.releases[-1]
     because = (
         f"Every release of {package} from {oldest} to {newest} has {what}, and the log does not say which one runs: "
         f"it is older, or what is imported as {situation.place.lookup.file.root} is not that package."
     )
+    if place.refused:
+        because = (
+            f"{package} has {what} {situation.describe_releases(place.present)}, and the releases without it are not "
+            f"for the Python {situation.versions['python'][-1]} of the log: so one before {oldest} runs."
+        )
     fixes = [
         Fix(change={package: f">={oldest}"}, note=f"has {what}", cost="an upgrade"),
         advise(
@@ -255,6 +261,13 @@ def explain_older_release(situation: NameSituation) -> NameCause:
         )
         again = f"Reinstall it whole: pip uninstall {package}, delete what remains of its folder, and install it again"
         fixes.insert(0, advise(again))
+    if optional := _list_optional_packages(situation):
+        because += (
+            f" The module that defines it uses {' and '.join(optional)} where they are installed: releases of that "
+            "time offer it only then."
+        )
+        note = "the older release offers the name where they are there"
+        fixes.insert(0, Fix(change=dict.fromkeys(optional, "*"), note=f"{note}: pip install {' '.join(optional)}"))
     is_of_object = situation.error.fault.kind is FaultKind.OBJECT_ATTRIBUTE
     if is_of_object:
         because += (
@@ -268,6 +281,17 @@ def explain_older_release(situation: NameSituation) -> NameCause:
         )
     cause = situation.explain(IncidentKind.API_NOT_YET, title, because, fixes, component=package)
     return replace(cause, is_likely=is_of_object)
+
+
+def _list_optional_packages(situation: NameSituation) -> list[str]:
+    """The packages which the module that defines a function uses only where they are installed."""
+    if situation.error.fault.kind is not FaultKind.IMPORT:
+        return []
+    presence = situation.place.lookup.find_name(situation.place.dotted)
+    home = next((home for home in presence.homes if presence.kinds.get("function")), "")
+    tops = list_optional_imports(situation.place.lookup, home.partition(":")[0]) if home else ()
+    names = (situation.shelf.owner(top) or situation.shelf.distribution_of(top) for top in tops)
+    return [name for name in dict.fromkeys(names) if name and name not in _EVERYWHERE]
 
 
 def _is_nearer_above(situation: NameSituation, at: int) -> bool:
@@ -309,7 +333,11 @@ def _code_fixes(situation: NameSituation) -> Iterator[Fix]:
             yield advise(f"In your code: {place.successor} in place of {fault.name}")
         elif place.elsewhere:
             yield advise(f"In your code: {place.elsewhere[0]}")
-        elif fault.kind not in _NAMES_OF_MODELS and (near := situation.near_name()) not in {"", fault.name}:
+        elif (
+            fault.kind not in _NAMES_OF_MODELS
+            and not (situation.caller is None and fault.owner == "__init__")
+            and (near := situation.near_name()) not in {"", fault.name}
+        ):
             yield advise(f"In your code: {near}, the nearest name in that release")
 
 

@@ -1,0 +1,87 @@
+"""What can be said of a keyword that no release of any package takes. Pure."""
+
+from __future__ import annotations
+
+import re
+
+from knowngood.compat.incident import OwnComponent
+from knowngood.facts.atlas_parameters import find_parameter
+from knowngood.failures.atlas_shelf import AtlasShelf
+from knowngood.failures.logged_errors import LoggedError
+from knowngood.failures.name_callers import find_chooser
+from knowngood.failures.name_place import NamePlace
+from knowngood.failures.name_situation import NameCause, advise
+from knowngood.failures.own_causes import build_own_cause, component_of, describe_caller, list_defining_packages
+from knowngood.failures.refused_keywords import find_refusing_package
+
+
+def explain_own_keyword(error: LoggedError, place: NamePlace | None, shelf: AtlasShelf) -> NameCause | None:
+    """Return whose call passes a keyword that no function takes; `None` where it cannot be told."""
+    fault, chooser = error.fault, find_chooser(error, shelf)
+    function = fault.owner.removesuffix(".__init__").removesuffix(".__new__")
+    is_named = function not in {"__init__", "__new__", "wrapper", "inner"}
+    refused = find_refusing_package(error)
+    if refused is not None and (place is None or not place.present):
+        because = refused.because + describe_caller(chooser, verb="passes it in")
+        return build_own_cause(
+            error, title=refused.title, because=because, fixes=refused.fixes, component=refused.component
+        )
+    if place is not None and not place.present:
+        package, releases = place.lookup.file.package, place.lookup.file.releases
+        title = f"No release of {package} since {releases[0]} takes {place.what}"
+        because = f"{place.what} is no parameter in any release from {releases[0]} to {releases[-1]}."
+    elif chooser is None and (not is_named or function.startswith("_")):
+        return None  # whose call it is cannot be told: a private function is called by its own package
+    else:
+        title = f"{function if is_named else 'The function'} does not take the keyword {fault.name}"
+        because = f"No release of a package in the atlas is known whose {function} takes {fault.name}."
+    near = _near_keyword(function, fault.name, shelf) if is_named and place is None else None
+    if near is not None:
+        package, near_name = near
+        title += f": {package}'s {function} has {near_name} in its place"
+        because = (
+            f"{package}'s {function} takes {near_name} and no {fault.name} in any release that was read: the name was "
+            "changed before, and the code was written for an older release."
+        )
+    component = component_of(chooser)
+    if chooser is None and function == "forward":
+        component = OwnComponent.MODEL
+    because += describe_caller(chooser, verb="passes it in")
+    who = chooser.package if chooser and chooser.package and not chooser.is_remote_code else ""
+    fixes = [
+        advise(f"Remove {fault.name} from the call, from the script's options or from the configuration file"),
+        advise(
+            f"The release, revision or project that the {who or 'code'} was written for: a fork, a newer script or an "
+            f"own class may take {fault.name}"
+        ),
+    ]
+    if near is not None:
+        fixes.insert(0, advise(f"Write {near[1]}= in place of {fault.name}= (its value may have to be another too)"))
+        fixes[2] = advise(f"The older {near[0]} that the project's requirements name")
+    if who and (place is None or place.lookup.file.package != who):
+        fixes.insert(0, advise(f"Another release of {who}, written for the package that it calls"))
+    return build_own_cause(error, title=title, because=because, fixes=fixes, component=component)
+
+
+def _near_keyword(function: str, keyword: str, shelf: AtlasShelf) -> tuple[str, str] | None:
+    """The package that alone defines a function, and its one keyword that shares a word with the refused one."""
+    if "_" not in function.strip("_") and not re.search(r"[a-z][A-Z]", function):
+        return None  # a single word, which many projects choose
+    lookups = [shelf.open(package) for package in list_defining_packages(function, shelf)]
+    if len(lookups) != 1 or lookups[0] is None:
+        return None
+    names: dict[str, int] = {}
+    for home, _ in lookups[0].definitions_of(function):
+        names |= find_parameter(lookups[0], home.replace(":", "."), keyword).names
+    if keyword in names:
+        return None
+    words = keyword.split("_")
+    newest = 1 << (len(lookups[0].file.releases) - 1)
+    near = [
+        name
+        for name, mask in names.items()
+        if mask & newest and len(words) > 1 and name.split("_")[1:] == words[1:] and len(name.split("_")) == len(words)
+    ]
+    makers = [name for name in near if name.startswith(("process", "tokeniz", "eval", "quant"))]
+    chosen = makers if len(near) > 1 else near
+    return (lookups[0].file.package, chosen[0]) if len(chosen) == 1 else None

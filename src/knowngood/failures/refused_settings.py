@@ -1,0 +1,85 @@
+"""Which argument or key of a saved configuration a program does not know. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from knowngood.compat.incident import Incident
+from knowngood.failures.last_errors import LastError
+from knowngood.failures.name_situation import advise
+
+_ACCELERATE_KEY = re.compile(
+    r"had unknown keys \(\[(?P<keys>[^\]]{1,300})\]\)|unexpected keyword argument '(?P<key>\w+)'"
+)
+_LOCAL_RANK = re.compile(r"unrecognized arguments: .{0,200}?--(?P<given>local[-_]rank)\b")
+_NEAR = 4_000
+"""How far above the last line the usage of the script is looked for, in bytes."""
+_CHOICE = re.compile(
+    r"error: argument (?P<what>\S{1,200}(?: \w+)?): invalid choice: '?(?P<choice>[^'\s]{1,60})'? "
+    r"\(choose from (?P<there>[^)]{1,600})\)"
+)
+
+
+def describe_choice(incident: Incident, error: LastError) -> Incident | None:
+    """A command or a value that the program's own list of choices lacks."""
+    text = f"{error.above[-_NEAR:].decode('utf-8', 'replace')} {error.text} {error.message}"
+    if (rank := _LOCAL_RANK.search(text)) is not None:
+        return _describe_local_rank(incident, rank["given"], text)
+    stated = _CHOICE.search(f"{error.text} {error.message}")
+    if stated is None:
+        return None
+    what, choice = stated["what"].strip("{}"), stated["choice"]
+    there = [text.strip(" '\"") for text in stated["there"].split(",")]
+    is_command = any(word in what.lower() for word in ("command", "cmd", "action", "mode")) or "," in what
+    parts = {part for part in re.split(r"[_\W]+", choice) if part}
+    near = next((name for name in there if name in parts or parts & set(re.split(r"[_\W]+", name))), "")
+    title = f"The program that runs has no {'command' if is_command else f'{what}'} {choice}"
+    because = f"It takes {', '.join(there[:12])}."
+    because += (
+        " The command is of the documentation of another release: an older release runs, which does not have it yet, "
+        "or a newer one, which renamed it."
+        if is_command
+        else f" {choice} is a slip of the pen, or a choice that only another release of the program has."
+    )
+    fixes = [
+        advise(
+            "pip show PROGRAM (or git log -1) says which release runs; upgrade it to the one of the documentation "
+            "(pip install -U), or read the documentation of the one that runs"
+        )
+    ]
+    if near:
+        fixes.append(advise(f"{near}, which is the nearest that this release has; --help of it lists its options"))
+    return replace(incident, title=title, because=because, fix=tuple(fixes))
+
+
+def _describe_local_rank(incident: Incident, given: str, usage: str) -> Incident:
+    """The rank that a launcher adds to the command line, spelled otherwise than the script has it."""
+    other = given.replace("-", "_") if "-" in given else given.replace("_", "-")
+    has_other = f"--{other} " in usage or f"--{other}]" in usage
+    because = (
+        f"It is the launcher that adds --{given}, and not you: torch.distributed.launch does so in each process, with "
+        "a hyphen since torch 2.0 and with an underscore before; torchrun adds nothing and sets LOCAL_RANK."
+    )
+    because += f" The script takes --{other}." if has_other else " The script takes neither."
+    fixes = (
+        advise("Start it with torchrun (--nproc_per_node=N script.py), and let it read int(os.environ['LOCAL_RANK'])"),
+        advise(
+            "In the script: parser.add_argument('--local_rank', '--local-rank', type=int, "
+            "default=int(os.environ.get('LOCAL_RANK', 0)))"
+        ),
+    )
+    title = f"The launcher passes --{given}, which the script does not take" + (
+        f": it takes --{other}" if has_other else ""
+    )
+    return replace(incident, title=title, because=because, fix=fixes)
+
+
+def describe_accelerate_key(incident: Incident, error: LastError) -> Incident | None:
+    """Which key of accelerate's saved configuration is not known."""
+    stated = _ACCELERATE_KEY.search(error.message)
+    if stated is None:
+        return None
+    key = stated["key"] or re.sub(r"['\" ]", "", stated["keys"])
+    title = f"accelerate's saved configuration has {key}, which the accelerate that runs does not know"
+    return replace(incident, title=title)

@@ -1,0 +1,155 @@
+"""Which value a function, a data set or a collator does not take, by what the message says of it. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from knowngood.compat.incident import Incident, OwnComponent
+from knowngood.failures.last_errors import LastError
+from knowngood.failures.name_situation import advise
+
+_INDEX = re.compile(r"index (?P<index>-?\d+) is out of bounds for (?:dimension|axis) \d+ with size (?P<size>\d+)")
+_COUNTS_IMAGES = re.compile(r"(?:image|video)\w*grid_thw\[|(?:image|video)_\w+\[(?:index|i|image_idx|\w*index)\]")
+_INVOKED = re.compile(
+    r"supported: 1\. (?:self: \S+ )?(?P<name>[\w.]+)\((?P<takes>[^)]{0,600})\).{0,1500}?Invoked with: "
+    r"(?P<given>.{1,300})"
+)
+_COLUMNS = re.compile(
+    r"column names? (?P<asked>.{1,120}?) not in the dataset\. Current columns in the dataset: "
+    r"\[(?P<there>[^\]]{0,400})\]",
+    re.IGNORECASE,
+)
+_NO_TENSOR = re.compile(
+    r"(?P<function>\w+)\(\): argument '(?P<argument>\w+)' \(position \d+\) must be Tensor, not (?P<given>[\w.]+)"
+)
+_COLLATED = re.compile(r"found <class '(?P<found>[\w.]+)'>")
+_GIVEN_NONE = re.compile(r"(?:^|, )None(?=,|$)")
+
+
+def describe_no_tensor(incident: Incident, error: LastError) -> Incident | None:
+    """What was given in the place of a tensor, by its class."""
+    stated = _NO_TENSOR.search(error.message)
+    if stated is None:
+        return None
+    function, argument, given = stated["function"], stated["argument"], stated["given"]
+    own = next((frame for frame in reversed(error.frames) if not frame.installed and frame.path.endswith(".py")), None)
+    where = f" Line {own.line} of {own.parts[-1]}.py ({own.code[:100]}) leads there." if own and own.code else ""
+    title = f"{function} was given a {given} in place of a tensor ({argument})"
+    if given.endswith(("Output", "OutputWithPast", "BatchEncoding")):
+        because = f"A model of transformers returns an object ({given}), of which the tensor is a field."
+        fixes = [advise("outputs.logits (or .last_hidden_state, .loss) in that line; return_dict=False gives a tuple")]
+    elif given in {"tuple", "list"}:
+        because = f"The step before returned a {given} of several values, of which the tensor is one."
+        fixes = [advise("Take the one that is meant: x[0], or logits, aux = model(...); torch.stack for a list")]
+    elif given == "NoneType":
+        because = "The value was never set: an input, a field of the batch or a result of the step before is None."
+        fixes = [advise("Follow it up in the traceback to where it is set: a field missing in the batch, an option")]
+    elif given in {"int", "float", "str", "Image", "JpegImageFile", "numpy.ndarray", "ndarray"}:
+        because = f"The data has a {given} that nothing turned into a tensor."
+        fixes = [advise("transforms.ToTensor() for pictures, torch.as_tensor for arrays and numbers, in the dataset")]
+    else:
+        return None
+    return replace(incident, title=title, because=because + where, fix=(*fixes, *incident.fix))
+
+
+def describe_collated(incident: Incident, error: LastError) -> Incident | None:
+    """The class that torch's collator does not join, where it is not None."""
+    stated = _COLLATED.search(error.message)
+    if stated is None or stated["found"] == "NoneType":
+        return None
+    class_name = stated["found"]
+    if "Image" in class_name:
+        first = "transforms.ToTensor() (or pil_to_tensor) in the dataset's transform: __getitem__ returns tensors"
+    else:
+        first = f"Return tensors, numbers or texts from __getitem__, not {class_name}; or a collate_fn that joins them"
+    return replace(
+        incident,
+        title=f"The dataset returns objects that the DataLoader cannot join: {class_name}",
+        because="torch's default collator joins tensors, arrays, numbers, texts, dicts and lists. __getitem__ "
+        f"returned {class_name}: no transform turned it into a tensor, or the dataset was given none.",
+        fix=(advise(first), *incident.fix[1:]),
+    )
+
+
+def describe_column(incident: Incident, error: LastError) -> Incident | None:
+    """Which column is asked for, and which there are."""
+    stated = _COLUMNS.search(error.message)
+    if stated is None:
+        return None
+    column, there = (re.sub(r"[{}'\"]", "", stated[name]).strip() for name in ("asked", "there"))
+    own = next((frame for frame in reversed(error.frames) if not frame.installed and frame.path.endswith(".py")), None)
+    where = f" {own.parts[-1]}.py asks for it in line {own.line}." if own else ""
+    if not there:
+        return replace(
+            incident,
+            title=f"The data set is empty: it has no column at all, and {column} is asked for",
+            because="Nothing was read or left: a filter or a search that gave nothing, a wrong split, an "
+            f"empty file.{where}",
+        )
+    return replace(
+        incident,
+        title=f"The data set has no column {column}; it has {there}",
+        because="The file has other names than the code asks for, or was read in another way (lines of "
+        "text in place of "
+        f"a table, when its only column is text).{where}",
+    )
+
+
+def describe_index(incident: Incident, error: LastError) -> Incident | None:
+    """What is counted beyond its end: pictures of a text, classes from one on, padding."""
+    stated = _INDEX.search(error.message)
+    code = error.frames[-1].code if error.frames else ""
+    if stated is None:
+        return None
+    index, size = int(stated["index"]), int(stated["size"])
+    if _COUNTS_IMAGES.search(code):
+        return replace(
+            incident,
+            title=f"The text has more places for images than the {size} that were given",
+            because=(
+                f"The processor puts an image's tokens in the place of each placeholder (such as <|image_pad|>), and "
+                f"place {index + 1} has no image: the text writes the placeholder itself, once more than there are "
+                "images, or an image of the row is missing."
+            ),
+            fix=(
+                advise(
+                    "One placeholder for each image: leave <|image_pad|> out of the text and let the chat "
+                    "template write "
+                    "it from {'type': 'image'} in the message"
+                ),
+                advise("Print the number of images and text.count of the placeholder for the row that fails"),
+            ),
+        )
+    if index < 0 and index == -100:
+        return replace(incident, title="The -100 of padded labels is used as an index")
+    if index == size:
+        return replace(
+            incident,
+            title=f"An index is one beyond the end: {index}, with {size} rows from 0 to {size - 1}",
+            because=f"The largest label, token or position is {index}, so that {size + 1} rows are needed: labels that "
+            "begin at 1, one class or token more than in the configuration, or a sequence of one too many.",
+        )
+    return None
+
+
+def describe_invoked(incident: Incident, error: LastError) -> Incident | None:
+    """An argument that is None where the compiled function takes a value."""
+    stated = _INVOKED.search(error.message)
+    if stated is None or "None" in stated["takes"] or not _GIVEN_NONE.search(stated["given"]):
+        return None
+    given = [part.strip() for part in stated["given"].split(",")]
+    takes = [part.strip() for part in stated["takes"].split(",")]
+    at = given.index("None") if "None" in given else 0
+    what = takes[at] if at < len(takes) else "one of its arguments"
+    is_store = stated["name"].endswith("TCPStore")
+    because = f"{stated['name']} takes ({stated['takes']}), and was called with ({stated['given'].strip()})."
+    fixes = [advise(f"Look in the traceback where the program sets that value ({what}); give it, or do not pass it")]
+    title = f"The program passes None to {stated['name']} where it takes {what}"
+    if is_store:
+        because += " It is the address of the first process, in init_method (tcp://HOST:PORT) or MASTER_ADDR."
+        fixes.insert(
+            0, advise("The address in the option: --dist_url tcp://127.0.0.1:PORT on one machine, or MASTER_ADDR")
+        )
+        title = "The address of the first process is empty in init_method (tcp://HOST:PORT)"
+    return replace(incident, title=title, because=because, component=OwnComponent.YOUR_CODE, fix=tuple(fixes))

@@ -1,0 +1,224 @@
+"""Reasons that the numbers, the line of code or a command line of a log state."""
+
+from __future__ import annotations
+
+import pytest
+
+OWN = "/home/u/project/src/data.py"
+PACKAGES = "/opt/conda/lib/python3.10/site-packages"
+
+
+@pytest.fixture
+def ask(first_match):
+    def diagnose(code: str, error: str, file: str = OWN, function: str = "main", more: str = ""):
+        frame = f'  File "{file}", line 51, in {function}\n    {code}\n'
+        return first_match(f"Traceback (most recent call last):\n{frame}{more}{error}\n")
+
+    return diagnose
+
+
+def notes(match):
+    return " ".join(fix["note"] for fix in match["fix"])
+
+
+@pytest.mark.parametrize(
+    ("line", "package"),
+    [
+        ("-bash: swift: command not found", "ms-swift"),
+        ("/bin/sh: 1: torchrun: not found", "torch"),
+        ("zsh: command not found: deepspeed", "deepspeed"),
+        ("'llamafactory-cli' is not recognized as an internal or external command,", "llamafactory"),
+        ("accelerate : The term 'accelerate' is not recognized as the name of a cmdlet", "accelerate"),
+        ("./train.sh: line 3: accelerate-launch: command not found", "accelerate"),
+        ("nohup: failed to run command 'accelerate': No such file or directory", "accelerate"),
+        ("llamafactory-cli: 未找到命令", "llamafactory"),
+    ],
+)
+def test_the_package_of_a_missing_command_is_named(first_match, line, package):
+    match = first_match(line + "\n")
+    assert f"a command of {package}" in match["title"]
+    assert f"pip install {package}" in notes(match)
+
+
+def test_pips_lines_say_into_which_folder_a_command_went(first_match):
+    match = first_match(
+        "Requirement already satisfied: tomli in /usr/local/python3/lib/python3.10/site-packages (2.0.1)\n"
+        "Successfully installed ms-swift-1.6.0\n[root@host swift]# swift\n-bash: swift: command not found\n"
+    )
+    assert 'export PATH="/usr/local/python3/bin:$PATH"' in notes(match)
+
+
+def test_a_method_without_its_class_is_compared_with_the_release_of_the_log(ask):
+    match = ask(
+        "self._maybe_log_save_evaluate(tr_loss, model, trial, epoch, ignore_keys_for_eval)",
+        "TypeError: save_model() got an unexpected keyword argument '_internal_call'\ntransformers version: 4.11.3",
+        file=f"{PACKAGES}/transformers/trainer.py",
+        more=f'  File "{PACKAGES}/amrlib/amr_trainer.py", line 107, in _save_checkpoint\n'
+        "    self.save_model(new_chk_fpath, _internal_call=True)\n",
+    )
+    assert (match["component"], match["kind"]) == ("transformers", "api-not-yet")
+    assert "4.11.3" in match["title"]
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "component", "words"),
+    [
+        ("return json.loads(self.data[index]['dialogue'])", "KeyError: 'dialogue'", "data", "The data has no field"),
+        ("text = item['report']", "KeyError: 'report'", "data", "The data has no field report"),
+        ("x = copy(params['decoders']['default'])", "KeyError: 'decoders'", "your-code", "configuration has no"),
+        ("lr = cfg.train['lr_head']", "KeyError: 'lr_head'", "your-code", "The configuration has no lr_head"),
+        (
+            "if self.args.vis_pointer:",
+            "AttributeError: 'Config' object has no attribute 'vis_pointer'",
+            "your-code",
+            "no option vis_pointer",
+        ),
+        (
+            "model.peft_config.save_pretrained(path)",
+            "AttributeError: 'dict' object has no attribute 'save_pretrained'",
+            "peft",
+            "peft_config of peft's PeftModel is a dict",
+        ),
+        (
+            "torch.save(out_list, path)",
+            "UnboundLocalError: local variable 'out_list' referenced before assignment",
+            "your-code",
+            "`out_list` is used and was never set",
+        ),
+        ('ids = [ex["label_ids"] for ex in batch]', "KeyError: 'label_ids'", "data", "The data has no field label_ids"),
+        (
+            'raise KeyError("Non-existent config key: {}".format(full_key))',
+            "KeyError: 'Non-existent config key: MODEL.PRETRAINED'",
+            "your-code",
+            "MODEL.PRETRAINED, which the program's defaults do not define",
+        ),
+        ("index = self._map[image_id]", "KeyError: 391090", "data", "no entry for the number 391090"),
+        (
+            "name = '%s' % argv.method",
+            "AttributeError: 'Namespace' object has no attribute 'method'",
+            "your-code",
+            "no option method",
+        ),
+        (
+            "print(loss)",
+            "UnboundLocalError: cannot access local variable 'loss' where it is not associated with a value",
+            "your-code",
+            "`loss` is used and was never set",
+        ),
+    ],
+)
+def test_the_line_of_code_says_what_lacks_a_value(ask, code, error, component, words):
+    match = ask(code, error, function="__getitem__")
+    assert match["component"] == component
+    assert words in match["title"]
+
+
+def test_a_row_without_an_image_has_no_pixels(ask):
+    match = ask(
+        "pixel_values = inputs['pixel_values']",
+        "KeyError: 'pixel_values'",
+        more=f'  File "{PACKAGES}/transformers/feature_extraction_utils.py", line 87, in __getitem__\n'
+        "    return self.data[item]\n",
+    )
+    assert match["component"] == "data"
+    assert "no image" in match["title"]
+
+
+def test_a_quoted_line_without_its_frame_is_the_programs(first_match):
+    match = first_match(
+        'KeyError  File "HuatuoGPT/scripts/finetune.py", line 70, in __getitem__\n'
+        f"  File \"{PACKAGES}/accelerate/data_loader.py\", line 384, in __iter__\n: 'json_dialogue'\n"
+        "    return json.loads(self.data[index]['json_dialogue'])\nKeyError: 'json_dialogue'\n"
+    )
+    assert match["component"] == "data"
+    assert "finetune.py" in match["because"]
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "words"),
+    [
+        (
+            "weight = weight.to(device) + weight_lora",
+            (
+                "RuntimeError: The size of tensor a (57802752) must match the size of tensor b (21504) at "
+                "non-singleton dimension 0"
+            ),
+            "4-bit packed weight",
+        ),
+        (
+            "scores += position_bias_masked",
+            "RuntimeError: output with shape [8, 12, 1, 1] doesn't match the broadcast shape [8, 12, 1, 8]",
+            "decoder_attention_mask",
+        ),
+        (
+            "logits = torch.matmul(text_emb, img_emb.t()) * scale",
+            "RuntimeError: mat1 and mat2 shapes cannot be multiplied (2x768 and 512x1)",
+            "text_emb has 768 features and img_emb 512",
+        ),
+        (
+            "image_features = self.mm_projector(image_features)",
+            "RuntimeError: mat1 and mat2 shapes cannot be multiplied (576x1024 and 1152x4096)",
+            "The vision tower gives 1024 features, and the projector takes 1152",
+        ),
+        (
+            "key = self.ln_k_1(self.mm_projector.k_proj_1(x_multi))",
+            "RuntimeError: mat1 and mat2 shapes cannot be multiplied (576x1024 and 4096x1024)",
+            "The projector takes the features of 4 layers",
+        ),
+        (
+            "checkpoint[key] = checkpoint[key] + lora[subset]",
+            (
+                "RuntimeError: The size of tensor a (2560) must match the size of tensor b (5120) at "
+                "non-singleton dimension 0"
+            ),
+            "one of its 2 parts",
+        ),
+    ],
+)
+def test_the_numbers_of_two_shapes_decide(ask, code, error, words):
+    assert words in ask(code, error)["title"]
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "model", "words"),
+    [
+        ("mid_block.attentions.0.attn2.to_v.weight", "1280, 2048", "1280, 768", "of SDXL"),
+        ("layers.0.q_proj.weight", "8388608, 1", "4096, 4096", "weights of the file are packed to 4 bits"),
+        ("mid_block.proj_out.weight", "1280, 1280", "1280, 1280, 1, 1", "a plain linear layer in the checkpoint"),
+        ("layers.0.v_proj.lora_A.weight", "32, 5120", "128, 5120", "trained with rank 32"),
+        ("lora_unet_blocks_7_attn2_to_v.lora_up.weight", "1280, 8", "1280, 16", "trained with rank 8"),
+        ("layers.1.v_proj.lora_linear_layer.up.weight", "768, 4", "1280, 4", "a layer of another width"),
+        ("layers.0.q_proj.weight", "4096, 4096", "8388608, 1", "weights of the model are packed to 4 bits"),
+    ],
+)
+def test_the_sizes_of_a_parameter_tell_the_kind_of_checkpoint(first_match, name, file, model, words):
+    match = first_match(
+        f"\tsize mismatch for {name}: copying a param with shape torch.Size([{file}]) from checkpoint, the shape in "
+        f"current model is torch.Size([{model}]).\n"
+    )
+    assert words in match["title"]
+
+
+def test_a_launchers_own_argument_is_no_slip_of_the_user(first_match):
+    match = first_match(
+        "usage: train.py [-h] [--local_rank LOCAL_RANK]\ntrain.py: error: unrecognized arguments: --local-rank=0\n"
+    )
+    assert "it takes --local_rank" in match["title"]
+    assert "torchrun" in match["fix"][0]["note"]
+
+
+def test_a_tokenizer_of_which_no_file_came_is_no_wrong_name(ask):
+    match = ask(
+        "tokenizer = CLIPTokenizer.from_pretrained(path)",
+        "OSError: Can't load tokenizer for 'openai/clip-vit-large-patch14'. If you were trying to load it from "
+        "'https://huggingface.co/models', make sure you don't have a local directory with the same name. Otherwise, "
+        "make sure 'openai/clip-vit-large-patch14' is the correct path",
+    )
+    assert (match["component"], match["certainty"]) == ("hub", "likely")
+
+
+def test_a_keyword_without_a_class_is_compared_with_the_packages_that_the_log_lists(first_match):
+    match = first_match(
+        "TypeError: __init__() got an unexpected keyword argument 'dispatch_batches'\naccelerate        1.0.1\n"
+    )
+    assert "accelerate 1.0.1 no longer has `dispatch_batches`" in match["title"]
