@@ -98,6 +98,7 @@ _OF_UNKNOWN_CAUSE = frozenset(
         "device-side-assert-indexing",
         "device-side-assert-unnamed",
         "empty-list-of-tensors",
+        "store-socket-timeout",
     )
 )
 """Known failures of which a log shows only the kind: what is said of their causes is never sure."""
