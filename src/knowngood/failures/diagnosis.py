@@ -99,6 +99,9 @@ _OF_UNKNOWN_CAUSE = frozenset(
         "device-side-assert-unnamed",
         "empty-list-of-tensors",
         "store-socket-timeout",
+        "too-few-rows-to-draw",
+        "trl-dpo-columns-of-other-age",
+        "value-is-no-number",
     )
 )
 """Known failures of which a log shows only the kind: what is said of their causes is never sure."""
