@@ -93,7 +93,18 @@ class Certainty(StrEnum):
     """The last error's words or place alone say it, another failure stands behind it, or no line is an error."""
 
 
-_OF_UNKNOWN_CAUSE = frozenset(("device-side-assert-indexing", "device-side-assert-unnamed"))
+_OF_UNKNOWN_CAUSE = frozenset(
+    (
+        "cuda-driver-call-failed",
+        "device-side-assert-indexing",
+        "device-side-assert-unnamed",
+        "empty-list-of-tensors",
+        "store-socket-timeout",
+        "too-few-rows-to-draw",
+        "trl-dpo-columns-of-other-age",
+        "value-is-no-number",
+    )
+)
 """Known failures of which a log shows only the kind: what is said of their causes is never sure."""
 _FEWEST_LETTERS = 8
 _CUT_PASTE = ("the whole traceback, with the error in its last line",)
