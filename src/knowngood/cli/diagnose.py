@@ -283,6 +283,11 @@ def _unknown(diagnosis: Diagnosis) -> list[str]:
     """What is known of a log whose failure is not."""
     error = diagnosis.last_error
     lines = ["unknown: this log has an error that is no known failure"]
+    if diagnosis.trouble:
+        lines = [
+            "unknown: this log has no error that is known, but tells of trouble",
+            f"  the last such line, {diagnosis.trouble.line}: {diagnosis.trouble.text}",
+        ]
     if diagnosis.is_cut:
         lines = ["unknown: this log ends within a traceback, before the error"]
     if error:

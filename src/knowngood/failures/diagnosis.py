@@ -46,6 +46,7 @@ from knowngood.failures.traceback_frames import (
     TracebackDetector,
     judge_frames,
 )
+from knowngood.failures.trouble_signs import TroubleReader
 
 if TYPE_CHECKING:
     from knowngood.core.gpus import GpuCatalog
@@ -93,6 +94,8 @@ class Certainty(StrEnum):
     """The last error's words or place alone say it, another failure stands behind it, or no line is an error."""
 
 
+_REPORTED = "reported"
+"""The confidence of an incident that rests on reports alone."""
 _OF_UNKNOWN_CAUSE = frozenset(
     (
         "cuda-driver-call-failed",
@@ -175,6 +178,8 @@ class Diagnosis:
     install: str = ""
     """The shell command for the smallest change of packages that fixes the failures; empty when none is known."""
     last_error: LastError | None = None
+    trouble: LastError | None = None
+    """The last line that tells of trouble, in a log that has no error."""
     is_cut: bool = False
     """Whether it has a traceback, and not the error at its end."""
     nearest: Incident | None = None
@@ -193,7 +198,8 @@ class Diagnosis:
         """What the log shows: a known failure, an unknown one, or none."""
         if any(match.incident.severity != IncidentSeverity.HARMLESS for match in self.matches):
             return LogOutcome.KNOWN
-        return LogOutcome.UNKNOWN if self.last_error is not None or self.is_cut else LogOutcome.NO_FAILURE
+        is_healthy = self.last_error is None and self.trouble is None and not self.is_cut
+        return LogOutcome.NO_FAILURE if is_healthy else LogOutcome.UNKNOWN
 
     def document(self) -> dict[str, Any]:
         """The value as `diagnose --json` prints it."""
@@ -206,6 +212,7 @@ class Diagnosis:
             "lines": self.lines,
             "outcome": str(self.outcome),
             "last_error": {"text": self.last_error.text, "line": self.last_error.line} if self.last_error else None,
+            "trouble": {"text": self.trouble.text, "line": self.trouble.line} if self.trouble else None,
             "nearest": self.nearest.id if self.nearest else None,
             "paste": list(self.paste),
         }
@@ -243,7 +250,8 @@ def diagnose_log(  # noqa: C901, PLR0911, PLR0912, PLR0913, PLR0915, PLR0917 - w
     scan = SignatureScan(signatures=[item for incident in incidents for item in incident.marks])
     versions, frames, tracebacks, errors = VersionReader(), FrameReader(), TracebackDetector(), ErrorReader()
     last_errors, losses, compiler = LastErrorReader(), NanLossReader(), CompilerErrorReader()
-    scan.read(log, versions, frames, tracebacks, errors, last_errors, losses, compiler)
+    trouble = TroubleReader()
+    scan.read(log, versions, frames, tracebacks, errors, last_errors, losses, compiler, trouble)
     failed = tracebacks.present or last_errors.error is not None
     log_versions = dict(versions.versions) | {name: [text] for name, text in supplement.versions.items()}
     traceback = judge_frames(list(frames.frames), load_lines, log_versions)
@@ -334,6 +342,11 @@ def diagnose_log(  # noqa: C901, PLR0911, PLR0912, PLR0913, PLR0915, PLR0917 - w
         return replace(diagnosis, matches=(_last_resort(cause, log_versions), *others))
     if last_errors.error and command and not last_errors.error.ends_log and not failures:
         return replace(diagnosis, last_error=None)  # a program goes on without a command such as nvcc
+    if last_errors.error is None and not failures and not diagnosis.is_cut:
+        sign = trouble.find_sign({match.line for match in diagnosis.matches})
+        return (
+            _with_hints(replace(diagnosis, trouble=sign), sign, incidents, has_traceback=False) if sign else diagnosis
+        )
     if last_errors.error is None or not all(match.passes_on for match in failures):
         return diagnosis
     if compiler.error is not None and (
@@ -468,9 +481,12 @@ def _weigh_warning(match: IncidentMatch, shown: Sequence[str], error: LastError 
 
 
 def _weigh_certainty(match: IncidentMatch, error: LastError | None) -> IncidentMatch:
-    """The match, only likely where it passes on another failure, or where no line says that the program failed."""
+    """The match, only likely where it passes on another failure, where no line says that the program failed, and where
+    what is known rests on reports alone, which name one of the causes of their words.
+    """
     is_unnamed = match.passes_on or match.is_open or match.incident.id in _OF_UNKNOWN_CAUSE
-    is_likely = is_unnamed or (error is None and not match.confirmed) or _lies_elsewhere(match)
+    is_unproven = not match.confirmed and (error is None or match.incident.confidence == _REPORTED)
+    is_likely = is_unnamed or is_unproven or _lies_elsewhere(match)
     return replace(match, certainty=Certainty.LIKELY) if is_likely else match
 
 

@@ -228,10 +228,16 @@ def test_an_answer_is_only_likely_where_another_failure_stands_behind_it():
 
 
 def test_an_answer_is_only_likely_where_no_line_is_an_error():
-    wanting = "out of resource: shared memory, Required: 131072, Hardware limit: 101376"
+    wanting = "no kernel image is available for execution on the device"
     frame = 'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n    run()\n'
-    assert certainty(f"{frame}triton.runtime.errors.OutOfResources: {wanting}.\n") == "sure"
+    assert certainty(f"{frame}RuntimeError: CUDA error: {wanting}\n") == "sure"
     assert certainty(f"left out, a choice of the autotuner: {wanting}\nstep 1\n") == "likely"
+
+
+def test_what_only_reports_say_is_likely_unless_the_versions_confirm_it():
+    known = KNOWN["triton-shared-memory"]
+    assert (known.confidence, certainty(log_of(known))) == ("reported", "likely")
+    assert certainty(SOFTCAP) == "sure"
 
 
 def test_what_the_last_error_alone_gives_is_only_likely(tmp_path, capsys):

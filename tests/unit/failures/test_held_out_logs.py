@@ -26,6 +26,7 @@ LATEST = [
         "seventeenth",
         "eighteenth",
         "nineteenth",
+        "twentieth",
     )
 ]
 """The last sets that were used for mending."""

@@ -81,13 +81,13 @@ CASES = {
             "ValueError: Model architectures ['AForCausalLM'] are not supported for now. Supported architectures: x\n"
         ),
         "sglang",
-        "sure",
+        "likely",
     ),
     "a loss of another dtype": ("RuntimeError: Found dtype Half but expected Float\n", "your-code", "sure"),
     "labels that are floats": (
         "RuntimeError: result type Float can't be cast to the desired output type Long\n",
         "your-code",
-        "sure",
+        "likely",
     ),
     "a loss of many values": (
         "RuntimeError: grad can be implicitly created only for scalar outputs\n",
@@ -97,7 +97,7 @@ CASES = {
     "a source for an older torch": (
         "a.cpp:2:10: fatal error: THC/THC.h: No such file or directory\nninja: build stopped: subcommand failed.\n",
         "a compiled extension",
-        "sure",
+        "likely",
     ),
     "a tensor on the CPU": (
         "RuntimeError: Tensor for argument #2 'mat1' is on CPU, but expected it to be on GPU (while checking)\n",
@@ -110,18 +110,18 @@ CASES = {
             '  Unexpected key(s) in state_dict: "e.embeddings.position_ids". \n'
         ),
         "transformers",
-        "sure",
+        "likely",
     ),
     "losses that stay nan": (NAN, "your-code", "likely"),
     "the words of a configuration": (
         "1 validation error for ModelConfig\n  Value error, rope_scaling should have a key\nError: it failed\n",
         "your-code",
-        "sure",
+        "likely",
     ),
     "a watched metric": (
         "lightning.MisconfigurationException: x not found in the returned metrics: ['loss'].\nError: it failed\n",
         "your-code",
-        "sure",
+        "likely",
     ),
     "Triton's compiler, behind what it says": (
         (
@@ -134,7 +134,7 @@ CASES = {
     "an nvcc that is too old": (
         "RuntimeError: FlashAttention is only supported on CUDA 11.6 and above.\n",
         "cuda",
-        "sure",
+        "likely",
     ),
     "arguments of a binary": (
         "TypeError: odd_fwd(): incompatible function arguments. The following argument types are supported:\n",
