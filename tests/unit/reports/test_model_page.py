@@ -15,6 +15,7 @@ DROPPED = "silently-wrong: the soft-cap of the scores is dropped; the loss is of
 
 def check(setting, layout, outcome="pass", reason=None, **more):
     entry = {"topic": "model", "setting": setting, "dtype": "bf16", "layout": layout, "detail": None, "figures": None}
+    entry["id"] = f"gemma2/{setting}/bf16/{layout}"
     return {**entry, "outcome": outcome, "silent": str(reason).startswith("silently"), "reason": reason, **more}
 
 
