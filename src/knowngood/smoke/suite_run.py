@@ -227,6 +227,7 @@ def _run_program_here(  # noqa: PLR0913
     with local_files.scratch_folder() as folder:
         python = find_environment_python()
         (folder / "predictions.json").write_text(json.dumps(predictions))
+        path = folder / "report.json"
         argv = [python, *arguments(folder)]
         notify(f"running the suite with {python}")
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -243,8 +244,8 @@ def _run_program_here(  # noqa: PLR0913
                     preexec_fn=end_with_parent(),
                 )
             except subprocess.TimeoutExpired:
-                raise KnowngoodError(f"the suite did not end within {seconds} s (log: {log})") from None
-        path = Path(folder) / "report.json"
+                kept = keep_unfinished_report(path.read_bytes() if path.exists() else None, log)
+                raise KnowngoodError(f"the suite did not end within {seconds} s (log: {log}{kept})") from None
         if not path.exists():
             raise KnowngoodError(f"the suite left no report; {_last_log_line(log)} (log: {log})")
         report = parse_suite_report(path.read_bytes(), log)
@@ -353,7 +354,20 @@ def wait_for_suite(container: Container, options: SuiteOptions, log: Path, notif
             f"the suite was killed because it used more than {options.memory} of memory; raise --memory (log: {log})"
         )
     if status["StatusCode"] in TIMED_OUT:
-        raise KnowngoodError(f"the suite did not end within {options.seconds} s (log: {log})")
+        kept = keep_unfinished_report(read_container_report(container), log)
+        raise KnowngoodError(f"the suite did not end within {options.seconds} s (log: {log}{kept})")
+
+
+def keep_unfinished_report(data: bytes | None, log: Path) -> str:
+    """Keep the report of a suite that was stopped beside its log, and return the words that say where.
+
+    It has the checks that had ended: it is rewritten after each. It is no evidence, since the rest may be wrong.
+    """
+    if data is None:
+        return ""
+    path = log.with_suffix(".report.json")
+    local_files.write_atomically(path, data)
+    return f"; what had run by then: {path}"
 
 
 def take_suite_report(container: Container, log: Path) -> dict[str, Any]:

@@ -274,6 +274,21 @@ def test_a_failed_run_gives_a_reason_and_leaves_no_container(tmp_path, container
     assert container.calls[-1] == "remove"
 
 
+def test_what_had_run_when_the_time_was_up_is_kept_beside_the_log(tmp_path, container, monkeypatch):
+    container.code = 124
+    with pytest.raises(KnowngoodError) as caught:
+        run(tmp_path)
+    (kept,) = tmp_path.rglob("*.report.json")
+    assert str(caught.value).endswith(f"; what had run by then: {kept})")
+    assert json.loads(kept.read_bytes()) == REPORT
+    kept.unlink()
+    writes = f"open(pytestconfig.option.report, 'w').write({json.dumps(REPORT)!r})"
+    suite = f"import time\ndef test(pytestconfig):\n    {writes}\n    time.sleep(30)\n"
+    with pytest.raises(KnowngoodError, match="what had run by then: "):
+        here(tmp_path, suite, monkeypatch, seconds=4)
+    assert json.loads((tmp_path / "logs" / "here.report.json").read_bytes()) == REPORT
+
+
 @pytest.mark.usefixtures("container")
 def test_an_image_that_does_not_exist(tmp_path):
     CLIENT.create_error = ImageNotFound("x", explanation="No such image: knowngood:x")
