@@ -181,6 +181,7 @@ def _explain_message(error: LastError, versions: Mapping[str, Sequence[str]]) ->
     from knowngood.failures.pip_conflicts import explain_pip_conflict
     from knowngood.failures.raised_words import explain_raised_words, explain_unimplemented
     from knowngood.failures.triton_kernels import explain_kernel
+    from knowngood.failures.unset_variables import explain_unset_variable
     from knowngood.failures.version_demands import explain_version_demand
 
     def find(text: str, package: str) -> Sequence[message_store.MessageMatch]:
@@ -204,6 +205,7 @@ def _explain_message(error: LastError, versions: Mapping[str, Sequence[str]]) ->
         or explain_vanished_file(error)
         or reading.explain_message(error, versions)
         or explain_missing_field(error)
+        or explain_unset_variable(error)
         or explain_lost_key(error)
         or explain_unimplemented(error, shelf)
         or explain_raised_words(error, shelf)

@@ -21,6 +21,7 @@ from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSever
 from knowngood.core.errors import UnknownError, UsageError
 from knowngood.failures.compiler_errors import BUILD_INCIDENTS, CompilerErrorReader, explain_compiler_error
 from knowngood.failures.extension_names import find_extension_package
+from knowngood.failures.handled_errors import find_handled_lines
 from knowngood.failures.last_errors import (
     LastError,
     LastErrorReader,
@@ -326,7 +327,7 @@ def diagnose_log(  # noqa: C901, PLR0911, PLR0912, PLR0913, PLR0915, PLR0917 - w
     if last_errors.error is None and not any(match.incident.severity == IncidentSeverity.FAILURE for match in matches):
         matches += _nan_matches(losses.line, incidents, log_versions)
     diagnosis = Diagnosis(
-        matches=_ranked([_weigh_certainty(match, last_errors.error) for match in matches]),
+        matches=_ranked([_weigh_certainty(match, last_errors.error) for match in matches], last_errors.error),
         excluded=tuple(excluded),
         versions=log_versions,
         lines=scan.lines,
@@ -535,14 +536,17 @@ def _is_done_already(fix: Fix, versions: Mapping[str, str]) -> bool:
     )
 
 
-def _ranked(matches: Sequence[IncidentMatch]) -> tuple[IncidentMatch, ...]:
-    """Sort matches in the order that the module's docstring explains."""
+def _ranked(matches: Sequence[IncidentMatch], error: LastError | None) -> tuple[IncidentMatch, ...]:
+    """Sort matches in the order that the module's docstring explains; what was caught comes behind what ended it."""
+    ends = error is not None and any(match.line == error.line for match in matches)
+    handled = find_handled_lines(error) if ends else range(0)
     return tuple(
         sorted(
             matches,
             key=lambda match: (
                 _ORDER.index(match.incident.severity),
                 match.passes_on,
+                match.line in handled,
                 match.line,
                 _uncertainty(match),
             ),

@@ -13,6 +13,9 @@ from knowngood.failures.message_causes import MessageCause, describe_traceback, 
 from knowngood.failures.name_situation import advise
 
 _CALLED_WRONGLY = re.compile(r"^(?P<called>[\w.]+|<lambda>)\(\) (?:missing \d+ required|takes )")
+_ASKS_COLUMN = re.compile(
+    r"^(?P<called>[\w.]+)\(\) missing \d+ required (?:positional|keyword-only) arguments?: (?P<names>'\w+'.{0,200})$"
+)
 _USED_WRONGLY = re.compile(r"^'(?:function|method|builtin_function_or_method|generator)' object has no attribute")
 _NAMES_NOTHING = frozenset(("__init__", "__call__", "__new__", "forward", "wrapper", "inner", "_fn", "decorator"))
 _UNPACKED = re.compile(
@@ -37,6 +40,9 @@ def explain_handed_in(
     """
     inner, frame = packages[-1], frames[-1]
     called = _CALLED_WRONGLY.match(text)
+    asked = _ASKS_COLUMN.match(text) if frame.installed[:2] == ("trl", "trainer") else None
+    if asked and not _is_of_package(asked["called"], "trl", shelf):
+        return _explain_reward(error, asked["called"], asked["names"], frame)
     if called and _is_called_back(called["called"], frame, packages, shelf):
         return _explain_callback(error, called["called"], inner, frame, text)
     if frame.function == "__getattr__" and (lacked := _LACKS.match(text)):
@@ -76,6 +82,34 @@ def _explain_callback(error: LastError, called: str, inner: str, frame: CodeFram
             "that comes from a column of the data needs that column (for rewards: remove_unused_columns=False)"
         ),
         advise(f"The release of {inner} for which the program was written"),
+    ]
+    return _cause(error, title, because, fixes)
+
+
+def _is_of_package(called: str, package: str, shelf: AtlasShelf) -> bool:
+    """Whether a package of the atlas has a function or a class of that name."""
+    lookup = shelf.open(package)
+    parts = [part for part in called.split(".") if part not in _NAMES_NOTHING and not part.startswith("<")]
+    return lookup is None or not parts or any(True for part in parts[-1:] for _ in lookup.definitions_of(part))
+
+
+def _explain_reward(error: LastError, called: str, names: str, frame: CodeFrame) -> MessageCause:
+    """A reward function of the program's own that asks for a column which the data set does not have."""
+    names = names.replace("'", "")
+    title = f"The reward function {called} asks for {names}, which is no column of the data set"
+    because = (
+        f"trl calls it ({frame.parts[-1]}.py, line {frame.line}) with prompts, completions and the columns of the data "
+        f"set, each under its own name. No column is called {names}: the function was written for "
+        "another data set, the "
+        "column has a similar name (the singular), or it was removed before."
+    )
+    fixes = [
+        advise(
+            f"print(dataset.column_names): rename the column to {names} (dataset.rename_column), or the argument of "
+            f"{called} to the column's name"
+        ),
+        advise(f"def {called}(completions, **kwargs) and kwargs.get(...), when not every data set has the column"),
+        advise("remove_unused_columns=False in the arguments, when the data has the column; or leave this reward out"),
     ]
     return _cause(error, title, because, fixes)
 

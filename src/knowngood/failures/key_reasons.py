@@ -49,6 +49,11 @@ _CONFIGURATION = re.compile(
     r"(?:\[['\"]\w+['\"]\]|\.\w+)*\[\s*['\"]",
     re.IGNORECASE,
 )
+_DECODES = re.compile(
+    r"\b\w*(?:itos|(?:id|ids|idx|index|ix|int)(?:2|_to_|to)(?:word|token|char|str|label|sym|tok|s)\w*"
+    r"|inv(?:erse)?_?vocab\w*|rev(?:erse)?_?vocab\w*)\["
+)
+"""A table that turns numbers back into text."""
 _SHOWN = 100
 
 
@@ -240,6 +245,9 @@ def _explain_mark(error: LastError, frame: CodeFrame, key: str) -> MessageCause:
 def _explain_row_label(error: LastError, key: str) -> MessageCause | None:
     """A table of pandas that is asked for a row by its number, where rows were dropped before."""
     frames = [frame for frame in error.frames if frame.installed[:1] != ("pandas",)]
+    last = error.frames[-1] if error.frames else None
+    if last is not None and _DECODES.search(last.code):
+        return _explain_decoding(error, last, key)
     in_pandas = any("pandas" in frame.parts for frame in error.frames)
     own = next((frame for frame in reversed(frames) if frame.path.endswith(".py") and not frame.installed), None)
     if not in_pandas and own is not None and own is frames[-1] and _BY_ID.search(own.code):
@@ -273,6 +281,26 @@ def _explain_undefined_key(error: LastError, key: str) -> MessageCause:
     )
     title = f"The configuration has {key}, which the program's defaults do not define"
     return _cause(error, "configuration-key-undefined", title, because, fixes, OwnComponent.YOUR_CODE)
+
+
+def _explain_decoding(error: LastError, frame: CodeFrame, key: str) -> MessageCause:
+    """A model gave a token of which the table that decodes it has no entry."""
+    because = (
+        f"Line {frame.line} of {'/'.join(frame.parts[-2:])}.py ({shorten_text(frame.code, _SHOWN)}) looks the token "
+        f"{key} up in the table that turns numbers back into text, and this has fewer entries. The model was trained "
+        "with another vocabulary (another data set, or GPT-2's 50257 tokens) than the one whose table is read, such as "
+        "the meta.pkl or vocab file of another folder of data."
+    )
+    fixes = (
+        advise(
+            "The table that was written with the data of this very checkpoint: print len(table) and the model's "
+            "vocab_size; prepare that data set again, or name its folder (dataset, out_dir, init_from)"
+        ),
+        advise("Train anew with the data whose table is there, when the checkpoint in out_dir is left of another run"),
+        advise("For a checkpoint with GPT-2's tokens: decode with tiktoken or its tokenizer, without the table"),
+    )
+    title = f"The table that decodes tokens has no entry {key}: it is of another vocabulary than the model"
+    return _cause(error, "decoding-table-of-other-vocabulary", title, because, fixes, OwnComponent.MODEL)
 
 
 def _explain_unknown_id(error: LastError, frame: CodeFrame, key: str) -> MessageCause:

@@ -20,9 +20,13 @@ from knowngood.failures.refused_values import (
     describe_column,
     describe_index,
     describe_invoked,
+    describe_nested_column,
     describe_no_tensor,
 )
+from knowngood.failures.stated_limits import describe_port, describe_shared_memory, describe_toolkit_path
 from knowngood.failures.tensor_shapes import describe_shapes
+from knowngood.failures.unset_variables import describe_launcher_variable
+from knowngood.failures.weight_names import describe_prefix
 from knowngood.failures.weight_shapes import describe_weight_shapes
 
 _REASONS: Mapping[str, Callable[[Incident, LastError], Incident | None]] = {
@@ -31,14 +35,21 @@ _REASONS: Mapping[str, Callable[[Incident, LastError], Incident | None]] = {
     "accelerate-config-of-newer": describe_accelerate_key,
     "binding-arguments-refused": describe_invoked,
     "checkpoint-not-whole": describe_load_key,
+    "cuda-home-not-set": describe_toolkit_path,
     "collate-none": describe_collated,
     "data-column-unknown": describe_column,
     "data-file-unreadable": describe_data_file,
     "deepspeed-config-mismatch": describe_batch,
+    "distributed-not-launched": describe_launcher_variable,
+    "distributed-port-taken": describe_port,
     "hub-no-such-repository": describe_place,
     "index-outside": describe_index,
+    "state-dict-keys": describe_prefix,
+    "state-dict-other-names": describe_prefix,
     "state-dict-size-mismatch": describe_weight_shapes,
     "tensor-shapes": describe_shapes,
+    "tokenizer-without-padding": describe_nested_column,
+    "triton-shared-memory": describe_shared_memory,
     "values-refused-by-pydantic": describe_fields,
 }
 """The id of a known failure -> what says more of its reason."""

@@ -17,6 +17,7 @@ from knowngood.failures.message_causes import ERROR_CLASS, SPEAKS, MessageCause,
 from knowngood.failures.name_callers import REMOTE_CODE, is_standard_library
 from knowngood.failures.name_situation import advise
 from knowngood.failures.none_values import explain_empty_value
+from knowngood.failures.required_packages import explain_required_package
 from knowngood.failures.unset_locals import find_unset_local
 
 _OF_VALUES = frozenset(("KeyError", "IndexError", "UnboundLocalError", "ZeroDivisionError"))
@@ -71,6 +72,8 @@ def explain_own_error(  # noqa: PLR0911 - one return for each kind of error
         incident = _incident(unset.title, unset.because, list(unset.fixes), component)
         return MessageCause(incident=incident, line=error.line, package="")
     speaks = bool(SPEAKS.match(frame.code))
+    if speaks and (absent := explain_required_package(error, name, text, shelf)) is not None:
+        return absent
     if (
         not speaks
         and name not in _OF_VALUES

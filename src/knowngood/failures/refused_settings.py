@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 
 from knowngood.compat.incident import Incident
+from knowngood.core.nearest_names import find_nearest_name
 from knowngood.failures.last_errors import LastError
 from knowngood.failures.name_situation import advise
 
@@ -13,8 +14,12 @@ _ACCELERATE_KEY = re.compile(
     r"had unknown keys \(\[(?P<keys>[^\]]{1,300})\]\)|unexpected keyword argument '(?P<key>\w+)'"
 )
 _LOCAL_RANK = re.compile(r"unrecognized arguments: .{0,200}?--(?P<given>local[-_]rank)\b")
+_UNKNOWN = re.compile(r"(?P<script>[\w./-]+): error: unrecognized arguments: (?P<rest>[^\n]{1,600})")
+_FLAG = re.compile(r"(?<![\w-])--?[A-Za-z][\w-]*")
 _NEAR = 4_000
 """How far above the last line the usage of the script is looked for, in bytes."""
+_FEWEST_TAKEN, _SHORT = 3, 5
+"""A usage with fewer options says little; a flag of so few letters resembles any other."""
 _CHOICE = re.compile(
     r"error: argument (?P<what>\S{1,200}(?: \w+)?): invalid choice: '?(?P<choice>[^'\s]{1,60})'? "
     r"\(choose from (?P<there>[^)]{1,600})\)"
@@ -28,7 +33,7 @@ def describe_choice(incident: Incident, error: LastError) -> Incident | None:
         return _describe_local_rank(incident, rank["given"], text)
     stated = _CHOICE.search(f"{error.text} {error.message}")
     if stated is None:
-        return None
+        return _describe_unknown_flags(incident, text)
     what, choice = stated["what"].strip("{}"), stated["choice"]
     there = [text.strip(" '\"") for text in stated["there"].split(",")]
     is_command = any(word in what.lower() for word in ("command", "cmd", "action", "mode")) or "," in what
@@ -51,6 +56,45 @@ def describe_choice(incident: Incident, error: LastError) -> Incident | None:
     if near:
         fixes.append(advise(f"{near}, which is the nearest that this release has; --help of it lists its options"))
     return replace(incident, title=title, because=because, fix=tuple(fixes))
+
+
+def _describe_unknown_flags(incident: Incident, text: str) -> Incident | None:
+    """Options that the printed usage lacks; `None` without them or without the usage."""
+    stated = _UNKNOWN.search(text)
+    usage = text[: stated.start()].rpartition("usage: ")[2] if stated else ""
+    taken = list(dict.fromkeys(_FLAG.findall(usage)))
+    given = list(dict.fromkeys(_FLAG.findall(stated["rest"]))) if stated else []
+    if stated is None or not given or len(taken) < _FEWEST_TAKEN:
+        return None
+    script, names = stated["script"].rpartition("/")[2], " and ".join(given)
+    near = {flag: found for flag in given if len(flag) > _SHORT and (found := find_nearest_name(flag, taken))}
+    if near:
+        pairs = ", ".join(f"{found} in place of {flag}" for flag, found in near.items())
+        return replace(
+            incident,
+            title=f"{script} has no {names}: a slip of the pen, or the name of another release",
+            because=f"The usage above the message lists what it takes, and the nearest is there: {pairs}.",
+            fix=(advise(f"Write {pairs}"), *incident.fix[1:]),
+        )
+    return replace(
+        incident,
+        title=f"{script} does not know {names}: what starts it is of another version than the script",
+        because=(
+            f"The usage above the message is that of the {script} which ran, and has no {names}. The "
+            "command line (typed "
+            "from instructions, or made by an interface such as a web page) is of another version, mostly a newer one: "
+            f"{script} is older, because only a part of the files was updated or another checkout is found first."
+        ),
+        fix=(
+            advise(
+                f"Update the project as a whole (git pull, or the whole archive in a new folder), {script} and what "
+                "starts it together"
+            ),
+            advise(
+                f"Leave {names} out of the command, when you type it yourself; python {script} --help lists the rest"
+            ),
+        ),
+    )
 
 
 def _describe_local_rank(incident: Incident, given: str, usage: str) -> Incident:

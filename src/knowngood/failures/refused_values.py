@@ -20,6 +20,15 @@ _COLUMNS = re.compile(
     r"\[(?P<there>[^\]]{0,400})\]",
     re.IGNORECASE,
 )
+_REMOVED = re.compile(
+    r"Columns? to remove \[(?P<asked>[^\]]{1,200})\] not in the dataset\. Current columns in the dataset: "
+    r"\[(?P<there>[^\]]{0,400})\]"
+)
+_SPLITS = frozenset(("train", "test", "validation", "valid", "val", "dev", "eval", "train_sft", "test_sft"))
+"""How the splits of data sets are mostly called."""
+_NESTED = re.compile(r"features? ?\([`'\"](?P<column>\w+)[`'\"] in this case\)")
+_PADDED = frozenset(("input_ids", "attention_mask", "token_type_ids", "special_tokens_mask", "position_ids"))
+"""Columns that a tokenizer makes and pads itself."""
 _NO_TENSOR = re.compile(
     r"(?P<function>\w+)\(\): argument '(?P<argument>\w+)' \(position \d+\) must be Tensor, not (?P<given>[\w.]+)"
 )
@@ -74,6 +83,8 @@ def describe_collated(incident: Incident, error: LastError) -> Incident | None:
 
 def describe_column(incident: Incident, error: LastError) -> Incident | None:
     """Which column is asked for, and which there are."""
+    if (removed := _REMOVED.search(error.message)) is not None:
+        return _describe_removed(incident, *(_list_quoted(removed[name]) for name in ("asked", "there")))
     stated = _COLUMNS.search(error.message)
     if stated is None:
         return None
@@ -93,6 +104,79 @@ def describe_column(incident: Incident, error: LastError) -> Incident | None:
         because="The file has other names than the code asks for, or was read in another way (lines of "
         "text in place of "
         f"a table, when its only column is text).{where}",
+    )
+
+
+def _list_quoted(text: str) -> list[str]:
+    return [part.strip(" '\"") for part in text.split(",") if part.strip(" '\"")]
+
+
+def _describe_removed(incident: Incident, asked: list[str], there: list[str]) -> Incident:
+    """Columns to remove that are not there: splits, where a dictionary of them was asked for its columns."""
+    names, has = ", ".join(asked), ", ".join(there)
+    if not asked or not _SPLITS.issuperset(asked):
+        return replace(
+            incident,
+            title=f"The data set has no column {names} to remove; it has {has}",
+            because="remove_columns names what this data set does not have: the list was written for another one, or "
+            "the columns were renamed or removed before.",
+            fix=(advise("remove_columns=dataset.column_names in map, of the very data set that is mapped"),),
+        )
+    return replace(
+        incident,
+        title=f"A dictionary of splits was taken for a data set: {names} is a split and no column",
+        because=(
+            f"load_dataset without split= returns a DatasetDict, whose names are its splits ({names}), each with the "
+            f"columns {has}. list(dataset) or the keys of the dictionary gave {names} as the columns to remove, so the "
+            "dictionary was passed where one data set is wanted (train_dataset of a trainer)."
+        ),
+        component=OwnComponent.YOUR_CODE,
+        fix=(
+            advise(f"Pass one split: dataset['{asked[0]}'], or load_dataset(..., split='{asked[0]}')"),
+            advise(f"In map: remove_columns=dataset['{asked[0]}'].column_names"),
+        ),
+    )
+
+
+def describe_nested_column(incident: Incident, error: LastError) -> Incident | None:
+    """The column that is no row of numbers: a text that was never tokenized, labels that nothing padded."""
+    stated = _NESTED.search(error.message)
+    if stated is None or stated["column"] in _PADDED:
+        return None
+    column = stated["column"]
+    if column.startswith("label") or column.endswith("labels"):
+        return replace(
+            incident,
+            title=f"The rows of {column} have other lengths, and the collator does not pad them",
+            because=f"The tokenizer pads what it made itself. {column} is a list of its own for each row, and stays as "
+            "long as it was.",
+            fix=(
+                advise("DataCollatorForSeq2Seq or DataCollatorForTokenClassification, which pad labels with -100"),
+                advise(f"Or pad {column} in the function of map: to max_length, with -100"),
+            ),
+        )
+    return replace(
+        incident,
+        title=f"The column {column} of the data reached the collator as it is: text or lists in place of token ids",
+        because=(
+            f"The message names {column}, which no tokenizer made. The rows still have the columns of "
+            "the file: nothing "
+            "tokenized them (the program looks for columns of other names or another case), or they were kept "
+            "beside the tokens."
+        ),
+        component=OwnComponent.DATA,
+        fix=(
+            advise(
+                f"Compare the name {column} with those that the program's tokenization reads (its "
+                "example of the data): "
+                "the same spelling and case"
+            ),
+            advise(
+                f"dataset.map(tokenize, remove_columns=dataset.column_names); or dataset.remove_columns('{column}') "
+                "before training; remove_unused_columns=True in the arguments"
+            ),
+            advise("padding=True and truncation=True do not help here: they concern the tokens only"),
+        ),
     )
 
 

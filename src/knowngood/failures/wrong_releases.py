@@ -19,6 +19,8 @@ _MADE_BY_UNSLOTH = frozenset(("unsloth_compiled_cache",))
 """Folders of files that unsloth writes from the source of other packages."""
 _EVERYWHERE = frozenset(("torch", "numpy", "packaging", "safetensors", "tokenizers"))
 """Packages without which nothing of these trains: that one of them is missing has other signs."""
+_EXAMPLES = frozenset(("examples", "example", "scripts", "recipes"))
+"""Folders of a repository with programs that use the package beside them."""
 _NAMES_OF_MODELS = frozenset((FaultKind.MODEL_TYPE, FaultKind.KEY, FaultKind.TOKENIZER))
 """The errors whose name comes from a model, which no similar one can replace."""
 
@@ -55,6 +57,8 @@ def explain_wrong_release(situation: NameSituation) -> NameCause:
     older = _explain_maybe_older(situation) if at is None and not too_old and not is_unknown else None
     if older is not None:
         return older
+    if at is None and not too_old and _is_own_example(situation):
+        return _explain_example(situation, runs[-1])
     is_older_python = _is_of_older_python(situation) and at is None and not too_old and not is_unknown
     fixes = [*callee, *caller, *own_code] if too_old else [*own_code, *caller, *reversed(callee)]
     if is_unknown and situation.caller_package and situation.caller_package != situation.package and not caller:
@@ -76,6 +80,43 @@ def explain_wrong_release(situation: NameSituation) -> NameCause:
     cause = situation.explain(kind, title, reason, fixes, component=component)
     is_weak = at is None and situation.error.fault.kind is FaultKind.OBJECT_ATTRIBUTE and not situation.error.frames
     return replace(cause, is_likely=is_weak or is_older_python)
+
+
+def _is_own_example(situation: NameSituation) -> bool:
+    """Whether the file that asks is an example in a checkout of the package's own repository."""
+    frame = situation.caller.frame if situation.caller else None
+    if frame is None or frame.installed:
+        return False
+    names = {situation.package, situation.package.replace("-", "_"), situation.top}
+    parts = frame.parts[:-1]
+    place = next((at for at, part in enumerate(parts) if part in _EXAMPLES), 0)
+    return any(re.sub(r"-(?:main|master|v?\d[\d.]*)$", "", part) in names for part in parts[max(0, place - 1) : place])
+
+
+def _explain_example(situation: NameSituation, has: str) -> NameCause:
+    """An example of a package's repository, under another release of the package than that of its commit."""
+    package, place = situation.package, situation.place
+    file = situation.caller.file if situation.caller else "the example"
+    because = (
+        f"{file} is an example of {package}'s own repository, and asks for {place.what} as that "
+        "commit of the repository "
+        f"has it. The {package} that is imported is another one: an older release (mostly so, when the repository was "
+        f"cloned and {package} installed from the index), or a newer one. Of the releases that were read, "
+        f"{situation.releases[0]} to {situation.releases[-1]}, these have it: "
+        f"{situation.describe_releases(place.present)}."
+    )
+    fixes = [
+        advise(f"Install {package} from the very checkout that has the example: pip install -e . in it"),
+        advise(f"Or the example of the release that is installed: pip show {package}, then git checkout of its tag"),
+        Fix(
+            change={package: f">={situation.releases[0]},{has}" if has[:1] == "<" else has},
+            note=f"has {place.what}",
+            cost="a pin",
+        ),
+    ]
+    title = f"The {package} that is installed has no {place.what}: it is of another age than its repository's example"
+    cause = situation.explain(IncidentKind.API_NOT_YET, title, because, fixes, component=package)
+    return replace(cause, is_likely=True)
 
 
 def _is_of_older_python(situation: NameSituation) -> bool:

@@ -1,0 +1,318 @@
+"""Details of a log that decide between the reasons of a wide message: a key, a number, a path, a list, a prefix."""
+
+from __future__ import annotations
+
+import pytest
+
+BEGIN = "Traceback (most recent call last):\n"
+OWN = '  File "/home/u/project/train.py", line 51, in main\n'
+PACKAGES = "/opt/conda/lib/python3.10/site-packages"
+ENVIRON = '  File "/opt/conda/lib/python3.10/os.py", line 679, in __getitem__\n    raise KeyError(key) from None\n'
+
+
+def notes(match):
+    return " ".join(fix["note"] for fix in match["fix"])
+
+
+@pytest.mark.parametrize(
+    ("code", "key", "words"),
+    [
+        ("if os.environ[\"RWKV_JIT_ON\"] == '1':", "RWKV_JIT_ON", "export RWKV_JIT_ON=1 "),
+        ('node = int(os.environ["NODE_RANK"])', "NODE_RANK", "export NODE_RANK=0"),
+        ("size = int(os.environ['WORLD_SIZE'])", "WORLD_SIZE", "torchrun"),
+        ("openai.api_key = os.environ['OPENAI_API_KEY']", "OPENAI_API_KEY", "export OPENAI_API_KEY=..."),
+        ("rank = int(os.environ['SLURM_PROCID'])", "SLURM_PROCID", "srun"),
+        ("root = os.environ['DATA_ROOT']", "DATA_ROOT", "export DATA_ROOT=VALUE"),
+    ],
+)
+def test_an_unset_variable_is_named_and_how_it_is_set(first_match, code, key, words):
+    match = first_match(f"{BEGIN}{OWN}    {code}\n{ENVIRON}KeyError: '{key}'\n")
+    assert (match["component"], match["title"]) == ("your-code", f"The environment variable {key} is not set")
+    assert words in notes(match)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "decode = lambda l: ''.join([itos[i] for i in l])",
+        "words = [self.idx2word[token] for token in row]",
+        "return id_to_token[int(number)]",
+        "text.append(inv_vocab[i])",
+    ],
+)
+def test_a_table_that_decodes_is_of_another_vocabulary(first_match, code):
+    match = first_match(f"{BEGIN}{OWN}    {code}\nKeyError: 271\n")
+    assert match["component"] == "model"
+    assert "another vocabulary than the model" in match["title"]
+
+
+@pytest.mark.parametrize(
+    ("raised", "package"),
+    [
+        ('ImportError("No bitsandbytes / bitsandbytes ist nicht installiert")', "bitsandbytes"),
+        ('ImportError("No lion_pytorch")', "lion-pytorch"),
+        ('ImportError("No dadaptation / not there")', "dadaptation"),
+        ('ValueError("deepspeed is not installed")', "deepspeed"),
+        ('RuntimeError("xformers not available")', "xformers"),
+        ('ImportError("Please install peft to use LoRA")', "peft"),
+    ],
+)
+def test_a_package_that_the_own_file_asks_for_is_missing(first_match, raised, package):
+    name, _, text = raised.partition("(")
+    match = first_match(f"{BEGIN}{OWN}    raise {raised}\n{name}: {text.strip('()').strip(chr(34))}\n")
+    assert (match["component"], match["kind"]) == (package, "not-installed")
+
+
+def test_another_refusal_of_the_own_file_stays_its_own(first_match):
+    match = first_match(f'{BEGIN}{OWN}    raise ValueError("No samples in the folder")\nValueError: No samples in it\n')
+    assert match["incident"] == "own-error"
+
+
+@pytest.mark.parametrize(
+    ("log", "title", "remedy"),
+    [
+        (
+            (
+                "usage: train.py [-h] -se SAVE [-pg PRE] [-g GPUS] -bs BATCH\n"
+                "train.py: error: unrecognized arguments: -sw 0 -v v1\n"
+            ),
+            "train.py does not know -sw and -v",
+            "git pull",
+        ),
+        (
+            (
+                "usage: run.py [-h] [--epochs N] [--learning_rate LR] [--output_dir DIR]\n"
+                "run.py: error: unrecognized arguments: --learing_rate 1e-4\n"
+            ),
+            "a slip of the pen",
+            "Write --learning_rate in place of --learing_rate",
+        ),
+        (
+            (
+                "triton.runtime.autotuner.OutOfResources: out of resource: shared memory, Required: 589824, "
+                "Hardware limit: 101376. Reducing block sizes or `num_stages` may help.\n"
+            ),
+            "wants 589824 bytes of shared memory a block, which no GPU has",
+            "num_stages=1",
+        ),
+        (
+            (
+                f"{BEGIN}{OWN}    train()\ntriton.runtime.errors.OutOfResources: out of resource: shared memory, "
+                "Required: 163840, Hardware limit: 101376. Reducing block sizes or `num_stages` may help.\n"
+            ),
+            "more shared memory than this GPU has",
+            "Smaller blocks",
+        ),
+        (
+            "      FileNotFoundError: [Errno 2] No such file or directory: ':/usr/local/cuda-11.7/bin/nvcc'\n",
+            "CUDA_HOME is written as a list",
+            "export CUDA_HOME=/usr/local/cuda-11.7 ",
+        ),
+        (
+            "error: [Errno 2] No such file or directory: '/usr/local/cuda:/usr/local/cuda-12.1/bin/nvcc'\n",
+            "CUDA_HOME is written as a list",
+            "export CUDA_HOME=/usr/local/cuda-12.1 ",
+        ),
+        (
+            (
+                "[W socket.cpp:401] The server socket has failed to bind to [::]:22 (errno: 98 - Address already in use).\n"
+                "[E socket.cpp:435] [c10d] The server socket has failed to listen on any local network address.\n"
+            ),
+            "is 22, which is that of ssh",
+            "PORT=29501",
+        ),
+        (
+            (
+                "[W socket.cpp:401] The server socket has failed to bind to [::]:29500 (errno: 98 - Address already in use).\n"
+            ),
+            "The port of the rendezvous is taken",
+            "--master_port",
+        ),
+        (
+            (
+                "ValueError: Column to remove ['train', 'test'] not in the dataset. Current columns in the dataset: "
+                "['instruction', 'text']\n"
+            ),
+            "A dictionary of splits was taken for a data set",
+            "dataset['train']",
+        ),
+        (
+            (
+                "ValueError: Unable to create tensor, you should probably activate truncation and/or padding with "
+                "'padding=True' 'truncation=True' to have batched tensors with the same length. Perhaps your features "
+                "(`text` in this case) have excessive nesting (inputs type `list` where type `int` is expected).\n"
+            ),
+            "The column text of the data reached the collator",
+            "remove_columns",
+        ),
+        (
+            (
+                "ValueError: Unable to create tensor, you should probably activate truncation and/or padding with "
+                "'padding=True' 'truncation=True' to have batched tensors with the same length. Perhaps your features "
+                "(`labels` in this case) have excessive nesting (inputs type `list` where type `int` is expected).\n"
+            ),
+            "The rows of labels have other lengths",
+            "DataCollatorForSeq2Seq",
+        ),
+        (
+            (
+                "ValueError: Unable to create tensor, you should probably activate truncation and/or padding with "
+                "'padding=True' 'truncation=True' to have batched tensors with the same length. Perhaps your features "
+                "(`input_ids` in this case) have excessive nesting (inputs type `list` where type `int` is expected).\n"
+            ),
+            "The tokenizer has no padding token",
+            "padding=True",
+        ),
+    ],
+)
+def test_a_number_or_name_of_the_message_narrows_it(first_match, log, title, remedy):
+    match = first_match(log)
+    assert title in match["title"]
+    assert remedy in notes(match)
+
+
+@pytest.mark.parametrize(
+    ("missing", "unexpected", "title", "remedy"),
+    [
+        ("0.auto.{}", "0.auto.base_model.model.{}", "file's weights have base_model.model.", "load_adapter"),
+        ("{}", "module.{}", "file's weights have module.", "model.module.state_dict()"),
+        ("module.{}", "{}", "model's weights have module.", "model.module"),
+        ("{}", "_orig_mod.{}", "file's weights have _orig_mod.", "_orig_mod"),
+        ("bert.{}", "roberta.{}", "other names or shapes", "Compare the names"),
+    ],
+)
+def test_the_prefix_by_which_names_differ_is_read(first_match, missing, unexpected, title, remedy):
+    names = ("encoder.layer.0.weight", "encoder.layer.0.bias", "pooler.weight")
+    wanted, given = (", ".join(f'"{form.format(name)}"' for name in names) for form in (missing, unexpected))
+    match = first_match(
+        "RuntimeError: Error(s) in loading state_dict for Model:\n"
+        f"\tMissing key(s) in state_dict: {wanted}. \n\tUnexpected key(s) in state_dict: {given}. \n"
+    )
+    assert title in match["title"]
+    assert remedy in notes(match)
+
+
+@pytest.mark.parametrize(
+    ("log", "incident"),
+    [
+        (f"{BEGIN}RuntimeError: write(): fd 29 failed with Input/output error\n", "writing-failed"),
+        (
+            (
+                f"{BEGIN}safetensors_rust.SafetensorError: Error while serializing: IoError(Os {{ code: 122, kind: "
+                'FilesystemQuotaExceeded, message: "Disk quota exceeded" })\n'
+            ),
+            "writing-failed",
+        ),
+        (f"{BEGIN}OSError: 1048576 requested and 4096 written\n", "writing-failed"),
+        (
+            (
+                f"{BEGIN}subprocess.CalledProcessError: Command 'ssh -o PasswordAuthentication=no 10.0.0.2 hostname' "
+                "returned non-zero exit status 255.\n"
+            ),
+            "ssh-between-nodes",
+        ),
+        ("pdsh@node1: node2: ssh exited with exit code 255\n", "ssh-between-nodes"),
+        ("node2: ssh: connect to host node2 port 22: Connection refused\n", "ssh-between-nodes"),
+        (
+            f"{BEGIN}ImportError: cannot import name 'helpers' from 'megatron.data' (/w/megatron/data/__init__.py)\n",
+            "megatron-helpers-not-compiled",
+        ),
+        (
+            f"{BEGIN}ModuleNotFoundError: No module named 'megatron.core.datasets.helpers_cpp'\n",
+            "megatron-helpers-not-compiled",
+        ),
+        (
+            (
+                "Compiling the C++ dataset helper functions...\n"
+                "make: *** No targets specified and no makefile found.  Stop.\n"
+                "Failed to compile the C++ dataset helper functions\n"
+            ),
+            "megatron-helpers-without-makefile",
+        ),
+        (
+            (
+                "from transformers import AdamW, WarmupLinearSchedule\nImportError: cannot import name "
+                "'WarmupLinearSchedule'\n"
+            ),
+            "transformers-warmup-classes",
+        ),
+        (
+            (
+                "h:1:2 [0] NCCL INFO NET/Socket : Using [0]bond0:192.168.1.161<0> [1]br-05ab815fa14e:172.19.0.1<0>\n"
+                "ncclSystemError: System call (socket, malloc, munmap, etc) failed\n"
+            ),
+            "nccl-virtual-interfaces",
+        ),
+        (
+            (
+                "h:1:2 [0] include/socket.h:403 NCCL WARN Connect to fe80::c4eb:49ff:fe04:e32d%6<57335> failed : "
+                "Network is unreachable\n"
+            ),
+            "nccl-link-local-address",
+        ),
+        (
+            "h:1:2 [0] misc/socket.cc:5 NCCL WARN Connect to 10.1.2.3<57335> failed : Network is unreachable\n",
+            "nccl-no-way-to-peer",
+        ),
+        (
+            (
+                "swp: buffer nbytes != file bytes 28824000 != 28311552\npython: aio.cpp:223: Assertion "
+                "`static_cast<long long int>(buffer.nbytes()) == num_file_bytes' failed.\n"
+            ),
+            "deepspeed-swap-file-short",
+        ),
+        (
+            (
+                "CUDA SETUP: Loading binary /x/bitsandbytes/libbitsandbytes_cuda118.so...\n"
+                "libcusparse.so.11: cannot open shared object file: No such file or directory\n"
+            ),
+            "bitsandbytes-libraries-of-torch",
+        ),
+    ],
+)
+def test_a_failure_of_the_machine_is_known(first_match, log, incident):
+    assert first_match(log)["incident"] == incident
+
+
+HANDLED = (
+    f'{BEGIN}  File "{PACKAGES}/datasets/packaged_modules/json/json.py", line 132, in _generate_tables\n'
+    "    pa_table = paj.read_json(\n"
+    "pyarrow.lib.ArrowInvalid: JSON parse error: Column() changed from object to array in row 0\n\n"
+    f"During handling of the above exception, another exception occurred:\n\n{BEGIN}"
+    f'  File "{PACKAGES}/datasets/packaged_modules/json/json.py", line 155, in _generate_tables\n'
+)
+
+
+def test_what_ended_the_program_comes_before_what_was_caught(first_match):
+    match = first_match(
+        HANDLED + '    df = pd.read_json(f, dtype_backend="pyarrow")\n'
+        "TypeError: read_json() got an unexpected keyword argument 'dtype_backend'\n"
+    )
+    assert (match["component"], match["line"]) == ("pandas", 11)
+
+
+def test_an_error_that_repeats_what_was_caught_stays_behind_it(first_match):
+    match = first_match(
+        HANDLED + "    raise e\npyarrow.lib.ArrowInvalid: JSON parse error: Column() changed from object to array\n"
+    )
+    assert (match["component"], match["line"]) == ("data", 4)
+
+
+def test_an_example_of_the_repository_is_of_another_age_than_the_package(first_match):
+    match = first_match(
+        f'{BEGIN}  File "/w/trl/examples/stack_llama/scripts/rl_training.py", line 74, in <module>\n'
+        "    config = PPOConfig(\nTypeError: PPOConfig.__init__() got an unexpected keyword argument 'early_stopping'\n"
+    )
+    assert (match["component"], match["certainty"]) == ("trl", "likely")
+    assert "of another age than its repository's example" in match["title"]
+    assert "pip install -e ." in notes(match)
+
+
+def test_a_reward_function_asks_for_a_column(first_match):
+    match = first_match(
+        f'{BEGIN}  File "/w/grpo.py", line 484, in main\n    trainer.train()\n'
+        f'  File "{PACKAGES}/trl/trainer/grpo_trainer.py", line 626, in _prepare_inputs\n'
+        "TypeError: len_reward() missing 1 required positional argument: 'solutions'\n"
+    )
+    assert match["component"] == "your-code"
+    assert "len_reward asks for solutions, which is no column" in match["title"]
