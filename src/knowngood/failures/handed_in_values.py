@@ -16,6 +16,7 @@ _CALLED_WRONGLY = re.compile(r"^(?P<called>[\w.]+|<lambda>)\(\) (?:missing \d+ r
 _ASKS_COLUMN = re.compile(
     r"^(?P<called>[\w.]+)\(\) missing \d+ required (?:positional|keyword-only) arguments?: (?P<names>'\w+'.{0,200})$"
 )
+_IS_REWARD = re.compile(r"\breward_func\(")
 _USED_WRONGLY = re.compile(r"^'(?:function|method|builtin_function_or_method|generator)' object has no attribute")
 _NAMES_NOTHING = frozenset(("__init__", "__call__", "__new__", "forward", "wrapper", "inner", "_fn", "decorator"))
 _UNPACKED = re.compile(
@@ -41,7 +42,7 @@ def explain_handed_in(
     inner, frame = packages[-1], frames[-1]
     called = _CALLED_WRONGLY.match(text)
     asked = _ASKS_COLUMN.match(text) if frame.installed[:2] == ("trl", "trainer") else None
-    if asked and not _is_of_package(asked["called"], "trl", shelf):
+    if asked and (_IS_REWARD.search(frame.code) or not _is_of_package(asked["called"], "trl", shelf)):
         return _explain_reward(error, asked["called"], asked["names"], frame)
     if called and _is_called_back(called["called"], frame, packages, shelf):
         return _explain_callback(error, called["called"], inner, frame, text)
@@ -84,6 +85,15 @@ def _explain_callback(error: LastError, called: str, inner: str, frame: CodeFram
         advise(f"The release of {inner} for which the program was written"),
     ]
     return _cause(error, title, because, fixes)
+
+
+def explain_generated_trainer(error: LastError, text: str) -> MessageCause | None:
+    """A reward function that the file which unsloth writes of trl's trainer calls; `None` for other errors."""
+    frame = error.frames[-1] if error.frames else None
+    asked = _ASKS_COLUMN.match(text)
+    if frame is None or asked is None or not frame.parts[-1].startswith("Unsloth") or "Trainer" not in frame.parts[-1]:
+        return None
+    return _explain_reward(error, asked["called"], asked["names"], frame) if _IS_REWARD.search(frame.code) else None
 
 
 def _is_of_package(called: str, package: str, shelf: AtlasShelf) -> bool:

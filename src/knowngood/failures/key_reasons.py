@@ -18,7 +18,7 @@ from knowngood.failures.name_callers import REMOTE_CODE
 from knowngood.failures.name_situation import advise
 
 _KEY = re.compile(r"^KeyError: (?P<quote>['\"])(?P<key>[^'\"]{1,120})(?P=quote)(?=$|\s)")
-_NUMBER = re.compile(r"^KeyError: (?P<key>\d{1,12})(?=$|\s)")
+_NUMBER = re.compile(r"^KeyError: (?P<key>-?\d{1,20})(?=$|\s)")
 _MARK = ("\ufeff", "\\ufeff")
 """The mark of byte order with which some editors begin a file."""
 _CHECKPOINT = re.compile(
@@ -285,6 +285,8 @@ def _explain_undefined_key(error: LastError, key: str) -> MessageCause:
 
 def _explain_decoding(error: LastError, frame: CodeFrame, key: str) -> MessageCause:
     """A model gave a token of which the table that decodes it has no entry."""
+    if key.startswith("-"):
+        return _explain_no_token(error, frame, key)
     because = (
         f"Line {frame.line} of {'/'.join(frame.parts[-2:])}.py ({shorten_text(frame.code, _SHOWN)}) looks the token "
         f"{key} up in the table that turns numbers back into text, and this has fewer entries. The model was trained "
@@ -301,6 +303,23 @@ def _explain_decoding(error: LastError, frame: CodeFrame, key: str) -> MessageCa
     )
     title = f"The table that decodes tokens has no entry {key}: it is of another vocabulary than the model"
     return _cause(error, "decoding-table-of-other-vocabulary", title, because, fixes, OwnComponent.MODEL)
+
+
+def _explain_no_token(error: LastError, frame: CodeFrame, key: str) -> MessageCause:
+    """A number below zero in the place of a token: what was drawn is no token at all."""
+    because = (
+        f"Line {frame.line} of {'/'.join(frame.parts[-2:])}.py ({shorten_text(frame.code, _SHOWN)}) "
+        f"decodes {key}, and no "
+        "token is below zero. It was drawn from probabilities that are not numbers (a training that "
+        "ended in nan), or the "
+        "device's own function of drawing returned nonsense (older releases of torch on mps)."
+    )
+    fixes = (
+        advise("Generate on the CPU (--device=cpu): when that works, a newer torch, or the CPU for the drawing"),
+        advise("print(torch.isnan(logits).any()): when it is true, the checkpoint is of a training that diverged"),
+    )
+    title = f"The model's output is no token: {key}"
+    return _cause(error, "drawn-token-below-zero", title, because, fixes, OwnComponent.MODEL)
 
 
 def _explain_unknown_id(error: LastError, frame: CodeFrame, key: str) -> MessageCause:

@@ -31,6 +31,9 @@ _CODE = re.compile(rb"[ \t]{0,8}(?:\n|\\n)[^\n\w@]{0,80}([^\n\\]{1,300})")
 _ARROW = re.compile(rb"\n(?:-{1,6}>|[^\n]{0,12}\xe2\x9d\xb1)\s{0,3}(?P<at>\d{1,6})[^\n\w@]{1,12}([^\n]{1,300})")
 """The line of code as IPython and rich mark it."""
 _IMPORT_FROM = re.compile(r"from (?P<dots>\.*)(?P<module>[A-Za-z_][\w.]*)? import\b")
+_SHOWN_IMPORT = re.compile(
+    rb"(?m)^-{1,6}>\s{0,3}\d{1,6}\s{1,12}from (?P<module>[A-Za-z_][\w.]{0,100}) import (?P<names>[^\n]{1,400})$"
+)
 _RAISES = re.compile(rb"\braise \w+\(")
 """A line of code that a traceback quotes, with the words of the error in it."""
 _RANK = re.compile(r"^(?:.{0,60}?(?:rank ?)?\d+\]:|\w+ (?:pid|rank)=\d+(?:, ip=[\d.]+)?\)) *")
@@ -123,7 +126,7 @@ class ErrorReader:
             if end <= before:
                 continue
             frames = tuple(list_frames_above(text, at))
-            fault = _name_importing_module(stated, frames)
+            fault = _name_importing_module(stated, frames) or _name_shown_import(stated, text[:at], frames)
             if fault is None:
                 continue
             shown = text[text.rfind(b"\n", 0, at) + 1 : at + 200].partition(b"\n")[0].decode("utf-8", "replace")
@@ -147,6 +150,15 @@ def _name_importing_module(fault: NameFault, frames: Sequence[CodeFrame]) -> Nam
         return None
     owner = ".".join((*parents, *filter(None, (statement["module"],))))
     return replace(fault, owner=owner) if owner else None
+
+
+def _name_shown_import(fault: NameFault, above: bytes, frames: Sequence[CodeFrame]) -> NameFault | None:
+    """The fault with the module of the import that a notebook marks with an arrow, in a log without its file."""
+    shown = list(_SHOWN_IMPORT.finditer(above[-_AROUND:]))
+    if frames or fault.kind is not FaultKind.IMPORT or fault.owner or not shown:
+        return None
+    is_named = re.search(rf"\b{re.escape(fault.name)}\b".encode(), shown[-1]["names"])
+    return replace(fault, owner=shown[-1]["module"].decode()) if is_named else None
 
 
 def _occurrences(text: bytes, word: bytes) -> Iterator[int]:

@@ -11,6 +11,7 @@ import re
 from knowngood.compat.incident import Fix, Incident, IncidentKind, OwnComponent
 from knowngood.failures.atlas_shelf import AtlasShelf
 from knowngood.failures.build_scripts import explain_build_error, is_build_script
+from knowngood.failures.handed_in_values import explain_generated_trainer
 from knowngood.failures.last_errors import LastError
 from knowngood.failures.logged_errors import CodeFrame
 from knowngood.failures.message_causes import ERROR_CLASS, SPEAKS, MessageCause, describe_traceback, shorten_text
@@ -72,8 +73,9 @@ def explain_own_error(  # noqa: PLR0911 - one return for each kind of error
         incident = _incident(unset.title, unset.because, list(unset.fixes), component)
         return MessageCause(incident=incident, line=error.line, package="")
     speaks = bool(SPEAKS.match(frame.code))
-    if speaks and (absent := explain_required_package(error, name, text, shelf)) is not None:
-        return absent
+    absent = explain_required_package(error, name, text, shelf) if speaks else None
+    if (known := absent or explain_generated_trainer(error, text)) is not None:
+        return known
     if (
         not speaks
         and name not in _OF_VALUES

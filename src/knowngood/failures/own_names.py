@@ -13,6 +13,7 @@ from knowngood.failures.name_situation import NameCause
 from knowngood.failures.own_classes import explain_own_attribute
 from knowngood.failures.own_keywords import explain_own_keyword
 from knowngood.failures.own_modules import explain_class_key, explain_own_module
+from knowngood.failures.uncompiled_parts import explain_uncompiled_part
 
 _ABOUT_MODULES = frozenset((FaultKind.IMPORT, FaultKind.MODULE_ATTRIBUTE, FaultKind.MODULE))
 
@@ -30,5 +31,5 @@ def explain_own_name(error: LoggedError, place: NamePlace | None, shelf: AtlasSh
     if error.fault.kind is FaultKind.KEYWORD:
         return explain_own_keyword(error, place, shelf)
     if error.fault.kind in _ABOUT_MODULES:
-        return explain_own_module(error, shelf)
+        return explain_uncompiled_part(error, shelf) or explain_own_module(error, shelf)
     return explain_class_key(error, shelf) if error.fault.kind is FaultKind.CLASS_KEY else None

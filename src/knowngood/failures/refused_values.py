@@ -24,6 +24,9 @@ _REMOVED = re.compile(
     r"Columns? to remove \[(?P<asked>[^\]]{1,200})\] not in the dataset\. Current columns in the dataset: "
     r"\[(?P<there>[^\]]{0,400})\]"
 )
+_ONE_SPLIT = re.compile(
+    r"Column (?P<asked>\w+) not in the dataset\. Current columns in the dataset: \[(?P<there>[^\]]{0,400})\]"
+)
 _SPLITS = frozenset(("train", "test", "validation", "valid", "val", "dev", "eval", "train_sft", "test_sft"))
 """How the splits of data sets are mostly called."""
 _NESTED = re.compile(r"features? ?\([`'\"](?P<column>\w+)[`'\"] in this case\)")
@@ -85,6 +88,8 @@ def describe_column(incident: Incident, error: LastError) -> Incident | None:
     """Which column is asked for, and which there are."""
     if (removed := _REMOVED.search(error.message)) is not None:
         return _describe_removed(incident, *(_list_quoted(removed[name]) for name in ("asked", "there")))
+    if (split := _ONE_SPLIT.search(error.message)) is not None and split["asked"] in _SPLITS:
+        return _describe_one_split(incident, split["asked"], ", ".join(_list_quoted(split["there"])))
     stated = _COLUMNS.search(error.message)
     if stated is None:
         return None
@@ -134,6 +139,25 @@ def _describe_removed(incident: Incident, asked: list[str], there: list[str]) ->
         fix=(
             advise(f"Pass one split: dataset['{asked[0]}'], or load_dataset(..., split='{asked[0]}')"),
             advise(f"In map: remove_columns=dataset['{asked[0]}'].column_names"),
+        ),
+    )
+
+
+def _describe_one_split(incident: Incident, split: str, there: str) -> Incident:
+    """A data set that is asked for one of its splits, and is one split itself."""
+    return replace(
+        incident,
+        title=f"The data set is a single split already, and is asked for its split {split}",
+        because=(
+            f"dataset['{split}'] takes a split out of a dictionary of splits (DatasetDict). This one has the columns "
+            f"{there}: it was loaded with split=..., or saved with save_to_disk as a single data set, "
+            f"so {split} is taken "
+            "for a column."
+        ),
+        component=OwnComponent.YOUR_CODE,
+        fix=(
+            advise(f"Leave ['{split}'] out; or load_dataset without split="),
+            advise(f"DatasetDict({{'{split}': dataset}}).save_to_disk(FOLDER), when the program is not yours"),
         ),
     )
 

@@ -13,6 +13,7 @@ _ABSENT = re.compile(
     r"^(?:no|missing) (?P<only>[A-Za-z][\w.-]+)(?= ?(?:[/!.,]|$| (?:package|module|library|found|installed)))"
     r"|(?P<before>[A-Za-z][\w-]+) (?:(?:package|module|library) )?(?:is|was|are) (?:not (?:installed|found|available)"
     r"|missing|required)"
+    r"|install (?P<linked>[A-Za-z][\w-]+)(?= (?:from http|to use|by running|using pip))"
     r"|(?:install|pip install|requires?|needs?|import) (?:the )?[`'\"]?(?P<named>[A-Za-z][\w-]+)[`'\"]?"
     r"|(?P<short>[A-Za-z][\w-]+) not (?:installed|found|available)",
     re.IGNORECASE,
@@ -35,7 +36,8 @@ def explain_required_package(error: LastError, name: str, text: str, shelf: Atla
     for stated in _ABSENT.finditer(text):
         word = next(filter(None, stated.groups())).lower().rstrip(".")
         known = _find_package(word, shelf)
-        if not package and (known or (name in _IMPORTS and stated["only"] and word not in _PLAIN)):
+        is_named = name in _IMPORTS and (stated["only"] or stated["linked"]) and word not in _PLAIN
+        if not package and (known or is_named):
             package = known or word.replace("_", "-")
     if not package:
         return None

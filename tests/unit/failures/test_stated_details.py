@@ -115,16 +115,14 @@ def test_another_refusal_of_the_own_file_stays_its_own(first_match):
         ),
         (
             (
-                "[W socket.cpp:401] The server socket has failed to bind to [::]:22 (errno: 98 - Address already in use).\n"
+                "The server socket has failed to bind to [::]:22 (errno: 98 - Address already in use).\n"
                 "[E socket.cpp:435] [c10d] The server socket has failed to listen on any local network address.\n"
             ),
             "is 22, which is that of ssh",
             "PORT=29501",
         ),
         (
-            (
-                "[W socket.cpp:401] The server socket has failed to bind to [::]:29500 (errno: 98 - Address already in use).\n"
-            ),
+            ("The server socket has failed to bind to [::]:29500 (errno: 98 - Address already in use).\n"),
             "The port of the rendezvous is taken",
             "--master_port",
         ),
@@ -306,6 +304,65 @@ def test_an_example_of_the_repository_is_of_another_age_than_the_package(first_m
     assert (match["component"], match["certainty"]) == ("trl", "likely")
     assert "of another age than its repository's example" in match["title"]
     assert "pip install -e ." in notes(match)
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "title"),
+    [
+        (
+            "from parsing import _C",
+            "ImportError: cannot import name '_C' from 'parsing' (/home/u/project/parsing/__init__.py)",
+            "The compiled part _C of parsing is not there",
+        ),
+        ("from maskrcnn import _C", "ImportError: cannot import name '_C'", "The compiled part _C of maskrcnn"),
+        (
+            "from . import iou3d_nms_cuda",
+            (
+                "ImportError: cannot import name 'iou3d_nms_cuda' from partially initialized module "
+                "'pcdet.ops' (most likely "
+                "due to a circular import) (/home/u/pcdet/ops/__init__.py)"
+            ),
+            "The compiled part iou3d_nms_cuda of pcdet",
+        ),
+        (
+            "import MultiScaleDeformableAttention as MSDA",
+            "ModuleNotFoundError: No module named 'MultiScaleDeformableAttention'",
+            "The operators that a repository compiles itself",
+        ),
+    ],
+)
+def test_a_compiled_part_of_the_project_was_not_built(first_match, code, error, title):
+    match = first_match(f"{BEGIN}{OWN}    {code}\n{error}\n")
+    assert match["component"] == "your-code"
+    assert title in match["title"]
+
+
+def test_an_import_that_a_notebook_marks_names_its_package(first_match):
+    match = first_match(
+        "---> 30 from transformers import AdamW, modeling_bert\nImportError: cannot import name 'modeling_bert'\n"
+    )
+    assert match["component"] == "transformers"
+
+
+def test_a_single_split_is_asked_for_a_split(first_match):
+    match = first_match("KeyError: \"Column train not in the dataset. Current columns in the dataset: ['text']\"\n")
+    assert "The data set is a single split already" in match["title"]
+
+
+def test_a_token_below_zero_is_no_matter_of_the_vocabulary(first_match):
+    match = first_match(f"{BEGIN}{OWN}    return ''.join([itos[i] for i in l])\nKeyError: -9223372036854775808\n")
+    assert "is no token" in match["title"]
+
+
+@pytest.mark.parametrize(
+    "file", [f"{PACKAGES}/trl/trainer/grpo_trainer.py", "/w/unsloth_compiled_cache/UnslothGRPOTrainer.py"]
+)
+def test_a_function_that_is_called_as_reward_is_one(first_match, file):
+    match = first_match(
+        f'{BEGIN}  File "{file}", line 926, in _calculate_rewards\n    output_reward_func = reward_func(\n'
+        "TypeError: accuracy_reward() missing 1 required positional argument: 'answer'\n"
+    )
+    assert "The reward function accuracy_reward asks for answer" in match["title"]
 
 
 def test_a_reward_function_asks_for_a_column(first_match):
