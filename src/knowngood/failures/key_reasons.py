@@ -291,7 +291,7 @@ def _explain_decoding(error: LastError, frame: CodeFrame, key: str) -> MessageCa
         f"Line {frame.line} of {'/'.join(frame.parts[-2:])}.py ({shorten_text(frame.code, _SHOWN)}) looks the token "
         f"{key} up in the table that turns numbers back into text, and this has fewer entries. The model was trained "
         "with another vocabulary (another data set, or GPT-2's 50257 tokens) than the one whose table is read, such as "
-        "the meta.pkl or vocab file of another folder of data."
+        "the meta.pkl or vocab file that another prepare.py wrote."
     )
     fixes = (
         advise(
@@ -302,7 +302,7 @@ def _explain_decoding(error: LastError, frame: CodeFrame, key: str) -> MessageCa
         advise("For a checkpoint with GPT-2's tokens: decode with tiktoken or its tokenizer, without the table"),
     )
     title = f"The table that decodes tokens has no entry {key}: it is of another vocabulary than the model"
-    return _cause(error, "decoding-table-of-other-vocabulary", title, because, fixes, OwnComponent.MODEL)
+    return _cause(error, "decoding-table-of-other-vocabulary", title, because, fixes, OwnComponent.DATA)
 
 
 def _explain_no_token(error: LastError, frame: CodeFrame, key: str) -> MessageCause:

@@ -40,13 +40,15 @@ def describe_shared_memory(incident: Incident, error: LastError) -> Incident | N
                 "float32. One of these "
                 "is set higher than the kernel was written for."
             ),
-            component=OwnComponent.YOUR_CODE,
             fix=(
                 advise(
                     "A smaller head dimension with more heads (headdim=64 or 128 in Mamba-2, not the whole inner "
                     "width; head_dim of attention at most 128 or 256), or a smaller d_state"
                 ),
-                advise("num_stages=1 and smaller blocks in the kernel's own list of settings (triton.Config)"),
+                advise(
+                    "num_stages=1 and smaller blocks in the kernel's own list of settings (triton.Config; or "
+                    "kernel_options of flex_attention)"
+                ),
                 advise("bf16 in the place of float32; or the implementation in plain torch of the same layer"),
             ),
         )
@@ -106,6 +108,7 @@ def describe_port(incident: Incident, error: LastError) -> Incident | None:
             "(PORT, MASTER_PORT) that a script takes over and that cloud machines and containers set for ssh or a web "
             "server. Ports below 1024 belong to services."
         ),
+        component=OwnComponent.YOUR_CODE,
         fix=(
             advise(
                 "A port of its own: PORT=29501 (or MASTER_PORT=29501) before the command, --master_port 29501; "

@@ -21,6 +21,9 @@ _WRAPPERS = {
     "model.": "a class that holds the model as its attribute model (a LightningModule)",
 }
 """What a wrapper puts before the names of the weights, the longest first where one is the end of another."""
+_OF_ADAPTERS = "base_model.model."
+_RELOADS = "loading state_dict for SentenceTransformer:"
+"""What the trainer of sentence-transformers says when it reloads its own checkpoint into the model."""
 _FEWEST = 2
 
 
@@ -34,7 +37,9 @@ def describe_prefix(incident: Incident, error: LastError) -> Incident | None:
     given = _list_names(unexpected["names"].partition("Missing key(s)")[0])
     for prefix, wrapper in _WRAPPERS.items():
         if _count_pairs(given, wanted, prefix) >= min(_FEWEST, len(given)):
-            return _describe(incident, prefix, wrapper, in_file=True, shown=given[0])
+            described = _describe(incident, prefix, wrapper, in_file=True, shown=given[0])
+            is_reload = prefix == _OF_ADAPTERS and _RELOADS in text
+            return replace(described, component="sentence-transformers") if is_reload else described
         if _count_pairs(wanted, given, prefix) >= min(_FEWEST, len(wanted)):
             return _describe(incident, prefix, wrapper, in_file=False, shown=wanted[0])
     return None
@@ -77,7 +82,7 @@ def _fixes(prefix: str, *, in_file: bool) -> tuple[Fix, ...]:
         if in_file
         else f"Load the weights into the model inside ({_inner(prefix)}), or before it is wrapped"
     )
-    if prefix != "base_model.model.":
+    if prefix != _OF_ADAPTERS:
         save = advise(f"Save {_inner(prefix)}.state_dict() the next time, so that any program can load it")
         return (cut, save) if in_file else (cut,)
     if not in_file:

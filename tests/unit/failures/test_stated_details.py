@@ -42,7 +42,7 @@ def test_an_unset_variable_is_named_and_how_it_is_set(first_match, code, key, wo
 )
 def test_a_table_that_decodes_is_of_another_vocabulary(first_match, code):
     match = first_match(f"{BEGIN}{OWN}    {code}\nKeyError: 271\n")
-    assert match["component"] == "model"
+    assert match["component"] == "data"
     assert "another vocabulary than the model" in match["title"]
 
 
