@@ -41,9 +41,9 @@ def explain_handed_in(
     """
     inner, frame = packages[-1], frames[-1]
     called = _CALLED_WRONGLY.match(text)
-    asked = _ASKS_COLUMN.match(text) if frame.installed[:2] == ("trl", "trainer") else None
-    if asked and (_IS_REWARD.search(frame.code) or not _is_of_package(asked["called"], "trl", shelf)):
-        return _explain_reward(error, asked["called"], asked["names"], frame)
+    lacking = _ASKS_COLUMN.match(text) if frame.installed[:2] == ("trl", "trainer") else None
+    if lacking and (_IS_REWARD.search(frame.code) or not _is_of_package(lacking["called"], "trl", shelf)):
+        return _explain_reward(error, lacking["called"], lacking["names"], frame)
     if called and _is_called_back(called["called"], frame, packages, shelf):
         return _explain_callback(error, called["called"], inner, frame, text)
     if frame.function == "__getattr__" and (lacked := _LACKS.match(text)):
@@ -90,10 +90,15 @@ def _explain_callback(error: LastError, called: str, inner: str, frame: CodeFram
 def explain_generated_trainer(error: LastError, text: str) -> MessageCause | None:
     """A reward function that the file which unsloth writes of trl's trainer calls; `None` for other errors."""
     frame = error.frames[-1] if error.frames else None
-    asked = _ASKS_COLUMN.match(text)
-    if frame is None or asked is None or not frame.parts[-1].startswith("Unsloth") or "Trainer" not in frame.parts[-1]:
+    lacking = _ASKS_COLUMN.match(text)
+    if (
+        frame is None
+        or lacking is None
+        or not frame.parts[-1].startswith("Unsloth")
+        or "Trainer" not in frame.parts[-1]
+    ):
         return None
-    return _explain_reward(error, asked["called"], asked["names"], frame) if _IS_REWARD.search(frame.code) else None
+    return _explain_reward(error, lacking["called"], lacking["names"], frame) if _IS_REWARD.search(frame.code) else None
 
 
 def _is_of_package(called: str, package: str, shelf: AtlasShelf) -> bool:

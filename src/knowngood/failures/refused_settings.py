@@ -67,9 +67,9 @@ def _describe_unknown_flags(incident: Incident, text: str) -> Incident | None:
     if stated is None or not given or len(taken) < _FEWEST_TAKEN:
         return None
     script, names = stated["script"].rpartition("/")[2], " and ".join(given)
-    near = {flag: found for flag in given if len(flag) > _SHORT and (found := find_nearest_name(flag, taken))}
+    near = {flag: nearest for flag in given if len(flag) > _SHORT and (nearest := find_nearest_name(flag, taken))}
     if near:
-        pairs = ", ".join(f"{found} in place of {flag}" for flag, found in near.items())
+        pairs = ", ".join(f"{nearest} in place of {flag}" for flag, nearest in near.items())
         return replace(
             incident,
             title=f"{script} has no {names}: a slip of the pen, or the name of another release",

@@ -116,10 +116,10 @@ def _list_quoted(text: str) -> list[str]:
     return [part.strip(" '\"") for part in text.split(",") if part.strip(" '\"")]
 
 
-def _describe_removed(incident: Incident, asked: list[str], there: list[str]) -> Incident:
-    """Columns to remove that are not there: splits, where a dictionary of them was asked for its columns."""
-    names, has = ", ".join(asked), ", ".join(there)
-    if not asked or not _SPLITS.issuperset(asked):
+def _describe_removed(incident: Incident, wanted: list[str], there: list[str]) -> Incident:
+    """Columns to remove that are not there: splits, where a dictionary of them was wanted for its columns."""
+    names, has = ", ".join(wanted), ", ".join(there)
+    if not wanted or not _SPLITS.issuperset(wanted):
         return replace(
             incident,
             title=f"The data set has no column {names} to remove; it has {has}",
@@ -137,8 +137,8 @@ def _describe_removed(incident: Incident, asked: list[str], there: list[str]) ->
         ),
         component=OwnComponent.YOUR_CODE,
         fix=(
-            advise(f"Pass one split: dataset['{asked[0]}'], or load_dataset(..., split='{asked[0]}')"),
-            advise(f"In map: remove_columns=dataset['{asked[0]}'].column_names"),
+            advise(f"Pass one split: dataset['{wanted[0]}'], or load_dataset(..., split='{wanted[0]}')"),
+            advise(f"In map: remove_columns=dataset['{wanted[0]}'].column_names"),
         ),
     )
 

@@ -54,8 +54,8 @@ def _count_pairs(long: list[str], short: list[str], prefix: str) -> int:
     known = set(short)
     return sum(
         any(
-            (name[: found.start()] + name[found.end() :]) in known
-            for found in re.finditer(rf"(?:^|(?<=\.)){re.escape(prefix)}", name)
+            (name[: place.start()] + name[place.end() :]) in known
+            for place in re.finditer(rf"(?:^|(?<=\.)){re.escape(prefix)}", name)
         )
         for name in long
     )
