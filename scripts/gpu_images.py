@@ -1,7 +1,7 @@
 """Run the suite in images on a machine with GPUs that has neither an engine nor a network. Needs root.
 
     python3 scripts/gpu_images.py up FOLDER         start the engine of FOLDER/bin, with the GPUs through CDI
-    python3 scripts/gpu_images.py run OUT [--quick] CELL...   `knowngood smoke --on local --gpus`; runs are copied to OUT
+    python3 scripts/gpu_images.py run OUT [--quick] CELL...  `knowngood smoke --on local --gpus`; runs are copied to OUT
     python3 scripts/gpu_images.py warm OUT CELL...  `knowngood warm`: packs of kernels and their seconds go to OUT
 
 Between the two steps, `carry_image.py load` loads the images. The engine keeps no manifests (the classic store), so an
