@@ -37,7 +37,7 @@ from knowngood.failures.lost_files import FILE_INCIDENT, MISSING_INCIDENTS, find
 from knowngood.failures.mere_warnings import goes_on, is_destructor, is_overtaken, is_probe, is_warning
 from knowngood.failures.missing_commands import find_missing_command
 from knowngood.failures.nan_losses import NAN_INCIDENT, NanLossReader
-from knowngood.failures.narrowed_reasons import narrow_reason
+from knowngood.failures.narrowed_reasons import OPEN_REASONS, narrow_reason
 from knowngood.failures.rocm_logs import fit_to_rocm, is_rocm
 from knowngood.failures.stale_imports import note_installed_release
 from knowngood.failures.traceback_frames import (
@@ -130,6 +130,8 @@ class IncidentMatch:
     """How much of the log it quotes: the length of its signatures there."""
     is_open: bool = False
     """Whether only the kind of the failure is known, and nothing of its reason."""
+    is_narrowed: bool = False
+    """Whether the log's own numbers, words or code say which of its reasons holds."""
 
     @property
     def passes_on(self) -> bool:
@@ -290,16 +292,19 @@ def diagnose_log(  # noqa: C901, PLR0911, PLR0912, PLR0913, PLR0915, PLR0917 - w
         shown = [scan.starts_of[mark] for mark in marks[: len(incident.signatures)] if mark in scan.starts_of]
         stated = (fit_to_rocm(incident) if of_rocm else None) or incident
         shown_line = scan.starts_of.get(mark, "")
+        wide = stated
         stated, is_open = narrow_reason(
-            stated, last_errors.error or LastError(text=shown_line, line=line, message=shown_line)
+            wide, last_errors.error or LastError(text=shown_line, line=line, message=shown_line)
         )
+        is_narrowed = stated != wide or (incident.id in OPEN_REASONS and not is_open)
         stated = note_installed_release(stated, last_errors.error, log_versions)
         match = _weigh_warning(
             _match(stated, line, combination, log_versions, scan.texts_of.get(mark, b"")), shown, last_errors.error
         )
         if match.confirmed or not (incident.severity == IncidentSeverity.SILENT and incident.affected):
             places = [scan.lines_of.get(mark) for mark in marks]
-            matches.append(replace(match, specific=_measure_quotes(incident, places, line), is_open=is_open))
+            specific = _measure_quotes(incident, places, line)
+            matches.append(replace(match, specific=specific, is_open=is_open, is_narrowed=is_narrowed))
     special = {(match.line, match.incident.kind) for match in matches if match.incident.id not in general}
     matches = [
         match
@@ -486,7 +491,8 @@ def _weigh_certainty(match: IncidentMatch, error: LastError | None) -> IncidentM
     what is known rests on reports alone, which name one of the causes of their words.
     """
     is_unnamed = match.passes_on or match.is_open or match.incident.id in _OF_UNKNOWN_CAUSE
-    is_unproven = not match.confirmed and (error is None or match.incident.confidence == _REPORTED)
+    is_reported = match.incident.confidence == _REPORTED and not match.is_narrowed
+    is_unproven = not match.confirmed and (error is None or is_reported)
     is_likely = is_unnamed or is_unproven or _lies_elsewhere(match)
     return replace(match, certainty=Certainty.LIKELY) if is_likely else match
 

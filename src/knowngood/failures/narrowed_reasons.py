@@ -57,7 +57,7 @@ _GUESS = "most likely"
 """In the title of a reason that the words or numbers do not prove."""
 _GUESSED = frozenset(("checkpoint-not-whole",))
 """Known failures of which the words give the most likely reason only."""
-_OPEN = frozenset(
+OPEN_REASONS = frozenset(
     (
         "argument-must-be-tensor",
         "binding-arguments-refused",
@@ -80,8 +80,8 @@ def narrow_reason(incident: Incident, error: LastError | None) -> tuple[Incident
     """
     describe = _REASONS.get(incident.id)
     if describe is None:
-        return incident, incident.id in _OPEN
+        return incident, incident.id in OPEN_REASONS
     narrowed = describe(incident, error) if error is not None else None
-    is_open = incident.id in _OPEN and (narrowed is None or narrowed == incident)
+    is_open = incident.id in OPEN_REASONS and (narrowed is None or narrowed == incident)
     is_guess = narrowed is not None and (incident.id in _GUESSED or _GUESS in narrowed.title)
     return narrowed or incident, is_open or is_guess

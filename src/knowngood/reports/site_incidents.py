@@ -175,6 +175,7 @@ def _incident_data(known: Iterable[Incident]) -> Iterator[dict[str, Any]]:
         yield {
             "id": incident.id,
             "title": incident.title,
+            "kind": str(incident.kind),
             "severity": str(incident.severity),
             "component": incident.component,
             "because": incident.because,

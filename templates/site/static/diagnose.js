@@ -329,7 +329,8 @@
   const SEVERITIES = ["failure", "silent", "harmless"];
 
   function ranked(one, two) {
-    const key = (it) => [SEVERITIES.indexOf(it.incident.severity), it.line, it.confirmed ? 0 : 1, -Object.keys(it.versions_seen).length, -it.specific];
+    const passesOn = (it) => (it.incident.kind === "fails-inside" ? 1 : 0); // one program reports another's failure
+    const key = (it) => [SEVERITIES.indexOf(it.incident.severity), passesOn(it), it.line, it.confirmed ? 0 : 1, -Object.keys(it.versions_seen).length, -it.specific];
     const [a, b] = [key(one), key(two)];
     const place = a.findIndex((value, at) => value !== b[at]);
     return place < 0 ? 0 : a[place] - b[place];

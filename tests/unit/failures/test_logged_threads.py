@@ -28,9 +28,9 @@ NOT_RIGHT = {
     "huggingface/transformers#33620": "unknown",
     "huggingface/trl#3480": "wrong",
     "Tencent-Hunyuan/Hunyuan-GameCraft-1.0#24": "unknown",
-    "huggingface/transformers#34427": "wrong",
+    "huggingface/transformers#34427": "likely wrong",
     "predibase/lorax#252": "unknown",
-    "cre185/InstantSfM#18": "wrong",
+    "cre185/InstantSfM#18": "likely wrong",
     "huggingface/transformers#7974": "unknown",
     "unslothai/unsloth#3293": "unknown",
     "modelscope/ms-swift#1898": "unknown",
@@ -86,9 +86,9 @@ NOT_RIGHT = {
     "deepspeedai/DeepSpeed#950": "unknown",
     "kesenzhao/DT4Rec#4": "unknown",
     "d8ahazard/sd_dreambooth_extension#190": "unknown",
-    "THUDM/Chinese-Transformer-XL#5": "wrong",
+    "THUDM/Chinese-Transformer-XL#5": "likely wrong",
     "huggingface/text-generation-inference#1006": "wrong",
-    "huggingface/accelerate#2468": "wrong",
+    "huggingface/accelerate#2468": "likely wrong",
     "Xirider/finetune-gpt2xl#13": "unknown",
 }
 """Thread -> what `diagnose` says of it instead of the right cause: `unknown`, `wrong` or `likely wrong`."""
