@@ -121,5 +121,5 @@ def _describe_json(incident: Incident, error: LastError, stated: re.Match[str]) 
 
 
 def _named(incident: Incident, frame: CodeFrame | None, title: str, why: str, *fixes: Fix) -> Incident:
-    where = f" It is read in {'/'.join(frame.parts[-2:])}.py, line {frame.line}." if frame else ""
+    where = f" It is read in {frame.short_file}, line {frame.line}." if frame else ""
     return replace(incident, title=title, because=f"{why}.{where}", fix=fixes)

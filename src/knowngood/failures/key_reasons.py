@@ -288,7 +288,7 @@ def _explain_decoding(error: LastError, frame: CodeFrame, key: str) -> MessageCa
     if key.startswith("-"):
         return _explain_no_token(error, frame, key)
     because = (
-        f"Line {frame.line} of {'/'.join(frame.parts[-2:])}.py ({shorten_text(frame.code, _SHOWN)}) looks the token "
+        f"Line {frame.line} of {frame.short_file} ({shorten_text(frame.code, _SHOWN)}) looks the token "
         f"{key} up in the table that turns numbers back into text, and this has fewer entries. The model was trained "
         "with another vocabulary (another data set, or GPT-2's 50257 tokens) than the one whose table is read, such as "
         "the meta.pkl or vocab file that another prepare.py wrote."
@@ -308,11 +308,10 @@ def _explain_decoding(error: LastError, frame: CodeFrame, key: str) -> MessageCa
 def _explain_no_token(error: LastError, frame: CodeFrame, key: str) -> MessageCause:
     """A number below zero in the place of a token: what was drawn is no token at all."""
     because = (
-        f"Line {frame.line} of {'/'.join(frame.parts[-2:])}.py ({shorten_text(frame.code, _SHOWN)}) "
-        f"decodes {key}, and no "
-        "token is below zero. It was drawn from probabilities that are not numbers (a training that "
-        "ended in nan), or the "
-        "device's own function of drawing returned nonsense (older releases of torch on mps)."
+        f"Line {frame.line} of {frame.short_file} ({shorten_text(frame.code, _SHOWN)}) "
+        f"decodes {key}, and no token is below zero. It was drawn from probabilities that are not numbers (a training "
+        "that ended in nan), or the device's own function of drawing returned nonsense (older releases of torch on "
+        "mps)."
     )
     fixes = (
         advise("Generate on the CPU (--device=cpu): when that works, a newer torch, or the CPU for the drawing"),
@@ -325,7 +324,7 @@ def _explain_no_token(error: LastError, frame: CodeFrame, key: str) -> MessageCa
 def _explain_unknown_id(error: LastError, frame: CodeFrame, key: str) -> MessageCause:
     """A table that is asked by the number of a row, picture or class, and was made of other data."""
     because = (
-        f"Line {frame.line} of {'/'.join(frame.parts[-2:])}.py ({shorten_text(frame.code, _SHOWN)}) looks the number "
+        f"Line {frame.line} of {frame.short_file} ({shorten_text(frame.code, _SHOWN)}) looks the number "
         f"{key} up in a table that was made of another file. The two do not belong together: another split or version "
         "of the data, a file of features or labels that is not whole, numbers that begin at 0 on one side and at 1 on "
         "the other."

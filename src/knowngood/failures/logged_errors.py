@@ -60,6 +60,11 @@ class CodeFrame:
         return tuple(part for part in re.split(r"[/\\]+", self.path.removesuffix(".py")) if part)
 
     @property
+    def short_file(self) -> str:
+        """The file as an answer shows it, with the folder that it is in."""
+        return "/".join(self.parts[-2:]) + ".py"
+
+    @property
     def installed(self) -> tuple[str, ...]:
         """The parts below `site-packages` or `dist-packages`; empty for a file that is not installed there."""
         parts = self.parts

@@ -65,7 +65,7 @@ def explain_missing_field(error: LastError) -> MessageCause | None:
     if not any(_package(item) in _OF_DATA for item in containers) and not (frame.installed and _ROW.search(frame.code)):
         return None
     code = f" ({shorten_text(frame.code, 100)})" if frame.code else ""
-    return _describe_field(error, field, f"Line {frame.line} of {'/'.join(frame.parts[-2:])}.py{code}")
+    return _describe_field(error, field, f"Line {frame.line} of {frame.short_file}{code}")
 
 
 def _describe_field(error: LastError, field: str, asker: str = "The program") -> MessageCause:

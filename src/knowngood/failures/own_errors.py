@@ -82,7 +82,7 @@ def explain_own_error(  # noqa: PLR0911 - one return for each kind of error
         and not (name in {"TypeError", "ValueError"} and _WORDS_OF_VALUES.search(text))
     ):
         return None
-    file = "/".join(frame.parts[-2:]) + ".py"
+    file = frame.short_file
     shown = shorten_text(text or frame.code, _SHOWN)
     where = f"Line {frame.line} of {file} ({frame.code[:_SHOWN]})" if frame.code else f"Line {frame.line} of {file}"
     if speaks:

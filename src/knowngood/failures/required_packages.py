@@ -42,7 +42,7 @@ def explain_required_package(error: LastError, name: str, text: str, shelf: Atla
     if not package:
         return None
     frame = error.frames[-1]
-    file = "/".join(frame.parts[-2:]) + ".py"
+    file = frame.short_file
     incident = describe_traceback(
         f"package-required:{package}",
         IncidentKind.NOT_INSTALLED,

@@ -1,4 +1,4 @@
-"""What a number, a path or a port in a message says: more than any GPU has, a list, a service's port. Pure."""
+"""What a number, a path or a port in a message says: more than a large GPU has, a list, a service's port. Pure."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from knowngood.failures.name_situation import advise
 
 _SHARED = re.compile(r"shared memory,? ?Required: (?P<wanted>\d+),? ?Hardware limit: (?P<limit>\d+)")
 _LARGEST = 232_448
-"""The most shared memory a block that a GPU of NVIDIA lets a kernel have, in bytes (227 KB, on sm_90 and sm_100)."""
-_LIMITS = ((101_376, "the RTX 30, 40 and 50 series"), (166_912, "A100"), (_LARGEST, "H100, H200 and B200"))
+"""The most shared memory a block, in bytes, that a message stated: on an H200, in evidence/models/deepseek_v3."""
+_LIMITS = ((_LARGEST, "H100 and H200"),)
+"""Bytes and the cards that state them as their limit, the smallest first; what no message here stated is left out."""
 _LISTED = re.compile(r"['\"](?P<path>:+/[^'\"\n]{1,300}|/[^'\"\n:]{1,300}:/[^'\"\n]{0,300})/bin/nvcc['\"]")
 _BOUND = re.compile(
     r"failed to bind to (?:\[[^\]\s]*\]|[\w.-]+):(?P<port>\d{1,5})\b|"
@@ -32,9 +33,9 @@ def describe_shared_memory(incident: Incident, error: LastError) -> Incident | N
     if wanted > _LARGEST:
         return replace(
             incident,
-            title=f"A Triton kernel wants {wanted} bytes of shared memory a block, which no GPU has",
+            title=f"A Triton kernel wants {wanted} bytes of shared memory a block, more than an H200 has",
             because=(
-                f"This GPU has {limit} bytes a block, and the largest of all {_LARGEST}: another card does not end it. "
+                f"This GPU has {limit} bytes a block, and an H200 {_LARGEST}: another card hardly ends it. "
                 "The block of this kernel grows with a size of the model that it takes whole (the head dimension, the "
                 "size of the state, the width of a row), with num_stages, and is twice as large in "
                 "float32. One of these "

@@ -191,7 +191,7 @@ def _describe_pictures(incident: Incident, error: LastError) -> Incident | None:
     if frame is None or not _VIEWED.search(error.message) or not _OF_IMAGES.search(f"{frame.path} {frame.code}"):
         return None
     because = (
-        f"Line {frame.line} of {'/'.join(frame.parts[-2:])}.py cuts the pixels into the patches that the grid of the "
+        f"Line {frame.line} of {frame.short_file} cuts the pixels into the patches that the grid of the "
         "batch counts (image_grid_thw, video_grid_thw), and there are not so many: the two are of different images or "
         "videos. The collator has put rows together wrongly, images were left out or added on one side, or the reader "
         "of the video (decord, torchcodec, ffmpeg) gave other frames than it announced."
