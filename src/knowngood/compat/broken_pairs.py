@@ -10,6 +10,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from knowngood.compat.findings import Finding
 from knowngood.compat.rule import Rule
@@ -96,7 +97,8 @@ class ExcludedReleases:
 
     def mask_in(self, domain: ValueDomain) -> int:
         """Return the values of a domain that are these releases."""
-        return _mask_in_domain(domain, self.releases, self.mask)
+        masks = _releases_in_domain(domain, self.releases, self.mask)
+        return masks.read | masks.between
 
 
 def find_broken_pairs(versions: Mapping[str, str], read: ReadTable) -> list[Finding]:
@@ -140,19 +142,27 @@ def boxes_of_broken_pairs(
         for callee in table.callees if table is not None else ():
             if table is not None and callee in packages:
                 for because, mine, theirs in _broken_releases(table, callee):
-                    rule = Rule(
-                        id=f"{USES}{caller}:{callee}",
-                        require={},
-                        because=because,
-                        source=(f"the sources of {caller} {{{caller}}} and {callee} {{{callee}}}",),
-                        kind="fact",
-                    )
-                    masks = {
-                        caller: _mask_in_domain(domains[caller], table.releases, mine),
-                        callee: _mask_in_domain(domains[callee], table.callees[callee], theirs),
-                    }
-                    if all(masks.values()):
-                        yield Box(rule=rule, masks=masks)
+                    callers = _releases_in_domain(domains[caller], table.releases, mine)
+                    callees = _releases_in_domain(domains[callee], table.callees[callee], theirs)
+                    for read_both, masks in (
+                        (True, (callers.read, callees.read)),
+                        (False, (callers.between, callees.read | callees.between)),
+                        (False, (callers.read, callees.between)),
+                    ):
+                        if all(masks):
+                            rule = _pair_rule(caller, callee, because, read_both=read_both)
+                            yield Box(rule=rule, masks=dict(zip((caller, callee), masks, strict=True)))
+
+
+def _pair_rule(caller: str, callee: str, because: str, *, read_both: bool) -> Rule:
+    of = "" if read_both else "the releases around "
+    return Rule(
+        id=f"{USES}{caller}:{callee}",
+        require={},
+        because=because,
+        source=(f"the sources of {of}{caller} {{{caller}}} and {callee} {{{callee}}}",),
+        kind="fact",
+    )
 
 
 def find_excluded_releases(
@@ -225,19 +235,25 @@ def _callers_stopped(table: BrokenUseTable, callee: str, theirs: int) -> int:
     return mask
 
 
-def _mask_in_domain(domain: ValueDomain, releases: Sequence[str], mask: int) -> int:
-    """Return the values of a domain that are these releases of a table, builds of other indexes among them.
+class _DomainMasks(NamedTuple):
+    """Values of a domain, as masks."""
 
-    A release that nobody read, because it was withdrawn, counts as the two around it where both are among these.
-    """
+    read: int
+    """The releases of a table, builds of other indexes among them."""
+    between: int
+    """Releases that nobody read, because they were withdrawn, with two releases of the table next to them."""
+
+
+def _releases_in_domain(domain: ValueDomain, releases: Sequence[str], mask: int) -> _DomainMasks:
+    """Return the values of a domain that are these releases of a table, or that lie between two of them."""
     own = [(place, domain.mask(f"=={releases[place]}")) for place in iterate_bits(mask)]
-    whole = 0
+    read = between = 0
     for _, values in own:
-        whole |= values
+        read |= values
     for (place, lower), (following, upper) in itertools.pairwise(own):
         if following == place + 1 and lower and upper:
-            whole |= (1 << upper.bit_length() - 1) - (1 << lower.bit_length())
-    return whole
+            between |= (1 << upper.bit_length() - 1) - (1 << lower.bit_length())
+    return _DomainMasks(read, between & ~read)
 
 
 def _describe_pair(pair: _Pair, uses: Sequence[BrokenUse], mine: str, theirs: str) -> str:

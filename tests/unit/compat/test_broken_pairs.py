@@ -94,8 +94,13 @@ APP, LIB = (
 def test_releases_that_cannot_be_imported_together_are_boxes_with_those_that_nobody_read_between_them() -> None:
     boxes = list(boxes_of_broken_pairs(["app", "lib"], {"app": APP, "lib": LIB}, {"app": TABLE}.get))
     assert [(APP.texts(box.masks["app"]), LIB.texts(box.masks["lib"])) for box in boxes] == [
-        (["1.0", "1.0.1", "1.1"], ["2.1.0", "2.2.0"]),
+        (["1.0", "1.1"], ["2.1.0", "2.2.0"]),
+        (["1.0.1"], ["2.1.0", "2.2.0"]),
         (["1.3"], ["2.1.0"]),
+    ]
+    assert [box.rule.source for box in boxes[:2]] == [
+        ("the sources of app {app} and lib {lib}",),
+        ("the sources of the releases around app {app} and lib {lib}",),
     ]
     assert boxes[0].rule.id == "uses:app:lib"
     assert (

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import bisect
 import io
 import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -374,6 +375,16 @@ def test_torch_for_arm_has_cuda_from_2_11_on(torch: str, gpu: str | None, used: 
         assert ("host:aarch64" in {finding.id for finding in result.findings}) is broken
 
 
+@pytest.mark.parametrize(
+    ("transformers", "of"), [("4.57.0", "the releases around transformers 4.57.0"), ("4.57.1", "transformers 4.57.1")]
+)
+def test_a_withdrawn_release_that_nobody_read_counts_as_those_around_it(transformers: str, of: str):
+    (finding,) = [
+        item for item in ask(f"transformers=={transformers}", "torch==2.1.0").findings if item.id.startswith("uses:")
+    ]
+    assert finding.source == (f"the sources of {of} and torch 2.1.0",)
+
+
 def test_a_machine_that_was_not_stated_is_no_condition_that_is_missing():
     assert not any("machine" in finding.when for finding in ask("torch==2.10.0").findings)
 
@@ -443,10 +454,21 @@ def oracle(cell: Mapping[str, str]) -> bool:  # noqa: C901, PLR0911 - one questi
 
 def breaks_import(caller: str, release: str, callee: str, other: str) -> bool:
     table = read_broken_uses(caller, atlas_folder())
-    if table is None or release not in table.releases or other not in table.callees.get(callee, ()):
+    if table is None or callee not in table.callees:
         return False
-    at, beside = list(table.releases).index(release), list(table.callees[callee]).index(other)
-    return any(use.reached >> at & 1 and use.callees >> beside & 1 for use in table.uses[callee] if not use.place)
+    callers, callees = around(release, table.releases), around(other, table.callees[callee])
+    uses = [use for use in table.uses[callee] if not use.place]
+    return bool(callers and callees) and all(
+        any(use.reached >> at & 1 and use.callees >> beside & 1 for use in uses) for at in callers for beside in callees
+    )
+
+
+def around(release: str, releases: Sequence[str]) -> list[int]:
+    """The place of a release, or the two places around one that was withdrawn and so not read."""
+    if release in releases:
+        return [releases.index(release)]
+    following = bisect.bisect(list(map(Version, releases)), Version(release))
+    return [following - 1, following] if 0 < following < len(releases) else []
 
 
 def versions(package: str) -> list[str]:
