@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
-
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.failures.log_scan import LogBlock
 
 NAN_INCIDENT = "loss-is-nan"
 """The incident that such a log shows."""
-_REPORTED = re.compile(
+_REPORTED = lazy_pattern(
     rb"(?i)\b(?:[\w/-]*loss|(?:grad|gradient)[ _]norm)['\"]?(?: is|:|=| =)?[ \t]{0,4}['\"]?(?:tensor\()?"
     rb"(?P<value>nan\b|[-+]?\d+\.\d)"
 )

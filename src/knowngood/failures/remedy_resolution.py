@@ -14,11 +14,12 @@ from knowngood.compat.requirement_resolution import RequirementSearches, resolve
 from knowngood.compat.requirement_solver import SearchFailure, SearchLimitError, Wish
 from knowngood.compat.resolution_findings import conflict_finding
 from knowngood.compat.value_domain import iterate_bits
+from knowngood.core.lazy_patterns import lazy_pattern
 
 _PYTHONS = ("3.11", "3.10", "3.12", "3.9")
 """The Pythons for which it is resolved when the log states none, the first first."""
 
-_NAME, _SEPARATORS = re.compile(r"[\w.-]+"), re.compile(r"[-_.]+")
+_NAME, _SEPARATORS = lazy_pattern(r"[\w.-]+"), lazy_pattern(r"[-_.]+")
 
 
 @dataclass(frozen=True, kw_only=True)
