@@ -38,7 +38,7 @@ _REMEDY = "restore it, or delete it and run `knowngood harvest --atlas`"
 EXPORTS = "!"
 """With this and a name begins the list of the modules that export it."""
 
-_BLOCK = 1 << 20  # characters of text in a block
+_BLOCK = 3 << 19  # characters of text in a block
 _LEVEL = 19
 _FIRST_WORDS = lazy_pattern(r"(?<=\n)\w+")
 _WORDS = lazy_pattern(r"\w+")
