@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from knowngood.facts.atlas_lookup import AtlasLookup
 
 
-
 @dataclass(frozen=True, kw_only=True)
 class NamePlace:
     """A name that an error misses, as the atlas has it."""
