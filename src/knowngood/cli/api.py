@@ -7,14 +7,15 @@ import re
 
 from knowngood.cli.main import Answer
 from knowngood.core.errors import UnknownError, UsageError
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.facts import atlas_store
 from knowngood.facts.atlas_answer import NameAnswer, answer_about_name, answer_about_parameter
 from knowngood.facts.atlas_lookup import AtlasLookup
 from knowngood.facts.atlas_registries import REGISTRIES, find_registry_keys
 
-_NAME = re.compile(r"[^\W\d]\w*(?:[.:][^\W\d]\w*)*(?:\[[^\]]+\])?")
-_PARAMETER = re.compile(r"(?P<name>[\w.:]+)\((?P<parameter>[^\W\d]\w*)=?\)")
-_KEY = re.compile(r"\w[\w-]*")
+_NAME = lazy_pattern(r"[^\W\d]\w*(?:[.:][^\W\d]\w*)*(?:\[[^\]]+\])?")
+_PARAMETER = lazy_pattern(r"(?P<name>[\w.:]+)\((?P<parameter>[^\W\d]\w*)=?\)")
+_KEY = lazy_pattern(r"\w[\w-]*")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -137,15 +137,13 @@ def _load_universe(known: KnownFailures, gpus: GpuCatalog, packages: Collection[
     """Return the facts about some packages with all rules, those of incidents among them."""
     from knowngood.compat.factbook import FactFolder
     from knowngood.compat.metadata_store import MetadataStore
-    from knowngood.compat.rule import rule_from_incident
     from knowngood.compat.universe import build_universe
     from knowngood.facts.package_metadata import read_package_metadata
 
     folder = local_files.data_folder() / "facts"
     metadata = MetadataStore(read=lambda name: read_package_metadata(name, folder / "metadata"), names=tuple)
     book = FactFolder(path=folder, metadata=metadata).read_book(packages)
-    rules = [*known.rules, *filter(None, map(rule_from_incident, known.incidents))]
-    return build_universe(book, gpus, rules)
+    return build_universe(book, gpus, known.rules)
 
 
 def _function_lines(package: str) -> Mapping[str, Any]:

@@ -13,17 +13,18 @@ from functools import lru_cache
 
 from knowngood.compat.value_domain import version_matches
 from knowngood.core.errors import UsageError
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.core.package_names import canonical_name
 
-_LINE = re.compile(
+_LINE = lazy_pattern(
     r"\s*([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*(?:\[([^\]]*)\])?\s*"
     r"(?:\(([^)]*)\)|(@)\s*\S+|([^;@]*?))\s*(?:;\s*(.*?)\s*)?"
 )
-_TOKEN = re.compile(
+_TOKEN = lazy_pattern(
     r"\s*(?:(\(|\))|(\band\b|\bor\b)|(===|==|~=|!=|<=|>=|<|>|\bnot\s+in\b|\bin\b)"
     r"|\"([^\"]*)\"|'([^']*)'|([a-z_.]+))"
 )
-_EXTRA = re.compile(r"\bextra\s*[=!]=\s*['\"]([^'\"]*)|['\"]([^'\"]*)['\"]\s*[=!]=\s*extra\b")
+_EXTRA = lazy_pattern(r"\bextra\s*[=!]=\s*['\"]([^'\"]*)|['\"]([^'\"]*)['\"]\s*[=!]=\s*extra\b")
 _VERSION_VARIABLES = frozenset({"python_version", "python_full_version", "implementation_version"})
 
 

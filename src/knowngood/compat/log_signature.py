@@ -16,6 +16,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from knowngood.core.lazy_patterns import lazy_pattern
+
 GAP = 200
 LEAST_LITERAL = 12
 MOST_WILDCARDS = 6
@@ -33,11 +35,11 @@ _PLACEHOLDERS = {
 }
 _PLACE, _NUMBER = "\0", "\1"
 """What stands for a placeholder while words are looked for: one that may have letters, and one of digits."""
-_REGEX = re.compile(r"\\[dwsSWDb.]|\(\?|[)\]][+*?]|\.\*|\[\^")
-_PARTS = re.compile(r"\\([*{\\])|(\*)|\{(\w+)\}|([^\\*{]+|.)", re.DOTALL)
-_WORD = re.compile(rb"\w+", re.ASCII)
+_REGEX = lazy_pattern(r"\\[dwsSWDb.]|\(\?|[)\]][+*?]|\.\*|\[\^")
+_PARTS = lazy_pattern(r"\\([*{\\])|(\*)|\{(\w+)\}|([^\\*{]+|.)", re.DOTALL)
+_WORD = lazy_pattern(rb"\w+", re.ASCII)
 _QUOTES = bytes.maketrans(b'"`', b"''")
-_CURLY = re.compile(rb"\xe2\x80[\x98\x99\x9c\x9d]")
+_CURLY = lazy_pattern(rb"\xe2\x80[\x98\x99\x9c\x9d]")
 _SPACE = b" \t\f\v"
 
 
@@ -141,7 +143,7 @@ def _without_spaces(data: bytes) -> bytes:
 
 
 # What launchers, actors and loggers put before a line; each part is bounded.
-_PREFIX = re.compile(
+_PREFIX = lazy_pattern(
     rb"(?:\s|[|>]|\xe2\x94[\x80-\xbf]|\xe2\x95[\x80-\xbf]"
     rb"|\[(?:default|rank|node|gpu|RANK)?\s?-?\d{1,5}(?:,\d{1,5})?\](?:<std(?:err|out)>)?:?"
     rb"|\([\w .-]{1,60}pid=\d{1,9}[^)\n]{0,60}\)"

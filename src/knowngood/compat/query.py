@@ -6,7 +6,6 @@ wheel. `knowngood.compat.requirement_lines` reads requirements files and freezes
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -221,6 +220,8 @@ def parse_attention(text: str) -> str:
     name = re.sub(r"[_\s]+", "-", text.strip().lower())
     if name in names:
         return names[name]
+    import difflib  # only here, because its import takes a while
+
     near = difflib.get_close_matches(name, names, 1, 0)[0]
     raise UsageError(f"there is no attention setting {text!r}; the nearest is {near} (known: {', '.join(ATTENTION)})")
 

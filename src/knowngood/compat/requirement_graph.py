@@ -7,7 +7,6 @@ sdist. Of a package without metadata every release is taken to fit.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -17,6 +16,7 @@ from knowngood.compat.requirement_solver import Clash
 from knowngood.compat.value_domain import ValueDomain, version_matches
 from knowngood.compat.wheel_fit import tag_fits
 from knowngood.core.errors import UsageError
+from knowngood.core.lazy_patterns import lazy_pattern
 
 DECLARED = "[declared]"
 """A variable: whether only releases count whose requirements are stated by an artefact that is built."""
@@ -251,7 +251,7 @@ def python_is_declared(requires_python: str, target: ResolutionTarget) -> bool:
     return not requires_python or _python_matches(requires_python, target)
 
 
-_LOWER_BOUND = re.compile(r"(>=|>|~=|===?)\s*([^*\s]+?)(?:\.\*)?")
+_LOWER_BOUND = lazy_pattern(r"(>=|>|~=|===?)\s*([^*\s]+?)(?:\.\*)?")
 
 
 def _python_matches(specifier: str, target: ResolutionTarget) -> bool:

@@ -98,6 +98,10 @@ class RequirementSearch:
     """The variables that were narrowed, in that order; some are to be decided."""
     unexpanded: list[str] = field(default_factory=list)
     decisions: int = 0
+    absences: dict[str, int] = field(default_factory=dict)
+    """Variable -> the bit of its absence, for those that were narrowed."""
+    domains: dict[str, int] = field(default_factory=dict)
+    """Variable -> all its values, for those that a clash is about."""
     settled: dict[str, int] = field(default_factory=dict)
     """What followed from the last wishes before anything was decided: variable -> the bit of its only value."""
 
@@ -145,7 +149,13 @@ class RequirementSearch:
 
     def _left(self, variable: str) -> int:
         mask = self.values.get(variable)
-        return self.source.everything(variable) if mask is None else mask
+        return self._everything(variable) if mask is None else mask
+
+    def _everything(self, variable: str) -> int:
+        mask = self.domains.get(variable)
+        if mask is None:
+            mask = self.domains[variable] = self.source.everything(variable)
+        return mask
 
     def _choose(self, prefer: Mapping[str, Sequence[int]]) -> tuple[str, int] | None:
         """The variable to decide next with its best value; `None` when everything needed is decided."""
@@ -155,22 +165,24 @@ class RequirementSearch:
                 best = next((bit for bit in bits if bit & left), None)
                 if best is not None:
                     return name, best
-        source, best_count, best_name = self.source, 0, None
+        values, absences, best_count, best_name = self.values, self.absences, 0, None
         for name in self.open:
-            mask = self.values[name]
-            if mask & (mask - 1) and not mask & source.absence(name):
+            mask = values[name]
+            if mask & (mask - 1) and not mask & absences[name]:
                 count = mask.bit_count()
                 if best_name is None or count < best_count:
                     best_count, best_name = count, name
-        return None if best_name is None else (best_name, source.prefer(best_name, self.values[best_name]))
+        return None if best_name is None else (best_name, self.source.prefer(best_name, values[best_name]))
 
     def _narrow(self, variable: str, mask: int, clash: Clash | None) -> None:
         if variable not in self.values:
             self.open.append(variable)
+            if variable not in self.absences:
+                self.absences[variable] = self.source.absence(variable)
         self.values[variable] = mask
         self.history.setdefault(variable, []).append(len(self.steps))
         self.steps.append(_Step(variable, mask, len(self.starts), clash))
-        if not mask & (mask - 1) and not mask & self.source.absence(variable):
+        if not mask & (mask - 1) and not mask & self.absences[variable]:
             self.unexpanded.append(variable)
 
     def _narrow_and_propagate(self, variable: str, mask: int) -> Clash | None:
@@ -210,7 +222,7 @@ class RequirementSearch:
         for name, mask in clash.sets.items():
             left = values.get(name)
             if left is None:
-                left = self.source.everything(name)
+                left = self._everything(name)
             if left & ~mask:
                 if free is not None or not left & mask:
                     return None

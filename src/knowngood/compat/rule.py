@@ -19,7 +19,6 @@ fact of the torch in the combination, so numbers come from facts and a rule stat
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -27,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from knowngood.compat import rule_relations
 from knowngood.core import yaml_document
 from knowngood.core.errors import InputError, InputProblem
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.core.yaml_cache import ParseYaml
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ SEVERITIES = ("error", "warning", "info")
 CONFIDENCES = ("measured", "artefact", "maintainer", "reported")
 KINDS = ("rule", "incident", "fact")
 
-REFERENCE = re.compile(r"\{([a-z0-9-]+(?:\.[a-z0-9_]+(?::[a-z0-9-]+)?)?(?:\[[a-z]+(?:\.[a-z]+)?\])?)\}")
+REFERENCE = lazy_pattern(r"\{([a-z0-9-]+(?:\.[a-z0-9_]+(?::[a-z0-9-]+)?)?(?:\[[a-z]+(?:\.[a-z]+)?\])?)\}")
 """`{torch}`, `{torch.sass}`, `{xtuner.model_minimums:qwen2}`, `{flash-attn.sass[gpu]}` (its entry for the GPU),
 `{bitsandbytes.sass_by_cuda[torch.cuda]}` (its entry for that fact of torch)."""
 

@@ -12,6 +12,7 @@ from knowngood.compat.rule import INCIDENT_KEYS, Rule, parse_rules, rule_from_in
 from knowngood.core import local_files, yaml_document
 from knowngood.core.data_files import read_data_text
 from knowngood.core.errors import InputError, InputProblem, MissingError, UsageError
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.core.yaml_cache import ParseYaml
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 NOT_RULES = frozenset({"smoke.yaml"})
 """Files of `rules/` that have another form: the predictions about the smoke suite."""
 
-_COVERING_RULE = re.compile(r"^rule: (\S+)$", re.MULTILINE)
+_COVERING_RULE = lazy_pattern(r"^rule: (\S+)$", re.MULTILINE)
 """The rule that covers an incident. Half of the files have one, and need no parsing for `check`."""
 
 
@@ -37,7 +38,7 @@ def load_rules(folder: Path, parse: ParseYaml = yaml_document.parse_yaml_data) -
     return rules
 
 
-_TOP_KEY = re.compile(r"^([A-Za-z_][\w.-]*):", re.MULTILINE)
+_TOP_KEY = lazy_pattern(r"^([A-Za-z_][\w.-]*):", re.MULTILINE)
 """A key of an incident: what is at the beginning of a line."""
 
 

@@ -6,13 +6,13 @@ The rules of binary compatibility are NVIDIA's ("CUDA C++ Programming Guide", se
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 
 from knowngood.compat.value_domain import version_matches
 from knowngood.core.errors import UsageError
+from knowngood.core.lazy_patterns import lazy_pattern
 
-_ARCH = re.compile(r"(\d+)([af]?)")
+_ARCH = lazy_pattern(r"(\d+)([af]?)")
 
 
 def parse_capability(text: str) -> tuple[int, int]:

@@ -16,12 +16,13 @@ from typing import Any
 from packaging.version import InvalidVersion, Version
 
 from knowngood.core.errors import UsageError
+from knowngood.core.lazy_patterns import lazy_pattern
 
 ANY, NONE, SOME = "any", "none", "*"
 """Conditions that are not specifiers: everything; the package is absent; the package is there in any version."""
 
-_CLAUSE = re.compile(r"\s*(===|~=|==|!=|<=|>=|<|>)\s*([^,\s]+)\s*")
-_PRE_RELEASE = re.compile(r"^[^+]*(?:[abc]|dev|pre)", re.IGNORECASE)
+_CLAUSE = lazy_pattern(r"\s*(===|~=|==|!=|<=|>=|<|>)\s*([^,\s]+)\s*")
+_PRE_RELEASE = lazy_pattern(r"^[^+]*(?:[abc]|dev|pre)", re.IGNORECASE)
 """A version with a part for pre-releases in any of its spellings (PEP 440): a, alpha, b, beta, c, rc, pre, dev."""
 _NEAREST_LIMIT = 5_000
 """When `nearest_places` has kept more answers, they are dropped, because a batch can be long."""

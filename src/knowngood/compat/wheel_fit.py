@@ -10,8 +10,9 @@ import re
 from functools import lru_cache
 
 from knowngood.compat.dependency_markers import ResolutionTarget
+from knowngood.core.lazy_patterns import lazy_pattern
 
-_PLATFORM = re.compile(r"(?:many)?linux(?:_(\d+)_(\d+)|1|2010|2014)?_(.+)")
+_PLATFORM = lazy_pattern(r"(?:many)?linux(?:_(\d+)_(\d+)|1|2010|2014)?_(.+)")
 _LEGACY = {"manylinux1": (2, 5), "manylinux2010": (2, 12), "manylinux2014": (2, 17)}
 
 

@@ -11,9 +11,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-_URL_USER = re.compile(r"(?i)\b((?:https?|socks\w*|ftp)://)[^/\s\"'<>]*@")
+from knowngood.core.lazy_patterns import lazy_pattern
+
+_URL_USER = lazy_pattern(r"(?i)\b((?:https?|socks\w*|ftp)://)[^/\s\"'<>]*@")
 # `name:tag@sha256:...` names an image, it is no login.
-_PASSWORD = re.compile(r"(://|(?<![\w/@:.-]))[^\s/@:\"'<>`=]+:[^\s/:\"'<>`]+@(?!sha256:)(?=[\w\[])")
+_PASSWORD = lazy_pattern(r"(://|(?<![\w/@:.-]))[^\s/@:\"'<>`=]+:[^\s/:\"'<>`]+@(?!sha256:)(?=[\w\[])")
 
 
 def redact_credentials(text: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -104,6 +103,8 @@ class GpuCatalog:
         return self.describe(min(self.sections, key=lambda name: abs(int(name.removeprefix("sm_")) - wanted)))
 
     def _nearest_name(self, name: str) -> str:
+        import difflib  # only here, because its import takes a while
+
         known = {" ".join(name_words(card)): card for _, cards in self.sections.values() for card in cards}
         known |= {family.lower(): family for family, _ in self.sections.values()} | {sm: sm for sm in self.sections}
         near = difflib.get_close_matches(" ".join(name_words(name)) or name.lower(), known, 1, 0)

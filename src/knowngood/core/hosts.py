@@ -5,7 +5,6 @@ A host has one name here, and others elsewhere: Linux says `x86_64`, Debian and 
 
 from __future__ import annotations
 
-import platform
 from enum import StrEnum
 
 from knowngood.core.errors import UsageError
@@ -59,4 +58,6 @@ def parse_host(text: str) -> HostArchitecture:
 
 def detect_host_architecture() -> HostArchitecture | None:
     """Return the architecture of this machine; `None` where it is neither."""
+    import platform  # only here, because its import takes a while
+
     return _OTHER_NAMES.get(platform.machine().lower())

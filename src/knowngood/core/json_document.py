@@ -16,6 +16,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from knowngood.core.errors import InputError, InputProblem
+from knowngood.core.lazy_patterns import lazy_pattern
 
 if TYPE_CHECKING:
     import msgspec
@@ -27,9 +28,9 @@ MAX_DEPTH = 40
 
 _MOST_PROBLEMS = 20
 _BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
-_TOKEN = re.compile(r'"((?:[^"\\]|\\.)*)"(\s*:)?|([\[{])|([\]}])|(-?\d[\d.eE+-]*|NaN|-?Infinity)', re.DOTALL)
-_LONG_NUMBER = re.compile(rb"[0-9]{100}")
-_SPACE = re.compile(r"[ \t\r\n]*")
+_TOKEN = lazy_pattern(r'"((?:[^"\\]|\\.)*)"(\s*:)?|([\[{])|([\]}])|(-?\d[\d.eE+-]*|NaN|-?Infinity)', re.DOTALL)
+_LONG_NUMBER = lazy_pattern(rb"[0-9]{100}")
+_SPACE = lazy_pattern(r"[ \t\r\n]*")
 
 
 def parse_json(data: bytes, file: str, content: type[T], *, remedy: str) -> T:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 from packaging.version import InvalidVersion, Version
 
-_VERSION = re.compile(r"\d+(?:\.\d+)*(?:(?:a|b|rc)\d+)?")
+from knowngood.core.lazy_patterns import lazy_pattern
+
+_VERSION = lazy_pattern(r"\d+(?:\.\d+)*(?:(?:a|b|rc)\d+)?")
 
 
 def find_nearest_versions(wanted: str, versions: Iterable[str], count: int = 1) -> list[str]:

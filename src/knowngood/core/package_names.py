@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
+from knowngood.core.lazy_patterns import lazy_pattern
 
-_SEPARATORS = re.compile(r"[-_.]+")
+_SEPARATORS = lazy_pattern(r"[-_.]+")
 
 
 def canonical_name(name: str) -> str:

@@ -6,7 +6,6 @@ msgspec refused: it is slow. Pure.
 
 from __future__ import annotations
 
-import difflib
 import types
 import typing
 from collections.abc import Iterator, Sequence
@@ -52,6 +51,8 @@ def _table_mismatches(value: dict[str, Any], content: Any, path: DataPath) -> It
     parent = f" in {describe_path(path)}" if path else ""
     for name in value:
         if name not in hints:
+            import difflib  # only here, because its import takes a while
+
             near = difflib.get_close_matches(name, hints, 1)
             hint = f"the nearest known one is {near[0]!r}" if near else f"the keys here are {', '.join(hints)}"
             yield (*path, name), f"unknown key {name[:80]!r}{parent}; {hint}", True

@@ -8,13 +8,13 @@ one. Tags are refused, because they would be ignored. docs/decisions/0003-rooms.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from knowngood.core.errors import InputError, InputProblem
 from knowngood.core.json_document import problem_at
+from knowngood.core.lazy_patterns import lazy_pattern
 
 if TYPE_CHECKING:
     import yaml
@@ -27,9 +27,9 @@ MAX_LENGTH = 250_000
 MAX_DEPTH = 20
 """The most levels of nesting in a file that is read."""
 _SAFE_LEVELS = 2_000
-_ANCHOR_OR_TAG = re.compile(r"[&*!][^\s\"'=<>&*,\]}]")
+_ANCHOR_OR_TAG = lazy_pattern(r"[&*!][^\s\"'=<>&*,\]}]")
 
-_SURROGATE = re.compile(r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+_SURROGATE = lazy_pattern(r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 """Half of a character, which YAML cannot join with the other half, and which nothing can write."""
 
 

@@ -20,14 +20,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal, NotRequired, TypedDict
+from typing import Literal, NotRequired, TypedDict
 
-import msgspec
 import zstandard
 
 from knowngood.core.data_files import read_data_bytes
 from knowngood.core.errors import InputError, InputProblem
 from knowngood.core.json_document import parse_json
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.core.local_files import write_atomically
 from knowngood.facts.atlas_rows import RowKind
 from knowngood.facts.block_index import BlockIndex, open_block_index
@@ -38,10 +38,10 @@ _REMEDY = "restore it, or delete it and run `knowngood harvest --atlas`"
 EXPORTS = "!"
 """With this and a name begins the list of the modules that export it."""
 
-_BLOCK = 1 << 20  # characters of text in a block
+_BLOCK = 3 << 19  # characters of text in a block
 _LEVEL = 19
-_FIRST_WORDS = re.compile(r"(?<=\n)\w+")
-_WORDS = re.compile(r"\w+")
+_FIRST_WORDS = lazy_pattern(r"(?<=\n)\w+")
+_WORDS = lazy_pattern(r"\w+")
 
 Masks = dict[str, dict[str, int]]
 """Module -> row without releases (`path TAB kind TAB detail`) -> bits of the releases that have it."""
@@ -156,7 +156,7 @@ class AtlasHeader(TypedDict):
     releases: dict[str, str]
     failed: dict[str, str]
     sourceless: NotRequired[dict[str, str]]
-    blocks: list[tuple[str, Annotated[int, msgspec.Meta(ge=1)]]]
+    blocks: list[tuple[str, int]]
 
 
 class AtlasFile:

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from knowngood.core.lazy_patterns import lazy_pattern
+
 GAP = "{}"
 """What stands in a template for a value."""
 _SEPARATOR = "\x1f"
@@ -21,9 +23,9 @@ _CONDITION_LIMIT = 180
 _FEWEST_LETTERS = 12
 _SHORTEST_TEST = 10
 _LOGGED = frozenset(("error", "critical", "fatal", "exception"))
-_LOGGERS = re.compile(r"log(?:ger|ging)?$", re.IGNORECASE)
-_PLACEHOLDER = re.compile(r"%(?:\(\w+\))?[-+#0-9.*]*[sdrfgixXe]")
-_FIELD = re.compile(r"\{[^{}]*\}")
+_LOGGERS = lazy_pattern(r"log(?:ger|ging)?$", re.IGNORECASE)
+_PLACEHOLDER = lazy_pattern(r"%(?:\(\w+\))?[-+#0-9.*]*[sdrfgixXe]")
+_FIELD = lazy_pattern(r"\{[^{}]*\}")
 
 
 class MessageKind(StrEnum):

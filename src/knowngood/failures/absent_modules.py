@@ -8,12 +8,13 @@ from __future__ import annotations
 import re
 
 from knowngood.compat.incident import Fix, IncidentKind
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.failures.atlas_shelf import AtlasShelf
 from knowngood.failures.last_errors import LastError
 from knowngood.failures.message_causes import MessageCause, describe_traceback
 from knowngood.failures.name_situation import advise
 
-_OF_NONE = re.compile(r"^AttributeError: 'NoneType' object has no attribute '(?P<name>\w+)'")
+_OF_NONE = lazy_pattern(r"^AttributeError: 'NoneType' object has no attribute '(?P<name>\w+)'")
 
 
 def explain_absent_module(error: LastError, shelf: AtlasShelf) -> MessageCause | None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 from knowngood.compat.incident import Incident
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.failures.last_errors import LastError
 from knowngood.failures.name_situation import advise
 
-_BATCH = re.compile(
+_BATCH = lazy_pattern(
     r"world_size (?P<total>\d+) != (?P<micro>\d+) \* (?P<steps>\d+) \* (?P<ranks>\d+)",
 )
-_MISMATCHES = re.compile(r"- ds (?P<name>[\w.]+)=(?P<own>\S+) vs hf \w+=(?P<other>\S+)")
+_MISMATCHES = lazy_pattern(r"- ds (?P<name>[\w.]+)=(?P<own>\S+) vs hf \w+=(?P<other>\S+)")
 
 
 def describe_batch(incident: Incident, error: LastError) -> Incident | None:

@@ -6,16 +6,15 @@ which runs it, is not at fault.
 
 from __future__ import annotations
 
-import re
-
 from knowngood.compat.incident import Fix, IncidentKind
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.failures.last_errors import LastError
 from knowngood.failures.logged_errors import CodeFrame
 from knowngood.failures.message_causes import MessageCause, describe_traceback, shorten_text
 from knowngood.failures.name_situation import advise
 
-_UNPACKED = re.compile(r"[/\\](?:pip-(?:install|req-build|build)-|builds-v\d+[/\\])")
-_NAMED = re.compile(r"[/\\]pip-install-[^/\\]+[/\\](?P<name>[A-Za-z][\w.-]*?)_[0-9a-f]{32}[/\\]")
+_UNPACKED = lazy_pattern(r"[/\\](?:pip-(?:install|req-build|build)-|builds-v\d+[/\\])")
+_NAMED = lazy_pattern(r"[/\\]pip-install-[^/\\]+[/\\](?P<name>[A-Za-z][\w.-]*?)_[0-9a-f]{32}[/\\]")
 _SHOWN = 140
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 from knowngood.compat.incident import Incident
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.failures.name_situation import advise
 from knowngood.failures.shape_numbers import is_packed_to_four_bits
 
-_CROSS_ATTENTION = re.compile(r"\battn2\.(?:to_[kv]|processor\.to_[kv])")
+_CROSS_ATTENTION = lazy_pattern(r"\battn2\.(?:to_[kv]|processor\.to_[kv])")
 _FAMILIES = {"768": "Stable Diffusion 1", "1024": "Stable Diffusion 2", "2048": "SDXL"}
 """The width of the text features -> the generation (diffusers 0.31.0: loaders/single_file_utils.py)."""
-_LORA = re.compile(r"(?P<down>lora_A|lora_down|lora(?:_linear_layer)?\.down)|lora_B|lora_up|lora(?:_linear_layer)?\.up")
+_LORA = lazy_pattern(
+    r"(?P<down>lora_A|lora_down|lora(?:_linear_layer)?\.down)|lora_B|lora_up|lora(?:_linear_layer)?\.up"
+)
 """An adapter's matrices: the first has the rank as its rows, the second as its columns."""
 
 

@@ -10,23 +10,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from knowngood.compat.incident import Fix, IncidentKind, OwnComponent
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.failures.log_scan import LogBlock
 from knowngood.failures.message_causes import MessageCause, describe_traceback, shorten_text
 from knowngood.failures.name_situation import advise
 
 BUILD_INCIDENTS = frozenset(("extension-build-failed", "deepspeed-jit-build", "wheel-not-built"))
 """The incidents of lines that only say that a build failed."""
-_MARK = re.compile(rb"error(?: C\d{4})?: ")
-_STATED = re.compile(
+_MARK = lazy_pattern(rb"error(?: C\d{4})?: ")
+_STATED = lazy_pattern(
     r"(?P<file>[^\s:()'\"]{1,300}\.(?:c|cc|cpp|cxx|cu|cuh|h|hh|hpp|hip|inl))(?::\d+(?::\d+)?|\(\d+\)) ?: "
     r"(?:fatal |catastrophic )?error(?: C\d{4})?: (?P<text>\S.*)$"
 )
-_HEADER = re.compile(
+_HEADER = lazy_pattern(
     r"^(?P<gcc>[\w./+-]+): No such file or directory|'(?P<clang>[\w./+-]+)' file not found"
     r"|cannot open (?:source|include) file:? [\"'](?P<nvcc>[\w./+-]+)[\"']",
     re.IGNORECASE,
 )
-_OF_TORCH = re.compile(
+_OF_TORCH = lazy_pattern(
     r"\b(?:at|c10|torch|caffe2)::|[\"'\u2018](?:at|c10|torch)[\"'\u2019]|\b(?:AT|TORCH|C10)_[A-Z]|\bTHC?\w*\b"
 )
 _SHOWN = 160
@@ -45,7 +46,7 @@ class _Headers:
 
 _FAMILIES = (
     _Headers(
-        names=re.compile(
+        names=lazy_pattern(
             r"^(?:cu(?:da|blas|sparse|solver|fft|rand|dss)|nv(?:rtc|ml|ToolsExt|JitLink|toolsext)|cub/|thrust/|crt/"
             r"|driver_types|device_launch_parameters|math_constants)"
         ),
@@ -61,31 +62,31 @@ _FAMILIES = (
         ),
     ),
     _Headers(
-        names=re.compile(r"^Python\.h$"),
+        names=lazy_pattern(r"^Python\.h$"),
         title="Python's headers are missing",
         component=OwnComponent.COMPILER,
         fixes=("apt-get install python3-dev (python3.12-dev) of the very Python that runs",),
     ),
     _Headers(
-        names=re.compile(r"^nccl\.h$"),
+        names=lazy_pattern(r"^nccl\.h$"),
         title="NCCL's header is missing",
         component=OwnComponent.NCCL,
         fixes=("apt-get install libnccl-dev; or CPATH to the folder include of the wheel nvidia-nccl-cu12",),
     ),
     _Headers(
-        names=re.compile(r"^cudnn"),
+        names=lazy_pattern(r"^cudnn"),
         title="cuDNN's headers are missing",
         component=OwnComponent.CUDA,
         fixes=("apt-get install libcudnn9-dev-cuda-12; or CUDNN_PATH and CPATH to the wheel nvidia-cudnn-cu12",),
     ),
     _Headers(
-        names=re.compile(r"^(?:cutlass|cute|composable_kernel|ck_tile|ck)/"),
+        names=lazy_pattern(r"^(?:cutlass|cute|composable_kernel|ck_tile|ck)/"),
         title="The sources came without the folders of other projects that they need",
         component=OwnComponent.YOUR_CODE,
         fixes=("git submodule update --init --recursive, in the folder of the sources; or a release from the index",),
     ),
     _Headers(
-        names=re.compile(r"^(?:torch|ATen|c10)/|^torch/extension\.h$"),
+        names=lazy_pattern(r"^(?:torch|ATen|c10)/|^torch/extension\.h$"),
         title="The headers of torch that the source asks for are not in the torch that builds it",
         component="torch",
         fixes=(
@@ -94,7 +95,7 @@ _FAMILIES = (
         ),
     ),
     _Headers(
-        names=re.compile(r"^(?:libaio|numa|mpi|omp|infiniband/\w+|libibverbs)(?:\.h)?$|^oneapi/"),
+        names=lazy_pattern(r"^(?:libaio|numa|mpi|omp|infiniband/\w+|libibverbs)(?:\.h)?$|^oneapi/"),
         title="A library of the system has no headers here",
         component=OwnComponent.COMPILER,
         fixes=(
@@ -103,7 +104,9 @@ _FAMILIES = (
         ),
     ),
     _Headers(
-        names=re.compile(r"^(?:features|stdint|stdlib|math|string|limits|bits/.*|sys/.*|c\w+|vector|memory)(?:\.h)?$"),
+        names=lazy_pattern(
+            r"^(?:features|stdint|stdlib|math|string|limits|bits/.*|sys/.*|c\w+|vector|memory)(?:\.h)?$"
+        ),
         title="The C library's own headers are missing",
         component=OwnComponent.COMPILER,
         fixes=("apt-get install build-essential; in conda: conda install gxx_linux-64 sysroot_linux-64",),

@@ -22,6 +22,7 @@ from knowngood.core.errors import UnknownError, UsageError
 from knowngood.failures.compiler_errors import BUILD_INCIDENTS, CompilerErrorReader, explain_compiler_error
 from knowngood.failures.extension_names import find_extension_package
 from knowngood.failures.handled_errors import find_handled_lines
+from knowngood.failures.incident_table import IncidentTable
 from knowngood.failures.last_errors import (
     LastError,
     LastErrorReader,
@@ -250,7 +251,8 @@ def diagnose_log(  # noqa: C901, PLR0911, PLR0912, PLR0913, PLR0915, PLR0917 - w
     all that can be said.
     """
     supplement = supplement or LogSupplement()
-    scan = SignatureScan(signatures=[item for incident in incidents for item in incident.marks])
+    table = IncidentTable.of(incidents)
+    scan = SignatureScan(signatures=table.marks, words=table.words)
     versions, frames, tracebacks, errors = VersionReader(), FrameReader(), TracebackDetector(), ErrorReader()
     last_errors, losses, compiler = LastErrorReader(), NanLossReader(), CompilerErrorReader()
     trouble = TroubleReader()
@@ -267,12 +269,12 @@ def diagnose_log(  # noqa: C901, PLR0911, PLR0912, PLR0913, PLR0915, PLR0917 - w
     for name, lines in traceback.items():
         if lines.claimed and lines.releases:  # a stated version that the lines contradict excludes nothing alone
             possible[name] = [*log_versions[name], *lines.releases]
-    matches, excluded, number = list[IncidentMatch](), list[str](), 0
-    general = {incident.id for incident in incidents if incident.component == OwnComponent.EXTENSION}
+    matches, excluded, general = list[IncidentMatch](), list[str](), set[str]()
     of_rocm = is_rocm(log_versions, last_errors.error)
-    for incident in incidents:
+    for incident, number in table.find_by_marks(scan.lines_of):
         marks = range(number, number + len(incident.marks))
-        number = marks.stop
+        if incident.component == OwnComponent.EXTENSION:
+            general.add(incident.id)
         line = incident.line([scan.lines_of.get(mark) for mark in marks], traceback=tracebacks.present)
         if line is None or supplement.excludes(incident):
             continue
@@ -330,7 +332,7 @@ def diagnose_log(  # noqa: C901, PLR0911, PLR0912, PLR0913, PLR0915, PLR0917 - w
     ]
     matches += [_computed_match(cause, log_versions) for cause in causes if not cause.is_fallback]
     if last_errors.error is None and not any(match.incident.severity == IncidentSeverity.FAILURE for match in matches):
-        matches += _nan_matches(losses.line, incidents, log_versions)
+        matches += _nan_matches(losses.line, table, log_versions)
     diagnosis = Diagnosis(
         matches=_ranked([_weigh_certainty(match, last_errors.error) for match in matches], last_errors.error),
         excluded=tuple(excluded),
@@ -350,9 +352,7 @@ def diagnose_log(  # noqa: C901, PLR0911, PLR0912, PLR0913, PLR0915, PLR0917 - w
         return replace(diagnosis, last_error=None)  # a program goes on without a command such as nvcc
     if last_errors.error is None and not failures and not diagnosis.is_cut:
         sign = trouble.find_sign({match.line for match in diagnosis.matches})
-        return (
-            _with_hints(replace(diagnosis, trouble=sign), sign, incidents, has_traceback=False) if sign else diagnosis
-        )
+        return _with_hints(replace(diagnosis, trouble=sign), sign, table, has_traceback=False) if sign else diagnosis
     if last_errors.error is None or not all(match.passes_on for match in failures):
         return diagnosis
     if compiler.error is not None and (
@@ -372,14 +372,14 @@ def diagnose_log(  # noqa: C901, PLR0911, PLR0912, PLR0913, PLR0915, PLR0917 - w
     if not failures and (cut := complete_raise(last_errors.error)):
         rest = replace(supplement, versions={name: texts[-1] for name, texts in log_versions.items() if texts})
         inner = diagnose_log(
-            io.BytesIO(cut.encode()), incidents, gpus, load_lines, explain, explain_message, rest, explain_inside
+            io.BytesIO(cut.encode()), table, gpus, load_lines, explain, explain_message, rest, explain_inside
         )
         if inner.outcome == LogOutcome.KNOWN:
             line = last_errors.error.line
             likely = (replace(match, line=line, certainty=Certainty.LIKELY) for match in inner.matches)
             return replace(diagnosis, matches=tuple(likely))
     has_traceback = tracebacks.present
-    return diagnosis if failures else _with_hints(diagnosis, last_errors.error, incidents, has_traceback=has_traceback)
+    return diagnosis if failures else _with_hints(diagnosis, last_errors.error, table, has_traceback=has_traceback)
 
 
 def _is_same_line(text: str, other: str) -> bool:
@@ -474,7 +474,9 @@ def _nan_matches(
     line: int, incidents: Sequence[Incident], log_versions: Mapping[str, Sequence[str]]
 ) -> list[IncidentMatch]:
     """The incident of losses that are nan from a line on; none for line 0."""
-    return [_match(item, line, {}, log_versions, b"") for item in incidents if line and item.id == NAN_INCIDENT]
+    if not line:
+        return []
+    return [_match(item, line, {}, log_versions, b"") for item in incidents if item.id == NAN_INCIDENT]
 
 
 def _weigh_warning(match: IncidentMatch, shown: Sequence[str], error: LastError | None) -> IncidentMatch:

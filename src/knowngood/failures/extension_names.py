@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 
-_BINARY = re.compile(rb"([^\s'\"():,]{1,300}\.so)(?:\.\d+)*\s{0,2}:\s{0,2}(?:undefined symbol|symbol)")
-_OPERATOR = re.compile(rb"operator (\w{1,60})::\w{1,80}(?: does not exist)?")
-_REFUSED_FILE = re.compile(
+from knowngood.core.lazy_patterns import lazy_pattern
+
+_BINARY = lazy_pattern(rb"([^\s'\"():,]{1,300}\.so)(?:\.\d+)*\s{0,2}:\s{0,2}(?:undefined symbol|symbol)")
+_OPERATOR = lazy_pattern(rb"operator (\w{1,60})::\w{1,80}(?: does not exist)?")
+_REFUSED_FILE = lazy_pattern(
     rb"(?:Requested|package '|package `|Failed to install: |has wheel `) ?([A-Za-z][\w.-]{0,80}?)(?:==|-\d| from |['`])"
 )
 """How pip and uv name the package of a file that they refuse."""
-_INSTALLED = re.compile(rb"(?:site|dist)-packages[/\\]{1,4}(\w{1,80})")
-_TORCH_ITSELF = re.compile(rb"from torch\._C import|\b_load_global_deps\b|\b_preload_cuda_deps\b")
+_INSTALLED = lazy_pattern(rb"(?:site|dist)-packages[/\\]{1,4}(\w{1,80})")
+_TORCH_ITSELF = lazy_pattern(rb"from torch\._C import|\b_load_global_deps\b|\b_preload_cuda_deps\b")
 """What torch does while it is imported itself: the library that is missing is one of its own."""
-_SUFFIX = re.compile(r"(?:_\d+)?(?:_(?:cuda|gpu|ext|C|kernels?|lib))*$")
+_SUFFIX = lazy_pattern(r"(?:_\d+)?(?:_(?:cuda|gpu|ext|C|kernels?|lib))*$")
 _OTHER_NAMES = {
     "selective-scan": "mamba-ssm",
     "dropout-layer-norm": "flash-attn",

@@ -6,24 +6,25 @@ import re
 from collections.abc import Sequence
 
 from knowngood.compat.incident import Fix, IncidentKind, OwnComponent
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.failures.atlas_shelf import AtlasShelf
 from knowngood.failures.last_errors import LastError
 from knowngood.failures.logged_errors import CodeFrame
 from knowngood.failures.message_causes import MessageCause, describe_traceback, shorten_text
 from knowngood.failures.name_situation import advise
 
-_CALLED_WRONGLY = re.compile(r"^(?P<called>[\w.]+|<lambda>)\(\) (?:missing \d+ required|takes )")
-_ASKS_COLUMN = re.compile(
+_CALLED_WRONGLY = lazy_pattern(r"^(?P<called>[\w.]+|<lambda>)\(\) (?:missing \d+ required|takes )")
+_ASKS_COLUMN = lazy_pattern(
     r"^(?P<called>[\w.]+)\(\) missing \d+ required (?:positional|keyword-only) arguments?: (?P<names>'\w+'.{0,200})$"
 )
-_IS_REWARD = re.compile(r"\breward_func\(")
-_USED_WRONGLY = re.compile(r"^'(?:function|method|builtin_function_or_method|generator)' object has no attribute")
+_IS_REWARD = lazy_pattern(r"\breward_func\(")
+_USED_WRONGLY = lazy_pattern(r"^'(?:function|method|builtin_function_or_method|generator)' object has no attribute")
 _NAMES_NOTHING = frozenset(("__init__", "__call__", "__new__", "forward", "wrapper", "inner", "_fn", "decorator"))
-_UNPACKED = re.compile(
+_UNPACKED = lazy_pattern(
     r"^(?:not enough|too many) values to unpack \(expected (?P<expected>\d+)(?:, got (?P<got>\d+))?\)"
 )
-_UNPACKS_SHAPE = re.compile(r"^[\w, ()*]+= ?[\w.\[\]]*(?:shape|size\(\))")
-_LACKS = re.compile(r"^'(?P<owner>\w+)' object has no attribute '(?P<name>\w+)'")
+_UNPACKS_SHAPE = lazy_pattern(r"^[\w, ()*]+= ?[\w.\[\]]*(?:shape|size\(\))")
+_LACKS = lazy_pattern(r"^'(?P<owner>\w+)' object has no attribute '(?P<name>\w+)'")
 _SHOWN = 140
 
 

@@ -6,10 +6,10 @@ model it is mostly code written for another transformers. It is the last thing t
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
 from knowngood.compat.incident import Fix, IncidentKind, OwnComponent
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.failures.atlas_shelf import AtlasShelf
 from knowngood.failures.handed_in_values import explain_handed_in
 from knowngood.failures.last_errors import LastError
@@ -26,17 +26,17 @@ _OF_PYTHON = frozenset(
 )
 """The classes with which Python itself refuses a value or a name."""
 _OF_PLAIN_VALUES = frozenset(("IndexError", "NameError", "UnboundLocalError", "ZeroDivisionError"))
-_PLAIN_VALUE = re.compile(
+_PLAIN_VALUE = lazy_pattern(
     r"^'(?:NoneType|list|dict|str|int|float|tuple|bool|set|bytes|ndarray|Namespace)' object (?:has no attribute|is not)"
     r"|^(?:'?NoneType'?|list|string|tuple) (?:indices|object)|values to unpack|unsupported operand type"
 )
 """Words with which Python refuses a plain value, in classes of errors that packages use too."""
-_CALLED = re.compile(r"^(?P<owner>[A-Z]\w{5,60})\.\w+\(\) (?:missing \d+ required|takes )")
-_LACKS = re.compile(r"^'(?P<owner>\w+)' object has no attribute '(?P<name>\w+)'")
-_TELLING_CLASS = re.compile(r"^[A-Z]\w*[a-z0-9][A-Z]\w+$")
+_CALLED = lazy_pattern(r"^(?P<owner>[A-Z]\w{5,60})\.\w+\(\) (?:missing \d+ required|takes )")
+_LACKS = lazy_pattern(r"^'(?P<owner>\w+)' object has no attribute '(?P<name>\w+)'")
+_TELLING_CLASS = lazy_pattern(r"^[A-Z]\w*[a-z0-9][A-Z]\w+$")
 """A class of more than one word, which only one project is likely to have."""
-_VALUES = re.compile(r"values to unpack|invalid literal for int|could not convert string")
-_TENSORS = re.compile(
+_VALUES = lazy_pattern(r"values to unpack|invalid literal for int|could not convert string")
+_TENSORS = lazy_pattern(
     r"shape '\[.*\]' is invalid|size of tensor|must match the size|shapes cannot be multiplied|expected scalar type"
 )
 _TRAINERS = ("unsloth", "axolotl", "ms-swift", "llamafactory", "verl", "openrlhf", "xtuner")

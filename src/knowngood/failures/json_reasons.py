@@ -6,23 +6,24 @@ import re
 from dataclasses import replace
 
 from knowngood.compat.incident import Fix, Incident, OwnComponent
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.failures.last_errors import LastError
 from knowngood.failures.logged_errors import CodeFrame
 from knowngood.failures.name_situation import advise
 
-_DECODER = re.compile(
+_DECODER = lazy_pattern(
     r"JSONDecodeError: (?P<words>[^:]{1,80}): line (?P<line>\d+) column (?P<column>\d+) \(char (?P<char>\d+)"
 )
-_READS_LINE = re.compile(r"loads\(\s*(?:str\()?(?:line|l|row|x|s|item|i|text|example|raw)\b")
-_READS_FILE = re.compile(r"json\.load\(|loads\([\w.]*\.read\(")
-_READS_NAME = re.compile(r"loads\((?P<what>\w*(?:path|file|name|config)\w*)\)", re.IGNORECASE)
-_CONVERTED = re.compile(
+_READS_LINE = lazy_pattern(r"loads\(\s*(?:str\()?(?:line|l|row|x|s|item|i|text|example|raw)\b")
+_READS_FILE = lazy_pattern(r"json\.load\(|loads\([\w.]*\.read\(")
+_READS_NAME = lazy_pattern(r"loads\((?P<what>\w*(?:path|file|name|config)\w*)\)", re.IGNORECASE)
+_CONVERTED = lazy_pattern(
     r"Could not convert '?(?P<value>.{1,60}?)'? with type (?P<kind>\w+): tried to convert to (?P<wanted>\w+)"
 )
-_CHANGED = re.compile(
+_CHANGED = lazy_pattern(
     r"JSON parse error: Column\((?P<column>[^)]{0,120})\) (?:was|changed from) (?P<old>\w+) (?:but now|to) (?P<new>\w+)"
 )
-_RAGGED = re.compile(
+_RAGGED = lazy_pattern(
     r"(?:Expected (?P<wanted>\d+) (?:columns|fields)(?: in line (?P<line>\d+))?, (?:saw|got) (?P<seen>\d+))"
 )
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from knowngood.compat.incident import Fix, IncidentKind, OwnComponent
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.failures.last_errors import LastError
 from knowngood.failures.logged_errors import CodeFrame
 from knowngood.failures.message_causes import MessageCause, describe_traceback, shorten_text
@@ -17,39 +18,39 @@ from knowngood.failures.missing_fields import drop_lookups
 from knowngood.failures.name_callers import REMOTE_CODE
 from knowngood.failures.name_situation import advise
 
-_KEY = re.compile(r"^KeyError: (?P<quote>['\"])(?P<key>[^'\"]{1,120})(?P=quote)(?=$|\s)")
-_NUMBER = re.compile(r"^KeyError: (?P<key>-?\d{1,20})(?=$|\s)")
+_KEY = lazy_pattern(r"^KeyError: (?P<quote>['\"])(?P<key>[^'\"]{1,120})(?P=quote)(?=$|\s)")
+_NUMBER = lazy_pattern(r"^KeyError: (?P<key>-?\d{1,20})(?=$|\s)")
 _MARK = ("\ufeff", "\\ufeff")
 """The mark of byte order with which some editors begin a file."""
-_CHECKPOINT = re.compile(
+_CHECKPOINT = lazy_pattern(
     r"\b\w*(?:checkpoint|ckpt|state_dict|pretrained|snapshot|loaded|resume)\w*(?:\[['\"]\w+['\"]\])*\[\s*['\"]|torch\.load\([^)]*\)\["
 )
-_VOCABULARY = re.compile(
+_VOCABULARY = lazy_pattern(
     r"\b\w*(?:vocab|(?:word|token|char|tok)(?:2|_to_)(?:id|idx|index|ix)|stoi|encoder|ids_of)\w*\[|_to_ids?\b"
 )
-_LABELS = re.compile(
+_LABELS = lazy_pattern(
     r"\b\w*(?:label|class|tag|intent|category|cat)\w*(?:_map|2id|2idx|_to_id|_to_idx|_dict|_ids?|map)\w*\["
 )
-_COLLATES = re.compile(r"collat", re.IGNORECASE)
-_ROW = re.compile(r"\b(?:example|ex|feature|f|item|instance|sample|x|d|b|inst)\w?\[")
-_NOT_DEFINED = re.compile(r"Non-existent config key: (?P<key>[\w.]+)$")
-_BY_ID = re.compile(r"\w\[\s*(?:int\()?(?:\w+\.)*\w*(?:id|idx|index|key|num|number|name)s?\)?\s*\]")
+_COLLATES = lazy_pattern(r"collat", re.IGNORECASE)
+_ROW = lazy_pattern(r"\b(?:example|ex|feature|f|item|instance|sample|x|d|b|inst)\w?\[")
+_NOT_DEFINED = lazy_pattern(r"Non-existent config key: (?P<key>[\w.]+)$")
+_BY_ID = lazy_pattern(r"\w\[\s*(?:int\()?(?:\w+\.)*\w*(?:id|idx|index|key|num|number|name)s?\)?\s*\]")
 """A table that is asked by a number which has the name of one."""
-_READS_ROWS = re.compile(
+_READS_ROWS = lazy_pattern(
     r"^__getitem__$|collat|process|tokeni[sz]e|encode|format|convert|load|read|prepare", re.IGNORECASE
 )
 """Functions that take rows of the data apart."""
-_OWN_ROW = re.compile(
+_OWN_ROW = lazy_pattern(
     r"\b(?:self\.)?\w*(?:data|dataset|samples?|examples?|rows?|records?|items?|annotations?|list|df)\w*"
     r"(?:\[\w+\]|\.iloc\[\w+\])\[|\b(?:data|row|record|ex|example|sample|item|entry|feature|f|line|ann|conv\w*|source|d|x)\["
 )
 """A row of the data, from which a field is taken."""
-_CONFIGURATION = re.compile(
+_CONFIGURATION = lazy_pattern(
     r"\b\w*(?:config|configs|cfg|conf|params|parameters|hparams|hyperparameters|opt|opts|options|settings|args)"
     r"(?:\[['\"]\w+['\"]\]|\.\w+)*\[\s*['\"]",
     re.IGNORECASE,
 )
-_DECODES = re.compile(
+_DECODES = lazy_pattern(
     r"\b\w*(?:itos|(?:id|ids|idx|index|ix|int)(?:2|_to_|to)(?:word|token|char|str|label|sym|tok|s)\w*"
     r"|inv(?:erse)?_?vocab\w*|rev(?:erse)?_?vocab\w*)\["
 )

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
-
 from knowngood.compat.incident import Incident, IncidentKind, IncidentSeverity, OwnComponent
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.failures.last_errors import LastError
 from knowngood.failures.message_causes import MessageCause
 from knowngood.failures.name_situation import advise
 
-_KILLED = re.compile(r"^(?:\S+: line \d+: +\d+ )?Killed\b(?!:)|^zsh: killed\b|\sKilled$")
+_KILLED = lazy_pattern(r"^(?:\S+: line \d+: +\d+ )?Killed\b(?!:)|^zsh: killed\b|\sKilled$")
 
 
 def explain_killed_program(error: LastError) -> MessageCause | None:

@@ -1,18 +1,20 @@
 """What `knowngood diagnose` knows: incidents, rules and GPUs, read from YAML once and then kept as JSON in the cache.
 
-Parsing over a hundred YAML files and compiling their signatures takes longer than the diagnosis of a page of log. The
-name of the cached file is a digest of all those files and of the modules that parse them, so its content is never out
-of date. When it cannot be written or read, the YAML files are parsed.
+Parsing hundreds of YAML files and compiling their signatures takes longer than the diagnosis of a page of log. The
+first line of the cached file has size and times of all those files and of the modules that parse them; when one of them
+differs, or the cached file cannot be read, the YAML files are parsed. Each incident has a line of its own, which is
+decoded when a log may show it.
 
 msgspec would decode the JSON without code for each field, but its import costs more time than it saves.
 """
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 import json
 import os
-from collections.abc import Mapping
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -22,17 +24,20 @@ from packaging.specifiers import SpecifierSet
 from knowngood.compat import incident, log_signature, rule, rule_files
 from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, IncidentUse, RangeOrigin
 from knowngood.compat.log_signature import Signature
-from knowngood.compat.rule import Condition, Rule
+from knowngood.compat.rule import Condition, Rule, rule_from_incident
 from knowngood.core import gpus, local_files
 from knowngood.core.errors import InputError
+from knowngood.failures import incident_table, log_scan
+from knowngood.failures.incident_table import IncidentTable
 
 
 @dataclass(frozen=True, kw_only=True)
 class KnownFailures:
     """Everything that a log is compared with."""
 
-    incidents: tuple[Incident, ...]
+    incidents: IncidentTable
     rules: tuple[Rule, ...]
+    """Those of `rules/`, and those of incidents."""
     catalog: gpus.GpuCatalog | None
     """The GPUs of matrix.yaml; `None` when it cannot be read, which other commands report."""
 
@@ -40,16 +45,35 @@ class KnownFailures:
 def load_known_failures(folder: Path | None = None) -> KnownFailures:
     """Load the incidents of a folder, knowngood's own by default; raises `InputError` with every defect."""
     root = local_files.data_folder()
-    texts = rule_files.read_incident_texts(folder)
-    rules = {path.name: _read_or_empty(path) for path in sorted((root / "rules").glob("*.yaml"))}
-    matrix = _read_or_empty(root / "matrix.yaml")
-    place = local_files.cache_folder() / "diagnose" / f"{_cache_key(texts, rules, matrix)}.json"
-    try:
-        return _decode_failures(json.loads(place.read_bytes()))
-    except (OSError, ValueError, KeyError, TypeError):
-        text = json.dumps(_parse_failures(root, texts, matrix), default=_encode)
-        _write_cache(place, text)
-        return _decode_failures(json.loads(text))
+    place = local_files.cache_folder() / "diagnose" / "known.json"
+    state = json.dumps(_list_files(root, folder or root / "incidents"))
+    with contextlib.suppress(OSError):
+        head, _, data = place.read_bytes().partition(b"\n")
+        if head == _describe_cache(state, data):
+            return _decode_failures(data)
+    data = _parse_failures(root, folder)
+    _write_cache(place, b"%b\n%b" % (_describe_cache(state, data), data))
+    return _decode_failures(data)
+
+
+def _list_files(root: Path, incidents: Path) -> list[tuple[str, int, int, int]]:
+    """Path, size and times of all files that decide the result; a change of one changes at least its last time."""
+    modules = (incident, incident_table, log_scan, log_signature, gpus, rule)
+    here = Path(__file__)
+    # Two more take time to be imported, and are only needed when the cache is written.
+    parsers = (here, here.parents[1] / "compat/incident_file.py", here.parents[1] / "core/yaml_document.py")
+    paths = [*(Path(str(module.__file__)) for module in modules), *parsers, root / "matrix.yaml"]
+    files = [(str(path), path.stat()) for path in paths if path.exists()]
+    for folder in filter(os.path.isdir, (incidents, root / "rules")):
+        with os.scandir(folder) as entries:
+            yaml = (entry for entry in entries if entry.name.endswith(".yaml") and entry.is_file())
+            files += sorted((entry.path, entry.stat()) for entry in yaml)
+    return [(path, state.st_size, state.st_mtime_ns, state.st_ctime_ns) for path, state in files]
+
+
+def _describe_cache(state: str, data: bytes) -> bytes:
+    """The first line of the cached file, with the state of the files and a checksum of the rest."""
+    return f"{zlib.crc32(data)} {state}".encode()
 
 
 def _read_or_empty(path: Path) -> str:
@@ -59,37 +83,34 @@ def _read_or_empty(path: Path) -> str:
         return ""
 
 
-def _cache_key(*data: Any) -> str:
-    """A digest of the data and of the modules that parse it; `compat.incident_file` is not imported for that."""
-    digest = hashlib.sha256(json.dumps(data).encode())
-    here = Path(__file__)
-    modules = [here, *(Path(str(module.__file__)) for module in (log_signature, gpus, incident, rule))]
-    for path in (*modules, here.parents[1] / "compat/incident_file.py", here.parents[1] / "core/yaml_document.py"):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:32]
-
-
-def _parse_failures(root: Path, texts: Mapping[str, str], matrix: str) -> dict[str, Any]:
+def _parse_failures(root: Path, folder: Path | None) -> bytes:
+    """The cached file without its first line: one with all that every log needs, then one for each incident."""
     # These take time to import, and are not needed when the cache has an answer.
     from knowngood.compat.incident_file import parse_incidents
     from knowngood.core.yaml_document import parse_yaml_data
 
     try:
-        sections = parse_yaml_data(matrix, "matrix.yaml")["gpus"]
+        sections = parse_yaml_data(_read_or_empty(root / "matrix.yaml"), "matrix.yaml")["gpus"]
         gpus.gpu_catalog_from_sections(sections)
     except (InputError, KeyError, TypeError, AttributeError):
         sections = None
-    return {"incidents": parse_incidents(texts), "rules": rule_files.load_rules(root / "rules"), "gpus": sections}
+    incidents = parse_incidents(rule_files.read_incident_texts(folder))
+    table = IncidentTable.of(incidents)
+    shared = {
+        "rules": [*rule_files.load_rules(root / "rules"), *filter(None, map(rule_from_incident, incidents))],
+        "gpus": sections,
+        "starts": table.starts,
+        "words": {word.decode("latin-1"): numbers for word, numbers in table.words.items()},
+    }
+    return "\n".join(json.dumps(item, default=_encode) for item in (shared, *incidents)).encode()
 
 
-def _write_cache(place: Path, text: str) -> None:
-    """Replace the cached files; without fsync, because half a file is no JSON and is then replaced too."""
+def _write_cache(place: Path, data: bytes) -> None:
+    """Replace the cached file; without fsync, because half a file has another checksum and is then replaced too."""
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         temporary = place.with_suffix(f".{os.getpid()}")
-        temporary.write_text(text, encoding="utf-8")
-        for old in place.parent.glob("*.json"):
-            old.unlink(missing_ok=True)
+        temporary.write_bytes(data)
         temporary.rename(place)
     except OSError:
         return
@@ -102,12 +123,31 @@ def _encode(value: Any) -> Any:
     return value.decode("latin-1") if isinstance(value, bytes) else str(value)
 
 
-def _decode_failures(cached: Mapping[str, Any]) -> KnownFailures:
+def _decode_failures(data: bytes) -> KnownFailures:
+    head, *lines = data.split(b"\n")
+    shared = json.loads(head)
+    words = {word.encode("latin-1"): numbers for word, numbers in shared["words"].items()}
     return KnownFailures(
-        incidents=tuple(map(_decode_incident, cached["incidents"])),
-        rules=tuple(map(_decode_rule, cached["rules"])),
-        catalog=None if cached["gpus"] is None else gpus.gpu_catalog_from_sections(cached["gpus"]),
+        incidents=IncidentTable(_StoredIncidents(lines), shared["starts"], words),
+        rules=tuple(map(_decode_rule, shared["rules"])),
+        catalog=None if shared["gpus"] is None else gpus.gpu_catalog_from_sections(shared["gpus"]),
     )
+
+
+class _StoredIncidents(Sequence[Incident]):
+    """Incidents, each decoded when it is first asked for."""
+
+    def __init__(self, lines: Sequence[bytes]) -> None:
+        self._lines = lines
+        self._decoded: dict[int, Incident] = {}
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def __getitem__(self, place: Any) -> Any:
+        if place not in self._decoded:
+            self._decoded[place] = _decode_incident(json.loads(self._lines[place]))
+        return self._decoded[place]
 
 
 _SIGNATURE_KEYS = ("signatures", "context", "frames", "without")

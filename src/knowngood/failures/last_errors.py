@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from knowngood.compat.incident import Incident
 from knowngood.compat.log_signature import COMMON
 from knowngood.core.errors import redact_credentials
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.failures.log_scan import LogBlock
 from knowngood.failures.logged_errors import CodeFrame, list_frames_above
 
@@ -32,11 +33,11 @@ _MARKS = (
     "未找到命令".encode(),
     b"not recognized as",
 )
-_NAMED = re.compile(
+_NAMED = lazy_pattern(
     r"\b(?:[A-Za-z_]\w*\.)*(?:Exception\b: ?\S|[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure)\b(?::? ?\S|:?$)"
     r"|^StopIteration$|(?:(?<=^)|(?<=\]: ))(?:[a-z_]\w*\.)+[A-Z]\w*: ?\S)"
 )
-_PLAIN = re.compile(
+_PLAIN = lazy_pattern(
     r"\b(?:ERROR|FATAL|Error|error|fatal(?: error)?)\b ?:? ?\S|core dumped|(?:^|\s)Killed\s*$"
     r"|^\S+: line \d+: +\d+ Killed\b|^zsh: killed\b"
     r"|^(?:\S{1,80}: (?:(?:line )?\d+: )?)?[\w.-]+: command not found\s*$"
@@ -44,32 +45,32 @@ _PLAIN = re.compile(
     r"|^\S{0,40}sh: \d+: [\w.-]+: not found\s*$|^zsh: command not found: \S"
     r"|^'[\w.-]+' is not recognized as an internal or external|^\S+ : The term '[\w.-]+' is not recognized"
 )
-LAUNCHER_ERROR = re.compile(
+LAUNCHER_ERROR = lazy_pattern(
     r"\b(?:ChildFailedError|CalledProcessError)\b|metadata-generation-failed|subprocess-exited-with-error"
     r"|(?:Failed|Could not) build|legacy-install-failure|failed-wheel-build"
     r"|DatasetGenerationError: An error occurred while generating the dataset"
     r"|remote process exited or there was|ncclRemoteError|NCCL communicator was aborted|Watchdog caught collective"
 )
 """The errors with which a launcher, pip or NCCL says that another program failed: any other error says more."""
-_NO_ERROR = re.compile(
+_NO_ERROR = lazy_pattern(
     r"\b(?:0|no) errors?\b|errors?=0|ignore_errors|Traceback \(most|\bWARN(?:ING)?\b|Warning:"
     r"|Error caught was:|Could not load library libnvrtc",
     re.IGNORECASE,
 )
-_MENTION = re.compile(
+_MENTION = lazy_pattern(
     r"^\s*(?:[-*+\u2022]\s|#+\s|\d{1,3}[.)]\s)"
     r"|(?<!not )(?<!to )\b(?:fix(?:e[sd])?|closes|resolve[sd]?|changelog(?!\.)|release notes?)\b",
     re.IGNORECASE,
 )
-_HANDLED = re.compile(r"\bfall(?:s|ing)?[ -]?back\b|\bfallback\b", re.IGNORECASE)
+_HANDLED = lazy_pattern(r"\bfall(?:s|ing)?[ -]?back\b|\bfallback\b", re.IGNORECASE)
 _LONGEST = 300
 _BEFORE, _BEHIND = 24_000, 1_500
-_RANK = re.compile(r"(?m)^\s*(?:\[?rank\s?\d+\]?:|\[\d+\]:|\(\w+ (?:rank|pid)=\d+\)) ?")
-_END = re.compile(
+_RANK = lazy_pattern(r"(?m)^\s*(?:\[?rank\s?\d+\]?:|\[\d+\]:|\(\w+ (?:rank|pid)=\d+\)) ?")
+_END = lazy_pattern(
     r"\n\s*\n(?!\s*Invoked with:)|\n(?=\s*\[end of output\]|Exception ignored|Traceback|\s*\d{1,3}%\||---|- \S+: ?\d"
     r"|\S+:\d+: |\[|E\d{4} |W\d{4} |(?:\w+\.)+[A-Z]\w*(?:Error|Exception): |During handling|ERROR:|\s+at )"
 )
-_RAISED = re.compile(r"^raise (?P<name>[A-Z]\w*)\((?P<quote>[\"'])(?P<text>[^{}%]{8,250})(?P=quote)\)$")
+_RAISED = lazy_pattern(r"^raise (?P<name>[A-Z]\w*)\((?P<quote>[\"'])(?P<text>[^{}%]{8,250})(?P=quote)\)$")
 """A line of code that raises an error with a message of which all words stand in it."""
 _FEWEST_WORDS = 2
 _CAUSED = b"The above exception was the direct cause of the following exception"

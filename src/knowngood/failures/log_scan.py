@@ -7,13 +7,13 @@ decode and no error to raise.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
 from knowngood.compat.log_signature import Signature, normalize_log
+from knowngood.core.lazy_patterns import lazy_pattern
 
 BLOCK = 1 << 20
 OVERLAP = 8 << 10
@@ -27,7 +27,7 @@ MOST_STEPS = 1_000
 _WORDS_ONLY = bytes(c if (chr(c).isalnum() and c < 128) or c == 95 else 32 for c in range(256))
 _LINES = bytes.maketrans(b"\r", b"\n")
 """A progress bar is drawn again after each carriage return: each drawing counts as a line."""
-_ANSI = re.compile(rb"\x1b(?:\[[0-9;?]{0,20}[A-Za-z]|\][^\x07\x1b\n]{0,200}(?:\x07|\x1b\\))")
+_ANSI = lazy_pattern(rb"\x1b(?:\[[0-9;?]{0,20}[A-Za-z]|\][^\x07\x1b\n]{0,200}(?:\x07|\x1b\\))")
 _DIGITS = b"0123456789"
 _HTML = (
     (b"&nbsp;", b" "),
@@ -78,6 +78,19 @@ def strip_digits(word: bytes) -> bytes:
     return word.translate(None, _DIGITS)
 
 
+WordIndex = Mapping[bytes, Sequence[tuple[int, str]]]
+"""A word without its digits -> the signatures that have it: the number of each, and the word with its digits."""
+
+
+def index_words(signatures: Iterable[Signature]) -> WordIndex:
+    """Return the words of signatures, which are numbered in their order."""
+    index: dict[bytes, list[tuple[int, str]]] = {}
+    for number, signature in enumerate(signatures):
+        for stripped, word in {strip_digits(word): word for word in signature.words}.items():
+            index.setdefault(stripped, []).append((number, word.decode("latin-1")))
+    return index
+
+
 class LogReader(Protocol):
     """Something else that reads the blocks of a log while it is scanned."""
 
@@ -97,6 +110,8 @@ class SignatureScan:
     """The search for signatures in one log."""
 
     signatures: Sequence[Signature]
+    words: WordIndex | None = None
+    """The words of the signatures, when they are known already; then only those that may be in the log are read."""
     lines_of: dict[int, int] = field(default_factory=dict)
     """Number of a signature -> the line in which it first appears."""
     texts_of: dict[int, bytes] = field(default_factory=dict)
@@ -110,10 +125,7 @@ class SignatureScan:
     _compared: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self._index: dict[bytes, dict[int, bytes]] = {}
-        for number, signature in enumerate(self.signatures):
-            for word in signature.words:
-                self._index.setdefault(strip_digits(word), {})[number] = word
+        self._index = index_words(self.signatures) if self.words is None else self.words
 
     def read(self, source: LogSource, *readers: LogReader) -> None:
         """Read a whole log, and pass each block to the readers."""
@@ -133,8 +145,8 @@ class SignatureScan:
         self._steps = 0
         hits: dict[int, list[bytes]] = {}
         for key in present:
-            for number, word in self._index.get(key, {}).items():
-                hits.setdefault(number, []).append(word)
+            for number, word in self._index.get(key, ()):
+                hits.setdefault(number, []).append(word.encode("latin-1"))
         for number, words in hits.items():
             signature = self.signatures[number]
             if number not in self.lines_of and len(words) >= max(1, len(signature.words) - 1):

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.failures.log_scan import LogBlock
 
 HEAD = 1 << 20
@@ -72,34 +73,34 @@ _NAMES: Mapping[str, str] = {
 _ANY_NAME = b"|".join(
     name.encode().replace(b"-", b"[-_]") for name in sorted(_NAMES, key=lambda name: (-len(name), name))
 )
-_EQUAL = re.compile(rb"==\s{0,2}['\"]?" + _VERSION)
-_BEFORE_EQUAL = re.compile(rb"([A-Za-z][\w.-]{0,60})(?:\[[\w, -]{0,60}\])?['\"]?\s{0,2}$")
-_DIST_INFO = re.compile(rb"\.dist-info")
-_BEFORE_DIST_INFO = re.compile(rb"([A-Za-z]\w{0,60})-(\d[\w.+!]{0,60})$")
-_WHEEL = re.compile(rb"-(?:cp3\d{1,2}|py3|py2\.py3)-[\w.]{1,40}-[\w.]{1,80}\.whl")
-_INSTALLED = re.compile(rb"uccessfully installed ([^\n]{1,8000})")
-_INSTALLED_ONE = re.compile(rb"([A-Za-z][\w.-]{0,60}?)-" + _VERSION + rb"(?=\s|$)")
-_LINE = re.compile(
+_EQUAL = lazy_pattern(rb"==\s{0,2}['\"]?" + _VERSION)
+_BEFORE_EQUAL = lazy_pattern(rb"([A-Za-z][\w.-]{0,60})(?:\[[\w, -]{0,60}\])?['\"]?\s{0,2}$")
+_DIST_INFO = lazy_pattern(rb"\.dist-info")
+_BEFORE_DIST_INFO = lazy_pattern(rb"([A-Za-z]\w{0,60})-(\d[\w.+!]{0,60})$")
+_WHEEL = lazy_pattern(rb"-(?:cp3\d{1,2}|py3|py2\.py3)-[\w.]{1,40}-[\w.]{1,80}\.whl")
+_INSTALLED = lazy_pattern(rb"uccessfully installed ([^\n]{1,8000})")
+_INSTALLED_ONE = lazy_pattern(rb"([A-Za-z][\w.-]{0,60}?)-" + _VERSION + rb"(?=\s|$)")
+_LINE = lazy_pattern(
     rb"\n[^\w\n]{0,8}((?i:" + _ANY_NAME + rb"))`?(?: version)?(?: \([\w? /]{1,30}\))?[ \t]{0,40}(?:[:=][ \t]{0,4}){0,2}"
     rb"(?<=[\s:=])" + _DOTTED + rb"(?=[\s,)(;'\"|]|$)"
 )
-_TEXT = re.compile(
+_TEXT = lazy_pattern(
     rb"(?<![\w/.-])((?i:"
     + _ANY_NAME
     + rb"))`?['\"]?\s{0,2}(?:(?i:version)\s{0,2})?(?:\([\w? /]{1,30}\)\s?)?(?::|={1,2}|\s)\s{0,2}['\"]?"
     + _DOTTED
     + rb"(?![\w%/-]|\s?(?:onwards?|and (?:above|later|newer)|or (?:above|higher|later|newer))\b)"
 )
-_NOT_HERE = re.compile(rb"(?i:\b(?:from|since|until|than|least|most|requires?|needs|before|after)\s{1,2}['\"`]?$)")
+_NOT_HERE = lazy_pattern(rb"(?i:\b(?:from|since|until|than|least|most|requires?|needs|before|after)\s{1,2}['\"`]?$)")
 """Words before a version that is only mentioned, and is not the one that is installed."""
-_PIP_SHOW = re.compile(rb"\nName: ([\w.-]{1,60})\r?\nVersion: " + _VERSION)
-_PYTHON_PATH = re.compile(rb"python3\.(\d{1,2})/")
-_CPYTHON = re.compile(rb"cpython-3(\d{1,2})-")
-_DRIVER = re.compile(rb"Driver Version: (\d{3}(?:\.\d{1,3}){0,2})")
-_CUDA_BUILT = re.compile(rb"CUDA used to build PyTorch: (\d{1,2}\.\d{1,2})")
-_NVCC = re.compile(rb"Cuda compilation tools, release (\d{1,2}\.\d{1,2})")
-_GLIBC = re.compile(rb"(?:with-glibc|Libc version: glibc-)(2\.\d{1,2})")
-_VERSION_WORD = re.compile(rb"[Vv]ersion\b")
+_PIP_SHOW = lazy_pattern(rb"\nName: ([\w.-]{1,60})\r?\nVersion: " + _VERSION)
+_PYTHON_PATH = lazy_pattern(rb"python3\.(\d{1,2})/")
+_CPYTHON = lazy_pattern(rb"cpython-3(\d{1,2})-")
+_DRIVER = lazy_pattern(rb"Driver Version: (\d{3}(?:\.\d{1,3}){0,2})")
+_CUDA_BUILT = lazy_pattern(rb"CUDA used to build PyTorch: (\d{1,2}\.\d{1,2})")
+_NVCC = lazy_pattern(rb"Cuda compilation tools, release (\d{1,2}\.\d{1,2})")
+_GLIBC = lazy_pattern(rb"(?:with-glibc|Libc version: glibc-)(2\.\d{1,2})")
+_VERSION_WORD = lazy_pattern(rb"[Vv]ersion\b")
 _VERSION_WORDS = frozenset((b"version", b"Version"))
 _PYTHONS = {b"python3": _PYTHON_PATH, b"cpython": _CPYTHON}
 _REPORTED = {
@@ -108,15 +109,15 @@ _REPORTED = {
     b"Cuda": ("nvcc", _NVCC),
     b"glibc": ("glibc", _GLIBC),
 }
-_LOCAL_CUDA = re.compile(r"\+cu(\d{2})(\d)\b")
-_LOCAL = re.compile(
+_LOCAL_CUDA = lazy_pattern(r"\+cu(\d{2})(\d)\b")
+_LOCAL = lazy_pattern(
     r"(?:cu\d{1,4}|cpu|rocm|xpu|nv|git|computecanada|torch|cxx|abi|pt|unsloth|d\d{8}|g?[0-9a-f]{7,12}|\d{1,4})"
     r"(?:(?:cu|torch|cxx11abi|abi|pt|git|nv|post|rc|d)?[\d.]{0,12}(?:TRUE|FALSE)?){0,6}(?:\.?g?[0-9a-f]{7,12})?",
     re.IGNORECASE,
 )
-_CAPABILITY = re.compile(rb"CUDA capability sm_(\d{2,3})\b")
-_COMPUTE = re.compile(rb"(?:has compute capability|cuda capability) (\d{1,2})\.(\d)")
-_CARD = re.compile(
+_CAPABILITY = lazy_pattern(rb"CUDA capability sm_(\d{2,3})\b")
+_COMPUTE = lazy_pattern(rb"(?:has compute capability|cuda capability) (\d{1,2})\.(\d)")
+_CARD = lazy_pattern(
     rb"(?i:\b(?:NVIDIA|Tesla|GeForce|Quadro)\s(?:[\w-]{1,12}\s){0,2}[A-Z]{0,3}\d{1,4}[\w -]{0,24}"
     rb"|\b(?:A100|A800|H100|H800|H200|H20|V100|L40S|B200)(?![\w.])|\bRTX\s?(?:\d{4}|A\d{4}))"
 )

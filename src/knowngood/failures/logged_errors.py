@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from knowngood.compat.log_signature import normalize_log
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.failures.log_scan import LogBlock, strip_digits
 from knowngood.failures.name_faults import FAULT_WORDS, FaultKind, NameFault, parse_faults
 
@@ -20,23 +21,23 @@ _TRIES = 200
 
 _LINK = rb"(?:\]\([^\s)]{1,400}\))?"
 """The address that notebooks of Colab and editors put behind a file, in Markdown."""
-_FRAME = re.compile(
+_FRAME = lazy_pattern(
     rb"File \\?[\"'](?P<quoted>[^\"'\n]{1,400}?)\\?[\"'], line (?P<line>\d{1,6})(?:, in (?P<function>[\w.<>]{1,120}))?"
     rb"|(?P<short>[~/.\w][^\s:\"']{0,300}\.py):(?P<at>\d{1,6})" + _LINK + rb",? in (?P<inside>[\w.<>]{1,120})"
     rb"|(?P<old>/[^\s:\"']{1,300}\.py)" + _LINK + rb" in (?P<within>[\w.<>]{1,120})[(\n]"
     rb"|File (?P<bare>[~/.\w][^\s:\"']{0,300}\.py|<string>):(?P<on>\d{1,6})(?=\n)"
 )
 _BEGIN = (b"Traceback (most recent call last)",)
-_CODE = re.compile(rb"[ \t]{0,8}(?:\n|\\n)[^\n\w@]{0,80}([^\n\\]{1,300})")
-_ARROW = re.compile(rb"\n(?:-{1,6}>|[^\n]{0,12}\xe2\x9d\xb1)\s{0,3}(?P<at>\d{1,6})[^\n\w@]{1,12}([^\n]{1,300})")
+_CODE = lazy_pattern(rb"[ \t]{0,8}(?:\n|\\n)[^\n\w@]{0,80}([^\n\\]{1,300})")
+_ARROW = lazy_pattern(rb"\n(?:-{1,6}>|[^\n]{0,12}\xe2\x9d\xb1)\s{0,3}(?P<at>\d{1,6})[^\n\w@]{1,12}([^\n]{1,300})")
 """The line of code as IPython and rich mark it."""
-_IMPORT_FROM = re.compile(r"from (?P<dots>\.*)(?P<module>[A-Za-z_][\w.]*)? import\b")
-_SHOWN_IMPORT = re.compile(
+_IMPORT_FROM = lazy_pattern(r"from (?P<dots>\.*)(?P<module>[A-Za-z_][\w.]*)? import\b")
+_SHOWN_IMPORT = lazy_pattern(
     rb"(?m)^-{1,6}>\s{0,3}\d{1,6}\s{1,12}from (?P<module>[A-Za-z_][\w.]{0,100}) import (?P<names>[^\n]{1,400})$"
 )
-_RAISES = re.compile(rb"\braise \w+\(")
+_RAISES = lazy_pattern(rb"\braise \w+\(")
 """A line of code that a traceback quotes, with the words of the error in it."""
-_RANK = re.compile(r"^(?:.{0,60}?(?:rank ?)?\d+\]:|\w+ (?:pid|rank)=\d+(?:, ip=[\d.]+)?\)) *")
+_RANK = lazy_pattern(r"^(?:.{0,60}?(?:rank ?)?\d+\]:|\w+ (?:pid|rank)=\d+(?:, ip=[\d.]+)?\)) *")
 """What a launcher or ray writes before each line, without its first bracket."""
 _PASSED_ON = frozenset(
     ("__getattr__", "__getattribute__", "_get_module", "_call_with_frames_removed", "import_module", "_gcd_import")

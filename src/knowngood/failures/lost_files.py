@@ -5,22 +5,23 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.failures.last_errors import LastError
 from knowngood.failures.logged_errors import CodeFrame
 
 FILE_INCIDENT = "file-not-found"
 """The known failure that says of any lost file that the program looks in the wrong place."""
-_LOST = re.compile(
+_LOST = lazy_pattern(
     r"^(?:FileNotFoundError|NotADirectoryError|OSError|IOError): .{0,80}?['\"]?[^'\"]{0,300}"
     r"(?:site|dist)-packages[/\\]{1,4}(?P<top>\w{1,60})[/\\]{1,4}(?P<file>[^'\"]{1,200})"
 )
 MISSING_INCIDENTS = frozenset((FILE_INCIDENT, "model-file-missing"))
 """The known failures that say of a lost file that it was never there."""
-TAKES_AWAY = re.compile(
+TAKES_AWAY = lazy_pattern(
     r"\b(?:os|shutil)\.(?:rename|renames|replace|remove|unlink|rmdir|removedirs|rmtree|move)\(|\.(?:unlink|rename|rmdir)\("
 )
 """Lines of code that rename or remove a file."""
-_IS_LOST = re.compile(r"^FileNotFoundError: \[Errno 2\].{0,80}?['\"](?P<path>[^'\"]{1,300})['\"]")
+_IS_LOST = lazy_pattern(r"^FileNotFoundError: \[Errno 2\].{0,80}?['\"](?P<path>[^'\"]{1,300})['\"]")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,32 +9,33 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.failures.last_errors import LAUNCHER_ERROR, LastError
 from knowngood.failures.logged_errors import CodeFrame
 
-_WARNING = re.compile(
+_WARNING = lazy_pattern(
     r"(?<!NCCL )\bWARN(?:ING)?\b|Warning:|^\s*(?:\[rank\d+\]:)?\[?W\d{0,4} |: W tensorflow|\bwarnings\.warn\("
     r"|some optimizations will not be enabled|Error caught was:|compiled using NumPy 1\.x|_ARRAY_API not found"
     r"|Could not load library lib(?:nvrtc|cudnn)"
     r"|\bfall(?:s|ing)?[ -]?back\b|^CUDA extension not installed|^Cannot import \S.* module for custom nodes:"
 )
 """Lines with which a program says that it goes on without something."""
-_GOES_ON = re.compile(
+_GOES_ON = lazy_pattern(
     r"some optimizations will not be enabled|Error caught was:|Failed to initialize NumPy: No module"
     r"|Could not load library libnvrtc"
 )
 """Lines after which a program always goes on: they are no failure unless a later error names the same thing."""
-_ERROR_CLASS = re.compile(r"^(?:[\w.]+\.)?(?P<name>(?:[A-Z]\w*)?(?:Error|Exception|Interrupt|Exit|Failure))(?::|$)")
+_ERROR_CLASS = lazy_pattern(r"^(?:[\w.]+\.)?(?P<name>(?:[A-Z]\w*)?(?:Error|Exception|Interrupt|Exit|Failure))(?::|$)")
 _STOPPED = frozenset(("KeyboardInterrupt", "SystemExit", "Exit", "CancelledError", "BrokenPipeError"))
 """Errors that say nothing of why a program ended."""
-_PROBE = re.compile(r"^_?(?:is|has|have|check)_\w*(?:available|installed|triton)$")
-_OF_GPU = re.compile(
+_PROBE = lazy_pattern(r"^_?(?:is|has|have|check)_\w*(?:available|installed|triton)$")
+_OF_GPU = lazy_pattern(
     r"cuda|gpu|nvcc|nvidia|nvml|device|kernel|driver|\bcpu\b|half|bfloat16|bf16|float16|fp16|fp8|triton|nccl|gloo|dtensor"
     r"|\.so\b|\.dll|DLL|symbol|operator|not implemented for|attention|attn|quanti[sz]|4-?bit|8-?bit|compile|ninja|build"
     r"|wheel|setup\.py|distributed|rendezvous|c10d|socket|timed? ?out|connect|numpy|dtype",
     re.IGNORECASE,
 )
-_FULL_MEMORY = re.compile(r"out of memory|OutOfMemory", re.IGNORECASE)
+_FULL_MEMORY = lazy_pattern(r"out of memory|OutOfMemory", re.IGNORECASE)
 
 
 def is_warning(lines: Sequence[str]) -> bool:

@@ -8,61 +8,64 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, OwnComponent
-from knowngood.facts.atlas_answer import describe_spans, spans_of_mask
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.facts.message_rows import MessageKind
-from knowngood.facts.message_store import MessageMatch
-from knowngood.failures.atlas_shelf import AtlasShelf
 from knowngood.failures.last_errors import LastError
 from knowngood.failures.logged_errors import CodeFrame
 from knowngood.failures.newest_releases import NEWER_OR_OLDER, is_about_unknown_value, upgrade_package
 from knowngood.failures.release_places import place_of_version
 
-FindMessages = Callable[[str, str], Iterable[MessageMatch]]
+if TYPE_CHECKING:
+    from knowngood.facts.message_store import MessageMatch
+    from knowngood.failures.atlas_shelf import AtlasShelf
+
+FindMessages = Callable[[str, str], "Iterable[MessageMatch]"]
 """Finds the messages of a package (second) that a text (first) shows."""
-FindAsserts = Callable[[str, str, str], Iterable[MessageMatch]]
+FindAsserts = Callable[[str, str, str], "Iterable[MessageMatch]"]
 """Finds the asserts of a module (second) of a package (third) that a line of code (first) shows."""
 
-ERROR_CLASS = re.compile(
+ERROR_CLASS = lazy_pattern(
     r"^(?:[A-Za-z_]\w*\.)*(?P<name>Exception|[A-Z]\w*(?:Error|Exception|Failure))(?:$|: ?)(?P<text>.*)$"
 )
-SPEAKS = re.compile(r"(?:if .{1,100}: ?)?(?:raise|assert)\b")
+SPEAKS = lazy_pattern(r"(?:if .{1,100}: ?)?(?:raise|assert)\b")
 """How a line of code begins that refuses to go on in its own words."""
 _LETTERS_WITHOUT_FRAMES = 22
 """A message without a traceback must show so many characters of its text, since any program may say a shorter one."""
 _SHARE_WITHOUT_FRAMES = 0.4
 """So large a part of the text must then be the message's own words, and not values that are filled in."""
 _LONGEST_TEXT = 300
-_ASKS = re.compile(
+_ASKS = lazy_pattern(
     r"\b(?:please|try|use|set|install|upgrade|update|downgrade|pass|provide|specify|add|remove|enable|disable|consider"
     r"|make sure|ensure|you (?:should|can|must|need|have to|may)|must|should|instead|run|change|rename|requires?|needs?"
     r"|expected|only (?:be|supports?|works?))\b",
     re.IGNORECASE,
 )
-_ASKS_TO_REPORT = re.compile(r"\breport (?:this|it|the|a bug)\b|open an? (?:new )?issue", re.IGNORECASE)
-_OF_PYTHON = re.compile(
+_ASKS_TO_REPORT = lazy_pattern(r"\breport (?:this|it|the|a bug)\b|open an? (?:new )?issue", re.IGNORECASE)
+_OF_PYTHON = lazy_pattern(
     r"has no attribute|because of the following error|No module named|unexpected keyword"
     r"|index out of range|division by zero|values to unpack|is not (?:iterable|subscriptable|callable)"
 )
 """Words of Python itself, or of one who passes another error on: a package that repeats them is not their cause."""
-ADDRESSES = re.compile(
+ADDRESSES = lazy_pattern(
     r"\b(?:please|you|your|must|should|expected|invalid|unsupported|(?:not|only) supported?|only supports?|cannot|can't"
     r"|does not exist|not found|provide|specify|either)\b",
     re.IGNORECASE,
 )
 ABOUT_ARGUMENTS = frozenset(("ValueError", "TypeError", "KeyError", "AttributeError", "OSError", "EnvironmentError"))
-_PIP_COMMAND = re.compile(
+_PIP_COMMAND = lazy_pattern(
     r"\bpip3? install (?:-\S+ |--\S+ )*[`'\"]?(?P<name>[A-Za-z][\w.-]*)(?:\[[\w,-]+\])?(?P<range>[<>=!~]=?[\w.,<>=]+)?"
 )
-_WANTS = re.compile(
+_WANTS = lazy_pattern(
     r"\b(?P<before>[A-Za-z][\w-]+) (?:(?:library|package|backend|module) )?(?:is|are) "
     r"(?:required|not (?:installed|available))"
     r"|\brequires? (?:the )?(?:latest )?`?(?P<behind>[A-Za-z][\w-]+)`?"
     r"|\b(?:install|missing|without) (?:the )?`?(?P<named>[A-Za-z][\w-]+)`?",
     re.IGNORECASE,
 )
-_AVAILABLE = re.compile(
+_AVAILABLE = lazy_pattern(
     r"\bnot (?:\w+\.)*_?is_(?P<name>\w+?)_available\(\)|\bnot (?:\w+\.)?(?:_?HAS|USE)_(?P<flag>[A-Z_]+?)(?:_BACKEND)?\b"
 )
 _MOST_WORDS = 3
@@ -163,6 +166,8 @@ def _explain(  # noqa: PLR0913, PLR0917 - one step of `explain_message`
     versions: Mapping[str, Sequence[str]],
     shelf: AtlasShelf,
 ) -> MessageCause:
+    from knowngood.facts.atlas_answer import describe_spans, spans_of_mask  # most logs need nothing of the atlas
+
     package, row = match.package, match.row
     mask = 0
     for other in candidates:

@@ -5,23 +5,23 @@ Pure, except for what it is given.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
 from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, OwnComponent
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.failures.last_errors import LastError
 from knowngood.failures.message_causes import MessageCause
 from knowngood.failures.name_situation import advise
 
-_NOT_FOUND = re.compile(
+_NOT_FOUND = lazy_pattern(
     r"(?:^|[\s:])(?P<name>[A-Za-z][\w.-]{0,60}): (?:(?:command )?not found|未找到命令)\s*$"
     r"|failed to run command [\u2018'](?P<run>[A-Za-z][\w.-]{0,60})[\u2019']: No such file"
     r"|zsh: command not found: (?P<zsh>[A-Za-z][\w.-]{0,60})\s*$"
     r"|^.{0,80}?'(?P<windows>[A-Za-z][\w.-]{0,60})' is not recognized as an internal or external command"
     r"|The term '(?P<power>[A-Za-z][\w.-]{0,60})' is not recognized as"
 )
-_FOLDER = re.compile(rb"(?P<root>[/\w.@+-]{2,200})/lib/python3\.\d{1,2}/(?:site|dist)-packages")
-_SCRIPTS = re.compile(rb"scripts? .{1,200}? (?:is|are) installed in '(?P<folder>[^'\n]{2,200})' which is not on PATH")
+_FOLDER = lazy_pattern(rb"(?P<root>[/\w.@+-]{2,200})/lib/python3\.\d{1,2}/(?:site|dist)-packages")
+_SCRIPTS = lazy_pattern(rb"scripts? .{1,200}? (?:is|are) installed in '(?P<folder>[^'\n]{2,200})' which is not on PATH")
 _OF_PYTHON = frozenset(("python", "python3", "pip", "pip3", "conda"))
 
 

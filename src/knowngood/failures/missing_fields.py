@@ -10,13 +10,14 @@ import re
 from dataclasses import replace
 
 from knowngood.compat.incident import IncidentKind, OwnComponent
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.failures.last_errors import LastError
 from knowngood.failures.logged_errors import CodeFrame
 from knowngood.failures.message_causes import MessageCause, describe_traceback, shorten_text
 from knowngood.failures.name_situation import advise
 
-_KEY = re.compile(r"^(?:KeyError|Exception): (?P<quote>['\"])(?P<key>[^'\"]{1,100})(?P=quote)(?=$|\s)")
-_NUMBER = re.compile(r"^KeyError: \d+(?=$|\s)")
+_KEY = lazy_pattern(r"^(?:KeyError|Exception): (?P<quote>['\"])(?P<key>[^'\"]{1,100})(?P=quote)(?=$|\s)")
+_NUMBER = lazy_pattern(r"^KeyError: \d+(?=$|\s)")
 _OF_DATA = frozenset(("datasets", "pandas"))
 """Packages whose rows and tables hold the data itself."""
 _CONTAINERS = _OF_DATA | {"transformers", "omegaconf", "addict", "tensordict", "easydict"}
@@ -24,7 +25,7 @@ _COLUMNS = frozenset(
     ("instruction", "input_ids", "output", "messages", "conversations", "prompt", "completion", "chosen", "rejected")
 )
 """The columns that trainers ask for: without a traceback such a key is mostly one of these."""
-_ROW = re.compile(r"\b(?:examples?|samples?|features?)\[")
+_ROW = lazy_pattern(r"\b(?:examples?|samples?|features?)\[")
 """How a trainer's code names a row of the data, where rows are plain dicts."""
 _LOOKS_UP = frozenset(("__getitem__", "__missing__", "__getattr__", "get_loc", "_get_item_cache", "_getitem_axis"))
 """Functions that only look a key up."""

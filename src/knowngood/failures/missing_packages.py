@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
 from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, OwnComponent
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.core.nearest_names import find_nearest_name
 from knowngood.failures.atlas_shelf import AtlasShelf
 from knowngood.failures.logged_errors import LoggedError
@@ -21,7 +21,7 @@ _COMPILED = frozenset(
 """Packages whose wheels must fit torch, CUDA and Python, or that compile against them."""
 
 
-_IMPORTS = re.compile(r"\b(?:from|import) (?P<module>[A-Za-z_][\w.]*)")
+_IMPORTS = lazy_pattern(r"\b(?:from|import) (?P<module>[A-Za-z_][\w.]*)")
 
 
 def explain_missing_package(

@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from knowngood.facts.atlas_lookup import AtlasLookup
-from knowngood.failures.atlas_shelf import AtlasShelf
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.failures.logged_errors import CodeFrame, LoggedError
 from knowngood.failures.name_faults import FaultKind
 from knowngood.failures.name_place import NamePlace
+
+if TYPE_CHECKING:
+    from knowngood.facts.atlas_lookup import AtlasLookup
+    from knowngood.failures.atlas_shelf import AtlasShelf
 
 _PASSED_ON = frozenset(
     [
@@ -27,7 +31,7 @@ _PASSED_ON = frozenset(
     ]
 )
 """Functions that pass a call on: the frame above them chose the arguments."""
-_PASSES_ALL = re.compile(r"\((?:\w+, ?)?\*(?:args|a|_args), ?\*\*(?:kwargs|kw|_kwargs|k)\)")
+_PASSES_ALL = lazy_pattern(r"\((?:\w+, ?)?\*(?:args|a|_args), ?\*\*(?:kwargs|kw|_kwargs|k)\)")
 """A line of code that passes on all that it was given, as decorators do."""
 
 _OF_TORCH = frozenset(("nn", "autograd", "checkpoint", "_dynamo"))

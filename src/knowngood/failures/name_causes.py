@@ -7,11 +7,11 @@ local file has the package's name, or the release has it and something else fail
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from knowngood.compat.incident import Fix, IncidentKind, OwnComponent
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.failures.atlas_shelf import AtlasShelf
 from knowngood.failures.key_places import is_asked_for_model_type
 from knowngood.failures.logged_errors import CodeFrame, LoggedError
@@ -42,7 +42,7 @@ _OF_MODELS = frozenset((FaultKind.MODEL_TYPE, FaultKind.CONFIGURATION, FaultKind
 """The errors whose name comes from a model."""
 _WITHOUT_PLACE = frozenset((FaultKind.DISTRIBUTION, FaultKind.GLOBAL))
 """The errors whose name is in no module of the atlas."""
-_IMPORTS_MODULE = re.compile(r"(?:import|from) (?P<top>[A-Za-z_]\w*)\b")
+_IMPORTS_MODULE = lazy_pattern(r"(?:import|from) (?P<top>[A-Za-z_]\w*)\b")
 _GUESSES = frozenset((FaultKind.KEY, FaultKind.KEYWORD, FaultKind.ARGUMENT))
 """The errors of which only a typo is certain when no release has the name: else a user's own data may have it."""
 

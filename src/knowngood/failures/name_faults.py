@@ -9,6 +9,8 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
+from knowngood.core.lazy_patterns import lazy_pattern
+
 
 class FaultKind(StrEnum):
     """How a name was asked for."""
@@ -80,7 +82,7 @@ class NameFault:
 
 _I, _D = rb"[A-Za-z_]\w{0,99}", rb"[A-Za-z_][\w.]{0,199}"
 _FORMS: tuple[tuple[bytes, FaultKind, re.Pattern[bytes]], ...] = tuple(
-    (word, kind, re.compile(pattern))
+    (word, kind, lazy_pattern(pattern))
     for word, kind, pattern in (
         (
             b"cannot",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from knowngood.facts.atlas_lookup import AtlasLookup
+if TYPE_CHECKING:
+    from knowngood.facts.atlas_lookup import AtlasLookup
 
 
 @dataclass(frozen=True, kw_only=True)

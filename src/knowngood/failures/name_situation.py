@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from packaging.specifiers import SpecifierSet
 
 from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity
 from knowngood.core.nearest_names import find_nearest_name
-from knowngood.facts.atlas_answer import describe_spans, spans_of_mask
-from knowngood.failures.atlas_shelf import AtlasShelf
 from knowngood.failures.logged_errors import LoggedError
 from knowngood.failures.name_callers import NameCaller, find_caller
 from knowngood.failures.name_faults import FaultKind
 from knowngood.failures.name_place import NamePlace
 from knowngood.failures.release_places import neighbours_of_version, ranges_of_mask
+
+if TYPE_CHECKING:
+    from knowngood.failures.atlas_shelf import AtlasShelf
 
 _LIKENESS = 0.75
 """How alike two names must be, as `difflib` counts, for one to be offered for the other."""
@@ -130,6 +132,8 @@ class NameSituation:
 
     def describe_releases(self, mask: int) -> str:
         """Return `until 4.38.2, 4.45.0 to 4.46.3` for releases."""
+        from knowngood.facts.atlas_answer import describe_spans, spans_of_mask  # most logs need nothing of the atlas
+
         return describe_spans(spans_of_mask(mask, self.releases))
 
     def near_name(self) -> str:

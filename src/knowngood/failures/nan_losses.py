@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import re
-
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.failures.log_scan import LogBlock
 
 NAN_INCIDENT = "loss-is-nan"
 """The incident that such a log shows."""
-_REPORTED = re.compile(
-    rb"(?i)\b(?:[\w/-]*loss|(?:grad|gradient)[ _]norm)['\"]?(?: is|:|=| =)?[ \t]{0,4}['\"]?(?:tensor\()?"
+_REPORTED = lazy_pattern(
+    rb"(?:loss|\b(?:grad|gradient)[ _]norm)['\"]?(?: is|:|=| =)?[ \t]{0,4}['\"]?(?:tensor\()?"
     rb"(?P<value>nan\b|[-+]?\d+\.\d)"
 )
+"""A report in a text in lower case."""
 _FEWEST = 2
 """So many reports must be nan: a single one is a step that loss scaling skips."""
 
@@ -31,24 +31,23 @@ class NanLossReader:
 
     @property
     def hints(self) -> frozenset[bytes]:
-        """The words of which a log of such losses has one."""
-        return frozenset((b"nan", b"NaN", b"NAN"))
+        """It looks at every block itself."""
+        return frozenset()
 
     def feed(self, block: LogBlock, present: frozenset[bytes]) -> None:
-        """Follow the reports of a block; without a nan in it, only whether there are others."""
+        """Follow the reports of a block; only where one is nan, or the last one was, they can change anything."""
+        del present
         raw = block.raw[: block.fresh] if block.fresh else block.raw
-        if present:
-            text = LogBlock(raw=raw).text
+        text = LogBlock(raw=raw).text.lower()
+        if self._in_a_row or b"nan" in text:
             for report in _REPORTED.finditer(text):
-                if report["value"].lower() != b"nan":
-                    if b"loss" in report[0].lower() and not report[0].lower().endswith(b" 0.0"):
+                if report["value"] != b"nan":
+                    if b"loss" in report[0] and not report[0].endswith(b" 0.0"):
                         self._in_a_row = 0
                     continue
                 if not self._in_a_row:
                     self._first = self._lines + text.count(b"\n", 0, report.start()) + 1
                 self._in_a_row += 1
-        elif self._in_a_row and _REPORTED.search(raw):
-            self._in_a_row = 0
         self._lines += block.raw.count(b"\n", 0, block.fresh)
 
     def finish(self) -> None:

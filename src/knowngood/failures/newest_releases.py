@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 
 from knowngood.compat.incident import Fix
+from knowngood.core.lazy_patterns import lazy_pattern
 
 _COMPANIONS = {"unsloth": ("unsloth-zoo",), "unsloth-zoo": ("unsloth",), "autoawq": ("autoawq-kernels",)}
 """Packages that are released together, so that one without the other does not fit."""
-_UNKNOWN = re.compile(
+_UNKNOWN = lazy_pattern(
     r"does(?: not|n't) exist|\binvalid\b|\bunknown\b|\bun(?:supported|recogni[sz]ed|registered)\b"
     r"|\bnot (?:yet |currently )?(?:a )?(?:supported|implemented|recogni[sz]ed|registered|known|valid|available)\b"
     r"|\bnot in the list\b|only (?:supports?|works?)",

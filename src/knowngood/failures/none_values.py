@@ -10,23 +10,24 @@ import re
 from dataclasses import dataclass
 
 from knowngood.compat.incident import Fix, OwnComponent
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.failures.logged_errors import CodeFrame
 from knowngood.failures.message_causes import shorten_text
 from knowngood.failures.name_callers import REMOTE_CODE
 from knowngood.failures.name_situation import advise
 
 _EXPRESSION = r"[A-Za-z_][\w.]*(?:\[[^\]\n]{1,40}\])*"
-_LACKS = re.compile(r"^'(?P<kind>NoneType|dict|list|str)' object has no attribute '(?P<name>\w+)'")
+_LACKS = lazy_pattern(r"^'(?P<kind>NoneType|dict|list|str)' object has no attribute '(?P<name>\w+)'")
 _USES: tuple[tuple[re.Pattern[str], str], ...] = (
-    (re.compile(r"^'NoneType' object is not subscriptable"), rf"(?P<what>{_EXPRESSION})\["),
+    (lazy_pattern(r"^'NoneType' object is not subscriptable"), rf"(?P<what>{_EXPRESSION})\["),
     (
-        re.compile(r"^(?:'NoneType' object is not iterable|argument of type 'NoneType' is not iterable)"),
+        lazy_pattern(r"^(?:'NoneType' object is not iterable|argument of type 'NoneType' is not iterable)"),
         (
             rf"\bin (?P<what>{_EXPRESSION})|(?:list|tuple|set|enumerate|sorted|zip)\((?P<inside>{_EXPRESSION})\)"
             rf"|^[\w, ]+,[\w, ]+= ?(?P<unpacked>{_EXPRESSION})$"
         ),
     ),
-    (re.compile(r"^object of type 'NoneType' has no len"), rf"\blen\((?P<what>{_EXPRESSION})\)"),
+    (lazy_pattern(r"^object of type 'NoneType' has no len"), rf"\blen\((?P<what>{_EXPRESSION})\)"),
 )
 """How Python refuses None -> how the line of code names it."""
 _CONFIGURATIONS = frozenset(

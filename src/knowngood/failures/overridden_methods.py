@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, OwnComponent
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.facts.atlas_answer import describe_spans, spans_of_mask
 from knowngood.facts.atlas_lookup import AtlasLookup
 from knowngood.facts.atlas_parameters import parse_signature, takes_positions
@@ -20,7 +21,7 @@ from knowngood.failures.name_situation import NameCause, advise
 from knowngood.failures.release_places import ranges_of_mask
 
 _KINDS = frozenset((FaultKind.KEYWORD, FaultKind.POSITIONS))
-_HOOK = re.compile(r"^(?:on_\w+|\w+_(?:step|epoch_end|step_end|epoch_start)|configure_\w+|optimizer_zero_grad)$")
+_HOOK = lazy_pattern(r"^(?:on_\w+|\w+_(?:step|epoch_end|step_end|epoch_start)|configure_\w+|optimizer_zero_grad)$")
 """Methods that a trainer calls of the project's model or callback."""
 _CALLS_HOOKS = frozenset(("lightning", "pytorch-lightning"))
 _HAVE_HOOKS = frozenset(("Callback", "LightningModule", "ModelHooks", "DataHooks", "LightningDataModule"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from knowngood.compat.incident import Fix, OwnComponent
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.core.nearest_names import find_nearest_name
 from knowngood.failures.atlas_shelf import AtlasShelf
 from knowngood.failures.logged_errors import LoggedError
@@ -23,14 +24,14 @@ from knowngood.failures.replaced_classes import explain_replaced_class
 from knowngood.failures.unsloth_classes import explain_unsloth_class
 from knowngood.failures.wrapped_objects import WRAPPED_PACKAGES, explain_bare_model, explain_unwrapped
 
-_OF_A_MODEL = re.compile(
+_OF_A_MODEL = lazy_pattern(
     r"(?:For[A-Z]\w+|Model|LM|Config|Tokenizer(?:Fast)?|Processor|Transformer|Criterion|Loader|Net|Loss|Encoder|Decoder"
     r"|Layer|Block|Head|Trainer|Arguments|Namespace|Experiment|Agent|Policy)$"
 )
 """How the names of classes end that come with a model or are written for one, or that hold a script's options."""
 _ADDS_ATTRIBUTES = ("unsloth", "unsloth-zoo")
 """Packages that give attributes of their own to the models of transformers."""
-_IS_MODULE = re.compile(r"(?:For[A-Z]\w+|Model|LM|Module|Net|Linear|Sequential|Encoder|Decoder|Layer|Attention)$")
+_IS_MODULE = lazy_pattern(r"(?:For[A-Z]\w+|Model|LM|Module|Net|Linear|Sequential|Encoder|Decoder|Layer|Attention)$")
 """How the names of classes end that mostly derive from torch's Module."""
 _FEWEST_LETTERS = 8
 _SETTINGS = r"(?:\w+_)?(?:args|cfg|config|conf|opts?|argv|options|hparams|params|flags|settings)"

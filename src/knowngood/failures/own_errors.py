@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from knowngood.compat.incident import Fix, Incident, IncidentKind, OwnComponent
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.failures.atlas_shelf import AtlasShelf
 from knowngood.failures.build_scripts import explain_build_error, is_build_script
 from knowngood.failures.handed_in_values import explain_generated_trainer
@@ -23,7 +24,7 @@ from knowngood.failures.unset_locals import find_unset_local
 
 _OF_VALUES = frozenset(("KeyError", "IndexError", "UnboundLocalError", "ZeroDivisionError"))
 """The classes with which Python itself refuses a plain value."""
-_WORDS_OF_VALUES = re.compile(
+_WORDS_OF_VALUES = lazy_pattern(
     r"object is not (?:subscriptable|iterable|callable)|does not support item (?:assignment|deletion)"
     r"|values to unpack|indices must be integers|could not convert string to|invalid literal for int"
     r"|unsupported operand type|takes (?:from )?\d+ (?:to \d+ )?positional|takes no arguments"
@@ -33,20 +34,20 @@ _WORDS_OF_VALUES = re.compile(
     r"|argument of type '\w+' is not iterable|could not (?:be )?broadcast|got multiple values for"
 )
 """The words with which Python and NumPy refuse a value, in errors of classes that anything else may raise too."""
-_OF_MACHINE = re.compile(r"cuda|cudnn|cublas|nccl|hip|driver|triton|out of memory", re.IGNORECASE)
-_OPTION = re.compile(r"[`'\"](?P<quoted>[a-z]\w*_\w+(?: ?==? ?[\w.-]+)?)[`'\"]|(?P<flag>--[a-z][\w-]+)")
+_OF_MACHINE = lazy_pattern(r"cuda|cudnn|cublas|nccl|hip|driver|triton|out of memory", re.IGNORECASE)
+_OPTION = lazy_pattern(r"[`'\"](?P<quoted>[a-z]\w*_\w+(?: ?==? ?[\w.-]+)?)[`'\"]|(?P<flag>--[a-z][\w-]+)")
 """An option in a message: a name in quotes, with or without its value, or a flag."""
-_WANTS = re.compile(
+_WANTS = lazy_pattern(
     r"\b(?:needs?|requires?|must|should|only (?:works?|supported|supports)|set|use|specify|provide|cannot be used)\b"
 )
 _SHOWN = 160
-_NEW_SYNTAX = re.compile(
+_NEW_SYNTAX = lazy_pattern(
     r"^(?:match|case) .{1,200}:$|:=|\b[rR]?[fF]['\"]|^except\*|^type \w+ ?="
     r"|^(?:async )?def .{0,80}\w ?: ?\w|^\w+ ?: ?[\w.\[\]|, ]{1,80}="
 )
 """Lines that only newer Pythons read: match, the walrus, f-strings, annotations, exception groups."""
-_OLD_SYNTAX = re.compile(r"^print ['\"\w]|^except \w+, ?\w+:|^raise \w+, ")
-_PARAMETER = re.compile(r"^'?(?:[\w-]+\.)+(?:layers?|blocks?|h|encoder|decoder|resblocks)\.\d+\.[\w.-]+'?$")
+_OLD_SYNTAX = lazy_pattern(r"^print ['\"\w]|^except \w+, ?\w+:|^raise \w+, ")
+_PARAMETER = lazy_pattern(r"^'?(?:[\w-]+\.)+(?:layers?|blocks?|h|encoder|decoder|resblocks)\.\d+\.[\w.-]+'?$")
 """The name of a parameter of a model with layers, as a key of its weights."""
 
 

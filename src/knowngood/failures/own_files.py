@@ -6,24 +6,24 @@ beside the file that asks for it, when that one was imported as a part of a pack
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from knowngood.compat.incident import Fix, OwnComponent
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.core.nearest_names import find_nearest_name
 from knowngood.failures.logged_errors import CodeFrame, LoggedError
 from knowngood.failures.module_packages import FOLDERS_OF_PROJECTS
 from knowngood.failures.name_callers import NameCaller
 from knowngood.failures.name_situation import advise
 
-_PARTS = re.compile(r"^(?:from|import) (?P<top>\w+)\.(?P<part>\w+)")
-_OWN_FUNCTION = re.compile(
+_PARTS = lazy_pattern(r"^(?:from|import) (?P<top>\w+)\.(?P<part>\w+)")
+_OWN_FUNCTION = lazy_pattern(
     r"^from (?P<module>[a-z]+_\w+) import "
     r"(?P<name>(?:add|build|compute|create|get|init|is|load|make|parse|prepare|process|read|run|save|set|setup|to)_\w+)"
 )
 """A module of two words from which a function is imported: mostly a file beside the one that asks."""
-_OWN_ENDING = re.compile(
+_OWN_ENDING = lazy_pattern(
     r"^[a-z]+_(?:utils?|helpers?|models?|modules?|layers?|lib|common|config|configs|loaders?|misc)$"
 )
 """How the names of a project's own folders and files end."""

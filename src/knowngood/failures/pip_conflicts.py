@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
-
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.utils import canonicalize_name
 
 from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity
+from knowngood.core.lazy_patterns import lazy_pattern
+from knowngood.core.package_names import canonical_name
 from knowngood.failures.last_errors import LastError
 from knowngood.failures.message_causes import MessageCause
 from knowngood.failures.name_situation import advise
 
-_CONFLICT = re.compile(
+_CONFLICT = lazy_pattern(
     r"(?P<who>[A-Za-z][\w.-]*) (?P<version>\d[\w.+]*) (?:requires|has requirement) "
     r"(?P<name>[A-Za-z][\w.-]*)(?:\[[\w,-]+\])?(?P<range>[<>=!~][^\s;]*?(?:, ?[<>=!~][^\s;]*?)*)?"
     r"(?:; [^,]{1,80})?, (?:but you(?:'ll)? have (?P<other>[A-Za-z][\w.-]*) (?P<installed>\d[\w.+]*)"
@@ -25,7 +24,7 @@ def explain_pip_conflict(error: LastError) -> MessageCause | None:
     line = _CONFLICT.search(error.message)
     if line is None:
         return None
-    name, who = canonicalize_name(line["name"]), canonicalize_name(line["who"])
+    name, who = canonical_name(line["name"]), canonical_name(line["who"])
     wanted = (line["range"] or "").replace(" ", "")
     try:
         SpecifierSet(wanted)

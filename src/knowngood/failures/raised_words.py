@@ -6,10 +6,10 @@ be known of the package.
 
 from __future__ import annotations
 
-import re
 import sys
 
 from knowngood.compat.incident import Incident, IncidentKind, IncidentSeverity, OwnComponent
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.failures.atlas_shelf import AtlasShelf
 from knowngood.failures.last_errors import LAUNCHER_ERROR, LastError
 from knowngood.failures.logged_errors import CodeFrame
@@ -51,7 +51,7 @@ _ABOUT_OTHERS = frozenset(
 """Packages whose errors tell of what they were given, or of another program, and not of themselves."""
 _WORDS = ("'", '"', "f'", 'f"')
 """How the line begins that a traceback quotes, in Pythons before 3.8: they quote the last line of the words."""
-_SPEAKER = re.compile(r"^\W*(?P<who>Unsloth)\b")
+_SPEAKER = lazy_pattern(r"^\W*(?P<who>Unsloth)\b")
 """Packages that begin their messages with their name."""
 _PASSES_ON = ("during handling", "following error", "see above", "traceback")
 """Words of one who passes another error on."""

@@ -6,12 +6,13 @@ import re
 from dataclasses import replace
 
 from knowngood.compat.incident import Incident, OwnComponent
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.failures.last_errors import LastError
 from knowngood.failures.name_situation import advise
 
-_LOAD_KEY = re.compile(r"invalid load key, '(?P<key>.{1,6}?)'")
+_LOAD_KEY = lazy_pattern(r"invalid load key, '(?P<key>.{1,6}?)'")
 _KEYS_OF_LFS = frozenset(("v", "<", "{"))
-_LOADS_TOKENIZER = re.compile(
+_LOADS_TOKENIZER = lazy_pattern(
     r"Can't load (?P<what>tokenizer|the configuration of|image processor)\b.{0,8}?'(?P<where>[^']{1,200})'"
 )
 

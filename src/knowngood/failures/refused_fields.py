@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 from knowngood.compat.incident import Incident
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.failures.last_errors import LastError, redact_secrets
 
-_REFUSED = re.compile(
+_REFUSED = lazy_pattern(
     r"validation errors? for (?P<owner>\S{1,80}) (?P<field>\S{1,120}) (?P<words>.{1,160}?) \[type=\w+"
     r"(?:, input_value=(?P<value>.{1,80}?), input_type=(?P<kind>\w{1,40})\])?"
 )

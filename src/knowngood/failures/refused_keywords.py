@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from knowngood.compat.incident import Fix
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.failures.logged_errors import LoggedError
 from knowngood.failures.name_situation import advise
 
-_CALLS_TORCH = re.compile(r"\b(?:torch|nn|F|dist|optim)\.(?:\w+\.)*(?P<called>\w+)\(")
-_MAKES_MODEL = re.compile(r"\b(?:cls|model_class)\(")
+_CALLS_TORCH = lazy_pattern(r"\b(?:torch|nn|F|dist|optim)\.(?:\w+\.)*(?P<called>\w+)\(")
+_MAKES_MODEL = lazy_pattern(r"\b(?:cls|model_class)\(")
 _LOADING_OPTIONS = frozenset(
     (
         "adapter_kwargs",

@@ -6,21 +6,22 @@ import re
 from dataclasses import replace
 
 from knowngood.compat.incident import Incident
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.core.nearest_names import find_nearest_name
 from knowngood.failures.last_errors import LastError
 from knowngood.failures.name_situation import advise
 
-_ACCELERATE_KEY = re.compile(
+_ACCELERATE_KEY = lazy_pattern(
     r"had unknown keys \(\[(?P<keys>[^\]]{1,300})\]\)|unexpected keyword argument '(?P<key>\w+)'"
 )
-_LOCAL_RANK = re.compile(r"unrecognized arguments: .{0,200}?--(?P<given>local[-_]rank)\b")
-_UNKNOWN = re.compile(r"(?P<script>[\w./-]+): error: unrecognized arguments: (?P<rest>[^\n]{1,600})")
-_FLAG = re.compile(r"(?<![\w-])--?[A-Za-z][\w-]*")
+_LOCAL_RANK = lazy_pattern(r"unrecognized arguments: .{0,200}?--(?P<given>local[-_]rank)\b")
+_UNKNOWN = lazy_pattern(r"(?P<script>[\w./-]+): error: unrecognized arguments: (?P<rest>[^\n]{1,600})")
+_FLAG = lazy_pattern(r"(?<![\w-])--?[A-Za-z][\w-]*")
 _NEAR = 4_000
 """How far above the last line the usage of the script is looked for, in bytes."""
 _FEWEST_TAKEN, _SHORT = 3, 5
 """A usage with fewer options says little; a flag of so few letters resembles any other."""
-_CHOICE = re.compile(
+_CHOICE = lazy_pattern(
     r"error: argument (?P<what>\S{1,200}(?: \w+)?): invalid choice: '?(?P<choice>[^'\s]{1,60})'? "
     r"\(choose from (?P<there>[^)]{1,600})\)"
 )

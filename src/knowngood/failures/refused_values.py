@@ -6,37 +6,38 @@ import re
 from dataclasses import replace
 
 from knowngood.compat.incident import Incident, OwnComponent
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.failures.last_errors import LastError
 from knowngood.failures.name_situation import advise
 
-_INDEX = re.compile(r"index (?P<index>-?\d+) is out of bounds for (?:dimension|axis) \d+ with size (?P<size>\d+)")
-_COUNTS_IMAGES = re.compile(r"(?:image|video)\w*grid_thw\[|(?:image|video)_\w+\[(?:index|i|image_idx|\w*index)\]")
-_INVOKED = re.compile(
+_INDEX = lazy_pattern(r"index (?P<index>-?\d+) is out of bounds for (?:dimension|axis) \d+ with size (?P<size>\d+)")
+_COUNTS_IMAGES = lazy_pattern(r"(?:image|video)\w*grid_thw\[|(?:image|video)_\w+\[(?:index|i|image_idx|\w*index)\]")
+_INVOKED = lazy_pattern(
     r"supported: 1\. (?:self: \S+ )?(?P<name>[\w.]+)\((?P<takes>[^)]{0,600})\).{0,1500}?Invoked with: "
     r"(?P<given>.{1,300})"
 )
-_COLUMNS = re.compile(
+_COLUMNS = lazy_pattern(
     r"column names? (?P<asked>.{1,120}?) not in the dataset\. Current columns in the dataset: "
     r"\[(?P<there>[^\]]{0,400})\]",
     re.IGNORECASE,
 )
-_REMOVED = re.compile(
+_REMOVED = lazy_pattern(
     r"Columns? to remove \[(?P<asked>[^\]]{1,200})\] not in the dataset\. Current columns in the dataset: "
     r"\[(?P<there>[^\]]{0,400})\]"
 )
-_ONE_SPLIT = re.compile(
+_ONE_SPLIT = lazy_pattern(
     r"Column (?P<asked>\w+) not in the dataset\. Current columns in the dataset: \[(?P<there>[^\]]{0,400})\]"
 )
 _SPLITS = frozenset(("train", "test", "validation", "valid", "val", "dev", "eval", "train_sft", "test_sft"))
 """How the splits of data sets are mostly called."""
-_NESTED = re.compile(r"features? ?\([`'\"](?P<column>\w+)[`'\"] in this case\)")
+_NESTED = lazy_pattern(r"features? ?\([`'\"](?P<column>\w+)[`'\"] in this case\)")
 _PADDED = frozenset(("input_ids", "attention_mask", "token_type_ids", "special_tokens_mask", "position_ids"))
 """Columns that a tokenizer makes and pads itself."""
-_NO_TENSOR = re.compile(
+_NO_TENSOR = lazy_pattern(
     r"(?P<function>\w+)\(\): argument '(?P<argument>\w+)' \(position \d+\) must be Tensor, not (?P<given>[\w.]+)"
 )
-_COLLATED = re.compile(r"found <class '(?P<found>[\w.]+)'>")
-_GIVEN_NONE = re.compile(r"(?:^|, )None(?=,|$)")
+_COLLATED = lazy_pattern(r"found <class '(?P<found>[\w.]+)'>")
+_GIVEN_NONE = lazy_pattern(r"(?:^|, )None(?=,|$)")
 
 
 def describe_no_tensor(incident: Incident, error: LastError) -> Incident | None:

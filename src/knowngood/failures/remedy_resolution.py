@@ -14,11 +14,12 @@ from knowngood.compat.requirement_resolution import RequirementSearches, resolve
 from knowngood.compat.requirement_solver import SearchFailure, SearchLimitError, Wish
 from knowngood.compat.resolution_findings import conflict_finding
 from knowngood.compat.value_domain import iterate_bits
+from knowngood.core.lazy_patterns import lazy_pattern
 
 _PYTHONS = ("3.11", "3.10", "3.12", "3.9")
 """The Pythons for which it is resolved when the log states none, the first first."""
 
-_NAME, _SEPARATORS = re.compile(r"[\w.-]+"), re.compile(r"[-_.]+")
+_NAME, _SEPARATORS = lazy_pattern(r"[\w.-]+"), lazy_pattern(r"[-_.]+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +32,8 @@ class LogResolution:
     """Package -> its release in the log."""
     _settled: dict[frozenset[tuple[str, str]], tuple[dict[str, str], str]] = field(default_factory=dict)
     """What was asked before, with its answer."""
+    _together: set[tuple[frozenset[str], frozenset[tuple[str, str]]]] = field(default_factory=set)
+    """The packages of the log with which a search found some releases to go, and those releases."""
 
     @classmethod
     def of(cls, store: MetadataStore, packages: Sequence[PackageSpec], python: str | None) -> LogResolution:
@@ -69,6 +72,9 @@ class LogResolution:
         if not changed:
             return {}, ""
         kept = [item for name, item in self.installed.items() if name not in wanted]
+        exact = self._exact_releases(changed)
+        if (frozenset(item.name for item in kept), frozenset(exact.items())) in self._together:
+            return exact, ""
         pins, reason = self._solve_for_pythons(changed, kept)
         if pins is None:
             followers = self._required_by(item.name for item in changed)
@@ -123,7 +129,18 @@ class LogResolution:
         for item in changed:
             place = result[item.name].bit_length() - 1
             pins[item.name] = graph.store.find_package(item.name).domain.text(place)  # type: ignore[union-attr]
+        self._together.add((frozenset(item.name for item in others), frozenset(pins.items())))
         return pins, ""
+
+    def _exact_releases(self, changed: Sequence[PackageSpec]) -> dict[str, str]:
+        """The packages of which a request means exactly one release, with that release."""
+        exact = {}
+        for item in changed:
+            node = self._package(item.name)
+            mask = node.wanted(item) if node else 0
+            if node and mask and not mask & (mask - 1):
+                exact[item.name] = node.domain.text(mask.bit_length() - 1)
+        return exact
 
     def _nearest(self, node: PackageReleases, mask: int) -> list[int]:
         """The places of a mask, the nearest to the installed release first; the newest first without one."""

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 
 from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, OwnComponent
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.facts.atlas_answer import describe_spans, spans_of_mask
 from knowngood.facts.atlas_lookup import AtlasLookup
 from knowngood.facts.atlas_parameters import parse_signature
@@ -22,11 +23,11 @@ from knowngood.failures.name_situation import NameCause, advise
 from knowngood.failures.own_causes import list_defining_packages
 from knowngood.failures.release_places import ranges_of_mask
 
-_CALLS_PART = re.compile(r"\bself\.(?P<part>\w+)\(|(?:= |\b)(?P<looped>\w+)\($")
+_CALLS_PART = lazy_pattern(r"\bself\.(?P<part>\w+)\(|(?:= |\b)(?P<looped>\w+)\($")
 """A call of a part of the model; of one in a loop, the arguments stand in the lines below."""
 
 
-_OF_A_MODEL = re.compile(r"(?:For[A-Z]\w+|Model)$")
+_OF_A_MODEL = lazy_pattern(r"(?:For[A-Z]\w+|Model)$")
 """How the names of transformers' models end."""
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 
 from knowngood.compat.incident import Fix, IncidentKind
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.failures.atlas_shelf import AtlasShelf
 from knowngood.failures.last_errors import LastError
 from knowngood.failures.message_causes import MessageCause, describe_traceback, find_missing_package, shorten_text
 
-_ABSENT = re.compile(
+_ABSENT = lazy_pattern(
     r"^(?:no|missing) (?P<only>[A-Za-z][\w.-]+)(?= ?(?:[/!.,]|$| (?:package|module|library|found|installed)))"
     r"|(?P<before>[A-Za-z][\w-]+) (?:(?:package|module|library) )?(?:is|was|are) (?:not (?:installed|found|available)"
     r"|missing|required)"

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from knowngood.compat.incident import Fix, Incident, OwnComponent
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.failures.last_errors import LastError
 
-_OF_CUDA = re.compile(r"\b(?:CUDA|nvcc|nvidia|NVIDIA|cu1[0-9]\w*|TORCH_CUDA_ARCH_LIST|CUDA_HOME|libcu\w+)\b")
+_OF_CUDA = lazy_pattern(r"\b(?:CUDA|nvcc|nvidia|NVIDIA|cu1[0-9]\w*|TORCH_CUDA_ARCH_LIST|CUDA_HOME|libcu\w+)\b")
 _NAMELESS = frozenset((OwnComponent.EXTENSION, OwnComponent.CUDA))
 _NO_BUILDS = frozenset(OwnComponent) - _NAMELESS
 """What is no package of which there are builds for CUDA and for ROCm."""
-_OF_ROCM = re.compile(r"\b(?:ROCm|rocm|HIP|hip|AMD)\b")
-_STATES_HIP = re.compile(r"\bHIP (?:error|out of memory)|\bhip(?:Error|blas)\w*|\bHIPBLAS|\bROCm\b")
+_OF_ROCM = lazy_pattern(r"\b(?:ROCm|rocm|HIP|hip|AMD)\b")
+_STATES_HIP = lazy_pattern(r"\bHIP (?:error|out of memory)|\bhip(?:Error|blas)\w*|\bHIPBLAS|\bROCm\b")
 
 
 def is_rocm(versions: Mapping[str, Sequence[str]], error: LastError | None) -> bool:

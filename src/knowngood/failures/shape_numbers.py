@@ -7,24 +7,25 @@ from dataclasses import replace
 from math import prod
 
 from knowngood.compat.incident import Incident, OwnComponent
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.failures.last_errors import LastError
 from knowngood.failures.name_situation import advise
 
-_FIRST_SIZES = re.compile(
+_FIRST_SIZES = lazy_pattern(
     r"size of tensor a \((?P<a>\d+)\) must match the size of tensor b \((?P<b>\d+)\).{0,40}?dimension 0"
 )
-_BROADCAST = re.compile(
+_BROADCAST = lazy_pattern(
     r"output with shape \[(?P<has>[\d, ]+)\] doesn't match the broadcast shape \[(?P<wants>[\d, ]+)\]"
 )
-_PRODUCT = re.compile(r"cannot be multiplied \(\d+x(?P<first>\d+) and (?P<second>\d+)x\d+\)")
-_PAIR = re.compile(
+_PRODUCT = lazy_pattern(r"cannot be multiplied \(\d+x(?P<first>\d+) and (?P<second>\d+)x\d+\)")
+_PAIR = lazy_pattern(
     r"(?:matmul|mm|einsum)\(\s*(?P<first>[\w.]+), ?(?P<second>[\w.]+?)\.(?:t\(\)|T\b|transpose|mT\b)"
     r"|(?P<left>[\w.]+) ?@ ?(?P<right>[\w.]+?)\.(?:t\(\)|T\b|transpose|mT\b)"
 )
-_PROJECTOR = re.compile(r"projector|vision_tower|mm_proj|image_newline|visual_proj|vision_proj", re.IGNORECASE)
+_PROJECTOR = lazy_pattern(r"projector|vision_tower|mm_proj|image_newline|visual_proj|vision_proj", re.IGNORECASE)
 _MOST_ROWS = 1_000_000
 """No layer has so many rows: a weight that has is stored in another form."""
-_OF_WEIGHTS = re.compile(r"weight|state_dict|checkpoint|lora|param", re.IGNORECASE)
+_OF_WEIGHTS = lazy_pattern(r"weight|state_dict|checkpoint|lora|param", re.IGNORECASE)
 _MOST_SHARDS = 17
 _MOST_LAYERS = 9
 _QUERIES = 4

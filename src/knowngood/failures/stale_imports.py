@@ -10,14 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from knowngood.compat.incident import Incident
+from knowngood.core.lazy_patterns import lazy_pattern
+from knowngood.core.package_names import canonical_name
 from knowngood.failures.last_errors import LastError
 from knowngood.failures.name_situation import advise
 
-_DEMAND = re.compile(
+_DEMAND = lazy_pattern(
     r"(?:requires?|needs?|please (?:install|upgrade|update)(?: to)?) "
     r"[`'\"]?(?P<name>[A-Za-z][\w.-]*?)(?:\[\w+\])?[`'\"]? ?(?:version )?(?P<range>>=? ?\d[\w.]*\w)",
     re.IGNORECASE,
@@ -39,7 +40,7 @@ def note_installed_release(
         versions: package -> the versions in the log.
     """
     stated = _DEMAND.search(error.message) if error is not None else None
-    name = canonicalize_name(stated["name"]) if stated else ""
+    name = canonical_name(stated["name"]) if stated else ""
     if stated is None or name != incident.component or not versions.get(name):
         return incident
     wanted = stated["range"].replace(" ", "")

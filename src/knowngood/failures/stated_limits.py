@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 from knowngood.compat.incident import Incident, OwnComponent
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.failures.last_errors import LastError
 from knowngood.failures.name_situation import advise
 
-_SHARED = re.compile(r"shared memory,? ?Required: (?P<wanted>\d+),? ?Hardware limit: (?P<limit>\d+)")
+_SHARED = lazy_pattern(r"shared memory,? ?Required: (?P<wanted>\d+),? ?Hardware limit: (?P<limit>\d+)")
 _LARGEST = 232_448
 """The most shared memory a block, in bytes, that a message stated: on an H200, in evidence/models/deepseek_v3."""
 _LIMITS = ((_LARGEST, "H100 and H200"),)
 """Bytes and the cards that state them as their limit, the smallest first; what no message here stated is left out."""
-_LISTED = re.compile(r"['\"](?P<path>:+/[^'\"\n]{1,300}|/[^'\"\n:]{1,300}:/[^'\"\n]{0,300})/bin/nvcc['\"]")
-_BOUND = re.compile(
+_LISTED = lazy_pattern(r"['\"](?P<path>:+/[^'\"\n]{1,300}|/[^'\"\n:]{1,300}:/[^'\"\n]{0,300})/bin/nvcc['\"]")
+_BOUND = lazy_pattern(
     r"failed to bind to (?:\[[^\]\s]*\]|[\w.-]+):(?P<port>\d{1,5})\b|"
     r"\(port: (?P<stated>\d{1,5})\)|(?:localhost|127\.0\.0\.1|0\.0\.0\.0|\*):(?P<other>\d{1,5})\b.{0,80}in use",
 )

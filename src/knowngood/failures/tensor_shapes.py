@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, replace
 
 from knowngood.compat.incident import Incident, OwnComponent
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.failures.last_errors import LastError
 from knowngood.failures.name_situation import advise
 from knowngood.failures.shape_numbers import (
@@ -15,17 +16,17 @@ from knowngood.failures.shape_numbers import (
     describe_sharded_sum,
 )
 
-_SIZES = re.compile(
+_SIZES = lazy_pattern(
     r"size of tensor a \((?P<a>\d+)\) must match the size of tensor b \((?P<b>\d+)\)"
     r".{0,40}?dimension (?P<dimension>\d+)"
     r"|expanded size of the tensor \((?P<to>\d+)\) must match the existing size \((?P<has>\d+)\)"
     r".{0,40}?dimension (?P<axis>\d+)"
 )
-_CHANNELS = re.compile(r"to have (?P<taken>\d+) channels, but got (?P<given>\d+) channels")
-_VIEWED = re.compile(r"shape '\[.{1,60}\]' is invalid for input of size \d+")
-_OF_IMAGES = re.compile(r"_vl/|_vl_|vision|visual|pixel|patch|grid_thw", re.IGNORECASE)
-_BATCHES = re.compile(r"Expected input batch_size \((?P<rows>\d+)\) to match target batch_size \((?P<labels>\d+)\)")
-_PRODUCT = re.compile(
+_CHANNELS = lazy_pattern(r"to have (?P<taken>\d+) channels, but got (?P<given>\d+) channels")
+_VIEWED = lazy_pattern(r"shape '\[.{1,60}\]' is invalid for input of size \d+")
+_OF_IMAGES = lazy_pattern(r"_vl/|_vl_|vision|visual|pixel|patch|grid_thw", re.IGNORECASE)
+_BATCHES = lazy_pattern(r"Expected input batch_size \((?P<rows>\d+)\) to match target batch_size \((?P<labels>\d+)\)")
+_PRODUCT = lazy_pattern(
     r"shapes cannot be multiplied \((?P<rows>\d+)x(?P<given>\d+) and (?P<taken>\d+)x(?P<columns>\d+)\)"
 )
 _ROTARY = (
@@ -59,14 +60,14 @@ class _Place:
 
 _PLACES = (
     _Place(
-        line=re.compile(r"\bcos\b.*\bsin\b"),
+        line=lazy_pattern(r"\bcos\b.*\bsin\b"),
         title="The positions were made for another length or head size ({b}) than the queries and keys have ({a})",
         words=_ROTARY,
         fix="The release of transformers that the model's config.json names, when code of another project or of the "
         "model makes the positions; position_ids of the batch's own length, when the program makes them",
     ),
     _Place(
-        line=re.compile(r"\bmask\b|attention_mask|attn_mask|causal_mask|scaled_dot_product_attention"),
+        line=lazy_pattern(r"\bmask\b|attention_mask|attn_mask|causal_mask|scaled_dot_product_attention"),
         title="The attention mask was made for another length: {a} and {b} do not fit",
         words=_MASK,
         fix="Where a project or the model's own code overrides the forward: the transformers that its "
@@ -75,13 +76,13 @@ _PLACES = (
         "their mask",
     ),
     _Place(
-        line=re.compile(r"lora_|\bresult ?\+="),
+        line=lazy_pattern(r"lora_|\bresult ?\+="),
         title="What the adapter adds has another width ({b}) than the layer's output ({a})",
         words=_ADAPTER,
         fix="The base model for which the adapter was trained",
     ),
     _Place(
-        line=re.compile(r"pos(?:ition)?_emb|position_embeddings|\+ ?(?:self\.)?(?:embed_)?positions?\b"),
+        line=lazy_pattern(r"pos(?:ition)?_emb|position_embeddings|\+ ?(?:self\.)?(?:embed_)?positions?\b"),
         title="A sequence of {a} is longer than, or other than, the model's table of {b} positions",
         words=_POSITIONS,
         fix="Leave out, or cut, what is longer than the model takes (labels too: filter on the number of their tokens; "

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.failures.log_scan import LogBlock
 from knowngood.failures.log_versions import HEAD
 
@@ -32,7 +33,7 @@ PACKAGES = {
     b"torch": "torch",
 }
 """Imported package -> the distribution whose table has its lines."""
-_FRAME = re.compile(
+_FRAME = lazy_pattern(
     rb"(?:site|dist)-packages[/\\]{1,4}((" + b"|".join(PACKAGES) + rb")(?:[/\\]{1,4}\w{1,80}){1,8}\.py)"
     rb"(?:[\\\"']{0,3}, line (\d{1,6}), in |:(\d{1,6}),? in )([\w.]{1,120})"
 )

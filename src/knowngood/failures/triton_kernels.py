@@ -5,9 +5,8 @@ triton reports an error of a kernel with the kernel's own lines, of which the la
 
 from __future__ import annotations
 
-import re
-
 from knowngood.compat.incident import Fix, IncidentKind, OwnComponent
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.facts.atlas_answer import describe_spans, spans_of_mask
 from knowngood.facts.atlas_lookup import AtlasLookup
 from knowngood.facts.atlas_parameters import find_parameter
@@ -18,9 +17,9 @@ from knowngood.failures.name_callers import REMOTE_CODE
 from knowngood.failures.name_situation import advise
 from knowngood.failures.release_places import ranges_of_mask
 
-_KERNEL_ERROR = re.compile(r"^(?:triton\.compiler\.\S*)?CompilationError: at \d+:\d+:")
-_CALL = re.compile(r"\btl\.(?P<name>\w+)\((?P<arguments>(?:[^()]|\([^()]*\)){0,200})\)?")
-_KEYWORD = re.compile(r"(?:^|,)\s*(?P<keyword>[a-z]\w*)\s*=(?!=)")
+_KERNEL_ERROR = lazy_pattern(r"^(?:triton\.compiler\.\S*)?CompilationError: at \d+:\d+:")
+_CALL = lazy_pattern(r"\btl\.(?P<name>\w+)\((?P<arguments>(?:[^()]|\([^()]*\)){0,200})\)?")
+_KEYWORD = lazy_pattern(r"(?:^|,)\s*(?P<keyword>[a-z]\w*)\s*=(?!=)")
 
 
 def explain_kernel(error: LastError, shelf: AtlasShelf) -> MessageCause | None:

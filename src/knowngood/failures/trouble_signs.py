@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.failures.last_errors import LastError, is_only_mentioned, redact_secrets
 from knowngood.failures.log_scan import LogBlock
 from knowngood.failures.mere_warnings import is_warning
@@ -17,14 +18,14 @@ from knowngood.failures.mere_warnings import is_warning
 _END = 32_000
 """How many bytes at the end are looked at: a program that ends by a failure says so there."""
 _SHOWN = 300
-_SIGN = re.compile(
+_SIGN = lazy_pattern(
     r"\bassert(?:ion)?\b.{0,400}\bfailed\b|\*\*\* .*(?:\bStop\b|Error \d)|\bfatal\b|\bfail(?:ed|ure)\b|\bunreachable\b"
     r"|\b(?:connection|permission|access) (?:was )?(?:refused|denied|reset)\b|\bno such (?:file|host|device)\b"
     r"|\bunable to\b|\b(?:cannot|could not|couldn't|can't)\b|\bcore dumped\b|\baborted\b|\bkilled\b|\bnot recognized\b"
     r"|\bexit(?:ed with)? (?:code|status) [1-9]|\breturned non-zero\b|\berror\b",
     re.IGNORECASE,
 )
-_NO_SIGN = re.compile(
+_NO_SIGN = lazy_pattern(
     r"\b(?:0|no|without|zero) (?:\w+ )?(?:errors?|failures?|failed)\b"
     r"|\b(?:errors?|failures?|failed)\b['\"]?[:=] ?(?:0\b|none|false|\d+\.\d)"
     r"|\berror[ _-](?:rate|bars?|margin|feedback)\b"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
-
 from knowngood.compat.incident import OwnComponent
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.failures.atlas_shelf import AtlasShelf
 from knowngood.failures.logged_errors import LoggedError
 from knowngood.failures.name_callers import find_caller
@@ -12,7 +11,7 @@ from knowngood.failures.name_faults import FaultKind
 from knowngood.failures.name_situation import NameCause, advise
 from knowngood.failures.own_causes import build_own_cause, describe_caller
 
-_COMPILED = re.compile(r"^(?:_C|_ext|\w+_(?:cuda|ext|cpp|fast|cython)|cython_\w+|\w*_c_ext|_cuda\w*)$")
+_COMPILED = lazy_pattern(r"^(?:_C|_ext|\w+_(?:cuda|ext|cpp|fast|cython)|cython_\w+|\w*_c_ext|_cuda\w*)$")
 """How the parts are mostly called that a project compiles from C++, CUDA or Cython."""
 _IMPORTS = frozenset((FaultKind.IMPORT, FaultKind.MODULE))
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from knowngood.compat.incident import Fix
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.failures.logged_errors import CodeFrame
 from knowngood.failures.name_situation import advise
 from knowngood.failures.newest_releases import upgrade_package
 
-_UNSET = re.compile(
+_UNSET = lazy_pattern(
     r"(?:cannot access )?(?:local|free) variable '(?P<name>\w+)' "
     r"(?:referenced before assignment|where it is not associated with a value)"
 )

@@ -6,19 +6,20 @@ import re
 from dataclasses import replace
 
 from knowngood.compat.incident import Fix, Incident, IncidentKind, OwnComponent
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.failures.last_errors import LastError
 from knowngood.failures.logged_errors import CodeFrame
 from knowngood.failures.message_causes import MessageCause, describe_traceback, shorten_text
 from knowngood.failures.name_situation import advise
 
-_KEY = re.compile(r"^KeyError: (?P<quote>['\"])(?P<key>[A-Za-z_]\w{0,80})(?P=quote)(?=$|\s)")
-_READS = re.compile(r"\benviron\[")
+_KEY = lazy_pattern(r"^KeyError: (?P<quote>['\"])(?P<key>[A-Za-z_]\w{0,80})(?P=quote)(?=$|\s)")
+_READS = lazy_pattern(r"\benviron\[")
 _OF_LAUNCHER = frozenset(
     ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
 )
 """Variables that torchrun and the launchers of deepspeed and accelerate set (NODE_RANK only those of clusters)."""
-_OF_SCHEDULER = re.compile(r"^(?:SLURM|PMI|PMIX|OMPI|PBS|LSB)_")
-_SECRET = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD)$")
+_OF_SCHEDULER = lazy_pattern(r"^(?:SLURM|PMI|PMIX|OMPI|PBS|LSB)_")
+_SECRET = lazy_pattern(r"(?:KEY|TOKEN|SECRET|PASSWORD)$")
 _SHOWN = 100
 
 

@@ -6,14 +6,14 @@ rest of the log is tried like that of any other remedy.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from knowngood.compat.incident import Fix, IncidentKind
+from knowngood.core.lazy_patterns import lazy_pattern
+from knowngood.core.package_names import canonical_name
 from knowngood.failures.atlas_shelf import AtlasShelf
 from knowngood.failures.last_errors import LastError
 from knowngood.failures.message_causes import MessageCause, describe_traceback
@@ -22,25 +22,25 @@ from knowngood.failures.name_situation import advise
 _NAME = r"[`'\"]?(?P<name>[A-Za-z][\w.-]*?)[`'\"]?"
 _INSTALLED = r"(?P<installed>\d[\w.+]*\w)"
 _DEMANDS = (
-    re.compile(
+    lazy_pattern(
         rf"{_NAME}(?P<range>[<>=!~]=?[\w.,<>=!~*]+) is required for a normal functioning of this module, but found "
         rf"(?P=name)==(?P<installed>\d[\w.+]*\w)"
     ),
-    re.compile(
+    lazy_pattern(
         rf"Found an incompatible version of {_NAME}\. Found version {_INSTALLED}, but only versions? above "
         r"(?P<above>\d[\w.]*\w) (?:is|are) supported"
     ),
-    re.compile(
+    lazy_pattern(
         rf"requires? {_NAME} ?(?:version )?(?P<range>[<>=!~]=? ?\d[\w.]*\w(?:, ?[<>=!~]=? ?\d[\w.]*\w)*)[`'\"]?,? "
         rf"(?:but|and) (?:found|got|you have|version|the installed version is|is installed)[^\d]{{0,40}}?{_INSTALLED}"
     ),
 )
-_PLAIN_DEMAND = re.compile(
+_PLAIN_DEMAND = lazy_pattern(
     rf"requires? {_NAME} ?(?:version )?(?P<range>[<>=!~]=? ?\d[\w.]*\w(?:, ?[<>=!~]=? ?\d[\w.]*\w)*)"
 )
 """A demand that does not say what is installed: the log may state it elsewhere."""
 _OTHER_NAMES = {"pytorch": "torch"}
-_OPTIONAL = re.compile(r"^_?is_\w+_available$")
+_OPTIONAL = lazy_pattern(r"^_?is_\w+_available$")
 _CHECKS_ITSELF = "transformers"
 """The package whose check of its own requirements others have copied, when no traceback says who checks."""
 _NO_PACKAGES = frozenset(("python", "cuda"))
@@ -61,7 +61,7 @@ def explain_version_demand(
     if demand is None:
         return None
     parts = demand.groupdict()
-    canonical = canonicalize_name(demand["name"])
+    canonical = canonical_name(demand["name"])
     name = _OTHER_NAMES.get(canonical, canonical)
     installed = parts.get("installed") or next(reversed((versions or {}).get(name, [""])), "")
     if not installed:

@@ -6,12 +6,13 @@ import re
 from dataclasses import replace
 
 from knowngood.compat.incident import Fix, Incident
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.failures.last_errors import LastError
 from knowngood.failures.name_situation import advise
 
-_MISSING = re.compile(r"Missing key\(s\) in state_dict: (?P<names>\"[^\n]{1,1400})")
-_UNEXPECTED = re.compile(r"Unexpected key\(s\) in state_dict: (?P<names>\"[^\n]{1,1400})")
-_NAME = re.compile(r"\"(?P<name>[\w.-]{1,200})\"")
+_MISSING = lazy_pattern(r"Missing key\(s\) in state_dict: (?P<names>\"[^\n]{1,1400})")
+_UNEXPECTED = lazy_pattern(r"Unexpected key\(s\) in state_dict: (?P<names>\"[^\n]{1,1400})")
+_NAME = lazy_pattern(r"\"(?P<name>[\w.-]{1,200})\"")
 _WRAPPERS = {
     "module.": "DataParallel or DistributedDataParallel (or an engine of DeepSpeed)",
     "_orig_mod.": "torch.compile",

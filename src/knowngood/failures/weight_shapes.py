@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 from knowngood.compat.incident import Incident, OwnComponent
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.failures.checkpoint_kinds import describe_adapter_shapes, describe_other_kind
 from knowngood.failures.last_errors import LastError
 from knowngood.failures.name_situation import advise
 
-_MISMATCH = re.compile(
+_MISMATCH = lazy_pattern(
     r"size mismatch for (?P<name>[\w.]{1,200}): copying a param with shape (?:torch\.Size\()?\[(?P<file>[\d, ]*)\]\)? "
     r"from checkpoint,? (?:the shape in current model is|where the shape is) (?:torch\.Size\()?\[(?P<model>[\d, ]*)\]"
 )
-_SET = re.compile(
+_SET = lazy_pattern(
     r"Trying to set a tensor of shape torch\.Size\(\[(?P<file>[\d, ]*)\]\) in \"(?P<name>[\w.]{1,200})\" "
     r"\(which has shape torch\.Size\(\[(?P<model>[\d, ]*)\]\)"
 )
-_VOCABULARY = re.compile(r"embed_tokens|word_embeddings|\bwte\b|tok_embeddings|lm_head|embed_out|embed_in|output_layer")
-_HEAD = re.compile(r"(?:^|\.)(?:classifier|score|fc|cls|qa_outputs|head|out_proj)(?:\.\w+)*\.(?:weight|bias)$")
+_VOCABULARY = lazy_pattern(
+    r"embed_tokens|word_embeddings|\bwte\b|tok_embeddings|lm_head|embed_out|embed_in|output_layer"
+)
+_HEAD = lazy_pattern(r"(?:^|\.)(?:classifier|score|fc|cls|qa_outputs|head|out_proj)(?:\.\w+)*\.(?:weight|bias)$")
 _EMPTY = ("0", "")
 
 

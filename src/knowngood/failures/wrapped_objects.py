@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.failures.atlas_shelf import AtlasShelf
 from knowngood.failures.logged_errors import LoggedError
 from knowngood.failures.name_callers import NameCaller
@@ -14,7 +13,7 @@ from knowngood.failures.own_causes import build_own_cause, component_of, describ
 _WRAPPERS = ("peft", "deepspeed", "accelerate")
 """Packages that make an object of their own of a model, an optimizer or a loader."""
 WRAPPED_PACKAGES = frozenset(("transformers", "torch", "peft"))
-_CAN_BEWRAPPED_PACKAGES = re.compile(
+_CAN_BEWRAPPED_PACKAGES = lazy_pattern(
     r"(?:For[A-Z]\w+|Model|LM|Module|Net|Linear|Sequential|Optimizer|Adam\w*|SGD|Loader|Scheduler)$"
 )
 """How the names of classes end of which such a package makes an object of its own."""

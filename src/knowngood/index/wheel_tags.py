@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from packaging.version import Version
 
 from knowngood.core.errors import UsageError
+from knowngood.core.lazy_patterns import lazy_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -21,9 +22,9 @@ if TYPE_CHECKING:
 
     from knowngood.index.artefact import PublishedFile
 
-_CUDA = re.compile(r"cu(\d{2,3})(?=torch|pt|cxx|$|[._-])")
-_TORCH = re.compile(r"(?:torch|pt)(\d+\.?\d+)")
-_CXX11ABI = re.compile(r"abi(true|false)", re.IGNORECASE)
+_CUDA = lazy_pattern(r"cu(\d{2,3})(?=torch|pt|cxx|$|[._-])")
+_TORCH = lazy_pattern(r"(?:torch|pt)(\d+\.?\d+)")
+_CXX11ABI = lazy_pattern(r"abi(true|false)", re.IGNORECASE)
 _LEGACY_GLIBC = {"manylinux1": "2.5", "manylinux2010": "2.12", "manylinux2014": "2.17"}
 """Platform tags from before PEP 600 -> the glibc that they stand for (PEP 513, 571, 599)."""
 

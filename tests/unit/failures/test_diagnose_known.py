@@ -7,6 +7,7 @@ import shutil
 import pytest
 
 from knowngood.compat import rule_files
+from knowngood.compat.rule import rule_from_incident
 from knowngood.core import local_files
 from knowngood.core.local_files import cache_folder
 from knowngood.failures import known_failures
@@ -24,8 +25,10 @@ def _kept():
 def test_the_cache_gives_what_the_files_give():
     first, second = known_failures.load_known_failures(), known_failures.load_known_failures()
     assert len(_kept()) == 1
-    assert list(second.incidents) == rule_files.load_incidents()
-    assert list(second.rules) == rule_files.load_rules(local_files.data_folder() / "rules")
+    incidents = rule_files.load_incidents()
+    assert list(second.incidents) == incidents
+    rules = rule_files.load_rules(local_files.data_folder() / "rules")
+    assert list(second.rules) == [*rules, *filter(None, map(rule_from_incident, incidents))]
     assert second.catalog == first.catalog
     assert first.catalog.names
 
