@@ -136,7 +136,7 @@ def browser_signatures(known: Sequence[Incident]) -> dict[str, Any]:
     patterns = {
         name.lstrip("_").lower(): javascript_pattern(value.pattern)
         for name, value in vars(log_versions).items()
-        if isinstance(value, re.Pattern) and isinstance(value.pattern, bytes)
+        if isinstance(getattr(value, "pattern", None), bytes)  # compiled at its first use, so of no class of `re`
     }
     return {
         "limits": {
