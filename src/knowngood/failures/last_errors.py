@@ -61,6 +61,8 @@ _MENTION = re.compile(
     r"|(?<!not )(?<!to )\b(?:fix(?:e[sd])?|closes|resolve[sd]?|changelog(?!\.)|release notes?)\b",
     re.IGNORECASE,
 )
+_CONDITIONAL = re.compile(r"\bif you\b.{1,100}\byou(?:'ll| will| would| may| might) (?:get|see)\b", re.IGNORECASE)
+"""Words that announce an error which comes only with something that is not used here."""
 _HANDLED = re.compile(r"\bfall(?:s|ing)?[ -]?back\b|\bfallback\b", re.IGNORECASE)
 _LONGEST = 300
 _BEFORE, _BEHIND = 24_000, 1_500
@@ -143,6 +145,7 @@ class LastErrorReader:
             stated = pattern.search(line)
             is_named = _NAMED.match(line) is not None  # whatever words follow
             is_error = stated and (is_named or not (_NO_ERROR.search(line) or _MENTION.search(line[: stated.end()])))
+            is_error = is_error and not _CONDITIONAL.search(line)
             says_little = bool(LAUNCHER_ERROR.search(line)) or _is_ignored(text, start)
             if is_error and launched == says_little:
                 self._around = text[max(0, start - _BEFORE) : start], text[start : start + _BEHIND]
@@ -202,7 +205,7 @@ def is_only_mentioned(line: str, *, failed: bool) -> bool:
         line: the line of the log.
         failed: whether the log has a traceback or any other error.
     """
-    return not failed and bool(_MENTION.search(line) or _HANDLED.search(line))
+    return bool(_CONDITIONAL.search(line)) or (not failed and bool(_MENTION.search(line) or _HANDLED.search(line)))
 
 
 def find_nearest_incident(error: LastError, incidents: Iterable[Incident]) -> Incident | None:

@@ -33,6 +33,7 @@ from knowngood.failures.wrong_releases import (
     explain_class_of_caller,
     explain_older_release,
     explain_override,
+    explain_unset_attribute,
     explain_wrong_release,
 )
 
@@ -117,6 +118,9 @@ def _explain(situation: NameSituation) -> NameCause | None:  # noqa: PLR0911 - o
     place, at = situation.place, situation.at
     if _is_shadowed(situation):
         return _explain_shadow(situation, situation.top, situation.package, situation.error.fault.path)
+    if _is_own_script(situation):
+        script = situation.error.frames[0].path
+        return _explain_shadow(situation, situation.top, situation.package, f"the script {script} itself")
     if hidden := _find_hidden_module(situation.error.frames):
         return _explain_shadow(situation, hidden, hidden, f"a file {hidden}.py of yours")
     if (checkout := _explain_repository(situation)) is not None:
@@ -131,7 +135,7 @@ def _explain(situation: NameSituation) -> NameCause | None:  # noqa: PLR0911 - o
     if not is_there:
         return explain_override(situation) or explain_class_of_caller(situation) or explain_wrong_release(situation)
     if situation.is_older_than_read:
-        return explain_older_release(situation)
+        return explain_unset_attribute(situation) or explain_older_release(situation)
     if situation.error.fault.kind in _IMPORTS:
         return _explain_inside(situation)
     return _explain_stale(situation) if situation.version and _is_settled(situation) else None
@@ -214,6 +218,14 @@ def _is_shadowed(situation: NameSituation) -> bool:
     return path.endswith(f"/{situation.top}.py") and f"/{situation.top}/" not in path
 
 
+def _is_own_script(situation: NameSituation) -> bool:
+    """Whether the script that runs has the name of the package from which something is missing."""
+    frames, fault = situation.error.frames, situation.error.fault
+    if not frames or fault.kind not in _IMPORTS or frames[0].function != "<module>":
+        return False
+    return frames[0].parts[-1:] == (situation.top,) and frames[0].installed[:1] != (situation.top,)
+
+
 def _is_installed(path: str) -> bool:
     """Whether a path, with slashes, is one of an installed package."""
     return "site-packages/" in path or "dist-packages/" in path
@@ -238,7 +250,7 @@ def _find_hidden_module(frames: Sequence[CodeFrame]) -> str:
 
 
 def _explain_shadow(situation: NameSituation, top: str, package: str, path: str) -> NameCause:
-    named = path if path.startswith(("/", "a file")) else f"a file {top}.py, or a folder {top},"
+    named = path if path.startswith(("/", "a file", "the script")) else f"a file {top}.py, or a folder {top},"
     because = (
         f"Python imports {named} where the package "
         f"{package} is meant: what is called so stands first in sys.path, mostly beside the script."

@@ -8,6 +8,7 @@ from knowngood.compat.incident import Fix, OwnComponent
 from knowngood.core.nearest_names import find_nearest_name
 from knowngood.failures.atlas_shelf import AtlasShelf
 from knowngood.failures.logged_errors import LoggedError
+from knowngood.failures.model_configurations import explain_model_configuration
 from knowngood.failures.name_callers import NameCaller, find_caller
 from knowngood.failures.name_faults import NameFault
 from knowngood.failures.name_places import (
@@ -47,6 +48,8 @@ def explain_own_attribute(  # noqa: C901, PLR0911, PLR0912 - one return for each
         return explain_value(error, caller, shelf) if is_own_code and caller else None
     if (written := explain_unsloth_class(error)) is not None:
         return written
+    if caller is not None and (lacking := explain_model_configuration(error, caller, shelf)) is not None:
+        return lacking
     if fault.name == "module" and is_own_code and caller:
         return explain_bare_model(error, caller)
     owners = list_defining_packages(fault.owner, shelf)

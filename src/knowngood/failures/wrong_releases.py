@@ -79,7 +79,8 @@ def explain_wrong_release(situation: NameSituation) -> NameCause:
         fixes.insert(1, Fix(change={situation.package: f">={oldest}"}, note=newer, cost="an upgrade"))
     cause = situation.explain(kind, title, reason, fixes, component=component)
     is_weak = at is None and situation.error.fault.kind is FaultKind.OBJECT_ATTRIBUTE and not situation.error.frames
-    return replace(cause, is_likely=is_weak or is_older_python)
+    is_before_all = at == -1 and not place.possible  # nothing that was read lacks the name
+    return replace(cause, is_likely=is_weak or is_older_python or is_before_all)
 
 
 def _is_own_example(situation: NameSituation) -> bool:
@@ -205,8 +206,8 @@ def explain_class_of_caller(situation: NameSituation) -> NameCause | None:
     is_own_question = error.fault.kind is FaultKind.OBJECT_ATTRIBUTE and situation.caller_package == package
     if not is_own_question or situation.version or situation.place.derived:
         return None
-    if error.frames and f"self.{error.fault.name}" in error.frames[-1].code:
-        return _explain_unset_attribute(situation)
+    if (unset := explain_unset_attribute(situation)) is not None:
+        return unset
     others = (
         situation.shelf.owner(top) or situation.shelf.distribution_of(top) or top
         for frame in reversed(error.frames)
@@ -258,19 +259,35 @@ def explain_override(situation: NameSituation) -> NameCause | None:
     return situation.explain(IncidentKind.SIGNATURE_CHANGED, title, because, fixes, component=component)
 
 
-def _explain_unset_attribute(situation: NameSituation) -> NameCause:
-    """A method asks its own object for an attribute that the same release sets elsewhere, under some option only."""
-    package, fault = situation.package, situation.error.fault
+def explain_unset_attribute(situation: NameSituation) -> NameCause | None:
+    """A package's own method asks its own object for an attribute that the same release sets in another step.
+
+    `None` where the line of code asks another object, or another package's file has it.
+    """
+    package, fault, frames = situation.package, situation.error.fault, situation.error.frames
+    is_own = fault.kind is FaultKind.OBJECT_ATTRIBUTE and situation.caller_package == package
+    if not is_own or not frames or not re.search(rf"\bself\.{re.escape(fault.name)}\b", frames[-1].code):
+        return None
     because = (
         f"A method of {package} asks self for {fault.name}, so this release sets it somewhere: only with some option "
-        "or mode, or only in a class of which this one is a part."
+        "or mode, in a step that was left out before this one, or only in a class of which this one is a part."
     )
+    own = next((frame for frame in reversed(frames) if not situation.shelf.module_of(frame)), None)
     fixes = [
         Fix(change={package: "*"}, note=f"the newest {package}, where such a defect may be mended"),
         advise(f"The options of this run as an example of {package} has them: the one that sets {fault.name} is off"),
     ]
-    title = f"{package}'s {fault.owner} did not set its own `{fault.name}`"
-    return situation.explain(IncidentKind.CONFIG, title, because, fixes, component=package)
+    if own is not None and own.code:
+        because += f" What calls it is {own.short_file}, line {own.line} ({own.code[:100]})."
+        fixes.insert(
+            0,
+            advise(
+                f"Call first what sets {fault.name} (grep -n 'self.{fault.name} =' in {package}'s file shows the "
+                f"method), or leave that call of {own.parts[-1]}.py out where the step before it is left out too"
+            ),
+        )
+    title = f"{package}'s {fault.owner} did not set its own `{fault.name}`: a step or an option before it is missing"
+    return replace(situation.explain(IncidentKind.CONFIG, title, because, fixes, component=package), is_likely=True)
 
 
 def explain_older_release(situation: NameSituation) -> NameCause:
