@@ -103,8 +103,8 @@ _TEXT = re.compile(
     + rb"(?![\w%/-]|\s?(?:onwards?|and (?:above|later|newer)|or (?:above|higher|later|newer))\b)"
 )
 _NOT_HERE = re.compile(
-    rb"(?i:\b(?:from|since|until|than|least|most|requires?|needs|before|after|(?:deprecated|removed|added|new|changed) in)"
-    rb"\s{1,2}['\"`]?$)"
+    rb"(?i:\b(?:from|since|until|than|least|most|requires?|needs|before|after"
+    rb"|(?:deprecated|removed|added|new|changed) in)\s{1,2}['\"`]?$)"
 )
 """Words before a version that is only mentioned, and is not the one that is installed."""
 _PIP_SHOW = re.compile(rb"\nName: ([\w.-]{1,60})\r?\nVersion: " + _VERSION)

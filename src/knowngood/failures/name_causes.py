@@ -43,6 +43,8 @@ _OF_MODELS = frozenset((FaultKind.MODEL_TYPE, FaultKind.CONFIGURATION, FaultKind
 """The errors whose name comes from a model."""
 _WITHOUT_PLACE = frozenset((FaultKind.DISTRIBUTION, FaultKind.GLOBAL))
 """The errors whose name is in no module of the atlas."""
+_STUBBED = frozenset(("apex", "flash_attn", "transformer_engine"))
+"""Modules of extensions for CUDA, in whose place packages for other processors put an empty one."""
 _IMPORTS_MODULE = re.compile(r"(?:import|from) (?P<top>[A-Za-z_]\w*)\b")
 _GUESSES = frozenset((FaultKind.KEY, FaultKind.KEYWORD, FaultKind.ARGUMENT))
 """The errors of which only a typo is certain when no release has the name: else a user's own data may have it."""
@@ -113,7 +115,7 @@ def _drop_refused_releases(place: NamePlace, versions: Mapping[str, Sequence[str
     return replace(place, possible=place.possible & ~refused, refused=place.possible & refused)
 
 
-def _explain(situation: NameSituation) -> NameCause | None:  # noqa: PLR0911 - one return for each state of the name
+def _explain(situation: NameSituation) -> NameCause | None:  # noqa: C901, PLR0911 - for each state of the name
     """Return the cause, or `None` when nothing certain can be said."""
     place, at = situation.place, situation.at
     if _is_shadowed(situation):
@@ -259,7 +261,21 @@ def _explain_shadow(situation: NameSituation, top: str, package: str, path: str)
         f"Rename it, and delete its __pycache__; python -c 'import {top}; print({top}.__file__)' shows its place"
     )
     title = f"A local {top} hides the package {package}"
-    return situation.explain(IncidentKind.SHADOWED, title, because, [fix], component=OwnComponent.YOUR_CODE)
+    fixes = [fix]
+    if is_stub := top in _STUBBED and bool(situation.error.fault.not_a_package):
+        because += (
+            f" Or a package put an empty module called {top} in its place, as plugins for other processors than "
+            "NVIDIA's may do: what looks whether it is installed then finds it."
+        )
+        asker = situation.caller_package or "what asks for it"
+        fixes.append(
+            advise(
+                f"Without a file of that name: the plugin for your processor in the release that goes with this "
+                f"{asker}, or import {asker} before what puts the empty {top} there"
+            )
+        )
+    cause = situation.explain(IncidentKind.SHADOWED, title, because, fixes, component=OwnComponent.YOUR_CODE)
+    return replace(cause, is_likely=is_stub)
 
 
 def _explain_inside(situation: NameSituation) -> NameCause:

@@ -80,7 +80,8 @@ class NameFinder:
             what=f"`{fault.name}`" + ("" if fault.owner == lookup.file.root else f" in {fault.owner}"),
             names={} if presence.present else dict(list_names_in(lookup, fault.owner)),
             uses=_list_targets(dotted),
-            elsewhere=find_other_homes(lookup, fault.name, presence, module.present),
+            elsewhere=find_other_homes(lookup, dotted, presence, module.present)
+            or (find_moved_module(lookup, dotted, presence) if presence.present else ()),
         )
 
     def _module(self, error: LoggedError) -> NamePlace | None:

@@ -33,6 +33,13 @@ _ADDS_ATTRIBUTES = ("unsloth", "unsloth-zoo")
 """Packages that give attributes of their own to the models of transformers."""
 _IS_MODULE = re.compile(r"(?:For[A-Z]\w+|Model|LM|Module|Net|Linear|Sequential|Encoder|Decoder|Layer|Attention)$")
 """How the names of classes end that mostly derive from torch's Module."""
+_HAS_HEAD = re.compile(r"For[A-Z]\w+$|LMHeadModel$")
+_LAYERS = {
+    "embed_tokens": ("model.model.embed_tokens is the embedding of the tokens", "model.get_input_embeddings()"),
+    "lm_head": ("model.lm_head is the last layer", "model.get_output_embeddings()"),
+    "model": ("model.model is the part without the head", "model.base_model"),
+}
+"""A layer -> where most models have it, and what asks any model for it."""
 _FEWEST_LETTERS = 8
 _SETTINGS = r"(?:\w+_)?(?:args|cfg|config|conf|opts?|argv|options|hparams|params|flags|settings)"
 """How programs call the object that holds their settings."""
@@ -74,6 +81,8 @@ def explain_own_attribute(  # noqa: C901, PLR0911, PLR0912 - one return for each
         return cause
     if fault.owner == "Namespace" and not (caller and caller.package):
         return _explain_setting(error, caller)
+    if caller is None and "transformers" not in owners and (renamed := _explain_model_part(error)) is not None:
+        return renamed
     if not is_own_code and (is_anywhere or not (caller or _OF_A_MODEL.search(fault.owner))):
         return None
     component = component_of(caller)
@@ -107,6 +116,24 @@ def explain_own_attribute(  # noqa: C901, PLR0911, PLR0912 - one return for each
             advise(f"{caller.package} asks for it: the class must derive from the one that {caller.file} expects")
         )
     return build_own_cause(error, title=title, because=because, fixes=fixes, component=component)
+
+
+def _explain_model_part(error: LoggedError) -> NameCause | None:
+    """A layer that most models have under one name, and this one, whose code came with it, under another."""
+    owner, name = error.fault.owner, error.fault.name
+    if name not in _LAYERS or not _HAS_HEAD.search(owner):
+        return None
+    because = (
+        f"{owner} is no class of transformers: its code came with the model, and calls its layers as its authors did. "
+        f"What asks for {name} was written for Llama and its like, where {_LAYERS[name][0]}."
+    )
+    fixes = [
+        advise(f"{_LAYERS[name][1]} in place of .{name}: each model says with it which layer it is"),
+        advise("print(model) shows the names of this model's layers: write that one, or set it as a second name"),
+        advise("A newer commit of the project or trainer that asks, which may know this model"),
+    ]
+    title = f"{owner} has no layer `{name}`: its own code calls it otherwise"
+    return build_own_cause(error, title=title, because=because, fixes=fixes, component=OwnComponent.YOUR_CODE)
 
 
 def _explain_property(

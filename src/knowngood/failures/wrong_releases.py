@@ -386,7 +386,7 @@ def _code_fixes(situation: NameSituation) -> Iterator[Fix]:
     place, fault = situation.place, situation.error.fault
     if situation.caller is not None and situation.caller.is_remote_code:
         yield advise("A newer revision of the model, or its class in transformers, without trust_remote_code")
-    elif not situation.caller_package:
+    elif not situation.caller_package or fault.kind is FaultKind.ARGUMENT:
         if place.successor:
             yield advise(f"In your code: {place.successor} in place of {fault.name}")
         elif place.elsewhere:

@@ -86,7 +86,8 @@ def test_a_method_of_a_class_that_moved_within_its_package_is_in_every_release(f
 def test_an_attribute_that_another_step_of_the_package_sets_is_not_of_an_older_release(first_match):
     match = first_match(
         f"{BEGIN}{OWN}    accelerator.end_training()\n"
-        f'  File "{PACKAGES}/accelerate/accelerator.py", line 2499, in end_training\n    for tracker in self.trackers:\n'
+        f'  File "{PACKAGES}/accelerate/accelerator.py", line 2499, in end_training\n'
+        "    for tracker in self.trackers:\n"
         "AttributeError: 'Accelerator' object has no attribute 'trackers'\n"
     )
     assert "did not set its own `trackers`" in match["title"]
@@ -127,3 +128,96 @@ def test_an_engine_learns_a_model_s_own_configuration_in_a_later_release(first_m
     )
     assert match["component"] == "sglang"
     assert "has POINTSV15ChatConfig" in notes(match)
+
+
+def test_what_moved_within_its_package_is_named_first_where_it_was_before(first_match):
+    match = first_match("ImportError: cannot import name 'FlexibleArgumentParser' from 'vllm.utils'\n")
+    assert "vllm.utils.argparse_utils.FlexibleArgumentParser" in match["fix"][0]["note"]
+    module = first_match(
+        f"{BEGIN}{OWN}    unet: diffusers.models.unet_2d_condition.UNet2DConditionModel\n"
+        "AttributeError: module diffusers.models has no attribute unet_2d_condition.\n"
+    )
+    assert "diffusers.models.unets.unet_2d_condition" in module["fix"][0]["note"]
+
+
+@pytest.mark.parametrize(("layer", "instead"), [("lm_head", "get_output_embeddings"), ("embed_tokens", "get_input_e")])
+def test_a_layer_that_a_model_s_own_code_calls_otherwise(first_match, layer, instead):
+    match = first_match(f"AttributeError: 'InternLM2ForCausalLM' object has no attribute '{layer}'\n")
+    assert instead in notes(match)
+
+
+def test_a_function_that_a_package_puts_in_another_s_place_takes_the_keyword_in_a_later_release(first_match):
+    match = first_match(
+        f"{BEGIN}{OWN}    model.generate(**inputs)\n"
+        f'  File "{PACKAGES}/torch/nn/modules/module.py", line 1747, in _call_impl\n'
+        "    return forward_call(*args, **kwargs)\n"
+        "TypeError: lce_forward() got an unexpected keyword argument 'cache_position'\n"
+    )
+    assert match["component"] == "liger-kernel"
+
+
+def test_a_module_in_whose_place_a_plugin_may_have_put_an_empty_one_is_only_likely_hidden(first_match):
+    log = "ModuleNotFoundError: No module named '{0}.ops'; '{0}' is not a package\n"
+    assert first_match(log.format("flash_attn"))["certainty"] == "likely"
+    assert first_match(log.format("transformers"))["certainty"] == "sure"
+
+
+UNUSED = "ValueError: Some specified arguments are not used by the HfArgumentParser: "
+
+
+def test_an_argument_that_a_later_transformers_renamed_comes_before_the_refusal(first_match):
+    match = first_match(f"{BEGIN}{OWN}    parse()\n{UNUSED}['--evaluation_strategy', 'no']\n")
+    assert match["component"] == "transformers"
+    assert "eval_strategy" in match["fix"][0]["note"]
+
+
+def test_two_checkouts_of_a_project_are_seen_in_the_paths(first_match):
+    match = first_match(
+        f'{BEGIN}  File "/root/work/TokenPacker/llava/train/train_mem.py", line 13, in <module>\n    train()\n'
+        '  File "/root/work/LLaVA/llava/train/train.py", line 793, in train\n    parser.parse_args_into_dataclasses()\n'
+        f"{UNUSED}['--scale_factor', '2']\n"
+    )
+    assert "no scale_factor" in match["title"]
+    assert "pip install -e . in /root/work/TokenPacker" in notes(match)
+
+
+def test_the_options_of_a_training_are_given_to_a_command_that_does_not_train(first_match):
+    match = first_match(
+        "ValueError: Some keys are not used by the HfArgumentParser: "
+        "['ddp_timeout', 'do_predict', 'output_dir', 'per_device_eval_batch_size']\n"
+    )
+    assert "command that does not train" in match["title"]
+
+
+def test_a_setting_that_diffusers_ignored_shows_that_it_is_older_than_the_model(first_match):
+    match = first_match(
+        "The config attributes {'use_linear_projection': True} were passed to UNet2DConditionModel, but are not "
+        f"expected and will be ignored.\n{BEGIN}{OWN}    unet = UNet2DConditionModel.from_pretrained(path)\n"
+        f'  File "{PACKAGES}/diffusers/models/unet_2d_blocks.py", line 554, in __init__\n'
+        "    out_channels // attn_num_head_channels,\n"
+        "TypeError: unsupported operand type(s) for //: 'int' and 'list'\n"
+    )
+    assert (match["incident"], match["component"]) == ("ignored-setting", "diffusers")
+
+
+def test_a_package_that_asks_an_unread_one_is_of_another_time(first_match):
+    match = first_match(
+        f'{BEGIN}  File "{PACKAGES}/transformers/activations_tf.py", line 53, in <module>\n'
+        '    "swish": tf.keras.activations.swish,\n'
+        "AttributeError: module 'tensorflow_core.python.keras.api._v2.keras.activations' has no attribute 'swish'\n"
+    )
+    assert match["component"] == "transformers"
+
+
+@pytest.mark.parametrize(
+    ("line", "component"),
+    [
+        (
+            'ValueError: The provided lr scheduler "<torch.optim.lr_scheduler.StepLR object>" is invalid',
+            "pytorch-lightning",
+        ),
+        ("AttributeError: 'DummyOptim' object has no attribute 'param_groups'", "your-code"),
+    ],
+)
+def test_words_that_packages_of_two_times_say(first_match, line, component):
+    assert first_match(f"{line}\n")["component"] == component
