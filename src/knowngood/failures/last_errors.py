@@ -31,6 +31,9 @@ _MARKS = (
     b"failed to run command",
     "未找到命令".encode(),
     b"not recognized as",
+    b"unexpected keyword argument",
+    b"required positional argument",
+    b"cannot import name",
 )
 _NAMED = re.compile(
     r"\b(?:[A-Za-z_]\w*\.)*(?:Exception\b: ?\S|[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure)\b(?::? ?\S|:?$)"
@@ -42,6 +45,8 @@ _PLAIN = re.compile(
     r"|^(?:\S{1,80}: (?:(?:line )?\d+: )?)?[\w.-]+: command not found\s*$"
     r"|^(?:nohup|env|exec|sudo): failed to run command|^(?:\S{1,80}: )?[\w.-]+: 未找到命令\s*$"
     r"|^\S{0,40}sh: \d+: [\w.-]+: not found\s*$|^zsh: command not found: \S"
+    r"|^[A-Za-z_][\w.]*\(\) (?:got an unexpected keyword argument '|missing \d+ required )"
+    r"|^cannot import name '\w+' from '[\w.]+'"
     r"|^'[\w.-]+' is not recognized as an internal or external|^\S+ : The term '[\w.-]+' is not recognized"
 )
 LAUNCHER_ERROR = re.compile(

@@ -33,6 +33,7 @@ _ADDS_ATTRIBUTES = ("unsloth", "unsloth-zoo")
 """Packages that give attributes of their own to the models of transformers."""
 _IS_MODULE = re.compile(r"(?:For[A-Z]\w+|Model|LM|Module|Net|Linear|Sequential|Encoder|Decoder|Layer|Attention)$")
 """How the names of classes end that mostly derive from torch's Module."""
+_PLAIN_ARGUMENTS = frozenset(("TrainingArguments", "Seq2SeqTrainingArguments"))
 _HAS_HEAD = re.compile(r"For[A-Z]\w+$|LMHeadModel$")
 _LAYERS = {
     "embed_tokens": ("model.model.embed_tokens is the embedding of the tokens", "model.get_input_embeddings()"),
@@ -59,6 +60,8 @@ def explain_own_attribute(  # noqa: C901, PLR0911, PLR0912 - one return for each
         return lacking
     if fault.name == "module" and is_own_code and caller:
         return explain_bare_model(error, caller)
+    if (trainer := _explain_trainer_arguments(error, caller, shelf)) is not None:
+        return trainer
     owners = list_defining_packages(fault.owner, shelf)
     is_anywhere = bool(owners)
     if is_plain_word(fault.owner):  # anyone may call a class so: the traceback must lead to the package
@@ -116,6 +119,35 @@ def explain_own_attribute(  # noqa: C901, PLR0911, PLR0912 - one return for each
             advise(f"{caller.package} asks for it: the class must derive from the one that {caller.file} expects")
         )
     return build_own_cause(error, title=title, because=because, fixes=fixes, component=component)
+
+
+def _explain_trainer_arguments(error: LoggedError, caller: NameCaller | None, shelf: AtlasShelf) -> NameCause | None:
+    """A setting of one of trl's trainers, which takes its own configuration and was given transformers' arguments."""
+    owner, name, lookup = error.fault.owner, error.fault.name, shelf.open("trl")
+    if owner not in _PLAIN_ARGUMENTS or lookup is None:
+        return None
+    rows = (path for _, (path, _, _, _) in lookup.file.search_rows(name))
+    classes = sorted({path.partition(".")[0] for path in rows if path.endswith(f"Config.{name}")})
+    classes = [path for path in classes if lookup.find_name(f"trl.{path}.{name}").present]
+    if not classes:
+        return None
+    stem = caller.frame.parts[-1].partition("_trainer")[0] if caller is not None else ""
+    fitting = [path for path in classes if path.lower() == f"{stem}config"] or classes
+    shown = " or ".join(fitting[:3]) + (", or that of another trainer" if len(fitting) > 3 else "")
+    because = (
+        f"{name} is a setting of trl's trainers, each of which has a configuration of its own, derived from "
+        f"TrainingArguments: {shown}. What was passed as args is transformers' plain {owner}.{describe_caller(caller)}"
+    )
+    fixes = [
+        advise(
+            f"args={fitting[0]}(...) in place of {owner}(...): it takes the same arguments and those of the trainer"
+        ),
+        advise("The trl for which the program was written (its requirements), whose trainers took TrainingArguments"),
+    ]
+    title = f"The trainer takes {fitting[0]}, and was given {owner}, which has no `{name}`"
+    if len(fitting) > 1:
+        title = f"trl's trainer takes its own configuration, and was given {owner}, which has no `{name}`"
+    return build_own_cause(error, title=title, because=because, fixes=fixes, component=OwnComponent.YOUR_CODE)
 
 
 def _explain_model_part(error: LoggedError) -> NameCause | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from knowngood.compat.incident import Incident
+from knowngood.compat.incident import Incident, OwnComponent
 from knowngood.core.nearest_names import find_nearest_name
 from knowngood.failures.last_errors import LastError
 from knowngood.failures.name_situation import advise
@@ -177,6 +177,23 @@ def _describe_local_rank(incident: Incident, given: str, usage: str) -> Incident
         f": it takes --{other}" if has_other else ""
     )
     return replace(incident, title=title, because=because, fix=fixes)
+
+
+def describe_own_call(incident: Incident, error: LastError) -> Incident | None:
+    """A keyword that the project's own file passes to Accelerator, and not the package that mostly does."""
+    frame = error.frames[-1] if error.frames else None
+    if frame is None or frame.installed or "Accelerator(" not in frame.code:
+        return None
+    because = (
+        f"{frame.short_file}, line {frame.line}, makes the Accelerator itself, with arguments that accelerate 1.0 "
+        "takes in a DataLoaderConfiguration only."
+    )
+    own = advise(
+        "In that file: Accelerator(dataloader_config=DataLoaderConfiguration(dispatch_batches=..., split_batches=...))"
+    )
+    kept = tuple(fix for fix in incident.fix if "transformers" not in fix.change)
+    title = "The project's own file passes dispatch_batches to Accelerator, which accelerate 1.0 does not take"
+    return replace(incident, title=title, because=because, component=OwnComponent.YOUR_CODE, fix=(*kept, own))
 
 
 def describe_accelerate_key(incident: Incident, error: LastError) -> Incident | None:

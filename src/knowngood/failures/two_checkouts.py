@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from knowngood.compat.incident import Fix
 from knowngood.failures.logged_errors import CodeFrame
-from knowngood.failures.name_situation import advise
 
 _OF_MANY = frozenset(
     (
@@ -32,6 +31,9 @@ _OF_MANY = frozenset(
     )
 )
 """Folders that are in the paths of many projects."""
+
+_OF_REPOSITORY = frozenset(("src", "scripts", "examples", "tools"))
+"""Folders that stand at the top of a repository."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,15 +57,22 @@ class TwoCheckouts:
     @property
     def fix(self) -> Fix:
         """The remedy."""
-        return advise(
+        note = (
             f"pip install -e . in {self.script} (or PYTHONPATH={self.script}), so that its own {self.package} is "
             "imported, and not that of the other copy; or an environment of its own for each copy"
         )
+        return Fix(note=note, change={})
 
 
-def find_two_checkouts(frames: Sequence[CodeFrame]) -> TwoCheckouts | None:
-    """Return the two copies of a project in a traceback; `None` where its files are all of one."""
-    own = [frame for frame in frames if frame.path.startswith("/") and not frame.installed]
+def find_two_checkouts(frames: Sequence[CodeFrame], imported: str = "") -> TwoCheckouts | None:
+    """Return the two copies of a project in a traceback; `None` where its files are all of one.
+
+    Args:
+        frames: the frames of the traceback, the script first.
+        imported: the path of the file from which something could not be imported, where the message has it.
+    """
+    last = [CodeFrame(path=imported, line=0, function="", code="")] if imported else []
+    own = [frame for frame in (*frames, *last) if frame.path.startswith("/") and not frame.installed]
     if len(own) < 2:
         return None
     script = own[0].parts
@@ -72,6 +81,8 @@ def find_two_checkouts(frames: Sequence[CodeFrame]) -> TwoCheckouts | None:
             if folder in _OF_MANY or folder.startswith("python3") or folder not in script[:-1]:
                 continue
             first, other = script[: script.index(folder)], frame.parts[:at]
-            if first != other and first[-1:] != other[-1:] and len(first) > 1 and len(other) > 1:
+            if frame.parts[at + 1] in _OF_REPOSITORY or not folder.isidentifier():  # the folder of a whole repository
+                first, other = (*first, folder), (*other, folder)
+            if first != other and first and other and (first[-1:] != other[-1:] or first[-1] == folder):
                 return TwoCheckouts(package=folder, script=f"/{'/'.join(first)}", imported=f"/{'/'.join(other)}")
     return None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from knowngood.compat.incident import Fix, IncidentKind, OwnComponent
+from knowngood.failures.hidden_askers import HiddenAsker, list_hidden_askers
 from knowngood.failures.name_callers import releases_without_use
 from knowngood.failures.name_faults import FaultKind
 from knowngood.failures.name_neighbours import list_optional_imports
@@ -64,10 +65,12 @@ def explain_wrong_release(situation: NameSituation) -> NameCause:
     if is_unknown and situation.caller_package and situation.caller_package != situation.package and not caller:
         newer = f"a newer {situation.caller_package}, where it may not ask for it any longer"
         fixes.insert(0, Fix(change={situation.caller_package: "*"}, note=newer))
+    hidden = list(list_hidden_askers(situation))
+    fixes += _hidden_fixes(hidden, too_old=too_old)
     if at is None:
         fixes.append(advise(f"pip show {situation.package} says which release runs; give pip freeze's output with -r"))
     component = situation.package if too_old else situation.caller_package or situation.package
-    reason = _reason(situation)
+    reason = _reason(situation) + _describe_hidden(hidden)
     if is_older_python:
         oldest = situation.releases[0]
         title = f"{own} has {place.what} {situation.describe_releases(place.present)}: an older or a newer one runs"
@@ -81,6 +84,25 @@ def explain_wrong_release(situation: NameSituation) -> NameCause:
     is_weak = at is None and situation.error.fault.kind is FaultKind.OBJECT_ATTRIBUTE and not situation.error.frames
     is_before_all = at == -1 and not place.possible  # nothing that was read lacks the name
     return replace(cause, is_likely=is_weak or is_older_python or is_before_all)
+
+
+def _describe_hidden(hidden: Sequence[HiddenAsker]) -> str:
+    if not hidden:
+        return ""
+    shown = ", ".join(asker.words for asker in hidden)
+    return (
+        " The traceback does not show the file that asks for it. Of the packages that are loaded there, these do: "
+        f"{shown}."
+    )
+
+
+def _hidden_fixes(hidden: Sequence[HiddenAsker], *, too_old: bool) -> Iterator[Fix]:
+    """Yield the releases of packages that do not ask for a name, where the traceback does not show who asks."""
+    for asker in hidden:
+        text = asker.older if too_old else asker.newer
+        if text:
+            note = f"these releases of {asker.package} do not ask for it"
+            yield Fix(change={asker.package: text}, note=note, cost="an older release" if too_old else "an upgrade")
 
 
 def _is_own_example(situation: NameSituation) -> bool:

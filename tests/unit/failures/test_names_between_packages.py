@@ -221,3 +221,140 @@ def test_a_package_that_asks_an_unread_one_is_of_another_time(first_match):
 )
 def test_words_that_packages_of_two_times_say(first_match, line, component):
     assert first_match(f"{line}\n")["component"] == component
+
+
+LAZY = (
+    f'  File "{PACKAGES}/transformers/utils/import_utils.py", line 2044, in __getattr__\n'
+    "    module = self._get_module(self._class_to_module[name])\n"
+)
+
+
+def test_a_file_that_asks_for_something_else_is_not_the_one_that_asks(first_match):
+    match = first_match(
+        f"{BEGIN}{OWN}    from transformers import AutoProcessor, set_seed\n{LAZY}"
+        "ImportError: cannot import name 'HybridCache' from 'transformers'\n"
+    )
+    assert "train.py that asks" not in match["because"]
+    assert "peft since" in match["because"]
+
+
+def test_a_private_name_of_a_private_module_is_asked_for_by_its_own_package(first_match):
+    match = first_match(
+        "RuntimeError: Failed to import transformers.data.data_collator because of the following error:\n"
+        f"cannot import name '_center' from 'numpy._core.umath' ({PACKAGES}/numpy/_core/umath.py)\n"
+    )
+    assert match["component"] == "numpy"
+    assert "two releases" in match["title"]
+
+
+def test_what_every_package_has_is_missing_in_a_bare_folder(first_match):
+    match = first_match(
+        f"{BEGIN}{OWN}    vllm_version = vllm.__version__\n"
+        "AttributeError: module 'vllm' has no attribute '__version__'\n"
+    )
+    assert (match["kind"], match["certainty"]) == ("shadowed", "likely")
+
+
+def test_a_part_whose_import_was_passed_over(first_match):
+    match = first_match(
+        f'{BEGIN}  File "{PACKAGES}/megatron/core/extensions/transformer_engine.py", line 94, in <module>\n'
+        "    class TELinear(te.pytorch.Linear):\n"
+        "AttributeError: module 'transformer_engine' has no attribute 'pytorch'\n"
+    )
+    assert match["component"] == "transformer-engine"
+    assert "transformer-engine[pytorch]" in notes(match)
+
+
+def test_an_error_about_a_name_counts_without_its_class(first_match):
+    match = first_match(
+        f'{BEGIN}  File "{PACKAGES}/sglang/srt/entrypoints/engine.py", line 42, in <module>\n'
+        "    from sglang.srt.managers.data_parallel_controller import (\n"
+        "cannot import name 'awq_dequantize' from 'sgl_kernel'\n"
+    )
+    assert match["component"] == "sglang"
+
+
+def test_an_object_was_given_for_a_name(first_match):
+    match = first_match(
+        f"{BEGIN}{OWN}    llm = LLM(model=model, tokenizer=tokenizer)\n"
+        f'  File "{PACKAGES}/vllm/entrypoints/llm.py", line 240, in __init__\n'
+        "    self.llm_engine = self.engine_class.from_engine_args(\n"
+        "AttributeError: Qwen2Tokenizer has no attribute lower\n"
+    )
+    assert match["component"] == "your-code"
+    assert "takes a text" in match["title"]
+
+
+def test_a_name_was_given_for_an_object(first_match):
+    match = first_match(
+        f"{BEGIN}{OWN}    collator = DataCollator(**settings)\n"
+        f'  File "{PACKAGES}/transformers/data/data_collator.py", line 832, in __post_init__\n'
+        "    if self.mlm and self.tokenizer.mask_token is None:\n"
+        "AttributeError: 'str' object has no attribute 'mask_token'\n"
+    )
+    assert (match["component"], "a str for tokenizer" in match["title"]) == ("your-code", True)
+
+
+def test_a_release_that_the_log_says_to_work_is_offered(first_match):
+    match = first_match(
+        f"This works with 4.49.0, but with 4.50.0 I get\n{BEGIN}{OWN}    AutoModelForCausalLM.from_pretrained(name)\n"
+        "ValueError: Unrecognized configuration class <class 'transformers_modules.microsoft.Florence-2-large.00d2."
+        "configuration_florence2.Florence2LanguageConfig'> for this kind of AutoModel: AutoModelForCausalLM.\n"
+        "Model type should be one of BartConfig, BertConfig.\n"
+    )
+    assert match["component"] == "model"
+    assert match["fix"][0]["change"] == {"transformers": "<4.50.0"}
+
+
+def test_the_accumulation_of_the_command_did_not_reach_deepspeed(first_match):
+    match = first_match(
+        f"torchrun --nproc_per_node=8 train.py --gradient_accumulation_steps 4\n{BEGIN}{OWN}    train()\n"
+        "AssertionError: Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu * "
+        "gradient_acc_step * world_size 256 != 8 * 1 * 8\n"
+    )
+    assert match["title"].startswith("The 4 accumulation steps")
+
+
+def test_the_project_s_own_call_of_accelerator_is_its_own(first_match):
+    match = first_match(
+        f"{BEGIN}{OWN}    self.accelerator = Accelerator(\n"
+        "TypeError: Accelerator.__init__() got an unexpected keyword argument 'dispatch_batches'\n"
+    )
+    assert match["component"] == "your-code"
+
+
+def test_a_cached_data_set_in_the_place_of_the_hub_s_is_no_failure(answer):
+    assert (
+        answer("Using the latest cached version of x since it couldn't be found on the Hub\n")["outcome"]
+        == "no-failure"
+    )
+
+
+@pytest.mark.parametrize(
+    ("names", "has", "words"),
+    [
+        ("LlamaModel", "'LlamaForCausalLM'", "without its head"),
+        ("Qwen2ForSequenceClassification", "'Qwen2ForCausalLM'", "classifier"),
+        ("LlamaForCausalLM", "'LlamaForCausalLM'", "its look at the class failed"),
+    ],
+)
+def test_what_the_refused_class_is_beside_the_supported_ones(first_match, names, has, words):
+    match = first_match(
+        f"ValueError: Model architectures ['{names}'] are not supported for now. Supported architectures: [{has}]\n"
+    )
+    assert words in match["title"]
+
+
+def test_a_setting_of_a_trl_trainer_is_not_in_plain_arguments(first_match):
+    match = first_match("AttributeError: 'TrainingArguments' object has no attribute 'model_init_kwargs'\n")
+    assert (match["component"], "its own configuration" in match["title"]) == ("your-code", True)
+
+
+def test_a_demand_in_words_names_the_release(first_match):
+    match = first_match("ValueError: Using torch.compile requires PyTorch 2.0 or higher\ntorch == 1.12.1\n")
+    assert (match["component"], "torch>=2.0" in match["title"]) == ("torch", True)
+
+
+def test_a_model_s_own_configuration_of_a_known_name_lost_what_its_base_had(first_match):
+    match = first_match("AttributeError: 'BertConfig' object has no attribute 'pad_token_id'\n")
+    assert "from which the model's own BertConfig derives" in match["title"]
