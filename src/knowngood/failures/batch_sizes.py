@@ -12,6 +12,7 @@ from knowngood.failures.name_situation import advise
 _BATCH = lazy_pattern(
     r"world_size (?P<total>\d+) != (?P<micro>\d+) \* (?P<steps>\d+) \* (?P<ranks>\d+)",
 )
+_ACCUMULATION = lazy_pattern(r"gradient_accumulation_steps[ =:]{1,3}(\d{1,4})\b")
 _MISMATCHES = lazy_pattern(r"- ds (?P<name>[\w.]+)=(?P<own>\S+) vs hf \w+=(?P<other>\S+)")
 
 
@@ -32,6 +33,22 @@ def describe_batch(incident: Incident, error: LastError) -> Incident | None:
     meant = total // (micro * steps)
     if meant <= ranks:
         return None
+    asked = _ACCUMULATION.findall(error.above.decode("utf-8", "replace"))
+    if asked and micro * int(asked[-1]) * ranks == total:
+        return replace(
+            incident,
+            title=f"The {asked[-1]} accumulation steps of the command did not reach DeepSpeed, which counts {steps}",
+            because=(
+                f"{total} is {micro} x {asked[-1]} x {ranks}, as the command asks; DeepSpeed has {steps} for the "
+                "accumulation steps: its configuration was read without those of the arguments (an accelerate or a "
+                "Trainer that does not fill in that value), or has a number of its own."
+            ),
+            fix=(
+                advise(f'"gradient_accumulation_steps": "auto" (or {asked[-1]}) in the DeepSpeed configuration'),
+                advise("pip install -U transformers accelerate together, which fill in the values that are auto"),
+                advise(f"--gradient_accumulation_steps {steps}, when that is meant"),
+            ),
+        )
     return replace(
         incident,
         title=f"DeepSpeed counts {ranks} process{'es' if ranks > 1 else ''}, and its batch size is that of {meant}",

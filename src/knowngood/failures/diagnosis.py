@@ -111,6 +111,8 @@ _OF_UNKNOWN_CAUSE = frozenset(
     )
 )
 """Known failures of which a log shows only the kind: what is said of their causes is never sure."""
+_OF_MANY_SETTINGS = frozenset(("arguments-refused", "configuration-key-refused"))
+"""Known failures that say only that some setting is refused: what is known of the setting itself comes first."""
 _FEWEST_LETTERS = 8
 _CUT_PASTE = ("the whole traceback, with the error in its last line",)
 _ORDER = (IncidentSeverity.FAILURE, IncidentSeverity.SILENT, IncidentSeverity.HARMLESS)
@@ -313,7 +315,11 @@ def diagnose_log(  # noqa: C901, PLR0911, PLR0912, PLR0913, PLR0915, PLR0917 - w
         for match in matches
         if match.incident.id not in general or (match.line, match.incident.kind) not in special
     ]
-    known_lines = {match.line for match in matches if match.incident.severity != IncidentSeverity.HARMLESS}
+    known_lines = {
+        match.line
+        for match in matches
+        if match.incident.severity != IncidentSeverity.HARMLESS and match.incident.id not in _OF_MANY_SETTINGS
+    }
     raised = [
         error
         for error in errors.errors
@@ -555,6 +561,7 @@ def _ranked(matches: Sequence[IncidentMatch], error: LastError | None) -> tuple[
                 _ORDER.index(match.incident.severity),
                 match.passes_on,
                 match.line in handled,
+                match.incident.id in _OF_MANY_SETTINGS,
                 match.line,
                 _uncertainty(match),
             ),

@@ -19,6 +19,12 @@ _ASKS_COLUMN = lazy_pattern(
 )
 _IS_REWARD = lazy_pattern(r"\breward_func\(")
 _USED_WRONGLY = lazy_pattern(r"^'(?:function|method|builtin_function_or_method|generator)' object has no attribute")
+_IS_PLAIN = lazy_pattern(r"^'(?P<kind>str|int|float|bool|list|dict|tuple)' object has no attribute '(?P<name>\w+)'")
+_ASKS_TEXT = lazy_pattern(r"^'?(?P<owner>[A-Za-z_]\w*)'?(?: object)? has no attribute '?(?P<name>\w+)'?")
+_OF_TEXT = frozenset(("lower", "upper", "startswith", "endswith", "split", "rsplit", "strip", "rstrip", "lstrip"))
+"""Methods that only a text has."""
+_PLAIN_KINDS = frozenset(("NoneType", "bool", "dict", "float", "int", "list", "module", "tuple", "set", "bytes"))
+_MAKES_OBJECT = frozenset(("__init__", "__post_init__"))
 _NAMES_NOTHING = frozenset(("__init__", "__call__", "__new__", "forward", "wrapper", "inner", "_fn", "decorator"))
 _UNPACKED = lazy_pattern(
     r"^(?:not enough|too many) values to unpack \(expected (?P<expected>\d+)(?:, got (?P<got>\d+))?\)"
@@ -28,7 +34,7 @@ _LACKS = lazy_pattern(r"^'(?P<owner>\w+)' object has no attribute '(?P<name>\w+)
 _SHOWN = 140
 
 
-def explain_handed_in(
+def explain_handed_in(  # noqa: PLR0911 - one for each kind of value
     error: LastError, text: str, frames: Sequence[CodeFrame], packages: Sequence[str], shelf: AtlasShelf
 ) -> MessageCause | None:
     """Return that what the program handed in is at fault; `None` where the package's own code may be.
@@ -55,6 +61,12 @@ def explain_handed_in(
     own = next((at for at in range(len(frames) - 1, -1, -1) if not packages[at]), None)
     if own is not None and set(packages[own + 1 :]) == {inner} and _USED_WRONGLY.search(text):
         return _explain_function(error, inner, frames[own], text)
+    plain = _IS_PLAIN.match(text)
+    if own is not None and plain and set(packages[own + 1 :]) == {inner} and frame.function in _MAKES_OBJECT:
+        return _explain_plain(error, inner, frames[own], frame, plain)
+    asked = _ASKS_TEXT.match(text)
+    if own is not None and asked and asked["name"] in _OF_TEXT and asked["owner"] not in _PLAIN_KINDS:
+        return _explain_object_for_text(error, inner, frames[own], asked)
     return None
 
 
@@ -138,6 +150,42 @@ def _explain_function(error: LastError, inner: str, own: CodeFrame, text: str) -
             f"Give {inner} the object itself (a model, a configuration): call the function, or use its own argument"
         ),
         advise(f"The arguments as the documentation of this very release of {inner} has them"),
+    ]
+    return _cause(error, title, because, fixes)
+
+
+def _explain_object_for_text(error: LastError, inner: str, own: CodeFrame, asked: re.Match[str]) -> MessageCause:
+    """An object that the program gave to a package where that takes a name or a path."""
+    owner = asked["owner"]
+    title = f"{inner} was given an object ({owner}) where it takes a text: a name or a path"
+    because = (
+        f"Only a text has {asked['name']}(), which {inner} asks of what it was given. Line {own.line} of "
+        f"{own.parts[-1]}.py ({shorten_text(own.code, _SHOWN)}) passes an object of the class {owner} in its place."
+    )
+    fixes = [
+        advise(f"Pass the name or the path (a text) from which the {owner} was loaded, in that call"),
+        advise("str(path), when the object is a path"),
+        advise(f"The documentation of this very {inner} says what each argument takes"),
+    ]
+    return _cause(error, title, because, fixes)
+
+
+def _explain_plain(
+    error: LastError, inner: str, own: CodeFrame, frame: CodeFrame, plain: re.Match[str]
+) -> MessageCause:
+    """A plain value that the program gave to the class of a package, which takes an object in its place."""
+    kind, name = plain["kind"], plain["name"]
+    asked = re.search(rf"(?P<what>[\w.]+)\.{re.escape(name)}\b", frame.code)
+    what = asked["what"].removeprefix("self.") if asked else "an argument"
+    title = f"{inner} was given a {kind} for {what}, where it takes an object with `{name}`"
+    because = (
+        f"{'/'.join(frame.installed or frame.parts[-2:])}.py, line {frame.line} "
+        f"({shorten_text(frame.code, _SHOWN)}), looks at what its class was made with. What made it is line {own.line} "
+        f"of {own.parts[-1]}.py, with a {kind}: a name or a setting from a file in the place of the object itself."
+    )
+    fixes = [
+        advise(f"Load the object first (from_pretrained and the like), and give {inner} that for {what}"),
+        advise(f"The release of {inner} for which the program was written, when it took a {kind} there"),
     ]
     return _cause(error, title, because, fixes)
 

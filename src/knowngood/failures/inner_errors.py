@@ -12,6 +12,7 @@ from knowngood.compat.incident import Fix, IncidentKind, OwnComponent
 from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.failures.atlas_shelf import AtlasShelf
 from knowngood.failures.handed_in_values import explain_handed_in
+from knowngood.failures.ignored_settings import explain_ignored_setting
 from knowngood.failures.last_errors import LastError
 from knowngood.failures.logged_errors import CodeFrame
 from knowngood.failures.message_causes import ERROR_CLASS, SPEAKS, MessageCause, describe_traceback, shorten_text
@@ -65,6 +66,8 @@ def explain_inner_error(  # noqa: C901, PLR0911, PLR0912 - one for each thing th
     if named is None:
         return None
     name, text = named["name"], named["text"].strip()
+    if (ignored := explain_ignored_setting(error, shelf)) is not None:
+        return ignored
     if name == "SyntaxError":
         return _explain_made_source(error, text, shelf)
     of_python = name in _OF_PYTHON or (name == "ValueError" and bool(_VALUES.search(text)))

@@ -109,6 +109,8 @@ def find_training_argument(shelf: AtlasShelf, error: LoggedError) -> NamePlace |
                 present=parameter.accepted,
                 possible=parameter.refused & ~parameter.accepted,
                 what=f"`{name}` of {path}",
+                names=parameter.names,
+                successor=parameter.successor,
             )
     return None
 

@@ -32,6 +32,9 @@ _MARKS = (
     b"failed to run command",
     "未找到命令".encode(),
     b"not recognized as",
+    b"unexpected keyword argument",
+    b"required positional argument",
+    b"cannot import name",
 )
 _NAMED = lazy_pattern(
     r"\b(?:[A-Za-z_]\w*\.)*(?:Exception\b: ?\S|[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure)\b(?::? ?\S|:?$)"
@@ -43,6 +46,8 @@ _PLAIN = lazy_pattern(
     r"|^(?:\S{1,80}: (?:(?:line )?\d+: )?)?[\w.-]+: command not found\s*$"
     r"|^(?:nohup|env|exec|sudo): failed to run command|^(?:\S{1,80}: )?[\w.-]+: 未找到命令\s*$"
     r"|^\S{0,40}sh: \d+: [\w.-]+: not found\s*$|^zsh: command not found: \S"
+    r"|^[A-Za-z_][\w.]*\(\) (?:got an unexpected keyword argument '|missing \d+ required )"
+    r"|^cannot import name '\w+' from '[\w.]+'"
     r"|^'[\w.-]+' is not recognized as an internal or external|^\S+ : The term '[\w.-]+' is not recognized"
 )
 LAUNCHER_ERROR = lazy_pattern(
@@ -62,6 +67,8 @@ _MENTION = lazy_pattern(
     r"|(?<!not )(?<!to )\b(?:fix(?:e[sd])?|closes|resolve[sd]?|changelog(?!\.)|release notes?)\b",
     re.IGNORECASE,
 )
+_CONDITIONAL = lazy_pattern(r"\bif you\b.{1,100}\byou(?:'ll| will| would| may| might) (?:get|see)\b", re.IGNORECASE)
+"""Words that announce an error which comes only with something that is not used here."""
 _HANDLED = lazy_pattern(r"\bfall(?:s|ing)?[ -]?back\b|\bfallback\b", re.IGNORECASE)
 _LONGEST = 300
 _BEFORE, _BEHIND = 24_000, 1_500
@@ -144,6 +151,7 @@ class LastErrorReader:
             stated = pattern.search(line)
             is_named = _NAMED.match(line) is not None  # whatever words follow
             is_error = stated and (is_named or not (_NO_ERROR.search(line) or _MENTION.search(line[: stated.end()])))
+            is_error = is_error and not _CONDITIONAL.search(line)
             says_little = bool(LAUNCHER_ERROR.search(line)) or _is_ignored(text, start)
             if is_error and launched == says_little:
                 self._around = text[max(0, start - _BEFORE) : start], text[start : start + _BEHIND]
@@ -203,7 +211,7 @@ def is_only_mentioned(line: str, *, failed: bool) -> bool:
         line: the line of the log.
         failed: whether the log has a traceback or any other error.
     """
-    return not failed and bool(_MENTION.search(line) or _HANDLED.search(line))
+    return bool(_CONDITIONAL.search(line)) or (not failed and bool(_MENTION.search(line) or _HANDLED.search(line)))
 
 
 def find_nearest_incident(error: LastError, incidents: Iterable[Incident]) -> Incident | None:

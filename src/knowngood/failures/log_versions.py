@@ -62,6 +62,18 @@ _NAMES: Mapping[str, str] = {
     "ninja": "ninja",
     "huggingface-hub": "huggingface-hub",
     "ring-flash-attn": "ring-flash-attn",
+    "diffusers": "diffusers",
+    "gptqmodel": "gptqmodel",
+    "lightning": "lightning",
+    "optimum": "optimum",
+    "pydantic": "pydantic",
+    "pytorch-lightning": "pytorch-lightning",
+    "safetensors": "safetensors",
+    "sentence-transformers": "sentence-transformers",
+    "sglang": "sglang",
+    "torchao": "torchao",
+    "torchtitan": "torchtitan",
+    "torchtune": "torchtune",
     "python": "python",
     "cuda": "cuda",
     "glibc": "glibc",
@@ -91,7 +103,10 @@ _TEXT = lazy_pattern(
     + _DOTTED
     + rb"(?![\w%/-]|\s?(?:onwards?|and (?:above|later|newer)|or (?:above|higher|later|newer))\b)"
 )
-_NOT_HERE = lazy_pattern(rb"(?i:\b(?:from|since|until|than|least|most|requires?|needs|before|after)\s{1,2}['\"`]?$)")
+_NOT_HERE = lazy_pattern(
+    rb"(?i:\b(?:from|since|until|than|least|most|requires?|needs|before|after"
+    rb"|(?:deprecated|removed|added|new|changed) in)\s{1,2}['\"`]?$)"
+)
 """Words before a version that is only mentioned, and is not the one that is installed."""
 _PIP_SHOW = lazy_pattern(rb"\nName: ([\w.-]{1,60})\r?\nVersion: " + _VERSION)
 _PYTHON_PATH = lazy_pattern(rb"python3\.(\d{1,2})/")

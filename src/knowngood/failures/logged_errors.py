@@ -39,6 +39,9 @@ _RAISES = lazy_pattern(rb"\braise \w+\(")
 """A line of code that a traceback quotes, with the words of the error in it."""
 _RANK = lazy_pattern(r"^(?:.{0,60}?(?:rank ?)?\d+\]:|\w+ (?:pid|rank)=\d+(?:, ip=[\d.]+)?\)) *")
 """What a launcher or ray writes before each line, without its first bracket."""
+_WARNS_ABOVE = lazy_pattern(rb"Warning: [^\n]{1,160}:\s*\n$")
+"""A warning that quotes an error in its next line."""
+_NAMES_CLASS = lazy_pattern(rb"[A-Z]\w*(?:Error|Exception)\b")
 _PASSED_ON = frozenset(
     ("__getattr__", "__getattribute__", "_get_module", "_call_with_frames_removed", "import_module", "_gcd_import")
 )
@@ -120,6 +123,8 @@ class ErrorReader:
         line = text.rfind(b"\n", max(0, at - 300), at) + 1
         if _RAISES.search(text, line, at) or text[max(0, at - 3) : at] == b"get":
             return  # the words as the source has them (`__getattribute__` too); the error itself follows
+        if not _NAMES_CLASS.search(text, line, at) and _WARNS_ABOVE.search(text, max(0, line - 400), line):
+            return  # a warning that goes over two lines
         above = text.rfind(b"\n", max(0, line - 300), max(0, line - 1)) + 1 or line
         for start in dict.fromkeys((line, above)):  # the line above counts only where a terminal wrapped it
             if self._take_fault(text, word, start, at):

@@ -34,6 +34,9 @@ _PASSED_ON = frozenset(
 _PASSES_ALL = lazy_pattern(r"\((?:\w+, ?)?\*(?:args|a|_args), ?\*\*(?:kwargs|kw|_kwargs|k)\)")
 """A line of code that passes on all that it was given, as decorators do."""
 
+_WHOLE_IMPORT = lazy_pattern(r"from [\w.]+ import (?P<names>[\w*][^()\\]*)$")
+"""A statement that imports names and ends in its line."""
+
 _OF_TORCH = frozenset(("nn", "autograd", "checkpoint", "_dynamo"))
 """Folders and files of torch that call what they are given."""
 REMOTE_CODE = "transformers_modules"
@@ -66,6 +69,8 @@ def find_caller(error: LoggedError, shelf: AtlasShelf) -> NameCaller | None:
             continue
         if error.fault.kind is FaultKind.KEYWORD and _PASSES_ALL.search(frame.code):
             continue
+        if _imports_other_name(error, frame):
+            return None
         module = shelf.module_of(frame)
         top = module.partition(".")[0] or (frame.installed[0] if frame.installed else "")
         if top == "torch" and _OF_TORCH.intersection(frame.parts):
@@ -79,6 +84,14 @@ def find_caller(error: LoggedError, shelf: AtlasShelf) -> NameCaller | None:
             is_remote_code=REMOTE_CODE in frame.parts,
         )
     return None
+
+
+def _imports_other_name(error: LoggedError, frame: CodeFrame) -> bool:
+    """Whether a frame's whole line imports something else: the file that asks for the name is not shown."""
+    fault, statement = error.fault, _WHOLE_IMPORT.match(frame.code)
+    if fault.kind is not FaultKind.IMPORT or statement is None:
+        return False
+    return not re.search(rf"\b{re.escape(fault.name)}\b|\*", statement["names"])
 
 
 def find_chooser(error: LoggedError, shelf: AtlasShelf) -> NameCaller | None:

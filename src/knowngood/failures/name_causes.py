@@ -19,7 +19,7 @@ from knowngood.failures.missing_packages import explain_missing_package
 from knowngood.failures.moved_names import explain_moved_name
 from knowngood.failures.name_faults import FaultKind
 from knowngood.failures.name_place import NamePlace
-from knowngood.failures.name_places import NameFinder
+from knowngood.failures.name_places import NameFinder, list_likely_bases
 from knowngood.failures.name_situation import NameCause, NameSituation, advise
 from knowngood.failures.overridden_methods import explain_overridden_method
 from knowngood.failures.own_names import explain_own_name
@@ -33,6 +33,7 @@ from knowngood.failures.wrong_releases import (
     explain_class_of_caller,
     explain_older_release,
     explain_override,
+    explain_unset_attribute,
     explain_wrong_release,
 )
 
@@ -42,6 +43,8 @@ _OF_MODELS = frozenset((FaultKind.MODEL_TYPE, FaultKind.CONFIGURATION, FaultKind
 """The errors whose name comes from a model."""
 _WITHOUT_PLACE = frozenset((FaultKind.DISTRIBUTION, FaultKind.GLOBAL))
 """The errors whose name is in no module of the atlas."""
+_STUBBED = frozenset(("apex", "flash_attn", "transformer_engine"))
+"""Modules of extensions for CUDA, in whose place packages for other processors put an empty one."""
 _IMPORTS_MODULE = lazy_pattern(r"(?:import|from) (?P<top>[A-Za-z_]\w*)\b")
 _GUESSES = frozenset((FaultKind.KEY, FaultKind.KEYWORD, FaultKind.ARGUMENT))
 """The errors of which only a typo is certain when no release has the name: else a user's own data may have it."""
@@ -112,11 +115,14 @@ def _drop_refused_releases(place: NamePlace, versions: Mapping[str, Sequence[str
     return replace(place, possible=place.possible & ~refused, refused=place.possible & refused)
 
 
-def _explain(situation: NameSituation) -> NameCause | None:  # noqa: PLR0911 - one return for each state of the name
+def _explain(situation: NameSituation) -> NameCause | None:  # noqa: C901, PLR0911 - for each state of the name
     """Return the cause, or `None` when nothing certain can be said."""
     place, at = situation.place, situation.at
     if _is_shadowed(situation):
         return _explain_shadow(situation, situation.top, situation.package, situation.error.fault.path)
+    if _is_own_script(situation):
+        script = situation.error.frames[0].path
+        return _explain_shadow(situation, situation.top, situation.package, f"the script {script} itself")
     if hidden := _find_hidden_module(situation.error.frames):
         return _explain_shadow(situation, hidden, hidden, f"a file {hidden}.py of yours")
     if (checkout := _explain_repository(situation)) is not None:
@@ -125,16 +131,38 @@ def _explain(situation: NameSituation) -> NameCause | None:  # noqa: PLR0911 - o
         return _explain_absent_part(situation)
     if not place.present:
         return _explain_unknown_name(situation)
+    if _asks_private_part(situation):
+        return _explain_absent_part(situation)
     is_there = situation.has_name(at) if at is not None else not place.possible
     if not is_there and _asks_itself(situation):
         return _explain_mixed_release(situation)
     if not is_there:
         return explain_override(situation) or explain_class_of_caller(situation) or explain_wrong_release(situation)
+    if situation.is_older_than_read and (base := _find_lost_base(situation)) is not None:
+        return replace(explain_wrong_release(base), is_likely=True)
     if situation.is_older_than_read:
-        return explain_older_release(situation)
+        return explain_unset_attribute(situation) or explain_older_release(situation)
     if situation.error.fault.kind in _IMPORTS:
-        return _explain_inside(situation)
+        return _explain_missing_part(situation) or _explain_inside(situation)
     return _explain_stale(situation) if situation.version and _is_settled(situation) else None
+
+
+def _find_lost_base(situation: NameSituation) -> NameSituation | None:
+    """The situation of a class with a known name that is a model's own: its base class has lost the attribute.
+
+    `None` where the base class that such classes have still has it, or never had it.
+    """
+    fault, place = situation.error.fault, situation.place
+    if fault.kind is not FaultKind.OBJECT_ATTRIBUTE:
+        return None
+    for lookup, base in list_likely_bases(fault.owner, situation.shelf):
+        present = lookup.find_name(f"{base}.{fault.name}").present
+        lacking = lookup.find_name(base).present & ~present
+        if present and lacking.bit_length() > present.bit_length() and lookup is place.lookup:
+            what = f"`{fault.name}` of {base.rpartition('.')[2]}, from which the model's own {fault.owner} derives"
+            own = replace(place, dotted=f"{base}.{fault.name}", present=present, possible=lacking, what=what)
+            return replace(situation, place=replace(own, derived=True))
+    return None
 
 
 def _explain_repository(situation: NameSituation) -> NameCause | None:
@@ -214,6 +242,16 @@ def _is_shadowed(situation: NameSituation) -> bool:
     return path.endswith(f"/{situation.top}.py") and f"/{situation.top}/" not in path
 
 
+def _is_own_script(situation: NameSituation) -> bool:
+    """Whether the script that runs has the name of the package from which something is missing."""
+    frames, fault = situation.error.frames, situation.error.fault
+    if not frames or fault.kind not in _IMPORTS or frames[0].function != "<module>":
+        return False
+    runs_main = len(frames) > 1 and frames[1].path == frames[0].path  # a cut traceback begins in an imported file
+    is_script = not frames[0].installed or (runs_main and frames[0].installed[:1] != (situation.top,))
+    return is_script and frames[0].parts[-1:] == (situation.top,)
+
+
 def _is_installed(path: str) -> bool:
     """Whether a path, with slashes, is one of an installed package."""
     return "site-packages/" in path or "dist-packages/" in path
@@ -238,7 +276,7 @@ def _find_hidden_module(frames: Sequence[CodeFrame]) -> str:
 
 
 def _explain_shadow(situation: NameSituation, top: str, package: str, path: str) -> NameCause:
-    named = path if path.startswith(("/", "a file")) else f"a file {top}.py, or a folder {top},"
+    named = path if path.startswith(("/", "a file", "the script")) else f"a file {top}.py, or a folder {top},"
     because = (
         f"Python imports {named} where the package "
         f"{package} is meant: what is called so stands first in sys.path, mostly beside the script."
@@ -247,7 +285,21 @@ def _explain_shadow(situation: NameSituation, top: str, package: str, path: str)
         f"Rename it, and delete its __pycache__; python -c 'import {top}; print({top}.__file__)' shows its place"
     )
     title = f"A local {top} hides the package {package}"
-    return situation.explain(IncidentKind.SHADOWED, title, because, [fix], component=OwnComponent.YOUR_CODE)
+    fixes = [fix]
+    if is_stub := top in _STUBBED and bool(situation.error.fault.not_a_package):
+        because += (
+            f" Or a package put an empty module called {top} in its place, as plugins for other processors than "
+            "NVIDIA's may do: what looks whether it is installed then finds it."
+        )
+        asker = situation.caller_package or "what asks for it"
+        fixes.append(
+            advise(
+                f"Without a file of that name: the plugin for your processor in the release that goes with this "
+                f"{asker}, or import {asker} before what puts the empty {top} there"
+            )
+        )
+    cause = situation.explain(IncidentKind.SHADOWED, title, because, fixes, component=OwnComponent.YOUR_CODE)
+    return replace(cause, is_likely=is_stub)
 
 
 def _explain_inside(situation: NameSituation) -> NameCause:
@@ -297,6 +349,64 @@ def _explain_inside(situation: NameSituation) -> NameCause:
     return situation.explain(IncidentKind.FAILS_INSIDE, title, because, fixes, component=package)
 
 
+def _explain_missing_part(situation: NameSituation) -> NameCause | None:
+    """What a package's module has in every release, and is no name of a release: a part, or what all packages have."""
+    fault = situation.error.fault
+    if fault.kind is not FaultKind.MODULE_ATTRIBUTE or fault.circular:
+        return None
+    if fault.name.startswith("__"):
+        return _explain_bare_folder(situation)
+    return _explain_failed_part(situation) if _is_part(situation) else None
+
+
+def _explain_bare_folder(situation: NameSituation) -> NameCause:
+    """What every package has, such as `__version__`, is not there: a folder without its files is imported."""
+    top, package, name = situation.top, situation.package, situation.error.fault.name
+    because = (
+        f"Every {package} has {name}, so what is imported as {top} is not the package: a folder {top} that stands "
+        "first in sys.path (the working directory, with a checkout or data in it), or what is left of an installation. "
+        "Python takes a folder without __init__.py for a package that is empty."
+    )
+    fixes = [
+        advise(
+            f"Start from another folder: python -c 'import {top}; print({top}.__path__)' shows which one is imported"
+        ),
+        advise(f"Rename that folder; or pip install -e . in it, when it is {package}'s own checkout"),
+        advise(f"pip uninstall {package}, delete what remains of its folder in site-packages, and install it again"),
+    ]
+    title = f"A bare folder {top} is imported in the place of {package}: it has no `{name}`"
+    cause = situation.explain(IncidentKind.SHADOWED, title, because, fixes, component=package)
+    return replace(cause, is_likely=True)
+
+
+def _is_part(situation: NameSituation) -> bool:
+    """Whether the missing attribute is a module of the package, which its `__init__` imports."""
+    dotted = situation.place.dotted
+    return any(name == dotted for name in situation.place.lookup.file.modules())
+
+
+def _explain_failed_part(situation: NameSituation) -> NameCause:
+    """A module of a package that its own `__init__` did not import: it failed there, and was passed over."""
+    fault, package = situation.error.fault, situation.package
+    whole = f"{fault.owner}.{fault.name}"
+    because = (
+        f"{whole} is a module of {package}, in every release that was read. {fault.owner} is found without it: its "
+        "__init__ passes over a part whose import fails (a missing package, an extension that was not built for this "
+        f"torch), the part was not installed, or nobody imported it: `import {fault.owner}` alone need not do that."
+    )
+    fixes = [
+        advise(f"python -c 'import {whole}' shows the real error"),
+        advise(
+            f"Install the part with the package: pip install --no-build-isolation '{package}[{fault.name}]', when "
+            f"{package} has that extra, for the torch and CUDA that are there"
+        ),
+        advise(f"Write `import {whole}` before it is used, when that command shows no error"),
+    ]
+    title = f"{package} is installed without its part {fault.name}, or the import of that part failed"
+    cause = situation.explain(IncidentKind.FAILS_INSIDE, title, because, fixes, component=package)
+    return replace(cause, is_likely=True)
+
+
 def _is_settled(situation: NameSituation) -> bool:
     """Whether a keyword is refused by a known class that takes it in the stated release, and not in all others."""
     place, root = situation.place, situation.place.lookup.file.root
@@ -322,6 +432,14 @@ def _explain_stale(situation: NameSituation) -> NameCause:
     title = f"{package} {version} has {what}: the process runs another {package} than the log states"
     cause = situation.explain(IncidentKind.CONFIG, title, because, fixes, component=package)
     return replace(cause, is_likely=True)
+
+
+def _asks_private_part(situation: NameSituation) -> bool:
+    """Whether a name is asked of a package's private module, which only the package itself does, by no shown file."""
+    fault = situation.error.fault
+    is_private = fault.name.startswith("_") and any(part.startswith("_") for part in fault.owner.split("."))
+    is_own = situation.caller is None or situation.caller.package == situation.package
+    return fault.kind is FaultKind.IMPORT and is_private and is_own and not fault.circular
 
 
 def _asks_itself(situation: NameSituation) -> bool:
@@ -361,7 +479,7 @@ def _explain_mixed_release(situation: NameSituation) -> NameCause:
 def _explain_absent_part(situation: NameSituation) -> NameCause:
     """A package's own file asks for a part of it that no release which was read has: old and new files are mixed."""
     fault, package = situation.error.fault, situation.package
-    asker = situation.caller.file if situation.caller else f"a file of {package}"
+    asker = situation.caller.file if situation.caller else f"A file of {package}"
     what = fault.owner if fault.kind is FaultKind.MODULE else f"{fault.owner}.{fault.name}"
     because = (
         f"{asker} and {what} are both parts of {package}, and no release asks itself for what it has not. So files of "

@@ -25,14 +25,27 @@ def list_modules_beside(lookup: AtlasLookup, module: str) -> Iterator[tuple[str,
             yield name, lookup.find_name(name).present
 
 
-def find_other_homes(lookup: AtlasLookup, name: str, presence: NamePresence, where: int) -> tuple[str, ...]:
-    """Return where releases without a name in its place have one of that name."""
+def find_other_homes(lookup: AtlasLookup, dotted: str, presence: NamePresence, where: int) -> tuple[str, ...]:
+    """Return where releases without a name in its place have one of that name, the most likely place first.
+
+    That is one which the newest release has, in or below the module that had it.
+    """
+    module, _, name = dotted.rpartition(".")
+    newest = 1 << (len(lookup.file.releases) - 1)
     missing = where & ~presence.present
     homes: dict[str, int] = {}
     for home, mask in lookup.definitions_of(name):
         if home not in presence.homes and mask & missing and not home.partition(":")[0].startswith("@"):
             homes[home] = homes.get(home, 0) | (mask & missing)
-    best = sorted(homes, key=lambda home: (-homes[home].bit_count(), home))
+    best = sorted(
+        homes,
+        key=lambda home: (
+            not homes[home] & newest,
+            not (module.count(".") and f"{home.partition(':')[0]}.".startswith(f"{module}.")),
+            -homes[home].bit_count(),
+            home,
+        ),
+    )
     return tuple(home.replace(":", ".") for home in best[:3])
 
 

@@ -80,7 +80,8 @@ class NameFinder:
             what=f"`{fault.name}`" + ("" if fault.owner == lookup.file.root else f" in {fault.owner}"),
             names={} if presence.present else dict(list_names_in(lookup, fault.owner)),
             uses=_list_targets(dotted),
-            elsewhere=find_other_homes(lookup, fault.name, presence, module.present),
+            elsewhere=find_other_homes(lookup, dotted, presence, module.present)
+            or (find_moved_module(lookup, dotted, presence) if presence.present else ()),
         )
 
     def _module(self, error: LoggedError) -> NamePlace | None:
@@ -109,19 +110,30 @@ class NameFinder:
         if fault.owner in PYTHON_TYPES:
             return
         is_known = False
+        places: dict[tuple[str, str], NamePlace] = {}
         for lookup, module, path, mask in self._definitions(fault.owner):
             dotted = f"{module}.{path}.{fault.name}"
             presence = lookup.find_name(dotted)
             is_known |= lookup.file.package == "transformers" or bool(presence.present)
-            if presence.present:
-                yield NamePlace(
-                    lookup=lookup,
-                    dotted=dotted,
-                    present=presence.present,
-                    possible=mask & ~presence.present,
-                    what=f"`{fault.name}` of {fault.owner}",
-                    uses=(f"{module}:{path}.{fault.name}", f"{lookup.file.root}:{path}.{fault.name}"),
-                )
+            if not presence.present:
+                continue
+            is_public = bool(lookup.find_name(f"{lookup.file.root}.{path}").present)
+            key = lookup.file.package, path if is_public else f"{module}.{path}"  # a public class may have moved
+            other = places.get(key)
+            places[key] = NamePlace(
+                lookup=lookup,
+                dotted=dotted,
+                present=presence.present | (other.present if other else 0),
+                possible=(mask & ~presence.present) | (other.possible if other else 0),
+                what=f"`{fault.name}` of {fault.owner}",
+                uses=(
+                    *(other.uses if other else ()),
+                    f"{module}:{path}.{fault.name}",
+                    f"{lookup.file.root}:{path}.{fault.name}",
+                ),
+            )
+        for place in places.values():
+            yield replace(place, possible=place.possible & ~place.present)
         if not is_known:
             yield from self._attributes_of_bases(fault)
 

@@ -16,6 +16,7 @@ from knowngood.failures.name_callers import NameCaller, find_caller
 from knowngood.failures.name_faults import FaultKind
 from knowngood.failures.name_place import NamePlace
 from knowngood.failures.release_places import neighbours_of_version, ranges_of_mask
+from knowngood.failures.two_checkouts import find_two_checkouts
 
 if TYPE_CHECKING:
     from knowngood.failures.atlas_shelf import AtlasShelf
@@ -163,6 +164,10 @@ class NameSituation:
     ) -> NameCause:
         """Return the cause in the form of an incident."""
         place = self.place
+        path = self.error.fault.path
+        is_own = bool(path) and "-packages" not in path
+        if is_own and (copies := find_two_checkouts(self.error.frames[:1], path)) is not None:
+            because, fixes = because + copies.words, [copies.fix, *fixes]
         possible = ranges_of_mask(place.possible, self.releases) if place.present and place.possible else []
         dotted = f"{place.dotted.removesuffix('.__init__')}({place.keyword})" if place.keyword else place.dotted
         incident = Incident(

@@ -12,9 +12,10 @@ from knowngood.compat.incident import Incident
 from knowngood.failures.batch_sizes import describe_batch
 from knowngood.failures.json_reasons import describe_data_file
 from knowngood.failures.last_errors import LastError
+from knowngood.failures.model_architectures import describe_architecture, describe_own_auto_class
 from knowngood.failures.read_files import describe_load_key, describe_place
 from knowngood.failures.refused_fields import describe_fields
-from knowngood.failures.refused_settings import describe_accelerate_key, describe_choice
+from knowngood.failures.refused_settings import describe_accelerate_key, describe_choice, describe_own_call
 from knowngood.failures.refused_values import (
     describe_collated,
     describe_column,
@@ -31,7 +32,9 @@ from knowngood.failures.weight_shapes import describe_weight_shapes
 
 _REASONS: Mapping[str, Callable[[Incident, LastError], Incident | None]] = {
     "argument-must-be-tensor": describe_no_tensor,
+    "accelerator-dispatch-batches": describe_own_call,
     "arguments-refused": describe_choice,
+    "auto-class-not-in-own-code": describe_own_auto_class,
     "accelerate-config-of-newer": describe_accelerate_key,
     "binding-arguments-refused": describe_invoked,
     "checkpoint-not-whole": describe_load_key,
@@ -51,6 +54,7 @@ _REASONS: Mapping[str, Callable[[Incident, LastError], Incident | None]] = {
     "tokenizer-without-padding": describe_nested_column,
     "triton-shared-memory": describe_shared_memory,
     "values-refused-by-pydantic": describe_fields,
+    "vllm-model-not-supported": describe_architecture,
 }
 """The id of a known failure -> what says more of its reason."""
 _GUESS = "most likely"

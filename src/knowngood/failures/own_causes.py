@@ -9,6 +9,7 @@ from knowngood.failures.atlas_shelf import AtlasShelf
 from knowngood.failures.logged_errors import LoggedError
 from knowngood.failures.name_callers import NameCaller
 from knowngood.failures.name_situation import NameCause
+from knowngood.failures.two_checkouts import find_two_checkouts
 
 
 def list_defining_packages(name: str, shelf: AtlasShelf) -> list[str]:
@@ -33,6 +34,8 @@ def describe_caller(caller: NameCaller | None, verb: str = "asks for it in") -> 
 
 def build_own_cause(error: LoggedError, *, title: str, because: str, fixes: Sequence[Fix], component: str) -> NameCause:
     """Return a cause that counts only when nothing else explains the last error."""
+    if (copies := find_two_checkouts(error.frames)) is not None:
+        because, fixes = because + copies.words, [copies.fix, *fixes]
     incident = Incident(
         id=f"name:{error.fault.text}",
         title=title,

@@ -9,6 +9,7 @@ from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.core.nearest_names import find_nearest_name
 from knowngood.failures.atlas_shelf import AtlasShelf
 from knowngood.failures.logged_errors import LoggedError
+from knowngood.failures.model_configurations import explain_model_configuration
 from knowngood.failures.name_callers import NameCaller, find_caller
 from knowngood.failures.name_faults import NameFault
 from knowngood.failures.name_places import (
@@ -33,6 +34,14 @@ _ADDS_ATTRIBUTES = ("unsloth", "unsloth-zoo")
 """Packages that give attributes of their own to the models of transformers."""
 _IS_MODULE = lazy_pattern(r"(?:For[A-Z]\w+|Model|LM|Module|Net|Linear|Sequential|Encoder|Decoder|Layer|Attention)$")
 """How the names of classes end that mostly derive from torch's Module."""
+_PLAIN_ARGUMENTS = frozenset(("TrainingArguments", "Seq2SeqTrainingArguments"))
+_HAS_HEAD = lazy_pattern(r"For[A-Z]\w+$|LMHeadModel$")
+_LAYERS = {
+    "embed_tokens": ("model.model.embed_tokens is the embedding of the tokens", "model.get_input_embeddings()"),
+    "lm_head": ("model.lm_head is the last layer", "model.get_output_embeddings()"),
+    "model": ("model.model is the part without the head", "model.base_model"),
+}
+"""A layer -> where most models have it, and what asks any model for it."""
 _FEWEST_LETTERS = 8
 _SETTINGS = r"(?:\w+_)?(?:args|cfg|config|conf|opts?|argv|options|hparams|params|flags|settings)"
 """How programs call the object that holds their settings."""
@@ -48,8 +57,12 @@ def explain_own_attribute(  # noqa: C901, PLR0911, PLR0912 - one return for each
         return explain_value(error, caller, shelf) if is_own_code and caller else None
     if (written := explain_unsloth_class(error)) is not None:
         return written
+    if caller is not None and (lacking := explain_model_configuration(error, caller, shelf)) is not None:
+        return lacking
     if fault.name == "module" and is_own_code and caller:
         return explain_bare_model(error, caller)
+    if (trainer := _explain_trainer_arguments(error, caller, shelf)) is not None:
+        return trainer
     owners = list_defining_packages(fault.owner, shelf)
     is_anywhere = bool(owners)
     if is_plain_word(fault.owner):  # anyone may call a class so: the traceback must lead to the package
@@ -72,6 +85,8 @@ def explain_own_attribute(  # noqa: C901, PLR0911, PLR0912 - one return for each
         return cause
     if fault.owner == "Namespace" and not (caller and caller.package):
         return _explain_setting(error, caller)
+    if caller is None and "transformers" not in owners and (renamed := _explain_model_part(error)) is not None:
+        return renamed
     if not is_own_code and (is_anywhere or not (caller or _OF_A_MODEL.search(fault.owner))):
         return None
     component = component_of(caller)
@@ -105,6 +120,53 @@ def explain_own_attribute(  # noqa: C901, PLR0911, PLR0912 - one return for each
             advise(f"{caller.package} asks for it: the class must derive from the one that {caller.file} expects")
         )
     return build_own_cause(error, title=title, because=because, fixes=fixes, component=component)
+
+
+def _explain_trainer_arguments(error: LoggedError, caller: NameCaller | None, shelf: AtlasShelf) -> NameCause | None:
+    """A setting of one of trl's trainers, which takes its own configuration and was given transformers' arguments."""
+    owner, name, lookup = error.fault.owner, error.fault.name, shelf.open("trl")
+    if owner not in _PLAIN_ARGUMENTS or lookup is None:
+        return None
+    rows = (path for _, (path, _, _, _) in lookup.file.search_rows(name))
+    classes = sorted({path.partition(".")[0] for path in rows if path.endswith(f"Config.{name}")})
+    classes = [path for path in classes if lookup.find_name(f"trl.{path}.{name}").present]
+    if not classes:
+        return None
+    stem = caller.frame.parts[-1].partition("_trainer")[0] if caller is not None else ""
+    fitting = [path for path in classes if path.lower() == f"{stem}config"] or classes
+    shown = " or ".join(fitting[:3]) + (", or that of another trainer" if len(fitting) > 3 else "")
+    because = (
+        f"{name} is a setting of trl's trainers, each of which has a configuration of its own, derived from "
+        f"TrainingArguments: {shown}. What was passed as args is transformers' plain {owner}.{describe_caller(caller)}"
+    )
+    fixes = [
+        advise(
+            f"args={fitting[0]}(...) in place of {owner}(...): it takes the same arguments and those of the trainer"
+        ),
+        advise("The trl for which the program was written (its requirements), whose trainers took TrainingArguments"),
+    ]
+    title = f"The trainer takes {fitting[0]}, and was given {owner}, which has no `{name}`"
+    if len(fitting) > 1:
+        title = f"trl's trainer takes its own configuration, and was given {owner}, which has no `{name}`"
+    return build_own_cause(error, title=title, because=because, fixes=fixes, component=OwnComponent.YOUR_CODE)
+
+
+def _explain_model_part(error: LoggedError) -> NameCause | None:
+    """A layer that most models have under one name, and this one, whose code came with it, under another."""
+    owner, name = error.fault.owner, error.fault.name
+    if name not in _LAYERS or not _HAS_HEAD.search(owner):
+        return None
+    because = (
+        f"{owner} is no class of transformers: its code came with the model, and calls its layers as its authors did. "
+        f"What asks for {name} was written for Llama and its like, where {_LAYERS[name][0]}."
+    )
+    fixes = [
+        advise(f"{_LAYERS[name][1]} in place of .{name}: each model says with it which layer it is"),
+        advise("print(model) shows the names of this model's layers: write that one, or set it as a second name"),
+        advise("A newer commit of the project or trainer that asks, which may know this model"),
+    ]
+    title = f"{owner} has no layer `{name}`: its own code calls it otherwise"
+    return build_own_cause(error, title=title, because=because, fixes=fixes, component=OwnComponent.YOUR_CODE)
 
 
 def _explain_property(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from knowngood.compat.incident import OwnComponent
+from knowngood.compat.incident import Fix, OwnComponent
+from knowngood.facts.atlas_lookup import AtlasLookup
 from knowngood.facts.atlas_parameters import find_parameter
 from knowngood.failures.atlas_shelf import AtlasShelf
 from knowngood.failures.logged_errors import LoggedError
@@ -13,6 +14,9 @@ from knowngood.failures.name_place import NamePlace
 from knowngood.failures.name_situation import NameCause, advise
 from knowngood.failures.own_causes import build_own_cause, component_of, describe_caller, list_defining_packages
 from knowngood.failures.refused_keywords import find_refusing_package
+
+_REWRITE_OTHERS = frozenset(("axolotl", "llamafactory", "ms-swift", "unsloth", "unsloth-zoo", "verl"))
+"""Trainers that have copies of other packages' functions under the same names."""
 
 
 def explain_own_keyword(error: LoggedError, place: NamePlace | None, shelf: AtlasShelf) -> NameCause | None:
@@ -35,6 +39,8 @@ def explain_own_keyword(error: LoggedError, place: NamePlace | None, shelf: Atla
     else:
         title = f"{function if is_named else 'The function'} does not take the keyword {fault.name}"
         because = f"No release of a package in the atlas is known whose {function} takes {fault.name}."
+    if is_named and place is None and (newer := _explain_later_keyword(error, function, shelf)) is not None:
+        return newer
     near = _near_keyword(function, fault.name, shelf) if is_named and place is None else None
     if near is not None:
         package, near_name = near
@@ -63,20 +69,61 @@ def explain_own_keyword(error: LoggedError, place: NamePlace | None, shelf: Atla
     return build_own_cause(error, title=title, because=because, fixes=fixes, component=component)
 
 
-def _near_keyword(function: str, keyword: str, shelf: AtlasShelf) -> tuple[str, str] | None:
-    """The package that alone defines a function, and its one keyword that shares a word with the refused one."""
+def _explain_later_keyword(error: LoggedError, function: str, shelf: AtlasShelf) -> NameCause | None:
+    """A function that one package alone has, in several of its files, which take the keyword in its newest release.
+
+    Which file's function it is, the message does not say; `None` where one of them does not take the keyword.
+    """
+    keyword, lookup = error.fault.name, _find_only_owner(function, shelf)
+    if lookup is None:
+        return None
+    releases, firsts = lookup.file.releases, list[int]()
+    newest = 1 << (len(releases) - 1)
+    for home, mask in lookup.definitions_of(function):
+        accepted = find_parameter(lookup, home.replace(":", "."), keyword).accepted
+        if mask & newest and accepted & newest:
+            firsts.append((accepted & -accepted).bit_length() - 1)
+    if not firsts:
+        return None
+    package, first = lookup.file.package, releases[max(firsts)]
+    return build_own_cause(
+        error,
+        title=f"This {package}'s {function} does not take `{keyword}`: an older release runs",
+        because=(
+            f"{function} is a function of {package}, which puts it into the place of another package's, or calls it "
+            f"so. In its newest release it takes {keyword}, in every file since {first}; the one that "
+            f"runs was written for an older release of what passes {keyword}."
+        ),
+        fixes=[
+            Fix(change={package: f">={first}"}, note=f"its {function} takes {keyword}", cost="an upgrade"),
+            advise(f"The release of what passes {keyword} (often transformers) that is as old as this {package}"),
+        ],
+        component=package,
+    )
+
+
+def _find_only_owner(function: str, shelf: AtlasShelf) -> AtlasLookup | None:
+    """The atlas of the package that alone defines a function whose name tells; `None` for a single word."""
     if "_" not in function.strip("_") and not re.search(r"[a-z][A-Z]", function):
         return None  # a single word, which many projects choose
-    lookups = [shelf.open(package) for package in list_defining_packages(function, shelf)]
-    if len(lookups) != 1 or lookups[0] is None:
+    packages = list_defining_packages(function, shelf)
+    if len(packages) > 1:
+        packages = [package for package in packages if package not in _REWRITE_OTHERS]
+    return shelf.open(packages[0]) if len(packages) == 1 else None
+
+
+def _near_keyword(function: str, keyword: str, shelf: AtlasShelf) -> tuple[str, str] | None:
+    """The package that alone defines a function, and its one keyword that shares a word with the refused one."""
+    lookup = _find_only_owner(function, shelf)
+    if lookup is None:
         return None
     names: dict[str, int] = {}
-    for home, _ in lookups[0].definitions_of(function):
-        names |= find_parameter(lookups[0], home.replace(":", "."), keyword).names
+    for home, _ in lookup.definitions_of(function):
+        names |= find_parameter(lookup, home.replace(":", "."), keyword).names
     if keyword in names:
         return None
     words = keyword.split("_")
-    newest = 1 << (len(lookups[0].file.releases) - 1)
+    newest = 1 << (len(lookup.file.releases) - 1)
     near = [
         name
         for name, mask in names.items()
@@ -84,4 +131,4 @@ def _near_keyword(function: str, keyword: str, shelf: AtlasShelf) -> tuple[str, 
     ]
     makers = [name for name in near if name.startswith(("process", "tokeniz", "eval", "quant"))]
     chosen = makers if len(near) > 1 else near
-    return (lookups[0].file.package, chosen[0]) if len(chosen) == 1 else None
+    return (lookup.file.package, chosen[0]) if len(chosen) == 1 else None

@@ -8,7 +8,7 @@ from knowngood.compat.incident import Fix, OwnComponent
 from knowngood.failures.atlas_shelf import AtlasShelf
 from knowngood.failures.logged_errors import LoggedError
 from knowngood.failures.module_packages import FOLDERS_OF_PROJECTS
-from knowngood.failures.name_callers import REMOTE_CODE, find_caller
+from knowngood.failures.name_callers import REMOTE_CODE, NameCaller, find_caller
 from knowngood.failures.name_faults import FaultKind
 from knowngood.failures.name_situation import NameCause, advise
 from knowngood.failures.own_causes import build_own_cause, component_of, describe_caller
@@ -29,6 +29,9 @@ def explain_own_module(error: LoggedError, shelf: AtlasShelf) -> NameCause | Non
     if top == REMOTE_CODE:
         return _explain_model_code(error, shelf)
     what = f"the module {fault.owner}" if fault.kind is FaultKind.MODULE else f"`{fault.name}` in {fault.owner}"
+    caller = find_caller(error, shelf)
+    if caller is not None and caller.package in shelf.packages and top not in FOLDERS_OF_PROJECTS:
+        return _explain_other_release(error, caller, top, what)
     is_own = top in FOLDERS_OF_PROJECTS or (fault.path and "-packages/" not in fault.path.replace("\\", "/"))
     because = (
         f"{top} itself is found, and it has not {what}: it is the project's own folder or file, whole or in part, of "
@@ -37,7 +40,7 @@ def explain_own_module(error: LoggedError, shelf: AtlasShelf) -> NameCause | Non
     return build_own_cause(
         error,
         title=f"The {top} that is imported has not {what}",
-        because=because + describe_caller(find_caller(error, shelf)),
+        because=because + describe_caller(caller),
         fixes=[
             advise(
                 f"python -c 'import {top}; print({top}.__file__)' shows which {top} it is; rename or uninstall another"
@@ -48,6 +51,27 @@ def explain_own_module(error: LoggedError, shelf: AtlasShelf) -> NameCause | Non
             advise(f"The release or commit of {top} that the code was written for, when {top} is a package of its own"),
         ],
         component=OwnComponent.YOUR_CODE if is_own else top,
+    )
+
+
+def _explain_other_release(error: LoggedError, caller: NameCaller, top: str, what: str) -> NameCause:
+    """A package's own file asks another package, which is not known here, for what the installed release has not."""
+    asks = caller.package
+    because = (
+        f"{asks} asks for it in its own file, so this {asks} was written for another release of the package that "
+        f"brings {top}, mostly for a newer one.{describe_caller(caller)}"
+    )
+    fixes = [
+        advise(f"A newer release of the package that brings {top}, as this {asks} demands it (pip show {asks})"),
+        advise(f"The {asks} of the time of that {top}: an older one, when it came with an upgrade of {asks}"),
+        advise(f"python -c 'import {top}; print({top}.__file__)' shows which {top} it is; uninstall it, when unused"),
+    ]
+    return build_own_cause(
+        error,
+        title=f"{asks} and the installed {top} are of different times: {top} has not {what}",
+        because=because,
+        fixes=fixes,
+        component=asks,
     )
 
 

@@ -39,6 +39,11 @@ _PLAIN_DEMAND = lazy_pattern(
     rf"requires? {_NAME} ?(?:version )?(?P<range>[<>=!~]=? ?\d[\w.]*\w(?:, ?[<>=!~]=? ?\d[\w.]*\w)*)"
 )
 """A demand that does not say what is installed: the log may state it elsewhere."""
+_LEAST_DEMAND = lazy_pattern(
+    rf"(?:requires?|needs?|install|upgrade to) (?:at least )?{_NAME} ?(?:version )?v?(?P<least>\d[\w.]*\w)"
+    r"(?: ?\+| (?:or|and) (?:higher|newer|later|above|greater|up))"
+)
+"""A demand in words, which mostly leaves open what is installed."""
 _OTHER_NAMES = {"pytorch": "torch"}
 _OPTIONAL = lazy_pattern(r"^_?is_\w+_available$")
 _CHECKS_ITSELF = "transformers"
@@ -46,7 +51,7 @@ _CHECKS_ITSELF = "transformers"
 _NO_PACKAGES = frozenset(("python", "cuda"))
 
 
-def explain_version_demand(
+def explain_version_demand(  # noqa: PLR0911 - one for each thing that a demand may lack
     error: LastError, shelf: AtlasShelf, versions: Mapping[str, Sequence[str]] | None = None
 ) -> MessageCause | None:
     """Return which package wants another release of which; `None` for an error that does not say so.
@@ -56,7 +61,7 @@ def explain_version_demand(
         shelf: the atlas of all packages.
         versions: package -> the versions in the log, for a demand that does not say what is installed.
     """
-    patterns = (*_DEMANDS, _PLAIN_DEMAND) if versions else _DEMANDS
+    patterns = (*_DEMANDS, _PLAIN_DEMAND, _LEAST_DEMAND) if versions else (*_DEMANDS, _LEAST_DEMAND)
     demand = next(filter(None, (pattern.search(error.message) for pattern in patterns)), None)
     if demand is None:
         return None
@@ -64,29 +69,34 @@ def explain_version_demand(
     canonical = canonical_name(demand["name"])
     name = _OTHER_NAMES.get(canonical, canonical)
     installed = parts.get("installed") or next(reversed((versions or {}).get(name, [""])), "")
-    if not installed:
+    least = parts.get("least")
+    if not installed and (not least or name not in shelf.packages):
         return None
-    wanted = (parts.get("range") or f">{parts.get('above')}").replace(" ", "")
+    wanted = (parts.get("range") or (f">={least}" if least else f">{parts.get('above')}")).replace(" ", "")
     try:
         accepted = SpecifierSet(wanted)
     except InvalidSpecifier:
         return None
     try:
-        if name in _NO_PACKAGES or accepted.contains(installed, prereleases=True):
+        if name in _NO_PACKAGES or (installed and accepted.contains(installed, prereleases=True)):
             return None
-        is_early = Version(installed).is_prerelease and accepted.contains(Version(installed).base_version)
+        is_early = (
+            bool(installed) and Version(installed).is_prerelease and accepted.contains(Version(installed).base_version)
+        )
     except InvalidVersion:
         return None
     frame = error.frames[-1] if error.frames else None
     top = (frame.installed[0] if frame.installed else shelf.module_of(frame).partition(".")[0]) if frame else ""
-    asker = shelf.owner(top) or shelf.distribution_of(top) or top or _CHECKS_ITSELF
+    asker = shelf.owner(top) or shelf.distribution_of(top) or top or ("" if least else _CHECKS_ITSELF)
+    if not asker:
+        return _explain_unknown_asker(error, name, wanted, installed)
     fixes = [Fix(change={name: wanted}, note=f"as this {asker} requires")]
     if frame is not None and _OPTIONAL.match(frame.function):
         fixes.append(
             advise(f"pip uninstall {name}, when nothing else needs it: {asker} looks at it only because it is there")
         )
     fixes += [
-        Fix(change={asker: "*"}, note=f"or the {asker} that goes with {name} {installed}"),
+        Fix(change={asker: "*"}, note=f"or the {asker} that goes with {name} {installed}".rstrip()),
         advise(
             f"python -c 'import {top or asker}; print({top or asker}.__file__)' and pip show {name}, when pip list has "
             "another release: two environments are mixed, or a notebook has to be started again"
@@ -106,7 +116,27 @@ def explain_version_demand(
         f"version-demand:{asker}:{name}",
         IncidentKind.BOUNDS,
         name,
-        title=f"{asker} requires {name}{wanted}, and {installed} is installed",
+        title=f"{asker} requires {name}{wanted}, and {installed or 'an older one'} is installed",
+        because=because,
+        fixes=fixes,
+    )
+    return MessageCause(incident=incident, line=error.line, package=name, version=installed)
+
+
+def _explain_unknown_asker(error: LastError, name: str, wanted: str, installed: str) -> MessageCause:
+    """A demand in words, of which the log does not show who says it."""
+    because = f"The message says which {name} is needed, for the option or the feature that it names"
+    because += f"; the log states {installed}." if installed else ", and so an older one runs."
+    note = "as the message asks, with the packages that are built for it"
+    fixes = [
+        Fix(change={name: wanted}, note=note, cost="an upgrade"),
+        advise("Or without that option or feature: its older way, where the program has one"),
+    ]
+    incident = describe_traceback(
+        f"version-demand:{name}",
+        IncidentKind.BOUNDS,
+        name,
+        title=f"{name}{wanted} is needed, and {installed or 'an older one'} is installed",
         because=because,
         fixes=fixes,
     )

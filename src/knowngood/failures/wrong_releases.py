@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from knowngood.compat.incident import Fix, IncidentKind, OwnComponent
+from knowngood.failures.hidden_askers import HiddenAsker, list_hidden_askers
 from knowngood.failures.name_callers import releases_without_use
 from knowngood.failures.name_faults import FaultKind
 from knowngood.failures.name_neighbours import list_optional_imports
@@ -64,10 +65,12 @@ def explain_wrong_release(situation: NameSituation) -> NameCause:
     if is_unknown and situation.caller_package and situation.caller_package != situation.package and not caller:
         newer = f"a newer {situation.caller_package}, where it may not ask for it any longer"
         fixes.insert(0, Fix(change={situation.caller_package: "*"}, note=newer))
+    hidden = list(list_hidden_askers(situation))
+    fixes += _hidden_fixes(hidden, too_old=too_old)
     if at is None:
         fixes.append(advise(f"pip show {situation.package} says which release runs; give pip freeze's output with -r"))
     component = situation.package if too_old else situation.caller_package or situation.package
-    reason = _reason(situation)
+    reason = _reason(situation) + _describe_hidden(hidden)
     if is_older_python:
         oldest = situation.releases[0]
         title = f"{own} has {place.what} {situation.describe_releases(place.present)}: an older or a newer one runs"
@@ -79,7 +82,27 @@ def explain_wrong_release(situation: NameSituation) -> NameCause:
         fixes.insert(1, Fix(change={situation.package: f">={oldest}"}, note=newer, cost="an upgrade"))
     cause = situation.explain(kind, title, reason, fixes, component=component)
     is_weak = at is None and situation.error.fault.kind is FaultKind.OBJECT_ATTRIBUTE and not situation.error.frames
-    return replace(cause, is_likely=is_weak or is_older_python)
+    is_before_all = at == -1 and not place.possible  # nothing that was read lacks the name
+    return replace(cause, is_likely=is_weak or is_older_python or is_before_all)
+
+
+def _describe_hidden(hidden: Sequence[HiddenAsker]) -> str:
+    if not hidden:
+        return ""
+    shown = ", ".join(asker.words for asker in hidden)
+    return (
+        " The traceback does not show the file that asks for it. Of the packages that are loaded there, these do: "
+        f"{shown}."
+    )
+
+
+def _hidden_fixes(hidden: Sequence[HiddenAsker], *, too_old: bool) -> Iterator[Fix]:
+    """Yield the releases of packages that do not ask for a name, where the traceback does not show who asks."""
+    for asker in hidden:
+        text = asker.older if too_old else asker.newer
+        if text:
+            note = f"these releases of {asker.package} do not ask for it"
+            yield Fix(change={asker.package: text}, note=note, cost="an older release" if too_old else "an upgrade")
 
 
 def _is_own_example(situation: NameSituation) -> bool:
@@ -205,8 +228,8 @@ def explain_class_of_caller(situation: NameSituation) -> NameCause | None:
     is_own_question = error.fault.kind is FaultKind.OBJECT_ATTRIBUTE and situation.caller_package == package
     if not is_own_question or situation.version or situation.place.derived:
         return None
-    if error.frames and f"self.{error.fault.name}" in error.frames[-1].code:
-        return _explain_unset_attribute(situation)
+    if (unset := explain_unset_attribute(situation)) is not None:
+        return unset
     others = (
         situation.shelf.owner(top) or situation.shelf.distribution_of(top) or top
         for frame in reversed(error.frames)
@@ -258,19 +281,35 @@ def explain_override(situation: NameSituation) -> NameCause | None:
     return situation.explain(IncidentKind.SIGNATURE_CHANGED, title, because, fixes, component=component)
 
 
-def _explain_unset_attribute(situation: NameSituation) -> NameCause:
-    """A method asks its own object for an attribute that the same release sets elsewhere, under some option only."""
-    package, fault = situation.package, situation.error.fault
+def explain_unset_attribute(situation: NameSituation) -> NameCause | None:
+    """A package's own method asks its own object for an attribute that the same release sets in another step.
+
+    `None` where the line of code asks another object, or another package's file has it.
+    """
+    package, fault, frames = situation.package, situation.error.fault, situation.error.frames
+    is_own = fault.kind is FaultKind.OBJECT_ATTRIBUTE and situation.caller_package == package
+    if not is_own or not frames or not re.search(rf"\bself\.{re.escape(fault.name)}\b", frames[-1].code):
+        return None
     because = (
         f"A method of {package} asks self for {fault.name}, so this release sets it somewhere: only with some option "
-        "or mode, or only in a class of which this one is a part."
+        "or mode, in a step that was left out before this one, or only in a class of which this one is a part."
     )
+    own = next((frame for frame in reversed(frames) if not situation.shelf.module_of(frame)), None)
     fixes = [
         Fix(change={package: "*"}, note=f"the newest {package}, where such a defect may be mended"),
         advise(f"The options of this run as an example of {package} has them: the one that sets {fault.name} is off"),
     ]
-    title = f"{package}'s {fault.owner} did not set its own `{fault.name}`"
-    return situation.explain(IncidentKind.CONFIG, title, because, fixes, component=package)
+    if own is not None and own.code:
+        because += f" What calls it is {own.short_file}, line {own.line} ({own.code[:100]})."
+        fixes.insert(
+            0,
+            advise(
+                f"Call first what sets {fault.name} (grep -n 'self.{fault.name} =' in {package}'s file shows the "
+                f"method), or leave that call of {own.parts[-1]}.py out where the step before it is left out too"
+            ),
+        )
+    title = f"{package}'s {fault.owner} did not set its own `{fault.name}`: a step or an option before it is missing"
+    return replace(situation.explain(IncidentKind.CONFIG, title, because, fixes, component=package), is_likely=True)
 
 
 def explain_older_release(situation: NameSituation) -> NameCause:
@@ -369,7 +408,7 @@ def _code_fixes(situation: NameSituation) -> Iterator[Fix]:
     place, fault = situation.place, situation.error.fault
     if situation.caller is not None and situation.caller.is_remote_code:
         yield advise("A newer revision of the model, or its class in transformers, without trust_remote_code")
-    elif not situation.caller_package:
+    elif not situation.caller_package or fault.kind is FaultKind.ARGUMENT:
         if place.successor:
             yield advise(f"In your code: {place.successor} in place of {fault.name}")
         elif place.elsewhere:

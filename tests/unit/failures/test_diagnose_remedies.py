@@ -161,7 +161,8 @@ def test_the_gpu_of_the_log_counts(ask, gpu):
 def test_a_remedy_is_tried_with_what_all_packages_require(ask):
     """Packages such as trl and peft have no facts about GPUs, and their requirements count all the same."""
     log = "transformers==4.49.0\ntrl==0.7.10\npeft==0.10.0\nPython 3.10.12\n"
-    frame = '  File "/lib/site-packages/trl/core.py", line 25, in <module>\n    from transformers import x\n'
+    frame = '  File "/lib/site-packages/trl/core.py", line 25, in <module>\n'
+    frame += "    from transformers import top_k_top_p_filtering\n"
     found = ask(log + frame + "ImportError: cannot import name 'top_k_top_p_filtering' from 'transformers'\n")
     assert found["install"] == 'pip install "trl==0.8.0"'
 
