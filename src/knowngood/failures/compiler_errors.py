@@ -14,8 +14,16 @@ from knowngood.failures.log_scan import LogBlock
 from knowngood.failures.message_causes import MessageCause, describe_traceback, shorten_text
 from knowngood.failures.name_situation import advise
 
-BUILD_INCIDENTS = frozenset(("extension-build-failed", "deepspeed-jit-build", "wheel-not-built"))
-"""The incidents of lines that only say that a build failed."""
+BUILD_INCIDENTS = frozenset(
+    (
+        "deepspeed-jit-build",
+        "dynamo-failed",
+        "extension-build-failed",
+        "torch-extension-not-compiled",
+        "wheel-not-built",
+    )
+)
+"""The incidents of lines that only say that a build failed, or that torch.compile did, which compiles too."""
 _MARK = re.compile(rb"error(?: C\d{4})?: ")
 _STATED = re.compile(
     r"(?P<file>[^\s:()'\"]{1,300}\.(?:c|cc|cpp|cxx|cu|cuh|h|hh|hpp|hip|inl))(?::\d+(?::\d+)?|\(\d+\)) ?: "

@@ -92,6 +92,8 @@ class LastError:
     """Whether nothing comes behind its line."""
     above: bytes = field(default=b"", repr=False, compare=False)
     """The text above its line, at most 24 000 bytes."""
+    log_end: bytes = field(default=b"", repr=False, compare=False)
+    """The end of the log, at most 200 000 bytes: other processes and earlier lines state reasons there."""
 
 
 class LastErrorReader:

@@ -1,0 +1,102 @@
+"""Which two libraries of one process are of different releases, by the path in the dynamic linker's message. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from knowngood.compat.incident import Incident, IncidentKind
+from knowngood.failures.last_errors import LastError
+from knowngood.failures.message_causes import shorten_text
+from knowngood.failures.name_situation import advise
+
+_CLASH = re.compile(
+    r"(?P<path>[^\s'\"()]{0,300}/(?P<file>lib[\w.+-]+\.so[\w.]*)): (?:undefined symbol: (?P<name>\w{1,300}), version "
+    r"|symbol (?P<other>\w{1,300}),? version )(?P<needed>lib[\w+-]+\.so[\w.]*)"
+)
+_FRAME = re.compile(
+    r"(?:^|\] |\s)\[? ?\d+\]? +(?P<path>/\S{1,300}?/)?(?P<file>lib[\w.+-]+\.so[\w.]*)\(|(?:#\d+\s.{0,200}? "
+    r"(?:from|in) )(?P<from>\S{1,300}\.so[\w.]*)"
+)
+_OF_C = re.compile(r"^(?:libc|libpthread|libstdc\+\+|libgcc_s|libm|libdl|libpython\S*|ld-linux\S*)[.-]")
+_SYSTEM = ("/usr/local/cuda", "/usr/lib", "/lib/", "/opt/")
+_OWNERS = (
+    (re.compile(r"libnccl"), "nccl"),
+    (re.compile(r"libcuda\.so|libnvidia"), "driver"),
+    (re.compile(r"libtorch|libc10"), "torch"),
+    (re.compile(r"libcudnn|libcublas|libcusparse|libcusolver|libcufft|libnvrtc|libcudart"), "cuda"),
+    (re.compile(r"libbitsandbytes"), "bitsandbytes"),
+    (re.compile(r"libtriton"), "triton"),
+)
+
+
+def describe_clash(incident: Incident, error: LastError) -> Incident | None:
+    """Which library asks for what another one lacks, and from which folder the first was loaded."""
+    stated = _CLASH.search(error.log_end.decode("utf-8", "replace"))
+    if stated is None:
+        return None
+    path, needed = stated["path"], stated["needed"]
+    symbol = shorten_text(stated["name"] or stated["other"], 60)
+    of_wheels = "/nvidia/" in path or "/torch/lib" in path
+    of_system = path.startswith(_SYSTEM) and not of_wheels
+    if of_system:
+        because = (
+            f"{path} was loaded, which is not that of torch's own wheels: LD_LIBRARY_PATH or the linker's "
+            "list has its folder. It "
+            f"and the {needed} that is loaded already are of two releases."
+        )
+    else:
+        because = (
+            f"{path} asks {needed} for {symbol}. The {needed} that the loader found first is another one, of "
+            "an older toolkit in "
+            "LD_LIBRARY_PATH, of conda, of the system, or loaded by another package (TensorFlow) before."
+        )
+    return replace(
+        incident,
+        title=f"{stated['file']} and {needed} in this process are of two releases: {symbol} is missing",
+        because=because,
+        fix=(
+            advise(
+                "unset LD_LIBRARY_PATH (or take the folders of CUDA out of it), so that torch finds the "
+                "libraries of its own wheels"
+            ),
+            advise(
+                f"find / -name '{needed}*' shows which there are; the folder site-packages/nvidia/*/lib "
+                "first when the variable must stay"
+            ),
+            advise(
+                "Reinstall torch with all of its nvidia-* wheels in a fresh environment; pip check names "
+                "those that do not fit"
+            ),
+        ),
+    )
+
+
+def describe_crash(incident: Incident, error: LastError) -> Incident | None:
+    """In which library a process crashed, where the log has the frames of the crash."""
+    text = error.log_end.decode("utf-8", "replace")
+    for match in _FRAME.finditer(text):
+        file = match["file"] or match["from"].rpartition("/")[2]
+        if _OF_C.match(file):
+            continue
+        owner = next((name for pattern, name in _OWNERS if pattern.search(file)), "")
+        path = f"{match['path'] or ''}{file}" if match["file"] else match["from"]
+        return replace(
+            incident,
+            title=f"The process crashed inside of {file}",
+            kind=IncidentKind.FAILS_INSIDE,
+            component=owner or incident.component,
+            because=(
+                f"The innermost frame of the crash that is not of the C library is in {path}. Either that "
+                "library has a defect that this "
+                "machine or these inputs show, or it is another release than the one with which its callers were built."
+            ),
+            fix=(
+                advise(
+                    f"Another release of {file}, and only one of it in the process: ldd, and LD_LIBRARY_PATH "
+                    "unset (torch's wheels bring their own)"
+                ),
+                *incident.fix[:2],
+            ),
+        )
+    return None
