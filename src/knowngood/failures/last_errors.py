@@ -48,7 +48,8 @@ LAUNCHER_ERROR = re.compile(
     r"\b(?:ChildFailedError|CalledProcessError)\b|metadata-generation-failed|subprocess-exited-with-error"
     r"|(?:Failed|Could not) build|legacy-install-failure|failed-wheel-build"
     r"|DatasetGenerationError: An error occurred while generating the dataset"
-    r"|remote process exited or there was|ncclRemoteError|NCCL communicator was aborted|Watchdog caught collective"
+    r"|remote process exited or there was|Engine core initialization failed|EngineDeadError|WorkerProc "
+    r"initialization failed|ncclRemoteError|NCCL communicator was aborted|Watchdog caught collective"
 )
 """The errors with which a launcher, pip or NCCL says that another program failed: any other error says more."""
 _NO_ERROR = re.compile(
@@ -71,6 +72,8 @@ _END = re.compile(
 )
 _RAISED = re.compile(r"^raise (?P<name>[A-Z]\w*)\((?P<quote>[\"'])(?P<text>[^{}%]{8,250})(?P=quote)\)$")
 """A line of code that raises an error with a message of which all words stand in it."""
+_OPEN_RAISE = re.compile(r"\braise [\w.]+\($")
+"""A line of code of a traceback, of which the error comes in a later line."""
 _FEWEST_WORDS = 2
 _CAUSED = b"The above exception was the direct cause of the following exception"
 _PASSES_RESULTS = frozenset(("pool", "_base", "py_utils", "worker", "process", "thread"))
@@ -144,7 +147,11 @@ class LastErrorReader:
             line = text[start : stop if stop >= 0 else len(text)][:4_000].decode("utf-8", "replace").strip()
             stated = pattern.search(line)
             is_named = _NAMED.match(line) is not None  # whatever words follow
-            is_error = stated and (is_named or not (_NO_ERROR.search(line) or _MENTION.search(line[: stated.end()])))
+            is_error = (
+                stated
+                and not _OPEN_RAISE.search(line)
+                and (is_named or not (_NO_ERROR.search(line) or _MENTION.search(line[: stated.end()])))
+            )
             says_little = bool(LAUNCHER_ERROR.search(line)) or _is_ignored(text, start)
             if is_error and launched == says_little:
                 self._around = text[max(0, start - _BEFORE) : start], text[start : start + _BEHIND]

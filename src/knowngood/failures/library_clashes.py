@@ -72,6 +72,45 @@ def describe_clash(incident: Incident, error: LastError) -> Incident | None:
     )
 
 
+_BUILT_FOR = re.compile(
+    r"xFormers was built for:\s*(?:\S+ STDERR: *)?PyTorch (?P<wanted>\d[\w.+]*) with CUDA \S+ \(you have "
+    r"(?P<there>\d[\w.+]*)\)"
+)
+
+
+def describe_xformers(incident: Incident, error: LastError) -> Incident | None:
+    """Which torch xformers was built for, and which is there; `None` where its warning does not say."""
+    text = re.sub(r"(?m)^[\w ]{3,40} STDERR: ?", "", error.log_end.decode("utf-8", "replace"))
+    stated = _BUILT_FOR.search(text)
+    if stated is None or stated["wanted"] == stated["there"]:
+        return None
+    of_cpu = stated["there"].endswith("+cpu")
+    wanted = stated["wanted"].partition("+")[0]
+    fix = (
+        (
+            f"pip install torch=={wanted} --index-url of torch's index for CUDA "
+            f"({stated['wanted'].partition('+')[2]}), after pip uninstall torch"
+        )
+        if of_cpu
+        else (
+            f"The xformers built for torch {stated['there']}, in one command with torch; or torch=={wanted} for "
+            "this one"
+        )
+    )
+    return replace(
+        incident,
+        title=f"xformers was built for torch {stated['wanted']}, and {stated['there']} is installed",
+        component="torch" if of_cpu else "xformers",
+        because=(
+            "The warning states both. "
+            f"{'This torch is a build for CPUs, without CUDA. ' if of_cpu else ''}An extension of torch is "
+            "loaded only by the very release it was built with; without it xformers has no kernels, and "
+            "callers fall back or fail later."
+        ),
+        fix=(advise(fix), *incident.fix[1:]),
+    )
+
+
 def describe_crash(incident: Incident, error: LastError) -> Incident | None:
     """In which library a process crashed, where the log has the frames of the crash."""
     text = error.log_end.decode("utf-8", "replace")

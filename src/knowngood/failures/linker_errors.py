@@ -21,7 +21,8 @@ _TOOLKIT = re.compile(
 _STATED = re.compile(
     r"(?:\bld(?:\.\w+)?: |LINK : fatal error LNK1181: )(?:cannot find |library not found for |cannot open input file ')"
     r"(?:-l)?(?P<library>[\w.+-]+)"
-    r"|(?P<symbol>undefined reference to [`'][^'\n]{1,200}')"
+    r"|(?P<symbol>undefined reference to [`'](?:[^'\n@]{1,200}@+(?P<newer>GLIBC(?:XX)?_[\d.]+)|[^'\n]{1,200})')"
+    r"|(?P<killed>^Killed\s*$)"
     r"|\bnvcc fatal +: +(?P<nvcc>[^\n]{3,200})"
     r"|Could NOT find (?P<part>[A-Za-z]\w*)\b(?P<detail>[^\n]{0,120})"
     r"|Could not find a package configuration file provided by \"(?P<package>\w+)\""
@@ -46,24 +47,12 @@ def find_build_reason(line: str) -> BuildReason | None:
     stated = _STATED.search(line)
     if stated is None:
         return None
+    if stated["killed"]:
+        return _describe_killed()
     if stated["library"]:
         return _describe_library(stated["library"].removesuffix(".lib"))
     if stated["symbol"]:
-        return BuildReason(
-            component=OwnComponent.COMPILER,
-            title=f"The linker finds no library with what the object files ask for: {stated['symbol']}",
-            because=(
-                "The objects were compiled and could not be joined: the library with this function is not among those "
-                "that are linked, or is one of another release or of another compiler."
-            ),
-            fixes=(
-                (
-                    "Build again from a clean folder (rm -r build), so that no object of another torch, CUDA or "
-                    "compiler is left"
-                ),
-                "One toolchain: the g++, the CUDA toolkit and the libraries from conda, or all of the system",
-            ),
-        )
+        return _describe_symbol(stated["symbol"], stated["newer"] or "")
     if stated["nvcc"]:
         return _describe_nvcc(stated["nvcc"].strip())
     part = stated["part"] or stated["package"]
@@ -76,6 +65,54 @@ def find_build_reason(line: str) -> BuildReason | None:
         fixes=(
             f"Install {part} with its headers (-dev), or tell CMake where it is: CMAKE_PREFIX_PATH, or {part}_ROOT",
             "A ready wheel, which needs no build",
+        ),
+    )
+
+
+def _describe_killed() -> BuildReason:
+    return BuildReason(
+        component=OwnComponent.HOST_MEMORY,
+        title="A compiler was killed while it built: the machine's memory was full",
+        because=(
+            "Between the commands of the build stands Killed: the kernel ended a compiler for want of "
+            "memory. Kernels such as those "
+            "of flash-attn take several GB for each compiler, and ninja starts one for each processor."
+        ),
+        fixes=("MAX_JOBS=2 (or 1) and NVCC_THREADS=1 before the build", "More memory or swap; or a ready wheel"),
+    )
+
+
+def _describe_symbol(symbol: str, version: str) -> BuildReason:
+    if version:
+        return BuildReason(
+            component=OwnComponent.GLIBC,
+            title=f"The linker works with an older C library than a library was built with ({version})",
+            because=(
+                f"{symbol} is a symbol of the system's C library with its version. The compiler "
+                "(conda's, with a sysroot of its "
+                "own) links against an older one than the library that it joins."
+            ),
+            fixes=(
+                (
+                    "One toolchain: the system's g++ (CC=/usr/bin/gcc CXX=/usr/bin/g++) with the system's CUDA, "
+                    "or conda's compiler with conda's CUDA"
+                ),
+                "conda install sysroot_linux-64 of at least that version",
+            ),
+        )
+    return BuildReason(
+        component=OwnComponent.COMPILER,
+        title=f"The linker finds no library with what the object files ask for: {symbol}",
+        because=(
+            "The objects were compiled and could not be joined: the library with this function is not among those "
+            "that are linked, or is one of another release or of another compiler."
+        ),
+        fixes=(
+            (
+                "Build again from a clean folder (rm -r build), so that no object of another torch, CUDA or "
+                "compiler is left"
+            ),
+            "One toolchain: the g++, the CUDA toolkit and the libraries from conda, or all of the system",
         ),
     )
 

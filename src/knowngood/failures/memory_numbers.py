@@ -204,6 +204,24 @@ _STAGES = (
         ),
     ),
     _Stage(
+        functions=re.compile(r"^(?:_engine_run_backward|backward|run_backward)$"),
+        title="The backward pass fills the GPU",
+        because=(
+            "While it goes back, a program holds the activations that it kept from the forward pass, and "
+            "makes a gradient for each "
+            "trained parameter: the most memory of a step. Activations grow with batch x length."
+        ),
+        fixes=(
+            (
+                "Gradient checkpointing, which keeps few activations; per_device_train_batch_size=1 with more "
+                "gradient_accumulation_steps"
+            ),
+            "Shorter rows (max_length, smaller images); attn_implementation='sdpa' or 'flash_attention_2'",
+            "LoRA in the place of all parameters; ZeRO or FSDP, which divide gradients and optimizer over the GPUs",
+        ),
+        is_last=True,
+    ),
+    _Stage(
         functions=re.compile(r"^(?:generate|_sample|_beam_search|sample|beam_search|greedy_search)$"),
         title="Generating fills the GPU",
         because="The cache of keys and values grows with rows x beams x tokens while the model generates.",
@@ -230,6 +248,8 @@ def describe_memory(incident: Incident, error: LastError) -> Incident | None:
             return _describe_one_piece(incident, numbers, stage, stated)
     else:
         stated = ""
+    if stage is None and numbers is not None and numbers.total:
+        return _describe_own(incident, numbers, stated)
     if stage is None:
         return None
     because = f"{stage.because} {stated[:1].upper()}{stated[1:]}." if stated else stage.because
@@ -313,6 +333,15 @@ def _describe_pieces(incident: Incident, numbers: AllocatorNumbers, stated: str)
             ),
             advise("A smaller batch, or shorter rows"),
         ),
+    )
+
+
+def _describe_own(incident: Incident, numbers: AllocatorNumbers, stated: str) -> Incident:
+    """The GPU is full of this process's own tensors, of which the log does not say more."""
+    return replace(
+        incident,
+        title=f"This run fills the GPU: {_show(numbers.allocated)} of {_show(numbers.total)} are its tensors",
+        because=(f"{incident.because} Here {stated}; no other process holds much of it."),
     )
 
 

@@ -16,10 +16,11 @@ from knowngood.failures.json_reasons import describe_data_file
 from knowngood.failures.kernel_owners import describe_kernel_owner
 from knowngood.failures.kernel_refusals import describe_disabled_backends, describe_refusals
 from knowngood.failures.last_errors import LastError
-from knowngood.failures.library_clashes import describe_clash, describe_crash
+from knowngood.failures.library_clashes import describe_clash, describe_crash, describe_xformers
 from knowngood.failures.memory_numbers import describe_memory
 from knowngood.failures.nccl_timeouts import describe_timeout
 from knowngood.failures.nccl_words import NCCL_REASONS
+from knowngood.failures.passed_on import describe_passed_on
 from knowngood.failures.read_files import describe_load_key, describe_place
 from knowngood.failures.refused_fields import describe_fields
 from knowngood.failures.refused_settings import describe_accelerate_key, describe_choice
@@ -34,6 +35,7 @@ from knowngood.failures.refused_values import (
 from knowngood.failures.resolver_words import describe_resolution, describe_unsatisfied
 from knowngood.failures.stated_limits import describe_port, describe_shared_memory, describe_toolkit_path
 from knowngood.failures.tensor_shapes import describe_shapes
+from knowngood.failures.unbuilt_wheels import describe_unbuilt
 from knowngood.failures.unset_variables import describe_launcher_variable
 from knowngood.failures.weight_names import describe_prefix
 from knowngood.failures.weight_shapes import describe_weight_shapes
@@ -45,6 +47,7 @@ _REASONS: Mapping[str, Callable[[Incident, LastError], Incident | None]] = {
     "binding-arguments-refused": describe_invoked,
     "checkpoint-not-whole": describe_load_key,
     "cuda-home-not-set": describe_toolkit_path,
+    "child-process-failed": describe_passed_on,
     "collate-none": describe_collated,
     "cuda-no-kernel-image": describe_kernel_owner,
     "cuda-out-of-memory": describe_memory,
@@ -57,6 +60,7 @@ _REASONS: Mapping[str, Callable[[Incident, LastError], Incident | None]] = {
     "gpu-not-usable": describe_driver_code,
     "hub-no-such-repository": describe_place,
     "index-outside": describe_index,
+    "sglang-child-failed": describe_passed_on,
     **NCCL_REASONS,
     "nccl-timeout": describe_timeout,
     "nvidia-driver-too-old": describe_driver_code,
@@ -73,6 +77,9 @@ _REASONS: Mapping[str, Callable[[Incident, LastError], Incident | None]] = {
     "transformer-engine-no-attention": describe_disabled_backends,
     "triton-compilation-failed": describe_kernel_compilation,
     "triton-shared-memory": describe_shared_memory,
+    "vllm-engine-failed": describe_passed_on,
+    "wheel-not-built": describe_unbuilt,
+    "xformers-extensions-not-loaded": describe_xformers,
     "values-refused-by-pydantic": describe_fields,
 }
 """The id of a known failure -> what says more of its reason."""

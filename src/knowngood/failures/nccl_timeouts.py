@@ -185,7 +185,7 @@ def _describe_same(incident: Incident, waits: Sequence[RankWait]) -> Incident | 
         because=(
             f"After {max(first.number - 1, 0)} operations that went well, ranks "
             f"{', '.join(str(wait.rank) for wait in waits[:8])} wait in "
-            f"the same onef' of {first.size} elements' if first.size > 0 else ''. Either a rank that the log "
+            f"the same one{_show_size(first.size)}. Either a rank that the log "
             "does not show did not come "
             "(it ended, or had fewer batches), or the transfer itself hangs: a link between GPUs or "
             "machines, or a GPU that failed."
@@ -214,10 +214,7 @@ def _describe_differing(incident: Incident, waits: Sequence[RankWait]) -> Incide
             return None
     (one, first), (other, second) = list(ways.items())[:2]
     shown = [
-        (
-            f"rank {', '.join(map(str, ranks[:4]))} in {way[0]}f' of {way[1]} elements' if way[1] >= 0 else '' "
-            f"(number {way[2]})"
-        )
+        f"rank {', '.join(map(str, ranks[:4]))} in {way[0]}{_show_size(way[1])} (number {way[2]})"
         for way, ranks in ((one, first), (other, second))
     ]
     return replace(
@@ -242,6 +239,10 @@ def _describe_differing(incident: Incident, waits: Sequence[RankWait]) -> Incide
             ),
         ),
     )
+
+
+def _show_size(size: int) -> str:
+    return f" of {size} elements" if size >= 0 else ""
 
 
 def _find_busy(text: str) -> tuple[str, str] | None:

@@ -155,7 +155,42 @@ BACKENDS = (
     "DEBUG:DotProductAttention:Disabling FlashAttention 2 as it does not support MLA.\n"
     "ValueError: No dot product attention backend is available for the provided inputs.\n"
 )
+BACKWARD = (
+    "Traceback (most recent call last):\n"
+    '  File "/x/site-packages/torch/autograd/graph.py", line 823, in _engine_run_backward\n    return run_backward(\n'
+    f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 224.00 MiB{FULL} by PyTorch)\n"
+)
+KILLED = (
+    "nvcc -c flash_bwd_hdim128_bf16_sm80.cu -o x.o\nKilled\nninja: build stopped: subcommand failed.\n"
+    "RuntimeError: Error compiling objects for extension\n"
+)
+SYSROOT = LINK.replace(
+    "cannot find -lcurand: No such file or directory", "x.so: undefined reference to `log2f@GLIBC_2.27'"
+)
+SOURCES = (
+    "Collecting sentencepiece==0.2.0\n  Downloading sentencepiece-0.2.0.tar.gz (2.6 MB)\n"
+    "      creating build/lib.macosx-11.0-arm64-cpython-313/sentencepiece\n"
+    "  ERROR: Failed building wheel for sentencepiece\n"
+)
+BUILT_FOR = (
+    "WARNING[XFORMERS]: xFormers can't load C++/CUDA extensions. xFormers was built for:\n"
+    "    PyTorch 2.6.0+cu124 with CUDA 1204 (you have 2.6.0+cpu)\n    Python  3.10.11 (you have 3.10.11)\n"
+    "NotImplementedError: No operator found for this attention\n"
+)
+ENGINE = (
+    "(EngineCore_DP0 pid=1) ERROR 10-15 08:32:29 [core.py:708] ValueError: No tokens of that kind in /models/x\n"
+    "(APIServer pid=2)     raise RuntimeError(\n"
+    "(APIServer pid=2) RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}\n"
+)
+HOPPER = "CUDA error (/x/flash-attention/hopper/flash_fwd_launch_template.h:188): invalid argument\n"
 CASES = {
+    "the backward pass": (BACKWARD, "gpu-memory", "backward pass"),
+    "a compiler that was killed": (KILLED, "host-memory", "killed while it built"),
+    "an older sysroot": (SYSROOT, "glibc", "GLIBC_2.27"),
+    "a release without a wheel": (SOURCES, "sentencepiece", "0.2.0 has no wheel for Python 3.13 and macOS"),
+    "xformers of another torch": (BUILT_FOR, "torch", "built for torch 2.6.0+cu124, and 2.6.0+cpu is installed"),
+    "an engine's own error": (ENGINE, "vllm", "ValueError: No tokens of that kind in /models/x"),
+    "a kernel of FlashAttention 3": (HOPPER, "flash-attn", "FlashAttention 3"),
     "other processes hold the GPU": (OTHERS, "gpu-memory", "Other processes hold about 19.6 GiB"),
     "memory in pieces": (PIECES, "gpu-memory", "in pieces"),
     "weights that do not fit": (LOADING, "gpu-memory", "weights alone"),
@@ -196,11 +231,10 @@ THREADS = (
     "TaiMingLu/Della-Manual#2",
     "pytorch/pytorch#131781",
     "Lightning-AI/pytorch-lightning#14986",
-    "verl-project/verl#1158",
     "hiyouga/LlamaFactory#8261",
     "waybarrios/vllm-mlx#19",
     "unslothai/unsloth#1136",
-    "vllm-project/vllm#27851",
+    "vllm-project/vllm#28201",
     "hiyouga/LlamaFactory#8309",
     "dhcode-cpp/X-R1#68",
     "OptimalScale/LMFlow#374",
@@ -213,6 +247,9 @@ THREADS = (
     "gpustack/gpustack#1254",
     "NVIDIA/nccl#2380",
     "NVIDIA/TransformerEngine#2285",
+    "kohya-ss/musubi-tuner#184",
+    "simonw/llm-mlx#7",
+    "Dao-AILab/flash-attention#1987",
     "rmihaylov/falcontune#19",
     "hiyouga/LlamaFactory#257",
 )
