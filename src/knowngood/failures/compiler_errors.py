@@ -37,6 +37,8 @@ _HEADER = re.compile(
 _OF_TORCH = re.compile(
     r"\b(?:at|c10|torch|caffe2)::|[\"'\u2018](?:at|c10|torch)[\"'\u2019]|\b(?:AT|TORCH|C10)_[A-Z]|\bTHC?\w*\b"
 )
+_CALLED = re.compile(r"could not convert|cannot convert|no suitable (?:conversion|constructor)|no matching function")
+"""What a header of torch says of how it is used: the fault is the source's, which uses it as an older torch allowed."""
 _SHOWN = 160
 _LINE_BYTES = 2_000
 
@@ -181,7 +183,7 @@ def explain_compiler_error(error: CompilerError) -> MessageCause:
     is_header = any(
         part in path for part in ("/include/c++/", "torch/include/", "/cuda/include/", "/targets/", "/MSVC/")
     )
-    if _OF_TORCH.search(error.text) and not is_header:
+    if _OF_TORCH.search(error.text) and (not is_header or _CALLED.search(error.text)):
         title = f"The source was written for another torch: {shown}"
         fixes = [
             advise("A newer release or commit of what is built, made for this torch; or a ready wheel made for it"),
