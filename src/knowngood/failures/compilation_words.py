@@ -88,6 +88,36 @@ def _describe_inner(incident: Incident, text: str) -> Incident | None:
     )
 
 
+def describe_launcher(incident: Incident, error: LastError) -> Incident | None:
+    """What the C compiler lacks for Triton's small file; `None` where its own line is not in the log."""
+    text = error.log_end.decode("utf-8", "replace")
+    of_windows = "win_amd64" in text or "tcc.exe" in text
+    if re.search(r"include file 'Python\.h' not found|Python\.h['\"]?: No such file|Failed to find Python libs", text):
+        fixes = (
+            (
+                "Copy the folders include (Include) and libs of a full Python of the very same version "
+                "beside the embedded python.exe, "
+                "which comes without them; or an environment made with a Python that python.org's installer put there"
+            )
+            if of_windows
+            else "apt-get install python3-dev (python3.12-dev) of the very Python that runs",
+        )
+        return replace(
+            incident,
+            title="Python.h is missing: Triton cannot compile its launcher",
+            component=OwnComponent.PYTHON,
+            because=(
+                (
+                    "Triton compiles a small C file at run time, against the headers and the library of the "
+                    "Python that runs"
+                )
+                + (", and an embedded Python on Windows has neither." if of_windows else ", which are not installed.")
+            ),
+            fix=(*(advise(fix) for fix in fixes), advise(_OFF)),
+        )
+    return None
+
+
 def describe_kernel_compilation(incident: Incident, error: LastError) -> Incident | None:
     """Which step of Triton's compiler fails on which kernel; `None` where the log does not say."""
     text = error.log_end.decode("utf-8", "replace")

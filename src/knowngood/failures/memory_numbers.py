@@ -204,6 +204,23 @@ _STAGES = (
         ),
     ),
     _Stage(
+        functions=re.compile(r"^(?:_apply|convert|to|cuda)$"),
+        title="The model does not fit on the GPU that it is moved to",
+        because=(
+            "The whole model is moved to one GPU in one piece, with the dtype that it was loaded in (4 bytes "
+            "a parameter in float32, 2 in "
+            "float16), beside what that GPU holds already."
+        ),
+        fixes=(
+            (
+                "Load it in half precision or quantized (torch_dtype=torch.bfloat16, load_in_4bit=True), then "
+                "without .to() or .cuda()"
+            ),
+            "device_map='auto' over all GPUs; a GPU that is free (nvidia-smi), a larger one, or a smaller model",
+        ),
+        is_last=True,
+    ),
+    _Stage(
         functions=re.compile(r"^(?:_engine_run_backward|backward|run_backward)$"),
         title="The backward pass fills the GPU",
         because=(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from knowngood.compat.incident import Incident
 from knowngood.failures.batch_sizes import describe_batch
-from knowngood.failures.compilation_words import describe_compilation, describe_kernel_compilation
+from knowngood.failures.compilation_words import describe_compilation, describe_kernel_compilation, describe_launcher
 from knowngood.failures.driver_codes import describe_driver_code
 from knowngood.failures.json_reasons import describe_data_file
 from knowngood.failures.kernel_owners import describe_kernel_owner
@@ -18,8 +18,10 @@ from knowngood.failures.kernel_refusals import describe_disabled_backends, descr
 from knowngood.failures.last_errors import LastError
 from knowngood.failures.library_clashes import describe_clash, describe_crash, describe_xformers
 from knowngood.failures.memory_numbers import describe_memory
+from knowngood.failures.missing_libraries import describe_missing_library
 from knowngood.failures.nccl_timeouts import describe_timeout
 from knowngood.failures.nccl_words import NCCL_REASONS
+from knowngood.failures.other_platforms import describe_without_cuda
 from knowngood.failures.passed_on import describe_passed_on
 from knowngood.failures.read_files import describe_load_key, describe_place
 from knowngood.failures.refused_fields import describe_fields
@@ -47,6 +49,8 @@ _REASONS: Mapping[str, Callable[[Incident, LastError], Incident | None]] = {
     "binding-arguments-refused": describe_invoked,
     "checkpoint-not-whole": describe_load_key,
     "cuda-home-not-set": describe_toolkit_path,
+    "bitsandbytes-binary-missing": describe_without_cuda,
+    "bitsandbytes-cuda-setup": describe_without_cuda,
     "child-process-failed": describe_passed_on,
     "collate-none": describe_collated,
     "cuda-no-kernel-image": describe_kernel_owner,
@@ -64,6 +68,8 @@ _REASONS: Mapping[str, Callable[[Incident, LastError], Incident | None]] = {
     **NCCL_REASONS,
     "nccl-timeout": describe_timeout,
     "nvidia-driver-too-old": describe_driver_code,
+    "nvidia-library-missing": describe_missing_library,
+    "nvidia-library-own-number": describe_missing_library,
     "nvidia-library-other": describe_clash,
     "packages-exclude-each-other": describe_resolution,
     "pip-no-matching-release": describe_unsatisfied,
@@ -74,8 +80,10 @@ _REASONS: Mapping[str, Callable[[Incident, LastError], Incident | None]] = {
     "state-dict-size-mismatch": describe_weight_shapes,
     "tensor-shapes": describe_shapes,
     "tokenizer-without-padding": describe_nested_column,
+    "torch-cpu-build": describe_without_cuda,
     "transformer-engine-no-attention": describe_disabled_backends,
     "triton-compilation-failed": describe_kernel_compilation,
+    "triton-launcher-does-not-compile": describe_launcher,
     "triton-shared-memory": describe_shared_memory,
     "vllm-engine-failed": describe_passed_on,
     "wheel-not-built": describe_unbuilt,

@@ -5,6 +5,7 @@ The words are those of NCCL's library. They stand in a line with NCCL WARN, or b
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ _CODES: Mapping[str, str] = {
     "6": "remote error",
 }
 """The numbers with which calls of NCCL return (ncclResult_t of nccl.h)."""
+_PARALLEL = re.compile(r"(?:tensor|pipeline|data)[-_]parallel[-_]size[ =]+(\d{1,3})\b")
 _VIRTUAL = (
     ("172.17.", "the bridge of Docker (docker0)"),
     ("192.168.122.", "the bridge of libvirt (virbr0)"),
@@ -262,7 +264,35 @@ def _describe_returned(incident: Incident, text: str) -> Incident | None:
     )
 
 
+def describe_duplicate(incident: Incident, error: LastError) -> Incident | None:
+    """Which program put two ranks on one GPU, where it is an engine that has no launcher of the user's."""
+    text = error.log_end.decode("utf-8", "replace")
+    if not re.search(r"\bvllm\b|\bsglang\b", text):
+        return None
+    sizes = [int(match[1]) for match in _PARALLEL.finditer(text)]
+    wanted = math.prod(sizes) if sizes else 0
+    return replace(
+        incident,
+        because=(
+            f"{incident.because} The engine starts its processes itself"
+            + (f": the sizes in the command want {wanted} GPUs." if wanted > 1 else ".")
+        ),
+        fix=(
+            advise(
+                "CUDA_VISIBLE_DEVICES with as many GPUs as tensor x pipeline x data parallel size"
+                + (f" ({wanted})" if wanted > 1 else "")
+                + ", or smaller sizes; no CUDA_VISIBLE_DEVICES that is set again for each process"
+            ),
+            advise(
+                "A newer release of the engine, when enough GPUs are visible: older ones put data-parallel ranks "
+                "on the same one"
+            ),
+        ),
+    )
+
+
 NCCL_REASONS: Mapping[str, Callable[[Incident, LastError], Incident | None]] = {
+    "nccl-duplicate-gpu": describe_duplicate,
     "nccl-error": describe_nccl,
     "nccl-no-way-to-peer": describe_unreached,
 }

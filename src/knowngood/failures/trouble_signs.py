@@ -31,7 +31,8 @@ _NO_SIGN = re.compile(
     r"|\b(?:errors?|failures?|failed)\b['\"]?[:=] ?(?:0\b|none|false|\d+\.\d)"
     r"|\berror[ _-](?:rate|bars?|margin|feedback)\b"
     r"|\b(?:mean|squared|absolute|relative|root|character|word|phone\w*) error\b"
-    r"|\b(?:ignor|skipp|retry|resum|recover|autotun)\w*\b|\bonly a warning\b|\bharmless\b|\bsucce(?:ss|eded)",
+    r"|\b(?:ignor|skipp|retry|resum|recover|autotun)\w*\b|\bUsing the latest cached version\b|\bonly a "
+    r"warning\b|\bharmless\b|\bsucce(?:ss|eded)",
     re.IGNORECASE,
 )
 """Words beside which a sign is none: a measure called error, a count of none, what the program dealt with."""

@@ -183,7 +183,53 @@ ENGINE = (
     "(APIServer pid=2) RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}\n"
 )
 HOPPER = "CUDA error (/x/flash-attention/hopper/flash_fwd_launch_template.h:188): invalid argument\n"
+WITHOUT_TORCH = "FileNotFoundError: Could not find shared object file for Transformer Engine torch lib.\n"
+DRIVER_FILE = (
+    "Could not load library libcudnn_cnn_infer.so.8. Error: libcuda.so: cannot open shared object file: No such file or"
+    " directory\n"
+)
+BARE_CLASS = "{'loss': 2.0, 'epoch': 0.08}\nTraining ended in torch.cuda.OutOfMemoryError even with 4 GPUs\n"
+EMBEDDED = (
+    "C:/Temp/cuda_utils.c:14: error: include file 'Python.h' not found\nFailed to compile. cc_cmd: ['D:\\\\tcc.exe', "
+    "'cuda_utils.c', '-o', 'cuda_utils.cp310-win_amd64.pyd', '-lcuda', '-lpython3'\n"
+)
+MAC = (
+    'warn("The installed version of bitsandbytes was compiled without GPU support. "\n'
+    "'NoneType' object has no attribute 'cadam32bit_grad_fp32'\n"
+    "/Users/u/venv/lib/python3.10/site-packages/bitsandbytes/libbitsandbytes_cuda122.so\n"
+)
+ARCHITECTURE = "nvcc fatal : Unsupported gpu architechture 'compute_89'\n"
+CACHE_SIZE = (
+    "ERROR worker_base.py:157] Error executing method initialize_cache. This might cause deadlock.\n"
+    "ERROR worker_base.py:157]     raise_if_cache_size_invalid(num_gpu_blocks,\n"
+)
+STANDARD = (
+    "/x/site-packages/torch/include/ATen/ATen.h:4:2: error: #error C++17 or later compatible compiler is required to use"
+    f" ATen.\n{LINK.partition(chr(10))[2]}"
+)
+ACCUMULATED = (
+    "torchrun --nproc_per_node=8 train.py --per_device_train_batch_size 8 --gradient_accumulation_steps 4\n"
+    "AssertionError: Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu * "
+    "gradient_acc_step * world_size 256 != 8 * 1 * 8\n"
+)
+ONE_GPU = (
+    "$ vllm serve /path/to/model --data-parallel-size 2\n"
+    "myhost:1:1 [0] init.cc:943 NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 53000\n"
+)
+CACHED = (
+    "INFO Automatically detected platform cuda.\nUsing the latest cached version of the dataset since a/b couldn't be "
+    "found on the Hugging Face Hub\n"
+)
 CASES = {
+    "TransformerEngine without torch": (WITHOUT_TORCH, "transformer-engine", "without its extension for torch"),
+    "the driver's library": (DRIVER_FILE, "driver", "driver's library libcuda.so"),
+    "the class of a full GPU": (BARE_CLASS, "gpu-memory", "not enough memory"),
+    "an embedded Python": (EMBEDDED, "python", "Python.h is missing"),
+    "a Mac": (MAC, "bitsandbytes", "This is a Mac"),
+    "an nvcc that is too old": (ARCHITECTURE, "cuda", "does not know this GPU"),
+    "no room for the cache": (CACHE_SIZE, "gpu-memory", "cache of keys and values"),
+    "an older C++": (STANDARD, "compiler", "C++17 or later"),
+    "an accumulation that did not arrive": (ACCUMULATED, "your-code", "accumulates 1 step, and the command says 4"),
     "the backward pass": (BACKWARD, "gpu-memory", "backward pass"),
     "a compiler that was killed": (KILLED, "host-memory", "killed while it built"),
     "an older sysroot": (SYSROOT, "glibc", "GLIBC_2.27"),
@@ -274,3 +320,14 @@ def test_the_reason_that_the_log_states_is_named(ask, log, component, words):
 
 def test_what_transformer_engine_left_out_is_repeated(ask):
     assert "FlashAttention 2 as it does not support MLA" in ask(BACKENDS)[0]["because"]
+
+
+def test_an_engine_is_not_told_of_torchrun(ask):
+    first = ask(ONE_GPU)[0]
+    assert (first["component"], "torchrun" in str(first["fix"]), "(2)" in str(first["fix"])) == ("nccl", False, True)
+
+
+def test_a_cached_data_set_is_no_trouble(capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(CACHED.encode())))
+    main(["diagnose", "--json", "-"])
+    assert json.loads(capsys.readouterr().out)["outcome"] == "no-failure"
