@@ -79,7 +79,7 @@ _CODES = (
     ),
     _Code(
         words=re.compile(r"No CUDA GPUs are available|no CUDA-capable device is detected|no GPUs found"),
-        title="The process sees no GPU",
+        title="The process sees no GPU: most likely it was not given one",
         because=(
             "The driver answers and has no GPU for this process: CUDA_VISIBLE_DEVICES is empty or names one "
             "that is not there, the "

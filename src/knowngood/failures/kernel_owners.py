@@ -41,7 +41,7 @@ def describe_kernel_owner(incident: Incident, error: LastError) -> Incident | No
         component=owner,
         because=(
             f"The line that failed calls a kernel of {owner} ({frame.short_file}: {frame.code}), not one of "
-            "torch. Its binary has "
+            "torch: no kernel image in it is for this GPU. Its binary has "
             "code for the architectures that were on the list when it was compiled, and this GPU is not among them."
         ),
         fix=(

@@ -72,7 +72,7 @@ _END = re.compile(
 )
 _RAISED = re.compile(r"^raise (?P<name>[A-Z]\w*)\((?P<quote>[\"'])(?P<text>[^{}%]{8,250})(?P=quote)\)$")
 """A line of code that raises an error with a message of which all words stand in it."""
-_OPEN_RAISE = re.compile(r"\braise [\w.]+\($")
+_CODE_LINE = re.compile(r"\braise [\w.]+\($|\bexcept [\w., ()]{1,100}:$")
 """A line of code of a traceback, of which the error comes in a later line."""
 _FEWEST_WORDS = 2
 _CAUSED = b"The above exception was the direct cause of the following exception"
@@ -149,7 +149,7 @@ class LastErrorReader:
             is_named = _NAMED.match(line) is not None  # whatever words follow
             is_error = (
                 stated
-                and not _OPEN_RAISE.search(line)
+                and not _CODE_LINE.search(line)
                 and (is_named or not (_NO_ERROR.search(line) or _MENTION.search(line[: stated.end()])))
             )
             says_little = bool(LAUNCHER_ERROR.search(line)) or _is_ignored(text, start)

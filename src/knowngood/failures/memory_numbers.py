@@ -253,6 +253,13 @@ _INNERMOST = 6
 
 def describe_memory(incident: Incident, error: LastError) -> Incident | None:
     """What fills the GPU; `None` where neither the numbers nor the frames tell."""
+    described = _describe_filling(incident, error)
+    if described is None or described.because.startswith(incident.because):
+        return described
+    return replace(described, because=f"The GPU's memory does not suffice (out of memory). {described.because}")
+
+
+def _describe_filling(incident: Incident, error: LastError) -> Incident | None:
     numbers = read_allocator_numbers(error.message) or read_allocator_numbers(error.text)
     stage = _find_stage(error.frames)
     if numbers is not None and numbers.total:

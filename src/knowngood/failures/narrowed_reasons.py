@@ -93,7 +93,15 @@ _REASONS: Mapping[str, Callable[[Incident, LastError], Incident | None]] = {
 """The id of a known failure -> what says more of its reason."""
 _GUESS = "most likely"
 """In the title of a reason that the words or numbers do not prove."""
-_GUESSED = frozenset(("checkpoint-not-whole", "pip-no-matching-release"))
+_GUESSED = frozenset(
+    (
+        "checkpoint-not-whole",
+        "nvidia-library-missing",
+        "nvidia-library-own-number",
+        "pip-no-matching-release",
+        "xformers-extensions-not-loaded",
+    )
+)
 """Known failures of which the words give the most likely reason only."""
 OPEN_REASONS = frozenset(
     (

@@ -99,9 +99,12 @@ def describe_timeout(incident: Incident, error: LastError) -> Incident | None:
     waits = read_waits(text)
     if not waits:
         return None
-    if differing := _describe_differing(incident, waits):
-        return differing
-    return _describe_late(incident, text, waits) or _describe_same(incident, waits)
+    described = (
+        _describe_differing(incident, waits) or _describe_late(incident, text, waits) or _describe_same(incident, waits)
+    )
+    if described is None:
+        return None
+    return replace(described, because=f"A collective operation of NCCL timed out. {described.because}")
 
 
 def _describe_late(incident: Incident, text: str, waits: Sequence[RankWait]) -> Incident | None:

@@ -182,7 +182,7 @@ def describe_nccl(incident: Incident, error: LastError) -> Incident | None:
                 title=title,
                 kind=incident.kind if title.startswith(_PASSING) else IncidentKind.CONFIG,
                 component=family.component,
-                because=family.because,
+                because=f"NCCL says so in its own words. {family.because}",
                 fix=tuple(advise(fix) for fix in family.fixes),
             )
     return _describe_returned(incident, text)

@@ -102,7 +102,8 @@ def describe_resolution(incident: Incident, error: LastError) -> Incident | None
         title=f"No release of {name} suits both: {one.text}, {other.text}",
         component=_name_side(block, one, other),
         because=(
-            f"The resolver's own lines say it: {one.text}, and {other.text}. No release of {name} is in both "
+            f"The requirements conflict, as the resolver's own lines say: {one.text}, and {other.text}. No "
+            f"release of {name} is in both "
             "ranges, so the two "
             "cannot be in one environment as they are asked for."
         ),

@@ -30,7 +30,6 @@ NOT_RIGHT = {
     "Tencent-Hunyuan/Hunyuan-GameCraft-1.0#24": "unknown",
     "huggingface/transformers#34427": "likely wrong",
     "predibase/lorax#252": "unknown",
-    "cre185/InstantSfM#18": "likely wrong",
     "huggingface/transformers#7974": "unknown",
     "unslothai/unsloth#3293": "unknown",
     "modelscope/ms-swift#1898": "unknown",

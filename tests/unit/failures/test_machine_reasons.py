@@ -204,8 +204,8 @@ CACHE_SIZE = (
     "ERROR worker_base.py:157]     raise_if_cache_size_invalid(num_gpu_blocks,\n"
 )
 STANDARD = (
-    "/x/site-packages/torch/include/ATen/ATen.h:4:2: error: #error C++17 or later compatible compiler is required to use"
-    f" ATen.\n{LINK.partition(chr(10))[2]}"
+    "/x/site-packages/torch/include/ATen/ATen.h:4:2: error: #error C++17 or later compatible compiler is required to "
+    f"use ATen.\n{LINK.partition(chr(10))[2]}"
 )
 ACCUMULATED = (
     "torchrun --nproc_per_node=8 train.py --per_device_train_batch_size 8 --gradient_accumulation_steps 4\n"
