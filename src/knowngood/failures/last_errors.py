@@ -147,12 +147,8 @@ class LastErrorReader:
             line = text[start : stop if stop >= 0 else len(text)][:4_000].decode("utf-8", "replace").strip()
             stated = pattern.search(line)
             is_named = _NAMED.match(line) is not None  # whatever words follow
-            is_error = (
-                stated
-                and not _CODE_LINE.search(line)
-                and (is_named or not (_NO_ERROR.search(line) or _MENTION.search(line[: stated.end()])))
-            )
-            says_little = bool(LAUNCHER_ERROR.search(line)) or _is_ignored(text, start)
+            is_error = stated and (is_named or not (_NO_ERROR.search(line) or _MENTION.search(line[: stated.end()])))
+            says_little = bool(LAUNCHER_ERROR.search(line) or _CODE_LINE.search(line)) or _is_ignored(text, start)
             if is_error and launched == says_little:
                 self._around = text[max(0, start - _BEFORE) : start], text[start : start + _BEHIND]
                 return LastError(text=redact_secrets(line[:_LONGEST]), line=self._lines + text.count(b"\n", 0, at) + 1)

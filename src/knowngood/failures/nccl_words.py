@@ -139,19 +139,9 @@ _FAMILIES = (
         component=OwnComponent.DRIVER,
     ),
     _Words(
-        words=re.compile(r"Could not enable P2P between dev (?P<a>\d+)[^\n]{0,40} and dev (?P<b>\d+)"),
-        title="GPU {a} and GPU {b} cannot reach each other's memory",
-        because=(
-            "NCCL asked the driver for direct access between the two, and it was refused: a virtual machine, the "
-            "IOMMU, or cards that have none."
-        ),
-        fixes=("NCCL_P2P_DISABLE=1, at the price of speed", "nvidia-smi topo -p2p r shows which pairs have it"),
-        component=OwnComponent.DRIVER,
-    ),
-    _Words(
         words=re.compile(
             r"(?:call to|Call to) (?:recv|send|write|read)[^\n]{0,60}(?:failed|returned)[ "
-            r":]+(?P<how>Connection reset by peer|Broken pipe|Connection timed out)"
+            r":]+(?P<how>Connection (?:reset by peer|refused|timed out)|Broken pipe|No route to host)"
         ),
         title="NCCL lost the connection to another rank: {how}",
         because=(
@@ -168,14 +158,17 @@ _FAMILIES = (
         ),
     ),
 )
+_OWN_WORDS = re.compile(r"NCCL WARN [^\n]{1,600}|Last error: ?[^\n]{0,300}(?:\n[^\n]{1,600})?")
+"""The lines in which NCCL says why it fails; those with INFO tell what it does."""
 _PASSING = "NCCL lost the connection"
 
 
 def describe_nccl(incident: Incident, error: LastError) -> Incident | None:
     """What NCCL's words say of the failure; `None` where they say no more than its kind."""
     text = error.log_end.decode("utf-8", "replace")
+    own = "\n".join(match[0] for match in _OWN_WORDS.finditer(text))
     for family in _FAMILIES:
-        if stated := family.words.search(text):
+        if stated := family.words.search(own):
             title = family.title.format(**{name: value or "" for name, value in stated.groupdict().items()})
             return replace(
                 incident,

@@ -77,7 +77,6 @@ NOT_RIGHT = {
     "huggingface/setfit#153": "unknown",
     "okuvshynov/slowllama#10": "likely wrong",
     "bghira/SimpleTuner#2778": "likely wrong",
-    "freud14/poutyne#92": "likely wrong",
     "d-ailin/CLIP-Guided-Decoding#1": "unknown",
     "deepspeedai/DeepSpeed#4998": "likely wrong",
     "vllm-project/vllm-metal#83": "unknown",
