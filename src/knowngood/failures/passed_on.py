@@ -23,6 +23,6 @@ def describe_passed_on(incident: Incident, error: LastError) -> Incident | None:
     return replace(
         incident,
         title=f"{incident.title.partition(':')[0]}: {shown}",
-        because=f"The process that the others wait for ended by this error of its own.{at}",
+        because=f"The process that the others wait for ended by this error of its own.{at} {incident.because}",
         fix=(advise(f"What that error says, not the lines behind it: {shown}"), *incident.fix),
     )

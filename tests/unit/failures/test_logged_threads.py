@@ -80,7 +80,6 @@ NOT_RIGHT = {
     "d-ailin/CLIP-Guided-Decoding#1": "unknown",
     "deepspeedai/DeepSpeed#4998": "likely wrong",
     "vllm-project/vllm-metal#83": "unknown",
-    "teticio/audio-diffusion#48": "likely wrong",
     "deepspeedai/DeepSpeed#950": "unknown",
     "kesenzhao/DT4Rec#4": "unknown",
     "d8ahazard/sd_dreambooth_extension#190": "unknown",
