@@ -49,7 +49,8 @@ LAUNCHER_ERROR = re.compile(
     r"|(?:Failed|Could not) build|legacy-install-failure|failed-wheel-build"
     r"|DatasetGenerationError: An error occurred while generating the dataset"
     r"|remote process exited or there was|Engine core initialization failed|EngineDeadError|WorkerProc "
-    r"initialization failed|srun: error: \S+ tasks? \S|ncclRemoteError|NCCL communicator was aborted|Watchdog caught collective"
+    r"initialization failed|srun: error: \S+ tasks? \S|ncclRemoteError|NCCL communicator was aborted"
+    r"|Watchdog caught collective"
 )
 """The errors with which a launcher, pip or NCCL says that another program failed: any other error says more."""
 _NO_ERROR = re.compile(
