@@ -12,7 +12,7 @@ from knowngood.failures.name_situation import advise
 _BATCH = lazy_pattern(
     r"world_size (?P<total>\d+) != (?P<micro>\d+) \* (?P<steps>\d+) \* (?P<ranks>\d+)",
 )
-_ACCUMULATION = lazy_pattern(r"gradient_accumulation_steps[ =:]{1,3}(\d{1,4})\b")
+_ACCUMULATION = lazy_pattern(r"gradient_accumulation_steps['\"]?[ =:]+(\d{1,5})\b")
 _MISMATCHES = lazy_pattern(r"- ds (?P<name>[\w.]+)=(?P<own>\S+) vs hf \w+=(?P<other>\S+)")
 
 
@@ -31,24 +31,10 @@ def describe_batch(incident: Incident, error: LastError) -> Incident | None:
             "processes; one of the three stands in the configuration with another value than the run has.",
         )
     meant = total // (micro * steps)
+    if said := _find_accumulation(error, total // micro // ranks if ranks else 0, steps):
+        return _describe_accumulation(incident, said, steps, (total, micro, ranks))
     if meant <= ranks:
         return None
-    asked = _ACCUMULATION.findall(error.above.decode("utf-8", "replace"))
-    if asked and micro * int(asked[-1]) * ranks == total:
-        return replace(
-            incident,
-            title=f"The {asked[-1]} accumulation steps of the command did not reach DeepSpeed, which counts {steps}",
-            because=(
-                f"{total} is {micro} x {asked[-1]} x {ranks}, as the command asks; DeepSpeed has {steps} for the "
-                "accumulation steps: its configuration was read without those of the arguments (an accelerate or a "
-                "Trainer that does not fill in that value), or has a number of its own."
-            ),
-            fix=(
-                advise(f'"gradient_accumulation_steps": "auto" (or {asked[-1]}) in the DeepSpeed configuration'),
-                advise("pip install -U transformers accelerate together, which fill in the values that are auto"),
-                advise(f"--gradient_accumulation_steps {steps}, when that is meant"),
-            ),
-        )
     return replace(
         incident,
         title=f"DeepSpeed counts {ranks} process{'es' if ranks > 1 else ''}, and its batch size is that of {meant}",
@@ -68,6 +54,34 @@ def describe_batch(incident: Incident, error: LastError) -> Incident | None:
                 "With torchrun and the Trainer already: pip install -U transformers accelerate together; in a program "
                 "of your own, deepspeed.init_distributed() before the configuration is made"
             ),
+        ),
+    )
+
+
+def _find_accumulation(error: LastError, fitting: int, steps: int) -> int:
+    """The steps of accumulation that the command in the log states, where they and no others make the product right."""
+    stated = [int(match[1]) for match in _ACCUMULATION.finditer(error.log_end.decode("utf-8", "replace"))]
+    return fitting if fitting != steps and fitting in stated else 0
+
+
+def _describe_accumulation(incident: Incident, said: int, steps: int, numbers: tuple[int, int, int]) -> Incident:
+    total, micro, ranks = numbers
+    return replace(
+        incident,
+        title=f"DeepSpeed accumulates {steps} step{'s' if steps > 1 else ''}, and the command says {said}",
+        because=(
+            f"train_batch_size {total} is {micro} x {said} x {ranks}, which the command asks for, and "
+            "DeepSpeed multiplies "
+            f"{micro} x {steps} x {ranks}: its configuration has no gradient_accumulation_steps, or was read "
+            "before the trainer "
+            "could fill it in (from_pretrained under ZeRO-3 with a configuration of fixed numbers)."
+        ),
+        fix=(
+            advise(
+                '"auto" for train_batch_size, train_micro_batch_size_per_gpu and gradient_accumulation_steps in the '
+                "DeepSpeed configuration, so that all three come from the arguments"
+            ),
+            advise(f'Or "gradient_accumulation_steps": {said} there, as in the command'),
         ),
     )
 

@@ -15,8 +15,16 @@ from knowngood.failures.log_scan import LogBlock
 from knowngood.failures.message_causes import MessageCause, describe_traceback, shorten_text
 from knowngood.failures.name_situation import advise
 
-BUILD_INCIDENTS = frozenset(("extension-build-failed", "deepspeed-jit-build", "wheel-not-built"))
-"""The incidents of lines that only say that a build failed."""
+BUILD_INCIDENTS = frozenset(
+    (
+        "deepspeed-jit-build",
+        "dynamo-failed",
+        "extension-build-failed",
+        "torch-extension-not-compiled",
+        "wheel-not-built",
+    )
+)
+"""The incidents of lines that only say that a build failed, or that torch.compile did, which compiles too."""
 _MARK = lazy_pattern(rb"error(?: C\d{4})?: ")
 _STATED = lazy_pattern(
     r"(?P<file>[^\s:()'\"]{1,300}\.(?:c|cc|cpp|cxx|cu|cuh|h|hh|hpp|hip|inl))(?::\d+(?::\d+)?|\(\d+\)) ?: "
@@ -24,12 +32,15 @@ _STATED = lazy_pattern(
 )
 _HEADER = lazy_pattern(
     r"^(?P<gcc>[\w./+-]+): No such file or directory|'(?P<clang>[\w./+-]+)' file not found"
-    r"|cannot open (?:source|include) file:? [\"'](?P<nvcc>[\w./+-]+)[\"']",
+    r"|cannot open (?:source|include) file:? [\"'](?P<nvcc>[\w./+-]+)[\"']|include file '(?P<tcc>[\w./+-]+)' not found",
     re.IGNORECASE,
 )
 _OF_TORCH = lazy_pattern(
     r"\b(?:at|c10|torch|caffe2)::|[\"'\u2018](?:at|c10|torch)[\"'\u2019]|\b(?:AT|TORCH|C10)_[A-Z]|\bTHC?\w*\b"
 )
+_CALLED = lazy_pattern(r"could not convert|cannot convert|no suitable (?:conversion|constructor)|no matching function")
+"""What a header of torch says of how it is used: the fault is the source's, which uses it as an older torch allowed."""
+_STANDARD = lazy_pattern(r"(?P<standard>C\+\+\d\d) or later compatible compiler is required")
 _SHOWN = 160
 _LINE_BYTES = 2_000
 
@@ -176,7 +187,9 @@ def explain_compiler_error(error: CompilerError) -> MessageCause:
     is_header = any(
         part in path for part in ("/include/c++/", "torch/include/", "/cuda/include/", "/targets/", "/MSVC/")
     )
-    if _OF_TORCH.search(error.text) and not is_header:
+    if standard := _STANDARD.search(error.text):
+        return _explain_standard(error, standard["standard"], because)
+    if _OF_TORCH.search(error.text) and (not is_header or _CALLED.search(error.text)):
         title = f"The source was written for another torch: {shown}"
         fixes = [
             advise("A newer release or commit of what is built, made for this torch; or a ready wheel made for it"),
@@ -201,6 +214,21 @@ def explain_compiler_error(error: CompilerError) -> MessageCause:
         advise("A newer release or commit of what is built: its source does not go with this compiler, CUDA or torch"),
         advise("nvcc and g++ that its own instructions name; or a ready wheel, which needs no compiler"),
     ]
+    return _cause(error, OwnComponent.COMPILER, title, because, fixes, is_likely=True)
+
+
+def _explain_standard(error: CompilerError, standard: str, because: str) -> MessageCause:
+    """A header of torch that demands a newer C++ than the option with which its caller is compiled."""
+    fixes = [
+        advise(
+            "A newer release of what is built (of DeepSpeed, when it compiles its own operators): older "
+            "ones pass -std=c++14 themselves, "
+            f"which torch since 2.1 refuses; or -std={standard.lower()} in its setup.py or op_builder"
+        ),
+        advise("The torch of its time (before 2.1)"),
+        advise(f"g++ 9 or newer, when the command above has -std={standard.lower()} already"),
+    ]
+    title = f"The source is compiled as an older C++ than this torch demands: {standard} or later"
     return _cause(error, OwnComponent.COMPILER, title, because, fixes, is_likely=True)
 
 

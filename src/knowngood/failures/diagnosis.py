@@ -19,6 +19,7 @@ from packaging.version import InvalidVersion, Version
 
 from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, OwnComponent
 from knowngood.core.errors import UnknownError, UsageError
+from knowngood.failures.compilation_words import COMPILERS_OWN
 from knowngood.failures.compiler_errors import BUILD_INCIDENTS, CompilerErrorReader, explain_compiler_error
 from knowngood.failures.extension_names import find_extension_package
 from knowngood.failures.handled_errors import find_handled_lines
@@ -31,6 +32,7 @@ from knowngood.failures.last_errors import (
     find_nearest_incident,
     is_only_mentioned,
 )
+from knowngood.failures.linker_errors import explain_build_reason
 from knowngood.failures.log_scan import LogSource, SignatureScan
 from knowngood.failures.log_versions import VersionReader
 from knowngood.failures.logged_errors import ErrorReader, LoggedError
@@ -260,6 +262,8 @@ def diagnose_log(  # noqa: C901, PLR0911, PLR0912, PLR0913, PLR0915, PLR0917 - w
     trouble = TroubleReader()
     scan.read(log, versions, frames, tracebacks, errors, last_errors, losses, compiler, trouble)
     failed = tracebacks.present or last_errors.error is not None
+    if last_errors.error is not None:
+        last_errors.error = replace(last_errors.error, log_end=trouble.log_end)
     log_versions = dict(versions.versions) | {name: [text] for name, text in supplement.versions.items()}
     traceback = judge_frames(list(frames.frames), load_lines, log_versions)
     exact = {name: list(lines.releases) for name, lines in traceback.items() if lines.exact}
@@ -298,7 +302,8 @@ def diagnose_log(  # noqa: C901, PLR0911, PLR0912, PLR0913, PLR0915, PLR0917 - w
         shown_line = scan.starts_of.get(mark, "")
         wide = stated
         stated, is_open = narrow_reason(
-            wide, last_errors.error or LastError(text=shown_line, line=line, message=shown_line)
+            wide,
+            last_errors.error or LastError(text=shown_line, line=line, message=shown_line, log_end=trouble.log_end),
         )
         is_narrowed = stated != wide or (incident.id in OPEN_REASONS and not is_open)
         stated = note_installed_release(stated, last_errors.error, log_versions)
@@ -324,6 +329,7 @@ def diagnose_log(  # noqa: C901, PLR0911, PLR0912, PLR0913, PLR0915, PLR0917 - w
         error
         for error in errors.errors
         if error.line not in known_lines
+        and not COMPILERS_OWN.search(error.text)
         and not is_only_mentioned(error.text, failed=failed)
         and not (is_destructor(error.frames) and last_errors.error and last_errors.error.line != error.line)
     ]
@@ -359,11 +365,13 @@ def diagnose_log(  # noqa: C901, PLR0911, PLR0912, PLR0913, PLR0915, PLR0917 - w
     if last_errors.error is None and not failures and not diagnosis.is_cut:
         sign = trouble.find_sign({match.line for match in diagnosis.matches})
         return _with_hints(replace(diagnosis, trouble=sign), sign, table, has_traceback=False) if sign else diagnosis
+    if all(match.passes_on for match in failures) and any(match.incident.id in BUILD_INCIDENTS for match in failures):
+        unstated = LastError(text="", line=failures[0].line, log_end=trouble.log_end)
+        if reason := _explain_build(compiler, last_errors.error or unstated):
+            return replace(diagnosis, matches=(_computed_match(reason, log_versions), *diagnosis.matches))
     if last_errors.error is None or not all(match.passes_on for match in failures):
         return diagnosis
-    if compiler.error is not None and (
-        compiler.error.line == last_errors.error.line or any(match.incident.id in BUILD_INCIDENTS for match in failures)
-    ):
+    if compiler.error is not None and compiler.error.line == last_errors.error.line:
         first = _computed_match(explain_compiler_error(compiler.error), log_versions)
         return replace(diagnosis, matches=(first, *diagnosis.matches))
     if any(match.line == last_errors.error.line for match in failures):
@@ -386,6 +394,11 @@ def diagnose_log(  # noqa: C901, PLR0911, PLR0912, PLR0913, PLR0915, PLR0917 - w
             return replace(diagnosis, matches=tuple(likely))
     has_traceback = tracebacks.present
     return diagnosis if failures else _with_hints(diagnosis, last_errors.error, table, has_traceback=has_traceback)
+
+
+def _explain_build(compiler: CompilerErrorReader, error: LastError) -> MessageCause | None:
+    """Why a build failed, by the compiler's first error, else by what the linker, nvcc or CMake say."""
+    return explain_compiler_error(compiler.error) if compiler.error is not None else explain_build_reason(error)
 
 
 def _is_same_line(text: str, other: str) -> bool:

@@ -61,5 +61,10 @@ def find_extension_package(text: bytes) -> str:
         if not installed:
             return "torch" if _TORCH_ITSELF.search(text) else "a compiled extension"
         name = installed[-1].decode()
-    name = (_SUFFIX.sub("", name) or name).replace("_", "-")
+    return name_package(name)
+
+
+def name_package(module: str) -> str:
+    """Return the package that a compiled module belongs to, by the module's name."""
+    name = (_SUFFIX.sub("", module) or module).replace("_", "-")
     return _OTHER_NAMES.get(name, name)

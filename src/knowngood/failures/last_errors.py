@@ -54,7 +54,9 @@ LAUNCHER_ERROR = lazy_pattern(
     r"\b(?:ChildFailedError|CalledProcessError)\b|metadata-generation-failed|subprocess-exited-with-error"
     r"|(?:Failed|Could not) build|legacy-install-failure|failed-wheel-build"
     r"|DatasetGenerationError: An error occurred while generating the dataset"
-    r"|remote process exited or there was|ncclRemoteError|NCCL communicator was aborted|Watchdog caught collective"
+    r"|remote process exited or there was|Engine core initialization failed|EngineDeadError|WorkerProc "
+    r"initialization failed|srun: error: \S+ tasks? \S|ncclRemoteError|NCCL communicator was aborted"
+    r"|Watchdog caught collective"
 )
 """The errors with which a launcher, pip or NCCL says that another program failed: any other error says more."""
 _NO_ERROR = lazy_pattern(
@@ -79,6 +81,8 @@ _END = lazy_pattern(
 )
 _RAISED = lazy_pattern(r"^raise (?P<name>[A-Z]\w*)\((?P<quote>[\"'])(?P<text>[^{}%]{8,250})(?P=quote)\)$")
 """A line of code that raises an error with a message of which all words stand in it."""
+_CODE_LINE = lazy_pattern(r"\braise [\w.]+\($|\bexcept [\w., ()]{1,100}:$")
+"""A line of code of a traceback, of which the error comes in a later line."""
 _FEWEST_WORDS = 2
 _CAUSED = b"The above exception was the direct cause of the following exception"
 _PASSES_RESULTS = frozenset(("pool", "_base", "py_utils", "worker", "process", "thread"))
@@ -100,6 +104,8 @@ class LastError:
     """Whether nothing comes behind its line."""
     above: bytes = field(default=b"", repr=False, compare=False)
     """The text above its line, at most 24 000 bytes."""
+    log_end: bytes = field(default=b"", repr=False, compare=False)
+    """The end of the log, at most 200 000 bytes: other processes and earlier lines state reasons there."""
 
 
 class LastErrorReader:
@@ -152,7 +158,7 @@ class LastErrorReader:
             is_named = _NAMED.match(line) is not None  # whatever words follow
             is_error = stated and (is_named or not (_NO_ERROR.search(line) or _MENTION.search(line[: stated.end()])))
             is_error = is_error and not _CONDITIONAL.search(line)
-            says_little = bool(LAUNCHER_ERROR.search(line)) or _is_ignored(text, start)
+            says_little = bool(LAUNCHER_ERROR.search(line) or _CODE_LINE.search(line)) or _is_ignored(text, start)
             if is_error and launched == says_little:
                 self._around = text[max(0, start - _BEFORE) : start], text[start : start + _BEHIND]
                 return LastError(text=redact_secrets(line[:_LONGEST]), line=self._lines + text.count(b"\n", 0, at) + 1)

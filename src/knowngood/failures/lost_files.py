@@ -18,9 +18,12 @@ _LOST = lazy_pattern(
 MISSING_INCIDENTS = frozenset((FILE_INCIDENT, "model-file-missing"))
 """The known failures that say of a lost file that it was never there."""
 TAKES_AWAY = lazy_pattern(
-    r"\b(?:os|shutil)\.(?:rename|renames|replace|remove|unlink|rmdir|removedirs|rmtree|move)\(|\.(?:unlink|rename|rmdir)\("
+    r"\b(?:os|shutil)\.(?:rename|renames|replace|remove|unlink|rmdir|removedirs|rmtree|move)\(|\.(?:unlink|"
+    r"rename|rmdir)\("
 )
 """Lines of code that rename or remove a file."""
+_SYMBOL = lazy_pattern(r": (?:undefined )?symbol\b|: version `")
+"""The dynamic linker's words of a library that is there, and of another release."""
 _IS_LOST = lazy_pattern(r"^FileNotFoundError: \[Errno 2\].{0,80}?['\"](?P<path>[^'\"]{1,300})['\"]")
 
 
@@ -40,7 +43,7 @@ def find_lost_file(error: LastError | None) -> LostFile | None:
     """Return the file of a package's own that an error misses; `None` for any other error."""
     lost = _LOST.match(error.message) if error is not None else None
     frames = [frame for frame in error.frames if frame.installed] if error is not None else []
-    if lost is None or not frames or frames[-1].installed[0] != lost["top"]:
+    if lost is None or not frames or _SYMBOL.search(lost["file"]) or frames[-1].installed[0] != lost["top"]:
         return None
     return LostFile(top=lost["top"], file=re.sub(r"[/\\]+", "/", lost["file"]), frame=frames[-1])
 

@@ -17,6 +17,8 @@ from knowngood.failures.mere_warnings import is_warning
 
 _END = 32_000
 """How many bytes at the end are looked at: a program that ends by a failure says so there."""
+_KEPT = 200_000
+"""How many bytes at the end may be asked for by what looks for a reason."""
 _SHOWN = 300
 _SIGN = lazy_pattern(
     r"\bassert(?:ion)?\b.{0,400}\bfailed\b|\*\*\* .*(?:\bStop\b|Error \d)|\bfatal\b|\bfail(?:ed|ure)\b|\bunreachable\b"
@@ -58,6 +60,11 @@ class TroubleReader:
 
     def finish(self) -> None:
         """Nothing is left to do at the end."""
+
+    @property
+    def log_end(self) -> bytes:
+        """The end of the log, at most 200 000 bytes."""
+        return self._last.text[-_KEPT:]
 
     def find_sign(self, known: Collection[int]) -> LastError | None:
         """Return the last line that tells of trouble, but for the `known` ones, which are harmless."""

@@ -81,7 +81,7 @@ CASES = {
         "dir",
     ),
     "no memory for NCCL": (f"x [3] alloc.h:178 NCCL WARN Cuda failure 'out of memory'\n{NCCL}", "gpu-memory", "memory"),
-    "no fabric manager": (f"{NCCL}Cuda failure 802 'system not yet initialized'\n", "driver", "cannot be used"),
+    "no fabric manager": (f"{NCCL}Cuda failure 802 'system not yet initialized'\n", "driver", "fabric manager"),
     "a header of CUDA": (
         f"a.h:11:10: fatal error: cusolverDn.h: No such file or directory\n{NINJA}",
         "cuda",
