@@ -23,10 +23,10 @@ from packaging.specifiers import SpecifierSet
 from knowngood.facts import atlas_store
 from knowngood.facts.atlas_lookup import AtlasLookup
 from knowngood.facts.atlas_parameters import parse_signature
-from knowngood.failures.atlas_shelf import AtlasShelf
 from knowngood.failures.diagnosis import Diagnosis, diagnose_log
-from knowngood.failures.name_causes import explain_names
-from knowngood.failures.release_places import place_of_version
+from knowngood.failures.names.atlas_shelf import AtlasShelf
+from knowngood.failures.names.name_causes import explain_names
+from knowngood.failures.names.release_places import place_of_version
 
 LIBRARIES = ("transformers", "trl", "peft", "accelerate", "datasets", "huggingface-hub", "liger-kernel", "optimum")
 CALLERS = ("trl", "peft", "accelerate", "axolotl", "llamafactory", "ms-swift", "verl", "openrlhf", "liger-kernel")

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from knowngood.compat.incident import Incident
     from knowngood.compat.universe import Universe
     from knowngood.core.gpus import GpuCatalog
-    from knowngood.failures.atlas_shelf import AtlasShelf
     from knowngood.failures.diagnosis import Diagnosis, IncidentMatch, LogSupplement
     from knowngood.failures.known_failures import KnownFailures
-    from knowngood.failures.last_errors import LastError
-    from knowngood.failures.log_scan import LogSource
-    from knowngood.failures.logged_errors import LoggedError
-    from knowngood.failures.message_causes import MessageCause
-    from knowngood.failures.name_situation import NameCause
+    from knowngood.failures.logs.last_errors import LastError
+    from knowngood.failures.logs.log_scan import LogSource
+    from knowngood.failures.logs.logged_errors import LoggedError
+    from knowngood.failures.names.atlas_shelf import AtlasShelf
+    from knowngood.failures.names.message_causes import MessageCause
+    from knowngood.failures.names.name_situation import NameCause
 
 
 _EPILOG = """\
@@ -159,7 +159,7 @@ def _function_lines(package: str) -> Mapping[str, Any]:
 
 def _explain_names(errors: Sequence[LoggedError], versions: Mapping[str, Sequence[str]]) -> Sequence[NameCause]:
     """Compute the causes of errors about names from the atlas."""
-    from knowngood.failures.name_causes import explain_names
+    from knowngood.failures.names.name_causes import explain_names
 
     return explain_names(errors, versions, _open_shelf())
 
@@ -168,19 +168,19 @@ def _explain_message(error: LastError, versions: Mapping[str, Sequence[str]]) ->
     """Compute the cause of an error from what pip or packages say of releases, or from the line that raises it."""
     from knowngood.facts import message_store
     from knowngood.facts.wheel_names import read_wheel_names
-    from knowngood.failures.absent_modules import explain_absent_module
-    from knowngood.failures.key_reasons import explain_lost_key
-    from knowngood.failures.killed_programs import explain_killed_program
-    from knowngood.failures.message_causes import MessageReading
-    from knowngood.failures.missing_commands import explain_missing_command
-    from knowngood.failures.missing_fields import drop_lookups, explain_missing_field
-    from knowngood.failures.own_errors import explain_own_error
-    from knowngood.failures.package_files import explain_lost_file, explain_vanished_file
-    from knowngood.failures.pip_conflicts import explain_pip_conflict
-    from knowngood.failures.raised_words import explain_raised_words, explain_unimplemented
-    from knowngood.failures.triton_kernels import explain_kernel
-    from knowngood.failures.unset_variables import explain_unset_variable
-    from knowngood.failures.version_demands import explain_version_demand
+    from knowngood.failures.machines.killed_programs import explain_killed_program
+    from knowngood.failures.machines.missing_commands import explain_missing_command
+    from knowngood.failures.machines.package_files import explain_lost_file, explain_vanished_file
+    from knowngood.failures.machines.pip_conflicts import explain_pip_conflict
+    from knowngood.failures.machines.triton_kernels import explain_kernel
+    from knowngood.failures.names.message_causes import MessageReading
+    from knowngood.failures.reasons.absent_modules import explain_absent_module
+    from knowngood.failures.reasons.key_reasons import explain_lost_key
+    from knowngood.failures.reasons.missing_fields import drop_lookups, explain_missing_field
+    from knowngood.failures.reasons.own_errors import explain_own_error
+    from knowngood.failures.reasons.raised_words import explain_raised_words, explain_unimplemented
+    from knowngood.failures.reasons.unset_variables import explain_unset_variable
+    from knowngood.failures.reasons.version_demands import explain_version_demand
 
     def find(text: str, package: str) -> Sequence[message_store.MessageMatch]:
         file = message_store.open_messages(package)
@@ -214,9 +214,9 @@ def _explain_message(error: LastError, versions: Mapping[str, Sequence[str]]) ->
 
 def _explain_inside(error: LastError, versions: Mapping[str, Sequence[str]]) -> MessageCause | None:
     """Name the package in whose file Python raises an error of which nothing else is known."""
-    from knowngood.failures.inner_errors import explain_inner_error
-    from knowngood.failures.missing_fields import drop_lookups
-    from knowngood.failures.own_errors import explain_stated_condition
+    from knowngood.failures.reasons.inner_errors import explain_inner_error
+    from knowngood.failures.reasons.missing_fields import drop_lookups
+    from knowngood.failures.reasons.own_errors import explain_stated_condition
 
     return explain_inner_error(drop_lookups(error), versions, _open_shelf()) or explain_stated_condition(error)
 
@@ -225,7 +225,7 @@ def _open_shelf() -> AtlasShelf:
     from knowngood.facts import atlas_store
     from knowngood.facts.package_metadata import list_metadata_packages, read_package_metadata
     from knowngood.facts.wheel_names import read_wheel_names
-    from knowngood.failures.atlas_shelf import AtlasShelf
+    from knowngood.failures.names.atlas_shelf import AtlasShelf
 
     folder = local_files.data_folder() / "facts" / "metadata"
 

@@ -19,12 +19,9 @@ from packaging.version import InvalidVersion, Version
 
 from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, OwnComponent
 from knowngood.core.errors import UnknownError, UsageError
-from knowngood.failures.compilation_words import COMPILERS_OWN
-from knowngood.failures.compiler_errors import BUILD_INCIDENTS, CompilerErrorReader, explain_compiler_error
-from knowngood.failures.extension_names import find_extension_package
-from knowngood.failures.handled_errors import find_handled_lines
 from knowngood.failures.incident_table import IncidentTable
-from knowngood.failures.last_errors import (
+from knowngood.failures.logs.extension_names import find_extension_package
+from knowngood.failures.logs.last_errors import (
     LastError,
     LastErrorReader,
     advise_paste,
@@ -32,30 +29,33 @@ from knowngood.failures.last_errors import (
     find_nearest_incident,
     is_only_mentioned,
 )
-from knowngood.failures.linker_errors import explain_build_reason
-from knowngood.failures.log_scan import LogSource, SignatureScan
-from knowngood.failures.log_versions import VersionReader
-from knowngood.failures.logged_errors import ErrorReader, LoggedError
-from knowngood.failures.lost_files import FILE_INCIDENT, MISSING_INCIDENTS, find_lost_file, find_vanished_file
-from knowngood.failures.mere_warnings import goes_on, is_destructor, is_overtaken, is_probe, is_warning
-from knowngood.failures.missing_commands import find_missing_command
-from knowngood.failures.nan_losses import NAN_INCIDENT, NanLossReader
-from knowngood.failures.narrowed_reasons import OPEN_REASONS, narrow_reason
-from knowngood.failures.rocm_logs import fit_to_rocm, is_rocm
-from knowngood.failures.stale_imports import note_installed_release
-from knowngood.failures.traceback_frames import (
+from knowngood.failures.logs.log_scan import LogSource, SignatureScan
+from knowngood.failures.logs.log_versions import VersionReader
+from knowngood.failures.logs.logged_errors import ErrorReader, LoggedError
+from knowngood.failures.logs.lost_files import FILE_INCIDENT, MISSING_INCIDENTS, find_lost_file, find_vanished_file
+from knowngood.failures.logs.mere_warnings import goes_on, is_destructor, is_overtaken, is_probe, is_warning
+from knowngood.failures.logs.nan_losses import NAN_INCIDENT, NanLossReader
+from knowngood.failures.logs.rocm_logs import fit_to_rocm, is_rocm
+from knowngood.failures.logs.traceback_frames import (
     FrameReader,
     LineEvidence,
     LoadLineTable,
     TracebackDetector,
     judge_frames,
 )
-from knowngood.failures.trouble_signs import TroubleReader
+from knowngood.failures.logs.trouble_signs import TroubleReader
+from knowngood.failures.machines.compilation_words import COMPILERS_OWN
+from knowngood.failures.machines.compiler_errors import BUILD_INCIDENTS, CompilerErrorReader, explain_compiler_error
+from knowngood.failures.machines.linker_errors import explain_build_reason
+from knowngood.failures.machines.missing_commands import find_missing_command
+from knowngood.failures.names.stale_imports import note_installed_release
+from knowngood.failures.narrowed_reasons import OPEN_REASONS, narrow_reason
+from knowngood.failures.reasons.handled_errors import find_handled_lines
 
 if TYPE_CHECKING:
     from knowngood.core.gpus import GpuCatalog
-    from knowngood.failures.message_causes import MessageCause
-    from knowngood.failures.name_situation import NameCause
+    from knowngood.failures.names.message_causes import MessageCause
+    from knowngood.failures.names.name_situation import NameCause
 
 ExplainNames = Callable[[Sequence[LoggedError], Mapping[str, Sequence[str]]], "Sequence[NameCause]"]
 """Computes the causes of errors about names, given the versions in the log."""

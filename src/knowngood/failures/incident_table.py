@@ -8,7 +8,7 @@ from typing import Any
 
 from knowngood.compat.incident import Incident
 from knowngood.compat.log_signature import Signature
-from knowngood.failures.log_scan import WordIndex, index_words
+from knowngood.failures.logs.log_scan import WordIndex, index_words
 
 
 class IncidentTable(Sequence[Incident]):

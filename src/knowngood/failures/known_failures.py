@@ -27,8 +27,9 @@ from knowngood.compat.log_signature import Signature
 from knowngood.compat.rule import Condition, Rule, rule_from_incident
 from knowngood.core import gpus, local_files
 from knowngood.core.errors import InputError
-from knowngood.failures import incident_table, log_scan
+from knowngood.failures import incident_table
 from knowngood.failures.incident_table import IncidentTable
+from knowngood.failures.logs import log_scan
 
 
 @dataclass(frozen=True, kw_only=True)

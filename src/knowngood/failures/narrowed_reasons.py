@@ -9,25 +9,31 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from knowngood.compat.incident import Incident
-from knowngood.failures.batch_sizes import describe_batch
-from knowngood.failures.compilation_words import describe_compilation, describe_kernel_compilation, describe_launcher
-from knowngood.failures.driver_codes import describe_driver_code
-from knowngood.failures.json_reasons import describe_data_file
-from knowngood.failures.kernel_owners import describe_kernel_owner
-from knowngood.failures.kernel_refusals import describe_disabled_backends, describe_refusals
-from knowngood.failures.last_errors import LastError
-from knowngood.failures.library_clashes import describe_clash, describe_crash, describe_xformers
-from knowngood.failures.memory_numbers import describe_memory
-from knowngood.failures.missing_libraries import describe_missing_library
-from knowngood.failures.model_architectures import describe_architecture, describe_own_auto_class
-from knowngood.failures.nccl_timeouts import describe_timeout
-from knowngood.failures.nccl_words import NCCL_REASONS
-from knowngood.failures.other_platforms import describe_without_cuda
-from knowngood.failures.passed_on import describe_passed_on
-from knowngood.failures.read_files import describe_load_key, describe_place
-from knowngood.failures.refused_fields import describe_fields
-from knowngood.failures.refused_settings import describe_accelerate_key, describe_choice, describe_own_call
-from knowngood.failures.refused_values import (
+from knowngood.failures.logs.last_errors import LastError
+from knowngood.failures.machines.compilation_words import (
+    describe_compilation,
+    describe_kernel_compilation,
+    describe_launcher,
+)
+from knowngood.failures.machines.driver_codes import describe_driver_code
+from knowngood.failures.machines.kernel_owners import describe_kernel_owner
+from knowngood.failures.machines.kernel_refusals import describe_disabled_backends, describe_refusals
+from knowngood.failures.machines.library_clashes import describe_clash, describe_crash, describe_xformers
+from knowngood.failures.machines.memory_numbers import describe_memory
+from knowngood.failures.machines.missing_libraries import describe_missing_library
+from knowngood.failures.machines.nccl_timeouts import describe_timeout
+from knowngood.failures.machines.nccl_words import NCCL_REASONS
+from knowngood.failures.machines.other_platforms import describe_without_cuda
+from knowngood.failures.machines.resolver_words import describe_resolution, describe_unsatisfied
+from knowngood.failures.machines.unbuilt_wheels import describe_unbuilt
+from knowngood.failures.reasons.batch_sizes import describe_batch
+from knowngood.failures.reasons.json_reasons import describe_data_file
+from knowngood.failures.reasons.model_architectures import describe_architecture, describe_own_auto_class
+from knowngood.failures.reasons.passed_on import describe_passed_on
+from knowngood.failures.reasons.read_files import describe_load_key, describe_place
+from knowngood.failures.reasons.refused_fields import describe_fields
+from knowngood.failures.reasons.refused_settings import describe_accelerate_key, describe_choice, describe_own_call
+from knowngood.failures.reasons.refused_values import (
     describe_collated,
     describe_column,
     describe_index,
@@ -35,13 +41,11 @@ from knowngood.failures.refused_values import (
     describe_nested_column,
     describe_no_tensor,
 )
-from knowngood.failures.resolver_words import describe_resolution, describe_unsatisfied
-from knowngood.failures.stated_limits import describe_port, describe_shared_memory, describe_toolkit_path
-from knowngood.failures.tensor_shapes import describe_shapes
-from knowngood.failures.unbuilt_wheels import describe_unbuilt
-from knowngood.failures.unset_variables import describe_launcher_variable
-from knowngood.failures.weight_names import describe_prefix
-from knowngood.failures.weight_shapes import describe_weight_shapes
+from knowngood.failures.reasons.stated_limits import describe_port, describe_shared_memory, describe_toolkit_path
+from knowngood.failures.reasons.tensor_shapes import describe_shapes
+from knowngood.failures.reasons.unset_variables import describe_launcher_variable
+from knowngood.failures.reasons.weight_names import describe_prefix
+from knowngood.failures.reasons.weight_shapes import describe_weight_shapes
 
 _REASONS: Mapping[str, Callable[[Incident, LastError], Incident | None]] = {
     "argument-must-be-tensor": describe_no_tensor,

@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from knowngood.compat import log_signature
 from knowngood.compat.log_signature import Signature
-from knowngood.failures import log_scan, log_versions, traceback_frames
+from knowngood.failures.logs import log_scan, log_versions, traceback_frames
 from knowngood.reports.incident_pages import load_incident_context, render_incident_page
 
 if TYPE_CHECKING:

@@ -21,10 +21,10 @@ from knowngood.compat.log_signature import SignatureError, compile_signature, no
 from knowngood.compat.rule_files import load_incidents
 from knowngood.core import gpus
 from knowngood.facts import atlas_store
-from knowngood.failures.atlas_shelf import AtlasShelf
 from knowngood.failures.diagnosis import diagnose_log
-from knowngood.failures.log_scan import BLOCK, SignatureScan, strip_digits
-from knowngood.failures.name_causes import explain_names
+from knowngood.failures.logs.log_scan import BLOCK, SignatureScan, strip_digits
+from knowngood.failures.names.atlas_shelf import AtlasShelf
+from knowngood.failures.names.name_causes import explain_names
 
 KNOWN = {incident.id: incident for incident in load_incidents() if incident.signatures}
 GPUS = gpus.gpu_catalog_from_sections(

@@ -8,8 +8,8 @@ import json
 import pytest
 
 from knowngood.cli.main import main
-from knowngood.failures.last_errors import LastErrorReader, redact_secrets
-from knowngood.failures.log_scan import SignatureScan
+from knowngood.failures.logs.last_errors import LastErrorReader, redact_secrets
+from knowngood.failures.logs.log_scan import SignatureScan
 
 AMPERE = "RuntimeError: FlashAttention only supports Ampere GPUs or newer.\n"
 UNKNOWN = (

@@ -306,15 +306,6 @@ def test_a_release_that_the_log_says_to_work_is_offered(first_match):
     assert match["fix"][0]["change"] == {"transformers": "<4.50.0"}
 
 
-def test_the_accumulation_of_the_command_did_not_reach_deepspeed(first_match):
-    match = first_match(
-        f"torchrun --nproc_per_node=8 train.py --gradient_accumulation_steps 4\n{BEGIN}{OWN}    train()\n"
-        "AssertionError: Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu * "
-        "gradient_acc_step * world_size 256 != 8 * 1 * 8\n"
-    )
-    assert match["title"].startswith("The 4 accumulation steps")
-
-
 def test_the_project_s_own_call_of_accelerator_is_its_own(first_match):
     match = first_match(
         f"{BEGIN}{OWN}    self.accelerator = Accelerator(\n"

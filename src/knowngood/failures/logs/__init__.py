@@ -1,0 +1,1 @@
+"""What a log says: its errors, tracebacks and versions, and whether it tells of a failure at all."""

@@ -1,0 +1,280 @@
+"""The versions in a log: in paths, lines of pip, wheel names, banners and reports of the environment.
+
+All versions of a package are kept in the order of the log, which may have two environments or an upgrade in its middle.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+
+from knowngood.core.lazy_patterns import lazy_pattern
+from knowngood.failures.logs.log_scan import LogBlock
+
+HEAD = 1 << 20
+"""Up to this offset in bytes, versions are searched for in running text too, which takes longer."""
+ALIKE = 50
+"""How many lines are read of those that differ only in numbers."""
+MOST = 3_000
+"""The most matches of one pattern in one block."""
+
+_VERSION = rb"v?(\d{1,5}(?:\.\w{1,20}){0,6}(?:\+[\w.]{1,40})?)"
+_DOTTED = rb"v?(\d{1,5}(?:\.\w{1,20}){1,6}(?:\+[\w.]{1,40})?)"
+_NAMES: Mapping[str, str] = {
+    "pytorch": "torch",
+    "torch": "torch",
+    "transformers": "transformers",
+    "flash-attn": "flash-attn",
+    "flash-attn-4": "flash-attn-4",
+    "triton": "triton",
+    "pytorch-triton": "triton",
+    "xformers": "xformers",
+    "transformer-engine": "transformer-engine",
+    "transformerengine": "transformer-engine",
+    "xtuner": "xtuner",
+    "mmengine": "mmengine",
+    "openrlhf": "openrlhf",
+    "ms-swift": "ms-swift",
+    "swift": "ms-swift",
+    "trl": "trl",
+    "peft": "peft",
+    "accelerate": "accelerate",
+    "deepspeed": "deepspeed",
+    "vllm": "vllm",
+    "verl": "verl",
+    "axolotl": "axolotl",
+    "unsloth": "unsloth",
+    "unsloth-zoo": "unsloth-zoo",
+    "llamafactory": "llamafactory",
+    "liger-kernel": "liger-kernel",
+    "bitsandbytes": "bitsandbytes",
+    "autoawq": "autoawq",
+    "auto-gptq": "auto-gptq",
+    "megatron-core": "megatron-core",
+    "numpy": "numpy",
+    "setuptools": "setuptools",
+    "tokenizers": "tokenizers",
+    "datasets": "datasets",
+    "torchvision": "torchvision",
+    "apex": "apex",
+    "ninja": "ninja",
+    "huggingface-hub": "huggingface-hub",
+    "ring-flash-attn": "ring-flash-attn",
+    "diffusers": "diffusers",
+    "gptqmodel": "gptqmodel",
+    "lightning": "lightning",
+    "optimum": "optimum",
+    "pydantic": "pydantic",
+    "pytorch-lightning": "pytorch-lightning",
+    "safetensors": "safetensors",
+    "sentence-transformers": "sentence-transformers",
+    "sglang": "sglang",
+    "torchao": "torchao",
+    "torchtitan": "torchtitan",
+    "torchtune": "torchtune",
+    "python": "python",
+    "cuda": "cuda",
+    "glibc": "glibc",
+    "driver": "driver",
+    "nvcc": "nvcc",
+}
+"""The name of a package, a tool or an axis in logs (`-` for `_` too) -> its name here."""
+
+_ANY_NAME = b"|".join(
+    name.encode().replace(b"-", b"[-_]") for name in sorted(_NAMES, key=lambda name: (-len(name), name))
+)
+_EQUAL = lazy_pattern(rb"==\s{0,2}['\"]?" + _VERSION)
+_BEFORE_EQUAL = lazy_pattern(rb"([A-Za-z][\w.-]{0,60})(?:\[[\w, -]{0,60}\])?['\"]?\s{0,2}$")
+_DIST_INFO = lazy_pattern(rb"\.dist-info")
+_BEFORE_DIST_INFO = lazy_pattern(rb"([A-Za-z]\w{0,60})-(\d[\w.+!]{0,60})$")
+_WHEEL = lazy_pattern(rb"-(?:cp3\d{1,2}|py3|py2\.py3)-[\w.]{1,40}-[\w.]{1,80}\.whl")
+_INSTALLED = lazy_pattern(rb"uccessfully installed ([^\n]{1,8000})")
+_INSTALLED_ONE = lazy_pattern(rb"([A-Za-z][\w.-]{0,60}?)-" + _VERSION + rb"(?=\s|$)")
+_LINE = lazy_pattern(
+    rb"\n[^\w\n]{0,8}((?i:" + _ANY_NAME + rb"))`?(?: version)?(?: \([\w? /]{1,30}\))?[ \t]{0,40}(?:[:=][ \t]{0,4}){0,2}"
+    rb"(?<=[\s:=])" + _DOTTED + rb"(?=[\s,)(;'\"|]|$)"
+)
+_TEXT = lazy_pattern(
+    rb"(?<![\w/.-])((?i:"
+    + _ANY_NAME
+    + rb"))`?['\"]?\s{0,2}(?:(?i:version)\s{0,2})?(?:\([\w? /]{1,30}\)\s?)?(?::|={1,2}|\s)\s{0,2}['\"]?"
+    + _DOTTED
+    + rb"(?![\w%/-]|\s?(?:onwards?|and (?:above|later|newer)|or (?:above|higher|later|newer))\b)"
+)
+_NOT_HERE = lazy_pattern(
+    rb"(?i:\b(?:from|since|until|than|least|most|requires?|needs|before|after"
+    rb"|(?:deprecated|removed|added|new|changed) in)\s{1,2}['\"`]?$)"
+)
+"""Words before a version that is only mentioned, and is not the one that is installed."""
+_PIP_SHOW = lazy_pattern(rb"\nName: ([\w.-]{1,60})\r?\nVersion: " + _VERSION)
+_PYTHON_PATH = lazy_pattern(rb"python3\.(\d{1,2})/")
+_CPYTHON = lazy_pattern(rb"cpython-3(\d{1,2})-")
+_DRIVER = lazy_pattern(rb"Driver Version: (\d{3}(?:\.\d{1,3}){0,2})")
+_CUDA_BUILT = lazy_pattern(rb"CUDA used to build PyTorch: (\d{1,2}\.\d{1,2})")
+_NVCC = lazy_pattern(rb"Cuda compilation tools, release (\d{1,2}\.\d{1,2})")
+_GLIBC = lazy_pattern(rb"(?:with-glibc|Libc version: glibc-)(2\.\d{1,2})")
+_VERSION_WORD = lazy_pattern(rb"[Vv]ersion\b")
+_VERSION_WORDS = frozenset((b"version", b"Version"))
+_PYTHONS = {b"python3": _PYTHON_PATH, b"cpython": _CPYTHON}
+_REPORTED = {
+    b"Driver": ("driver", _DRIVER),
+    b"CUDA": ("cuda", _CUDA_BUILT),
+    b"Cuda": ("nvcc", _NVCC),
+    b"glibc": ("glibc", _GLIBC),
+}
+_LOCAL_CUDA = lazy_pattern(r"\+cu(\d{2})(\d)\b")
+_LOCAL = lazy_pattern(
+    r"(?:cu\d{1,4}|cpu|rocm|xpu|nv|git|computecanada|torch|cxx|abi|pt|unsloth|d\d{8}|g?[0-9a-f]{7,12}|\d{1,4})"
+    r"(?:(?:cu|torch|cxx11abi|abi|pt|git|nv|post|rc|d)?[\d.]{0,12}(?:TRUE|FALSE)?){0,6}(?:\.?g?[0-9a-f]{7,12})?",
+    re.IGNORECASE,
+)
+_CAPABILITY = lazy_pattern(rb"CUDA capability sm_(\d{2,3})\b")
+_COMPUTE = lazy_pattern(rb"(?:has compute capability|cuda capability) (\d{1,2})\.(\d)")
+_CARD = lazy_pattern(
+    rb"(?i:\b(?:NVIDIA|Tesla|GeForce|Quadro)\s(?:[\w-]{1,12}\s){0,2}[A-Z]{0,3}\d{1,4}[\w -]{0,24}"
+    rb"|\b(?:A100|A800|H100|H800|H200|H20|V100|L40S|B200)(?![\w.])|\bRTX\s?(?:\d{4}|A\d{4}))"
+)
+
+
+@dataclass(kw_only=True)
+class VersionReader:
+    """Collects the versions of packages and axes, the names of cards and the compute capabilities in a log."""
+
+    versions: dict[str, list[str]] = field(default_factory=dict)
+    """Package or axis -> its versions, in the order of the log."""
+    cards: list[str] = field(default_factory=list)
+    capabilities: list[str] = field(default_factory=list)
+    _read: int = 0
+    _recent: list[LogBlock] = field(default_factory=list)
+
+    @property
+    def hints(self) -> frozenset[bytes]:
+        """The words of which a block must have one to be read for anything but `==`."""
+        return frozenset((b"info", b"whl", b"installed", b"Name", *_VERSION_WORDS, *_PYTHONS, *_REPORTED))
+
+    def feed(self, block: LogBlock, present: frozenset[bytes]) -> None:
+        """Read a block; `present` are the hints that it may have."""
+        if b"==" in block.raw:
+            self._read_pins(block.text)
+        if present:
+            self._read_hinted(block.text, present)
+        if self._read < HEAD:
+            self._read_text(block.text)
+        else:
+            self._recent = [*self._recent[-1:], block]
+            if present & _VERSION_WORDS:
+                self._read_around_version(block.text)
+        self._read += len(block.raw)
+
+    def finish(self) -> None:
+        """Read the end of the log, where the failure mostly is, as thoroughly as its beginning."""
+        for block in self._recent:
+            self._read_text(block.text[-HEAD // 4 :])
+        self._recent = []
+
+    def _read_hinted(self, text: bytes, present: frozenset[bytes]) -> None:
+        for word in present & _PYTHONS.keys():
+            python = _PYTHONS[word].search(text)
+            if python is not None:
+                self._add_version("python", b"3." + python[1])
+        for word in present & _REPORTED.keys():
+            kind, pattern = _REPORTED[word]
+            for match in _first_matches(pattern, text):
+                self._add_version(kind, match[1])
+        if b"info" in present:
+            self._read_file_names(_DIST_INFO, text)
+        if b"whl" in present:
+            self._read_file_names(_WHEEL, text)
+        self._read_pip_lines(text, present)
+
+    def _read_around_version(self, block: bytes) -> None:
+        """Read the text around the word "version"."""
+        for match in islice(_VERSION_WORD.finditer(block), 200):
+            near = block[max(0, match.start() - 80) : match.end() + 60]
+            for mention in _TEXT.finditer(near):
+                if not _NOT_HERE.search(near[max(0, mention.start(1) - 20) : mention.start(1)]):
+                    self._add_named(mention[1], mention[2])
+
+    def _read_pip_lines(self, block: bytes, present: frozenset[bytes]) -> None:
+        if b"installed" in present:
+            for match in _first_matches(_INSTALLED, block):
+                for name, version in _INSTALLED_ONE.findall(match[1]):
+                    self._add_named(name, version)
+        if b"Name" in present:
+            for match in _first_matches(_PIP_SHOW, block):
+                self._add_named(match[1], match[2])
+
+    def _read_text(self, text: bytes) -> None:
+        block = _drop_repeated_lines(text)
+        padded = b"\n" + block
+        for pattern in (_LINE, _TEXT):
+            for count, match in enumerate(pattern.finditer(padded)):
+                if count == MOST:
+                    break
+                if not _NOT_HERE.search(padded[max(0, match.start(1) - 20) : match.start(1)]):
+                    self._add_named(match[1], match[2])
+        for count, match in enumerate(_CARD.finditer(block)):
+            if count == 50:
+                break
+            card = b" ".join(match[0].split()).decode("ascii", "replace")
+            if card not in self.cards and len(self.cards) < 50:
+                self.cards.append(card)
+        for match in _first_matches(_CAPABILITY, block):
+            self._add_capability(match[1].decode())
+        for match in _first_matches(_COMPUTE, block):
+            self._add_capability((match[1] + match[2]).decode())
+
+    def _add_capability(self, number: str) -> None:
+        if number not in self.capabilities:
+            self.capabilities.append(number)
+
+    def _read_pins(self, block: bytes) -> None:
+        for match in _first_matches(_EQUAL, block):
+            before = _BEFORE_EQUAL.search(block[max(0, match.start() - 130) : match.start()])
+            if before is not None and not _NOT_HERE.search(before.string[: before.start(1)]):
+                self._add_named(before[1], match[1])
+
+    def _read_file_names(self, pattern: re.Pattern[bytes], block: bytes) -> None:
+        for match in _first_matches(pattern, block):
+            before = _BEFORE_DIST_INFO.search(block[max(0, match.start() - 130) : match.start()])
+            if before is not None:
+                self._add_named(before[1], before[2])
+
+    def _add_named(self, name: bytes, version: bytes) -> None:
+        kind = _NAMES.get(re.sub(r"[-_. ]+", "-", name.decode("ascii", "replace")).lower())
+        if kind is not None:
+            self._add_version(kind, version)
+
+    def _add_version(self, kind: str, version: bytes) -> None:
+        text = _without_secret(version.decode("ascii", "replace").rstrip("."))
+        versions = self.versions.setdefault(kind, [])
+        if text not in versions and len(versions) < 20:
+            versions.append(text)
+        cuda = _LOCAL_CUDA.search(text)
+        if kind == "torch" and cuda is not None:
+            self._add_version("cuda", f"{cuda[1]}.{cuda[2]}".encode())
+
+
+def _without_secret(version: str) -> str:
+    """A version without a local part that is none: a token may stand there, which must not be shown."""
+    public, plus, local = version.partition("+")
+    return version if not plus or _LOCAL.fullmatch(local) else public
+
+
+def _drop_repeated_lines(text: bytes) -> bytes:
+    """Keep only the first few of the lines that differ only in numbers, because most logs repeat themselves."""
+    counted: dict[bytes, int] = {}
+    kept = []
+    for line in text.split(b"\n"):
+        like = line.translate(None, b"0123456789")
+        counted[like] = number = counted.get(like, 0) + 1
+        if number <= ALIKE:
+            kept.append(line)
+    return b"\n".join(kept)
+
+
+def _first_matches(pattern: re.Pattern[bytes], block: bytes) -> list[re.Match[bytes]]:
+    """The first matches of a pattern in a block."""
+    return list(islice(pattern.finditer(block), MOST))

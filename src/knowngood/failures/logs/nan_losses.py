@@ -1,0 +1,54 @@
+"""Finds out whether the losses and gradient norms that a log reports have become nan, and stayed so (a `LogReader`)."""
+
+from __future__ import annotations
+
+from knowngood.core.lazy_patterns import lazy_pattern
+from knowngood.failures.logs.log_scan import LogBlock
+
+NAN_INCIDENT = "loss-is-nan"
+"""The incident that such a log shows."""
+_REPORTED = lazy_pattern(
+    rb"(?:loss|\b(?:grad|gradient)[ _]norm)['\"]?(?: is|:|=| =)?[ \t]{0,4}['\"]?(?:tensor\()?"
+    rb"(?P<value>nan\b|[-+]?\d+\.\d)"
+)
+"""A report in a text in lower case."""
+_FEWEST = 2
+"""So many reports must be nan: a single one is a step that loss scaling skips."""
+
+
+class NanLossReader:
+    """Follows the losses and gradient norms that a program reports."""
+
+    def __init__(self) -> None:
+        self._lines = 0
+        self._first = 0
+        self._in_a_row = 0
+
+    @property
+    def line(self) -> int:
+        """The line of the first nan of those at the log's end; 0 when the last report is a number."""
+        return self._first if self._in_a_row >= _FEWEST else 0
+
+    @property
+    def hints(self) -> frozenset[bytes]:
+        """It looks at every block itself."""
+        return frozenset()
+
+    def feed(self, block: LogBlock, present: frozenset[bytes]) -> None:
+        """Follow the reports of a block; only where one is nan, or the last one was, they can change anything."""
+        del present
+        raw = block.raw[: block.fresh] if block.fresh else block.raw
+        text = LogBlock(raw=raw).text.lower()
+        if self._in_a_row or b"nan" in text:
+            for report in _REPORTED.finditer(text):
+                if report["value"] != b"nan":
+                    if b"loss" in report[0] and not report[0].endswith(b" 0.0"):
+                        self._in_a_row = 0
+                    continue
+                if not self._in_a_row:
+                    self._first = self._lines + text.count(b"\n", 0, report.start()) + 1
+                self._in_a_row += 1
+        self._lines += block.raw.count(b"\n", 0, block.fresh)
+
+    def finish(self) -> None:
+        """Nothing is left to do at the end."""
