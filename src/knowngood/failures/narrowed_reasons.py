@@ -6,99 +6,66 @@ and the line of code above it say of the reason is put in its place; where they 
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 
 from knowngood.compat.incident import Incident
 from knowngood.failures.logs.last_errors import LastError
-from knowngood.failures.machines.compilation_words import (
-    describe_compilation,
-    describe_kernel_compilation,
-    describe_launcher,
-)
-from knowngood.failures.machines.driver_codes import describe_driver_code
-from knowngood.failures.machines.kernel_owners import describe_kernel_owner
-from knowngood.failures.machines.kernel_refusals import describe_disabled_backends, describe_refusals
-from knowngood.failures.machines.library_clashes import describe_clash, describe_crash, describe_xformers
-from knowngood.failures.machines.memory_numbers import describe_memory
-from knowngood.failures.machines.missing_libraries import describe_missing_library
-from knowngood.failures.machines.nccl_timeouts import describe_timeout
-from knowngood.failures.machines.nccl_words import NCCL_REASONS
-from knowngood.failures.machines.other_platforms import describe_without_cuda
-from knowngood.failures.machines.resolver_words import describe_resolution, describe_unsatisfied
-from knowngood.failures.machines.unbuilt_wheels import describe_unbuilt
-from knowngood.failures.reasons.batch_sizes import describe_batch
-from knowngood.failures.reasons.json_reasons import describe_data_file
-from knowngood.failures.reasons.model_architectures import describe_architecture, describe_own_auto_class
-from knowngood.failures.reasons.passed_on import describe_passed_on
-from knowngood.failures.reasons.read_files import describe_load_key, describe_place
-from knowngood.failures.reasons.refused_fields import describe_fields
-from knowngood.failures.reasons.refused_settings import describe_accelerate_key, describe_choice, describe_own_call
-from knowngood.failures.reasons.refused_values import (
-    describe_collated,
-    describe_column,
-    describe_index,
-    describe_invoked,
-    describe_nested_column,
-    describe_no_tensor,
-)
-from knowngood.failures.reasons.stated_limits import describe_port, describe_shared_memory, describe_toolkit_path
-from knowngood.failures.reasons.tensor_shapes import describe_shapes
-from knowngood.failures.reasons.unset_variables import describe_launcher_variable
-from knowngood.failures.reasons.weight_names import describe_prefix
-from knowngood.failures.reasons.weight_shapes import describe_weight_shapes
 
-_REASONS: Mapping[str, Callable[[Incident, LastError], Incident | None]] = {
-    "argument-must-be-tensor": describe_no_tensor,
-    "accelerator-dispatch-batches": describe_own_call,
-    "arguments-refused": describe_choice,
-    "auto-class-not-in-own-code": describe_own_auto_class,
-    "accelerate-config-of-newer": describe_accelerate_key,
-    "binding-arguments-refused": describe_invoked,
-    "checkpoint-not-whole": describe_load_key,
-    "cuda-home-not-set": describe_toolkit_path,
-    "bitsandbytes-binary-missing": describe_without_cuda,
-    "bitsandbytes-cuda-setup": describe_without_cuda,
-    "child-process-failed": describe_passed_on,
-    "collate-none": describe_collated,
-    "cuda-no-kernel-image": describe_kernel_owner,
-    "cuda-out-of-memory": describe_memory,
-    "data-column-unknown": describe_column,
-    "data-file-unreadable": describe_data_file,
-    "deepspeed-config-mismatch": describe_batch,
-    "distributed-not-launched": describe_launcher_variable,
-    "distributed-port-taken": describe_port,
-    "dynamo-failed": describe_compilation,
-    "gpu-not-usable": describe_driver_code,
-    "hub-no-such-repository": describe_place,
-    "index-outside": describe_index,
-    "sglang-child-failed": describe_passed_on,
-    **NCCL_REASONS,
-    "nccl-timeout": describe_timeout,
-    "nvidia-driver-too-old": describe_driver_code,
-    "nvidia-library-missing": describe_missing_library,
-    "nvidia-library-own-number": describe_missing_library,
-    "nvidia-library-other": describe_clash,
-    "packages-exclude-each-other": describe_resolution,
-    "pip-no-matching-release": describe_unsatisfied,
-    "sdpa-no-kernel": describe_refusals,
-    "segmentation-fault": describe_crash,
-    "state-dict-keys": describe_prefix,
-    "state-dict-other-names": describe_prefix,
-    "state-dict-size-mismatch": describe_weight_shapes,
-    "tensor-shapes": describe_shapes,
-    "tokenizer-without-padding": describe_nested_column,
-    "torch-cpu-build": describe_without_cuda,
-    "transformer-engine-no-attention": describe_disabled_backends,
-    "triton-compilation-failed": describe_kernel_compilation,
-    "triton-launcher-does-not-compile": describe_launcher,
-    "triton-shared-memory": describe_shared_memory,
-    "vllm-engine-failed": describe_passed_on,
-    "wheel-not-built": describe_unbuilt,
-    "xformers-extensions-not-loaded": describe_xformers,
-    "values-refused-by-pydantic": describe_fields,
-    "vllm-model-not-supported": describe_architecture,
+NARROWED: Mapping[str, str] = {
+    "argument-must-be-tensor": "reasons.refused_values:describe_no_tensor",
+    "accelerator-dispatch-batches": "reasons.refused_settings:describe_own_call",
+    "arguments-refused": "reasons.refused_settings:describe_choice",
+    "auto-class-not-in-own-code": "reasons.model_architectures:describe_own_auto_class",
+    "accelerate-config-of-newer": "reasons.refused_settings:describe_accelerate_key",
+    "binding-arguments-refused": "reasons.refused_values:describe_invoked",
+    "checkpoint-not-whole": "reasons.read_files:describe_load_key",
+    "cuda-home-not-set": "reasons.stated_limits:describe_toolkit_path",
+    "bitsandbytes-binary-missing": "machines.other_platforms:describe_without_cuda",
+    "bitsandbytes-cuda-setup": "machines.other_platforms:describe_without_cuda",
+    "child-process-failed": "reasons.passed_on:describe_passed_on",
+    "collate-none": "reasons.refused_values:describe_collated",
+    "cuda-no-kernel-image": "machines.kernel_owners:describe_kernel_owner",
+    "cuda-out-of-memory": "machines.memory_numbers:describe_memory",
+    "data-column-unknown": "reasons.refused_values:describe_column",
+    "data-file-unreadable": "reasons.json_reasons:describe_data_file",
+    "deepspeed-config-mismatch": "reasons.batch_sizes:describe_batch",
+    "distributed-not-launched": "reasons.unset_variables:describe_launcher_variable",
+    "distributed-port-taken": "reasons.stated_limits:describe_port",
+    "dynamo-failed": "machines.compilation_words:describe_compilation",
+    "gpu-not-usable": "machines.driver_codes:describe_driver_code",
+    "hub-no-such-repository": "reasons.read_files:describe_place",
+    "index-outside": "reasons.refused_values:describe_index",
+    "sglang-child-failed": "reasons.passed_on:describe_passed_on",
+    "nccl-duplicate-gpu": "machines.nccl_words:describe_duplicate",
+    "nccl-error": "machines.nccl_words:describe_nccl",
+    "nccl-no-way-to-peer": "machines.nccl_words:describe_unreached",
+    "nccl-timeout": "machines.nccl_timeouts:describe_timeout",
+    "nvidia-driver-too-old": "machines.driver_codes:describe_driver_code",
+    "nvidia-library-missing": "machines.missing_libraries:describe_missing_library",
+    "nvidia-library-own-number": "machines.missing_libraries:describe_missing_library",
+    "nvidia-library-other": "machines.library_clashes:describe_clash",
+    "packages-exclude-each-other": "machines.resolver_words:describe_resolution",
+    "pip-no-matching-release": "machines.resolver_words:describe_unsatisfied",
+    "sdpa-no-kernel": "machines.kernel_refusals:describe_refusals",
+    "segmentation-fault": "machines.library_clashes:describe_crash",
+    "state-dict-keys": "reasons.weight_names:describe_prefix",
+    "state-dict-other-names": "reasons.weight_names:describe_prefix",
+    "state-dict-size-mismatch": "reasons.weight_shapes:describe_weight_shapes",
+    "tensor-shapes": "reasons.tensor_shapes:describe_shapes",
+    "tokenizer-without-padding": "reasons.refused_values:describe_nested_column",
+    "torch-cpu-build": "machines.other_platforms:describe_without_cuda",
+    "transformer-engine-no-attention": "machines.kernel_refusals:describe_disabled_backends",
+    "triton-compilation-failed": "machines.compilation_words:describe_kernel_compilation",
+    "triton-launcher-does-not-compile": "machines.compilation_words:describe_launcher",
+    "triton-shared-memory": "reasons.stated_limits:describe_shared_memory",
+    "vllm-engine-failed": "reasons.passed_on:describe_passed_on",
+    "wheel-not-built": "machines.unbuilt_wheels:describe_unbuilt",
+    "xformers-extensions-not-loaded": "machines.library_clashes:describe_xformers",
+    "values-refused-by-pydantic": "reasons.refused_fields:describe_fields",
+    "vllm-model-not-supported": "reasons.model_architectures:describe_architecture",
 }
-"""The id of a known failure -> what says more of its reason."""
+"""The id of a known failure -> the function that says more of its reason, which is imported for such a failure only."""
 _GUESS = "most likely"
 """In the title of a reason that the words or numbers do not prove."""
 _GUESSED = frozenset(
@@ -125,6 +92,19 @@ OPEN_REASONS = frozenset(
 """Known failures whose signature leaves the reason open: without more they are only likely."""
 
 
+def describe_reason(incident_id: str) -> Callable[[Incident, LastError], Incident | None]:
+    """Return the function that says more of the reason of a known failure.
+
+    Raises:
+        KeyError: nothing says more of it.
+    """
+    module, _, name = NARROWED[incident_id].partition(":")
+    function: Callable[[Incident, LastError], Incident | None] = getattr(
+        importlib.import_module(f"knowngood.failures.{module}"), name
+    )
+    return function
+
+
 def narrow_reason(incident: Incident, error: LastError | None) -> tuple[Incident, bool]:
     """Return a failure with what the log says of its reason, and whether the reason is left open.
 
@@ -132,10 +112,9 @@ def narrow_reason(incident: Incident, error: LastError | None) -> tuple[Incident
         incident: a known failure whose signature is in the log.
         error: the last error of the log.
     """
-    describe = _REASONS.get(incident.id)
-    if describe is None:
+    if incident.id not in NARROWED:
         return incident, incident.id in OPEN_REASONS
-    narrowed = describe(incident, error) if error is not None else None
+    narrowed = describe_reason(incident.id)(incident, error) if error is not None else None
     is_open = incident.id in OPEN_REASONS and (narrowed is None or narrowed == incident)
     is_guess = narrowed is not None and (incident.id in _GUESSED or _GUESS in narrowed.title)
     return narrowed or incident, is_open or is_guess

@@ -12,8 +12,8 @@ from packaging.specifiers import SpecifierSet
 
 ROOT = Path(__file__).parents[3]
 LOGS = ROOT / "tests" / "unit" / "logs"
-HELD_OUT = [LOGS / "held_out_fourteenth.yaml"]
-"""The set that still measures."""
+HELD_OUT = [LOGS / "held_out_fourteenth.yaml", LOGS / "held_out_twentysecond.yaml"]
+"""The sets that still measure."""
 LATEST = [
     LOGS / f"held_out_{name}.yaml"
     for name in (
@@ -27,6 +27,7 @@ LATEST = [
         "eighteenth",
         "nineteenth",
         "twentieth",
+        "twentyfirst",
     )
 ]
 """The last sets that were used for mending."""

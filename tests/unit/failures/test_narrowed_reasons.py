@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from knowngood.failures import narrowed_reasons
+
 BEGIN = "Traceback (most recent call last):\n"
 OWN = '  File "/home/u/run/train.py", line 44, in main\n'
 TORCH = '  File "/x/site-packages/torch/nn/modules/module.py", line 1518, in _call_impl\n'
@@ -150,3 +152,8 @@ def test_the_reason_is_read_from_the_words_and_the_code(name, first_match):
     assert (match["component"], match["certainty"]) == (component, certainty)
     assert title in match["title"]
     assert any(remedy in f"{fix.get('note', '')} {fix.get('install', '')}" for fix in match["fix"])
+
+
+@pytest.mark.parametrize("incident_id", narrowed_reasons.NARROWED)
+def test_each_function_of_the_table_is_there(incident_id: str):
+    assert narrowed_reasons.describe_reason(incident_id).__name__.startswith("describe_")

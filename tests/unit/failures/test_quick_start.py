@@ -14,8 +14,8 @@ def note(*arguments):
     return compile_pattern(*arguments)
 re.compile = note
 import knowngood.cli.diagnose, knowngood.failures
-for module in pkgutil.iter_modules(knowngood.failures.__path__):
-    importlib.import_module(f"knowngood.failures.{module.name}")
+for module in pkgutil.walk_packages(knowngood.failures.__path__, "knowngood.failures."):
+    importlib.import_module(module.name)
 print(json.dumps([name for name in compiled if name.startswith("knowngood.")]))
 """
 IMPORT_KNOWN = """
@@ -23,7 +23,7 @@ import json, sys
 from knowngood.failures import diagnosis, known_failures, remedy_trial
 print(json.dumps(sorted(sys.modules)))
 """
-SLOW = {"difflib", "msgspec", "yaml", "zstandard"}
+SLOW = {"difflib", "msgspec", "yaml", "zstandard", "knowngood.failures.machines.memory_numbers"}
 """What takes 2 to 20 ms to be imported, and is not needed for a failure that an incident knows."""
 
 

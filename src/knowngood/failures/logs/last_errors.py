@@ -123,7 +123,7 @@ class LastErrorReader:
 
     def feed(self, block: LogBlock, present: frozenset[bytes]) -> None:  # noqa: ARG002 - a `LogReader`
         """Look for the last error of a block."""
-        if any(mark in block.raw for mark in _MARKS):
+        if any(mark in block.distinct for mark in _MARKS):  # none of them has a digit
             text = block.text
             for pattern, launched in ((_NAMED, False), (_PLAIN, False), (_NAMED, True)):
                 if launched and self.error is not None:
@@ -131,7 +131,7 @@ class LastErrorReader:
                 if (last := self._last_line(text, pattern, launched=launched)) is not None:
                     self.error = last
                     break
-        self._lines += block.raw.count(b"\n", 0, block.fresh)
+        self._lines += block.fresh_lines
 
     def finish(self) -> None:
         """Read the message and the traceback of the last error."""

@@ -66,11 +66,20 @@ class LogBlock:
                 text = text.replace(escape, character)
         return _ANSI.sub(b"", text) if b"\x1b" in text else text
 
+    @cached_property
+    def fresh_lines(self) -> int:
+        """How many lines end in the part that the next block does not repeat."""
+        return self.raw.count(b"\n", 0, self.fresh)
+
+    @cached_property
+    def distinct(self) -> bytes:
+        """The lines of the block without digits, each once: what is in none of them is not in the block."""
+        raw = self.raw.replace(b"\\n", b"\n") if b"\\n" in self.raw else self.raw  # JSON escapes the ends of lines
+        return b"\n".join(frozenset(raw.translate(_LINES, _DIGITS + b"\0").split(b"\n")))
+
     def words(self) -> list[bytes]:
         """Return the words of the block without their digits, some of them more than once."""
-        raw = self.raw.replace(b"\\n", b"\n") if b"\\n" in self.raw else self.raw  # JSON escapes the ends of lines
-        lines = frozenset(raw.translate(_LINES, _DIGITS + b"\0").split(b"\n"))
-        return LogBlock(raw=b"\n".join(lines)).text.translate(_WORDS_ONLY).split()
+        return LogBlock(raw=self.distinct).text.translate(_WORDS_ONLY).split()
 
 
 def strip_digits(word: bytes) -> bytes:
@@ -137,7 +146,7 @@ class SignatureScan:
             present_hints = frozenset(hints[word] for word in present if word in hints)
             for reader in readers:
                 reader.feed(block, present_hints)
-            self.lines += block.raw.count(b"\n", 0, block.fresh)
+            self.lines += block.fresh_lines
         for reader in readers:
             reader.finish()
 

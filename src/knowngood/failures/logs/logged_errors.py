@@ -109,7 +109,7 @@ class ErrorReader:
             for word in sorted(present & FAULT_WORDS):
                 for at in _occurrences(text, word):
                     self._look_at(text, word, at)
-        self._lines += block.raw.count(b"\n", 0, block.fresh)
+        self._lines += block.fresh_lines
 
     def finish(self) -> None:
         """Sort the errors by their lines."""

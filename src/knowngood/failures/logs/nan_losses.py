@@ -48,7 +48,7 @@ class NanLossReader:
                 if not self._in_a_row:
                     self._first = self._lines + text.count(b"\n", 0, report.start()) + 1
                 self._in_a_row += 1
-        self._lines += block.raw.count(b"\n", 0, block.fresh)
+        self._lines += block.fresh_lines
 
     def finish(self) -> None:
         """Nothing is left to do at the end."""

@@ -55,7 +55,7 @@ class TroubleReader:
         """Keep the block, which may be the last, and the number of lines above it."""
         del present
         if self._last.raw:
-            self._above += self._last.raw.count(b"\n", 0, self._last.fresh)
+            self._above += self._last.fresh_lines
         self._last = block
 
     def finish(self) -> None:

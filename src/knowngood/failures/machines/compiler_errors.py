@@ -158,7 +158,7 @@ class CompilerErrorReader:
                     number = self._lines + text.count(b"\n", 0, mark.start()) + 1
                     self.error = CompilerError(file=stated["file"], text=stated["text"], line=number)
                     break
-        self._lines += block.raw.count(b"\n", 0, block.fresh)
+        self._lines += block.fresh_lines
 
     def finish(self) -> None:
         """Nothing is left to do at the end."""

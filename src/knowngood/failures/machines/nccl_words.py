@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from knowngood.compat.incident import Incident, IncidentKind, OwnComponent
@@ -283,11 +283,3 @@ def describe_duplicate(incident: Incident, error: LastError) -> Incident | None:
             ),
         ),
     )
-
-
-NCCL_REASONS: Mapping[str, Callable[[Incident, LastError], Incident | None]] = {
-    "nccl-duplicate-gpu": describe_duplicate,
-    "nccl-error": describe_nccl,
-    "nccl-no-way-to-peer": describe_unreached,
-}
-"""The id of a known failure of NCCL -> what its words say more."""
