@@ -28,6 +28,7 @@ LATEST = [
         "nineteenth",
         "twentieth",
         "twentyfirst",
+        "twentythird",
     )
 ]
 """The last sets that were used for mending."""

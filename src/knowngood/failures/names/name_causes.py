@@ -543,19 +543,9 @@ def _explain_unknown_name(situation: NameSituation) -> NameCause | None:
         if is_model_type and (has := place.names.get(near, 0)):
             first = situation.releases[(has & -has).bit_length() - 1]
             fixes.append(Fix(change={package: f">={first}"}, note=f"has {near}; an older one may lack it"))
-    elif is_model_type:
-        because += (
-            ": a project's own code registers it (AutoConfig.register), or the model brings its own code, or needs a "
-            "newer transformers."
-        )
-        fixes = [
-            advise(
-                "Import the project's package that registers it before from_pretrained, or load the model with that "
-                "package's own class, as its README does"
-            ),
-            advise("trust_remote_code=True, when the model's repository has code"),
-            advise("transformers from its repository (pip install git+...), when the model card asks for it"),
-        ]
+    elif is_model_type or fault.kind is FaultKind.TOKENIZER:
+        words, fixes = _describe_own_of_model(fault.kind)
+        because += words
     else:
         who = situation.caller.file if situation.caller else "the code"
         because += (
@@ -568,6 +558,38 @@ def _explain_unknown_name(situation: NameSituation) -> NameCause | None:
     if fault.kind in _OF_MODELS or (is_model_type and not near):
         component = OwnComponent.MODEL
     return situation.explain(IncidentKind.API_UNKNOWN, title, because, fixes, component=component)
+
+
+def _describe_own_of_model(kind: FaultKind) -> tuple[str, list[Fix]]:
+    """Return what a model type or a tokenizer's class is that no release of transformers has, and what helps."""
+    if kind is FaultKind.TOKENIZER:
+        return (
+            (
+                ": tokenizer_config.json names a class of the code that the model brings, which is loaded only with "
+                "trust_remote_code=True, or one of a newer transformers."
+            ),
+            [
+                advise(
+                    "trust_remote_code=True in the from_pretrained that fails; where a package calls it, load the "
+                    "tokenizer yourself and hand over the object"
+                ),
+                advise("A newer transformers, when the model card asks for it"),
+            ],
+        )
+    return (
+        (
+            ": a project's own code registers it (AutoConfig.register), or the model brings its own code, or needs a "
+            "newer transformers."
+        ),
+        [
+            advise(
+                "Import the project's package that registers it before from_pretrained, or load the model with that "
+                "package's own class, as its README does"
+            ),
+            advise("trust_remote_code=True, when the model's repository has code"),
+            advise("transformers from its repository (pip install git+...), when the model card asks for it"),
+        ],
+    )
 
 
 def _fixes_of_lost_name(situation: NameSituation) -> Iterator[Fix]:

@@ -28,6 +28,10 @@ _USES: tuple[tuple[re.Pattern[str], str], ...] = (
         ),
     ),
     (lazy_pattern(r"^object of type 'NoneType' has no len"), rf"\blen\((?P<what>{_EXPRESSION})\)"),
+    (
+        lazy_pattern(r"^(?:int|float)\(\) argument must be a .{1,80} not 'NoneType'"),
+        rf"\b(?:int|float)\((?P<what>{_EXPRESSION})\)",
+    ),
 )
 """How Python refuses None -> how the line of code names it."""
 _CONFIGURATIONS = frozenset(

@@ -314,6 +314,8 @@ def explain_unset_attribute(situation: NameSituation) -> NameCause | None:
 
 def explain_older_release(situation: NameSituation) -> NameCause:
     """Say that a release older than all that were read runs, since each of these has the name."""
+    if _is_source_folder(situation):
+        return _explain_source_folder(situation)
     package, what, place = situation.package, situation.place.what, situation.place
     oldest, newest = situation.releases[0], situation.releases[-1]
     because = (
@@ -361,6 +363,31 @@ def explain_older_release(situation: NameSituation) -> NameCause:
         )
     cause = situation.explain(IncidentKind.API_NOT_YET, title, because, fixes, component=package)
     return replace(cause, is_likely=is_of_object)
+
+
+def _is_source_folder(situation: NameSituation) -> bool:
+    """Whether a file of the package itself misses a module of it, and lies in no folder of installed packages."""
+    frames = situation.error.frames
+    if situation.error.fault.kind is not FaultKind.MODULE or not frames:
+        return False
+    return not frames[-1].installed and situation.place.lookup.file.root in frames[-1].parts[:-1]
+
+
+def _explain_source_folder(situation: NameSituation) -> NameCause:
+    """Say that a package is taken from its cloned repository, where what an installation makes is not there."""
+    package, root, what = situation.package, situation.place.lookup.file.root, situation.place.what
+    folder = situation.error.frames[-1].path.replace("\\", "/").rpartition(f"/{root}/")[0] or "."
+    because = (
+        f"Every release of {package} that was read has {what}, and the file that asks for it lies in {folder}, not in "
+        f"site-packages: Python takes {root} from that cloned folder (the current one, or one in PYTHONPATH). Links, "
+        "compiled and generated parts are made by the installation and are not there."
+    )
+    fixes = [
+        advise(f"Start from another folder, so that the installed {package} is imported and not {folder}/{root}"),
+        advise(f"Or install the folder as it is meant to be: pip install . (or -e .) in {folder}"),
+    ]
+    title = f"{root} is imported from its source folder, which has not {what}"
+    return situation.explain(IncidentKind.CONFIG, title, because, fixes, component=OwnComponent.YOUR_CODE)
 
 
 def _list_optional_packages(situation: NameSituation) -> list[str]:

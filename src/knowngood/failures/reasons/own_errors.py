@@ -18,6 +18,7 @@ from knowngood.failures.names.message_causes import ERROR_CLASS, SPEAKS, Message
 from knowngood.failures.names.name_callers import REMOTE_CODE, is_standard_library
 from knowngood.failures.names.name_situation import advise
 from knowngood.failures.names.none_values import explain_empty_value
+from knowngood.failures.reasons.asserted_conditions import read_assertion
 from knowngood.failures.reasons.handed_in_values import explain_generated_trainer
 from knowngood.failures.reasons.required_packages import explain_required_package
 from knowngood.failures.reasons.unset_locals import find_unset_local
@@ -83,32 +84,7 @@ def explain_own_error(  # noqa: PLR0911 - one return for each kind of error
         and not (name in {"TypeError", "ValueError"} and _WORDS_OF_VALUES.search(text))
     ):
         return None
-    file = frame.short_file
-    shown = shorten_text(text or frame.code, _SHOWN)
-    where = f"Line {frame.line} of {file} ({frame.code[:_SHOWN]})" if frame.code else f"Line {frame.line} of {file}"
-    if speaks:
-        title = f"{file} itself refuses to go on: {shown}"
-        because = f"{where} checks this and stops; no package has a part in it."
-        fixes = [advise(f"Meet the condition that {file} checks: look at the lines above line {frame.line}")]
-    else:
-        title = f"{file} meets a value that it does not expect: {name}: {shown}"
-        because = f"{where} takes for granted what the data, the configuration or the step before does not give."
-        fixes = [
-            advise(
-                "Print what that line reads, and where it comes from: a field, a key, a file or an argument is missing "
-                f"or of another kind than {file} expects"
-            )
-        ]
-    fixes.append(
-        advise("The data, the configuration and the releases of packages that the project's own instructions name")
-    )
-    return MessageCause(
-        incident=_incident(
-            title, because, fixes, OwnComponent.MODEL if REMOTE_CODE in frame.parts else OwnComponent.YOUR_CODE
-        ),
-        line=error.line,
-        package="",
-    )
+    return _explain_line(error, frame, name, text)
 
 
 def explain_stated_condition(error: LastError) -> MessageCause | None:
@@ -132,6 +108,39 @@ def explain_stated_condition(error: LastError) -> MessageCause | None:
     ]
     return MessageCause(
         incident=_incident(title, because, fixes, OwnComponent.YOUR_CODE), line=error.line, package="", is_likely=True
+    )
+
+
+def _explain_line(error: LastError, frame: CodeFrame, name: str, text: str) -> MessageCause:
+    """Say what the line of code refuses or takes for granted."""
+    file = frame.short_file
+    shown = shorten_text(text or frame.code, _SHOWN)
+    where = f"Line {frame.line} of {file} ({frame.code[:_SHOWN]})" if frame.code else f"Line {frame.line} of {file}"
+    stated = read_assertion(frame, error.frames[-2] if len(error.frames) > 1 else None)
+    if stated is not None:
+        title, because, fixes = stated.title, f"{where} checks this and stops. {stated.because}", list(stated.fixes)
+    elif SPEAKS.match(frame.code):
+        title = f"{file} itself refuses to go on: {shown}"
+        because = f"{where} checks this and stops; no package has a part in it."
+        fixes = [advise(f"Meet the condition that {file} checks: look at the lines above line {frame.line}")]
+    else:
+        title = f"{file} meets a value that it does not expect: {name}: {shown}"
+        because = f"{where} takes for granted what the data, the configuration or the step before does not give."
+        fixes = [
+            advise(
+                "Print what that line reads, and where it comes from: a field, a key, a file or an argument is missing "
+                f"or of another kind than {file} expects"
+            )
+        ]
+    fixes.append(
+        advise("The data, the configuration and the releases of packages that the project's own instructions name")
+    )
+    return MessageCause(
+        incident=_incident(
+            title, because, fixes, OwnComponent.MODEL if REMOTE_CODE in frame.parts else OwnComponent.YOUR_CODE
+        ),
+        line=error.line,
+        package="",
     )
 
 
