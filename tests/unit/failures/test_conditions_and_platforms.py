@@ -77,5 +77,6 @@ def test_the_reason_is_named_with_what_ends_it(first_match, name: str):
 @pytest.mark.parametrize("losses", [("5.6", "nan", "5.1"), ("5.6", "nan", "5.1", "nan", "5.0")])
 def test_a_loss_that_is_nan_once_or_twice_is_no_failure(losses: tuple[str, ...]):
     reader = NanLossReader()
-    reader.feed(LogBlock(raw="".join(STEP % loss for loss in losses).encode()), frozenset())
+    raw = "".join(STEP % loss for loss in losses).encode()
+    reader.feed(LogBlock(raw=raw, fresh=len(raw)), frozenset())
     assert reader.line == 0

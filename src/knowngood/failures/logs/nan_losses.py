@@ -43,8 +43,7 @@ class NanLossReader:
     def feed(self, block: LogBlock, present: frozenset[bytes]) -> None:
         """Follow the reports of a block; only where one is nan, or the last one was, they can change anything."""
         del present
-        raw = block.raw[: block.fresh] if block.fresh else block.raw
-        text = LogBlock(raw=raw).text.lower()
+        text = LogBlock(raw=block.raw[: block.fresh]).text.lower()  # the next block has the rest again
         if self._in_a_row or b"nan" in text:
             for report in _REPORTED.finditer(text):
                 if report["value"] != b"nan":
