@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import re
+from pathlib import Path
 
 import pytest
 
 from knowngood.cli.main import main
+from knowngood.facts.package_metadata import read_package_metadata
+from knowngood.failures.machines import missing_libraries
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate "
 OTHERS = (
@@ -302,28 +306,18 @@ THREADS = (
 """The threads whose logs are above, shortened."""
 
 
-@pytest.fixture
-def ask(capsys, monkeypatch):
-    def diagnose(log: str):
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(log.encode())))
-        main(["diagnose", "--json", "-"])
-        return json.loads(capsys.readouterr().out)["matches"]
-
-    return diagnose
-
-
 @pytest.mark.parametrize(("log", "component", "words"), CASES.values(), ids=CASES)
-def test_the_reason_that_the_log_states_is_named(ask, log, component, words):
-    first = ask(log)[0]
+def test_the_reason_that_the_log_states_is_named(first_match, log, component, words):
+    first = first_match(log)
     assert (first["component"], words in first["title"]) == (component, True), (first["component"], first["title"])
 
 
-def test_what_transformer_engine_left_out_is_repeated(ask):
-    assert "FlashAttention 2 as it does not support MLA" in ask(BACKENDS)[0]["because"]
+def test_what_transformer_engine_left_out_is_repeated(first_match):
+    assert "FlashAttention 2 as it does not support MLA" in first_match(BACKENDS)["because"]
 
 
-def test_an_engine_is_not_told_of_torchrun(ask):
-    first = ask(ONE_GPU)[0]
+def test_an_engine_is_not_told_of_torchrun(first_match):
+    first = first_match(ONE_GPU)
     assert (first["component"], "torchrun" in str(first["fix"]), "(2)" in str(first["fix"])) == ("nccl", False, True)
 
 
@@ -331,3 +325,19 @@ def test_a_cached_data_set_is_no_trouble(capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(CACHED.encode())))
     main(["diagnose", "--json", "-"])
     assert json.loads(capsys.readouterr().out)["outcome"] == "no-failure"
+
+
+def test_each_wheel_that_is_named_for_a_library_is_one_that_torch_or_a_layer_installs():
+    metadata = read_package_metadata("torch")
+    assert metadata is not None
+    required = " ".join(str(item) for release in metadata.releases.values() for item in release.requirements)
+    layers = Path(__file__).parents[3] / "docker" / "layers"
+    known = set(re.findall(r"nvidia-[a-z0-9-]+", required))
+    known |= {name for path in layers.rglob("requirements.txt") for name in _nvidia_wheels(path)}
+    named = {name for _, names in missing_libraries._WHEELS for name in re.findall(r"nvidia-[a-z0-9-]+", names)}
+    assert named
+    assert named - known == set()
+
+
+def _nvidia_wheels(path: Path) -> list[str]:
+    return re.findall(r"nvidia-[a-z0-9-]+", path.read_text(encoding="utf-8"))

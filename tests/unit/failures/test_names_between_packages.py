@@ -173,12 +173,12 @@ def test_an_argument_that_a_later_transformers_renamed_comes_before_the_refusal(
 
 def test_two_checkouts_of_a_project_are_seen_in_the_paths(first_match):
     match = first_match(
-        f'{BEGIN}  File "/root/work/TokenPacker/llava/train/train_mem.py", line 13, in <module>\n    train()\n'
-        '  File "/root/work/LLaVA/llava/train/train.py", line 793, in train\n    parser.parse_args_into_dataclasses()\n'
+        f'{BEGIN}  File "/home/u/TokenPacker/llava/train/train_mem.py", line 13, in <module>\n    train()\n'
+        '  File "/home/u/LLaVA/llava/train/train.py", line 793, in train\n    parser.parse_args_into_dataclasses()\n'
         f"{UNUSED}['--scale_factor', '2']\n"
     )
     assert "no scale_factor" in match["title"]
-    assert "pip install -e . in /root/work/TokenPacker" in notes(match)
+    assert "pip install -e . in /home/u/TokenPacker" in notes(match)
 
 
 def test_the_options_of_a_training_are_given_to_a_command_that_does_not_train(first_match):

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import io
-import json
-
 import pytest
-
-from knowngood.cli.main import main
 
 BEGIN = "Traceback (most recent call last):\n"
 NINJA = "ninja: build stopped: subcommand failed.\nRuntimeError: Error building extension 'cpu_adam'\n"
@@ -111,36 +106,26 @@ NOT_KNOWN = {
 }
 
 
-@pytest.fixture
-def ask(capsys, monkeypatch):
-    def diagnose(log: str):
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(log.encode())))
-        main(["diagnose", "--json", "-"])
-        return json.loads(capsys.readouterr().out)["matches"]
-
-    return diagnose
-
-
 @pytest.mark.parametrize(("log", "component", "words"), CASES.values(), ids=CASES)
-def test_the_reason_that_a_log_states_comes_first(ask, log, component, words):
-    first = ask(log)[0]
+def test_the_reason_that_a_log_states_comes_first(first_match, log, component, words):
+    first = first_match(log)
     assert (first["component"], words in first["title"]) == (component, True), first["title"]
 
 
 @pytest.mark.parametrize(("log", "incident"), NOT_KNOWN.values(), ids=NOT_KNOWN)
-def test_without_a_reason_none_is_claimed(ask, log, incident):
-    first = ask(log)[0]
+def test_without_a_reason_none_is_claimed(first_match, log, incident):
+    first = first_match(log)
     assert (first["incident"], first["certainty"]) == (incident, "likely")
 
 
-def test_a_compilers_message_without_a_class_is_only_likely(ask):
-    first = ask(f'a.cuh(18): error: identifier "stderr" is undefined\n{NINJA}')[0]
+def test_a_compilers_message_without_a_class_is_only_likely(first_match):
+    first = first_match(f'a.cuh(18): error: identifier "stderr" is undefined\n{NINJA}')
     assert (first["incident"], first["certainty"]) == ("compiler-error", "likely")
 
 
-def test_an_amd_gpu_is_not_answered_with_cudas_remedies(ask):
+def test_an_amd_gpu_is_not_answered_with_cudas_remedies(first_match):
     log = "torch==2.4.1+rocm6.1\nCUDA Setup failed despite GPU being available. Please run the following command\n"
-    first = ask(log)[0]
+    first = first_match(log)
     assert first["component"] == "bitsandbytes"
     assert "for the same ROCm" in first["fix"][0]["note"]
     assert not [fix["note"] for fix in first["fix"][1:] if "CUDA" in fix["note"]]

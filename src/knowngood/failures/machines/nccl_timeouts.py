@@ -75,7 +75,7 @@ class RankWait:
     size: int
     """How many elements; -1 when the log does not say."""
     timeout: int
-    """In seconds."""
+    """How long the rank waited before the watchdog ended it, in seconds."""
 
 
 def read_waits(text: str) -> list[RankWait]:
