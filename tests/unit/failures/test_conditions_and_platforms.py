@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from knowngood.cli.main import main
 from knowngood.failures.logs.log_scan import LogBlock
 from knowngood.failures.logs.nan_losses import NanLossReader
+from knowngood.failures.reasons import refused_settings
 
 BEGIN = "Traceback (most recent call last):\n"
 OWN = '  File "/home/u/run/train.py", line 44, in main\n    model = load(cfg)\n'
@@ -80,3 +82,9 @@ def test_a_loss_that_is_nan_once_or_twice_is_no_failure(losses: tuple[str, ...])
     raw = "".join(STEP % loss for loss in losses).encode()
     reader.feed(LogBlock(raw=raw, fresh=len(raw)), frozenset())
     assert reader.line == 0
+
+
+@pytest.mark.parametrize("name", sorted(refused_settings._OF_TRAINING))
+def test_each_option_of_a_training_is_one_of_transformers(name: str, capsys: pytest.CaptureFixture[str]):
+    classes = ("TrainingArguments", "Seq2SeqTrainingArguments")
+    assert 0 in [main(["api", f"transformers.{owner}.{name}"]) for owner in classes], capsys.readouterr().out
