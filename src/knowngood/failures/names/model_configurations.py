@@ -21,7 +21,9 @@ from knowngood.failures.names.own_causes import build_own_cause, component_of, d
 
 _ASKS_CONFIG = lazy_pattern(r"\b(?:\w*config|\w*cfg)\.", re.IGNORECASE)
 _FROM_FIVE = "5.0.0"
-"""The first transformers whose configurations of models have no settings of generation."""
+"""The first transformers whose configurations of models have no settings of generation.
+
+Source: configuration_utils.py in the wheels of 4.57.6, which sets them, and 5.0.0, which does not."""
 _PART = lazy_pattern(r"(?:Text|Vision|Audio|Language|LLM|Decoder|Encoder|Qformer|QFormer)Config$")
 
 
