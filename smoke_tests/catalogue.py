@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 LAYOUTS = ("dense", "right-padded", "left-padded", "packed")
 SLOW_SETTINGS = {"flex": 240.0, "fa4": 240.0}  # compiled at first use
+MEASURING = ("speed", "fault")  # alone on the GPU: they measure it, fill it or break its worker
 TIMEOUT = 120.0
 IMPORTING = 600.0  # a framework, anew for every check: 21 s on an idle core, minutes on a busy machine
 
@@ -39,6 +40,11 @@ class Check:
         """``sdpa-math/fp32/dense/full``; topics other than training come first: ``speed/sdpa/bf16``."""
         parts = (self.detail, self.setting, self.dtype, self.layout, self.mode)
         return "/".join(filter(None, parts if self.topic == "training" else (self.topic, *parts)))
+
+    @property
+    def compiles(self) -> bool:
+        """Whether it trains under a setting whose kernels are compiled at first use, most of its time."""
+        return self.setting in SLOW_SETTINGS
 
 
 def training() -> Iterator[Check]:

@@ -55,11 +55,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> No
 
 
 @pytest.fixture(scope="session")
-def suite(pytestconfig: pytest.Config) -> Suite:
+def suite(request: pytest.FixtureRequest) -> Suite:
     """The run; its worker starts with the first check."""
-    asked = {field.name: pytestconfig.getoption(field.name) for field in dataclasses.fields(Options)}
+    asked = {field.name: request.config.getoption(field.name) for field in dataclasses.fields(Options)}
     made = Suite(Options(**asked))
-    pytestconfig.stash[_SUITE] = made
+    request.config.stash[_SUITE] = made
+    made.begin([item.callspec.params["check"] for item in request.session.items if hasattr(item, "callspec")])
     return made
 
 

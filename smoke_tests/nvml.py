@@ -47,6 +47,17 @@ def processes() -> list[int]:
         return [found[number].pid for number in range(count.value)]
 
 
+def takes_several_processes() -> bool:
+    """Whether the GPU of this run is in its default compute mode, not kept for one process."""
+    with _library() as nvml:
+        if nvml is None:
+            return False
+        handle, mode = ctypes.c_void_p(), ctypes.c_uint()
+        if nvml.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(_index()), ctypes.byref(handle)):
+            return False
+        return not nvml.nvmlDeviceGetComputeMode(handle, ctypes.byref(mode)) and mode.value == 0
+
+
 def _index() -> int:
     """NVML's number of the first GPU that torch will see."""
     first = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0]

@@ -58,6 +58,11 @@ class Runner:
                 self.close()
         return result
 
+    def kill(self) -> None:
+        """Kill the worker and everything it started; a check that it is at ends as a crash."""
+        if self.process is not None:
+            _kill_group(self.process)
+
     def close(self) -> None:
         """End the worker and everything it started."""
         if self.process is None:

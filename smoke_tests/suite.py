@@ -1,4 +1,4 @@
-"""One run of the suite: the runner, the predictions, and the report that grows check by check."""
+"""One run of the suite: the workers, the predictions, and the report that grows check by check."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from smoke_tests import environment, nvml, report
+from smoke_tests import beside, environment, nvml, report
+from smoke_tests.catalogue import MEASURING
 from smoke_tests.outcomes import NOT_RUN
 from smoke_tests.runner import Runner
 
@@ -46,7 +47,16 @@ class Suite:
             self.environment, others, demand_gpu=options.demand_gpu, cell_gpu=options.cell_gpu
         )
         self.suite_hash = environment.suite_hash()
+        room = beside.has_room(self.environment, shared_gpu=nvml.takes_several_processes())
+        self.beside = beside.Beside() if room else None
         self.write(finished=False)
+
+    def begin(self, checks: list[Check]) -> None:
+        """Start those of the checks to come that can run beside the others."""
+        if self.beside is not None and self.broken is None and not self.host:
+            self.beside.begin(
+                [check for check in checks if check.compiles and check.topic not in MEASURING], self._perform
+            )
 
     def run(self, check: Check) -> dict[str, Any]:
         """Run one check, unless it is known already what comes of it, and keep its entry."""
@@ -63,13 +73,24 @@ class Suite:
             }
         if self.host:
             return {"outcome": NOT_RUN, "reason": f"host: {self.host[0]}"}
+        if self.beside is not None:
+            if check.topic in MEASURING:
+                self.beside.wait()
+            begun = self.beside.result(check)
+            if begun is not None:
+                return begun
+        return self._perform(check)
+
+    def _perform(self, check: Check) -> dict[str, Any]:
+        """Run a check, in the worker that may have compiled for it already."""
         budget = self.options.budget
         if budget is not None and time.monotonic() - self.clock > budget:
             return {
                 "outcome": NOT_RUN,
                 "reason": f"the time given to the run ({budget:.0f} s) was used up",
             }
-        return self.runner.run(check.__dict__, check.timeout)
+        runner = self.beside.runner if self.beside is not None and check.compiles else self.runner
+        return runner.run(check.__dict__, check.timeout)
 
     def document(self, *, finished: bool) -> dict[str, Any]:
         """The report as it stands."""
@@ -92,7 +113,9 @@ class Suite:
             report.write(self.options.report, self.document(finished=finished))
 
     def close(self, *, finished: bool) -> dict[str, Any]:
-        """End the worker, write the last report and return it."""
+        """End the workers, write the last report and return it."""
+        if self.beside is not None:
+            self.beside.close()
         self.runner.close()
         self.write(finished=finished)
         return self.document(finished=finished)

@@ -1,0 +1,127 @@
+"""The second worker of the suite, with real processes; torch is not needed for that."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+import threading
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+
+from smoke_tests import catalogue, suite
+from smoke_tests.beside import Beside, has_room
+from smoke_tests.catalogue import MEASURING, Check
+from smoke_tests.runner import Runner
+
+WORKER = """
+    import json, os, sys, time
+    answers = os.fdopen(int(sys.argv[1]), "w")
+    def tell(document): answers.write(json.dumps(document) + "\\n"); answers.flush()
+    tell({"ready": True})
+    for line in sys.stdin:
+        check = json.loads(line)
+        if check.get("detail") == "hang": time.sleep(600)
+        tell({"outcome": "pass", "reason": "", "pid": os.getpid(), "environment": {"gpu": "a GPU"}})
+"""
+FLEX, EAGER = (Check("training", name, "bf16", "dense", "full") for name in ("flex", "eager"))
+SPEED = Check("speed", "flex", "bf16")
+HANG = Check("training", "flex", "bf16", "packed", "full", detail="hang", timeout=600.0)
+
+
+@pytest.fixture
+def new_runner(tmp_path):
+    script = tmp_path / "worker.py"
+    script.write_text(textwrap.dedent(WORKER))
+    return lambda: Runner([sys.executable, str(script)])
+
+
+@pytest.fixture
+def new_suite(monkeypatch, new_runner):
+    """Makes a whole run on a machine where a second worker helps, or not."""
+    made = []
+
+    def new(*, room):
+        monkeypatch.setattr("smoke_tests.beside.has_room", lambda *_, **__: room)
+        made.append(suite.Suite(suite.Options()))
+        return made[-1]
+
+    monkeypatch.setattr(suite, "Runner", new_runner)
+    monkeypatch.setattr("smoke_tests.beside.Runner", new_runner)
+    monkeypatch.setattr("smoke_tests.environment.distributions", dict)
+    monkeypatch.setattr("smoke_tests.environment.kernel_files", dict)
+    yield new
+    for one in made:
+        one.close(finished=False)
+
+
+@pytest.fixture
+def run(new_suite):
+    return new_suite(room=True)
+
+
+def test_checks_that_compile_run_in_a_worker_of_their_own_in_the_order_of_the_report(run):
+    run.begin([EAGER, FLEX, SPEED])
+    eager, flex, speed = (run.run(check) for check in (EAGER, FLEX, SPEED))
+    assert [entry["id"] for entry in run.entries] == [EAGER.id, FLEX.id, SPEED.id]
+    assert {entry["outcome"] for entry in run.entries} == {"pass"}
+    assert eager["pid"] != flex["pid"]
+    assert speed["pid"] == flex["pid"]  # it has compiled for it already
+
+
+def test_a_check_that_was_not_begun_runs_when_it_is_asked_for(run):
+    run.begin([])
+    assert run.run(FLEX)["outcome"] == "pass"
+
+
+def test_what_measures_waits_for_the_other_worker(run):
+    let, seen = threading.Event(), []
+
+    def perform(check):
+        let.wait(30)
+        seen.append(check.id)
+        return {"outcome": "pass", "reason": ""}
+
+    run.beside.begin([FLEX], perform)
+    threading.Timer(0.2, let.set).start()
+    run.run(SPEED)
+    assert seen == [FLEX.id]
+
+
+def test_without_room_there_is_one_worker(new_suite):
+    run = new_suite(room=False)
+    run.begin([EAGER, FLEX])
+    assert run.run(EAGER)["pid"] == run.run(FLEX)["pid"]
+
+
+def test_a_run_that_is_ended_early_leaves_no_worker(new_runner):
+    made = Beside(new_runner())
+    begun, ended = threading.Event(), []
+
+    def perform(check):
+        begun.set()
+        ended.append(made.runner.run(check.__dict__, check.timeout))
+        return ended[-1]
+
+    made.begin([HANG, FLEX], perform)
+    assert begun.wait(30)
+    made.close()
+    assert [result["outcome"] for result in ended] == ["fail"]
+    assert made.runner.process is None
+
+
+@pytest.mark.parametrize(
+    ("gpu", "shared", "cores", "room"),
+    [("H100", True, 16, True), (None, True, 16, False), ("H100", False, 16, False), ("H100", True, 2, False)],
+)
+def test_a_second_worker_needs_a_gpu_that_is_not_kept_for_one_process_and_cores(monkeypatch, gpu, shared, cores, room):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
+    assert has_room({"gpu": gpu}, shared_gpu=shared) is room
+
+
+def test_what_compiles_is_flexattention_and_flashattention_4():
+    checks = [check for topic in catalogue.TOPICS.values() for check in topic() if check.compiles]
+    assert {check.setting for check in checks} == {"flex", "fa4"}
+    assert {"training", "mutant"} == {check.topic for check in checks} - set(MEASURING)
