@@ -13,7 +13,7 @@ from typing import Any
 
 from model_tests import model_catalogue, model_report
 from model_tests.families import FAMILIES
-from smoke_tests import environment, nvml, report
+from smoke_tests import environment, nvml, outcomes, report
 from smoke_tests.runner import Runner
 
 WORKER = [sys.executable, "-u", "-m", "model_tests.worker"]
@@ -76,9 +76,9 @@ def run_checks(options: argparse.Namespace, predictions: dict[str, Any]) -> dict
         if first["outcome"] != "pass":
             result = {**first, "reason": f"torch or transformers cannot be imported: {first['reason']}"}
         elif problems:
-            result = model_report.not_run(f"host: {problems[0]}")
+            result = outcomes.unreached(f"host: {problems[0]}")
         elif options.budget is not None and time.monotonic() - clock > options.budget:
-            result = model_report.not_run(f"the time given to the run ({options.budget:.0f} s) was used up")
+            result = outcomes.unreached(f"the time given to the run ({options.budget:.0f} s) was used up")
         else:
             result = runner.run({**check.__dict__, **_extra(given, check, options)}, check.timeout)
         entry = model_report.describe_check(check, result, predictions)

@@ -25,20 +25,15 @@ def describe_check(check: ModelCheck, result: dict[str, Any], predictions: dict[
     entry.update({name: getattr(check, name) or None for name in ("setting", "dtype", "layout", "detail")})
     entry.update(outcome=result["outcome"], silent=is_silent(result))
     entry.update({name: result.get(name) for name in FIELDS})
-    entry.update({name: value for name, value in result.items() if name not in entry})
+    entry.update({name: value for name, value in result.items() if name not in (*entry, "reached")})
     prediction = report.predicted(check.id, predictions)
-    entry.update(predicted=prediction, agreement=report.agreement(entry["outcome"], prediction))
+    entry.update(predicted=prediction, agreement=report.agreement(result, prediction))
     return entry
 
 
 def is_silent(result: dict[str, Any]) -> bool:
     """Whether a result is a fault that no error shows."""
     return result["outcome"] == FAIL and str(result.get("reason", "")).startswith(SILENT)
-
-
-def not_run(reason: str) -> dict[str, Any]:
-    """The result of a check that did not run."""
-    return {"outcome": NOT_RUN, "reason": reason, "seconds": 0.0}
 
 
 def verdict_of(checks: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from parallel_tests import joining, launcher
 from smoke_tests import environment, nvml, report, table
-from smoke_tests.outcomes import NOT_RUN, PASS
+from smoke_tests.outcomes import PASS, unreached
 from smoke_tests.runner import Runner
 
 if TYPE_CHECKING:
@@ -94,11 +94,9 @@ def _results(  # noqa: PLR0913
             reason = f"torch or transformers cannot be imported: {broken['reason']}"
             yield from ((check, {**broken, "reason": reason}) for check in way)
         elif host:
-            yield from ((check, {"outcome": NOT_RUN, "reason": f"host: {host[0]}"}) for check in way)
+            yield from ((check, unreached(f"host: {host[0]}")) for check in way)
         elif end is not None and time.monotonic() > end:
-            yield from (
-                (check, {"outcome": NOT_RUN, "reason": "the time given to the run was used up"}) for check in way
-            )
+            yield from ((check, unreached("the time given to the run was used up")) for check in way)
         else:
             for check, results in launcher.run_checks(way, size, backend):
                 yield check, joining.join_results(check.__dict__, results, check.timeout)

@@ -24,6 +24,11 @@ class Elsewhere(Exception):  # noqa: N818
         self.ended = ended
 
 
+def unreached(reason: str) -> dict[str, Any]:
+    """The result of a check that the run did not come to: for lack of time, or because of its host."""
+    return {"outcome": NOT_RUN, "reason": reason, "seconds": 0.0, "reached": False}
+
+
 def from_exception(error: BaseException) -> dict[str, Any]:
     """The outcome, reason, exception and message that an exception amounts to."""
     from smoke_tests.refusals import recognise

@@ -29,10 +29,10 @@ def entry(check: Check, result: dict[str, Any], predictions: Predictions) -> dic
     identity = {"id": check.id, "topic": check.topic}
     identity.update({name: getattr(check, name) or None for name in ("setting", "dtype", "layout", "mode")})
     made = {**identity, "outcome": result["outcome"], **{name: result.get(name) for name in FIELDS}}
-    made.update({name: value for name, value in result.items() if name not in made})
+    made.update({name: value for name, value in result.items() if name not in (*made, "reached")})
     prediction = predicted(check.id, predictions)
     made["predicted"] = prediction
-    made["agreement"] = agreement(made["outcome"], prediction)
+    made["agreement"] = agreement(result, prediction)
     return made
 
 
@@ -44,11 +44,11 @@ def predicted(check_id: str, predictions: Predictions) -> dict[str, str] | None:
     return predictions[max(matching, key=lambda pattern: (len(pattern), pattern))] if matching else None
 
 
-def agreement(outcome: str, prediction: dict[str, str] | None) -> str | None:
-    """``agree``, ``disagree``, or None where nothing was predicted."""
-    if prediction is None:
+def agreement(result: dict[str, Any], prediction: dict[str, str] | None) -> str | None:
+    """``agree``, ``disagree``, or None where nothing was predicted or the run did not come to the check."""
+    if prediction is None or not result.get("reached", True):
         return None
-    return "agree" if prediction["outcome"] == outcome else "disagree"
+    return "agree" if prediction["outcome"] == result["outcome"] else "disagree"
 
 
 def is_red(made: dict[str, Any]) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from smoke_tests import beside, environment, nvml, report
 from smoke_tests.catalogue import MEASURING
-from smoke_tests.outcomes import NOT_RUN
+from smoke_tests.outcomes import unreached
 from smoke_tests.runner import Runner
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Suite:
                 "reason": f"torch or transformers cannot be imported: {self.broken['reason']}",
             }
         if self.host:
-            return {"outcome": NOT_RUN, "reason": f"host: {self.host[0]}"}
+            return unreached(f"host: {self.host[0]}")
         if self.beside is not None:
             if check.topic in MEASURING:
                 self.beside.wait()
@@ -85,10 +85,7 @@ class Suite:
         """Run a check, in the worker that may have compiled for it already."""
         budget = self.options.budget
         if budget is not None and time.monotonic() - self.clock > budget:
-            return {
-                "outcome": NOT_RUN,
-                "reason": f"the time given to the run ({budget:.0f} s) was used up",
-            }
+            return unreached(f"the time given to the run ({budget:.0f} s) was used up")
         runner = self.beside.runner if self.beside is not None and check.compiles else self.runner
         return runner.run(check.__dict__, check.timeout)
 

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 ROW_LIMIT = 256
 ASKED, ANSWERED = "Q: ", "\nA: "
 """What precedes a prompt and a completion where unsloth looks for these."""
-RESUMED = 5e-3  # on a GPU, where kernels add in any order: a bit of bf16 more or less in some weights, steps long
 OWN_KERNELS = ("xformers::", "fmha_", "flash_fwd", "flash_bwd", "_varlen_attn")
 """What is in the names of kernels and operators that unsloth takes beside those of torch's SDPA."""
 
@@ -109,8 +108,7 @@ def _demand_resumption(check: dict[str, Any], folder: Path, logged: list[float],
         lambda: _trainer(check, folder).train(resume_from_checkpoint=place), unsloth_faults.RESUMED_FAULTS.get(fault)
     )
     seen, wanted = hugging_face.losses(again)[hugging_face.SAVED :], logged[hugging_face.SAVED :]
-    if len(seen) != len(wanted) or any(abs(one - other) > RESUMED * other for one, other in zip(seen, wanted)):
-        raise Failed(f"resumed-elsewhere: after the checkpoint the losses are {seen}, without it {wanted}")
+    demands.demand_same_losses(seen, wanted, "after the checkpoint", bf16=True)
 
 
 def _line(check: dict[str, Any], prompt: str, completion: str) -> dict[str, str]:

@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from model_tests import model_catalogue, model_report
 from model_tests.families import FAMILIES
 from model_tests.limits import LIMITS
+from smoke_tests.outcomes import unreached
 
 CHECKS = list(model_catalogue.list_checks("gemma2", faults=True))
 
@@ -119,3 +120,11 @@ def test_a_fault_that_was_predicted_leaves_the_verdict_good():
         model_report.describe_check(second, result("fail", "silently-wrong: so it is"), predictions),
     ]
     assert model_report.verdict_of(entries)["ok"] is True
+
+
+def test_no_prediction_is_about_a_check_that_the_run_did_not_come_to():
+    predicted = {"*": {"outcome": "pass", "because": "it is right"}}
+    entry = model_report.describe_check(CHECKS[0], unreached("the time given to the run (60 s) was used up"), predicted)
+    assert (entry["outcome"], entry["agreement"]) == ("not-run", None)
+    assert entry["predicted"] == predicted["*"]
+    assert "reached" not in entry
