@@ -3,7 +3,7 @@
 #
 #   scripts/compile_away.sh pack IMAGE OUT KEY...  here: what compilers need of the image, and these begun builds
 #   scripts/compile_away.sh unpack IN         there, as root: all of it below KNOWNGOOD_AWAY (/tmp/knowngood-compile)
-#   scripts/compile_away.sh make KEY JOBS     there, as root: the objects of the build whose folder begins with KEY
+#   scripts/compile_away.sh make KEY JOBS [N] there, as root: all or the last N objects of the build whose folder begins with KEY
 #   scripts/compile_away.sh collect KEY OUT   there: the objects and what ninja knows of them, as one archive
 #
 # A build has begun as soon as `knowngood compile CELL` shows ninja's first step: end it there (its container too), and
@@ -47,9 +47,10 @@ unpack() {
 }
 
 make() {
-    local build home toolkit tools headers flags=-objtemp
+    local build home toolkit tools headers objects flags=-objtemp
     build=$(echo $PLACE/builds/"$1"*)
     home=$(cuda_home "$build")
+    objects=$(sed -n 's,^build \(.*\.o\): .*,\1,p' "$build"/src/build/temp.*/build.ninja | tail -n "${3:-1000}" | tr '\n' ' ')
     toolkit=$(printf '%s\n' $PLACE/toolkits/*/"$home" | head -n 1) tools=$(printf '%s\n' $PLACE/toolkits/*/ninja | head -n 1)
     headers=$(cd $PLACE/root && printf '/%s:' opt/venv/lib/python3.*/site-packages/nvidia/*/include)
     if "$toolkit/bin/nvcc" --help | grep -q -e -frandom-seed; then flags+=" -frandom-seed=1"; fi  # 12.4 lacks it
@@ -63,7 +64,7 @@ make() {
         exec chroot . env -i CUDA_HOME=/toolkit/$home HOME=/tmp LC_ALL=C.UTF-8 CPATH='${headers%:}' \
             PATH=/toolkit/$home/bin:/tools/bin:/opt/venv/bin:/usr/local/bin:/usr/bin:/bin \
             SOURCE_DATE_EPOCH=315532800 PYTHONHASHSEED=0 NVCC_APPEND_FLAGS='$flags' \
-            bash -c 'cd /build/src/build/temp.* && exec ninja -k 0 -j $2'"
+            bash -c 'cd /build/src/build/temp.* && exec nice ninja -k 0 -j $2 $objects'"
 }
 
 collect() {
