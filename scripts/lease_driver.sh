@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Run what is waiting on a machine with GPUs and no network: this goes on between calls, so that none is spent on waiting.
 #
-#   scripts/lease_driver.sh keep PART...       copy these carried folders and the checkout to where no transfer reaches
+#   scripts/lease_driver.sh start GROUP...     the first: copies the checkout to where no transfer reaches, and begins: the engine,
+#                                              then the groups of images one after the other
+#   scripts/lease_driver.sh keep PART...       copy these carried folders there too
 #   scripts/lease_driver.sh ready GROUP        say that a group (`tools`, or one of images) has arrived whole
-#   scripts/lease_driver.sh start GROUP...     begin: the engine, then the groups of images one after the other
 #   scripts/lease_driver.sh queue NN GROUP ARGUMENT...   when the group is loaded, `knowngood ARGUMENT...`; in the order of NN
 #                                              (`scripts/NAME.py ARGUMENT...` runs that script; `tools` is loaded at once;
 #                                              with NN+ the next item does not wait for it)
@@ -11,20 +12,25 @@
 #   scripts/lease_driver.sh show               what has happened, and the end of each log
 #   scripts/lease_driver.sh evidence OUT       the new evidence as an archive
 #
-# The parts are those of scripts/lease_parts.py. A first call keeps `tools` and starts, further ones bring a part each,
-# and the last of a group says ready. Programs that are started from here need `setsid`, which `start` does itself.
+# The parts are those of scripts/lease_parts.py. A first call starts and keeps a part of `tools`, further ones bring a part
+# each, and the last of a group says ready. Programs that are started from here need `setsid`, which `start` does itself.
+# All but `start` refuse on a machine where it did not run: another one than that of the calls before.
 set -eu
 HOME_OF_ALL=/tmp/knowngood-lease
 IN=$HOME_OF_ALL/in ROOT=$HOME_OF_ALL/checkout LOGS=$HOME_OF_ALL/logs QUEUE=$HOME_OF_ALL/queue TOOLS=$HOME_OF_ALL/tools
 export DOCKER_HOST=unix:///run/knowngood-gpu.sock XDG_CACHE_HOME=$HOME_OF_ALL/cache PYTHONDONTWRITEBYTECODE=1
 export PYTHONPATH=$ROOT/src:$TOOLS/packages PATH=$TOOLS/bin:$PATH
-mkdir -p "$IN" "$LOGS" "$QUEUE" "$XDG_CACHE_HOME"
+if [ "$1" = start ]; then
+    mkdir -p "$IN" "$LOGS" "$QUEUE" "$XDG_CACHE_HOME" "$ROOT" && cp -r ./* "$ROOT"
+elif [ ! -e "$LOGS/driver" ]; then
+    echo "the driver was not started on this machine, so what was sent before is not here" >&2
+    exit 3
+fi
 
 say() { echo "$(date +%T) $*" >>"$LOGS/driver"; }
 wait_for() { until [ -e "$1" ]; do sleep 0.5; done; }
 
 keep() {
-    if [ ! -d "$ROOT" ]; then mkdir -p "$ROOT" && cp -r ./* "$ROOT"; fi
     local part
     for part in "$@"; do cp -r "$part"/. "$IN"; done
 }
@@ -37,7 +43,10 @@ ready() {
     touch "$HOME_OF_ALL/ready-$1"
 }
 
-start() { setsid "$0" drive "$@" >"$LOGS/driver.out" 2>&1 </dev/null & }
+start() {
+    say "started for $*"
+    setsid "$0" drive "$@" >"$LOGS/driver.out" 2>&1 </dev/null &
+}
 
 drive() {
     wait_for "$HOME_OF_ALL/ready-tools"

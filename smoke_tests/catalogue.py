@@ -42,9 +42,13 @@ class Check:
         return "/".join(filter(None, parts if self.topic == "training" else (self.topic, *parts)))
 
     @property
-    def compiles(self) -> bool:
-        """Whether it trains under a setting whose kernels are compiled at first use, most of its time."""
-        return self.setting in SLOW_SETTINGS
+    def compiles(self) -> str:
+        """The group of checks that compile the same, which is most of their time; empty where that is little."""
+        if self.detail == "inductor":
+            return self.detail
+        if self.setting == "flex":
+            return f"{self.setting}/{self.dtype}"
+        return self.setting if self.setting in SLOW_SETTINGS else ""
 
 
 def training() -> Iterator[Check]:

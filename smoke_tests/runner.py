@@ -144,6 +144,8 @@ def worker_environment(scratch: str) -> dict[str, str]:
     # measured: two OpenMP threads on two busy cores train the tiny model 30 times slower than one
     environment.setdefault("OMP_NUM_THREADS", "1")
     environment.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    # Inductor starts a process for each core, up to 32, which every worker of the suite would have
+    environment.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "8")
     # the default paths ask for the user's name, which a container's bare uid does not have
     environment.setdefault("TORCHINDUCTOR_CACHE_DIR", f"{scratch}/inductor")
     environment.setdefault("TRITON_CACHE_DIR", f"{scratch}/triton")

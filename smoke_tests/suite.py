@@ -47,8 +47,8 @@ class Suite:
             self.environment, others, demand_gpu=options.demand_gpu, cell_gpu=options.cell_gpu
         )
         self.suite_hash = environment.suite_hash()
-        room = beside.has_room(self.environment, shared_gpu=nvml.takes_several_processes())
-        self.beside = beside.Beside() if room else None
+        further = beside.count_workers(self.environment, shared_gpu=nvml.takes_several_processes())
+        self.beside = beside.Beside([Runner() for _ in range(further)]) if further else None
         self.write(finished=False)
 
     def begin(self, checks: list[Check]) -> None:
@@ -79,14 +79,13 @@ class Suite:
             begun = self.beside.result(check)
             if begun is not None:
                 return begun
-        return self._perform(check)
+            return self._perform(check, self.beside.runner_of(check) or self.runner)
+        return self._perform(check, self.runner)
 
-    def _perform(self, check: Check) -> dict[str, Any]:
-        """Run a check, in the worker that may have compiled for it already."""
+    def _perform(self, check: Check, runner: Runner) -> dict[str, Any]:
         budget = self.options.budget
         if budget is not None and time.monotonic() - self.clock > budget:
             return unreached(f"the time given to the run ({budget:.0f} s) was used up")
-        runner = self.beside.runner if self.beside is not None and check.compiles else self.runner
         return runner.run(check.__dict__, check.timeout)
 
     def document(self, *, finished: bool) -> dict[str, Any]:

@@ -36,6 +36,12 @@ def test_a_file_longer_than_a_part_is_whole_again_where_it_arrives(lease_parts, 
     script = (SCRIPTS / "lease_driver.sh").read_text().replace("/tmp/knowngood-lease", str(there))
     driver = tmp_path / "out" / "driver.sh"
     driver.write_text(script)
+    keep = ["bash", driver, "keep", *map(str, parts)]
+    bare = subprocess.run(keep, cwd=tmp_path / "out", capture_output=True, text=True, check=False)
+    assert (bare.returncode, "not started on this machine" in bare.stderr) == (3, True)
+    for folder in ("in", "logs"):  # as `start` makes them
+        (there / folder).mkdir(parents=True)
+    (there / "logs/driver").touch()
     for arguments in (["keep", *map(str, parts)], ["ready", "group"]):
         subprocess.run(["bash", driver, *arguments], check=True, cwd=tmp_path / "out")
     assert {path.name: path.read_bytes() for path in (there / "in").iterdir()} == sources
