@@ -43,9 +43,14 @@ class Check:
 
     @property
     def compiles(self) -> str:
-        """The group of checks that compile the same, which is most of their time; empty where that is little."""
+        """The group of checks that compile the same, which is most of their time; empty where that is little.
+
+        It is empty for a trainer's checks too: they start processes and take ports and memory of their own.
+        """
         if self.detail == "inductor":
             return self.detail
+        if self.topic not in ("training", "mutant", "speed"):
+            return ""
         if self.setting == "flex":
             return f"{self.setting}/{self.dtype}"
         return self.setting if self.setting in SLOW_SETTINGS else ""

@@ -140,3 +140,4 @@ def test_what_compiles_is_flexattention_flashattention_4_and_inductor():
     checks = [check for topic in catalogue.TOPICS.values() for check in topic() if check.compiles]
     assert {check.setting or check.detail for check in checks} == {"flex", "fa4", "inductor"}
     assert {"training", "mutant", "toolchain"} == {check.topic for check in checks} - set(MEASURING)
+    assert not Check("trainer", "flex", "bf16", "packed", "full", detail="axolotl-sft/qwen3").compiles
