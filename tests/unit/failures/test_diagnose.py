@@ -276,6 +276,8 @@ def test_the_gpu_excludes_and_confirms():
         ("transformers == 4.44.2 xtuner == 0.1.23", "xtuner", "0.1.23"),
         ("Successfully installed torch-2.4.0 flash-attn-2.6.3\n", "flash-attn", "2.6.3"),
         ("/x/site-packages/flash_attn-2.5.8.dist-info/METADATA", "flash-attn", "2.5.8"),
+        ("/x/site-packages/transformers-2.3.0-py3.8.egg/transformers/__init__.py", "transformers", "2.3.0"),
+        ("/x/flash_attn-2.5.8-py3.10-linux-x86_64.egg/flash_attn_2_cuda.so", "flash-attn", "2.5.8"),
         (
             "flash_attn-2.5.5+cu118torch2.2cxx11abiTRUE-cp38-cp38-linux_x86_64.whl",
             "flash-attn",

@@ -89,6 +89,7 @@ _EQUAL = lazy_pattern(rb"==\s{0,2}['\"]?" + _VERSION)
 _BEFORE_EQUAL = lazy_pattern(rb"([A-Za-z][\w.-]{0,60})(?:\[[\w, -]{0,60}\])?['\"]?\s{0,2}$")
 _DIST_INFO = lazy_pattern(rb"\.dist-info")
 _BEFORE_DIST_INFO = lazy_pattern(rb"([A-Za-z]\w{0,60})-(\d[\w.+!]{0,60})$")
+_EGG = lazy_pattern(rb"-py3\.\d{1,2}(?:-[\w-]{1,40})?\.egg\b")
 _WHEEL = lazy_pattern(rb"-(?:cp3\d{1,2}|py3|py2\.py3)-[\w.]{1,40}-[\w.]{1,80}\.whl")
 _INSTALLED = lazy_pattern(rb"uccessfully installed ([^\n]{1,8000})")
 _INSTALLED_ONE = lazy_pattern(rb"([A-Za-z][\w.-]{0,60}?)-" + _VERSION + rb"(?=\s|$)")
@@ -152,7 +153,7 @@ class VersionReader:
     @property
     def hints(self) -> frozenset[bytes]:
         """The words of which a block must have one to be read for anything but `==`."""
-        return frozenset((b"info", b"whl", b"installed", b"Name", *_VERSION_WORDS, *_PYTHONS, *_REPORTED))
+        return frozenset((b"info", b"egg", b"whl", b"installed", b"Name", *_VERSION_WORDS, *_PYTHONS, *_REPORTED))
 
     def feed(self, block: LogBlock, present: frozenset[bytes]) -> None:
         """Read a block; `present` are the hints that it may have."""
@@ -185,6 +186,8 @@ class VersionReader:
                 self._add_version(kind, match[1])
         if b"info" in present:
             self._read_file_names(_DIST_INFO, text)
+        if b"egg" in present:
+            self._read_file_names(_EGG, text)
         if b"whl" in present:
             self._read_file_names(_WHEEL, text)
         self._read_pip_lines(text, present)
