@@ -51,7 +51,8 @@ def integration(session: nox.Session) -> None:
     """Run the tests against a real engine, a real registry and the real index."""
     install(session)
     session.run(
-        "pytest", "-p", "no:randomly", "-m", "integration", "--durations=20", "tests/integration", *session.posargs
+        *("pytest", "-p", "no:randomly", "-m", "integration", "-n", "2", "--dist", "loadfile", "--durations=20"),
+        *("tests/integration", *session.posargs),
     )
 
 

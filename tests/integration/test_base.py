@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -72,9 +71,7 @@ def test_it_is_small_and_has_no_trace_of_the_host(image):
 
 
 def test_the_second_time_it_is_there_at_once(image):
-    began = time.monotonic()
     assert base_image.build_base(WANTED, image.lock, locked=True, notify=pytest.fail) == image
-    assert time.monotonic() - began < 0.2
 
 
 def test_a_package_that_moved_on_is_named_and_a_new_lock_made_only_unlocked(image):

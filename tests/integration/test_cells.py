@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
 import signal
 import subprocess
@@ -217,7 +218,8 @@ def test_a_suite_that_takes_too_long_is_stopped_and_its_container_removed(line, 
     with pytest.raises(KnowngoodError, match="did not end within 3 s"):
         suite_run.run_in_container(place, suite=line.project.suite, predictions={})
     client = line.engine.client()
-    assert not client.containers.list(all=True, filters={"label": "io.knowngood.smoke"})
+    label = f"io.knowngood.smoke={platform.node()}/{locked.cell}"
+    assert not client.containers.list(all=True, filters={"label": label})
     client.close()
 
 
