@@ -32,7 +32,7 @@ def here(project, engine):
 
 
 def finished(process):
-    out, said = process.communicate(timeout=120)
+    out, said = process.communicate(timeout=300)
     return process.returncode, json.loads(out), said
 
 
