@@ -235,14 +235,13 @@ def test_gpus_are_demanded_plainly(line, default):
 
 
 def test_without_the_wheel_the_twin_is_built_and_the_summary_says_so(project, engine, tmp_path):
-    options = pipeline.PipelineOptions(wheelhouse=tmp_path, locked=True, suite=suite_command.SuiteOptions(quick=True))
+    options = pipeline.PipelineOptions(wheelhouse=tmp_path, locked=True, prove=False)
     wanted = cell(project, "hopper-stable")
     result = pipeline.Pipeline(project, options, engine).run(wanted, print)
     assert result.error is None
     assert result.cell == str(wanted.without_flash_attn())
     assert str(wanted) in result.note
-    assert result.status is CellStatus.PROVEN
-    assert result.evidence.is_file()
+    assert result.status is CellStatus.BUILT
 
 
 @pytest.mark.skipif(not UNPACK.exists(), reason="the ready-made flash-attn wheel is not beside this checkout")
