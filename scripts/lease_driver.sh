@@ -6,8 +6,9 @@
 #   scripts/lease_driver.sh keep PART...       copy these carried folders there too
 #   scripts/lease_driver.sh ready GROUP        say that a group (`tools`, or one of images) has arrived whole
 #   scripts/lease_driver.sh queue NN GROUP ARGUMENT...   when the group is loaded, `knowngood ARGUMENT...`; in the order of NN
-#                                              (`scripts/NAME.py ARGUMENT...` runs that script; `tools` is loaded at once;
-#                                              with NN+ the next item does not wait for it)
+#                                              (`scripts/NAME.py ARGUMENT...` runs that script, `env` and `bash` run as
+#                                              they are; a group without images is loaded when it is ready; with NN+ the
+#                                              next item does not wait for it)
 #   scripts/lease_driver.sh hold SECONDS WORDS   wait until the driver's log has the words; a machine is lost 30 s after a call
 #   scripts/lease_driver.sh show               what has happened, and the end of each log
 #   scripts/lease_driver.sh evidence OUT       the new evidence as an archive
@@ -41,6 +42,7 @@ ready() {
         if [ -e "$first" ]; then cat "${first%00}"?? >"${first%.split00}" && rm "${first%00}"??; fi
     done
     touch "$HOME_OF_ALL/ready-$1"
+    if [ "$1" != tools ] && [ ! -e "$IN/images-$1.json" ]; then touch "$HOME_OF_ALL/loaded-$1"; fi
 }
 
 start() {
@@ -87,8 +89,12 @@ run() {
     mapfile -t words < <(tail -n +2 "$1")
     rm "$1"
     say "begin $name: ${words[*]}"
-    case ${words[0]} in scripts/*) ;; *) words=(-m knowngood "${words[@]}") ;; esac
-    if python3 "${words[@]}" >"$LOGS/$name" 2>&1; then say "end $name: good"; else say "end $name: $?"; fi
+    case ${words[0]} in
+        env | bash) ;;
+        scripts/*) words=(python3 "${words[@]}") ;;
+        *) words=(python3 -m knowngood "${words[@]}") ;;
+    esac
+    if "${words[@]}" >"$LOGS/$name" 2>&1; then say "end $name: good"; else say "end $name: $?"; fi
 }
 
 queue() { printf '%s\n' "${@:2}" >"$QUEUE/$1"; }

@@ -68,3 +68,34 @@ def test_a_group_lacks_what_an_earlier_one_has_sent(lease_parts, tmp_path):
     first, second = ({file.name for file in (tmp_path / "out" / f"part-0{number}").iterdir()} for number in (0, 1))
     assert {"s.zst", "base.json", "one.json", "a.config", "images-g1.json"} <= first
     assert second == {"two.json", "two.literal.zst", "b.config", "images-g2.json"}
+
+
+def test_the_driver_runs_what_is_queued_in_order_as_its_group_arrives(tmp_path):
+    there, here, part = tmp_path / "there", tmp_path / "here", tmp_path / "part"
+    for folder in (here / "scripts", part / "bin", part / "packages"):
+        folder.mkdir(parents=True)
+    driver = here / "scripts/lease_driver.sh"
+    driver.write_text((SCRIPTS / "lease_driver.sh").read_text().replace("/tmp/knowngood-lease", str(there)))
+    driver.chmod(0o755)
+    (here / "scripts/gpu_images.py").write_text("")  # no engine
+    (here / "scripts/said.py").write_text("import os, sys\nprint(sys.argv[1:], os.environ.get('WORD'))\n")
+    subprocess.run(["tar", "-C", part, "-czf", part / "tools.tar.gz", "bin", "packages"], check=True)
+    calls = [
+        ["start"],
+        ["keep", str(part)],
+        ["queue", "05+", "data", "bash", "-c", "sleep 1.5; echo late"],
+        ["queue", "10", "data", "env", "WORD=word", "python3", "scripts/said.py", "two words", "x"],
+        ["queue", "20", "data", "scripts/said.py"],
+        ["ready", "tools"],
+        ["ready", "data"],
+        ["hold", "30", "end 05+"],
+    ]
+    try:
+        for call in calls:
+            subprocess.run(["scripts/lease_driver.sh", *call], check=True, cwd=here, capture_output=True)
+    finally:
+        subprocess.run(["pkill", "-f", f"{there}|lease_driver.sh drive"], check=False)
+    told = [line.partition(" ")[2] for line in (there / "logs/driver").read_text().splitlines()]
+    assert [line for line in told if line.startswith("end")] == ["end 10: good", "end 20: good", "end 05+: good"]
+    assert (there / "logs/10").read_text() == "['two words', 'x'] word\n"
+    assert (there / "logs/05+").read_text() == "late\n"
