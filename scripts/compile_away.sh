@@ -50,7 +50,7 @@ make() {
     local build home toolkit tools headers objects flags=-objtemp
     build=$(echo $PLACE/builds/"$1"*)
     home=$(cuda_home "$build")
-    objects=$(sed -n 's,^build \(.*\.o\): .*,\1,p' "$build"/src/build/temp.*/build.ninja | tail -n "${3:-1000}" | tr '\n' ' ')
+    objects=$(sed -n 's,^build \(.*\.o\): .*,\1,p' "$build"/src/build/temp.*/build.ninja | tail -n "${3:-+1}" | tr '\n' ' ')
     toolkit=$(printf '%s\n' $PLACE/toolkits/*/"$home" | head -n 1) tools=$(printf '%s\n' $PLACE/toolkits/*/ninja | head -n 1)
     headers=$(cd $PLACE/root && printf '/%s:' opt/venv/lib/python3.*/site-packages/nvidia/*/include)
     if "$toolkit/bin/nvcc" --help | grep -q -e -frandom-seed; then flags+=" -frandom-seed=1"; fi  # 12.4 lacks it

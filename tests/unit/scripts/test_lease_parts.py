@@ -80,10 +80,11 @@ def test_the_driver_runs_what_is_queued_in_order_as_its_group_arrives(tmp_path):
     (here / "scripts/gpu_images.py").write_text("")  # no engine
     (here / "scripts/said.py").write_text("import os, sys\nprint(sys.argv[1:], os.environ.get('WORD'))\n")
     subprocess.run(["tar", "-C", part, "-czf", part / "tools.tar.gz", "bin", "packages"], check=True)
+    after_all = f"until grep -q 'en[d] 20' {there}/logs/driver; do sleep 0.1; done; echo late"
     calls = [
         ["start"],
         ["keep", str(part)],
-        ["queue", "05+", "data", "bash", "-c", "sleep 1.5; echo late"],
+        ["queue", "05+", "data", "bash", "-c", after_all],
         ["queue", "10", "data", "env", "WORD=word", "python3", "scripts/said.py", "two words", "x"],
         ["queue", "20", "data", "scripts/said.py"],
         ["ready", "tools"],
@@ -92,9 +93,9 @@ def test_the_driver_runs_what_is_queued_in_order_as_its_group_arrives(tmp_path):
     ]
     try:
         for call in calls:
-            subprocess.run(["scripts/lease_driver.sh", *call], check=True, cwd=here, capture_output=True)
+            subprocess.run([driver, *call], check=True, cwd=here, capture_output=True)
     finally:
-        subprocess.run(["pkill", "-f", f"{there}|lease_driver.sh drive"], check=False)
+        subprocess.run(["pkill", "-f", f"{driver} drive"], check=False)
     told = [line.partition(" ")[2] for line in (there / "logs/driver").read_text().splitlines()]
     assert [line for line in told if line.startswith("end")] == ["end 10: good", "end 20: good", "end 05+: good"]
     assert (there / "logs/10").read_text() == "['two words', 'x'] word\n"
