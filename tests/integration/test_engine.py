@@ -161,7 +161,9 @@ def test_a_killed_engine_leaves_no_process_and_comes_up_again_with_its_images(ow
         victim = victim.children()[0]
     kill(victim)
     assert eventually(lambda: not left(places)), left(places)
-    assert str(places.run) in engine_traces.remove_crash_traces()
+    # A process that ends loses its name first and its sockets last: until then the engine counts as running. The tests
+    # that run beside this one may find the traces too, so who removes them does not matter.
+    assert eventually(lambda: engine_traces.remove_crash_traces() is not None and not places.run.exists())
     assert not any(places.run.name in trace for trace in traces(places))
     again = container_engine.ensure_engine(notify=print)
     assert again.client().images.get(TAG)
