@@ -21,6 +21,9 @@ KNOWN_TYPES = (
 )
 """The model types whose attention these formulas are written for; of another type a difference proves nothing."""
 
+AGREES = 1e-9
+"""How far eager attention in fp64 may be from the formulas; it is 0 where the operations are the same."""
+
 
 @dataclass(frozen=True)
 class AttentionRule:
@@ -30,6 +33,8 @@ class AttentionRule:
     softcap: float | None = None
     window: int | None = None
     chunk: int | None = None
+    chunks_of_row: bool = False
+    """Whether chunks are counted from the start of the row, and not of each sequence in it: no model means that."""
     sinks: torch.Tensor | None = None
 
 
@@ -81,7 +86,7 @@ def allowed_places(owners: torch.Tensor, rule: AttentionRule) -> torch.Tensor:
     if rule.window is not None:
         allowed &= back < rule.window
     if rule.chunk is not None:
-        start = _position_in_sequence(owners) // rule.chunk
+        start = (place.expand_as(owners) if rule.chunks_of_row else _position_in_sequence(owners)) // rule.chunk
         allowed &= start[:, :, None] == start[:, None, :]
     return allowed
 

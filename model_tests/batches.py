@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 LENGTHS = data.RAGGED
 LAYOUTS = ("dense", "right-padded", "left-padded", "packed", "packed-varlen")
+POSITIONED = "+positions"
 PADDING = -1
 
 
@@ -41,7 +42,11 @@ def sequences_of(layout: str, number: int, pictures: Pictures | None = None) -> 
 def lay_out(
     layout: str, number: int, device: torch.device, pictures: Pictures | None = None, model: Any = None
 ) -> ModelBatch:
-    """Lay out the sequences of a batch; with ``pictures``, the inputs that ``model`` wants for its images too."""
+    """Lay out the sequences of a batch; with ``pictures``, the inputs that ``model`` wants for its images too.
+
+    After ``POSITIONED``, a padded layout states the position of each token too, which trainers do for packed rows only.
+    """
+    layout, positioned, _ = layout.partition(POSITIONED)
     rows = sequences_of(layout, number, pictures)
     build = layouts._packed if layout.startswith("packed") else layouts._padded
     made = build(layout, rows, torch.float32)
@@ -52,7 +57,10 @@ def lay_out(
         inputs.update(pictures.inputs(model, rows, inputs["input_ids"]))
         if layout.startswith("packed"):
             inputs["position_ids"] = torch.cat([pictures.positions(len(row)) for row in rows], 1)[:, None].to(device)
-    return ModelBatch(inputs, made.targets.to(device), _owners(layout, rows).to(device))
+    owners = _owners(layout, rows).to(device)
+    if positioned:
+        inputs["position_ids"] = ((owners != PADDING).cumsum(-1) - 1).clamp(min=0)
+    return ModelBatch(inputs, made.targets.to(device), owners)
 
 
 def _owners(layout: str, rows: list[list[int]]) -> torch.Tensor:

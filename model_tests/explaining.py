@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from model_tests.attention_formulas import AttentionRule
 
+POSITIONS = "positions count the padding before a sequence: pass position_ids, or pad behind it"
+LEAKS = "the sequences of a row are not kept apart: what is predicted in one depends on the one before it"
 FITS = 3e-2  # ||output - formula|| / ||formula||, in any precision
 
 
@@ -36,8 +38,11 @@ def explain_calls(calls: list[AttentionCall], owners: torch.Tensor, config: Any)
     return list(explanations)
 
 
-def outside_attention(layout: str, config: Any) -> str:
-    """Say where a wrong gradient comes from when every call of attention was right."""
+def outside_attention(layout: str, config: Any, *, leaks: bool) -> str:
+    """Say where a wrong gradient comes from when every call of attention was right.
+
+    ``leaks`` says whether what is predicted depends on another sequence of the row.
+    """
     fields = config.to_dict()
     stateful = "linear_attention" in (fields.get("layer_types") or ()) or any("mamba" in name for name in fields)
     if stateful and layout.startswith("packed"):
@@ -47,6 +52,8 @@ def outside_attention(layout: str, config: Any) -> str:
         )
     if stateful and "padded" in layout:
         return "attention is right in every layer; the layers of linear attention or state space read the padding"
+    if leaks:
+        return "attention is right in every layer; layers beside it do not stop between the sequences of a row"
     return "attention is right in every layer; the difference arises outside it"
 
 
@@ -65,6 +72,8 @@ def _alternatives(
             broken.append((words, with_changes(rule, window=rule.window + off), owners))
     if rule.chunk is not None:
         broken.append(("the chunks of the layer are ignored", with_changes(rule, chunk=None), owners))
+        counted = with_changes(rule, chunks_of_row=True)
+        broken.append(("the chunks of the layer are counted from the start of the row", counted, owners))
     if rule.sinks is not None:
         broken.append(("the attention sinks are dropped", with_changes(rule, sinks=None), owners))
     if abs(rule.scale - width**-0.5) > 1e-6:

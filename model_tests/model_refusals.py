@@ -40,6 +40,11 @@ MODELS = (
         "transformers has no flash attention for this model",
     ),
     Refusal(
+        r"attn_implementation\S* is not supported",
+        "refused",
+        "transformers refuses this setting for the model as it is configured",
+    ),
+    Refusal(
         r"only supports? head ?dim|head dimension|head_dim.*(at most|multiple|must be|up to)",
         "refused",
         "the kernel takes no heads of this width",

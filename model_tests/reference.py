@@ -6,6 +6,7 @@ No padding, no cache, no packing, no position ids. Eager attention is shared wit
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +34,11 @@ class Reference:
     """Layer -> how far eager attention is from the formulas: the largest ||eager - formula|| / ||formula||."""
     widths: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     """Layer -> the widths of a head's query, key and value at the attention function."""
+
+    @property
+    def fits_formulas(self) -> bool:
+        """Whether eager attention was seen, and is what the formulas say."""
+        return bool(self.formulas) and max(self.formulas.values()) <= formulas.AGREES
 
 
 def compute_reference(subject: Subject, layout: str, number: int, weights: torch.dtype) -> Reference:
@@ -82,13 +88,20 @@ def _compare(eager: Any, model: Any, made: Reference) -> Any:
         result = eager(module, query, key, value, *rest, **named)
         if is_text_attention(module):
             with torch.no_grad():
-                rule = formulas.rule_of(config, module)
-                allowed = formulas.allowed_places(torch.zeros(query.shape[0], query.shape[2], dtype=torch.long), rule)
-                expected = formulas.attend(query, key, value, rule, allowed)
-                distance = ((result[0] - expected).norm() / expected.norm()).item()
+                distance = _distance(result[0], (query, key, value), formulas.rule_of(config, module))
             layer = module.layer_idx
             made.formulas[layer] = max(made.formulas.get(layer, 0.0), distance)
             made.widths[layer] = (query.shape[-1], key.shape[-1], value.shape[-1])
         return result
 
     return compared
+
+
+def _distance(output: torch.Tensor, states: tuple[torch.Tensor, ...], rule: formulas.AttentionRule) -> float:
+    """How far a call's output is from the formulas; infinite where keys are not those of the queries' places."""
+    query, key, _ = states
+    if query.shape[2] != key.shape[2]:
+        return math.inf
+    allowed = formulas.allowed_places(torch.zeros(query.shape[0], query.shape[2], dtype=torch.long), rule)
+    expected = formulas.attend(*states, rule, allowed)
+    return ((output - expected).norm() / expected.norm()).item() if output.shape == expected.shape else math.inf

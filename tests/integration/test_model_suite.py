@@ -84,3 +84,47 @@ def test_a_model_type_that_transformers_does_not_know_is_said_so(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "nobody-knows"}')
     status, checks = run_suite(tmp_path, "--config", str(tmp_path / "config.json"))
     assert (status, checks) == (3, {})
+
+
+@pytest.mark.parametrize(
+    ("model_type", "layout", "words"),
+    [
+        ("falcon", "packed", "the sequences of a row are not kept apart"),
+        ("gpt2", "left-padded", "positions count the padding before a sequence"),
+    ],
+)
+def test_what_is_wrong_outside_attention_is_said(tmp_path, model_type, layout, words):
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"model_type": model_type}))
+    arguments = ("--config", str(config), "--setting", "eager", "--dtype", "fp32", "--layout", layout)
+    status, checks = run_suite(tmp_path, *arguments)
+    outcome, reason = checks[f"{model_type}/eager/fp32/{layout}"]
+    assert (status, outcome) == (1, "fail")
+    assert words in reason
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"model_type": "bert"}, "is no causal model (its configuration says is_decoder: false)"),
+        ({"model_type": "bart"}, "has an encoder and a decoder"),
+    ],
+)
+def test_a_model_that_sees_what_comes_later_is_none_to_try(tmp_path, config, words):
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    report = tmp_path / "report.json"
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [PYTHON, "-m", "model_tests", "--report", str(report), "--config", str(tmp_path / "config.json")]
+    subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=300)
+    problem = json.loads(report.read_text())["problem"]
+    assert problem["kind"] == "not-causal"
+    assert words in problem["text"]
+
+
+def test_a_model_without_attention_has_no_setting_to_choose(tmp_path):
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"model_type": "bamba", "num_hidden_layers": 2}))
+    arguments = ("--config", str(config), "--setting", "sdpa", "--dtype", "fp32", "--layout", "right-padded")
+    _, checks = run_suite(tmp_path, *arguments)
+    asked = "no layer of this model asks transformers for attention, so this setting changes nothing"
+    assert checks["bamba/sdpa/fp32/right-padded"] == ("not-run", asked)

@@ -21,6 +21,7 @@ STATE_SIGNS = {
     "not run": OUTCOME_GLYPHS["not-run"],
 }
 """The sign of each state of a setting for a kind of data."""
+_UNTRIED = {STATE_SIGNS["refused"], STATE_SIGNS["not run"], NOT_LISTED}
 _MEANINGS = (
     "| right | **silently wrong** | fails with an error | at the bound: rounding, or a small fault "
     "| refused in words | cannot run here | not tried |"
@@ -34,9 +35,19 @@ _INTRODUCTION = (
 )
 
 
+_ON_CPU = (
+    "Eager attention and SDPA, each family's configuration as its class has it. What is right here can still meet a "
+    "kernel of a GPU that is not; what is silently wrong lies in the model's own code. Settings that are refused or "
+    "cannot run are left out."
+)
+
+
 def render_model_page(runs: Sequence[ModelRun]) -> str:
     """Return the text of docs/models.md from runs in any order."""
     table = merge_model_runs(runs)
+    with_gpu = {run.model_type for run in runs if run.gpu} or {run.model_type for run in runs}
+    on_gpu = {key: item for key, item in table.items() if key[0] in with_gpu}
+    on_cpu = {key: item for key, item in table.items() if key[0] not in with_gpu}
     hosts = sorted({run.gpu or "a CPU" for run in runs})
     return "\n".join(
         [
@@ -54,7 +65,8 @@ def render_model_page(runs: Sequence[ModelRun]) -> str:
             "",
             f"Two signs a cell: {' and '.join(_KINDS)} data. Columns are releases of transformers.",
             "",
-            *_render_models(table),
+            *_render_models(on_gpu),
+            *(["", "## Seen on a CPU only", _ON_CPU, "", *_render_alike_models(on_cpu)] if on_cpu else []),
             "",
             "## What is silently wrong",
             *_render_reasons(table, "silently wrong", ("silently-wrong", "kernel-swapped")),
@@ -87,6 +99,25 @@ def _render_models(table: SeenSettings) -> list[str]:
     return lines
 
 
+def _render_alike_models(table: SeenSettings) -> list[str]:
+    """Return a table of settings by releases, models of which the same was seen together."""
+    releases = sorted({release for _, release, _ in table}, key=Version)
+    seen: dict[str, dict[tuple[str, ...], list[str]]] = {}
+    for model, setting in dict.fromkeys((model, setting) for model, _, setting in sorted(table, key=_row_order)):
+        cells = tuple(_state_signs(table.get((model, release, setting))) for release in releases)
+        rows = seen.setdefault(model, {})
+        if set("".join(cells)) - _UNTRIED:
+            rows.setdefault(cells, []).append(setting)
+    alike: defaultdict[tuple[tuple[str, tuple[str, ...]], ...], list[str]] = defaultdict(list)
+    for model, rows in seen.items():
+        alike[tuple((", ".join(settings), cells) for cells, settings in rows.items())].append(model)
+    lines = [f"| models | setting | {' | '.join(releases)} |", "|---|---|" + "---|" * len(releases)]
+    for rows_alike, models in sorted(alike.items(), key=lambda item: (-len(item[1]), item[1])):
+        for settings, cells in rows_alike:
+            lines.append(f"| {', '.join(models)} | {settings} | " + " | ".join(f"`{cell}`" for cell in cells) + " |")
+    return lines
+
+
 def _row_order(key: tuple[str, str, str]) -> str:
     return key[0]  # settings stay in the suite's order
 
@@ -113,8 +144,10 @@ def _render_reasons(table: SeenSettings, state: str, beginnings: tuple[str, ...]
     lines = []
     for what, models in sorted(grouped.items()):
         lines.append(f"- **{what}**")
+        alike: defaultdict[str, list[str]] = defaultdict(list)
         for (model, *names), settings in sorted(models.items()):
-            lines.append(f"  - {model} with transformers {', '.join(names)}: {', '.join(settings)}")
+            alike[f"with transformers {', '.join(names)}: {', '.join(settings)}"].append(model)
+        lines += [f"  - {', '.join(names)} {where}" for where, names in alike.items()]
     return lines or ["Nothing."]
 
 

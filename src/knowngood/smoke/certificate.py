@@ -105,19 +105,30 @@ def certificate_sentences(document: Mapping[str, Any]) -> list[str]:
         lines.append(f"{kind} data: " + (use["write"] if use else "no setting that was tried is right"))
     if not document["speed_measured"]:
         lines.append("Speed was not measured, because there is no GPU here; what is named is the usual choice.")
-    alike: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
-    for item in document["settings"]:
-        if item["setting"] in document["silently_wrong"]:
-            wrong = tuple(
-                shorten_reason(reason) for reason in item["reasons"] if reason.startswith(("silently", "kernel"))
-            )
-            alike.setdefault(tuple(dict.fromkeys(wrong))[:1], []).append(item)
-    for reasons, items in alike.items():
-        names = ", ".join(item["setting"] for item in items)
-        pages = dict.fromkeys(page for item in items for page in item["incidents"])
-        links = f" (incident {', '.join(pages)})" if pages else ""
-        lines.append(f"{names}: {reasons[0] if reasons else 'wrong'}{links}")
+    lines += _fault_sentences(document)
     if document["eager_by_formulas"] == "fail":
         lines.append("Eager attention itself differs from the formulas of the configuration; trust no setting here.")
     lines += [f"not as predicted: {sentence}" for sentence in document["disagreements"]]
     return [*lines, *document["notes"]]
+
+
+def _fault_sentences(document: Mapping[str, Any]) -> list[str]:
+    """Return why settings are wrong, fail, or change nothing: one reason each, settings with the same together."""
+    alike: dict[str, list[Mapping[str, Any]]] = {}
+    for item in document["settings"]:
+        wrong = [shorten_reason(reason) for reason in item["reasons"] if reason.startswith(_said_of(item))]
+        if wrong:
+            alike.setdefault(wrong[0], []).append(item)
+    lines = []
+    for reason, items in alike.items():
+        pages = dict.fromkeys(page for item in items for page in item["incidents"])
+        links = f" (incident {', '.join(pages)})" if pages else ""
+        lines.append(f"{', '.join(item['setting'] for item in items)}: {reason}{links}")
+    return lines
+
+
+def _said_of(item: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return how the reasons begin that are worth a sentence for a setting."""
+    if "silently wrong" in item["states"].values():
+        return ("silently", "kernel")
+    return ("an error", "out of memory") if "fails" in item["states"].values() else ("no layer",)

@@ -68,6 +68,8 @@ def test_a_gradient_at_its_bound_is_undecided_and_one_far_beyond_is_wrong():
     (item,) = model_judgement.judge_settings([check("sdpa", "right-padded"), failed])
     assert item.states == {"padded": "undecided"}
     assert not item.silent
+    (near,) = model_judgement.judge_settings([{**failed, "errors": {**errors, "loss": 1.2e-6}}])
+    assert near.states == {"padded": "undecided"}
     for changed in ({"gradient": 1.7e-5}, {"loss": 2e-6}):
         (item,) = model_judgement.judge_settings([{**failed, "errors": {**errors, **changed}}])
         assert item.states == {"padded": "silently wrong"}
@@ -122,6 +124,25 @@ def test_one_dtype_that_fails_makes_the_setting_wrong_and_only_right_dtypes_are_
     assert judgement.states == {"packed": "fails"}
     assert judgement.dtypes == {"packed": ("bf16",)}
     assert not judgement.silent
+
+
+def test_an_error_is_told_in_its_own_words_and_settings_that_fail_alike_share_a_sentence():
+    words = "view size is not compatible with\ninput tensor's size"
+    unknown = "an error that no library is known to refuse with"
+    failed = [
+        {**check(name, "packed", "fail", reason=unknown), "exception": "RuntimeError", "message": words}
+        for name in ("eager", "sdpa")
+    ]
+    sentences = certificate.certificate_sentences(certificate.certificate_document(report(failed)))
+    assert f"eager, sdpa: {unknown}: RuntimeError: view size is not compatible with input tensor's size" in sentences
+
+
+def test_a_setting_that_changes_nothing_is_said_to():
+    reason = "no layer of this model asks transformers for attention, so this setting changes nothing"
+    checks = [check("eager", "packed"), check("sdpa", "packed", "not-run", reason=reason)]
+    document = certificate.certificate_document(report(checks))
+    assert f"sdpa: {reason}" in certificate.certificate_sentences(document)
+    assert document["use"]["packed"]["setting"] == "eager"
 
 
 def test_faults_made_on_purpose_do_not_count_as_settings():

@@ -168,3 +168,74 @@ def test_a_run_in_bf16_that_computes_in_fp16_is_a_swap_and_an_unknown_type_is_no
     assert [NAMES[name] for name in element_types.swapped_types(list(NAMES), "bf16")] == ["fp16"] * 3
     assert [NAMES[name] for name in element_types.swapped_types(list(NAMES), "fp16")] == ["bf16"] * 3
     assert element_types.swapped_types(list(NAMES), "fp32") == []
+
+
+def test_a_class_that_divides_its_heads_may_keep_more_of_them():
+    codegen = {"model_type": "codegen", "n_embd": 4096, "n_head": 16, "n_layer": 28, "vocab_size": 50400}
+    made = shrink(codegen, free_width=False, heads=4).config
+    assert (made["n_head"], made["n_embd"]) == (4, 1024)
+    assert miniature.head_width(made) == miniature.head_width(codegen) == 256
+
+
+def test_a_model_without_heads_has_no_width_and_keeps_its_size():
+    mamba = {"model_type": "mamba", "hidden_size": 768, "num_hidden_layers": 32, "vocab_size": 50280}
+    assert miniature.head_width(mamba) is None
+    made = shrink(mamba).config
+    assert (made["hidden_size"], made["num_hidden_layers"]) == (768, 2)
+
+
+def test_what_is_said_of_single_layers_moves_with_them_and_makes_a_kind():
+    gemma4 = {
+        "model_type": "gemma4_text",
+        "hidden_size": 2304,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "num_hidden_layers": 12,
+        "intermediate_size": [9216] * 12,
+        "per_layer_config": {"05": {"head_dim": 512}, "11": {"head_dim": 512}},
+        "vocab_size": 262144,
+        "vocab_size_per_layer_input": 262144,
+        "id2label": {"0": "LABEL_0", "1": "LABEL_1"},
+    }
+    made = shrink(gemma4).config
+    assert made["per_layer_config"] == {1: {"head_dim": 512}}
+    assert (made["num_hidden_layers"], made["intermediate_size"]) == (2, [128, 128])
+    assert made["vocab_size_per_layer_input"] == made["vocab_size"] == miniature.VOCABULARY
+    assert made["id2label"] == gemma4["id2label"]
+    assert miniature.head_widths(gemma4) == miniature.head_widths(made) == {256, 512}
+
+
+def test_the_parts_of_dbrx_are_shrunk_and_nothing_is_random():
+    dbrx = {
+        "model_type": "dbrx",
+        "d_model": 6144,
+        "n_heads": 48,
+        "num_key_value_heads": 8,
+        "n_layers": 40,
+        "attn_config": {"kv_n_heads": 8, "clip_qkv": 8, "output_attentions": False, "_name_or_path": ""},
+        "ffn_config": {"ffn_hidden_size": 10752, "moe_num_experts": 16, "moe_top_k": 4, "moe_jitter_eps": 0.01},
+        "router_jitter_noise": 0.01,
+    }
+    made = shrink(dbrx, free_width=False, heads=4).config
+    assert made["attn_config"] == {"kv_n_heads": 4, "clip_qkv": 8}
+    assert made["ffn_config"] == {"ffn_hidden_size": 128, "moe_num_experts": 8, "moe_top_k": 4, "moe_jitter_eps": 0.0}
+    assert (made["n_heads"], made["num_key_value_heads"], made["router_jitter_noise"]) == (24, 4, 0.0)
+
+
+def test_a_list_of_layers_is_none_with_an_entry_for_each():
+    lfm2 = {
+        "model_type": "lfm2",
+        "hidden_size": 2560,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "num_hidden_layers": 4,
+        "full_attn_idxs": [0, 1, 2, 3],
+    }
+    made = shrink(lfm2).config
+    assert (made["num_hidden_layers"], made["full_attn_idxs"]) == (2, [0, 1])
+    made = shrink({**lfm2, "full_attn_idxs": [2, 3]}).config
+    assert (made["num_hidden_layers"], made["full_attn_idxs"]) == (2, [1])
+    llama4 = {**lfm2, "full_attn_idxs": [0, 1, 2, 3], "moe_layers": [0, 1, 2, 3], "no_rope_layers": [1, 1, 1, 0]}
+    made = shrink(llama4).config
+    assert (made["num_hidden_layers"], made["moe_layers"], made["no_rope_layers"]) == (2, [0, 1], [1, 0])
