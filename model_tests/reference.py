@@ -28,8 +28,9 @@ class Reference:
 
     loss: float
     gradients: dict[str, torch.Tensor]
-    choices: list[torch.Tensor]
-    """One entry for each choice of the model, its rows the tokens of all sequences one after another."""
+    choices: list[torch.Tensor | None]
+    """One entry for each choice of the model, its rows the tokens of all sequences one after another; none of experts
+    is one whose number depends on the sequence's length."""
     formulas: dict[int, float] = field(default_factory=dict)
     """Layer -> how far eager attention is from the formulas: the largest ||eager - formula|| / ||formula||."""
     widths: dict[int, tuple[int, int, int]] = field(default_factory=dict)
@@ -60,7 +61,7 @@ def compute_reference(subject: Subject, layout: str, number: int, weights: torch
                 loss.backward()
                 made.loss += loss.item()
                 choices.append(recorder.choices)
-        made.choices = [torch.cat(parts) for parts in zip(*choices)]
+        made.choices = [_joined(parts) for parts in zip(*choices)]
         made.gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     return made
 
@@ -95,6 +96,10 @@ def _compare(eager: Any, model: Any, made: Reference) -> Any:
         return result
 
     return compared
+
+
+def _joined(parts: tuple[torch.Tensor, ...]) -> torch.Tensor | None:
+    return torch.cat(parts) if len({part.shape[1:] for part in parts}) == 1 else None
 
 
 def _distance(output: torch.Tensor, states: tuple[torch.Tensor, ...], rule: formulas.AttentionRule) -> float:

@@ -39,7 +39,7 @@ class TopKReplay(TorchFunctionMode):
     flattened batch of ``shape`` (rows, places) each of them is. Padding keeps its own choice.
     """
 
-    def __init__(self, choices: list[torch.Tensor], places: torch.Tensor, shape: tuple[int, ...]) -> None:
+    def __init__(self, choices: list[torch.Tensor | None], places: torch.Tensor, shape: tuple[int, ...]) -> None:
         super().__init__()
         self.choices, self.places = choices, places
         self.tokens, self.length = math.prod(shape), shape[-1]
@@ -56,7 +56,7 @@ class TopKReplay(TorchFunctionMode):
         recorded, own = self.choices[self.calls], result[1]
         self.calls += 1
         indices = own.flatten(0, leading - 1).clone()
-        if indices.shape[1:] != recorded.shape[1:]:
+        if recorded is None or indices.shape[1:] != recorded.shape[1:]:
             return result
         wanted = recorded.to(indices.device)
         before = indices[self.places]

@@ -16,6 +16,10 @@ from smoke_tests import model as smoke_model
 SHARPER = ("q_proj", "k_proj", "qkv", "query", "key", "c_attn", "q_b_proj", "q_norm", "k_norm", "q_layernorm")
 ATTEMPTS = ((True, 2), (False, 2), (False, 4), (False, 16))
 """Miniatures to try: whether the hidden size is free of the heads, and the most heads of keys and values."""
+SHARPEST, USUAL = 6.0, 2.25
+"""The size of scores from which on they are made smaller, and that of a model which divides by the root of the width.
+
+With a scale of 1 the softmax of random weights has one winner, and half precision keeps no gradient of the others."""
 MOST_PARAMETERS = 250_000_000
 """In fp64, with gradients and a second model beside it, that many take 8 GB."""
 SEES_LATER = 1e-3
@@ -113,7 +117,9 @@ class Subject:
             raise ModelProblem("broken", text)
         model = self.build("eager", torch.float32, torch.device("cpu"))
         fill(model)
-        widths = _run_few_tokens(model)
+        widths, scores = _run_few_tokens(model)
+        if scores > SHARPEST:
+            _soften(model, scores)
         if free_width and self.widths and widths - self.widths:
             raise ValueError(f"heads are {sorted(widths)} wide, the configuration says {sorted(self.widths)}")
         self.weights = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
@@ -175,18 +181,23 @@ def _unread_rotary(given: dict[str, Any], full: Any) -> list[str]:
     return []
 
 
-def _run_few_tokens(model: Any) -> set[int]:
-    """Run three tokens through the model; return the widths of the heads that call attention.
+def _run_few_tokens(model: Any) -> tuple[set[int], float]:
+    """Run three tokens through the model; return the widths of the heads that call attention, and their largest scores.
 
     Raises ``ModelProblem`` where a token changes what is predicted before it.
     """
     seen: set[int] = set()
+    sizes = [0.0]
 
     def wrap(function: Any) -> Any:
-        def look(module: Any, query: Any, *rest: Any, **named: Any) -> Any:
+        def look(module: Any, query: Any, key: Any, *rest: Any, **named: Any) -> Any:
             if is_text_attention(module):
-                seen.add(query.shape[-1])
-            return function(module, query, *rest, **named)
+                width = query.shape[-1]
+                seen.add(width)
+                scale = named.get("scaling") or width**-0.5
+                sizes.append(query.float().norm(dim=-1).mean().item() * key.float().norm(dim=-1).mean().item())
+                sizes[-1] *= scale * width**-0.5  # what random directions leave of it
+            return function(module, query, key, *rest, **named)
 
         return look
 
@@ -201,7 +212,15 @@ def _run_few_tokens(model: Any) -> set[int]:
         )
         kind = model.config.model_type
         raise ModelProblem("not-causal", f"{kind!r} is no causal model{said}: its tokens see those after them")
-    return seen
+    return seen, max(sizes)
+
+
+def _soften(model: Any, scores: float) -> None:
+    """Make queries and keys smaller, or the norms behind them, until scores have a usual size."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if any(part in name for part in SHARPER):
+                parameter.mul_((USUAL / scores) ** 0.5)
 
 
 def fill(model: torch.nn.Module) -> None:

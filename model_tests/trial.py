@@ -92,7 +92,7 @@ class Trial:
             for row in rows:
                 tokens = torch.tensor([row], device=self.device)
                 images = self.pictures.inputs(self.model, [row], tokens) if self.pictures else {}
-                own = [choice[begin : begin + len(row)] for choice in reference.choices]
+                own = [None if choice is None else choice[begin : begin + len(row)] for choice in reference.choices]
                 begin += len(row)
                 with TopKReplay(own, torch.arange(len(row), device=self.device), (1, len(row))), self._precision():
                     logits = self.model(input_ids=tokens, **images, use_cache=False).logits[0]

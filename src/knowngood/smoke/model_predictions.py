@@ -51,6 +51,8 @@ class FamilySources:
 
     supports: Mapping[str, bool]
     """`_supports_sdpa`, `_supports_flash_attn`, `_supports_flash_attn_2`, as the models' base class states them."""
+    knows_fa4: bool
+    """Whether the release has a name for FlashAttention 4; one that has none calls the setting unknown."""
     compatible_flash: bool
     """Whether the models name the only flash attention implementations that they take."""
     passes_sinks: bool
@@ -99,6 +101,7 @@ def read_family_sources(modeling: str, configuration: str, sdpa: str, flash: str
             for name, value in stated.items()
             if name.startswith("_supports_")
         },
+        knows_fa4="flash_attention_4" in flash,
         compatible_flash="_compatible_flash_implementations" in stated,
         passes_sinks="s_aux" in passed,
         softcap=defaults.get("attn_logit_softcapping") if "softcap" in passed else None,
@@ -191,7 +194,7 @@ def _cpu_outcomes(sources: FamilySources) -> _Outcomes:
     for setting in _FLASH:
         if sources.compatible_flash and setting != "fa4":
             continue
-        known = _states_flash(setting, sources) or setting == "fa4"  # an older release does not know the name
+        known = _states_flash(setting, sources) or (setting == "fa4" and not sources.knows_fa4)
         because = "no package of its kernels is installed" if known else "the model states no flash attention"
         yield f"{setting}/*", "not-run" if known else "refused", because
     if sources.supports.get("_supports_sdpa", False):

@@ -126,6 +126,22 @@ def test_one_dtype_that_fails_makes_the_setting_wrong_and_only_right_dtypes_are_
     assert not judgement.silent
 
 
+@pytest.mark.parametrize(
+    ("words", "state"),
+    [
+        ("attention's query gradient has an error of 3.4e-02 (3e-02 is allowed)", "undecided"),
+        ("attention's query gradient has an error of 5.4e-02 (3e-02 is allowed)", "silently wrong"),
+        ("attention's query gradient is off by +1.0% (0.4% is allowed)", "silently wrong"),
+        ("attention does not stop between the sequences of a row", "silently wrong"),
+    ],
+)
+def test_an_error_of_attention_that_has_no_direction_and_is_little_over_its_bound_is_undecided(words, state):
+    errors = {"loss": 3e-5, "loss_allowed": 5e-4, "gradient": 7.3e-2, "gradient_allowed": 7.1e-2}
+    failed = {**check("sdpa", "left-padded", "fail", reason=f"silently-wrong: {words}"), "errors": errors}
+    (item,) = model_judgement.judge_settings([failed])
+    assert item.states == {"padded": state}
+
+
 def test_an_error_is_told_in_its_own_words_and_settings_that_fail_alike_share_a_sentence():
     words = "view size is not compatible with\ninput tensor's size"
     unknown = "an error that no library is known to refuse with"

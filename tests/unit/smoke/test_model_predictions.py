@@ -29,9 +29,18 @@ PLAIN_SDPA = "def sdpa_attention_forward(module, query): ..."
 FLASH = 'flash_kwargs["window_size"] = (sliding_window - 1, sliding_window - 1)'
 
 
-def predict(*, sdpa="True", cap="None", positions="position_ids=position_ids", more="", configured="", function=None):
+def predict(
+    *,
+    sdpa="True",
+    cap="None",
+    positions="position_ids=position_ids",
+    more="",
+    configured="",
+    function=None,
+    flash=FLASH,
+):
     modeling = MODELING.format(sdpa=sdpa, positions=positions) + more
-    sources = read_family_sources(modeling, CONFIGURATION.format(cap=cap) + configured, function or PLAIN_SDPA, FLASH)
+    sources = read_family_sources(modeling, CONFIGURATION.format(cap=cap) + configured, function or PLAIN_SDPA, flash)
     return predict_model_checks("tiny", sources)
 
 
@@ -42,6 +51,14 @@ def test_a_plain_model_is_right_wherever_torch_has_kernels_for_a_cpu():
     assert outcomes["tiny/sdpa-cudnn/*"] == outcomes["tiny/flex/*"] == "refused"
     assert outcomes["tiny/fa2/*"] == "not-run"
     assert "tiny/eager/*/packed" not in outcomes
+
+
+def test_a_model_without_flash_attention_refuses_the_fourth_where_the_release_has_a_name_for_it():
+    without = "\nclass OtherPreTrainedModel:\n    _supports_flash_attn = False\n"
+    assert predict(more=without)["tiny/fa4/*"]["outcome"] == "not-run"
+    newer = predict(more=without, flash=f"{FLASH}\nname = 'flash_attention_4'")
+    assert newer["tiny/fa4/*"] == {"outcome": "refused", "because": "the model states no flash attention"}
+    assert predict(flash=f"{FLASH}\nname = 'flash_attention_4'")["tiny/fa4/*"]["outcome"] == "not-run"
 
 
 def test_a_soft_cap_that_the_function_of_sdpa_does_not_know_fails():
