@@ -173,6 +173,12 @@ def _choose_layers(made: Miniature) -> None:
         made.put(name, [place for place, layer in enumerate(chosen) if layer in made.config[name]])
     for name, said in single.items():
         made.put(name, {place: said[layer] for place, layer in enumerate(chosen) if layer in said})
+    _count_layers(made, chosen, count)
+
+
+def _count_layers(made: Miniature, chosen: list[int], count: int) -> None:
+    """Set what counts layers instead of listing them to that of the chosen ones."""
+    dense = made.config.get("first_k_dense_replace") or 0
     if dense:
         made.put("first_k_dense_replace", sum(layer < dense for layer in chosen))
     if made.config.get("attn_layer_period"):  # Jamba counts instead of listing
@@ -183,7 +189,9 @@ def _choose_layers(made: Miniature) -> None:
         made.put("max_window_layers", 1)
     made.put("num_nextn_predict_layers", 0)
     made.put("num_kv_shared_layers", 0)
-    made.put(count_name, len(chosen))
+    for name in LAYERS:
+        if isinstance(made.config.get(name), int):  # LongCat's layers are two of the others
+            made.put(name, max(1, made.config[name] * len(chosen) // count))
 
 
 def _numbers_layers(name: str, value: Any, count: int) -> bool:
@@ -239,6 +247,8 @@ def _shrink_experts(made: Miniature) -> None:
         if isinstance(made.config.get(name), int) and made.config[name] > 1:
             wanted = max(4, 2 * chosen, 2 * groups)
             made.put(name, min(made.config[name], -(-wanted // groups) * groups))
+    if isinstance(made.config.get("zero_expert_num"), int):  # LongCat's, which return what they are given
+        made.put("zero_expert_num", min(made.config["zero_expert_num"], 4))
 
 
 def _shrink_recurrent_parts(made: Miniature) -> None:

@@ -20,8 +20,8 @@ SHARPEST, USUAL = 6.0, 2.25
 """The size of scores from which on they are made smaller, and that of a model which divides by the root of the width.
 
 With a scale of 1 the softmax of random weights has one winner, and half precision keeps no gradient of the others."""
-MOST_PARAMETERS = 250_000_000
-"""In fp64, with gradients and a second model beside it, that many take 8 GB."""
+MOST_PARAMETERS = 120_000_000
+"""In fp64, with gradients and other models beside it, that many take some 8 GB."""
 SEES_LATER = 1e-3
 """The share by which what is predicted may differ when a later token is another: rounding only."""
 WITH_IMAGES = ("qwen2_vl",)

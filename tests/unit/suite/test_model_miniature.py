@@ -239,3 +239,11 @@ def test_a_list_of_layers_is_none_with_an_entry_for_each():
     llama4 = {**lfm2, "full_attn_idxs": [0, 1, 2, 3], "moe_layers": [0, 1, 2, 3], "no_rope_layers": [1, 1, 1, 0]}
     made = shrink(llama4).config
     assert (made["num_hidden_layers"], made["moe_layers"], made["no_rope_layers"]) == (2, [0, 1], [1, 0])
+
+
+def test_two_counts_of_layers_keep_their_ratio_and_experts_without_weights_are_few():
+    longcat = {"model_type": "longcat_flash", "num_layers": 28, "num_hidden_layers": 56, "hidden_size": 6144}
+    experts = {"n_routed_experts": 512, "zero_expert_num": 256, "moe_topk": 12}
+    made = shrink({**longcat, **experts, "num_attention_heads": 64}).config
+    assert (made["num_layers"], made["num_hidden_layers"]) == (1, 2)
+    assert (made["n_routed_experts"], made["zero_expert_num"]) == (24, 4)
