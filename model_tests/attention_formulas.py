@@ -40,8 +40,8 @@ class AttentionRule:
 
 def rule_of(config: Any, module: Any) -> AttentionRule:
     """Read the rule of a layer off the configuration; sinks are parameters, and come from the module."""
-    single = getattr(config, "per_layer_config", None)
-    config = single[module.layer_idx] if single else config  # the layers' heads differ in width (Gemma 4)
+    if config.to_dict().get("per_layer_config"):  # the layers' heads differ in width (Gemma 4)
+        config = config.per_layer_config[module.layer_idx]
     kinds = getattr(config, "layer_types", None)
     kind = kinds[module.layer_idx] if kinds else None
     window, chunk = getattr(config, "sliding_window", None), getattr(config, "attention_chunk_size", None)

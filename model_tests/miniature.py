@@ -19,7 +19,7 @@ WINDOW = 40
 SOFTCAP = 4.0  # scores of the miniature are of this size; the 50 of Gemma 2 would leave them as they are
 
 WIDTHS = ("hidden_size", "n_embd", "d_model")
-LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_layers_per_stack")
 HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
 WINDOWS = ("sliding_window", "attention_window_size", "attention_chunk_size", "sliding_window_size")
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")

@@ -43,7 +43,7 @@ _STATEFUL = (
 _WITHOUT_POSITIONS = ("opt", "bloom", "mpt", "biogpt", "xglm", "afmoe")
 _SHIFTED = ("gpt2", "gpt_neo", "gpt_bigcode", "ctrl", "biogpt", "xglm", "hunyuan_v1_dense", "hunyuan_v1_moe")
 INCIDENTS = (
-    ("the soft-cap of the scores is dropped", ("gemma2",), "sdpa-drops-softcap"),
+    ("the soft-cap of the scores is dropped", ("gemma2", "vaultgemma"), "sdpa-drops-softcap"),
     ("do not stop between the sequences of a row", _STATEFUL, "packed-rows-leak-in-linear-layers"),
     ("the sequences of a row are not kept apart", _STATEFUL, "packed-rows-leak-in-linear-layers"),
     ("the sequences of a row are not kept apart", _WITHOUT_POSITIONS, "packed-rows-leak-without-positions"),

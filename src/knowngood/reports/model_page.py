@@ -100,16 +100,16 @@ def _render_models(table: SeenSettings) -> list[str]:
 
 
 def _render_alike_models(table: SeenSettings) -> list[str]:
-    """Return a table of settings by releases, models of which the same was seen together."""
+    """Return a table of settings by releases, models of which the same was signs together."""
     releases = sorted({release for _, release, _ in table}, key=Version)
-    seen: dict[str, dict[tuple[str, ...], list[str]]] = {}
+    signs: dict[str, dict[tuple[str, ...], list[str]]] = {}
     for model, setting in dict.fromkeys((model, setting) for model, _, setting in sorted(table, key=_row_order)):
         cells = tuple(_state_signs(table.get((model, release, setting))) for release in releases)
-        rows = seen.setdefault(model, {})
+        rows = signs.setdefault(model, {})
         if set("".join(cells)) - _UNTRIED:
             rows.setdefault(cells, []).append(setting)
     alike: defaultdict[tuple[tuple[str, tuple[str, ...]], ...], list[str]] = defaultdict(list)
-    for model, rows in seen.items():
+    for model, rows in signs.items():
         alike[tuple((", ".join(settings), cells) for cells, settings in rows.items())].append(model)
     lines = [f"| models | setting | {' | '.join(releases)} |", "|---|---|" + "---|" * len(releases)]
     for rows_alike, models in sorted(alike.items(), key=lambda item: (-len(item[1]), item[1])):
