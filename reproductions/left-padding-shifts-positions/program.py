@@ -57,6 +57,6 @@ logits, gradients = (((a - b).norm() / b.norm()).item() for a, b in zip(outcome[
 loss = abs(outcome[2] / expected[2] - 1)
 print(json.dumps({"logits": round(logits, 6), "gradients": round(gradients, 6), "loss": round(loss, 6)}))
 assert max(logits, gradients) < 1e-4, (
-    f"{name}: the logits are off by {logits:.1%}, the loss by {loss:.2%} and the gradients by {gradients:.1%} from those "
-    "of each sample without padding"
+    f"{name}: the logits are off by {logits:.1%}, the loss by {loss:.2%} and the gradients by {gradients:.1%} "
+    "from those of each sample without padding"
 )

@@ -13,10 +13,23 @@ from transformers import AutoModelForCausalLM, Llama4TextConfig
 CHUNK = 8
 LENGTHS = (16, 21) if "--aligned" in sys.argv else (13, 21)
 config = Llama4TextConfig(
-    **{"vocab_size": 64, "hidden_size": 32, "intermediate_size": 32, "intermediate_size_mlp": 64, "head_dim": 8},
-    **{"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 2},
-    **{"attention_chunk_size": CHUNK, "layer_types": ["chunked_attention", "full_attention"], "no_rope_layers": [1, 0]},
-    **{"moe_layers": [], "initializer_range": 0.3, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
+    vocab_size=64,
+    hidden_size=32,
+    intermediate_size=32,
+    intermediate_size_mlp=64,
+    head_dim=8,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    num_local_experts=2,
+    attention_chunk_size=CHUNK,
+    layer_types=["chunked_attention", "full_attention"],
+    no_rope_layers=[1, 0],
+    moe_layers=[],
+    initializer_range=0.3,
+    pad_token_id=0,
+    bos_token_id=1,
+    eos_token_id=2,
 )
 torch.manual_seed(0)
 samples = [torch.randint(3, 64, (length,)) for length in LENGTHS]
@@ -50,6 +63,6 @@ logits, gradients = (((a - b).norm() / b.norm()).item() for a, b in zip(outcome[
 loss = abs(outcome[2] / expected[2] - 1)
 print(json.dumps({"logits": round(logits, 6), "gradients": round(gradients, 6), "loss": round(loss, 6)}))
 assert max(logits, gradients) < 1e-4, (
-    f"the logits are off by {logits:.1%}, the loss by {loss:.2%} and the gradients by {gradients:.1%} from those of each "
-    "sample in a row of its own"
+    f"the logits are off by {logits:.1%}, the loss by {loss:.2%} and the gradients by {gradients:.1%} "
+    "from those of each sample in a row of its own"
 )

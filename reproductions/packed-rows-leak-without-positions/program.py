@@ -19,7 +19,9 @@ FIELDS = {
     "llama": {**WIDTHS, "intermediate_size": 64},
     "lfm2": {
         **WIDTHS,
-        **{"intermediate_size": 64, "num_key_value_heads": 2, "layer_types": ["conv", "full_attention"]},
+        "intermediate_size": 64,
+        "num_key_value_heads": 2,
+        "layer_types": ["conv", "full_attention"],
     },
 }
 name = sys.argv[1]
@@ -61,6 +63,6 @@ logits, gradients = (((a - b).norm() / b.norm()).item() for a, b in zip(outcome[
 loss = abs(outcome[2] / expected[2] - 1)
 print(json.dumps({"logits": round(logits, 6), "gradients": round(gradients, 6), "loss": round(loss, 6)}))
 assert max(logits, gradients) < 1e-4, (
-    f"{name}: the logits are off by {logits:.1%}, the loss by {loss:.2%} and the gradients by {gradients:.1%} from those "
-    "of each sample in a row of its own"
+    f"{name}: the logits are off by {logits:.1%}, the loss by {loss:.2%} and the gradients by {gradients:.1%} "
+    "from those of each sample in a row of its own"
 )
