@@ -62,9 +62,12 @@ _MODELS = (
     ("qwen-?3(?![0-9.])", "qwen3"),
     ("qwen(?![0-9.]|-?[0-9][.])", "qwen"),
     ("(?:meta-)?llama-?4", "llama4"),
+    ("smollm-?3", "smollm3"),
     ("(?:meta-|code|tiny)?-?llama|vicuna|smollm|yi-", "llama"),
     ("mixtral", "mixtral"),
     ("mistral|ministral|zephyr", "mistral"),
+    ("gemma-?4", "gemma4"),
+    ("gemma-?3n", "gemma3n"),
     ("gemma-?3", "gemma3"),
     ("gemma-?2", "gemma2"),
     ("gemma", "gemma"),
@@ -76,24 +79,50 @@ _MODELS = (
     ("deepseek-?(?:v3|r1)", "deepseek-v3"),
     ("deepseek-?v2", "deepseek-v2"),
     ("command-r|cohere|aya", "cohere"),
+    ("glm-?4(?:[.-][0-9])?-?moe", "glm4-moe"),
+    ("glm-?4(?![0-9.])", "glm4"),
     ("chatglm|glm", "glm"),
     ("gpt-?oss", "gpt-oss"),
     ("gpt-?2", "gpt2"),
     ("gpt-?neox|pythia", "gpt-neox"),
     ("baichuan", "baichuan"),
     ("falcon-?h1", "falcon-h1"),
+    ("falcon-?mamba", "falcon-mamba"),
     ("falcon", "falcon"),
     ("granite-?moe-?hybrid", "granitemoehybrid"),
     ("granite$", "granite"),
+    ("olmo-?3", "olmo3"),
     ("olmo-?2", "olmo2"),
+    ("olmoe", "olmoe"),
     ("olmo", "olmo"),
     ("bloom", "bloom"),
+    ("lfm-?2(?:[.-]?5)?(?:-[0-9.]+b)?-(?:moe|[0-9]*b?-?a[0-9]+)", "lfm2-moe"),
+    ("lfm-?2", "lfm2"),
+    ("hunyuan-?(?:.*-)?(?:moe|a[0-9]+)", "hunyuan-v1-moe"),
     ("opt-?[0-9.]", "opt"),
     ("starcoder-?2", "starcoder2"),
     ("(?:distil|ro|mod|modern)?berta?(?![a-z])", "bert"),
     ("(?:flan-|m)?t5", "t5"),
 )
 """The beginning of a model's name or class, in lower case and with hyphens -> its architecture; the first counts."""
+
+_ARCHITECTURES = (
+    *("afmoe", "apertus", "arcee", "aria", "axk1", "axk2", "bamba", "biogpt", "bitnet", "bloom", "codegen"),
+    *("cohere", "cohere2", "cohere2-moe", "ctrl", "cwm", "dbrx", "deepseek-v2", "deepseek-v3", "deepseek-v32"),
+    *("deepseek-v4", "diffllama", "doge", "dots1", "emu3", "ernie4-5", "ernie4-5-moe", "exaone-moe", "exaone4"),
+    *("falcon", "falcon-h1", "falcon-mamba", "flex-olmo", "fuyu", "gemma", "gemma2", "gemma3", "gemma3n"),
+    *("gemma4", "gemma4-unified", "glm", "glm-moe-dsa", "glm4", "glm4-moe", "glm4-moe-lite", "gpt-bigcode"),
+    *("gpt-neo", "gpt-neox", "gpt-neox-japanese", "gpt-oss", "gpt2", "gptj", "granite", "granite-swa"),
+    *("granitemoe", "granitemoe-swa", "granitemoehybrid", "granitemoeshared", "helium", "hrm"),
+    *("hunyuan-v1-dense", "hunyuan-v1-moe", "hy-v3", "hy-v4", "hyperclovax", "inkling", "jais2", "jamba"),
+    *("jetmoe", "kimi-linear", "laguna", "lfm2", "lfm2-moe", "llama", "llama4", "longcat-flash", "mamba"),
+    *("mamba2", "mellum", "mimo-v2-flash", "minicpm3", "minimax", "minimax-m2", "minimax-m3-vl", "ministral"),
+    *("ministral3", "mistral", "mixtral", "modernbert-decoder", "mpt", "nanochat", "nemotron", "nemotron-h"),
+    *("olmo", "olmo-hybrid", "olmo2", "olmo3", "olmoe", "opt", "persimmon", "phi", "phi3", "phimoe", "qwen2"),
+    *("qwen2-moe", "qwen2-vl", "qwen3", "qwen3-5", "qwen3-5-moe", "qwen3-moe", "qwen3-next", "recurrent-gemma"),
+    *("seed-oss", "smollm3", "solar-open", "stablelm", "starcoder2", "vaultgemma", "xglm", "youtu", "zaya"),
+)
+"""The model types of transformers that the model suite has run, as `model_name_of_type` writes them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,9 +259,9 @@ def parse_model(text: str) -> str | None:
     """
     name = text.strip().rstrip("/").rpartition("/")[2].lower().replace("_", "-").replace(" ", "-")
     name = re.sub("(?:for[a-z]+|model|config)$", "", name)
-    names = tuple(dict.fromkeys(model for _, model in _MODELS))
-    if name in names:
-        return name
+    names = (*dict.fromkeys(model for _, model in _MODELS), *_ARCHITECTURES)
+    if name.removesuffix("-text") in names:
+        return name.removesuffix("-text")
     for pattern, model in _MODELS:
         if re.match(pattern if not pattern.startswith("distill") else f".*{pattern}", name):
             return model

@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+from samples import ROOT
 
 from knowngood.cli.main import main
 from knowngood.compat import knowledge
+from knowngood.compat.model_findings import model_name_of_type
 from knowngood.compat.query import Query
 from knowngood.compat.use_conditions import condition_forms, parse_model, settle_query
 from knowngood.core.errors import UsageError
@@ -123,11 +125,22 @@ def test_an_unknown_value_is_refused_with_the_nearest(key: str, written: str, me
         ("LlamaForCausalLM", "llama"),
         ("mistralai/Mixtral-8x7B-v0.1", "mixtral"),
         ("internlm/internlm2-7b", "internlm2"),
+        ("google/gemma-4-12b-it", "gemma4"),
+        ("google/gemma-3n-E4B", "gemma3n"),
+        ("gemma4_text", "gemma4"),
+        ("tiiuae/falcon-mamba-7b", "falcon-mamba"),
+        ("LiquidAI/LFM2-8B-A1B", "lfm2-moe"),
+        ("allenai/Olmo-3-7B", "olmo3"),
         ("someone/my-finetune", None),
     ],
 )
 def test_the_architecture_of_a_model(text: str, model: str | None):
     assert parse_model(text) == model
+
+
+def test_every_model_type_that_was_run_is_an_architecture_of_its_own():
+    for folder in (ROOT / "evidence/models").iterdir():
+        assert parse_model(folder.name) == model_name_of_type(folder.name), folder.name
 
 
 def test_a_model_whose_name_does_not_say_its_architecture_is_left_open():
