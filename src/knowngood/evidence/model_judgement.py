@@ -28,20 +28,11 @@ _ONE_SIDED = re.compile(r" is off by [+-]")
 _AT_BOUND = 1.5
 _STATEFUL = (
     *("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "falcon_h1", "granitemoehybrid", "bamba", "jamba", "lfm2"),
-    *(
-        "lfm2_moe",
-        "olmo_hybrid",
-        "minimax",
-        "kimi_linear",
-        "recurrent_gemma",
-        "zaya",
-        "mamba",
-        "mamba2",
-        "falcon_mamba",
-    ),
+    *("lfm2_moe", "olmo_hybrid", "minimax", "kimi_linear", "recurrent_gemma", "zaya", "nemotron_h", "mamba", "mamba2"),
+    "falcon_mamba",
 )
 _WITHOUT_POSITIONS = ("opt", "bloom", "mpt", "biogpt", "xglm", "afmoe")
-_SHIFTED = ("gpt2", "gpt_neo", "gpt_bigcode", "ctrl", "biogpt", "xglm", "hunyuan_v1_dense", "hunyuan_v1_moe")
+_SHIFTED = ("gpt2", "gpt_neo", "gpt_bigcode", "ctrl", "xglm", "hunyuan_v1_dense", "hunyuan_v1_moe")
 INCIDENTS = (
     ("the soft-cap of the scores is dropped", ("gemma2", "vaultgemma"), "sdpa-drops-softcap"),
     ("do not stop between the sequences of a row", _STATEFUL, "packed-rows-leak-in-linear-layers"),

@@ -36,9 +36,9 @@ _INTRODUCTION = (
 
 
 _ON_CPU = (
-    "Eager attention and SDPA, each family's configuration as its class has it. What is right here can still meet a "
-    "kernel of a GPU that is not; what is silently wrong lies in the model's own code. Settings that are refused or "
-    "cannot run are left out."
+    "Eager attention and SDPA, each family with the defaults of its configuration class; some fields were set where "
+    "these make no model. What is right here can still meet a kernel of a GPU that is not; what is silently wrong lies "
+    "in the model's own code. Settings that are refused or cannot run are left out."
 )
 
 
@@ -100,7 +100,7 @@ def _render_models(table: SeenSettings) -> list[str]:
 
 
 def _render_alike_models(table: SeenSettings) -> list[str]:
-    """Return a table of settings by releases, models of which the same was signs together."""
+    """Return a table of settings by releases, models of which the same was seen together."""
     releases = sorted({release for _, release, _ in table}, key=Version)
     signs: dict[str, dict[tuple[str, ...], list[str]]] = {}
     for model, setting in dict.fromkeys((model, setting) for model, _, setting in sorted(table, key=_row_order)):

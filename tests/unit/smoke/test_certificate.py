@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 from samples import ROOT
 
 from knowngood.cli import certify
+from knowngood.compat.model_findings import model_name_of_type
 from knowngood.core.errors import InputError, MissingError, UnknownError, UsageError
 from knowngood.evidence import model_judgement
 from knowngood.project.checkout import Project
@@ -94,6 +96,12 @@ def test_a_window_that_is_one_token_too_wide_is_named_with_its_incident(model_ty
 def test_the_incidents_that_answers_link_to_exist():
     for _, _, name in model_judgement.INCIDENTS:
         assert (ROOT / f"incidents/{name}.yaml").is_file(), name
+
+
+def test_an_incident_that_a_run_links_to_is_about_the_runs_model():
+    for _, types, name in model_judgement.INCIDENTS:
+        stated = yaml.safe_load((ROOT / f"incidents/{name}.yaml").read_text())["when"]["model"].split("|")
+        assert {model_name_of_type(item) for item in types} <= set(stated), name
 
 
 def test_with_times_the_fastest_setting_that_is_right_is_chosen_and_a_wrong_one_never():
