@@ -1,6 +1,8 @@
 """Write what the model suite should observe with the transformers of an environment, before it runs there.
 
 python scripts/model_predictions.py SITE_PACKAGES [cpu|gpu]
+
+Of all families of the suite, and of every other model that has a run in `evidence/models`.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 from knowngood.core.local_files import write_atomically
+from knowngood.evidence.model_runs import MODEL_RUNS_FOLDER
 from knowngood.project import checkout
 from knowngood.smoke.model_config import read_families
 from knowngood.smoke.model_predictions import PREDICTIONS_FOLDER, predict_model_checks, read_family_sources
@@ -21,7 +24,9 @@ project = checkout.find_project()
 sdpa = (root / "transformers/integrations/sdpa_attention.py").read_text(encoding="utf-8")
 flash = (root / "transformers/modeling_flash_attention_utils.py").read_text(encoding="utf-8")
 predictions = {}
-for model_type in sorted({str(fields["model_type"]) for fields in read_families(project.model_suite).values()}):
+families = {str(fields["model_type"]) for fields in read_families(project.model_suite).values()}
+families |= {path.name for path in (project.evidence / MODEL_RUNS_FOLDER).iterdir()}
+for model_type in sorted(families):
     folder = root / "transformers/models" / model_type.removesuffix("_text")
     if folder.is_dir():
         texts = (
