@@ -110,6 +110,8 @@ def _options(check: dict[str, Any], folder: Path, family: str) -> dict[str, Any]
             **({"bf16": True, "params_dtype": "bfloat16"} if half else {}),
         },
         **({"GPTDatasetConfig": packed} if check["layout"] == "packed" else {}),
+        # The optimizer's own form cannot be saved (docs/incidents/megatron-core-optimizer-not-saved.md).
+        **({"metadata": {"distrib_optim_sharding_type": "fully_reshardable"}} if distributed else {}),
         "rows": str(folder / "rows.jsonl"),
         "model": str(folder / "model"),
         "checkpoint": str(folder / "checkpoint"),
@@ -258,6 +260,8 @@ class _OnCpu(TorchFunctionMode):
         kwargs = dict(kwargs or {})
         if function is torch.Tensor.cuda:
             return args[0]
+        if function is torch.Tensor.type and len(args) == 1 and not kwargs:
+            return function(*args).replace("torch.", "torch.cuda.")  # the distributed optimizer asks for these words
         if str(kwargs.get("device", "")).startswith("cuda"):
             kwargs["device"] = "cpu"
         return function(*args, **kwargs)

@@ -121,7 +121,8 @@ class Training:
 
     def _state(self, *, is_loading: bool) -> dict[str, Any]:
         model = self.model.module.sharded_state_dict()
-        optimizer = self.optimizer.sharded_state_dict(model, is_loading=is_loading)
+        metadata = self.options.get("metadata")
+        optimizer = self.optimizer.sharded_state_dict(model, is_loading=is_loading, metadata=metadata)
         return {"model": model, "optimizer": optimizer, "taken": self.taken}
 
 

@@ -77,6 +77,7 @@ def _config(check: dict[str, Any], folder: Path, family: str) -> dict[str, Any]:
         "dataset": [str(folder / "rows.jsonl")],
         "split_dataset_ratio": 0,
         "load_from_cache_file": False,
+        "check_model": False,  # else it asks ModelScope whether the model is the newest: 21 s without a network
         "max_length": ROW_LIMIT,
         "attn_impl": SETTINGS[check["setting"]].implementation,
         "tuner_type": "lora" if demands.is_adapted(check) else "full",

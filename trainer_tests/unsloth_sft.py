@@ -167,6 +167,9 @@ def _trainer(check: dict[str, Any], folder: Path) -> Any:
     from unsloth import FastLanguageModel
     from unsloth.chat_templates import train_on_responses_only
 
+    # A full fine-tuning before this one leaves it set, and then no adapters are added
+    # (docs/incidents/unsloth-full-finetuning-stays.md).
+    os.environ["UNSLOTH_ENABLE_FULL_FINETUNING"] = "0"
     loading = _loading(check)
     loading["dtype"] = getattr(torch, loading["dtype"])
     built, tokenizer = FastLanguageModel.from_pretrained(str(folder / "model"), **loading)

@@ -76,8 +76,8 @@ def test_the_predictions_of_this_project_are_valid_and_have_a_source():
             "megatron-core0.16.1",
             "2.11.0",
             False,
-            "trainer/megatron-core-gpt/qwen3/eager/fp32/padded/distributed",
-            "refused",
+            "trainer/megatron-core-gpt/qwen3/eager/fp32/padded/resumed-distributed",
+            "fail",
         ),
         ("megatron-core0.16.1", "2.11.0", True, "trainer/megatron-core-gpt/qwen3/eager/fp32/padded/distributed", None),
         (
