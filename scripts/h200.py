@@ -34,7 +34,7 @@ def main(out: str, predictions: str, seconds: str, *environments: str) -> None:
         if time.monotonic() - start > float(seconds):
             print(f"{name}: skipped, because the time limit has passed", flush=True)
             continue
-        os.environ["PYTHONPATH"] = folders
+        os.environ |= {"PYTHONPATH": folders, "USE_FLAX": "0"}  # the machine's JAX belongs to none of the environments
         log = Path("/tmp") / f"{name}.log"  # noqa: S108
         try:
             options = suite_command.SuiteOptions(gpus=True, quick=item.startswith("quick:"), seconds=560)
