@@ -17,6 +17,8 @@ MODEL_RUN = "model-run:"
 _PACKING = {"packing": "true|position-ids"}
 _NO_SUPPORT = "transformers has no"
 """How the suite's reason begins where transformers refuses a setting for a model, on whatever machine."""
+_TOO_WIDE = ("fa2", "the kernel takes no heads of this width")
+"""flash-attn 2 takes no heads wider than 256 on any GPU (csrc/flash_attn/flash_api.cpp of 2.8.3.post2)."""
 
 
 def model_name_of_type(model_type: str) -> str:
@@ -29,9 +31,10 @@ def describe_model_runs(
 ) -> Iterator[Finding]:
     """Yield what was seen of the model and the attention setting that the conditions state, both of which they must.
 
-    What is silently wrong is an error, as is a setting that transformers refuses for the model. What was right is a
-    remark, since a miniature on another machine shows nothing of this one's kernels; so is what was seen with other
-    releases, where the stated one was not run or none is stated.
+    What is silently wrong is an error, as is a setting that transformers or flash-attn 2 refuse for the model on every
+    machine. What ended with an error in all kinds of data is a warning. What was right is a remark, since a miniature
+    on another machine shows nothing of this one's kernels; so is what was seen with other releases, where the stated
+    one was not run or none is stated.
     """
     model, setting = conditions["model"], conditions["attn"]
     releases = _find_releases(conditions, table)
@@ -88,9 +91,17 @@ def _judge_exact(
     fix = _find_right_settings(settings, wrong or list(states))
     if wrong == ["packed"] and not packing_stated:
         return replace(_finding(item, "warning", because, release, fix), when=_PACKING, undecided=True)
-    refused = set(states.values()) == {"refused"} and item.judgement.reasons[0].startswith(_NO_SUPPORT)
-    severity = "error" if wrong or refused else "info"
-    return _finding(item, severity, because, release, fix if severity == "error" else ())
+    severity = "error" if wrong or _is_refused_anywhere(item, states) else "info"
+    if severity == "info" and set(states.values()) == {"fails"}:
+        severity = "warning"
+    return _finding(item, severity, because, release, fix if severity != "info" else ())
+
+
+def _is_refused_anywhere(item: SeenSetting, states: Mapping[str, str]) -> bool:
+    judgement = item.judgement
+    if set(states.values()) != {"refused"}:
+        return False
+    return judgement.reasons[0].startswith(_NO_SUPPORT) or (judgement.setting, judgement.reasons[0]) == _TOO_WIDE
 
 
 def _find_right_settings(settings: Mapping[str, SeenSetting], kinds: Sequence[str]) -> tuple[Mapping[str, str], ...]:

@@ -22,12 +22,16 @@ _MASKED = ("sdpa-efficient", "sdpa-cudnn")
 """The kernels of SDPA for a GPU that take a mask, as the runs of the smoke suite show."""
 _WIDEST_CUDNN = 128
 """Elements of a head; whether cuDNN takes wider ones is not predicted."""
+_WIDEST_FLASH = 256
+"""Elements of a head, as flash-attn 2 asks (`csrc/flash_attn/flash_api.cpp` of 2.8.3.post2)."""
 _MASK_MAKERS = ("create_causal_mask", "mask_function")
 """What a model calls for its masks; the second is its name for one of two functions, where a window is optional."""
 _WIDE_WINDOW = "(sliding_window, sliding_window)"
 """How transformers before 4.56 states the window: flash-attn does not count the token itself."""
 _GROUPS_WITHOUT_MASK = "def use_gqa_in_sdpa(attention_mask"
 """The function by which transformers decides whether SDPA is given shared keys as they are."""
+_WIDTHS = ("head_dim", "global_head_dim")
+"""Fields of a configuration: the elements of a head, and of a head in layers without a window (Gemma 4)."""
 _STATEFUL = re.compile(r"GatedDelta|Mamba|Mixer|LinearAttention")
 
 
@@ -126,19 +130,29 @@ def _shares_keys(defaults: Mapping[str, Any]) -> bool:
 
 
 def _head_width(defaults: Mapping[str, Any]) -> int | None:
-    """Return `head_dim`, or what `hidden_size` and `num_attention_heads` make of it."""
-    if defaults.get("head_dim"):
-        return int(defaults["head_dim"])
+    """Return the widest that a field states, or what `hidden_size` and `num_attention_heads` make of it."""
+    stated = [defaults.get(name) for name in _WIDTHS]
+    if widths := [width for width in stated if isinstance(width, int)]:
+        return max(widths)
     hidden, heads = defaults.get("hidden_size"), defaults.get("num_attention_heads")
     return hidden // heads if isinstance(hidden, int) and isinstance(heads, int) and heads else None
 
 
 def _read_defaults(configuration: str) -> dict[str, Any]:
-    """Return the default of each field of the configuration classes in a file that is a number, text or `None`."""
+    """Return the default of each field of the configuration classes in a file that is a number, text or `None`.
+
+    A field may be one that is taken out of further arguments: `kwargs.pop("global_head_dim", 512)`.
+    """
     defaults: dict[str, Any] = {}
     for node in ast.walk(ast.parse(configuration)):
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             pairs = [(node.target.id, node.value)]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "pop":
+            match node.args:
+                case [ast.Constant(value=str(name)), value]:
+                    pairs = [(name, value)]
+                case _:
+                    continue
         elif isinstance(node, ast.FunctionDef) and node.name == "__init__":
             names = [argument.arg for argument in node.args.args]
             pairs = list(zip(names[len(names) - len(node.args.defaults) :], node.args.defaults, strict=True))
@@ -231,6 +245,8 @@ def _fa2_outcomes(sources: FamilySources) -> _Outcomes:
         yield "fa2/*", "fail", "the model has attention sinks, and the functions of flash-attn 2 take none"
     elif sources.wide_window:
         yield "fa2/*", "fail", "the model has a sliding window, which is one token too wide under flash-attn 2"
+    elif (sources.head_width or 0) > _WIDEST_FLASH:
+        yield "fa2/*", "refused", f"flash-attn 2 has no kernel for heads wider than {_WIDEST_FLASH}"
     else:
         yield from _right_outcomes("fa2", sources)
     for layouts in ("*", "packed", "packed-varlen"):  # of several globs that match, the longest counts

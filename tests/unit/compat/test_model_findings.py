@@ -64,6 +64,25 @@ def test_a_setting_that_transformers_refuses_for_a_model_is_an_error():
     assert NO_SDPA in finding.because
 
 
+@pytest.mark.parametrize(("setting", "severity"), [("fa2", "error"), ("fa4", "info")])
+def test_heads_too_wide_for_flash_attn_2_are_so_on_every_gpu(setting, severity):
+    because = "the kernel takes no heads of this width"
+    wide = [check(setting, kind, "refused", because) for kind in ("left-padded", "packed")]
+    seen = merge_model_runs([run("gemma4_text", "5.17.0", wide, gpu="H100")])
+    (finding,) = describe_model_runs({"model": "gemma4", "attn": setting}, "5.17.0", seen)
+    assert finding.severity == severity
+
+
+def test_an_error_in_all_kinds_of_data_is_a_warning():
+    broken = check("flex", "packed", "fail", "an error that no library is known to refuse with")
+    runs = [[broken], [broken, check("flex", "left-padded")]]
+    for checks, severity in zip(runs, ("warning", "info"), strict=True):
+        seen = merge_model_runs([run("gemma4_text", "5.17.0", [*checks, check("sdpa", "packed")], gpu="H100")])
+        (finding,) = describe_model_runs({"model": "gemma4", "attn": "flex"}, "5.17.0", seen)
+        assert finding.severity == severity
+        assert bool(finding.fix) == (severity == "warning")
+
+
 def test_what_was_right_is_a_remark():
     (finding,) = findings("5.17.0", model="gemma2", attn="eager")
     assert (finding.severity, finding.incidents) == ("info", ())

@@ -107,6 +107,18 @@ def test_on_a_gpu_flash_attn_refuses_fp32_and_memory_efficient_kernels_shared_ke
         assert predictions["tiny/fa2/fp32/*"]["outcome"] == "refused"
 
 
+def test_heads_wider_than_flash_attn_2_has_kernels_for_are_refused():
+    wide = "\nclass Wide:\n    head_dim: int = 256\n\n    def __post_init__(self, **kwargs):\n        {popped}\n"
+    for popped, outcome in [('kwargs.pop("global_head_dim", 512)', "refused"), ("pass", "pass")]:
+        sources = read_family_sources(
+            MODELING.format(sdpa="True", positions="position_ids=position_ids"),
+            CONFIGURATION.format(cap="None") + wide.format(popped=popped),
+            PLAIN_SDPA,
+            FLASH,
+        )
+        assert predict_model_checks("tiny", sources, "gpu")["tiny/fa2/*"]["outcome"] == outcome
+
+
 def test_values_of_another_width_have_no_flash_kernel_on_a_cpu():
     wide = "\nclass Wide:\n    def __init__(self, qk_nope_head_dim=128, qk_rope_head_dim=64): ...\n"
     assert predict(configured=wide)["tiny/sdpa-flash/*"]["outcome"] == "refused"
