@@ -1,20 +1,24 @@
 """Copy images to a machine without a network that already has most of their files.
 
-    python scripts/carry_image.py pack OUT RECORDS WHEELS IMAGE...     here: IMAGE as the engine names it
-    python3 scripts/carry_image.py load IN                             there: into the engine of DOCKER_HOST
+    python scripts/carry_image.py records RECORDS WHEELS PLACE NAME...   here: what NAME... have there
+    python scripts/carry_image.py pack OUT RECORDS WHEELS IMAGE...       here: IMAGE as the engine names it
+    python3 scripts/carry_image.py load IN                               there: into the engine of DOCKER_HOST
 
-Files that the machine has are sent as names, the rest as bytes, and a large file of several layers once. RECORDS
-lists the machine's files: gzip, one line per file with distribution, path, `sha256=...` and bytes, separated by
-tabs. WHEELS is a folder with unpacked wheels of that machine: a large file that differs little from one of theirs
-is sent as a patch of it. Bytecode of the image's virtual environment is not sent: its own Python makes it there,
-from the modules of the same layer. Each layer's tar file is rebuilt byte by byte. The engine itself refuses a layer
-that the image's configuration does not name, so an image that loads is the image that was packed. `load` needs
-Python, zstd and tar, and root for the image's Python.
+Files that the machine has are sent as names, the rest as bytes, and a large file of several layers once. WHEELS is a
+folder with unpacked wheels of that machine (`uv pip install --target`, for its Python): a large file that differs
+little from one of theirs is sent as a patch of it. RECORDS lists the machine's files: gzip, one line per file with
+distribution, path, `sha256=...` and bytes, separated by tabs. `records` writes it from WHEELS for distributions that
+the machine is known to have in that release (`nvidia-`: all whose names begin so); PLACE is its site-packages.
+Bytecode of the image's virtual environment is not sent: its own Python makes it there, from the modules of the same
+layer. Each layer's tar file is rebuilt byte by byte. The engine itself refuses a layer that the image's configuration
+does not name, so an image that loads is the image that was packed. `load` needs Python, zstd and tar, and root for the
+image's Python.
 """
 
 from __future__ import annotations
 
 import base64
+import csv
 import gzip
 import hashlib
 import http.client
@@ -49,6 +53,23 @@ def load_records(records: Path) -> tuple[dict[str, str], dict[str, tuple[str, st
                 by_hash[digest] = path
                 by_place[path.partition(PLACE)[2]] = (path, digest)
     return by_hash, by_place
+
+
+def write_records(records: str, wheels: str, place: str, *names: str) -> None:
+    """Write the files of distributions, by the RECORD of each; `nvidia-` means all whose names begin so."""
+    folders = [path for path in sorted(Path(wheels).glob("*.dist-info")) if _is_named(path.stem, names)]
+    with gzip.open(records, "wt") as lines:
+        for folder in folders:
+            with (folder / "RECORD").open(encoding="utf-8", newline="") as file:
+                for path, sha256, size in csv.reader(file):
+                    if sha256 and not path.startswith((folder.name, "..")):  # what an installer writes is its own
+                        lines.write(f"{folder.stem}\t{place}/{path}\t{sha256}\t{size}\n")
+    print(len(folders), "distributions")
+
+
+def _is_named(stem: str, names: Sequence[str]) -> bool:
+    name = stem.partition("-")[0].replace("_", "-")
+    return any(name.startswith(wanted) if wanted.endswith("-") else name == wanted for wanted in names)
 
 
 def digest(file: IO[bytes]) -> str:
@@ -348,4 +369,12 @@ def post(file: IO[bytes]) -> None:
 
 
 if __name__ == "__main__":
-    {"pack": pack, "load": load}[sys.argv[1]](*sys.argv[2:])
+    match sys.argv[1:]:
+        case ["records", records, wheels, place, *names] if names:
+            write_records(records, wheels, place, *names)
+        case ["pack", out, records, wheels, *images] if images:
+            pack(out, records, wheels, *images)
+        case ["load", source]:
+            load(source)
+        case _:
+            sys.exit(__doc__)

@@ -66,6 +66,19 @@ def test_a_layer_is_rebuilt_byte_by_byte(other_machine):
     assert b"".join(carry_image.rebuilt(folder / "out", "name")) == tar.read_bytes()
 
 
+def test_the_files_of_named_distributions_are_listed_without_what_an_installer_writes(tmp_path):
+    for name in ("some_torch-2.11.0", "nvidia_nccl_cu13-2.28.9", "nvidia_nvtx-13.0.85", "torch-2.11.0"):
+        info = tmp_path / f"{name}.dist-info"
+        info.mkdir()
+        own = f"{name}.dist-info/RECORD"
+        (info / "RECORD").write_text(f"{name}/a.py,sha256=abc,5000\n{name}/b.pyc,,\n../../bin/x,sha256=d,9\n{own},,\n")
+    records = tmp_path / "records.gz"
+    carry_image.write_records(str(records), str(tmp_path), "/opt/site-packages", "some-torch", "nvidia-")
+    by_hash, by_place = carry_image.load_records(records)
+    assert by_hash == {"sha256=abc": "/opt/site-packages/some_torch-2.11.0/a.py"}
+    assert [path.partition("-")[0] for path in by_place] == ["nvidia_nccl_cu13", "nvidia_nvtx", "some_torch"]
+
+
 def test_a_large_file_of_two_layers_is_sent_once(other_machine):
     folder, _ = other_machine
     shared = random.Random(2).randbytes(2 << 20)  # noqa: S311
