@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from knowngood.cli import shared_arguments
 from knowngood.cli.main import Answer
 from knowngood.cli.progress import report_progress
+from knowngood.compat.rule_files import load_run_incidents
 from knowngood.core.errors import KnowngoodError, MissingError, UnknownError, UsageError
 from knowngood.core.formatting import format_table
 from knowngood.project.checkout import find_project
@@ -81,7 +82,7 @@ def run(arguments: argparse.Namespace) -> Answer:
         evidence = _run_in_cell(project, request, options, arguments)
     _raise_problem(config, evidence.report)
     path = certify_run.store_model_evidence(evidence, project.evidence_store)
-    document = {**certificate.certificate_document(evidence.report), "evidence": str(path)}
+    document = certificate.certificate_document(evidence.report, load_run_incidents()) | {"evidence": str(path)}
     return Answer(_exit_code(document), document, _answer_text(config, document))
 
 

@@ -10,7 +10,7 @@ from knowngood.base import base_image
 from knowngood.cli.main import Answer
 from knowngood.compat import knowledge
 from knowngood.compat.knowledge import CompatKnowledge
-from knowngood.compat.rule_files import load_incidents
+from knowngood.compat.rule_files import load_incidents, load_run_incidents
 from knowngood.core.local_files import write_atomically
 from knowngood.evidence import model_runs, run_evidence
 from knowngood.evidence.run_evidence import Evidence
@@ -110,7 +110,7 @@ def _render_pages(project: Project, runs: Sequence[Evidence]) -> tuple[dict[Path
             project.root / "docs" / name: text for name, text in attention_page.render_attention_files(runs).items()
         }
         if tried := model_runs.load_model_runs(project.evidence)[0]:
-            files[project.root / "docs/models.md"] = render_model_page(tried)
+            files[project.root / "docs/models.md"] = render_model_page(tried, load_run_incidents())
         if (project.root / "facts").is_dir() and (project.templates / "site").is_dir():
             files[project.root / "docs/matrix.svg"] = _picture(project, known)
     faults = project.root / "docs/faults.md"

@@ -263,7 +263,8 @@ def _describe_model(
     """Return what the runs of the model suite saw of the model and the attention setting that a query states."""
     if "model" not in conditions or "attn" not in conditions:
         return []
-    return list(describe_model_runs(conditions, _stated_transformers(placement), published.seen_models))
+    transformers = _stated_transformers(placement)
+    return list(describe_model_runs(conditions, transformers, published.seen_models, published.read_run_incidents))
 
 
 def _was_model_tried(placement: QueryPlacement, query: Query, first: CheckAnswer, published: PublishedCells) -> bool:

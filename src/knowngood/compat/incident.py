@@ -143,6 +143,8 @@ class Incident:
     affected: tuple[Mapping[str, SpecifierSet], ...] = ()
     when: Mapping[str, str] = field(default_factory=dict)
     unless: Mapping[str, str] = field(default_factory=dict)
+    run_reasons: tuple[str, ...] = ()
+    """What a run of the model suite says of the models of `when`, or of any model."""
     because: str
     fix: tuple[Fix, ...]
     source: tuple[str, ...]

@@ -21,6 +21,8 @@
       - {xtuner: "<0.2", transformers: ">=4.43"}
     when: {xtuner.use_varlen_attn: "false"}  # conditions of use, in the words of `check --with`
     unless: {attn: "!fa2"}            # a condition that excludes it when stated; unstated, it decides nothing
+    run_reasons: ["the soft-cap of the scores is dropped"]  # what a run of the model suite says of the models of
+                                      # `when`, or of any; answers about such a run link here
     because: One or two sentences.
     fix:
       - {change: {transformers: "<4.43"}, note: what to know, cost: its price, gpu: ">=80"}  # gpu: only for these
@@ -128,6 +130,7 @@ class _IncidentReading:
             "affected": self._affected(),
             "when": self._conditions("when"),
             "unless": self._conditions("unless"),
+            "run_reasons": self._texts("run_reasons"),
             "because": self._text("because"),
             "fix": self._fixes(),
             "source": self._texts("source"),

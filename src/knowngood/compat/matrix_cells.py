@@ -28,6 +28,7 @@ from knowngood.evidence.model_runs import SeenSettings, load_model_runs, merge_m
 
 if TYPE_CHECKING:
     from knowngood.evidence.cell_standing import CellStanding
+    from knowngood.evidence.model_judgement import RunIncident
     from knowngood.evidence.run_evidence import Evidence, Tier
     from knowngood.project.release_seal import ReleaseSeal
 
@@ -83,6 +84,12 @@ class PublishedCells:
     def seen_models(self) -> SeenSettings:
         """What the runs of the model suite observed."""
         return {} if self.folder is None else merge_model_runs(load_model_runs(self.folder)[0])
+
+    def read_run_incidents(self) -> tuple[RunIncident, ...]:
+        """Read the known failures that explain what runs of the model suite observed."""
+        from knowngood.compat.rule_files import load_run_incidents
+
+        return load_run_incidents()
 
     @cached_property
     def proven(self) -> frozenset[str]:

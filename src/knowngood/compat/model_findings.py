@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from packaging.version import Version
 
 from knowngood.compat.findings import Finding
 from knowngood.compat.rule_relations import condition_holds
-from knowngood.evidence.model_judgement import LAYOUTS, shorten_reason
+from knowngood.evidence.model_judgement import LAYOUTS, RunIncident, model_name_of_type, shorten_reason
 from knowngood.evidence.model_runs import SeenSetting, SeenSettings
 
 MODEL_RUN = "model-run:"
@@ -21,20 +21,18 @@ _TOO_WIDE = ("fa2", "the kernel takes no heads of this width")
 """flash-attn 2 takes no heads wider than 256 on any GPU (csrc/flash_attn/flash_api.cpp of 2.8.3.post2)."""
 
 
-def model_name_of_type(model_type: str) -> str:
-    """Return the name by which conditions of use know a model type: `gemma3` for `gemma3_text`."""
-    return model_type.replace("_", "-").removesuffix("-text")
-
-
 def describe_model_runs(
-    conditions: Mapping[str, str], transformers: str | None, table: SeenSettings
+    conditions: Mapping[str, str],
+    transformers: str | None,
+    table: SeenSettings,
+    read_incidents: Callable[[], Sequence[RunIncident]],
 ) -> Iterator[Finding]:
     """Yield what was seen of the model and the attention setting that the conditions state, both of which they must.
 
     What is silently wrong is an error, as is a setting that transformers or flash-attn 2 refuse for the model on every
-    machine. What ended with an error in all kinds of data is a warning. What was right is a remark, since a miniature
-    on another machine shows nothing of this one's kernels; so is what was seen with other releases, where the stated
-    one was not run or none is stated.
+    machine. What ended with an error in all kinds of data is a warning. Both link to the incidents that they show
+    (which are read only then). What was right is a remark, since a miniature on another machine shows nothing of this
+    one's kernels; so is what was seen with other releases, where the stated one was not run or none is stated.
     """
     model, setting = conditions["model"], conditions["attn"]
     releases = _find_releases(conditions, table)
@@ -46,7 +44,8 @@ def describe_model_runs(
             for (model_type, release, name), item in table.items()
             if release == transformers and model_name_of_type(model_type) == model
         }
-        yield _judge_exact(model, exact, kinds, settings, packing_stated="packing" in conditions)
+        finding = _judge_exact(model, exact, kinds, settings, packing_stated="packing" in conditions)
+        yield finding if finding.severity == "info" else _link_incidents(finding, exact, read_incidents())
     elif releases:
         states = [
             f"{release}: {_describe_states(releases[release], kinds)}" for release in sorted(releases, key=Version)
@@ -104,6 +103,10 @@ def _is_refused_anywhere(item: SeenSetting, states: Mapping[str, str]) -> bool:
     return judgement.reasons[0].startswith(_NO_SUPPORT) or (judgement.setting, judgement.reasons[0]) == _TOO_WIDE
 
 
+def _link_incidents(finding: Finding, item: SeenSetting, incidents: Sequence[RunIncident]) -> Finding:
+    return replace(finding, incidents=tuple(item.judgement.find_incidents(item.run.model_type, incidents)))
+
+
 def _find_right_settings(settings: Mapping[str, SeenSetting], kinds: Sequence[str]) -> tuple[Mapping[str, str], ...]:
     """Return a fix that names the settings which were right for all of these kinds of data with the same release."""
     right = [
@@ -144,5 +147,4 @@ def _finding(
         source=(f"evidence/{item.run.file}",),
         confidence="measured",
         fix=fix,
-        incidents=tuple(item.judgement.find_incidents(item.run.model_type)) if severity != "info" else (),
     )

@@ -193,6 +193,7 @@ INCIDENT_KEYS: Mapping[str, bool] = {
     "affected": False,
     "when": False,
     "unless": False,
+    "run_reasons": False,
     "because": True,
     "fix": True,
     "source": True,

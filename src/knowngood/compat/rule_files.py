@@ -18,6 +18,7 @@ from knowngood.core.yaml_cache import ParseYaml
 if TYPE_CHECKING:
     from knowngood.compat.incident import Incident
     from knowngood.compat.incident_file import IncidentReferences
+    from knowngood.evidence.model_judgement import RunIncident
 
 # `knowngood.compat.incident_file` is imported in functions: `check` needs it only to report a malformed file.
 
@@ -90,6 +91,22 @@ def load_incidents(folder: Path | None = None, *, check_references: bool = False
     from knowngood.compat.incident_file import parse_incidents
 
     return parse_incidents(read_incident_texts(folder), _load_references() if check_references else None)
+
+
+def load_run_incidents() -> tuple[RunIncident, ...]:
+    """Read what runs of the model suite can be explained by: the incidents of this program that name their reasons."""
+    from knowngood.compat.incident_file import parse_incidents
+    from knowngood.evidence.model_judgement import RunIncident
+
+    texts = {name: text for name, text in read_incident_texts().items() if "\nrun_reasons:" in text}
+    return tuple(
+        RunIncident(id=incident.id, models=_stated_models(incident), reasons=incident.run_reasons)
+        for incident in parse_incidents(texts)
+    )
+
+
+def _stated_models(incident: Incident) -> frozenset[str]:
+    return frozenset(filter(None, incident.when.get("model", "").split("|")))
 
 
 def read_incident_texts(folder: Path | None = None) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,37 +26,22 @@ _ATTENTION_ERROR = re.compile(r"has an error of ([\d.e+-]+) \(([\d.e+-]+) is all
 _ONE_SIDED = re.compile(r" is off by [+-]")
 """An error of attention that has a direction, which rounding has not."""
 _AT_BOUND = 1.5
-_STATEFUL = (
-    *("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "falcon_h1", "granitemoehybrid", "bamba", "jamba", "lfm2"),
-    *("lfm2_moe", "olmo_hybrid", "minimax", "kimi_linear", "recurrent_gemma", "zaya", "nemotron_h", "mamba", "mamba2"),
-    "falcon_mamba",
-)
-_WITHOUT_POSITIONS = ("opt", "bloom", "mpt", "biogpt", "xglm", "afmoe")
-_SHIFTED = ("gpt2", "gpt_neo", "gpt_bigcode", "ctrl", "xglm", "hunyuan_v1_dense", "hunyuan_v1_moe")
-INCIDENTS = (
-    ("the soft-cap of the scores is dropped", ("gemma2", "vaultgemma"), "sdpa-drops-softcap"),
-    ("do not stop between the sequences of a row", _STATEFUL, "packed-rows-leak-in-linear-layers"),
-    ("the sequences of a row are not kept apart", _STATEFUL, "packed-rows-leak-in-linear-layers"),
-    ("the sequences of a row are not kept apart", _WITHOUT_POSITIONS, "packed-rows-leak-without-positions"),
-    ("does not stop between the sequences of a row", _WITHOUT_POSITIONS, "packed-rows-leak-without-positions"),
-    ("the sequences of a row are not kept apart", ("falcon",), "falcon-packed-rows-leak"),
-    ("positions count the padding", _SHIFTED, "left-padding-shifts-positions"),
-    ("are counted from the start of the row", ("llama4_text",), "llama4-packed-chunks-misplaced"),
-    ("attention does not stop between the sequences of a row", ("gpt_oss",), "gpt-oss-packed-rows-leak"),
-    ("the attention sinks are dropped", ("gpt_oss",), "gpt-oss-flash-attn-2-drops-sinks"),
-    ("the difference arises outside it", ("qwen2_vl",), "qwen2-vl-flash-attention-4-vision"),
-    (
-        "the sliding window is off by one",
-        ("mistral", "gemma2", "gemma3_text"),
-        "flash-attn-2-window-one-token-too-wide",
-    ),
-    (
-        "the sliding window is off by one",
-        ("mixtral", "phi3", "qwen2", "qwen3", "qwen3_moe", "starcoder2"),
-        "flash-attn-2-optional-window-one-token-too-wide",
-    ),
-)
-"""What the suite names as broken, in which model types, and the incident about it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunIncident:
+    """A known failure that a run of the model suite shows by what it names as broken."""
+
+    id: str
+    models: frozenset[str]
+    """The models that it is about, as `model_name_of_type` writes them; empty for any."""
+    reasons: tuple[str, ...]
+    """Words of the suite's reasons."""
+
+
+def model_name_of_type(model_type: str) -> str:
+    """Return the name by which conditions of use know a model type: `gemma3` for `gemma3_text`."""
+    return model_type.replace("_", "-").removesuffix("-text")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,12 +62,14 @@ class SettingJudgement:
         """Whether a wrong number or another kernel was observed, which no error shows."""
         return "silently wrong" in self.states.values()
 
-    def find_incidents(self, model_type: str) -> list[str]:
-        """Return the ids of the incidents about what is wrong with it in models of this type."""
+    def find_incidents(self, model_type: str, known: Iterable[RunIncident]) -> list[str]:
+        """Return the ids of the known incidents about what is wrong with it in models of this type."""
+        name = model_name_of_type(model_type)
         return [
-            name
-            for words, types, name in INCIDENTS
-            if model_type in types and any(words in reason for reason in self.reasons)
+            incident.id
+            for incident in known
+            if (not incident.models or name in incident.models)
+            and any(words in reason for words in incident.reasons for reason in self.reasons)
         ]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from packaging.version import Version
 
-from knowngood.evidence.model_judgement import LAYOUTS, UNDECIDED, shorten_reason
+from knowngood.evidence.model_judgement import LAYOUTS, UNDECIDED, RunIncident, shorten_reason
 from knowngood.evidence.model_runs import ModelRun, SeenSetting, SeenSettings, merge_model_runs
 from knowngood.reports.attention_page import EVIDENCE_BANNER, NOT_LISTED
 from knowngood.reports.site_pages import OUTCOME_GLYPHS
@@ -42,7 +42,7 @@ _ON_CPU = (
 )
 
 
-def render_model_page(runs: Sequence[ModelRun]) -> str:
+def render_model_page(runs: Sequence[ModelRun], incidents: Sequence[RunIncident]) -> str:
     """Return the text of docs/models.md from runs in any order."""
     table = merge_model_runs(runs)
     with_gpu = {run.model_type for run in runs if run.gpu} or {run.model_type for run in runs}
@@ -69,15 +69,15 @@ def render_model_page(runs: Sequence[ModelRun]) -> str:
             *(["", "## Seen on a CPU only", _ON_CPU, "", *_render_alike_models(on_cpu)] if on_cpu else []),
             "",
             "## What is silently wrong",
-            *_render_reasons(table, "silently wrong", ("silently-wrong", "kernel-swapped")),
+            *_render_reasons(table, incidents, "silently wrong", ("silently-wrong", "kernel-swapped")),
             "",
             "## What is at the bound",
-            *_render_reasons(table, UNDECIDED, ("silently-wrong",)),
+            *_render_reasons(table, incidents, UNDECIDED, ("silently-wrong",)),
             "",
             "## What is refused",
             "On a CPU this says little of a GPU, but for what transformers itself refuses.",
             "",
-            *_render_reasons(table, "refused", ("",)),
+            *_render_reasons(table, incidents, "refused", ("",)),
             "",
             "## Where this comes from",
             *_render_model_sources(runs),
@@ -127,7 +127,9 @@ def _state_signs(item: SeenSetting | None) -> str:
     return "".join(STATE_SIGNS[states[kind]] if kind in states else NOT_LISTED for kind in _KINDS)
 
 
-def _render_reasons(table: SeenSettings, state: str, beginnings: tuple[str, ...]) -> list[str]:
+def _render_reasons(
+    table: SeenSettings, incidents: Sequence[RunIncident], state: str, beginnings: tuple[str, ...]
+) -> list[str]:
     """Return a list of the reasons of a state that begin so, each with its models, releases and settings."""
     places: defaultdict[tuple[str, str, str], set[str]] = defaultdict(set)
     for (model, release, setting), item in table.items():
@@ -135,7 +137,8 @@ def _render_reasons(table: SeenSettings, state: str, beginnings: tuple[str, ...]
         kinds = [kind for kind in LAYOUTS if judgement.states.get(kind) == state]
         reason = next((text for text in judgement.reasons if text.startswith(beginnings)), "")
         if kinds:
-            links = "".join(f" ([incident](incidents/{page}.md))" for page in judgement.find_incidents(model))
+            pages = judgement.find_incidents(model, incidents)
+            links = "".join(f" ([incident](incidents/{page}.md))" for page in pages)
             what = f"{shorten_reason(reason)}{links}"
             places[what, model, f"{setting} ({', '.join(kinds)})"].add(release)
     grouped: defaultdict[str, defaultdict[tuple[str, ...], list[str]]] = defaultdict(lambda: defaultdict(list))

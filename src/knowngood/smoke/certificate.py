@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from knowngood.evidence.model_judgement import LAYOUTS, SettingJudgement, judge_settings, shorten_reason
+from knowngood.evidence.model_judgement import (
+    LAYOUTS,
+    RunIncident,
+    SettingJudgement,
+    judge_settings,
+    shorten_reason,
+)
 
 PREFERENCE = ("fa4", "fa3", "fa2", "flex", "sdpa", "sdpa-flash", "sdpa-cudnn", "sdpa-efficient", "sdpa-math", "eager")
 """The order of settings where no time was measured."""
@@ -38,8 +44,8 @@ def describe_setting(setting: str) -> str:
     return f'attn_implementation="{_IMPLEMENTATIONS.get(setting, setting)}"'
 
 
-def certificate_document(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the answer of `knowngood certify` as JSON, without the path of its evidence."""
+def certificate_document(report: Mapping[str, Any], incidents: Sequence[RunIncident]) -> dict[str, Any]:
+    """Return the answer of `knowngood certify` as JSON, without the path of its evidence; it links to `incidents`."""
     judgements = judge_settings(report["checks"])
     chosen = {kind: choose_setting(judgements, kind) for kind in LAYOUTS if any(kind in j.states for j in judgements)}
     environment = report["environment"]
@@ -62,7 +68,7 @@ def certificate_document(report: Mapping[str, Any]) -> dict[str, Any]:
                 "right_in": {kind: list(dtypes) for kind, dtypes in item.dtypes.items()},
                 "step_ms": item.step_ms,
                 "reasons": list(item.reasons),
-                "incidents": item.find_incidents(model_type),
+                "incidents": item.find_incidents(model_type, incidents),
             }
             for item in judgements
         ],

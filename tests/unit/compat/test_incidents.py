@@ -83,6 +83,7 @@ def test_frames_must_be_in_the_traceback_if_there_is_one():
         ("from 'package.module'\"", "from 'package.module'\"\n  - {text: a failure's words}", "or of {text: ...", 7),
         ("signatures:\n", "signatures: &all\n", "anchors and aliases", 5),
         ("source: owner/name#1", "source: {a: b}", "source must be a list of texts", 12),
+        ("because: It", "run_reasons: {a: b}\nbecause: It", "run_reasons must be a list of texts", 9),
     ],
 )
 def test_a_defect_has_its_line(old, new, said, line):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from knowngood.compat.model_findings import describe_model_runs, model_name_of_type, was_seen_right
+from knowngood.compat.model_findings import describe_model_runs, was_seen_right
+from knowngood.compat.rule_files import load_run_incidents
+from knowngood.evidence.model_judgement import model_name_of_type
 from knowngood.evidence.model_runs import ModelRun, merge_model_runs
 
 DROPPED = "silently-wrong: the soft-cap of the scores is dropped; the loss is off by 1.9e-03"
@@ -43,7 +45,7 @@ SEEN = merge_model_runs(RUNS)
 
 
 def findings(transformers, **conditions):
-    return list(describe_model_runs(conditions, transformers, SEEN))
+    return list(describe_model_runs(conditions, transformers, SEEN, load_run_incidents))
 
 
 def test_a_setting_that_was_silently_wrong_is_an_error_with_its_incident_and_what_was_right():
@@ -69,7 +71,7 @@ def test_heads_too_wide_for_flash_attn_2_are_so_on_every_gpu(setting, severity):
     because = "the kernel takes no heads of this width"
     wide = [check(setting, kind, "refused", because) for kind in ("left-padded", "packed")]
     seen = merge_model_runs([run("gemma4_text", "5.17.0", wide, gpu="H100")])
-    (finding,) = describe_model_runs({"model": "gemma4", "attn": setting}, "5.17.0", seen)
+    (finding,) = describe_model_runs({"model": "gemma4", "attn": setting}, "5.17.0", seen, load_run_incidents)
     assert finding.severity == severity
 
 
@@ -78,7 +80,7 @@ def test_an_error_in_all_kinds_of_data_is_a_warning():
     runs = [[broken], [broken, check("flex", "left-padded")]]
     for checks, severity in zip(runs, ("warning", "info"), strict=True):
         seen = merge_model_runs([run("gemma4_text", "5.17.0", [*checks, check("sdpa", "packed")], gpu="H100")])
-        (finding,) = describe_model_runs({"model": "gemma4", "attn": "flex"}, "5.17.0", seen)
+        (finding,) = describe_model_runs({"model": "gemma4", "attn": "flex"}, "5.17.0", seen, load_run_incidents)
         assert finding.severity == severity
         assert bool(finding.fix) == (severity == "warning")
 

@@ -10,10 +10,10 @@ from samples import ROOT
 
 from knowngood.cli.main import main
 from knowngood.compat import knowledge
-from knowngood.compat.model_findings import model_name_of_type
 from knowngood.compat.query import Query
 from knowngood.compat.use_conditions import condition_forms, parse_model, settle_query
 from knowngood.core.errors import UsageError
+from knowngood.evidence.model_judgement import model_name_of_type
 
 UNIVERSE = knowledge.load_knowledge().universe
 

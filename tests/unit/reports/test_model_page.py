@@ -6,6 +6,7 @@ import json
 
 from samples import ROOT
 
+from knowngood.compat.rule_files import load_run_incidents
 from knowngood.evidence.model_runs import load_model_runs
 from knowngood.evidence.sealed_files import write_sealed_json
 from knowngood.reports.model_page import render_model_page
@@ -48,7 +49,7 @@ def test_the_page_shows_each_state_its_reason_and_how_many_predictions_held(tmp_
     )
     store(tmp_path, "5.23.0", [check("sdpa", "packed", "refused", "transformers has no SDPA for this model")])
     runs, left_out = load_model_runs(tmp_path)
-    page = render_model_page(runs)
+    page = render_model_page(runs, load_run_incidents())
     assert not left_out
     assert "| gemma2 | eager | `✓✓` | `--` |" in page
     assert "| gemma2 | sdpa | `✗✗` | `-⊘` |" in page
