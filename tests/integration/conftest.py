@@ -21,6 +21,8 @@ from knowngood.registry.publication import ImageRelease
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = ("docker", "facts", "rules", "smoke_tests", "templates")
+OWN = os.environ.get("PYTEST_XDIST_WORKER", "alone")
+"""What tells the images of this process from those of another one that tests beside it, in the same engine."""
 
 
 @pytest.fixture(scope="session")
@@ -52,7 +54,7 @@ def scratch(engine, tmp_path_factory):
     words = " ".join(f'{key}="{value}"' for key, value in labels.items())
     (context / "Dockerfile").write_text(f"FROM scratch\nCOPY small /\nCOPY large /\nLABEL {words}\n")
     plan = build_command.BuildPlan(
-        tag="knowngood-test:publish",
+        tag=f"knowngood-test:publish-{OWN}",
         dockerfile=context / "Dockerfile",
         context=context,
         contexts={},
@@ -92,5 +94,5 @@ def renew(path: Path) -> None:
 def rebuild(line: pipeline.Pipeline, plan: build_command.BuildPlan) -> build_command.Image:
     """Build a plan with a tag for tests; the caller removes the image."""
     with build_inputs.host_secrets() as secrets:
-        spoiled = replace(plan, secrets=secrets, tag="knowngood-test:cells")
+        spoiled = replace(plan, secrets=secrets, tag=f"knowngood-test:cells-{OWN}")
         return image_build.build_image(spoiled, line.engine, log=line.project.root / "log", notify=print)
