@@ -164,7 +164,7 @@ def _decode_incident(cached: dict[str, Any]) -> Incident:
             {name: SpecifierSet(text, prereleases=True) for name, text in item.items()} for item in cached["affected"]
         ),
         "fix": tuple(Fix(**item) for item in cached["fix"]),
-        **{name: tuple(cached[name]) for name in ("source", "report_erred")},
+        **{name: tuple(cached[name]) for name in ("run_reasons", "source", "report_erred")},
         **{name: tuple(map(_decode_signature, cached[name])) for name in _SIGNATURE_KEYS},
     }
     return Incident(**{**cached, **decoded})
