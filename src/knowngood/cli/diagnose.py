@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -138,12 +139,14 @@ def _load_universe(known: KnownFailures, gpus: GpuCatalog, packages: Collection[
     from knowngood.compat.factbook import FactFolder
     from knowngood.compat.metadata_store import MetadataStore
     from knowngood.compat.universe import build_universe
+    from knowngood.evidence.model_runs import list_run_models
     from knowngood.facts.package_metadata import read_package_metadata
 
-    folder = local_files.data_folder() / "facts"
+    root = local_files.data_folder()
+    folder = root / "facts"
     metadata = MetadataStore(read=lambda name: read_package_metadata(name, folder / "metadata"), names=tuple)
     book = FactFolder(path=folder, metadata=metadata).read_book(packages)
-    return build_universe(book, gpus, known.rules)
+    return replace(build_universe(book, gpus, known.rules), models=list_run_models(root / "evidence"))
 
 
 def _function_lines(package: str) -> Mapping[str, Any]:

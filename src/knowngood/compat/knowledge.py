@@ -25,6 +25,7 @@ from knowngood.core.errors import MissingError
 from knowngood.core.image_record import IMAGE_RECORD_FILE
 from knowngood.core.notify import Notify, ignore_notes
 from knowngood.core.yaml_cache import ParseYaml, YamlCache
+from knowngood.evidence.model_runs import list_run_models
 from knowngood.facts.broken_use_table import read_broken_uses
 from knowngood.facts.package_metadata import list_metadata_packages, read_package_metadata
 from knowngood.project import checkout
@@ -158,10 +159,11 @@ def load_knowledge(root: Path | None = None, notify: Notify = ignore_notes) -> C
         raise
     waivers = waivers_from_matrix(matrix, cells)
     atlas = facts.path / "atlas"
+    models = list_run_models(local_files.data_folder() / "evidence") | list_run_models(project.evidence)
 
     def build(book: Factbook) -> Universe:
         universe = build_universe(book, catalog, rules, waivers, lambda name: read_broken_uses(name, atlas))
-        return replace(universe, incidents=incidents.incidents_of_rule)
+        return replace(universe, incidents=incidents.incidents_of_rule, models=models)
 
     return CompatKnowledge(
         facts=facts,

@@ -64,6 +64,8 @@ class Universe:
     """What matrix.yaml waives; the boxes are without it."""
     incidents: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """A rule's id -> the incidents that it covers; each has a page."""
+    models: frozenset[str] = frozenset()
+    """The architectures that runs of the model suite tried; rules and the words of people name others."""
     broken_uses: ReadTable = no_broken_uses
     """Gives what releases of others break in a package."""
 

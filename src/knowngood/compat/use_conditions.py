@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from knowngood.compat.query import DEFAULT_MACHINE, MACHINE, Query, parse_attention
@@ -106,24 +106,6 @@ _MODELS = (
 )
 """The beginning of a model's name or class, in lower case and with hyphens -> its architecture; the first counts."""
 
-_ARCHITECTURES = (
-    *("afmoe", "apertus", "arcee", "aria", "axk1", "axk2", "bamba", "biogpt", "bitnet", "bloom", "codegen"),
-    *("cohere", "cohere2", "cohere2-moe", "ctrl", "cwm", "dbrx", "deepseek-v2", "deepseek-v3", "deepseek-v32"),
-    *("deepseek-v4", "diffllama", "doge", "dots1", "emu3", "ernie4-5", "ernie4-5-moe", "exaone-moe", "exaone4"),
-    *("falcon", "falcon-h1", "falcon-mamba", "flex-olmo", "fuyu", "gemma", "gemma2", "gemma3", "gemma3n"),
-    *("gemma4", "gemma4-unified", "glm", "glm-moe-dsa", "glm4", "glm4-moe", "glm4-moe-lite", "gpt-bigcode"),
-    *("gpt-neo", "gpt-neox", "gpt-neox-japanese", "gpt-oss", "gpt2", "gptj", "granite", "granite-swa"),
-    *("granitemoe", "granitemoe-swa", "granitemoehybrid", "granitemoeshared", "helium", "hrm"),
-    *("hunyuan-v1-dense", "hunyuan-v1-moe", "hy-v3", "hy-v4", "hyperclovax", "inkling", "jais2", "jamba"),
-    *("jetmoe", "kimi-linear", "laguna", "lfm2", "lfm2-moe", "llama", "llama4", "longcat-flash", "mamba"),
-    *("mamba2", "mellum", "mimo-v2-flash", "minicpm3", "minimax", "minimax-m2", "minimax-m3-vl", "ministral"),
-    *("ministral3", "mistral", "mixtral", "modernbert-decoder", "mpt", "nanochat", "nemotron", "nemotron-h"),
-    *("olmo", "olmo-hybrid", "olmo2", "olmo3", "olmoe", "opt", "persimmon", "phi", "phi3", "phimoe", "qwen2"),
-    *("qwen2-moe", "qwen2-vl", "qwen3", "qwen3-5", "qwen3-5-moe", "qwen3-moe", "qwen3-next", "recurrent-gemma"),
-    *("seed-oss", "smollm3", "solar-open", "stablelm", "starcoder2", "vaultgemma", "xglm", "youtu", "zaya"),
-)
-"""The model types of transformers that the model suite has run, as `model_name_of_type` writes them."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class ConditionForm:
@@ -170,7 +152,7 @@ def settle_query(universe: Universe, query: Query) -> SettledQuery:
             near = difflib.get_close_matches(key, forms, 1)
             notes.append(f"no rule asks about {key!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
         elif key == "model":
-            model = parse_model(value)
+            model = parse_model(value, universe.models)
             if model is None:
                 notes.append(
                     f"the name {value!r} does not say the model's architecture, so rules about models are left open; "
@@ -252,14 +234,15 @@ def _parse_number(key: str, text: str) -> str:
     return str(int(text))
 
 
-def parse_model(text: str) -> str | None:
+def parse_model(text: str, known: Iterable[str] = ()) -> str | None:
     """Return the architecture of a model, such as `qwen2` for `Qwen/Qwen2.5-7B`, `qwen2.5` or `Qwen2ForCausalLM`.
 
-    The result is `None` when the name does not say it. Raises `UsageError` for a misspelled architecture.
+    `known` are further architectures that have a name of their own. The result is `None` when the name does not say
+    it. Raises `UsageError` for a misspelled architecture.
     """
     name = text.strip().rstrip("/").rpartition("/")[2].lower().replace("_", "-").replace(" ", "-")
     name = re.sub("(?:for[a-z]+|model|config)$", "", name)
-    names = (*dict.fromkeys(model for _, model in _MODELS), *_ARCHITECTURES)
+    names = (*dict.fromkeys(model for _, model in _MODELS), *known)
     if name.removesuffix("-text") in names:
         return name.removesuffix("-text")
     for pattern, model in _MODELS:

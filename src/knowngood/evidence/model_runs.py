@@ -10,10 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from knowngood.evidence import sealed_files
-from knowngood.evidence.model_judgement import SettingJudgement, judge_settings
+from knowngood.evidence.model_judgement import SettingJudgement, judge_settings, model_name_of_type
 
 MODEL_EVIDENCE_SCHEMA = "knowngood/model-evidence/1"
 MODEL_RUNS_FOLDER = "models"
+
+
+def list_run_models(evidence: Path) -> frozenset[str]:
+    """Return the models that have a run in a folder of evidence, as `model_name_of_type` writes them."""
+    folder = evidence / MODEL_RUNS_FOLDER
+    return frozenset(model_name_of_type(path.name) for path in folder.iterdir()) if folder.is_dir() else frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)

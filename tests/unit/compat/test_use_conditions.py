@@ -135,12 +135,12 @@ def test_an_unknown_value_is_refused_with_the_nearest(key: str, written: str, me
     ],
 )
 def test_the_architecture_of_a_model(text: str, model: str | None):
-    assert parse_model(text) == model
+    assert parse_model(text, UNIVERSE.models) == model
 
 
 def test_every_model_type_that_was_run_is_an_architecture_of_its_own():
     for folder in (ROOT / "evidence/models").iterdir():
-        assert parse_model(folder.name) == model_name_of_type(folder.name), folder.name
+        assert parse_model(folder.name, UNIVERSE.models) == model_name_of_type(folder.name), folder.name
 
 
 def test_a_model_whose_name_does_not_say_its_architecture_is_left_open():
