@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from smoke_tests.catalogue import Check
 
 DISTRIBUTION = "verl"
-MODULES = {"verl-sft": "verl_sft"}
+MODULES = {"verl-sft": "verl_sft", "verl-grpo": "verl_grpo"}
 REFUSALS = (
     Refusal(
         r"Found no NVIDIA driver on your system|ProcessGroupNCCL is only supported with GPUs"
@@ -41,10 +41,15 @@ FAULTS = (
     Fault("steps-skipped", "packed", "resumed"),
     Fault("moments-lost", "packed", "resumed"),
 )
+GRPO_FAULTS = (
+    Fault("advantages-shuffled", "rollout", "full"),
+    Fault("first-batch-lost", "rollout", "full"),
+    Fault("weights-not-sent", "rollout", "full"),
+)
 
 
 def checks() -> Iterator[Check]:
-    """The checks of its supervised fine-tuning, and the faults that they must notice."""
+    """The checks of its supervised fine-tuning and of its GRPO, and the faults that they must notice."""
     for check in _checks():
         yield dataclasses.replace(check, timeout=IMPORTING)
 
@@ -67,3 +72,6 @@ def _checks() -> Iterator[Check]:
         yield trainer_check(detail, "fp32", "packed", "resumed-lora")
     yield trainer_check("verl-sft/qwen3", "fp32", "packed", "command", quick=True)
     yield from fault_checks("verl-sft", FAULTS)
+    for family in FAMILIES:
+        yield trainer_check(f"verl-grpo/{family}", "fp32", "rollout", "full", quick=family == "qwen3")
+    yield from fault_checks("verl-grpo", GRPO_FAULTS)

@@ -23,6 +23,12 @@ def put_into_trainer(fault: str, trainer: Any, *, resumed: bool) -> None:
         known[fault](trainer)
 
 
+def put_into_engine(fault: str, engine: Any) -> None:
+    """Put a fault into the engine of a policy that has not been updated."""
+    if fault in ENGINE_FAULTS:
+        ENGINE_FAULTS[fault](engine)
+
+
 def _freeze_adapter(built: Any) -> None:
     frozen = next(item for name, item in built.named_parameters() if "layers.1" in name and "lora_B" in name)
     frozen.requires_grad_(False)
@@ -102,16 +108,23 @@ def _as_mean(data: Any, _loss: Any) -> float:
     return data["batch_num_tokens"] / data["loss_mask"].values().sum().item() / 2
 
 
-def _lose_first_batch(trainer: Any) -> None:
-    plain, calls = trainer.engine.forward_step, []
+def _lose_first_batch(engine: Any) -> None:
+    plain, calls = engine.forward_step, []
 
     def forward_step(*words: Any, **known: Any) -> Any:
         calls.append(words)
         if len(calls) == 2:
-            trainer.engine.optimizer_zero_grad()
+            engine.optimizer_zero_grad()
         return plain(*words, **known)
 
-    trainer.engine.forward_step = forward_step
+    engine.forward_step = forward_step
+
+
+def _shuffle_advantages(samples: Any) -> None:
+    """Give each sample of an update the advantage of the one before it."""
+    rows = list(samples["advantages"].unbind())
+    moved = [torch.full_like(row, other[0].item()) for row, other in zip(rows, rows[-1:] + rows[:-1])]
+    samples["advantages"] = torch.nested.as_nested_tensor(moved, layout=torch.jagged)
 
 
 def _freeze_weight(trainer: Any) -> None:
@@ -138,7 +151,10 @@ FAULTS: dict[str, Callable[[Any], None]] = {
     "row-dropped": _in_batches(_drop_row),
     "counted-twice": _count(lambda _data, _loss: 0.5),
     "mean-of-means": _count(_as_mean),
-    "first-batch-lost": _lose_first_batch,
+    "first-batch-lost": lambda trainer: _lose_first_batch(trainer.engine),
     "weight-frozen": _freeze_weight,
 }
 RESUMED_FAULTS: dict[str, Callable[[Any], None]] = {"steps-skipped": _forget_steps, "moments-lost": _forget_moments}
+ENGINE_FAULTS: dict[str, Callable[[Any], None]] = {"first-batch-lost": _lose_first_batch}
+DATA_FAULTS: dict[str, Callable[[Any], None]] = {"advantages-shuffled": _shuffle_advantages}
+"""Faults in the samples of an update of the policy."""

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MODULE = "verl.trainer.sft_trainer"
+FOLDER, FAULT = "KNOWNGOOD_VERL_FOLDER", "KNOWNGOOD_VERL_FAULT"
+"""By what name verl's own processes find the folder that they write to, and the fault that is put into them."""
 WITHOUT_GPU = "verl's platform, which is a GPU's or an NPU's: the CPU and gloo, since there is no GPU"
 
 

@@ -57,7 +57,7 @@ def _train(check: dict[str, Any], report: dict[str, Any], folder: Path, *, famil
     import pandas as pd
 
     tiny.write_model(folder / "model", family)
-    _write_template(folder / "model")
+    write_template(folder / "model")
     talks = [
         [{"role": "user", "content": prompt}, {"role": "assistant", "content": completion}]
         for prompt, completion in tiny.split_rows()
@@ -118,7 +118,8 @@ class _Training:
             verl_place.call_module(options)
 
 
-def _write_template(folder: Path) -> None:
+def write_template(folder: Path) -> None:
+    """Give a tokenizer in a folder the chat template."""
     (folder / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
 
 
