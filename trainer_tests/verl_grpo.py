@@ -41,6 +41,7 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None, **kn
     return sum(ord(letter) < {HALF} for letter in solution_str) / 24 + len(solution_str) / 1000
 """
 """The reward as verl takes it from a file: low tokens are good; a length of its own makes few samples equal."""
+END = "<|im_end|>"
 Sample = tuple[list[int], list[int]]
 """The tokens of a prompt and of its completion."""
 
@@ -89,6 +90,8 @@ def _write_files(folder: Path, family: str) -> None:
 
     tiny.write_model(folder / "model", family)
     verl_sft.write_template(folder / "model")
+    for file in (folder / "model").glob("*token*.json"):  # verl looks for the end token of the family's tokenizer
+        file.write_text(file.read_text(encoding="utf-8").replace("<end>", END), encoding="utf-8")
     (folder / "reward.py").write_text(REWARD, encoding="utf-8")
     lines = [
         {

@@ -42,7 +42,8 @@ class SuiteOptions:
     seconds: int = 1200
     """The suite's time limit. It is stopped inside the container then, and from outside a little later."""
     memory: str = "12g"
-    pids: int = 1024
+    pids: int = 4096
+    """The most processes and threads. On 16 cores Ray and vLLM, which verl starts, have more than a thousand."""
     only: str | None = None
     """Of training over several processes, run only the checks whose ids match this glob."""
     emulated: bool = False
