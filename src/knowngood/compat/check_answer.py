@@ -16,6 +16,7 @@ from typing import Any
 from knowngood.compat.box_search import BoxSearch
 from knowngood.compat.broken_pairs import USES, find_broken_pairs
 from knowngood.compat.conflicts import Demand, DemandProblem, apply_demands, find_minimal_conflict, find_minimal_rules
+from knowngood.compat.extra_requirements import find_passed_over_extras
 from knowngood.compat.findings import (
     Finding,
     conditions_apply,
@@ -238,6 +239,9 @@ def _judge(placement: QueryPlacement, settled: SettledQuery, published: Publishe
     if cell is None and not broken:
         wanted = find_wanted_trainers(placement.packages, published.cells)
         findings += describe_trainers(placement, published, wanted, offered=())
+    if resolved is not None and not broken:
+        target = resolved.resolution.target
+        findings += find_passed_over_extras(placement.packages, settled_releases, universe.metadata, target)
     return CheckAnswer(
         verdict=verdict,
         findings=tuple(_with_incidents(universe, finding) for finding in sort_findings(findings)),

@@ -269,19 +269,19 @@ def find_retired_cell(published: PublishedCells, placement: QueryPlacement, amon
 def matching_cells(cells: Iterable[Cell], placement: QueryPlacement, among: int) -> Iterator[Cell]:
     """Yield the cells that have the query's values and fulfil its ranges; frameworks must be named.
 
-    `among` are the boxes that count for the attention setting; a cell that lacks the query's does not fulfil it.
+    `among` are the boxes that count for the attention setting; a cell that lacks the query's does not fulfil it. A
+    query with neither torch nor transformers is about the cells that have a trainer that it names, and about no other.
     """
     domains = placement.universe.index.domains
     wanted = {name: domains[name].text(place) for name, place in placement.assignment.items()}
-    if not {"torch", "transformers"} & set(wanted):
-        return
-    ranges = {demand.variable: demand.mask for demand in placement.demands if demand.variable not in wanted}
     cells = list(cells)
     trainers = find_wanted_trainers(placement.packages, cells)
+    is_about_plain_cells = bool({"torch", "transformers"} & set(wanted))
+    ranges = {demand.variable: demand.mask for demand in placement.demands if demand.variable not in wanted}
     for cell in cells:
         if cell.host.machine != placement.machine:
             continue
-        if cell.framework_pin and not has_wanted_framework(cell, trainers):
+        if not (has_wanted_framework(cell, trainers) if cell.framework_pin else is_about_plain_cells):
             continue
         has = values_of_cell(cell)
         if any(name not in has and value != "none" for name, value in wanted.items() if name not in AXES):

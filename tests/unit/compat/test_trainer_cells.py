@@ -136,3 +136,16 @@ def test_check_names_the_cell_that_has_the_trainer():
     assert check("trl==1.16.0", *pins).cell == str(TRL)
     assert check(*pins).cell != str(TRL)
     assert check("trl==1.15.0", *pins).cell is None
+
+
+@pytest.mark.parametrize("words", [("trl==1.16.0",), ("trl",), ("verl==0.9.1", "vllm==0.24.0"), ("peft", "axolotl")])
+def test_check_and_pick_agree_where_only_the_trainer_is_named(words):
+    answer, choice = check(*words), pick(*words).choices[0].cell
+    assert answer.cell == str(choice)
+    assert choice.framework_pin
+    assert not [finding for finding in answer.findings if finding.id.startswith(TRAINER)]
+
+
+def test_a_query_of_a_package_alone_is_about_no_cell():
+    assert check("peft").cell is None
+    assert check("vllm==0.24.0").cell is None
