@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import os
-import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 MODULE = "verl.trainer.main_ppo"
 GROUP, PROMPTS, LENGTH = 4, 4, 24
 STEPS = 8
+LIMIT = 540.0  # seconds, less than a check may take, so that what was printed last is told
 LEARNED = 0.05  # by how much the mean reward of the last four steps must be above that of the first two
 HALF = data.VOCABULARY // 2
 REWARD = f"""\
@@ -73,7 +74,7 @@ def _train(check: dict[str, Any], report: dict[str, Any], folder: Path, *, famil
     printed = _run_command(options, folder, fault)
     kept, later = (torch.load(folder / f"update-{number}.pt", weights_only=False) for number in (0, 1))
     record = KeptRecord(kept)
-    report["figures"] = {"rewards": _numbers("critic/rewards/mean", printed)}
+    report["figures"] = {"rewards": verl_place.numbers_in(printed, "critic/rewards/mean")}
     demands.demand_setting(check, kept["implementation"], record, report)
     own = samples_of(kept["samples"])
     if len(own) != GROUP * PROMPTS:
@@ -166,16 +167,19 @@ def _run_command(options: dict[str, Any], folder: Path, fault: str) -> str:
         verl_place.FAULT: fault,
     }
     words = [sys.executable, "-m", MODULE, *verl_place.words_of(options)]
-    done = subprocess.run(
-        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, env=environment, cwd=folder
-    )
-    if done.returncode:
-        raise Failed(f"`{MODULE}` ended with status {done.returncode}: {done.stdout[-2000:]}")
-    return done.stdout
-
-
-def _numbers(name: str, printed: str) -> list[float]:
-    return [float(number) for number in re.findall(rf"{name}:(?:np\.float\d+\()?([0-9.e+-]+)", printed)]
+    file = folder / "printed.txt"  # and no pipe, which Ray's processes could hold open
+    with file.open("w") as printed:
+        process = subprocess.Popen(
+            words, stdout=printed, stderr=subprocess.STDOUT, env=environment, cwd=folder, start_new_session=True
+        )
+    try:
+        status = process.wait(LIMIT)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise Failed(f"`{MODULE}` had not ended after {LIMIT:.0f} s: {file.read_text()[-2000:]}") from None
+    if status:
+        raise Failed(f"`{MODULE}` ended with status {status}: {file.read_text()[-2000:]}")
+    return file.read_text()
 
 
 def samples_of(rows: dict[str, list[torch.Tensor]]) -> list[Sample]:

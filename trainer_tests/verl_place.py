@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import sys
 import types
@@ -114,6 +115,11 @@ def call_module(options: dict[str, Any]) -> None:
 
     with mock.patch.object(sys, "argv", [MODULE, *words_of(options)]):
         sft_trainer.main()
+
+
+def numbers_in(printed: str, name: str) -> list[float]:
+    """What verl's logger printed of a value, step by step."""
+    return [float(number) for number in re.findall(rf"{name}:(?:np\.float\d+\()?([0-9.e+-]+)", printed)]
 
 
 def words_of(options: dict[str, Any]) -> list[str]:

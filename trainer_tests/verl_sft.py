@@ -9,7 +9,6 @@ which ``uncheckpointed`` turns off. ``resumed`` goes on from its checkpoint, ``c
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 import tempfile
@@ -164,7 +163,7 @@ def _losses_of_command(options: dict[str, Any], folder: Path) -> list[float]:
     done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment, cwd=folder)
     if done.returncode:
         raise Failed(f"`{verl_place.MODULE}` ended with status {done.returncode}: {done.stderr[-600:]}")
-    return [float(number) for number in re.findall(r"train/loss:(?:np\.float64\()?([0-9.e+-]+)", done.stdout)]
+    return verl_place.numbers_in(done.stdout, "train/loss")
 
 
 def _rows() -> list[fp64.Row]:

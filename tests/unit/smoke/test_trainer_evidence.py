@@ -21,6 +21,7 @@ REASONS = {
     "base-trained": ("only adapters should be (1 such weights)",),
     "steps-skipped": ("after the checkpoint",),
     "moments-lost": ("after the checkpoint",),
+    "weights-not-sent": ("weights-not-sent",),
 }
 
 
