@@ -1,6 +1,7 @@
 """What the extras of a query's packages say of its other packages, though nobody asked for the extra. Pure.
 
-verl 0.9.1 requires no vLLM, and its extra `vllm` pins 0.24.0: the release that it is made for.
+verl 0.9.1 requires no vLLM, and its extra `vllm` pins 0.24.0: the release that it is made for. Only extras that are
+named after the other package count: those for tests and for tools bound many a package that they are not about.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def find_passed_over_extras(
 def _requirements_of_extras(
     package: PackageSpec, versions: Mapping[str, str], store: MetadataStore, target: ResolutionTarget
 ) -> Iterator[tuple[str, Dependency]]:
-    """Yield what the extras of a package require of the others, but for the extras that the query asks for."""
+    """Yield what a package's extras require of the packages they are named after, but for extras that are asked for."""
     releases = store.find_package(package.name)
     place = None if releases is None else releases.domain.index.get(versions[package.name])
     if releases is None or place is None:
@@ -57,7 +58,7 @@ def _requirements_of_extras(
         if dependency is None or dependency.name not in versions or not dependency.specifier:
             continue
         for extra in sorted(dependency.marked_extras - set(package.extras)):
-            if target.fulfils(dependency.marker, extra):
+            if extra.startswith(dependency.name) and target.fulfils(dependency.marker, extra):
                 yield extra, dependency
 
 

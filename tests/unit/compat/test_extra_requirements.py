@@ -36,6 +36,7 @@ def test_all_extras_that_name_it_are_told():
         ("verl[vllm]==0.9.1", "vllm==0.26.0"),  # the extra is asked for, so that it is an error
         ("openrlhf==0.11.2", "vllm==0.30.0"),  # one of its extras takes it
         ("verl==0.9.1",),
+        ("transformers==5.9.0", "urllib3==2.8.0"),  # its extras for tests and tools bound it
     ],
 )
 def test_nothing_is_said_where_there_is_nothing_to_say(requirements):
