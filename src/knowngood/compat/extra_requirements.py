@@ -16,7 +16,6 @@ from knowngood.compat.value_domain import version_matches
 
 EXTRA = "extra:"
 """The ids of these findings begin so."""
-_MOST_NAMES = 3
 
 
 def find_passed_over_extras(
@@ -66,14 +65,9 @@ def _describe(
     package: str, other: str, versions: Mapping[str, str], by_specifier: Mapping[str, Sequence[str]]
 ) -> Finding:
     named = ", ".join(
-        f"{other}{specifier} for its extra{'s' * (len(extras) > 1)} {_list(extras)}"
+        f"{other}{specifier} for its extra{'s' * (len(extras) > 1)} {', '.join(extras)}"
         for specifier, extras in by_specifier.items()
     )
-    has = f"you have {versions[other]}, which nothing requires or forbids"
-    because = f"{package} {versions[package]} names {named}; {has}"
+    because = f"{package} {versions[package]} names {named}; you have {versions[other]}"
     packages = {package: versions[package], other: versions[other]}
     return fact_finding(f"{EXTRA}{package}:{other}", "info", packages, because, [f"the metadata of {package}"])
-
-
-def _list(extras: Sequence[str]) -> str:
-    return ", ".join(extras[:_MOST_NAMES]) + (f" and {len(extras) - _MOST_NAMES} more" * (len(extras) > _MOST_NAMES))

@@ -43,7 +43,7 @@ class SuiteOptions:
     """The suite's time limit. It is stopped inside the container then, and from outside a little later."""
     memory: str = "12g"
     pids: int = 4096
-    """The most processes and threads. On 16 cores Ray and vLLM, which verl starts, have more than a thousand."""
+    """The most processes and threads. Ray, which verl starts, has 600 on two cores, and more with each further core."""
     only: str | None = None
     """Of training over several processes, run only the checks whose ids match this glob."""
     emulated: bool = False
