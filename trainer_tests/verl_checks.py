@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from smoke_tests.catalogue import Check
 
 DISTRIBUTION = "verl"
+USES = ("rollouts",)
 MODULES = {"verl-sft": "verl_sft", "verl-grpo": "verl_grpo"}
 REFUSALS = (
     Refusal(

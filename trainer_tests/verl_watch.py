@@ -23,8 +23,8 @@ FIELDS = ("prompts", "responses", "response_mask", "rollout_log_probs")
 KEPT = ("trainer", "weights", "gradients", "after", "batches", "loss", "kernels")
 
 
-def samples_of(data: Any) -> dict[str, list[torch.Tensor]]:
-    """The samples of an update, a tensor a row and field."""
+def copy_rows(data: Any) -> dict[str, list[torch.Tensor]]:
+    """The samples of an update as verl holds them, a tensor a row and field."""
     return {name: [row.detach().cpu().clone() for row in data[name].unbind()] for name in FIELDS}
 
 
@@ -39,7 +39,7 @@ def _watch() -> None:
 
     @functools.wraps(plain)
     def train_mini_batch(worker: Any, data: Any) -> Any:
-        kept: dict[str, Any] = {"samples": samples_of(data)}
+        kept: dict[str, Any] = {"samples": copy_rows(data)}
         first = not updates
         updates.append(f"update-{len(updates)}.pt")
         if fault in verl_faults.DATA_FAULTS:

@@ -147,47 +147,43 @@ from collections import defaultdict
 from pathlib import Path
 import torch, transformers
 from smoke_tests.outcomes import Failed
-from smoke_tests.trainers import tiny, verl_grpo
+from smoke_tests.trainers import rollouts, tiny
 _, folder = sys.argv
 tiny.write_model(Path(folder) / "model", "qwen3")
 built = transformers.AutoModelForCausalLM.from_pretrained(Path(folder) / "model", dtype=torch.float64)
 torch.manual_seed(0)
 drawn = [(tiny.tokens_of(prompt), torch.randint(0, tiny.VOCABULARY, (9 + 3 * number,)).tolist())
-         for prompt, _ in tiny.split_rows()[:2] for number in range(verl_grpo.GROUP)]
+         for prompt, _ in tiny.split_rows()[:2] for number in range(rollouts.GROUP)]
 groups = defaultdict(list)
 for prompt, completion in drawn:
-    groups[tuple(prompt)].append(verl_grpo._reward(completion))
+    groups[tuple(prompt)].append(rollouts.reward(completion))
 def likelihoods(prompt, completion):
     logits = built(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1]
     return logits.log_softmax(-1).gather(-1, torch.tensor(completion)[:, None])[:, 0]
 total, loss = sum(len(completion) for _, completion in drawn), 0.0
 for prompt, completion in drawn:
     rewards = torch.tensor(groups[tuple(prompt)], dtype=torch.float64)
-    advantage = (verl_grpo._reward(completion) - rewards.mean()) / (rewards.std() + 1e-6)
+    advantage = (rollouts.reward(completion) - rewards.mean()) / (rewards.std() + 1e-6)
     chosen = likelihoods(prompt, completion)
     loss = loss - (advantage * torch.exp(chosen - chosen.detach())).sum() / total  # the ratio of the old policy
 loss.backward()
 weights = {name: value.detach().clone() for name, value in built.named_parameters()}
-value, gradients = verl_grpo._reference(types.SimpleNamespace(weights=weights), drawn, set(weights))
+value, gradients = rollouts.grpo_reference(types.SimpleNamespace(weights=weights), drawn, set(weights))
 worst = max(((gradients[name] - item.grad).norm() / item.grad.norm()).item() for name, item in built.named_parameters())
-fields = {"prompts": [], "responses": [], "response_mask": [], "rollout_log_probs": []}
 with torch.no_grad():
-    for prompt, completion in drawn:
-        tensors = (torch.tensor(prompt), torch.tensor(completion), torch.ones(len(completion)))
-        for kept, item in zip(fields.values(), (*tensors, likelihoods(prompt, completion))):
-            kept.append(item)
+    generated = [likelihoods(prompt, completion) for prompt, completion in drawn]
 old = {name: item + 0.1 * torch.randn_like(item) for name, item in weights.items()}
 said = {"loss": abs(value - loss.item()), "gradient": worst}
-said |= verl_grpo._demand_sent(types.SimpleNamespace(weights=old, after=weights), fields)
+said |= rollouts.demand_sent(types.SimpleNamespace(weights=old, after=weights), drawn, generated)
 try:
-    verl_grpo._demand_sent(types.SimpleNamespace(weights=weights, after=old), fields)
+    rollouts.demand_sent(types.SimpleNamespace(weights=weights, after=old), drawn, generated)
 except Failed as error:
     said["not-sent"] = str(error)
 print(json.dumps(said))
 """
 
 
-def test_the_reference_of_verls_grpo_is_its_loss_and_notices_weights_that_were_not_sent(folder):
+def test_the_reference_of_grpo_is_its_loss_and_notices_weights_that_were_not_sent(folder):
     skip_without("torch", "import torch, transformers")
     script = folder / "generated.py"
     script.write_text(GENERATED)

@@ -6,7 +6,9 @@ with it their evidence, as it is.
 
 from __future__ import annotations
 
+import ast
 import hashlib
+import re
 from pathlib import Path
 
 from knowngood.core.cell import Cell
@@ -32,13 +34,13 @@ def find_cell_suite(project: Project, cell: Cell) -> Path:
     """Return the folder of the suite that runs for a cell.
 
     It is the project's own, or for a cell with checks of its trainer a folder in the cache, named by its content. That
-    one has the modules that all trainers share and those of the cell's own, so that the checks of another trainer
-    neither run nor make this one's evidence that of an older suite.
+    one has the modules that all trainers share, those of the cell's own and those that its list names as `USES`, so
+    that the checks of another trainer neither run nor make this one's evidence that of an older suite.
     """
     if not has_trainer_checks(project, cell):
         return project.suite
     files = suite_files.read_suite_files(project.suite)
-    others = _other_prefixes(project, cell)
+    others = _others_modules(project, cell)
     for path, data in suite_files.read_suite_files(project.trainer_suite).items():
         place = path.removeprefix(f"{suite_files.SUITE_FOLDER}/")
         if place.endswith(".py") and not place.startswith(others):
@@ -57,7 +59,15 @@ def _module_prefix(cell: Cell) -> str | None:
     return None if cell.framework_pin is None else cell.framework_pin[0].replace("-", "_")
 
 
-def _other_prefixes(project: Project, cell: Cell) -> tuple[str, ...]:
-    """Return what the names of the modules of all trainers but the cell's begin with."""
-    named = {path.name.removesuffix(_LIST) for path in project.trainer_suite.glob(f"*{_LIST}")}
-    return tuple(sorted(f"{name}_" for name in named - {_module_prefix(cell)}))
+def _others_modules(project: Project, cell: Cell) -> tuple[str, ...]:
+    """Return what the names of modules begin with that only trainers other than the cell's use."""
+    lists = {path.name.removesuffix(_LIST): path.read_text() for path in project.trainer_suite.glob(f"*{_LIST}")}
+    own = lists.pop(_module_prefix(cell) or "", "")
+    used = {name for text in lists.values() for name in _used_modules(text)} - set(_used_modules(own))
+    return tuple(sorted({f"{name}_" for name in lists} | {f"{name}.py" for name in used}))
+
+
+def _used_modules(text: str) -> list[str]:
+    """Return the modules that a list of checks shares with some other trainers, and not with all."""
+    (named,) = re.findall(r"^USES = (\(.*\))$", text, re.MULTILINE) or ("()",)
+    return list(ast.literal_eval(named))

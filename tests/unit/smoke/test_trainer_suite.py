@@ -59,5 +59,14 @@ def test_a_new_trainer_leaves_the_suites_of_the_others_as_they_are(project):
     assert hash_suite(find_cell_suite(project, SWIFT)) != before
 
 
+def test_what_two_trainers_share_is_in_the_suites_of_those_that_name_it(project):
+    before = hash_suite(find_cell_suite(project, TRL))
+    (project.trainer_suite / "rollouts.py").write_text("1\n")
+    (project.trainer_suite / "axolotl_checks.py").write_text('USES = ("rollouts",)\n')
+    assert hash_suite(find_cell_suite(project, TRL)) == before
+    (project.trainer_suite / "trl_checks.py").write_text('"""Checks."""\nUSES = ("rollouts",)\n')
+    assert "smoke_tests/trainers/rollouts.py" in read_suite_files(find_cell_suite(project, TRL))
+
+
 def test_a_project_without_checks_of_trainers(tmp_path):
     assert find_cell_suite(Project(tmp_path), TRL) == tmp_path / "smoke_tests"
