@@ -16,7 +16,13 @@ if TYPE_CHECKING:
     from smoke_tests.catalogue import Check
 
 DISTRIBUTION = "openrlhf"
-MODULES = {"openrlhf-sft": "openrlhf_sft", "openrlhf-grpo": "openrlhf_ppo", "openrlhf-reinforce": "openrlhf_ppo"}
+USES = ("rollouts",)
+MODULES = {
+    "openrlhf-sft": "openrlhf_sft",
+    "openrlhf-grpo": "openrlhf_ppo",
+    "openrlhf-reinforce": "openrlhf_ppo",
+    "openrlhf-command": "openrlhf_command",
+}
 REFUSALS = (
     Refusal(
         r"MissingCUDAException: .*unable to compile CUDA op|CUDA_HOME environment variable is not set"
@@ -60,10 +66,11 @@ PPO_FAULTS = (
     Fault("padding-ignored", "left-padded", "full"),
 )
 PACKED_PPO_FAULTS = (Fault("seams-ignored", "packed", "full"), Fault("advantages-shuffled", "packed", "full"))
+COMMAND_FAULTS = (Fault("weights-not-sent", "rollout", "full"),)
 
 
 def checks() -> Iterator[Check]:
-    """The checks of its supervised fine-tuning and of its PPO, and the faults that they must notice."""
+    """The checks of its SFT, of its PPO and of the command of that, and the faults that they must notice."""
     for check in _checks():
         yield dataclasses.replace(check, timeout=IMPORTING)
 
@@ -77,6 +84,11 @@ def _checks() -> Iterator[Check]:
     yield from fault_checks("openrlhf-grpo", PPO_FAULTS, dtype=DTYPE)
     for trainer, faults in (("openrlhf-sft", PACKED_FAULTS), ("openrlhf-grpo", PACKED_PPO_FAULTS)):
         yield from fault_checks(trainer, faults, dtype=DTYPE, setting="fa2")
+    for family, setting in (("qwen2", "sdpa"), ("qwen3", "fa2")):
+        detail, quick = f"openrlhf-command/{family}", family == "qwen3"
+        yield trainer_check(detail, DTYPE, "rollout", "full", setting=setting, quick=quick)
+    for fault in COMMAND_FAULTS:  # nearly two minutes, most of which is the start of the command
+        yield trainer_check(f"openrlhf-command/{fault.name}", DTYPE, fault.layout, fault.mode)
 
 
 def _sft(detail: str, *, qwen3: bool) -> Iterator[Check]:
@@ -88,8 +100,6 @@ def _sft(detail: str, *, qwen3: bool) -> Iterator[Check]:
     yield trainer_check(detail, DTYPE, "whole", "full", quick=qwen3)
     yield trainer_check(detail, DTYPE, "padded", "checkpointed", quick=qwen3)
     yield trainer_check(detail, DTYPE, "padded", "resumed", setting="eager", quick=qwen3)
-    if qwen3:
-        yield trainer_check(detail, DTYPE, "padded", "own-optimizer")
 
 
 def _ppo(detail: str, *, qwen3: bool) -> Iterator[Check]:

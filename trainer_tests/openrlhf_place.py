@@ -28,26 +28,18 @@ WITHOUT_GPU = (
     " torch.cuda.set_device, current_device and synchronize: nothing, and the CPU;"
     " DeepSpeed's messages in shared memory, which it compiles: none, since there is one process"
 )
-ADAM = "DeepSpeed's FusedAdam, which is compiled when first used: torch's AdamW"
+ADAM = "DeepSpeed's FusedAdam, which is a GPU's: torch's AdamW"
 
 
 @contextlib.contextmanager
-def alone(report: dict[str, Any], *, own_optimizer: bool = False) -> Iterator[None]:
-    """Say what DeepSpeed's launcher tells the only process of a training, and stand in for what is not here.
-
-    With ``own_optimizer`` DeepSpeed compiles its optimizer, as it does for users.
-    """
+def alone(report: dict[str, Any]) -> Iterator[None]:
+    """Say what DeepSpeed's launcher tells the only process of a training, and stand in for a GPU if there is none."""
     _be_launched()
-    stand_ins = []
-    with contextlib.ExitStack() as stack:
-        if training.device_here().type != "cuda":
-            stand_ins.append(WITHOUT_GPU)
-            stack.enter_context(_without_gpu())
-        if not own_optimizer:
-            stand_ins.append(ADAM)
-            stack.enter_context(_with_torch_adam())
-        if stand_ins:
-            report["stand_in"] = "; ".join(stand_ins)
+    if training.device_here().type == "cuda":
+        yield
+        return
+    report["stand_in"] = f"{WITHOUT_GPU}; {ADAM}"
+    with _without_gpu(), _with_torch_adam():
         yield
 
 

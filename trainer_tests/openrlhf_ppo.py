@@ -53,7 +53,8 @@ def run(check: dict[str, Any], report: dict[str, Any]) -> None:
 
     def train(family: str, fault: str) -> None:
         with tempfile.TemporaryDirectory() as name, openrlhf_place.alone(report), openrlhf_ray.here():
-            report["stand_in"] += f"; {openrlhf_ray.name_vllm()}"
+            standing = [report["stand_in"]] if "stand_in" in report else []
+            report["stand_in"] = "; ".join([*standing, openrlhf_ray.RAY])
             _train(check, report, Path(name), family=family, fault=fault)
 
     demands.judge(check, report, {fault.name for fault in (*PPO_FAULTS, *PACKED_PPO_FAULTS)}, train)

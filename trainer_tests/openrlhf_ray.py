@@ -1,16 +1,13 @@
-"""What OpenRLHF's PPO has beside its process: Ray's actors called in this one, and vLLM's names, which it imports.
+"""What OpenRLHF's PPO has beside its process, for checks of a fixed rollout: Ray's actors are called in this one.
 
 The command ``python -m openrlhf.cli.train_ppo_ray`` starts Ray and vLLM, which are not asked here. Its options are
-read by its own parser, and its trainer gets a rollout that is fixed.
+read by its own parser.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
-import sys
-import types
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -22,28 +19,10 @@ if TYPE_CHECKING:
 
 MODULE = "openrlhf.cli.train_ppo_ray"
 RAY = "Ray: its actors are called in this process"
-VLLM = "vLLM: names, which OpenRLHF imports and nothing calls"
-_NAMES = {"vllm": ("SamplingParams",), "vllm.inputs": ("TokensPrompt",), "vllm.utils": ("random_uuid",)}
 
 
 class _Read(Exception):  # noqa: N818
     """Ends the command once its options were read."""
-
-
-def name_vllm() -> str:
-    """Make vLLM's names importable where it is not installed, and say so."""
-    if "vllm" not in sys.modules and importlib.util.find_spec("vllm") is not None:
-        return RAY
-    with contextlib.ExitStack() as stack:
-        for module, names in _NAMES.items():
-            made = types.ModuleType(module)
-            made.__path__ = []
-            for name in names:
-                setattr(made, name, None)
-            sys.modules[module] = made
-            stack.callback(sys.modules.pop, module)
-        import openrlhf.trainer.ppo_trainer  # noqa: F401 - it and what it imports keep the names
-    return f"{RAY}; {VLLM}"
 
 
 def read_options(options: dict[str, Any]) -> Any:

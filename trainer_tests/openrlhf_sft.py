@@ -3,7 +3,7 @@
 ``padded`` trains the completions alone, as its SFTDataset lays rows out; ``whole`` is its ``pretrain_mode``, which
 trains all tokens; ``packed`` is its ``packing_samples``, which takes the padding out for flash attention. ``full``
 trains all weights, ``lora`` its adapters. It has no training in fp32: weights are bf16 and DeepSpeed's optimizer holds
-a copy in fp32. ``resumed`` goes on from its checkpoint, ``own-optimizer`` compiles DeepSpeed's.
+a copy in fp32. ``resumed`` goes on from its checkpoint.
 """
 
 from __future__ import annotations
@@ -34,10 +34,7 @@ def run(check: dict[str, Any], report: dict[str, Any]) -> None:
     """Train with the trainer, and ask of it what README.md says."""
 
     def train(family: str, fault: str) -> None:
-        with (
-            tempfile.TemporaryDirectory() as name,
-            openrlhf_place.alone(report, own_optimizer=check["mode"] == "own-optimizer"),
-        ):
+        with tempfile.TemporaryDirectory() as name, openrlhf_place.alone(report):
             _train(check, report, Path(name), family=family, fault=fault)
 
     demands.judge(check, report, {fault.name for fault in (*SFT_FAULTS, *PACKED_FAULTS)}, train)

@@ -41,6 +41,12 @@ RECIPES: Mapping[str, CompileRecipe] = {
         requires=("pybind11",),
         plain=True,  # transformer_engine/common asserts that its version equals that of its core exactly
     ),
+    "deepspeed": CompileRecipe(
+        # Of its operators the optimizer that it takes for a GPU, since the others are seldom asked for.
+        env={"DS_ACCELERATOR": "cuda", "DS_BUILD_FUSED_ADAM": "1"},
+        requires=("einops", "hjson", "msgpack", "py-cpuinfo", "pydantic", "tqdm"),  # its setup imports deepspeed
+        plain=True,  # deepspeed/git_version_info_installed.py says the version too
+    ),
 }
 
 
