@@ -117,7 +117,10 @@ def add_suite_options(parser: argparse.ArgumentParser, *, quick: bool) -> None:
         "--timeout", type=parse_seconds, default=1200, metavar="SECONDS", help="for the suite (default: %(default)s)"
     )
     parser.add_argument(
-        "--memory", type=_parse_memory, default="12g", metavar="SIZE", help="for the container (default: %(default)s)"
+        "--memory",
+        type=_parse_memory,
+        metavar="SIZE",
+        help="for the container (default: 12g, or 24g with --gpus, where trainers also run what generates)",
     )
 
 
@@ -136,7 +139,8 @@ def suite_options_from_arguments(arguments: argparse.Namespace) -> SuiteOptions:
     """Return the options of the suite that `add_suite_options` added."""
     from knowngood.smoke.suite_command import SuiteOptions  # `cells` imports this module and must start fast
 
-    return SuiteOptions(quick=arguments.quick, gpus=arguments.gpus, seconds=arguments.timeout, memory=arguments.memory)
+    memory = arguments.memory or ("24g" if arguments.gpus else SuiteOptions.memory)
+    return SuiteOptions(quick=arguments.quick, gpus=arguments.gpus, seconds=arguments.timeout, memory=memory)
 
 
 def refuse_options(arguments: argparse.Namespace, names: Iterable[str], reason: str) -> None:

@@ -42,8 +42,8 @@ class SuiteOptions:
     seconds: int = 1200
     """The suite's time limit. It is stopped inside the container then, and from outside a little later."""
     memory: str = "12g"
-    pids: int = 4096
-    """The most processes and threads. Ray, which verl starts, has 600 on two cores, and more with each further core."""
+    pids: int = 32768
+    """The most processes and threads. Those that Ray starts for verl or OpenRLHF have 600 on two cores, 4,600 on 64."""
     only: str | None = None
     """Of training over several processes, run only the checks whose ids match this glob."""
     emulated: bool = False

@@ -14,7 +14,7 @@ from functools import cache
 
 import pytest
 
-from knowngood.cli import main, smoke
+from knowngood.cli import main, shared_arguments, smoke
 from knowngood.core.errors import UsageError
 
 
@@ -112,7 +112,7 @@ def test_the_check_finds_an_option_that_nothing_reads():
 def test_smoke_refuses_the_options_that_its_mode_ignores(mode, function, refused):
     decided_before = {"on", "here", "image", "cancel", "processes", "only"}
     ignored = set(options("smoke")) - attributes_read(function) - decided_before
-    assert ignored - {"memory"} == set(refused) - {"memory"}
+    assert ignored == set(refused)
     for name in refused:
         action = options("smoke")[name]
         value = ["x"] if action.nargs == "*" else True if action.nargs == 0 else "1"
@@ -144,3 +144,9 @@ def test_smoke_refuses_the_options_that_its_mode_ignores(mode, function, refused
 def test_an_option_without_effect_is_refused(words, message, capsys):
     assert main.main(words) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("words", "memory"), [([], "12g"), (["--gpus"], "24g"), (["--gpus", "--memory", "8g"], "8g")])
+def test_a_run_with_gpus_has_more_memory_unless_it_is_said(words, memory):
+    arguments = main.build_parser("smoke", alone=True).parse_args(["smoke", *words])
+    assert shared_arguments.suite_options_from_arguments(arguments).memory == memory
