@@ -47,7 +47,11 @@ class LocalWorker(Protocol):
 
 
 class ContainerWorker:
-    """Runs jobs in containers of the engine; see `LocalWorker`. A container carries its job's key as a label."""
+    """Runs jobs in containers of the engine; see `LocalWorker`. A container carries its job's key as a label.
+
+    Another label is the folder of the jobs: of containers that belong to another folder (another user of the engine)
+    only what they occupy counts.
+    """
 
     def __init__(self, engine: Engine, folder: Path) -> None:
         self._engine, self._folder = engine, folder
@@ -57,6 +61,7 @@ class ContainerWorker:
         job = placement.job
         labels = {
             _LABEL: job.key,
+            f"{_LABEL}.folder": str(self._folder),
             f"{_LABEL}.device": placement.device or "",
             f"{_LABEL}.needs": json.dumps(asdict(job.needs)),
         }
@@ -86,20 +91,22 @@ class ContainerWorker:
         running = {}
         with container_engine.docker_client(self._engine) as client:
             for container in client.containers.list(all=True, filters={"label": _LABEL}):
-                key = container.labels[_LABEL]
-                if container.status in ("exited", "dead"):
-                    self._collect(container, JobFolder(self._folder / key))
-                elif container.status == "created":  # by a program that was killed before it could start it
-                    container.remove(force=True, v=True)
-                else:
+                own = container.labels.get(f"{_LABEL}.folder") == str(self._folder)
+                key = container.labels[_LABEL] if own else str(container.id)
+                if container.status not in ("created", "exited", "dead"):
                     needs = JobNeeds(**json.loads(container.labels[f"{_LABEL}.needs"]))
                     running[key] = (needs, container.labels[f"{_LABEL}.device"] or None)
+                elif own and container.status == "created":  # by a program that was killed before it could start it
+                    container.remove(force=True, v=True)
+                elif own:
+                    self._collect(container, JobFolder(self._folder / key))
         return running
 
     def stop_job(self, key: str) -> None:
         """Remove the job's container."""
         with container_engine.docker_client(self._engine) as client:
-            for container in client.containers.list(all=True, filters={"label": f"{_LABEL}={key}"}):
+            labels = [f"{_LABEL}={key}", f"{_LABEL}.folder={self._folder}"]
+            for container in client.containers.list(all=True, filters={"label": labels}):
                 container.remove(force=True, v=True)
 
     def _collect(self, container: Container, folder: JobFolder) -> None:
