@@ -304,7 +304,7 @@ def _unknown(diagnosis: Diagnosis) -> list[str]:
 
 def _paragraph(number: int, match: IncidentMatch) -> list[str]:
     incident = match.incident
-    how = {"failure": "", "silent": " (silent)", "harmless": " (harmless)"}[str(incident.severity)]
+    how = "" if incident.severity == "failure" else f" ({incident.severity})"
     sure = "versions confirmed by the log" if match.confirmed else incident.confidence
     lines = [
         f"{number}. {'likely: ' if match.certainty == 'likely' else ''}{incident.title}{how}",

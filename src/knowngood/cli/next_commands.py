@@ -66,7 +66,7 @@ def command_to_get_cell(cell: Cell) -> NextCommand:
     words = ["knowngood", "build-matrix", str(cell)]
     if cell.flash_attn_package == "flash-attn":
         words.insert(2, "--compile")
-        note = ", ".join(filter(None, [note, "compiles the wheels that nobody publishes first, unless the wheelhouse has them"]))
+        note = ", ".join(filter(None, [note, "first compiles what nobody publishes, unless the wheelhouse has it"]))
     return NextCommand(command=shlex.join(words), purpose="get it", note=note)
 
 

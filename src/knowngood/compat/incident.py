@@ -42,10 +42,11 @@ class IncidentKind(StrEnum):
 
 
 class IncidentSeverity(StrEnum):
-    """How a failure shows: an error, a wrong result without one, or a warning that can be ignored."""
+    """How a failure shows: an error, a wrong result without one, a right one that takes longer, or a mere warning."""
 
     FAILURE = "failure"
     SILENT = "silent"
+    SLOW = "slow"
     HARMLESS = "harmless"
 
 

@@ -4,7 +4,8 @@
 
     title: XTuner calls a method that transformers 4.43 took away
     kind: api-removed
-    severity: failure                 # silent: a wrong result without an error; harmless: a warning to ignore
+    severity: failure                 # silent: a wrong result without an error; slow: a right one that takes longer;
+                                      # harmless: a warning to ignore
     component: xtuner                 # the package at fault, which often is not the one that the log names;
                                       # or what is no package, as `OwnComponent` has it: your-code, gpu-memory, ...
     signatures:                       # one of them must be in the log (knowngood.compat.log_signature); a silent fault
@@ -148,9 +149,9 @@ class _IncidentReading:
         )
 
     def _check_without_signature(self) -> None:
-        """An incident without a signature must be a silent fault that `check` can find by the combination."""
-        if self.data.get("severity") != str(IncidentSeverity.SILENT):
-            self._defect("the key 'signatures' is missing or empty; only a silent fault may show in no log")
+        """An incident without a signature must be a silent or slow one that `check` can find by the combination."""
+        if self.data.get("severity") not in (str(IncidentSeverity.SILENT), str(IncidentSeverity.SLOW)):
+            self._defect("the key 'signatures' is missing or empty; only what is silent or slow may show in no log")
         elif not self.data.get("when") and not any(len(item) > 1 for item in self._affected()):
             self._defect("a fault without signatures needs `affected` of two packages, or `when`, for `check`")
         elif not self.data.get("affected"):

@@ -244,8 +244,8 @@ def rule_from_incident_data(name: str, data: Mapping[str, Any]) -> Rule | None:
         because=f"{' '.join(data['title'].split())}. {because}",
         source=tuple([data["source"]] if isinstance(data["source"], str) else data["source"]),
         confidence=data["confidence"],
-        severity="warning" if severity == "silent" and not when else "error",
-        silent=severity == "silent",
+        severity="warning" if severity == "slow" or (severity == "silent" and not when) else "error",
+        silent=severity in ("silent", "slow"),
         file=f"incidents/{name}.yaml",
         fix=tuple({**item, "note": " ".join(item["note"].split())} for item in data["fix"]),
     )

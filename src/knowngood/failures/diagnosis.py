@@ -1,9 +1,9 @@
 """What failed in a log, which component is at fault and what fixes it, by the incidents whose signatures are in it.
 
 An incident that the versions in the log exclude is not offered, nor a silent one that depends on versions which the log
-does not state. The rest are ranked: failures before silent faults before harmless warnings; then by the line in the
-log, because what follows a failure is often only its consequence. Of two in the same line, the one whose versions the
-log confirms comes first. Pure, except that the log is read.
+does not state. The rest are ranked: failures before silent faults, slow ones and harmless warnings; then by the line in
+the log, because what follows a failure is often only its consequence. Of two in the same line, the one whose versions
+the log confirms comes first. Pure, except that the log is read.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ _OF_MANY_SETTINGS = frozenset(("arguments-refused", "configuration-key-refused")
 """Known failures that say only that some setting is refused: what is known of the setting itself comes first."""
 _FEWEST_LETTERS = 8
 _CUT_PASTE = ("the whole traceback, with the error in its last line",)
-_ORDER = (IncidentSeverity.FAILURE, IncidentSeverity.SILENT, IncidentSeverity.HARMLESS)
+_ORDER = tuple(IncidentSeverity)
 
 
 @dataclass(frozen=True, kw_only=True)

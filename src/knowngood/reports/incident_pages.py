@@ -27,9 +27,10 @@ _BANNER = "<!-- Generated from incidents/ by `knowngood render`; do not edit. --
 _SEVERITIES = {
     IncidentSeverity.FAILURE: "It stops the run.",
     IncidentSeverity.SILENT: "It does not stop the run: nothing fails, but something is silently not as requested.",
+    IncidentSeverity.SLOW: "It does not stop the run, and what is computed is right, but it takes longer.",
     IncidentSeverity.HARMLESS: "It is a warning that needs no action.",
 }
-_MARKS = {IncidentSeverity.FAILURE: "", IncidentSeverity.SILENT: " (silent)", IncidentSeverity.HARMLESS: " (harmless)"}
+_MARKS = {severity: f" ({severity})" for severity in IncidentSeverity} | {IncidentSeverity.FAILURE: ""}
 _CONFIDENCES = {
     "measured": "observed in this project's own runs",
     "artefact": "read from the published artefacts",

@@ -326,7 +326,7 @@
     };
   }
 
-  const SEVERITIES = ["failure", "silent", "harmless"];
+  const SEVERITIES = ["failure", "silent", "slow", "harmless"];
 
   function ranked(one, two) {
     const passesOn = (it) => (it.incident.kind === "fails-inside" ? 1 : 0); // one program reports another's failure

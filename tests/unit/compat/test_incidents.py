@@ -141,10 +141,11 @@ def test_range_from_beside_uses_or_a_rule_is_refused():
 SIGNATURES = GOOD[GOOD.index("signatures:") : GOOD.index("affected:")]
 
 
-def test_a_silent_fault_may_have_no_signature():
-    text = GOOD.replace(SIGNATURES, "severity: silent\nwhen: {packing: 'true'}\n")
+@pytest.mark.parametrize("severity", ["silent", "slow"])
+def test_what_is_silent_or_slow_may_have_no_signature(severity):
+    text = GOOD.replace(SIGNATURES, f"severity: {severity}\nwhen: {{packing: 'true'}}\n")
     assert incident_file.parse_incident(text, "incidents/thing.yaml").signatures == ()
-    of_two = GOOD.replace(SIGNATURES, "severity: silent\n")
+    of_two = GOOD.replace(SIGNATURES, f"severity: {severity}\n")
     assert incident_file.parse_incident(of_two, "incidents/thing.yaml").signatures == ()
     with pytest.raises(InputError, match="needs `affected` of two packages, or `when`"):
         incident_file.parse_incident(of_two.replace(', other: "*"', ""), "incidents/thing.yaml")
@@ -152,7 +153,7 @@ def test_a_silent_fault_may_have_no_signature():
         incident_file.parse_incident(
             text.replace('affected:\n  - {thing: ">=2", other: "*"}\n', ""), "incidents/thing.yaml"
         )
-    with pytest.raises(InputError, match="only a silent fault may show in no log"):
+    with pytest.raises(InputError, match="only what is silent or slow may show in no log"):
         incident_file.parse_incident(GOOD.replace(SIGNATURES, ""), "incidents/thing.yaml")
 
 

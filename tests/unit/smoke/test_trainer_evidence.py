@@ -22,6 +22,7 @@ REASONS = {
     "steps-skipped": ("after the checkpoint",),
     "moments-lost": ("after the checkpoint",),
     "weights-not-sent": ("weights-not-sent",),
+    "padding-ignored": (FIRST_STEP, "kernel-swapped"),  # SDPA may take another kernel where there is no mask
 }
 
 
