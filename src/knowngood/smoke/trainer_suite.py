@@ -6,7 +6,6 @@ with it their evidence, as it is.
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import re
 from pathlib import Path
@@ -63,11 +62,11 @@ def _others_modules(project: Project, cell: Cell) -> tuple[str, ...]:
     """Return what the names of modules begin with that only trainers other than the cell's use."""
     lists = {path.name.removesuffix(_LIST): path.read_text() for path in project.trainer_suite.glob(f"*{_LIST}")}
     own = lists.pop(_module_prefix(cell) or "", "")
-    used = {name for text in lists.values() for name in _used_modules(text)} - set(_used_modules(own))
+    used = {name for text in lists.values() for name in _used_modules(text)} - _used_modules(own)
     return tuple(sorted({f"{name}_" for name in lists} | {f"{name}.py" for name in used}))
 
 
-def _used_modules(text: str) -> list[str]:
+def _used_modules(text: str) -> set[str]:
     """Return the modules that a list of checks shares with some other trainers, and not with all."""
-    (named,) = re.findall(r"^USES = (\(.*\))$", text, re.MULTILINE) or ("()",)
-    return list(ast.literal_eval(named))
+    named = re.search(r"^USES = \((.*)\)$", text, re.MULTILINE)
+    return set(re.findall(r'"(\w+)"', named[1])) if named else set()
