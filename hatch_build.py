@@ -9,7 +9,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 DATA = (
     *("matrix.yaml", "facts", "rules", "incidents", "reproductions", "evidence", "templates"),
-    *("docker", "smoke_tests", "trainer_tests", "model_tests", "parallel_tests", "audit.yaml"),
+    *("docker", "smoke_tests"),
 )
 
 

@@ -98,7 +98,8 @@ def parallel(session: nox.Session) -> None:
     """Check training over two processes on the CPU; `-- --only GLOB` narrows. It installs torch and DeepSpeed."""
     session.install(*TRAINING, "setuptools", "wheel", "ninja", "py-cpuinfo", "psutil", "packaging")
     session.install("--no-build-isolation", DEEPSPEED, env={"DS_BUILD_OPS": "0", "DS_ACCELERATOR": "cpu"})
-    session.run("python", "-m", "parallel_tests", "--processes", "2", "--backend", "gloo", *session.posargs)
+    words = ("--processes", "2", "--backend", "gloo", *session.posargs)
+    session.run("python", "-m", "parallel_tests", *words, env={"PYTHONPATH": "smoke_tests"})
 
 
 @nox.session

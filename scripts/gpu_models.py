@@ -4,8 +4,8 @@
 
 Each environment is the machine's Python with folders first on its path (another transformers, flash-attn). Runs the
 suite's quick part, or all of it, for each family with the first release, then with the next, and compares with the
-predictions for a GPU of `rules/model-predictions/`. What would start after SECONDS is left out. Writes the evidence
-below OUT. Families are shared out among the GPUs of the machine, or those that CUDA_VISIBLE_DEVICES names.
+predictions for a GPU of `smoke_tests/model-predictions/`. What would start after SECONDS is left out. Writes the
+evidence below OUT. Families are shared out among the GPUs of the machine, or those that CUDA_VISIBLE_DEVICES names.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Print the predictions of `rules/smoke.yaml` for cells on a GPU, as JSON for `scripts/h200.py`.
+"""Print the predictions of `smoke_tests/predictions.yaml` for cells on a GPU, as JSON for `scripts/h200.py`.
 
 python scripts/predictions.py CELL [CELL ...] > predictions.json
 """

@@ -16,6 +16,7 @@ import pytest
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).resolve().parents[2]
+SUITES = str(ROOT / "smoke_tests")
 PYTHON = os.environ.get("KNOWNGOOD_SMOKE_PYTHON", sys.executable)
 WITHOUT_WINDOW = """
 import sys
@@ -36,7 +37,12 @@ def torch_is_there():
 def run_suite(tmp_path, *arguments):
     """Run a part of the suite; returns the exit status and the outcome and reason of each check."""
     report = tmp_path / "report.json"
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    environment = {
+        **os.environ,
+        "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONPATH": SUITES,
+        "OMP_NUM_THREADS": "1",
+    }
     command = [PYTHON, "-m", "model_tests", "--report", str(report), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=900)
     assert report.exists(), done.stdout + done.stderr
@@ -70,7 +76,12 @@ def test_attention_that_differs_from_the_configuration_is_silently_wrong(tmp_pat
         f"suite.WORKER = [sys.executable, '-u', {str(worker)!r}]; sys.exit(suite.main())"
     )
     report = tmp_path / "report.json"
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    environment = {
+        **os.environ,
+        "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONPATH": SUITES,
+        "OMP_NUM_THREADS": "1",
+    }
     arguments = ["--family", "mistral", "--setting", "eager", "--dtype", "fp32", "--layout", "dense"]
     command = [PYTHON, "-c", program, "--report", str(report), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=900)
@@ -113,7 +124,12 @@ def test_what_is_wrong_outside_attention_is_said(tmp_path, model_type, layout, w
 def test_a_model_that_sees_what_comes_later_is_none_to_try(tmp_path, config, words):
     (tmp_path / "config.json").write_text(json.dumps(config))
     report = tmp_path / "report.json"
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    environment = {
+        **os.environ,
+        "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONPATH": SUITES,
+        "OMP_NUM_THREADS": "1",
+    }
     command = [PYTHON, "-m", "model_tests", "--report", str(report), "--config", str(tmp_path / "config.json")]
     subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=300)
     problem = json.loads(report.read_text())["problem"]

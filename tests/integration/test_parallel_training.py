@@ -23,7 +23,9 @@ CHECKS = ("parallel/ddp/sdpa/fp32/accumulated", "parallel/ddp/sdpa/fp32/step/ave
 
 def test_two_processes_train_as_one_and_a_planted_fault_is_noticed(tmp_path):
     for folder in ("smoke_tests", "parallel_tests"):
-        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+        shutil.copytree(
+            ROOT / "smoke_tests" / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__", ".*")
+        )
     inside = ["python", "-m", "parallel_tests", "--processes", "2", "--backend", "gloo", "--out", "report.json"]
     inside += [word for check in CHECKS for word in ("--only", check)]
     argv = [PYTHON, *inside[1:]] if PYTHON else [sys.executable, "-m", "knowngood", "run", "default", "--", *inside]

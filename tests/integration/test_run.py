@@ -30,7 +30,7 @@ def run(*words, cwd=ROOT, **variables):
 
 
 def test_the_example_trains_in_the_default_image():
-    result, _ = run("--", "python", "examples/train_sft.py", "--steps", "3")
+    result, _ = run("--", "python", "docs/examples/train_sft.py", "--steps", "3")
     assert result.returncode == 0, result.stderr
     losses = [float(text) for text in re.findall(r"'loss': '?([\d.]+)", result.stdout)]
     assert len(losses) == 3

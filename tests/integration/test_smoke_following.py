@@ -5,7 +5,6 @@ Ranged reads and four sdists, half a minute.
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,11 +14,9 @@ from knowngood.compat.log_signature import normalize_log
 from knowngood.compat.rule_files import load_incidents
 from knowngood.facts.harvest_run import open_artefact
 from knowngood.index.package_index import SimpleIndex
+from smoke_tests.framework_transformer_engine import bound
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-from smoke_tests.framework_transformer_engine import bound  # noqa: E402
 
 pytestmark = pytest.mark.integration
 ENGINES = ("1.9.0.post1", "1.13.0", "2.1.0")

@@ -16,6 +16,7 @@ import pytest
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).resolve().parents[2]
+SUITES = ROOT / "smoke_tests"
 PYTHON = os.environ.get("KNOWNGOOD_SMOKE_PYTHON", sys.executable)
 UNNOTICED = """
 import json
@@ -38,7 +39,7 @@ def suite(tmp_path, *arguments, predictions=None):
     """Run a part of the suite; returns the exit status and the report."""
     report, predicted = tmp_path / "report.json", tmp_path / "predictions.json"
     predicted.write_text(json.dumps(predictions or {}))
-    command = [PYTHON, "-m", "pytest", str(ROOT / "smoke_tests"), "-q", "-p", "no:cacheprovider"]
+    command = [PYTHON, "-m", "pytest", str(ROOT / "smoke_tests/smoke_tests"), "-q", "-p", "no:cacheprovider"]
     command += ["--report", str(report), "--predictions", str(predicted), *arguments]
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=600)
@@ -69,7 +70,9 @@ def test_every_mutant_is_noticed_and_a_harmless_one_is_not(tmp_path):
     status, report = suite(tmp_path, "-k", "mutant and eager")
     assert status == 0
     assert {check["outcome"] for check in report["checks"]} == {"pass"}
-    done = subprocess.run([PYTHON, "-c", UNNOTICED], capture_output=True, text=True, check=True, cwd=ROOT)
+    done = subprocess.run(
+        [PYTHON, "-c", UNNOTICED], capture_output=True, text=True, check=True, cwd=ROOT / "smoke_tests"
+    )
     harmless = json.loads(done.stdout.splitlines()[-1])
     assert harmless["outcome"] == "fail"
     assert "unnoticed" in harmless["reason"]

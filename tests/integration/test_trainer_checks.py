@@ -90,8 +90,8 @@ def trainer(request):
 @pytest.fixture
 def folder(tmp_path):
     """A folder with the suite and the checks of all trainers in it."""
-    shutil.copytree(ROOT / "smoke_tests", tmp_path / "smoke_tests")
-    shutil.copytree(ROOT / "trainer_tests", tmp_path / "smoke_tests" / "trainers")
+    shutil.copytree(ROOT / "smoke_tests/smoke_tests", tmp_path / "smoke_tests")
+    shutil.copytree(ROOT / "smoke_tests/trainer_tests", tmp_path / "smoke_tests" / "trainers")
     tmp_path.chmod(0o777)
     return tmp_path
 

@@ -31,9 +31,9 @@ def home(tmp_path, monkeypatch):
     root = tmp_path / "project"
     (root / "docker" / "recipe").mkdir(parents=True)
     (root / "docker" / "recipe" / "normalize").write_text("#!/bin/sh\n")
-    (root / "smoke_tests").mkdir()
-    (root / "smoke_tests" / "test_it.py").write_text("def test(): pass\n")
-    shutil.copy(samples.ROOT / "smoke_tests" / "environment.py", root / "smoke_tests")
+    (root / "smoke_tests/smoke_tests").mkdir(parents=True)
+    (root / "smoke_tests/smoke_tests/test_it.py").write_text("def test(): pass\n")
+    shutil.copy(samples.ROOT / "smoke_tests/smoke_tests/environment.py", root / "smoke_tests/smoke_tests")
     (root / "matrix.yaml").write_text(samples.MATRIX)
     shutil.copytree(samples.ROOT / "templates", root / "templates")
     monkeypatch.chdir(root)

@@ -13,7 +13,7 @@ from knowngood.cli import main
 from knowngood.reports import fault_totals
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "smoke_tests/README.md"])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "smoke_tests/smoke_tests/README.md"])
 SOURCE = re.compile(r"(?<![\w/])(?:src/knowngood|benchmarks|scripts|tests/\w+)/[\w/]+\.py")
 SESSIONS = {
     next(

@@ -22,7 +22,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     shared_arguments.add_select(parser)
     parser.add_argument(
-        "--folder", type=Path, metavar="FOLDER", help="the folder of the reports (default: the project's nightly/)"
+        "--folder",
+        type=Path,
+        metavar="FOLDER",
+        help="the folder of the reports (default: the project's evidence/nights/reports/)",
     )
     parser.add_argument(
         "--only", action="append", choices=CHECKS, metavar="CHECK", help=f"only this check; one of {', '.join(CHECKS)}"
@@ -67,7 +70,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     project = find_project()
     request = nightly_run.NightlyRequest(
         words=tuple(arguments.select),
-        folder=(arguments.folder or project.root / "nightly").resolve(),
+        folder=(arguments.folder or project.root / "evidence/nights/reports").resolve(),
         checks=frozenset(arguments.only or CHECKS),
         share=arguments.share,
         budget=arguments.budget,

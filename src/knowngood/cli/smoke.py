@@ -64,7 +64,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=int,
         metavar="N",
         help="check training over N processes (an even number) instead, in the image of one cell or --here, with gloo "
-        "on the CPU, or with --gpus with NCCL on N GPUs; the report goes to parallel-evidence/",
+        "on the CPU, or with --gpus with NCCL on N GPUs; the report goes to evidence/parallel/",
     )
     parser.add_argument("--only", metavar="GLOB", help="with --processes: the checks whose ids match")
     parser.add_argument("--cancel", action="store_true", help="with --on: end the jobs of these cells")

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
 # `knowngood.compat.incident_file` is imported in functions: `check` needs it only to report a malformed file.
 
-NOT_RULES = frozenset({"smoke.yaml"})
-"""Files of `rules/` that have another form: the predictions about the smoke suite."""
-
 _COVERING_RULE = lazy_pattern(r"^rule: (\S+)$", re.MULTILINE)
 """The rule that covers an incident. Half of the files have one, and need no parsing for `check`."""
 
@@ -34,8 +31,7 @@ def load_rules(folder: Path, parse: ParseYaml = yaml_document.parse_yaml_data) -
     rules: list[Rule] = []
     for path in sorted(folder.glob("*.yaml")):
         label = f"rules/{path.name}"
-        if path.name not in NOT_RULES:
-            rules += parse_rules(read_data_text(path, label), label, parse)
+        rules += parse_rules(read_data_text(path, label), label, parse)
     return rules
 
 

@@ -58,8 +58,8 @@ class Project:
 
     @property
     def parallel_store(self) -> Path:
-        """Where runs over several processes write their reports: apart from `evidence`, since they prove no tier."""
-        return self.evidence_store.with_name("parallel-evidence")
+        """Where runs over several processes write their reports: apart from cells' runs, since they prove no tier."""
+        return self.evidence_store / "parallel"
 
     @property
     def installed(self) -> bool:
@@ -67,24 +67,29 @@ class Project:
         return self.root == local_files.data_folder() and not (self.root / "src").is_dir()
 
     @property
+    def suites(self) -> Path:
+        """The folder of the four suites, from which each can be imported by its name."""
+        return self.root / "smoke_tests"
+
+    @property
     def suite(self) -> Path:
         """The folder of the smoke suite."""
-        return self.root / "smoke_tests"
+        return self.suites / "smoke_tests"
 
     @property
     def trainer_suite(self) -> Path:
         """The folder of the checks of trainers, which join the suite of the cells that have one."""
-        return self.root / "trainer_tests"
+        return self.suites / "trainer_tests"
 
     @property
     def parallel_suite(self) -> Path:
         """The folder of the checks of training over several processes."""
-        return self.root / "parallel_tests"
+        return self.suites / "parallel_tests"
 
     @property
     def model_suite(self) -> Path:
         """The folder of the checks of any model, which use the smoke suite beside them."""
-        return self.root / "model_tests"
+        return self.suites / "model_tests"
 
     @property
     def templates(self) -> Path:

@@ -1,4 +1,4 @@
-"""`audit.yaml`: the known vulnerabilities that are accepted, each with a reason and a last day. Pure.
+"""`docker/audit.yaml`: the known vulnerabilities that are accepted, each with a reason and a last day. Pure.
 
 - id: CVE-2026-1234          # or "*": all of the package
   package: linux-libc-dev
@@ -17,7 +17,7 @@ from typing import Any
 from knowngood.core import yaml_document
 from knowngood.core.errors import InputError, InputProblem
 
-ALLOWLIST_FILE = "audit.yaml"
+ALLOWLIST_FILE = "docker/audit.yaml"
 _KEYS = ("id", "package", "because", "until")
 
 

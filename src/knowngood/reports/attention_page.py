@@ -27,7 +27,7 @@ ATTENTION_MODES = (
 _INTRODUCTION = (
     "A tiny Qwen2 trained under every attention setting on one {gpus}. Every sign below is what the smoke suite "
     "observed: the loss and every gradient against an fp64 reference, and the kernels' names in the profile. "
-    "How a check works: [smoke_tests/README.md](../smoke_tests/README.md)."
+    "How a check works: [smoke_tests/smoke_tests/README.md](../smoke_tests/smoke_tests/README.md)."
 )
 _WORKLOAD = (
     "One training step of 8,192 tokens (4 layers, hidden 1,024, 16 heads, 4 key-value heads, bf16 autocast, AdamW), "

@@ -30,7 +30,7 @@ _KINDS = ("padded", "packed")
 _INTRODUCTION = (
     "A miniature of each model, trained one step under every attention setting by `certify`: the loss, every "
     "gradient and every call of attention against an fp64 reference. [certify.md](certify.md) says how to ask for a "
-    "model of your own, [model_tests/README.md](../model_tests/README.md) how a check works. `check "
+    "model of your own, [model_tests/README.md](../smoke_tests/model_tests/README.md) how a check works. `check "
     "--with model=NAME --attn SETTING` answers from the same runs."
 )
 

@@ -212,7 +212,7 @@ class AuditCheck:
     """The vulnerabilities in the last report, each with its date there."""
 
     def __call__(self, notify: Notify) -> NightlyResult:
-        """Return the vulnerabilities that audit.yaml does not accept, and how many of them are new."""
+        """Return the vulnerabilities that docker/audit.yaml does not accept, and how many of them are new."""
         read = nightly_locks.read_nightly_locks(self.here, self.cells)
         try:
             audited, wheels = audit_services.audit_cells(self.here, read.cells, self.tracker, notify)

@@ -1,4 +1,4 @@
-"""The folder `nightly/`: the reports of earlier runs, and the progress of the present one."""
+"""The folder `evidence/nights/reports/`: the reports of earlier runs, and the progress of the present one."""
 
 from __future__ import annotations
 

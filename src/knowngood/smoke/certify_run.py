@@ -121,7 +121,7 @@ def certify_in_environment(
         words = suite_words(options, str(folder), request, cell_gpu=None)
         notify(f"running the model suite with {python}")
         log.parent.mkdir(parents=True, exist_ok=True)
-        paths = [str(project.root), *filter(None, [os.environ.get("PYTHONPATH")])]
+        paths = [str(project.suites), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = os.environ | {
             "HF_HUB_OFFLINE": "1",
             "PYTHONDONTWRITEBYTECODE": "1",
@@ -146,7 +146,7 @@ def certify_in_environment(
         path = folder / "report.json"
         if not path.exists():
             raise KnowngoodError(f"the suite ended with status {done.returncode} and left no report (log: {log})")
-        content = _cut_folders(path.read_bytes(), [project.root, Path(python).parents[1]])
+        content = _cut_folders(path.read_bytes(), [project.suites, project.root, Path(python).parents[1]])
         report = suite_run.parse_suite_report(content, log)
     return ModelEvidence(
         config=request.config,

@@ -2,7 +2,7 @@
 
 For the CPU, and for a GPU of sm_90 with flash-attn 2 and FlashAttention 4. The suite compares each prediction with what
 it observed, as the smoke suite does; `scripts/model_predictions.py` writes the predictions of a release into
-`rules/model-predictions/`, before its runs. What the sources leave open (which kernel of the hub stands in for a
+`smoke_tests/model-predictions/`, before its runs. What the sources leave open (which kernel of the hub stands in for a
 missing package) is not predicted.
 """
 
@@ -16,7 +16,7 @@ from typing import Any, Literal, TypedDict
 
 from knowngood.smoke.predictions import PredictedOutcome
 
-PREDICTIONS_FOLDER = "rules/model-predictions"
+PREDICTIONS_FOLDER = "smoke_tests/model-predictions"
 _FLASH = ("fa2", "fa3", "fa4")
 _MASKED = ("sdpa-efficient", "sdpa-cudnn")
 """The kernels of SDPA for a GPU that take a mask, as the runs of the smoke suite show."""

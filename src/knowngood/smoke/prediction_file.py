@@ -1,4 +1,4 @@
-"""The schema of `rules/smoke.yaml`, checked by pydantic, which takes 0.25 s to import."""
+"""The schema of `smoke_tests/predictions.yaml`, checked by pydantic, which takes 0.25 s to import."""
 
 from __future__ import annotations
 

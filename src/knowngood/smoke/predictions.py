@@ -1,4 +1,4 @@
-"""The outcomes that the smoke suite should have for a cell, predicted by `rules/smoke.yaml`.
+"""The outcomes that the smoke suite should have for a cell, predicted by `smoke_tests/predictions.yaml`.
 
 The suite compares each prediction with what it observed. Where they disagree, one of them is wrong and the run fails.
 """
@@ -17,7 +17,7 @@ from knowngood.core.data_files import read_data_text
 from knowngood.core.errors import InputError, UsageError
 from knowngood.core.selection import CellFilter
 
-PREDICTIONS_FILE = "rules/smoke.yaml"
+PREDICTIONS_FILE = "smoke_tests/predictions.yaml"
 PredictedOutcome = Literal["pass", "fail", "refused", "not-run"]
 
 
@@ -37,7 +37,7 @@ class Prediction:
 
 @cache
 def load_predictions(root: Path) -> list[Prediction]:
-    """Read `rules/smoke.yaml` below a project's root; raises `InputError` with the line of each defect."""
+    """Read `smoke_tests/predictions.yaml` below a project's root; raises `InputError` with the line of each defect."""
     return parse_predictions(read_data_text(root / PREDICTIONS_FILE, PREDICTIONS_FILE), PREDICTIONS_FILE)
 
 

@@ -120,7 +120,7 @@ def test_what_the_services_know_is_open_until_it_is_accepted(locked, services, c
         "CVE-2026-4": "12.2.0-14+deb12u2",
         "CVE-2026-1": "5.0.0",
     }
-    (locked.root / "audit.yaml").write_text(
+    (locked.root / "docker/audit.yaml").write_text(
         '- {id: "*", package: cpp-12, because: not reachable, until: 2999-01-01}\n'
         "- {id: GHSA-aaaa, package: transformers, because: no untrusted input, until: 2999-01-01}\n"
         "- {id: CVE-2020-1, package: torch, because: gone, until: 2999-01-01}\n"
@@ -131,7 +131,7 @@ def test_what_the_services_know_is_open_until_it_is_accepted(locked, services, c
 
 
 def test_a_service_that_does_not_answer_is_never_good(locked, services, monkeypatch, capsys):
-    (locked.root / "audit.yaml").write_text(
+    (locked.root / "docker/audit.yaml").write_text(
         '- {id: "*", package: cpp-12, because: x, until: 2999-01-01}\n'
         '- {id: "*", package: transformers, because: x, until: 2999-01-01}\n'
     )
@@ -190,7 +190,7 @@ def test_sources_of_packages():
 
 
 def test_the_committed_allowlist_is_sound():
-    assert audit_allowlist.parse_allowlist((ROOT / "audit.yaml").read_text(), "audit.yaml", TODAY)
+    assert audit_allowlist.parse_allowlist((ROOT / "docker/audit.yaml").read_text(), "audit.yaml", TODAY)
 
 
 @pytest.mark.parametrize(

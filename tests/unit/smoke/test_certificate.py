@@ -96,7 +96,9 @@ def test_a_window_that_is_one_token_too_wide_is_named_with_its_incident(model_ty
 
 
 def test_an_incident_links_to_words_that_the_suite_says():
-    sources = " ".join(path.read_text() for name in SUITES for path in sorted((ROOT / name).glob("*.py")))
+    sources = " ".join(
+        path.read_text() for name in SUITES for path in sorted((ROOT / "smoke_tests" / name).glob("*.py"))
+    )
     said = re.sub(r'"\s*\n\s*f?"', "", sources)
     assert len(INCIDENTS) >= 11
     for incident in INCIDENTS:  # or an error's words, which the incident knows from logs
@@ -308,8 +310,8 @@ def test_the_suite_ends_before_the_run_is_killed_and_asks_for_a_gpu_only_where_o
 
 def test_a_run_here_names_no_folder_of_this_machine(tmp_path):
     root = tmp_path / "checkout"
-    (root / "model_tests").mkdir(parents=True)
-    (root / "model_tests/__main__.py").write_text(
+    (root / "smoke_tests/model_tests").mkdir(parents=True)
+    (root / "smoke_tests/model_tests/__main__.py").write_text(
         "import json, pathlib, sys\n"
         "report = {'log_tail': f'File \"{__file__}\" and \"{sys.prefix}/lib\"'}\n"
         "pathlib.Path(sys.argv[sys.argv.index('--report') + 1]).write_text(json.dumps(report))\n"

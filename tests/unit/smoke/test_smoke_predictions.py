@@ -46,7 +46,9 @@ def test_a_defect_is_reported_with_its_line(text, place, why):
 
 
 def test_the_predictions_of_this_project_are_valid_and_have_a_source():
-    found = predictions.parse_predictions((ROOT / "rules/smoke.yaml").read_text(), "rules/smoke.yaml")
+    found = predictions.parse_predictions(
+        (ROOT / "smoke_tests/predictions.yaml").read_text(), "smoke_tests/predictions.yaml"
+    )
     assert all(item.source and item.because for item in found)
     cpu = predictions.predictions_for_cell(found, FA4, gpu=False)
     assert cpu["fa4/*"]["outcome"] == "refused"
@@ -91,7 +93,9 @@ def test_the_predictions_of_this_project_are_valid_and_have_a_source():
 )
 def test_what_is_predicted_of_torchtitan_and_megatron_core(trainer, torch, gpu, check, outcome):
     pins = str(FA4).replace("torch2.11.0", f"torch{torch}")
-    found = predictions.parse_predictions((ROOT / "rules/smoke.yaml").read_text(), "rules/smoke.yaml")
+    found = predictions.parse_predictions(
+        (ROOT / "smoke_tests/predictions.yaml").read_text(), "smoke_tests/predictions.yaml"
+    )
     made = predictions.predictions_for_cell(found, cell.parse_cell(f"{pins}-{trainer}"), gpu=gpu)
     globs = [glob for glob in made if fnmatch.fnmatchcase(check, glob)]
     assert (made[max(globs, key=len)]["outcome"] if globs else None) == outcome

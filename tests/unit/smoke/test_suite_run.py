@@ -25,7 +25,7 @@ from knowngood.smoke import emulated_limits, suite_command, suite_run
 from knowngood.smoke.suite_command import SuiteOptions
 
 CELL = parse_cell(FA4)
-SUITE = Path(__file__).parents[3] / "smoke_tests"
+SUITE = Path(__file__).parents[3] / "smoke_tests/smoke_tests"
 REPORT = {"verdict": {"ok": True}, "suite_hash": "5" * 64, "checks": []}
 
 

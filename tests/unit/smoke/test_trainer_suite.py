@@ -17,11 +17,11 @@ TRL, SWIFT = parse_cell(f"{FA4}-trl1.16.0"), parse_cell(f"{FA4}-ms-swift4.6.0")
 
 @pytest.fixture
 def project(tmp_path):
-    shutil.copytree(ROOT / "smoke_tests", tmp_path / "smoke_tests")
-    (tmp_path / "trainer_tests").mkdir()
+    shutil.copytree(ROOT / "smoke_tests/smoke_tests", tmp_path / "smoke_tests/smoke_tests")
+    (tmp_path / "smoke_tests/trainer_tests").mkdir()
     for name in ("README.md", "shared.py", "trl_checks.py", "trl_sft.py", "axolotl_checks.py", "axolotl_sft.py"):
-        (tmp_path / "trainer_tests" / name).write_text("1\n")
-    (tmp_path / "trainer_tests" / ".trl_sft.py.swp").write_text("litter")
+        (tmp_path / "smoke_tests/trainer_tests" / name).write_text("1\n")
+    (tmp_path / "smoke_tests/trainer_tests" / ".trl_sft.py.swp").write_text("litter")
     return Project(tmp_path)
 
 
@@ -69,4 +69,4 @@ def test_what_two_trainers_share_is_in_the_suites_of_those_that_name_it(project)
 
 
 def test_a_project_without_checks_of_trainers(tmp_path):
-    assert find_cell_suite(Project(tmp_path), TRL) == tmp_path / "smoke_tests"
+    assert find_cell_suite(Project(tmp_path), TRL) == tmp_path / "smoke_tests/smoke_tests"

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from model_tests import model_catalogue, model_report
 from model_tests.families import FAMILIES

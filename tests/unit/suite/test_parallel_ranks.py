@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[3]
-sys.path.insert(0, str(ROOT))
+from parallel_tests import catalogue, joining, launcher, whole_run
+from smoke_tests.catalogue import Check
 
-from parallel_tests import catalogue, joining, launcher, whole_run  # noqa: E402
-from smoke_tests.catalogue import Check  # noqa: E402
+ROOT = Path(__file__).resolve().parents[3]
 
 STEP = Check("parallel", "sdpa", "fp32", "step", detail="ddp")
 FAULT = Check("parallel", "sdpa", "fp32", "step", "averaged-twice", detail="ddp")
@@ -46,7 +45,7 @@ def ranks(monkeypatch):
 def test_ids_are_unique_and_every_fault_has_a_function():
     ids = [check.id for check in catalogue.checks()]
     assert len(ids) == len(set(ids))
-    tree = ast.parse((ROOT / "parallel_tests" / "faults.py").read_text())
+    tree = ast.parse((ROOT / "smoke_tests/parallel_tests" / "faults.py").read_text())
     tables = {
         node.targets[0].id: {tuple(part.value for part in key.elts) for key in node.value.keys}
         for node in tree.body
@@ -148,7 +147,7 @@ def test_the_launchers_own_checks_want_the_last_rank_named():
 )
 def test_wrong_usage_is_exit_2_and_says_why(words, message):
     argv = [sys.executable, "-m", "parallel_tests", *words]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(argv, cwd=ROOT / "smoke_tests", capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert message in done.stderr
 

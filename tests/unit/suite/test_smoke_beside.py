@@ -5,11 +5,8 @@ from __future__ import annotations
 import sys
 import textwrap
 import threading
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from smoke_tests import catalogue, suite
 from smoke_tests.beside import Beside, count_workers

@@ -1,19 +1,17 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[3]
-sys.path.insert(0, str(ROOT))
+from smoke_tests import catalogue, outcomes, report, table
+from smoke_tests.catalogue import Check
 
-from smoke_tests import catalogue, outcomes, report, table  # noqa: E402
-from smoke_tests.catalogue import Check  # noqa: E402
+ROOT = Path(__file__).resolve().parents[3]
 
 CHECK = Check("training", "sdpa-math", "fp32", "dense", "full")
-SCHEMA = json.loads((ROOT / "smoke_tests" / "report.schema.json").read_text())
+SCHEMA = json.loads((ROOT / "smoke_tests/smoke_tests" / "report.schema.json").read_text())
 JSON_TYPES = {"object": dict, "array": list, "string": str, "boolean": bool, "null": type(None)}
 
 

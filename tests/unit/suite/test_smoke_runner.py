@@ -13,8 +13,6 @@ from types import SimpleNamespace
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
-
 from smoke_tests.runner import Runner, describe_death, worker_environment
 
 WORKER = """

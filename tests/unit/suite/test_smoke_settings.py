@@ -1,11 +1,6 @@
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from smoke_tests import data, environment, outcomes
 from smoke_tests.refusals import KNOWN, recognise

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import ast
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from smoke_tests.following import Anything, Undecided, Walk, stub
 from smoke_tests.framework_transformer_engine import bound
