@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from functools import partial
 from typing import Any
 
 from knowngood.cli import shared_arguments
@@ -51,7 +49,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     project = find_project()
     matrix = project.matrix
     selected = matrix.select_all_cells(arguments.select)
-    known = knowledge.load_knowledge(notify=partial(print, file=sys.stderr))
+    known = knowledge.load_knowledge()
     answers = knowledge.judge_cells(known, matrix, selected)
     plain = hash_suite(project.suite) if has_suite(project.suite) else None
     suites = {
@@ -96,7 +94,7 @@ def _show_map() -> Answer:
     from knowngood.compat.matrix_map import build_matrix_map
     from knowngood.reports.map_view import render_map_text
 
-    known = knowledge.load_knowledge(notify=partial(print, file=sys.stderr))
+    known = knowledge.load_knowledge()
     matrix_map = build_matrix_map(known.universe, known.published.cells, known.published.standings)
     return Answer(0, {**matrix_map.document(), "notes": []}, render_map_text(matrix_map))
 

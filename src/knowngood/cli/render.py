@@ -12,7 +12,7 @@ from knowngood.compat import knowledge
 from knowngood.compat.knowledge import CompatKnowledge
 from knowngood.compat.rule_files import load_incidents, load_run_incidents
 from knowngood.core.local_files import write_atomically
-from knowngood.evidence import model_runs, run_evidence
+from knowngood.evidence import cell_runs, model_runs, run_evidence
 from knowngood.evidence.run_evidence import Evidence
 from knowngood.facts.broken_use_table import read_broken_use_tables
 from knowngood.images import build_inputs, dockerfile
@@ -147,7 +147,7 @@ def _picture(project: Project, known: CompatKnowledge) -> str:
 def _load_evidence(project: Project) -> tuple[list[Evidence], list[str]]:
     """Return all runs, the oldest of each cell first, and the reasons why others are left out."""
     runs, left_out = [], []
-    for path in sorted(project.evidence.glob("*/*.json")):
+    for path in cell_runs.list_run_files(project.evidence):
         run = run_evidence.load_evidence(path)
         if isinstance(run, run_evidence.Evidence):
             runs.append(run)

@@ -23,7 +23,6 @@ from knowngood.core import gpus, local_files
 from knowngood.core.cell import Cell
 from knowngood.core.errors import MissingError
 from knowngood.core.image_record import IMAGE_RECORD_FILE
-from knowngood.core.notify import Notify, ignore_notes
 from knowngood.core.yaml_cache import ParseYaml, YamlCache
 from knowngood.evidence.model_runs import list_run_models
 from knowngood.facts.broken_use_table import read_broken_uses
@@ -120,11 +119,10 @@ def judge_cells(known: CompatKnowledge, matrix: Matrix, cells: Iterable[Cell]) -
     return {str(cell): known.answer(cell, matrix.bases[matrix.entry(cell).base].glibc) for cell in cells}
 
 
-def load_knowledge(root: Path | None = None, notify: Notify = ignore_notes) -> CompatKnowledge:
+def load_knowledge(root: Path | None = None) -> CompatKnowledge:
     """Read rules, incidents and matrix.yaml, and find the facts. A package without a file of facts is not covered.
 
-    `root` is a folder with other facts, rules and incidents than this program's own. `notify` hears of long work: the
-    first reading of many runs.
+    `root` is a folder with other facts, rules and incidents than this program's own.
 
     Raises:
         MissingError: there are no facts at all, or matrix.yaml has no GPUs.
@@ -174,7 +172,6 @@ def load_knowledge(root: Path | None = None, notify: Notify = ignore_notes) -> C
             retired={cell: retirement for cell, retirement in cells.items() if retirement},
             aliases=matrix.get("aliases") or {},
             folder=project.evidence,
-            notify=notify,
             seal=_load_seal(project.root, matrix),
             read_lock=lru_cache(partial(_read_lock, project.root)),
             locked=frozenset(path.parent.name for path in locks.glob("*/cell.json")),

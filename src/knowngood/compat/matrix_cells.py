@@ -22,7 +22,6 @@ from knowngood.core.cell import Cell, parse_cell
 from knowngood.core.errors import UsageError
 from knowngood.core.hosts import HostArchitecture
 from knowngood.core.matrix_entries import Retirement, axis_lists, expand_product, retirement_from_item
-from knowngood.core.notify import Notify, ignore_notes
 from knowngood.core.selection import CellFilter
 from knowngood.evidence.model_runs import SeenSettings, load_model_runs, merge_model_runs
 
@@ -61,8 +60,6 @@ class PublishedCells:
     """The ids of the cells of which an image was built and recorded."""
     read_lock: Callable[[Cell], Mapping[str, str]] = _no_lock
     """Gives the packages of a cell's lock, with their versions; none for a cell without one."""
-    notify: Notify = ignore_notes
-    """Hears when many runs are read for the first time."""
 
     @cached_property
     def _runs(self) -> dict[str, list[Evidence]]:
@@ -73,12 +70,10 @@ class PublishedCells:
         """What the runs of each cell prove, for every cell that has runs."""
         if self.folder is None or not self.folder.is_dir():
             return {}
-        from knowngood.evidence import run_index  # it imports SQLite, and a query that names no cell needs neither
+        from knowngood.evidence import cell_runs  # a query that names no cell needs no evidence
 
-        seal = self.seal
-        if seal is None:
-            return run_index.query_index(self.folder, run_index.RunIndex.standings, self.notify)
-        return run_index.query_index(self.folder, lambda it: it.covered_standings(seal.covers_run), self.notify)
+        runs = cell_runs.read_cell_runs(self.folder, self.seal.covers_run if self.seal else None)
+        return {cell: item.standing for cell, item in runs.items()}
 
     @cached_property
     def seen_models(self) -> SeenSettings:

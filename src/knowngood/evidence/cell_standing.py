@@ -1,15 +1,13 @@
-"""What the runs of a cell prove together, in the form that the index keeps. Pure."""
+"""What the runs of a cell prove together. Pure."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from knowngood.evidence import run_evidence
 from knowngood.evidence.observed_run import RecordedRun, RunDetails, StepFigures
-from knowngood.evidence.run_evidence import RunPlace, SettingObservation, Tier
+from knowngood.evidence.run_evidence import SettingObservation, Tier
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,64 +42,20 @@ class CellStanding:
             return self.proven
         return Tier.BUILT if recorded else Tier.RESOLVED if locked else Tier.NONE
 
-    def text(self) -> str:
-        """Return this as JSON, as the index keeps it."""
-        return json.dumps(asdict(self))
 
-
-def parse_standing(text: str) -> CellStanding:
-    """Read what `CellStanding.text` wrote."""
-    stored = json.loads(text)
-    run = stored["run"]
-    return CellStanding(
-        proven=Tier(stored["proven"]),
-        count=stored["count"],
-        run=RecordedRun(**run | {"where": RunPlace(run["where"])}) if run else None,
-        settings={name: _parse_observation(item) for name, item in stored["settings"].items()},
-        figures={name: StepFigures(**item) for name, item in stored["figures"].items()},
-        left_out=tuple(stored["left_out"]),
-    )
-
-
-def _parse_observation(stored: Mapping[str, Any]) -> SettingObservation:
-    limits, defects = tuple(stored["limits"]), tuple(stored["defects"])
-    return SettingObservation(outcome=stored["outcome"], message=stored["message"], limits=limits, defects=defects)
-
-
-def standing_from_runs(
-    runs: Sequence[RecordedRun],
-    left_out: Iterable[str],
-    before: CellStanding,
-    load_details: Callable[[str], RunDetails | str],
-) -> CellStanding:
+def standing_from_runs(details: Sequence[RunDetails], left_out: Iterable[str]) -> CellStanding:
     """Compute the standing of a cell from all its runs.
 
-    `load_details` reads the file of the run that proves the most; it is called only when that is not the run of
-    `before`. `left_out` are the reasons of files that could not be used.
+    `left_out` are the reasons of files that could not be used.
     """
+    runs = [item.run for item in details]
     best = run_evidence.most_telling_run(runs)
-    settings, figures = before.settings, before.figures
-    if best is None:
-        settings, figures = {}, {}
-    elif best.file != before.best:
-        details = load_details(best.file)
-        settings, figures = ({}, {}) if isinstance(details, str) else (details.settings, details.figures)
+    shown = next((item for item in details if item.run is best), None)
     return CellStanding(
         proven=run_evidence.proven_tier(runs, locked=False),
         count=len(runs),
         run=best,
-        settings=settings,
-        figures=figures,
+        settings=shown.settings if shown else {},
+        figures=shown.figures if shown else {},
         left_out=tuple(left_out),
     )
-
-
-def summary_text(run: RecordedRun) -> str:
-    """Return a run as JSON without its time and file; equal runs of many nights have the same text, stored once."""
-    return json.dumps({name: value for name, value in vars(run).items() if name not in ("file", "when")})
-
-
-def run_from_summary(text: str, file: str, when: str) -> RecordedRun:
-    """Rebuild a run from its row in the index."""
-    summary = json.loads(text)
-    return RecordedRun(file=file, when=when, **summary | {"where": RunPlace(summary["where"])})

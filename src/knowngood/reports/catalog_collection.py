@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from knowngood.compat.cell_answer import CellAnswer, answer_about_cell, describe_tier
 from knowngood.core import cell as cells
 from knowngood.core.errors import UsageError
-from knowngood.evidence import run_index, sealed_files
+from knowngood.evidence import cell_runs, sealed_files
 from knowngood.evidence.cell_standing import CellStanding
 from knowngood.evidence.observed_run import RecordedRun, printable_name
 from knowngood.images import image_sizes
@@ -36,12 +36,8 @@ def read_cell_standings(folder: Path, seal: ReleaseSeal | None = None) -> CellSt
 
     With a seal, a run that it does not cover raises no tier.
     """
-
-    def standings_and_runs(index: run_index.RunIndex) -> CellStandings:
-        standings = index.covered_standings(seal.covers_run) if seal else index.standings()
-        return {name: (standing, index.runs(name, LISTED_RUNS)) for name, standing in standings.items()}
-
-    return run_index.query_index(folder, standings_and_runs)
+    runs = cell_runs.read_cell_runs(folder, seal.covers_run if seal else None)
+    return {name: (item.standing, item.runs[-LISTED_RUNS:]) for name, item in runs.items()}
 
 
 def collect_catalog(  # noqa: PLR0913, PLR0917

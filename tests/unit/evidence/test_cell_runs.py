@@ -1,4 +1,4 @@
-"""The index of runs says what their files say, whatever comes, goes or breaks in between."""
+"""The runs that are read say what their files say, whatever comes, goes or breaks in between."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import multiprocessing
 import os
 import shutil
-import sqlite3
 import time
 from pathlib import Path
 
@@ -16,10 +15,9 @@ from samples import FA4
 from test_evidence import SUITE, run
 
 from knowngood.core import local_files
-from knowngood.evidence import observed_run, run_evidence, run_index, sealed_files, shown_parts
-from knowngood.evidence.cell_standing import CellStanding, standing_from_runs
-from knowngood.evidence.run_evidence import RunPlace, SettingObservation, Tier
-from knowngood.evidence.run_index import RunIndex
+from knowngood.evidence import cell_runs, observed_run, run_evidence, sealed_files, shown_parts
+from knowngood.evidence.cell_standing import CellStanding
+from knowngood.evidence.run_evidence import RunPlace, Tier
 
 REAL = local_files.data_folder() / "evidence"
 OTHER = FA4.replace("tf5.17.0", "tf5.16.0")
@@ -35,26 +33,17 @@ def real(*where, **changes):
 
 
 def standings(place):
-    return run_index.query_index(place, RunIndex.standings)
+    return {cell: item.standing for cell, item in cell_runs.read_cell_runs(place).items()}
 
 
-def both(place):
-    return run_index.query_index(place, lambda it: (it.standings(), {name: it.runs(name) for name in it.standings()}))
-
-
-def database() -> Path:
-    (found,) = (local_files.cache_folder() / "runs").glob("*.sqlite")
-    return found
-
-
-def old(place):
-    """As if nothing had changed for a while: then the folders' times are trusted."""
-    for folder in place.iterdir():
-        os.utime(folder, (1_000_000_000, 1_000_000_000))
+def stored_cache() -> Path:
+    (path,) = (local_files.cache_folder() / "runs").glob("*.json")
+    return path
 
 
 def test_it_says_what_the_files_of_this_project_say():
-    found, runs = both(REAL)
+    read = cell_runs.read_cell_runs(REAL)
+    found = {name: item.standing for name, item in read.items()}
     assert set(found) == {path.name for path in REAL.glob("sm*")}
     for name, how in found.items():
         files, left_out = run_evidence.load_cell_evidence(REAL, name)
@@ -62,7 +51,7 @@ def test_it_says_what_the_files_of_this_project_say():
         for locked in (True, False):
             assert how.tier(locked=locked) is run_evidence.proven_tier(files, locked=locked)
         assert how.attention == run_evidence.attention_outcomes(files)
-        assert [(it.when, it.ok, it.image, it.outcomes) for it in runs[name]] == [
+        assert [(it.when, it.ok, it.image, it.outcomes) for it in read[name].runs] == [
             (it.when, it.ok, it.image, it.outcomes) for it in sorted(files, key=lambda it: it.when)
         ]
     assert any(how.figures for how in found.values())
@@ -70,10 +59,10 @@ def test_it_says_what_the_files_of_this_project_say():
 
 
 def test_what_is_stepped_over_changes_nothing(monkeypatch, tmp_path):
-    sparing_of = both(REAL)
+    sparing_of = cell_runs.read_cell_runs(REAL)
     monkeypatch.setattr(shown_parts, "parse_shown_parts", json.loads)
     monkeypatch.setenv("KNOWNGOOD_CACHE", str(tmp_path))
-    assert both(REAL) == sparing_of
+    assert cell_runs.read_cell_runs(REAL) == sparing_of
 
 
 def test_what_is_new_is_read_and_nothing_else(tmp_path, monkeypatch):
@@ -81,7 +70,7 @@ def test_what_is_new_is_read_and_nothing_else(tmp_path, monkeypatch):
     assert standings(tmp_path)[FA4].proven is Tier.TRAINS_ON_CPU
     read = []
     monkeypatch.setattr(
-        run_index,
+        cell_runs,
         "load_run_details",
         lambda path, load=observed_run.load_run_details: read.append(path) or load(path),
     )
@@ -114,48 +103,13 @@ def test_the_run_that_says_most_is_the_one_whose_reasons_are_shown(tmp_path):
     assert standings(tmp_path)[FA4].settings["eager"].message == ""
 
 
-def test_without_a_run_nothing_of_earlier_runs_remains():
-    before = CellStanding(settings={"eager": SettingObservation(outcome="refused", message="no kernel image")})
-    standing = standing_from_runs([], (), before, lambda _: "never called")
-    assert (standing.best, standing.settings, standing.figures) == (None, {}, {})
-
-
-@pytest.mark.parametrize("few", [True, False])
-def test_a_run_that_is_changed_in_place(tmp_path, monkeypatch, few):
+def test_a_run_that_is_changed_in_place_is_left_out(tmp_path):
     path = run_evidence.store_evidence(real(), tmp_path)
-    old(tmp_path)
     assert standings(tmp_path)[FA4].count == 1
     path.write_text(path.read_text().replace("all well", "all good!"))
-    old(tmp_path)
-    monkeypatch.setattr(run_index, "RUNS_CHECKED_ONE_BY_ONE", 20_000 if few else 0)
-    found = standings(tmp_path)[FA4]
-    assert found.count == (0 if few else 1)  # of very many, not every one is looked at
-    assert any("forged or damaged" in why for why in found.left_out) is few
-
-
-def test_a_folder_that_has_just_changed_is_looked_at_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_index, "RUNS_CHECKED_ONE_BY_ONE", 0)
-    run_evidence.store_evidence(real(), tmp_path)
-    before = (tmp_path / FA4).stat()
-    standings(tmp_path)
-    run_evidence.store_evidence(real(when="2026-11-22T10:00:00+00:00"), tmp_path)
-    os.utime(tmp_path / FA4, ns=(before.st_atime_ns, before.st_mtime_ns))  # within the same tick of the clock
-    assert standings(tmp_path)[FA4].count == 2
-
-
-def test_with_many_only_folders_that_changed_are_listed(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_index, "RUNS_CHECKED_ONE_BY_ONE", 0)
-    for cell in (FA4, OTHER):
-        run_evidence.store_evidence(real(cell=cell), tmp_path)
-    old(tmp_path)
-    standings(tmp_path)
-    listed = []
-    monkeypatch.setattr(
-        run_index, "compare_folder", lambda *of, look=run_index.compare_folder: listed.append(of[0]) or look(*of)
-    )
-    run_evidence.store_evidence(real(cell=OTHER, when="2026-11-22T10:00:00+00:00"), tmp_path)
-    assert {name: how.count for name, how in standings(tmp_path).items()} == {FA4: 1, OTHER: 2}
-    assert listed == [OTHER.encode()]
+    changed = standings(tmp_path)[FA4]
+    assert changed.count == 0
+    assert any("forged or damaged" in why for why in changed.left_out)
 
 
 def test_the_ledger_of_old_names_counts(tmp_path):
@@ -171,22 +125,22 @@ def test_the_ledger_of_old_names_counts(tmp_path):
     assert standings(tmp_path)[FA4].count == 1
 
 
-@pytest.mark.parametrize("harm", ["garbage", "half", "other program"])
-def test_a_damaged_index_is_made_anew(tmp_path, harm):
+@pytest.mark.parametrize("harm", ["garbage", "half", "other program", "other content"])
+def test_a_damaged_cache_is_made_anew(tmp_path, harm):
     for number in range(50):
         run_evidence.store_evidence(real(when=f"2026-11-21T10:00:{number:02}+00:00"), tmp_path)
-    whole = both(tmp_path)
-    place = database()
-    if harm == "other program":
-        with sqlite3.connect(place) as other:
-            other.execute("UPDATE origin SET digest = 'x'")
-            other.execute("UPDATE cells SET standing = '{}'")
-        other.close()
-    else:
-        data = place.read_bytes()
-        place.write_bytes(b"garbage" * 1000 if harm == "garbage" else data[: len(data) // 2])
-    assert both(tmp_path) == whole
-    assert both(tmp_path) == whole
+    whole = cell_runs.read_cell_runs(tmp_path)
+    place = stored_cache()
+    data = place.read_bytes()
+    harmed = {
+        "garbage": b"garbage" * 1000,
+        "half": data[: len(data) // 2],
+        "other program": data.replace(b'"origin": "', b'"origin": "x').replace(b"all well", b"all bad"),
+        "other content": b'{"origin": []}',
+    }
+    place.write_bytes(harmed[harm])
+    assert cell_runs.read_cell_runs(tmp_path) == whole
+    assert cell_runs.read_cell_runs(tmp_path) == whole
 
 
 def test_without_a_cache_it_answers_all_the_same(tmp_path, monkeypatch):
@@ -225,8 +179,7 @@ def _count(place, until, least):
         seen = now
 
 
-def test_what_many_write_while_others_ask_is_all_found(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_index, "RUNS_CHECKED_ONE_BY_ONE", 0)
+def test_what_many_write_while_others_ask_is_all_found(tmp_path):
     context = multiprocessing.get_context("fork")
     work = [context.Process(target=_write, args=(tmp_path, writer, 20)) for writer in range(10)]
     work += [context.Process(target=_count, args=(tmp_path, 200, time.monotonic())) for _ in range(3)]

@@ -1,0 +1,135 @@
+"""The runs of every cell and what they prove, read from a folder of evidence.
+
+Reading and checking one file takes some milliseconds, so the cache folder keeps what was read of each file with its
+size and time. That cache is derived data: a file that changed is read again, and a damaged cache is made anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from knowngood.core.cell import parse_cell
+from knowngood.core.errors import UsageError
+from knowngood.core.local_files import cache_folder, write_atomically
+from knowngood.evidence import sealed_files
+from knowngood.evidence.cell_standing import CellStanding, standing_from_runs
+from knowngood.evidence.observed_run import RecordedRun, RunDetails, StepFigures, load_run_details
+from knowngood.evidence.run_evidence import RunPlace, SettingObservation
+
+_FileState = tuple[int, int]
+"""Size in bytes and time of the last change in nanoseconds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellRuns:
+    """The runs of one cell."""
+
+    standing: CellStanding
+    runs: tuple[RecordedRun, ...]
+    """All runs that can be used, oldest first."""
+
+
+def list_run_files(folder: Path) -> list[Path]:
+    """Return the files of runs in a folder of evidence: those in a folder that is named as a cell."""
+    return sorted(path for path in folder.glob("*/*.json") if _is_cell(path.parent.name) and path.name[0] != ".")
+
+
+@cache
+def _is_cell(name: str) -> bool:
+    try:
+        parse_cell(name)
+    except UsageError:
+        return False
+    return True
+
+
+def read_cell_runs(folder: Path, covers: Callable[[str], bool] | None = None) -> dict[str, CellRuns]:
+    """Return cell id -> its runs, for every cell that has a file of evidence.
+
+    With `covers`, which says whether the project's seal covers a file, a good run that it does not cover proves
+    nothing; a red run counts in any case.
+    """
+    by_cell: dict[str, list[RunDetails | str]] = {}
+    for path, content in _read_files(folder).items():
+        by_cell.setdefault(path.parent.name, []).append(content)
+    return {cell: _judge_runs(items, covers) for cell, items in by_cell.items()}
+
+
+def _judge_runs(items: Iterable[RunDetails | str], covers: Callable[[str], bool] | None) -> CellRuns:
+    details = [item for item in items if isinstance(item, RunDetails)]
+    left_out = [item for item in items if isinstance(item, str)]
+    unsigned = [item.run.file for item in details if covers and item.run.ok and not covers(item.run.file)]
+    standing = standing_from_runs([item for item in details if item.run.file not in unsigned], left_out)
+    runs = sorted((item.run for item in details), key=lambda run: (run.when, run.file))
+    return CellRuns(standing=replace(standing, unsigned=tuple(unsigned)), runs=tuple(runs))
+
+
+def _read_files(folder: Path) -> dict[Path, RunDetails | str]:
+    """Return what each file of a run says, or why it is left out; files that did not change come from the cache."""
+    states: dict[Path, _FileState] = {}
+    for path in list_run_files(folder):
+        with contextlib.suppress(OSError):  # it was removed in between
+            status = path.stat()
+            states[path] = (status.st_size, status.st_mtime_ns)
+    place = cache_folder() / "runs" / f"{hashlib.sha256(bytes(folder.resolve())).hexdigest()[:32]}.json"
+    origin = _origin(folder)
+    known = _read_cache(place, origin)
+    contents: dict[Path, RunDetails | str] = {}
+    changed = len(known) != len(states)
+    for path, state in states.items():
+        kept = known.get(str(path.relative_to(folder)))
+        if kept and (kept[0], kept[1]) == state:
+            contents[path] = kept[2]
+        else:
+            contents[path], changed = load_run_details(path), True
+    if changed:
+        rows = {str(path.relative_to(folder)): (*states[path], _as_data(item)) for path, item in contents.items()}
+        with contextlib.suppress(OSError):  # the cache cannot be written: the next command reads the files again
+            write_atomically(place, json.dumps({"origin": origin, "files": rows}))
+    return contents
+
+
+def _read_cache(place: Path, origin: str) -> dict[str, tuple[int, int, RunDetails | str]]:
+    try:
+        stored = json.loads(place.read_bytes())
+        if stored["origin"] != origin:
+            return {}
+        return {name: (size, time, _from_data(data)) for name, (size, time, data) in stored["files"].items()}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return {}
+
+
+def _as_data(item: RunDetails | str) -> Any:
+    return item if isinstance(item, str) else asdict(item)
+
+
+def _from_data(data: Any) -> RunDetails | str:
+    if isinstance(data, str):
+        return data
+    return RunDetails(
+        run=RecordedRun(**data["run"] | {"where": RunPlace(data["run"]["where"])}),
+        settings={name: _observation(item) for name, item in data["settings"].items()},
+        figures={name: StepFigures(**item) for name, item in data["figures"].items()},
+    )
+
+
+def _observation(stored: Mapping[str, Any]) -> SettingObservation:
+    lists = {"limits": tuple(stored["limits"]), "defects": tuple(stored["defects"])}
+    return SettingObservation(**{**stored, **lists})
+
+
+def _origin(folder: Path) -> str:
+    """Return a digest of what decides besides the files: the ledger of digests, and the modules that read evidence."""
+    digest = hashlib.sha256()
+    with contextlib.suppress(OSError):
+        digest.update((folder / sealed_files.LEDGER).read_bytes())
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
