@@ -1,7 +1,7 @@
 """Run the suite in images on a machine with GPUs that has neither an engine nor a network. Needs root.
 
     python3 scripts/gpu_images.py up FOLDER         start the engine of FOLDER/bin, with the GPUs through CDI
-    python3 scripts/gpu_images.py run OUT [--quick] CELL...  `knowngood smoke --on local --gpus`; runs are copied to OUT
+    python3 scripts/gpu_images.py run OUT [--quick] CELL...  `knowngood smoke run --gpus`; runs are copied to OUT
     python3 scripts/gpu_images.py warm OUT CELL...  `knowngood warm`: packs of kernels and their seconds go to OUT
 
 Between the two steps, `carry_image.py load` loads the images. The engine keeps no manifests (the classic store), so an
@@ -106,7 +106,7 @@ def run(out: str, *cells: str) -> None:
     """Run the suite in each cell's image and copy the new evidence to `out`. A trainer's image needs its quick part."""
     os.environ |= {"DOCKER_HOST": HOST}
     before = set(Path("evidence").glob("*/*.json"))
-    argv = [sys.executable, "-m", "knowngood", "smoke", "--on", "local", "--gpus", *cells]
+    argv = [sys.executable, "-m", "knowngood", "smoke", "run", "--gpus", *cells]
     code = subprocess.run(argv, check=False).returncode
     for path in sorted(set(Path("evidence").glob("*/*.json")) - before):
         shutil.copy(path, Path(out) / f"{path.parent.name}.{path.name}")

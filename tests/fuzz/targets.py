@@ -166,13 +166,6 @@ def reader_target(name: str, read: Callable[[Path], object], sample: bytes) -> F
     )
 
 
-def _read_fleet(path: Path) -> object:
-    from knowngood.core.data_files import read_data_text
-    from knowngood.executors import fleet_config
-
-    return fleet_config.parse_fleet(read_data_text(path, path.name), path.name)
-
-
 def _read_reproduction(path: Path) -> object:
     from knowngood.core.data_files import read_data_text
     from knowngood.reproductions.reproduction import parse_reproduction
@@ -212,13 +205,6 @@ def _read_docker_config(path: Path) -> object:
         return RegistryLogin("registry.example")._read_credentials()
 
 
-_FLEET = b"""executors:
-  box:
-    kind: local
-  big:
-    kind: slurm
-    root: /shared
-"""
 _PYLOCK = b"""lock-version = "1.0"
 created-by = "uv"
 [[packages]]
@@ -359,7 +345,6 @@ def list_targets() -> dict[str, FuzzTarget]:
         command_target("docker/bases/debian12/packages.lock", ["sbom", CELL]),
         command_target(f"evidence/{CELL}/{evidence.name}", ["cells"], _CHECK),
         reader_target(nightly.name, _read_reports, nightly.read_bytes()),
-        reader_target("fleet.yaml", _read_fleet, _FLEET),
         reader_target("audit.yaml", _read_allowlist, (ROOT / "docker/audit.yaml").read_bytes()),
         reader_target("reproduction.yaml", _read_reproduction, _first_reproduction()),
         reader_target("pylock.toml", _read_pylock, _PYLOCK),

@@ -133,13 +133,13 @@ def test_a_killed_night_is_gone_on_with_and_a_bad_pin_is_found(here, engine):
             if f"suite:{cell}: " in line:
                 break
         os.killpg(process.pid, signal.SIGKILL)
-    assert not list((here.root / "evidence/nights/reports").glob("2*.json"))
+    assert not list((here.root / "evidence/nights").glob("2*.json"))
     code, results, said = night(here, "--only", "rebuild", "--only", "suite")
     assert code == 0, said
     assert "rebuild:" not in said
     assert (results["rebuild"]["outcome"], results["suite"]["outcome"]) == ("same", "good")
     assert results["rebuild"]["seconds"] > 0
-    (report,) = (here.root / "evidence/nights/reports").glob("2*.md")
+    (report,) = (here.root / "evidence/nights").glob("2*.md")
     assert report.read_text().startswith("# Nightly report of ")
     assert len(report.read_text().splitlines()) <= 30
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from knowngood.cli import builder_arguments, shared_arguments
 from knowngood.cli import compile as compile_command
+from knowngood.cli import shared_arguments
 from knowngood.cli.cell_judgement import split_broken_cells
 from knowngood.cli.main import Answer
 from knowngood.cli.progress import report_progress
@@ -23,7 +23,6 @@ from knowngood.core.notify import ignore_notes
 from knowngood.engine import container_engine
 from knowngood.engine.container_engine import Engine
 from knowngood.evidence import run_evidence
-from knowngood.executors.builder_run import BuilderRun
 from knowngood.images import build_survey, cell_tasks, dry_run, matrix_plan, pipeline, task_crew
 from knowngood.images.cell_tasks import CellResult, CellStatus
 from knowngood.images.matrix_plan import Holdings, PlanInput
@@ -80,7 +79,11 @@ def add_build_arguments(parser: argparse.ArgumentParser) -> None:
     )
     shared_arguments.add_insecure(parser)
     parser.add_argument("--dry-run", action="store_true", help="print the exact commands and do nothing")
-    builder_arguments.add_builder_arguments(parser)
+    parser.add_argument(
+        "--builder",
+        metavar="NAME",
+        help="build with this builder of `docker buildx`, and load the image into the engine (docs/builders.md)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> Answer:
@@ -91,7 +94,6 @@ def run(arguments: argparse.Namespace) -> Answer:
 
 def build_cells(arguments: argparse.Namespace, *, suite: SuiteStep | None) -> Answer:
     """Build the selected cells and, with `suite`, run it in them. The first cell that fails decides the exit code."""
-    on_builders = builder_arguments.uses_builders(arguments)
     project = find_project()
     cells, broken = _sound_cells(project, project.matrix.select_cells(shared_arguments.selection_words(arguments)))
     options = _pipeline_options(arguments, suite)
@@ -103,25 +105,18 @@ def build_cells(arguments: argparse.Namespace, *, suite: SuiteStep | None) -> An
     published = _published_results(arguments, project, cells) if arguments.published else {}
     results, compile_codes = [*broken, *published.values()], []
     if cells := [cell for cell in cells if str(cell) not in published]:
-        engine = None
-        if not on_builders or suite:
-            with report_progress("engine") as notify:
-                engine = container_engine.ensure_engine(notify=notify)
-                notify(f"docker {engine.version} at {engine.host}")
-        prover = engine if suite else None
-        builder_run = (
-            builder_arguments.prepare_builder_run(arguments, project, options, prover) if on_builders else None
-        )
+        with report_progress("engine") as notify:
+            engine = container_engine.ensure_engine(notify=notify)
+            notify(f"docker {engine.version} at {engine.host}")
+            if arguments.builder:
+                engine = container_engine.use_builder(engine, arguments.builder)
         _fetch_wheels(project, cells, options.wheelhouse)
-        compile_codes = _compile_wheels(arguments, project, cells, builder_run) if arguments.compile else []
+        compile_codes = _compile_wheels(arguments, project, cells) if arguments.compile else []
 
         def command_for(cell: str) -> list[str]:
             return _command_for_cell(arguments, cell, suite)
 
-        if builder_run:
-            results += builder_arguments.run_on_builders(builder_run, cells, arguments.jobs)
-        elif engine:
-            results += _local_results(project, cells, options, engine, command_for, arguments.jobs)
+        results += _local_results(project, cells, options, engine, command_for, arguments.jobs)
     codes = [*(item.error.exit_code for item in results if item.error), *compile_codes]
     document = {"cells": [result.document(project.root) for result in results]}
     return Answer(codes[0] if codes else 0, document, format_results(results, project))
@@ -153,16 +148,13 @@ def _pipeline_options(arguments: argparse.Namespace, suite: SuiteStep | None) ->
 def _dry_run_commands(
     arguments: argparse.Namespace, project: Project, cells: Sequence[Cell], options: PipelineOptions
 ) -> list[str]:
-    builder_run = None
-    if builder_arguments.uses_builders(arguments):
-        builder_run = builder_arguments.prepare_builder_run(arguments, project, options, None)
     commands = []
     if arguments.compile:
         wheel_orders, compile_options = _wheel_orders(arguments, project, cells)
-        commands = compile_command.dry_run_wheel_commands(project, builder_run, wheel_orders, compile_options)
-    if builder_run:
-        return commands + builder_run.dry_run_commands(cells)
+        commands = compile_command.dry_run_wheel_commands(project, wheel_orders, compile_options)
     engine = dry_run.dry_run_engine()
+    if arguments.builder:
+        engine = container_engine.use_builder(engine, arguments.builder)
     house = None if arguments.compile else options.wheelhouse
     cell_pipeline = pipeline.Pipeline(project, options, engine)
     _, ordered = _survey_in_build_order(project, cells, house, engine if engine.version else None)
@@ -245,15 +237,13 @@ def _fetch_wheels(project: Project, cells: Sequence[Cell], wheel_folder: Path) -
                 print(f"{cell}: {error}", file=sys.stderr)
 
 
-def _compile_wheels(
-    arguments: argparse.Namespace, project: Project, cells: Sequence[Cell], builder_run: BuilderRun | None
-) -> list[int]:
+def _compile_wheels(arguments: argparse.Namespace, project: Project, cells: Sequence[Cell]) -> list[int]:
     """Fill the wheelhouse, and return an exit code for each wheel that failed.
 
     A failure is printed; the cell is then built as its twin without flash-attn.
     """
     wheel_orders, options = _wheel_orders(arguments, project, cells)
-    documents = compile_command.compile_wheels(project, builder_run, wheel_orders, options) if wheel_orders else []
+    documents = compile_command.compile_wheels(project, wheel_orders, options) if wheel_orders else []
     failed = [item for item in documents if "error" in item]
     for item in failed:
         print(item["error"], file=sys.stderr)
@@ -275,6 +265,7 @@ def _command_for_cell(arguments: argparse.Namespace, cell: str, suite: SuiteStep
     words += ["--wheelhouse", arguments.wheelhouse] if arguments.wheelhouse else []
     words += ["--locked"] if arguments.locked else []
     words += ["--no-wait"] if arguments.no_wait else []
+    words += ["--builder", arguments.builder] if arguments.builder else []
     return [*words, "--record"] if arguments.record else words
 
 

@@ -21,14 +21,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="URL|FILE",
         help="list the cells of a site, from its catalog.json, instead of this project's",
     )
-    parser.add_argument(
-        "--map",
-        action="store_true",
-        help="show the whole product that cells are taken from: "
-        "every GPU architecture of matrix.yaml x the newest release of each minor release of torch x the same of "
-        "transformers x every attention setting. Says which points rules exclude (and which rules), which are "
-        "possible, in the matrix, seen on a GPU or on a CPU only, and a small set that covers all possible pairs",
-    )
 
 
 def run(arguments: argparse.Namespace) -> Answer:
@@ -41,9 +33,6 @@ def run(arguments: argparse.Namespace) -> Answer:
     from knowngood.smoke.suite_files import has_suite, hash_suite
     from knowngood.smoke.trainer_suite import find_cell_suite, has_trainer_checks
 
-    if arguments.map:
-        shared_arguments.refuse_options(arguments, ("select", "catalog"), "does nothing with --map, which shows all")
-        return _show_map()
     if arguments.catalog:
         return _list_catalog(arguments.catalog, arguments.select)
     project = find_project()
@@ -86,17 +75,6 @@ def run(arguments: argparse.Namespace) -> Answer:
 def _suite_document(run: RecordedRun | None, suite: str | None) -> dict[str, Any] | None:
     """Return the suite of the run that the tier comes from; `current` is `None` where the project has no suite."""
     return {"hash": run.suite, "current": suite and run.suite == suite} if run else None
-
-
-def _show_map() -> Answer:
-    """Show every point of the axes that people ask for, and what is known of it."""
-    from knowngood.compat import knowledge
-    from knowngood.compat.matrix_map import build_matrix_map
-    from knowngood.reports.map_view import render_map_text
-
-    known = knowledge.load_knowledge()
-    matrix_map = build_matrix_map(known.universe, known.published.cells, known.published.standings)
-    return Answer(0, {**matrix_map.document(), "notes": []}, render_map_text(matrix_map))
 
 
 def _list_catalog(origin: str, words: list[str]) -> Answer:

@@ -11,7 +11,7 @@ from typing import Any
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from knowngood.cli import builder_arguments, shared_arguments
+from knowngood.cli import shared_arguments
 from knowngood.cli.main import Answer
 from knowngood.cli.progress import report_progress
 from knowngood.core.cell import Cell
@@ -21,10 +21,6 @@ from knowngood.core.matrix import Matrix
 from knowngood.core.notify import Notify
 from knowngood.engine import container_engine
 from knowngood.engine.container_engine import Engine
-from knowngood.executors import builder_compile
-from knowngood.executors.builder import Builder
-from knowngood.executors.builder_compile import BuilderCompilePlace
-from knowngood.executors.builder_run import BuilderRun
 from knowngood.images import dry_run, pipeline
 from knowngood.images.pipeline import PipelineOptions as BuildOptions
 from knowngood.launch import wheel_supply
@@ -64,27 +60,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--renew", action="store_true", help="compile again what was made from other inputs or has no build record"
     )
-    shared_arguments.add_insecure(parser)
     parser.add_argument("--dry-run", action="store_true", help="print the exact commands and do nothing")
-    builder_arguments.add_builder_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Compile for the selected cells (default: all). A cell that fails does not stop the others."""
-    on_builders = builder_arguments.uses_builders(arguments)
     project = find_project()
     matrix = project.matrix
     wheel_orders = _orders(arguments, matrix.select_cells(arguments.select), matrix)
     if not wheel_orders:
         return Answer(0, {"wheels": []}, "nothing to compile: none of these cells needs a wheel that nobody publishes")
     options = _compile_options(arguments, project)
-    builder_run = None
-    if on_builders:
-        builder_run = builder_arguments.prepare_builder_run(arguments, project, _build_options(options), None)
     if arguments.dry_run:
-        commands = dry_run_wheel_commands(project, builder_run, wheel_orders, options)
+        commands = dry_run_wheel_commands(project, wheel_orders, options)
         return Answer(0, {"commands": commands}, "\n".join(commands))
-    documents = compile_wheels(project, builder_run, wheel_orders, options)
+    documents = compile_wheels(project, wheel_orders, options)
     failed = [item for item in documents if "error" in item]
     rows = [_row(item) for item in documents]
     notes = [f"{item['cell']}: {item['note']}" for item in documents if item.get("note")]
@@ -94,37 +84,12 @@ def run(arguments: argparse.Namespace) -> Answer:
 
 
 def compile_wheels(
-    project: Project, builder_run: BuilderRun | None, wheel_orders: Sequence[WheelRequest], options: CompileOptions
+    project: Project, wheel_orders: Sequence[WheelRequest], options: CompileOptions
 ) -> Sequence[Mapping[str, Any]]:
-    """Compile the ordered wheels, and return the document of each for `--json`. A failure does not stop the others.
-
-    Without builders, the engine of this machine compiles.
-    """
-    if builder_run is None:
-        with report_progress("engine") as notify:
-            engine = container_engine.ensure_engine(notify=notify)
-        return _compile_one_by_one(_local_compiler(project, engine, options), wheel_orders)
-    if len(builder_run.builders) == 1:
-        return _compile_one_by_one(_builder_compiler(builder_run, options, builder_run.builders[0]), wheel_orders)
-    with report_progress("builders") as notify:
-        return builder_compile.compile_on_builders(
-            builder_run,
-            wheel_orders,
-            lambda builder, request, step: (
-                _builder_compiler(builder_run, options, builder).run(request, step).document()
-            ),
-            options.memory_each,
-            notify,
-        )
-
-
-def _builder_compiler(run: BuilderRun, options: CompileOptions, builder: Builder, *, measure: bool = True) -> Compiler:
-    """Return the compiler on a builder; without `measure`, it counts on the builder's known limits."""
-    builder_pipeline = run.pipeline(builder)
-    place = BuilderCompilePlace(pipeline=builder_pipeline, measure=measure)
-    return Compiler(
-        line=builder_pipeline, options=options, place=place, supply=_wheel_supply(builder_pipeline.project, options)
-    )
+    """Compile the ordered wheels, and return the document of each for `--json`. A failure does not stop the others."""
+    with report_progress("engine") as notify:
+        engine = container_engine.ensure_engine(notify=notify)
+    return _compile_one_by_one(_local_compiler(project, engine, options), wheel_orders)
 
 
 def _local_compiler(project: Project, engine: Engine, options: CompileOptions) -> Compiler:
@@ -163,13 +128,10 @@ def _compile_one_by_one(compiler: Compiler, wheel_orders: Sequence[WheelRequest]
 
 
 def dry_run_wheel_commands(
-    project: Project, builder_run: BuilderRun | None, wheel_orders: Sequence[WheelRequest], options: CompileOptions
+    project: Project, wheel_orders: Sequence[WheelRequest], options: CompileOptions
 ) -> list[str]:
     """Return the commands that compiling the ordered wheels would run."""
-    if builder_run:
-        compiler = _builder_compiler(builder_run, options, builder_run.builders[0], measure=False)
-    else:
-        compiler = _local_compiler(project, dry_run.dry_run_engine(), options)
+    compiler = _local_compiler(project, dry_run.dry_run_engine(), options)
     return [
         text
         for one in wheel_orders

@@ -93,6 +93,16 @@ def build_parser(command: str | None = None, *, alone: bool = False) -> argparse
     return top
 
 
+def parse_words(words: Sequence[str], command: str | None) -> argparse.Namespace:
+    """Return the arguments in a command line; `command` is the word in it that names one, `None` where none does.
+
+    Raises `UsageError` for words that no command takes.
+    """
+    if command and hasattr(module := _import_command(command), "complete_words"):
+        words = module.complete_words(words)
+    return build_parser(command, alone=words[:1] == [command]).parse_args(words)
+
+
 def _import_command(command: str) -> Any:
     return importlib.import_module(f"knowngood.cli.{command.replace('-', '_')}")
 
@@ -128,7 +138,7 @@ def _run_command(words: Sequence[str], own: Sequence[str]) -> int:
     as_json = "--json" in own
     try:
         _refuse_long_numbers(own)
-        arguments = build_parser(command, alone=words[:1] == [command]).parse_args(words)
+        arguments = parse_words(words, command)
         answer: Answer = _import_command(arguments.command).run(arguments)
         if as_json and answer.document is not None:  # `check --batch` prints its answers itself
             print(_json(answer.document))

@@ -25,7 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--folder",
         type=Path,
         metavar="FOLDER",
-        help="the folder of the reports (default: the project's evidence/nights/reports/)",
+        help="the folder of the reports (default: the project's evidence/nights/)",
     )
     parser.add_argument(
         "--only", action="append", choices=CHECKS, metavar="CHECK", help=f"only this check; one of {', '.join(CHECKS)}"
@@ -47,11 +47,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="run a suite again after this many days (default: 7)",
     )
     parser.add_argument(
-        "--pairwise",
-        action="store_true",
-        help="run the suite in a set of cells that covers all pairs of axis values, not in all cells",
-    )
-    parser.add_argument(
         "--elsewhere", metavar="HOST", help="another engine (as in DOCKER_HOST) for a second try of what fails"
     )
     parser.add_argument(
@@ -70,12 +65,11 @@ def run(arguments: argparse.Namespace) -> Answer:
     project = find_project()
     request = nightly_run.NightlyRequest(
         words=tuple(arguments.select),
-        folder=(arguments.folder or project.root / "evidence/nights/reports").resolve(),
+        folder=(arguments.folder or project.root / "evidence/nights").resolve(),
         checks=frozenset(arguments.only or CHECKS),
         share=arguments.share,
         budget=arguments.budget,
         expires=0 if arguments.again else arguments.expires,
-        pairwise=arguments.pairwise,
         elsewhere=arguments.elsewhere,
         bisect=not arguments.no_bisect,
         tracker=arguments.tracker,

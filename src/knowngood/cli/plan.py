@@ -1,33 +1,27 @@
-"""`knowngood plan [SELECT]`: what a build would do, and in which order; also as jobs for CI systems."""
+"""`knowngood plan [SELECT]`: what a build would do, and in which order; also as jobs of GitHub Actions."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
-
-import yaml
 
 from knowngood.cli import shared_arguments
 from knowngood.cli.cell_judgement import split_broken_cells
 from knowngood.cli.main import Answer
-from knowngood.core.cell import Cell, parse_cell
+from knowngood.core.cell import Cell
 from knowngood.core.errors import KnowngoodError, UsageError
 from knowngood.core.formatting import format_bytes, format_table
 from knowngood.engine import container_engine
-from knowngood.images import bake_file, build_survey, dockerfile, dry_run, matrix_plan, pipeline
+from knowngood.images import build_survey, matrix_plan
 from knowngood.images.matrix_plan import CellPlan, LayerPlan, MatrixPlan, PlanAction
 from knowngood.lock import wheelhouse
 from knowngood.project.checkout import MATRIX_FILE, Project, find_project
 from knowngood.registry import image_release
 from knowngood.registry.image_reference import Repository
 from knowngood.registry.registry_client import Registry
-from knowngood.reports import ci_formats, ci_jobs, git_history
+from knowngood.reports import ci_jobs, git_history
 from knowngood.reports.ci_jobs import CiStage, parse_gpu_architectures, parse_runner_labels, plan_ci_jobs
-
-FORMATS = ("github", "gitlab", "buildkite", "bake", "json")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -50,13 +44,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="REF",
         help="only cells whose lock, Dockerfile, base, recipe or suite changed since this git revision",
     )
-    ci = parser.add_argument_group("the plan for a CI system (docs/ci.md)")
-    ci.add_argument("--format", choices=FORMATS, help="print a matrix, a pipeline, a bake file, or all as JSON")
-    ci.add_argument(
-        "--stage", choices=("wheels", "images"), help="with --format github: the stage of the matrix (default: images)"
-    )
+    ci = parser.add_argument_group("the plan for GitHub Actions (docs/ci.md)")
+    ci.add_argument("--format", choices=("github",), help="print the matrix of a workflow's jobs")
+    ci.add_argument("--stage", choices=("wheels", "images"), help="the stage of the matrix (default: images)")
     ci.add_argument("--gpus", metavar="ARCH,...", default="", help="architectures with runners, such as sm_90,sm_80")
-    ci.add_argument("--runner", metavar="LABEL,...", help="runner of the jobs without a GPU (default: by CI system)")
+    ci.add_argument("--runner", metavar="LABEL,...", help="runner of the jobs without a GPU (default: ubuntu-24.04)")
 
 
 def run(arguments: argparse.Namespace) -> Answer:
@@ -118,53 +110,12 @@ def _changed(project: Project, cells: list[Cell], ref: str) -> list[Cell]:
 
 
 def _for_ci(arguments: argparse.Namespace, project: Project, cells: list[Cell]) -> Answer:
-    kind = arguments.format
-    if arguments.stage and kind != "github":
-        raise UsageError(f"--stage is for --format github; {kind} has all stages in one document")
     ordered = matrix_plan.order_cells(list(build_survey.survey_cells(project, cells, None)), matrix_plan.Holdings())
-    if kind == "bake":
-        commands = _build_commands(arguments, project, [item.cell for item in ordered])
-        document = bake_file.render_bake_file(commands)
-        return Answer(0, document, json.dumps(document, indent=2))
-    limits = {
-        "github": ci_formats.GITHUB_LIMIT,
-        "gitlab": ci_formats.GITLAB_LIMIT,
-        "buildkite": ci_formats.BUILDKITE_LIMIT,
-        "json": len(cells) * 2 + 2,
-    }
     compiled = {str(cell): project.matrix.compiled_packages(cell) for cell in cells}
-    jobs = plan_ci_jobs(ordered, compiled, gpus=parse_gpu_architectures(arguments.gpus), limit=limits[kind])
+    jobs = plan_ci_jobs(ordered, compiled, gpus=parse_gpu_architectures(arguments.gpus), limit=ci_jobs.GITHUB_LIMIT)
     runner = {"runner": parse_runner_labels(arguments.runner)} if arguments.runner else {}
-    if kind == "github":
-        document = ci_formats.github_matrix(jobs, CiStage(arguments.stage or CiStage.IMAGES), **runner)
-        return Answer(0, document, ci_formats.render_github_matrix(document))
-    if kind == "json":
-        plan = build_survey.survey_plan(project, cells, None, None)
-        document = {**plan.document(), "jobs": [job.document() for job in jobs]}
-        return Answer(0, document, json.dumps(document, indent=1))
-    render = ci_formats.gitlab_pipeline if kind == "gitlab" else ci_formats.buildkite_pipeline
-    document = render(jobs, **runner)
-    return Answer(0, document, yaml.safe_dump(document, sort_keys=False, width=10**6).rstrip())
-
-
-def _build_commands(arguments: argparse.Namespace, project: Project, cells: list[str]) -> dict[str, list[str]]:
-    """Return the build command of each cell, as in `knowngood build --dry-run`, for the Dockerfiles that exist."""
-    options = pipeline.PipelineOptions(wheelhouse=wheelhouse.wheelhouse_folder(arguments.wheelhouse), prove=False)
-    cell_pipeline = pipeline.Pipeline(project, options, dry_run.dry_run_engine())
-    commands: dict[str, list[str]] = {}
-    for name in cells:
-        lines = dry_run.cell_commands(cell_pipeline, parse_cell(name))
-        build = next((argv for text in lines if "buildx" in (argv := shlex.split(text, comments=True))), None)
-        if build is None:
-            raise KnowngoodError(f"{name} cannot be built from here: {'; '.join(lines)}")
-        file = Path(build[build.index("--file") + 1])
-        locked = project.tree.load(parse_cell(file.parent.name))  # of the `fa0` twin when a wheel is missing
-        if locked is None or dockerfile.describe_stale_files(
-            {file: dockerfile.render_dockerfile(locked, project.templates)}, []
-        ):
-            raise KnowngoodError(f"{file} is stale; run `knowngood render`")
-        commands[file.parent.name] = build
-    return commands
+    document = ci_jobs.github_matrix(jobs, CiStage(arguments.stage or CiStage.IMAGES), **runner)
+    return Answer(0, document, ci_jobs.render_github_matrix(document))
 
 
 def _text(plan: MatrixPlan, engine_host: str | None) -> str:

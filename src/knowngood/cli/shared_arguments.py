@@ -101,8 +101,11 @@ def repository_name(named: str | None, matrix: Matrix, option: str) -> str:
     return where
 
 
-def add_suite_options(parser: argparse.ArgumentParser, *, quick: bool) -> None:
-    """Add the options that say how the smoke suite runs; `quick` is the default of `--quick`."""
+def add_suite_options(parser: argparse.ArgumentParser, *, quick: bool, again: bool = True) -> None:
+    """Add the options that say how the smoke suite runs; `quick` is the default of `--quick`.
+
+    Without `again` there is no `--again`: for what runs in any case.
+    """
     parser.add_argument(
         "--quick",
         action=argparse.BooleanOptionalAction,
@@ -112,7 +115,8 @@ def add_suite_options(parser: argparse.ArgumentParser, *, quick: bool) -> None:
     parser.add_argument(
         "--gpus", action="store_true", help="give the container the GPUs of this host; fail without one"
     )
-    parser.add_argument("--again", action="store_true", help="run the suite even if there is good evidence already")
+    if again:
+        parser.add_argument("--again", action="store_true", help="run the suite even if there is good evidence already")
     parser.add_argument(
         "--timeout", type=parse_seconds, default=1200, metavar="SECONDS", help="for the suite (default: %(default)s)"
     )

@@ -1,9 +1,12 @@
-"""`knowngood smoke [SELECT]`: run the suite in the images of cells, `--on` an executor, or `--here`."""
+"""`knowngood smoke`: run the suite in images of cells, here, in a published image, over processes, or on a cluster."""
 
 from __future__ import annotations
 
 import argparse
+import os
+import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,105 +15,110 @@ from knowngood.cli.build_matrix import SuiteStep, add_build_arguments, build_cel
 from knowngood.cli.main import Answer
 from knowngood.cli.progress import report_progress
 from knowngood.core.cell import Cell, parse_cell
-from knowngood.core.errors import UsageError
+from knowngood.core.errors import MissingError, UsageError
 from knowngood.core.formatting import format_table
-from knowngood.core.notify import Notify
 from knowngood.engine import container_engine
 from knowngood.evidence import run_evidence
 from knowngood.evidence.run_evidence import Evidence
-from knowngood.executors import executor_choice, job_requests
-from knowngood.executors.job import Executor
-from knowngood.executors.job_report import REPORT_HEADER, FleetReport
-from knowngood.executors.job_requests import JobRequests
-from knowngood.executors.job_run import FleetState, JobRun, state_folder
-from knowngood.images import cell_ownership, pipeline
-from knowngood.launch import attached_suite_run
+from knowngood.images import pipeline
+from knowngood.launch import attached_suite_run, image_access
 from knowngood.project import release_signers
 from knowngood.project.checkout import Project, find_project
 from knowngood.registry.image_reference import ImageReference
 from knowngood.registry.registry_client import Registry
-from knowngood.smoke import predictions, suite_run
-from knowngood.smoke.suite_command import SuiteOptions
+from knowngood.smoke import cluster_jobs, predictions, suite_run
+from knowngood.smoke.cluster_jobs import Scheduler
 from knowngood.smoke.trainer_suite import find_cell_suite
 
-_BUILDING = ("wheelhouse", "locked", "jobs", "record", "compile", "published", "insecure")
-_ON_BUILDERS = ("builder", "to", "network")
-REFUSED_WITH_ON = (*_BUILDING, *_ON_BUILDERS)
-"""Arguments that only matter when this command builds the images."""
-REFUSED_WITH_HERE = (*REFUSED_WITH_ON, "select", "all", "again", "no_wait", "dry_run")
-"""Arguments that only matter for images or for an executor."""
-REFUSED_WITH_PROCESSES = tuple(name for name in REFUSED_WITH_HERE if name not in {"select", "insecure"})
-"""Arguments that do nothing where training over processes is checked in the image of one cell."""
-REFUSED_WITH_IMAGE = tuple(name for name in REFUSED_WITH_HERE if name != "insecure")
-"""Arguments that do nothing for one image that is published."""
+WORDS = {
+    "run": "in the images of the selected cells, which are built where they are not there; the default",
+    "here": "in the current environment (VIRTUAL_ENV), as evidence for a cell",
+    "published": "in a published image, the suite that is attached to it; both are checked as in `pull`",
+    "parallel": "check training over several processes, in the image of a cell or --here",
+    "job": "write the folder of a job for Slurm or Kubernetes that runs the suite in published images",
+    "collect": "take the evidence that such a job left",
+}
+
+
+def complete_words(words: Sequence[str]) -> list[str]:
+    """Return the command line with the word `run` where none of `WORDS` follows `smoke`."""
+    place = words.index("smoke") + 1
+    following = next((word for word in words[place:] if not word.startswith("-")), "")
+    asks_for_help = {"-h", "--help"} & set(words[place:])
+    return [*words] if following in WORDS or asks_for_help else [*words[:place], "run", *words[place:]]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `build-matrix`, `--here`, `--on` and `--cancel`."""
-    add_build_arguments(parser)
-    shared_arguments.add_suite_options(parser, quick=False)
-    parser.add_argument(
-        "--here", metavar="CELL", help="run in the current environment (VIRTUAL_ENV), as evidence for this cell id"
-    )
-    parser.add_argument(
-        "--image",
-        metavar="REFERENCE",
-        help="run in this published image, HOST/PATH:TAG or HOST/PATH@sha256:..., the suite that is attached to it; "
-        "both are checked as in `pull`",
-    )
-    parser.add_argument("--on", metavar="NAME", help="run on an executor of fleet.yaml, or on `local`")
+    """Add a parser for each of the words."""
+    parsers = parser.add_subparsers(dest="word", metavar="WORD", required=True)
+    words = {}
+    for word, summary in WORDS.items():
+        words[word] = parsers.add_parser(
+            word, help=summary, description=f"Run the suite {summary}.", allow_abbrev=False
+        )
+        words[word].add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    add_build_arguments(words["run"])
+    shared_arguments.add_suite_options(words["run"], quick=False, again=False)
+    words["here"].add_argument("cell", metavar="CELL", help="the cell id that the evidence is for")
+    shared_arguments.add_suite_options(words["here"], quick=False, again=False)
+    words["published"].add_argument("image", metavar="REFERENCE", help="HOST/PATH:TAG or HOST/PATH@sha256:...")
+    shared_arguments.add_suite_options(words["published"], quick=False, again=False)
+    shared_arguments.add_insecure(words["published"])
+    _configure_parallel(words["parallel"])
+    _configure_job(words["job"])
+    words["collect"].add_argument("folder", type=Path, metavar="FOLDER", help="the folder that `smoke job` wrote")
+
+
+def _configure_parallel(parser: argparse.ArgumentParser) -> None:
+    shared_arguments.add_one_cell(parser)
+    parser.add_argument("--here", action="store_true", help="in the current environment (VIRTUAL_ENV)")
     parser.add_argument(
         "--processes",
-        type=int,
+        type=_parse_processes,
+        default=2,
         metavar="N",
-        help="check training over N processes (an even number) instead, in the image of one cell or --here, with gloo "
-        "on the CPU, or with --gpus with NCCL on N GPUs; the report goes to evidence/parallel/",
+        help="an even number, with gloo on the CPU, or with --gpus with NCCL on N GPUs (default: %(default)s)",
     )
-    parser.add_argument("--only", metavar="GLOB", help="with --processes: the checks whose ids match")
-    parser.add_argument("--cancel", action="store_true", help="with --on: end the jobs of these cells")
+    parser.add_argument("--only", metavar="GLOB", help="only the checks whose ids match")
+    shared_arguments.add_suite_options(parser, quick=False, again=False)
+    shared_arguments.add_insecure(parser)
+
+
+def _configure_job(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("scheduler", choices=[str(item) for item in Scheduler], help="what runs the job")
+    shared_arguments.add_select(parser)
+    parser.add_argument(
+        "--folder", type=Path, metavar="FOLDER", required=True, help="a new folder on storage that the nodes share"
+    )
+    parser.add_argument(
+        "--from", dest="origin", metavar="REPOSITORY", help="where the images are (default: as `pull` has it)"
+    )
+    shared_arguments.add_suite_options(parser, quick=False, again=False)
 
 
 def run(arguments: argparse.Namespace) -> Answer:
-    """Run the suite and store its evidence. In images it always runs, also when there is good evidence already."""
-    if arguments.cancel and not arguments.on:
-        raise UsageError("--cancel ends jobs of an executor; name it with --on NAME")
-    if arguments.processes is not None and (arguments.processes < 2 or arguments.processes % 2):
-        raise UsageError(
-            f"--processes {arguments.processes}: an even number of 2 or more is needed, which divides heads and rows"
-        )
-    if arguments.only is not None and arguments.processes is None:
-        raise UsageError("--only chooses checks of training over several processes; add --processes N")
-    places = {"--here": arguments.here, "--on": arguments.on, "--image": arguments.image}
-    chosen = [option for option, value in places.items() if value]
-    if len(chosen) > 1:
-        raise UsageError(f"{' and '.join(chosen)} are different places; give one of them")
-    if arguments.processes is not None and (arguments.on or arguments.image):
-        raise UsageError(f"--processes runs in the image of a cell or --here, not with {chosen[0]}")
-    if arguments.on:
-        shared_arguments.refuse_options(arguments, REFUSED_WITH_ON, "does nothing with --on, which builds no image")
-        return _run_on_executor(arguments)
-    if arguments.here:
-        shared_arguments.refuse_options(
-            arguments, REFUSED_WITH_HERE, "does nothing with --here, which runs in the current environment"
-        )
-        return _run_here(arguments)
-    if arguments.image:
-        shared_arguments.refuse_options(
-            arguments, REFUSED_WITH_IMAGE, "does nothing with --image, which runs in one published image"
-        )
-        return _run_in_published_image(arguments)
-    if arguments.processes is not None:
-        return _run_processes_in_image(arguments)
+    """Run the suite as the word says."""
+    runs = {
+        "run": run_in_images,
+        "here": run_here,
+        "published": run_in_published_image,
+        "parallel": run_parallel,
+        "job": write_job,
+        "collect": collect_job,
+    }
+    return runs[arguments.word](arguments)
+
+
+def run_in_images(arguments: argparse.Namespace) -> Answer:
+    """Build the images that are not there, and run the suite in each, also where there is good evidence already."""
     options = shared_arguments.suite_options_from_arguments(arguments)
     return build_cells(arguments, suite=SuiteStep(options=options, again=True))
 
 
-def _run_here(arguments: argparse.Namespace) -> Answer:
-    project = find_project()
-    cell = parse_cell(arguments.here)
-    options = replace(shared_arguments.suite_options_from_arguments(arguments), only=arguments.only)
-    if arguments.processes is not None:
-        return _run_processes_here(cell, project, options, arguments.processes)
+def run_here(arguments: argparse.Namespace) -> Answer:
+    """Run the suite in the current environment."""
+    project, cell = find_project(), parse_cell(arguments.cell)
+    options = shared_arguments.suite_options_from_arguments(arguments)
     expected = predictions.predictions_for_cell(predictions.load_predictions(project.root), cell, gpu=options.gpus)
     with report_progress(str(cell)) as notify:
         evidence = suite_run.run_in_environment(
@@ -124,35 +132,8 @@ def _run_here(arguments: argparse.Namespace) -> Answer:
     return _store_and_answer(evidence, project.evidence_store)
 
 
-def _run_processes_here(cell: Cell, project: Project, options: SuiteOptions, processes: int) -> Answer:
-    with report_progress(str(cell)) as notify:
-        evidence = suite_run.run_processes_in_environment(
-            cell,
-            project.parallel_suite,
-            options,
-            processes=processes,
-            log=pipeline.cell_log_path(cell, "parallel"),
-            notify=notify,
-        )
-    return _store_and_answer(evidence, project.parallel_store)
-
-
-def _run_processes_in_image(arguments: argparse.Namespace) -> Answer:
-    shared_arguments.refuse_options(
-        arguments, REFUSED_WITH_PROCESSES, "does nothing with --processes, which runs in one image that is there"
-    )
-    project = find_project()
-    cell = shared_arguments.select_one_cell(arguments.select or ["default"], project.matrix)
-    options = replace(shared_arguments.suite_options_from_arguments(arguments), only=arguments.only)
-    opened = run_image.open_suite_container(project, cell, options, log="parallel", insecure=arguments.insecure)
-    with opened as place:
-        evidence = suite_run.run_processes_in_container(
-            place, suite=project.suite, parallel_suite=project.parallel_suite, processes=arguments.processes
-        )
-    return _store_and_answer(evidence, project.parallel_store)
-
-
-def _run_in_published_image(arguments: argparse.Namespace) -> Answer:
+def run_in_published_image(arguments: argparse.Namespace) -> Answer:
+    """Run the suite that is attached to a published image, in that image."""
     project, reference = find_project(), ImageReference.parse(arguments.image)
     registry = Registry(reference.repository, insecure=arguments.insecure)
     verifiers = release_signers.load_release_verifiers(project.root, project.matrix.publish)
@@ -165,51 +146,90 @@ def _run_in_published_image(arguments: argparse.Namespace) -> Answer:
     return _store_and_answer(evidence, project.evidence_store)
 
 
+def run_parallel(arguments: argparse.Namespace) -> Answer:
+    """Check training over several processes; its evidence proves no tier and lies in `evidence/parallel/`."""
+    project = find_project()
+    options = replace(shared_arguments.suite_options_from_arguments(arguments), only=arguments.only)
+    if arguments.here:
+        shared_arguments.refuse_options(arguments, ("insecure",), "does nothing with --here, which pulls no image")
+        cell = _cell_of_environment(arguments.cell, project)
+        with report_progress(str(cell)) as notify:
+            evidence = suite_run.run_processes_in_environment(
+                cell,
+                project.parallel_suite,
+                options,
+                processes=arguments.processes,
+                log=pipeline.cell_log_path(cell, "parallel"),
+                notify=notify,
+            )
+        return _store_and_answer(evidence, project.parallel_store)
+    cell = shared_arguments.select_one_cell([arguments.cell], project.matrix)
+    opened = run_image.open_suite_container(project, cell, options, log="parallel", insecure=arguments.insecure)
+    with opened as place:
+        evidence = suite_run.run_processes_in_container(
+            place, suite=project.suite, parallel_suite=project.parallel_suite, processes=arguments.processes
+        )
+    return _store_and_answer(evidence, project.parallel_store)
+
+
+def _cell_of_environment(text: str, project: Project) -> Cell:
+    """Return the cell that an environment stands for: any id, or what selects one cell of the matrix."""
+    try:
+        return parse_cell(text)
+    except UsageError:
+        return shared_arguments.select_one_cell([text], project.matrix)
+
+
+def write_job(arguments: argparse.Namespace) -> Answer:
+    """Write the folder of a job, and say which commands submit it and take its evidence."""
+    project, folder = find_project(), arguments.folder.absolute()
+    options = shared_arguments.suite_options_from_arguments(arguments)
+    repositories = image_access.list_repositories(project.matrix, os.environ)
+    places = [arguments.origin] if arguments.origin else list(repositories)
+    tasks = []
+    for cell in project.matrix.select_cells(arguments.select or ["default"]):
+        image = image_access.recorded_reference(project, cell, places)
+        if not image:
+            why = "no repository is named (--from, or KNOWNGOOD_REGISTRY)" if not places else "it has no recorded image"
+            raise MissingError(f"{cell}: {why}; a job runs published images")
+        tasks.append(cluster_jobs.plan_cluster_task(project, cell, image, options))
+    scheduler = Scheduler(arguments.scheduler)
+    script = cluster_jobs.write_job_folder(folder, tasks, scheduler, options, project.templates)
+    submit = {Scheduler.SLURM: ["sbatch", str(script)], Scheduler.KUBERNETES: ["kubectl", "apply", "-f", str(script)]}
+    commands = [shlex.join(submit[scheduler]), shlex.join(["knowngood", "smoke", "collect", str(folder)])]
+    document = {"folder": str(folder), "cells": [task.cell for task in tasks], "commands": commands}
+    return Answer(0, document, "\n".join([f"read and complete {script}, then:", *commands]))
+
+
+def collect_job(arguments: argparse.Namespace) -> Answer:
+    """Store the evidence that the tasks of a job left; 1 when one failed or was red, 3 when one has not ended."""
+    project = find_project()
+    tasks = cluster_jobs.collect_outcomes(arguments.folder)
+    paths = {
+        task.cell: str(run_evidence.store_evidence(task.evidence, project.evidence_store))
+        for task in tasks
+        if task.evidence
+    }
+    standings = cluster_jobs.judge_collected(tasks)
+    states = {state for state, _ in standings.values()}
+    code = 1 if states & {"red", "failed"} else 3 if "pending" in states else 0
+    rows = [[cell, state, text, paths.get(cell, "-")] for cell, (state, text) in standings.items()]
+    document = {
+        "cells": [
+            {"id": cell, "state": state, "text": text, "evidence": paths.get(cell)}
+            for cell, (state, text) in standings.items()
+        ]
+    }
+    return Answer(code, document, format_table(["cell", "outcome", "verdict", "evidence"], rows))
+
+
 def _store_and_answer(evidence: Evidence, store: Path) -> Answer:
     path = run_evidence.store_evidence(evidence, store)
     document = {"evidence": str(path), "ok": evidence.ok, "outcomes": evidence.outcomes}
     return Answer(0 if evidence.ok else 1, document, f"{evidence.report['verdict']['text']}\nevidence: {path}")
 
 
-def _run_on_executor(arguments: argparse.Namespace) -> Answer:
-    """Run, rehearse or cancel the jobs of the selected cells; the worst outcome decides the exit code."""
-    project = find_project()
-    cells = project.matrix.select_cells(shared_arguments.selection_words(arguments))
-    with report_progress(arguments.on) as notify:
-        executor, section = executor_choice.find_executor(arguments.on, project, notify)
-        options = shared_arguments.suite_options_from_arguments(arguments)
-        requests = job_requests.request_jobs(
-            project, cells, section, options, again=arguments.again or arguments.cancel
-        )
-        if arguments.dry_run:
-            commands = [*executor.rehearse(requests.jobs), *(f"# {error}" for error in requests.refused.values())]
-            return Answer(0, {"commands": commands}, "\n".join(commands))
-        with cell_ownership.hold_cell(f"fleet-{arguments.on}", wait=not arguments.no_wait, notify=notify):
-            if arguments.cancel:
-                return _cancel_jobs(executor, requests)
-            return _run_jobs(project, executor, requests, section.wait, notify)
-
-
-def _run_jobs(project: Project, executor: Executor, requests: JobRequests, wait: float, notify: Notify) -> Answer:
-    def store(evidence: Evidence) -> str:
-        path = run_evidence.store_evidence(evidence, project.evidence_store)
-        return str(path.relative_to(project.root) if path.is_relative_to(project.root) else path)
-
-    state = FleetState(state_folder(executor.name))
-    job_run = JobRun(executor=executor, state=state, store=store, notify=notify, wait=wait)
-    report = FleetReport(
-        executor=executor.name,
-        results=job_run.run_jobs(requests.jobs) if requests.jobs else (),
-        proven=requests.proven,
-        refused=requests.refused,
-        avoided=state.ledger.suspects(),
-        notes=[state.note] if state.note else (),
-    )
-    table = format_table(REPORT_HEADER, report.rows())
-    return Answer(report.exit_code, report.document(), "\n".join([table, *report.sentences()]))
-
-
-def _cancel_jobs(executor: Executor, requests: JobRequests) -> Answer:
-    cells = FleetState(state_folder(executor.name)).cancel_jobs(requests.jobs, executor)
-    text = "\n".join(f"{cell}: cancelled" for cell in cells) or "no job was running"
-    return Answer(0, {"cancelled": cells}, text)
+def _parse_processes(text: str) -> int:
+    if not text.isdecimal() or int(text) < 2 or int(text) % 2:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an even number of 2 or more, which divides heads and rows")
+    return int(text)

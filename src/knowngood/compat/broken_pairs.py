@@ -1,6 +1,6 @@
 """Uses of one package by another that their releases break, from the stored tables: boxes and findings. Pure.
 
-Of packages with facts, pairs of which one cannot be imported are boxes, so that `pick`, the map and suggestions avoid
+Of packages with facts, pairs of which one cannot be imported are boxes, so that `pick` and suggestions avoid
 them too. What breaks only in a module, and what breaks between other packages, are findings about settled releases.
 """
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,10 @@ class Engine:
     containerd_store: bool
     embedded: bool
     network: str
+    builder: str = ""
+    """The buildx builder that was named for its builds; empty for the engine's own."""
+    loads: bool = False
+    """Whether that builder is another machine or container, so that buildx loads what it made into this engine."""
 
     def client(self, *, timeout: float = 600) -> DockerClient:
         """Return an SDK client; `timeout` is the time in seconds for one answer of the engine."""
@@ -93,6 +98,22 @@ def ensure_engine(*, notify: Notify, builds: bool = True) -> Engine:
     if running := find_embedded_engine():
         return running
     raise MissingError(f"the embedded engine started and stopped answering: see {unpacked_engine.engine_paths().log}")
+
+
+def use_builder(engine: Engine, name: str) -> Engine:
+    """Return an engine whose images are built by a builder of buildx, of any driver, and then loaded into it.
+
+    Raises `MissingError` where buildx has no builder of this name.
+    """
+    described = _read_output([*engine.docker, "buildx", "inspect", name], env=engine.env)
+    driver = re.search(r"^Driver:\s+(\S+)", described, re.MULTILINE)
+    if driver is None:
+        raise MissingError(
+            f"buildx has no builder {name}, or it does not answer; `docker buildx ls` lists those there are, and "
+            f"`docker buildx create --name {name} --driver DRIVER ...` makes one"
+        )
+    own = driver[1] == "docker"
+    return replace(engine, builder=name, loads=not own, network=engine.network if own else "default")
 
 
 def find_running_engine(*, builds: bool = True) -> Engine | None:

@@ -11,18 +11,17 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from knowngood.core.cell import parse_cell
-from knowngood.core.errors import UsageError
 from knowngood.core.local_files import cache_folder, write_atomically
 from knowngood.evidence import sealed_files
 from knowngood.evidence.cell_standing import CellStanding, standing_from_runs
 from knowngood.evidence.observed_run import RecordedRun, RunDetails, StepFigures, load_run_details
 from knowngood.evidence.run_evidence import RunPlace, SettingObservation
 
+_OTHER_RUNS = frozenset({"incidents", "models", "nights", "parallel"})
+"""The folders beside those of cells."""
 _FileState = tuple[int, int]
 """Size in bytes and time of the last change in nanoseconds."""
 
@@ -37,17 +36,9 @@ class CellRuns:
 
 
 def list_run_files(folder: Path) -> list[Path]:
-    """Return the files of runs in a folder of evidence: those in a folder that is named as a cell."""
-    return sorted(path for path in folder.glob("*/*.json") if _is_cell(path.parent.name) and path.name[0] != ".")
-
-
-@cache
-def _is_cell(name: str) -> bool:
-    try:
-        parse_cell(name)
-    except UsageError:
-        return False
-    return True
+    """Return the files of the runs of cells in a folder of evidence; other folders hold runs of another kind."""
+    files = folder.glob("*/*.json")
+    return sorted(path for path in files if path.parent.name not in _OTHER_RUNS and path.name[0] != ".")
 
 
 def read_cell_runs(folder: Path, covers: Callable[[str], bool] | None = None) -> dict[str, CellRuns]:

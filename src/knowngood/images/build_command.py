@@ -28,7 +28,7 @@ EPOCH = 315532800
 """1980-01-01 in seconds: the time of every file and of the image. A zip file can hold no earlier time."""
 
 COMPRESSION = "compression=zstd,compression-level=3,force-compression=true,oci-mediatypes=true"
-"""How BuildKit compresses layers, on every builder."""
+"""How BuildKit compresses layers."""
 
 INPUTS_LABEL = LABEL_PREFIX + "inputs"
 """The label with which an image carries the digest of its shape."""
@@ -65,7 +65,7 @@ class CellBuildPlan(BuildPlan):
 
 @dataclass(frozen=True, kw_only=True)
 class Image:
-    """An image in the engine, or in the registry of a fleet of builders."""
+    """An image in the engine."""
 
     tag: str
     digest: str
@@ -80,16 +80,19 @@ class Image:
 
 def buildx_command(plan: BuildPlan, engine: Engine, metadata: Path) -> list[str]:
     """Return the command that builds the plan on an engine; buildx writes `metadata`, a JSON file."""
-    argv = [*engine.docker, "buildx", "build", *buildx_arguments(plan, engine.network, metadata)]
-    if engine.containerd_store:
+    builder = ["--builder", engine.builder] if engine.builder else []
+    argv = [*engine.docker, "buildx", "build", *builder, *_buildx_arguments(plan, engine.network, metadata)]
+    if engine.loads:
+        argv += ["--output", f"type=docker,name={plan.tag},{COMPRESSION}"]
+    elif engine.containerd_store:
         argv += ["--output", f"type=image,name={plan.tag},{COMPRESSION}"]
     else:
         argv += ["--load", "--tag", plan.tag]
     return [*argv, str(plan.context)]
 
 
-def buildx_arguments(plan: BuildPlan, network: str, metadata: Path) -> list[str]:
-    """Return the arguments that are the same on every builder; the output and the context follow them."""
+def _buildx_arguments(plan: BuildPlan, network: str, metadata: Path) -> list[str]:
+    """Return the arguments that come before the output and the context."""
     argv = ["--progress", "plain"]
     argv += [] if plan.cached else ["--no-cache"]
     argv += [] if plan.host == DEFAULT_HOST else ["--platform", plan.host.oci_platform]
@@ -104,11 +107,10 @@ def buildx_arguments(plan: BuildPlan, network: str, metadata: Path) -> list[str]
 
 def parse_build_step(line: str) -> str | None:
     """Return the name of the step that a line of BuildKit's plain progress starts, `None` for any other line."""
-    # A bake of several targets names the target before the stage.
-    match = re.match(r"#\d+ \[(?:(?:\S+ +)?(?P<stage>\S+)\s+)?\d+/\d+\] (?P<what>RUN|COPY|FROM)", line)
+    match = re.match(r"#\d+ \[(?:(?P<stage>\S+)\s+)?\d+/\d+\] (?P<what>RUN|COPY|FROM)", line)
     if match:
         return f"{match['what'].lower()} {match['stage'] or ''}".rstrip()
-    return "export" if re.match(r"#\d+ (\[\S+\] )?exporting (layers|to image)", line) else None
+    return "export" if re.match(r"#\d+ (\[\S+\] )?exporting (layers|to image|to docker image format)", line) else None
 
 
 # A pattern in the output, the exception, and the sentence for it. The first pattern that matches counts.

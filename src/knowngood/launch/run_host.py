@@ -82,7 +82,7 @@ def _choose_gpu_access(engine: Engine | None, nvidia: NvidiaState) -> GpuAccess:
     from knowngood.smoke import suite_command
 
     with container_engine.docker_client(engine) as client:
-        request = suite_command.gpu_request(client.info(), None)
+        request = suite_command.gpu_request(client.info())
     return GpuAccess.CDI if request.get("driver") == "cdi" else GpuAccess.RUNTIME
 
 

@@ -1,4 +1,4 @@
-"""The jobs of a plan, for any CI system: wheels before images before promotion, shared layers first. Pure.
+"""The jobs of a plan as matrices of GitHub Actions: wheels before images, shared layers first. Pure.
 
 Also which cells a change of files concerns, so that a pull request builds only those.
 """
@@ -6,11 +6,11 @@ Also which cells a change of files concerns, so that a pull request builds only 
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import re
-import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import Any
@@ -23,8 +23,14 @@ from knowngood.lock.lock_tree import CellLock
 CI_WHEELHOUSE = "wheelhouse"
 """The folder in a checkout that wheels are compiled into and taken from."""
 
-REPOSITORY_VARIABLE = "KNOWNGOOD_REPOSITORY"
-"""The variable that names the repository for published images; when it is not set, nothing is published."""
+GITHUB_LIMIT = 256
+"""The most jobs that the matrices of one workflow run may make together."""
+
+GITHUB_OUTPUT_LIMIT = 2**20
+"""The most bytes that the outputs of one job may have, counted as UTF-16."""
+
+GITHUB_RUNNER = ("ubuntu-24.04",)
+"""The labels of the default runner for jobs that need no GPU."""
 
 SHARED_FOLDERS = ("docker/recipe", "smoke_tests")
 """Folders that are in every image."""
@@ -35,7 +41,6 @@ class CiStage(StrEnum):
 
     WHEELS = "wheels"
     IMAGES = "images"
-    PROMOTION = "promotion"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,22 +70,6 @@ class CiJob:
         proof = ("--gpus", "--no-quick") if self.gpu else ()
         return (*proof, "--wheelhouse", CI_WHEELHOUSE) if self.needs or self.stage is CiStage.WHEELS else proof
 
-    @property
-    def commands(self) -> tuple[str, ...]:
-        """The shell commands of the job, for a checkout in which `knowngood` is installed."""
-        publish = ["knowngood", "publish"]
-        if self.stage is CiStage.WHEELS:
-            return (f"mkdir -p {CI_WHEELHOUSE}", shlex.join(["knowngood", "compile", *self.options, *self.cells]))
-        if self.stage is CiStage.PROMOTION:
-            return (shlex.join([*publish, *self.cells]),)
-        build = shlex.join(["knowngood", "build-matrix", "--locked", *self.options, *self.cells])
-        publish = [*publish, "--no-aliases", *self.cells]
-        return (build, f'if [ -n "${REPOSITORY_VARIABLE}" ]; then {shlex.join(publish)}; fi')
-
-    def document(self) -> dict[str, Any]:
-        """Return the job as JSON data."""
-        return {**asdict(self), "stage": str(self.stage), "commands": list(self.commands)}
-
 
 PackagePin = tuple[str, str]
 """A package and its version."""
@@ -106,10 +95,10 @@ def plan_ci_jobs(
     while True:
         wheels = [_wheel_job(groups[start : start + size], compiled) for start in range(0, len(groups), size)]
         images = _image_jobs(planned, {name for job in wheels for name in job.cells}, gpus, size)
-        if len(wheels) + len(images) < limit:  # one job is left for the promotion
+        if len(wheels) + len(images) <= limit:
             break
         if size >= len(planned):
-            least = len(wheels) + len(images) + 1
+            least = len(wheels) + len(images)
             raise UsageError(f"at least {least} jobs are needed, and the limit is {limit}; select fewer cells")
         size += 1
     wheel_jobs = {name: job.name for job in wheels for name in job.cells}
@@ -117,8 +106,39 @@ def plan_ci_jobs(
         replace(job, needs=tuple(sorted({wheel_jobs[name] for name in job.cells if name in wheel_jobs})))
         for job in images
     ]
-    promotion = [CiJob(stage=CiStage.PROMOTION, name="promotion", cells=tuple(map(str, planned)))] if planned else []
-    return (*wheels, *images, *promotion)
+    return (*wheels, *images)
+
+
+def github_matrix(jobs: Sequence[CiJob], stage: CiStage, runner: Sequence[str] = GITHUB_RUNNER) -> dict[str, Any]:
+    """Return the matrix of one stage for `matrix: ${{ fromJSON(...) }}`, with one item of `include` a job.
+
+    GitHub refuses an empty matrix, so a workflow has to test for that first.
+    """
+    return {"include": [_github_item(job, runner) for job in jobs if job.stage is stage]}
+
+
+def render_github_matrix(matrix: dict[str, Any]) -> str:
+    """Return the matrix as one line, which a job can write as its output.
+
+    Raises:
+        UsageError: the line is longer than GitHub allows.
+    """
+    line = json.dumps(matrix, separators=(",", ":"))
+    size = len(line.encode("utf-16-le"))
+    if size > GITHUB_OUTPUT_LIMIT:
+        raise UsageError(
+            f"the matrix has {size} bytes, but the output of a GitHub job may have at most {GITHUB_OUTPUT_LIMIT}; "
+            "select fewer cells"
+        )
+    return line
+
+
+def _github_item(job: CiJob, runner: Sequence[str]) -> dict[str, Any]:
+    common = {"name": job.name, "title": job.title, "cells": " ".join(job.cells), "options": " ".join(job.options)}
+    if job.stage is CiStage.WHEELS:
+        return {**common, "key": job.key, "runner": list(runner)}
+    labels = ["self-hosted", "gpu", job.gpu] if job.gpu else list(runner)
+    return {**common, "gpu": job.gpu or "", "wheels": bool(job.needs), "runner": labels}
 
 
 def list_wheel_names(cell: str, compiled: Mapping[str, Sequence[PackagePin]]) -> list[str]:

@@ -19,7 +19,6 @@ SETUP_COMMANDS = (
     "python3 -m venv .venv",
     ".venv/bin/python -m pip install --quiet --require-hashes --requirement requirements.lock",
     ".venv/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable .",
-    'export PATH="$PWD/.venv/bin:$PATH"',
 )
 """The commands that install this program in a checkout, at the versions of requirements.lock and from the runner's
 package index. A runner needs nothing for them but Python 3.11 or newer."""
@@ -44,7 +43,7 @@ def render_workflows(templates: Path) -> dict[str, str]:
         keep_trailing_newline=True,
         autoescape=False,  # noqa: S701  # a workflow is not HTML, and it takes no values from outside
     )
-    values = {"actions": read_pinned_actions(templates), "setup": SETUP_COMMANDS[:-1]}
+    values = {"actions": read_pinned_actions(templates), "setup": SETUP_COMMANDS}
     return {
         f"{name}.yml": f"# Rendered by `knowngood render` from templates/ci/{name}.yml.j2; do not edit.\n"
         + _normalize_blank_lines(environment.get_template(f"{name}.yml.j2").render(values))

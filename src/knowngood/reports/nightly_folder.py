@@ -1,4 +1,4 @@
-"""The folder `evidence/nights/reports/`: the reports of earlier runs, and the progress of the present one."""
+"""The folder `evidence/nights/`: the reports of earlier runs, and the progress of the present one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Plans a nightly run: which cells are rebuilt and which run their suites, the oldest proof first. Pure.
-
-Also finds covering sets of cells, for runs in which not all suites can run (`--pairwise`).
-"""
+"""Plans a nightly run: which cells are rebuilt and which run their suites, the oldest proof first. Pure."""
 
 from __future__ import annotations
 
@@ -10,8 +7,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from knowngood.core.cell import NO_FRAMEWORK, Axis, Cell
-from knowngood.core.pair_coverage import choose_covering_rows, list_value_pairs
 from knowngood.evidence.run_evidence import Evidence, RunPlace, valid_runs
 from knowngood.reports.nightly_report import (
     NightlyCheck,
@@ -52,8 +47,6 @@ class NightlySettings:
     """In seconds; a rebuild or suite that is not expected to end within them is not begun."""
     expires: int = 7
     """Days after which a proof no longer counts."""
-    among: frozenset[str] | None = None
-    """The cells whose suites may run (a covering set); `None` for all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,8 +95,6 @@ def plan_nightly(
             days = (now - datetime.fromisoformat(str(cell.proven))).days
             note = f"{days} d old, expires in {settings.expires - days}"
             skipped.append(_skipped_result(NightlyCheck.SUITE, cell, note, ResultState.PROVEN))
-        elif settings.among is not None and cell.id not in settings.among:
-            skipped.append(_skipped_result(NightlyCheck.SUITE, cell, "not in the pairwise set"))
         else:
             tasks.append(NightlyTask(check=NightlyCheck.SUITE, cell=cell, key=cell.inputs))
     checks = settings.checks
@@ -222,43 +213,3 @@ def list_remaining_tasks(tasks: Iterable[NightlyTask], done: Mapping[str, Nightl
 def has_unanswered(results: Collection[NightlyResult]) -> bool:
     """Return whether a service did not answer, or this host lacks something for a check."""
     return any(finding.severity in ("unknown", "missing") for result in results for finding in result.findings)
-
-
-PAIRWISE_AXES = (Axis.GPU, Axis.TORCH, Axis.TRANSFORMERS, Axis.FLASH_ATTN, Axis.PYTHON, Axis.FRAMEWORK)
-"""All axes but CUDA and triton, which follow from torch."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CoveringSet:
-    """Combinations of cell and attention setting in which every pair of values occurs."""
-
-    rows: tuple[tuple[str, str], ...]
-    """(cell, setting)"""
-    combinations: int
-    """How many combinations there are in all."""
-    pairs: int
-    """How many pairs of values the rows cover, which are all pairs that occur in any cell."""
-
-    @property
-    def cells(self) -> frozenset[str]:
-        """The ids of the cells to run."""
-        return frozenset(cell for cell, _ in self.rows)
-
-
-def find_covering_set(settings: Mapping[Cell, Sequence[str]]) -> CoveringSet:
-    """Return a small set of rows in which every pair of values occurs: of two axes, or of an axis and a setting.
-
-    `settings` has the attention settings that are tested in each cell.
-    """
-    rows = {(*_axis_values(cell), name): str(cell) for cell, names in settings.items() for name in names}
-    chosen = choose_covering_rows(rows)
-    return CoveringSet(
-        rows=tuple(sorted((rows[row], row[-1]) for row in chosen)),
-        combinations=len(rows),
-        pairs=len(list_value_pairs(chosen)),
-    )
-
-
-def _axis_values(cell: Cell) -> tuple[str, ...]:
-    axes = cell.axes()
-    return tuple(axes.get(axis, NO_FRAMEWORK) for axis in PAIRWISE_AXES)

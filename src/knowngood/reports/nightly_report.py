@@ -133,7 +133,7 @@ class NightlyReport(_Frozen):
     results: tuple[NightlyResult, ...]
     exit: int
     notes: tuple[str, ...] = ()
-    """Cells that replace others, what a pairwise set covers."""
+    """Cells that replace others."""
 
     @property
     def findings(self) -> list[NightlyFinding]:

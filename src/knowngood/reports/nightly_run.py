@@ -6,7 +6,7 @@ import hashlib
 import platform
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,7 +55,6 @@ class NightlyRequest:
     """In minutes."""
     expires: int
     """In days."""
-    pairwise: bool
     elsewhere: str | None
     bisect: bool
     tracker: str | None
@@ -78,7 +77,6 @@ class NightlyRequest:
             "share": self.share,
             "budget_minutes": self.budget,
             "expires_days": self.expires,
-            "pairwise": self.pairwise,
             "elsewhere": self.elsewhere,
             "quick": self.suite.quick,
             "gpus": self.suite.gpus,
@@ -210,17 +208,6 @@ def prepare_nightly(
     if not request.checks & {NightlyCheck.REBUILD, NightlyCheck.SUITE}:
         refused = []
     settings = request.settings()
-    if request.pairwise:
-        covering = nightly_plan.find_covering_set(
-            {cells.parse_cell(one.id): _attention_settings(one.id, here) for one in planned}
-        )
-        text = (
-            f"pairwise: {len(covering.rows)} of {covering.combinations} combinations of cell and setting, in "
-            f"{len(covering.cells)} of {len(planned)} cells, contain all {covering.pairs} pairs of values"
-        )
-        notify(text)
-        notes.append(text)
-        settings = replace(settings, among=covering.cells)
     project_key = _project_key(planned, nightly_locks.read_nightly_locks(here, chosen), request)
     tasks, skipped = nightly_plan.plan_nightly(planned, settings, now, project_key)
     last = nightly_report.find_previous_report(reports, now.date().isoformat())
@@ -315,13 +302,6 @@ def _history_results(unusable: Sequence[NightlyFinding]) -> list[NightlyResult]:
         return []
     outcome = f"{len(unusable)} not usable"
     return [NightlyResult(check=NightlyCheck.HISTORY, outcome=outcome, findings=tuple(unusable))]
-
-
-def _attention_settings(cell: str, here: Project) -> list[str]:
-    """Return the attention settings that ran in a cell; without any run, those that every cell has."""
-    runs, _ = run_evidence.load_cell_evidence(here.evidence, cell)
-    settings = [name for name, outcome in run_evidence.attention_outcomes(runs).items() if outcome != "not-run"]
-    return settings or ["eager", "sdpa"]
 
 
 def _project_key(planned: Sequence[nightly_plan.PlannedCell], locks: NightlyLocks, request: NightlyRequest) -> str:

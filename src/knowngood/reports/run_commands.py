@@ -1,6 +1,6 @@
 """The commands with which people get and run an image of a cell, for each tool that they may have. Pure.
 
-They are the ways of docs/pulling.md, docs/cluster.md and docs/kubernetes.md. An image that is not published is built
+They are the ways of docs/pulling.md, docs/cluster.md and docs/train.md. An image that is not published is built
 first. The same templates are filled in here for the pages and by the script of the first page.
 """
 

@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from knowngood.compat import knowledge
-from knowngood.compat.matrix_map import build_matrix_map
 from knowngood.compat.universe import ATTENTION
 from knowngood.core import local_files, worker_pool
 from knowngood.core.local_files import cache_folder, write_atomically
 from knowngood.evidence.cell_standing import CellStanding
-from knowngood.reports import catalog_collection, map_view, site_incidents, site_pages, site_questions, site_verdicts
+from knowngood.reports import catalog_collection, site_incidents, site_pages, site_questions, site_verdicts
 from knowngood.reports.run_commands import run_command_templates
 from knowngood.reports.site_cards import MARK_MEANINGS, SETTING_NAMES, UNBUILT_WORDS, CardTable, gpu_label
 from knowngood.reports.trainer_page_files import render_project_trainers
@@ -63,8 +62,6 @@ def build_site(
         labels = {sm: gpu_label(cards) for sm, (_, cards) in sections.items()}
         bodies = site_incidents.render_incident_bodies(incidents)
         files = site_pages.render_site(catalog, templates, bodies, runs_at, labels)
-        matrix_map = build_matrix_map(known.universe, known.published.cells, cell_standings)
-        files["map.html"] = site_pages.render_map_page(catalog, templates, map_view.map_page_data(matrix_map))
         trainers = render_project_trainers(here, replace(known.published, folder=evidence))
         pages = {
             name: (site_incidents.find_page_title(text), site_incidents.render_page_body(text))

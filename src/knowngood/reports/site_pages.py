@@ -137,11 +137,6 @@ def render_site(
     return files | {"catalog.json": catalog.render_json(), "catalog.schema.json": catalogs.render_catalog_schema()}
 
 
-def render_map_page(catalog: Catalog, templates: Path, map_data: Mapping[str, Any]) -> str:
-    """Return the page of the map; `map_data` is what `map_view.map_page_data` returns."""
-    return _render_page(site_templates(templates), "map.html", "map.html.j2", catalog, {"map": map_data})
-
-
 def render_trainer_site(catalog: Catalog, templates: Path, pages: Mapping[str, tuple[str, Markup]]) -> dict[str, str]:
     """Return the pages of trainers by file name; `pages` has the title and the body of each, by its name in docs/."""
     environment, files = site_templates(templates), dict[str, str]()

@@ -106,8 +106,8 @@ def _docker_run_options(options: SuiteOptions) -> list[str]:
     return [*argv, "--gpus", "all"] if options.gpus else argv
 
 
-def gpu_request(info: Mapping[str, Any], device: str | None) -> dict[str, Any]:
-    """Return the device request for one GPU, or for all of them (`None`); `info` is the engine's `docker info`.
+def gpu_request(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the device request for all GPUs; `info` is the engine's `docker info`.
 
     NVIDIA's runtime is used where the engine lists it. Otherwise CDI is used (a description of devices, which
     `nvidia-ctk cdi generate` writes) where the engine knows NVIDIA's. Docker 28.2 and newer list the devices that they
@@ -117,6 +117,5 @@ def gpu_request(info: Mapping[str, Any], device: str | None) -> dict[str, Any]:
     opted_in = bool(info.get("CDISpecDirs")) and parse_release(str(info.get("ServerVersion"))) < _CDI_BY_DEFAULT
     cdi = opted_in or any(value.startswith(_CDI) for value in devices)
     if cdi and "nvidia" not in (info.get("Runtimes") or {}):
-        return {"driver": "cdi", "device_ids": [f"{_CDI}{'all' if device is None else device}"]}
-    count = {"count": -1} if device is None else {"device_ids": [device]}
-    return {**count, "capabilities": [["gpu"]]}
+        return {"driver": "cdi", "device_ids": [f"{_CDI}all"]}
+    return {"count": -1, "capabilities": [["gpu"]]}

@@ -279,16 +279,15 @@ def create_suite_container(  # noqa: PLR0913
     options: SuiteOptions,
     *,
     labels: Mapping[str, str],
-    device: str | None = None,
     platform_name: str | None = None,
 ) -> Container:
-    """Create a container for the suite: no network, limits on memory and processes, all GPUs or one `device`.
+    """Create a container for the suite: no network, limits on memory and processes, or all GPUs.
 
     `platform_name`, such as `linux/arm64`, is that of an image for another processor than the engine's machine has.
     """
     from docker.types import DeviceRequest
 
-    requests = [DeviceRequest(**gpu_request(client.info(), device))] if options.gpus else None
+    requests = [DeviceRequest(**gpu_request(client.info()))] if options.gpus else None
     return client.containers.create(
         image,
         command,

@@ -475,6 +475,7 @@ def test_every_command_takes_json(command):
         "certify": ["gemma2"],
         "engine": ["up"],
         "keys": ["show"],
+        "smoke": ["run"],
     }.get(command, [])
     assert main.build_parser(command).parse_args([command, "--json", *needed]).json
 

@@ -13,9 +13,9 @@ import inspect
 from functools import cache
 
 import pytest
+from samples import FA4
 
 from knowngood.cli import main, shared_arguments, smoke
-from knowngood.core.errors import UsageError
 
 
 @cache
@@ -87,7 +87,7 @@ OPTIONAL = {name: {"pick", "add"} for name in ("files", "here", "extras", "group
 """Options that code shared by several commands reads, with the commands that do not have them."""
 
 
-@pytest.mark.parametrize("command", sorted(main.COMMANDS))
+@pytest.mark.parametrize("command", sorted(main.COMMANDS.keys() - {"smoke"}))
 def test_a_command_has_the_options_that_it_reads(command):
     read = {name for name in attributes_read(command_module(command).run) if command not in OPTIONAL.get(name, ())}
     read -= {"json"}  # every command has it
@@ -100,25 +100,19 @@ def test_the_check_finds_an_option_that_nothing_reads():
     assert not {"quick", "gpus", "again", "timeout", "memory"} & read
 
 
-@pytest.mark.parametrize(
-    ("mode", "function", "refused"),
-    [
-        ("on", smoke._run_on_executor, smoke.REFUSED_WITH_ON),
-        ("here", smoke._run_here, smoke.REFUSED_WITH_HERE),
-        ("image", smoke._run_in_published_image, smoke.REFUSED_WITH_IMAGE),
-        ("processes", smoke._run_processes_in_image, smoke.REFUSED_WITH_PROCESSES),
-    ],
-)
-def test_smoke_refuses_the_options_that_its_mode_ignores(mode, function, refused):
-    decided_before = {"on", "here", "image", "cancel", "processes", "only"}
-    ignored = set(options("smoke")) - attributes_read(function) - decided_before
-    assert ignored == set(refused)
-    for name in refused:
-        action = options("smoke")[name]
-        value = ["x"] if action.nargs == "*" else True if action.nargs == 0 else "1"
-        defaults = {one.dest: one.default for one in options("smoke").values()}
-        with pytest.raises(UsageError, match=rf"does nothing with --{mode}"):
-            smoke.run(argparse.Namespace(**{**defaults, mode: 2 if mode == "processes" else "local", name: value}))
+@pytest.mark.parametrize("word", smoke.WORDS)
+def test_a_word_of_smoke_has_the_options_that_it_reads(word):
+    runs = {
+        "run": smoke.run_in_images,
+        "here": smoke.run_here,
+        "published": smoke.run_in_published_image,
+        "parallel": smoke.run_parallel,
+        "job": smoke.write_job,
+        "collect": smoke.collect_job,
+    }
+    (words,) = (action for action in options("smoke").values() if action.dest == "word")
+    declared = {action.dest for action in words.choices[word]._actions} - {"help", "json"}
+    assert declared == attributes_read(runs[word])
 
 
 @pytest.mark.parametrize(
@@ -131,13 +125,9 @@ def test_smoke_refuses_the_options_that_its_mode_ignores(mode, function, refused
         (["publish", "--verify", "x/y:z", "--no-aliases"], "--no-aliases does nothing with --verify"),
         (["harvest", "--atlas", "--refresh"], "--refresh does nothing with --atlas"),
         (["build", "--timeout", "5"], "unrecognized arguments: --timeout"),
-        (
-            ["smoke", "--processes", "2", "--on", "local"],
-            "--processes runs in the image of a cell or --here, not with --on",
-        ),
-        (["smoke", "--only", "*/zero2/*", "default"], "--only chooses checks of training over several processes"),
-        (["smoke", "--processes", "3", "--here", "default"], "--processes 3: an even number"),
-        (["smoke", "--cancel"], "--cancel ends jobs of an executor"),
+        (["smoke", "here", FA4, "--again"], "unrecognized arguments: --again"),
+        (["smoke", "parallel", "--processes", "3"], "'3' is not an even number"),
+        (["smoke", "parallel", "--here", "--insecure"], "--insecure does nothing with --here"),
     ],
 )
 @pytest.mark.usefixtures("home")
@@ -148,5 +138,5 @@ def test_an_option_without_effect_is_refused(words, message, capsys):
 
 @pytest.mark.parametrize(("words", "memory"), [([], "12g"), (["--gpus"], "24g"), (["--gpus", "--memory", "8g"], "8g")])
 def test_a_run_with_gpus_has_more_memory_unless_it_is_said(words, memory):
-    arguments = main.build_parser("smoke", alone=True).parse_args(["smoke", *words])
+    arguments = main.build_parser("smoke", alone=True).parse_args(["smoke", "run", *words])
     assert shared_arguments.suite_options_from_arguments(arguments).memory == memory

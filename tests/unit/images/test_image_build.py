@@ -438,7 +438,6 @@ def test_the_explanation_of_a_failed_build(output, code, message):
         ("#12 [layer-torch 1/1] RUN --mount=type=bind,from=tools", "run layer-torch"),
         ("#3 [stage-22 3/16] COPY --link --from=layer-torch /out/ /", "copy stage-22"),
         ("#20 exporting to image", "export"),
-        ("#12 [sm90-tf4_55_0 layer-torch 1/1] RUN --mount=type=bind,from=tools", "run layer-torch"),
         ("#20 [sm90-tf4_55_0] exporting to image", "export"),
         ("#1 [internal] load build definition from Dockerfile", None),
         ("#12 1.2 error: x", None),

@@ -206,11 +206,6 @@ class TestPlan:
         tasks, left = self.planned([self.cell(proven=proven)], checks=frozenset({NightlyCheck.SUITE}))
         assert (bool(tasks), [item.state for item in left]) == (runs, [] if runs else [ResultState.PROVEN])
 
-    def test_a_pairwise_set_narrows_the_suites(self):
-        cells = [self.cell(FA4), self.cell(FA2)]
-        tasks, left = self.planned(cells, checks=frozenset({NightlyCheck.SUITE}), among=frozenset({FA2}))
-        assert (tasks, left[0].subject) == ([("suite", FA2)], FA4)
-
     def test_checks_that_use_services_come_before_long_ones(self):
         tasks, _ = self.planned([self.cell()])
         assert [check for check, _ in tasks] == ["files", "upstream", "audit", "rebuild", "suite"]

@@ -230,7 +230,7 @@ def damaged_reports(folder):
 
 def test_a_damaged_report_is_a_failure(project, capsys):
     assert nightly(capsys, "--only", "files")[0] == 0
-    damaged_reports(project.root / "evidence/nights/reports")
+    damaged_reports(project.root / "evidence/nights")
     code, report, _ = nightly(capsys, "--only", "files")
     assert code == 1
     assert kinds(report, "history") == [("unusable-history", "error")] * 3
@@ -240,7 +240,7 @@ def test_a_damaged_report_is_a_failure(project, capsys):
     code, said, _ = nightly(capsys, "--dry-run", "--only", "files")
     assert code == 1
     assert any(note.startswith("2026-01-03.json: not readable as a report") for note in said["notes"])
-    for path in (project.root / "evidence/nights/reports").glob("2026-01-*.json"):
+    for path in (project.root / "evidence/nights").glob("2026-01-*.json"):
         path.unlink()
     code, report, _ = nightly(capsys, "--only", "files")
     assert (code, [item["check"] for item in report["results"]]) == (0, ["files"]), "it is mended"

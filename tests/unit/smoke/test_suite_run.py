@@ -195,8 +195,7 @@ def test_gpus_are_a_device_request(tmp_path):
     ],
 )
 def test_gpus_are_requested_by_cdi_without_an_nvidia_runtime(info):
-    assert suite_command.gpu_request(info, None) == {"driver": "cdi", "device_ids": ["nvidia.com/gpu=all"]}
-    assert suite_command.gpu_request(info, "1") == {"driver": "cdi", "device_ids": ["nvidia.com/gpu=1"]}
+    assert suite_command.gpu_request(info) == {"driver": "cdi", "device_ids": ["nvidia.com/gpu=all"]}
 
 
 @pytest.mark.parametrize(
@@ -208,7 +207,7 @@ def test_gpus_are_requested_by_cdi_without_an_nvidia_runtime(info):
     ],
 )
 def test_gpus_are_requested_from_the_nvidia_runtime_otherwise(info):
-    assert suite_command.gpu_request(info, "1") == {"device_ids": ["1"], "capabilities": [["gpu"]]}
+    assert suite_command.gpu_request(info) == {"count": -1, "capabilities": [["gpu"]]}
 
 
 def test_a_good_run(tmp_path, container):

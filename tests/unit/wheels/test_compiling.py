@@ -17,13 +17,12 @@ import wheel_samples
 from harvest_registry import fatbin, serve
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
-from samples import FA0, FA2, FA4, ROOT, parsed, with_
+from samples import FA0, FA2, FA4, parsed, with_
 
 from knowngood.base import private_apt
 from knowngood.core.cell import parse_cell
 from knowngood.core.errors import InputError, KnowngoodError, MissingError, UsageError
 from knowngood.engine.container_engine import Engine
-from knowngood.executors import builder_commands, shared_layers
 from knowngood.lock import recorded_wheels, wheelhouse
 from knowngood.lock.cell_lock import Distribution
 from knowngood.wheels import (
@@ -586,63 +585,9 @@ def test_the_kernel_s_own_word_on_memory(monkeypatch, said, killed):
     assert compile_inside.killed_for_memory() is killed
 
 
-def test_what_ninja_begins_is_told_and_what_a_builder_says_of_it():
+def test_what_ninja_begins_is_told():
     log = "[1/3] gcc -MMD -c one.cpp -o one.o\n  [2/3] nvcc -c -c /build/src/two.cu -o two.o\nnote: [3/3] is text\n"
     assert compile_inside.steps(log) == ["[1/3] one.cpp", "[2/3] two.cu"]
-    assert builder_commands.parse_compile_step("#14 12.3 [2/3] two.cu\n") == "[2/3] two.cu"
-    assert (
-        builder_commands.parse_compile_step("#14 [knowngood-compile 3/3] RUN --network=none\n")
-        == "run knowngood-compile"
-    )
-    assert builder_commands.parse_compile_step("#14 12.3 other words\n") is None
-
-
-@pytest.mark.parametrize("works", [True, False])
-def test_what_a_builder_compiled_is_left_where_it_is_fetched_from(monkeypatch, tmp_path, works):
-    source, out, build = (tmp_path / name for name in ("order", "result", "build"))
-    for folder in (source, out, build):
-        folder.mkdir()
-    (source / "setup.py").write_text("setup()")
-    (build / "result.json").write_text("of the attempt before")
-
-    def compiled():
-        assert (build / "src/setup.py").read_text() == "setup()"
-        (build / "log").write_text("[1/1] gcc -c one.c\n")
-        (build / "attempt-2.json").write_text("{}")
-        if not works:
-            raise ValueError("no wheel")
-        (build / "unpacked").mkdir()
-        (build / "result.json").write_text("{}")
-
-    monkeypatch.setattr(compile_inside, "BUILD", build)
-    monkeypatch.setattr(compile_inside, "SOURCE", build / "src")
-    monkeypatch.setattr(compile_inside, "main", compiled)
-    assert compile_inside.on_builder(source, out) == 0, "a step that fails brings nothing back"
-    left = {path.name for path in out.iterdir()}
-    assert left == {"log", "attempt-2.json", *(["result.json", "unpacked"] if works else [])}
-    assert (build / "src/setup.py").exists()
-
-
-def test_the_stage_that_compiles_has_no_network_and_keeps_its_objects_under_their_key():
-    text = builder_commands.render_compile_stages(
-        "knowngood-compile-1", compile_request.compile_variables("cuda", 3, {"ARCHS": "90"})
-    )
-    assert text.startswith("FROM assembled AS knowngood-compile\n")
-    assert "RUN --network=none --mount=type=cache,id=knowngood-compile-1,target=/build,sharing=locked " in text
-    assert 'ARCHS="90"' in text
-    assert 'MAX_JOBS="3"' in text
-    assert text.endswith("COPY --from=knowngood-compile /result/ /\n")
-    template = (ROOT / "templates/Dockerfile.j2").read_text()
-    assert shared_layers.has_stages(template, {builder_commands.COMPILE_HOST_STAGE})
-
-
-def test_what_a_builder_says_that_it_has():
-    meminfo = "MemTotal:       131911712 kB\nMemAvailable:   100000000 kB\n"
-    assert builder_commands.parse_capacity(meminfo, "16\n") == compile_request.CompileCapacity(
-        processors=16, memory=102_400_000_000
-    )
-    with pytest.raises(MissingError, match="does not say how much memory"):
-        builder_commands.parse_capacity("MemTotal: 1 kB\n", "16\n")
 
 
 def test_a_published_wheel_comes_with_the_architectures_of_its_code_in_its_name(tmp_path):
