@@ -80,11 +80,10 @@ def project_folder() -> Path:
     keep = tempfile.TemporaryDirectory(prefix="knowngood-fuzz-")
     project_folder.kept = keep  # type: ignore[attr-defined] # removed with the process
     root = Path(keep.name) / "project"
-    for name in ("facts", "rules", "incidents", "templates", "smoke_tests", "docker", "nightly"):
+    for name in ("facts", "rules", "incidents", "templates", "smoke_tests", "docker", "evidence/nights"):
         shutil.copytree(ROOT / name, root / name)
     shutil.copytree(ROOT / "evidence" / CELL, root / "evidence" / CELL)
-    for name in ("matrix.yaml", "audit.yaml"):
-        shutil.copy(ROOT / name, root / name)
+    shutil.copy(ROOT / "matrix.yaml", root)
     os.environ["KNOWNGOOD_CACHE"] = str(Path(keep.name) / "cache")
     (root / "job.log").write_text(_LOG)
     return root
@@ -317,7 +316,7 @@ def _log_target() -> FuzzTarget:
 
 def list_targets() -> dict[str, FuzzTarget]:
     """Return every target by name."""
-    (nightly,) = sorted((ROOT / "nightly").glob("[0-9]*.json"))[-1:]
+    (nightly,) = sorted((ROOT / "evidence/nights").glob("[0-9]*.json"))[-1:]
     (evidence,) = sorted((ROOT / "evidence" / CELL).glob("*.json"))[:1]
     layer = json.loads((ROOT / "docker/cells" / CELL / "cell.json").read_bytes())["layers"][0]
     record = json.dumps(

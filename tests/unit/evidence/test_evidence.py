@@ -285,15 +285,3 @@ def test_checks_without_a_setting_and_predicted_failures_do_not_decide():
         ]
     )
     assert item.outcomes == {"eager": "pass", "sdpa": "fail", "fa2": "pass", "flex": "refused"}
-
-
-def test_the_last_red_run_counts_also_when_a_green_one_stands_between_two():
-    hours = [f"2026-11-21T1{hour}:00:00+00:00" for hour in range(4)]
-    red, green = (
-        {"ok": ok, "where": RunPlace.CONTAINER_GPU, "node": {"name": "n", "sm": "sm_90"}} for ok in (False, True)
-    )
-    runs = [run(when=when, **kind) for when, kind in zip(hours, (red, green, red), strict=False)]
-    assert run_evidence.valid_runs(runs) == runs[2:]
-    assert run_evidence.proven_tier(runs, locked=True) is Tier.BUILT
-    again = run(when=hours[3], **green)
-    assert run_evidence.valid_runs([*runs, again]) == [again]
