@@ -10,7 +10,7 @@ from knowngood.registry import attachments, image_transfer, publication
 from knowngood.registry.attachments import Attachment
 from knowngood.registry.content_inspection import ContentInspector, InspectionDepth
 from knowngood.registry.image_reference import Repository
-from knowngood.registry.manifests import Descriptor, RegistryManifest
+from knowngood.registry.manifests import DamagedContentError, Descriptor, RegistryManifest
 from knowngood.registry.publication import ImageRelease, PublishStatus
 
 SBOM = Attachment(media=attachments.SBOM_MEDIA_TYPE, name="sbom.cdx.json", data=b"{}")
@@ -75,3 +75,33 @@ def test_a_tag_is_put_back_only_by_a_repair(registry):
         publish(registry)
     assert publish(registry, InspectionDepth.BYTES).status is PublishStatus.REPAIRED
     assert registry.digest("tag") == DIGEST
+
+
+@pytest.mark.parametrize("other", [None, RegistryManifest(data=IMAGE.data + b"\n", media=IMAGE.media)])
+def test_a_tag_that_is_lost_after_it_was_put_is_a_failure(registry, monkeypatch, other):
+    def lose(manifest, reference):
+        put(manifest, reference)
+        registry.manifests[reference] = other
+
+    del registry.manifests["tag"]
+    put = registry.put_manifest
+    monkeypatch.setattr(registry, "put_manifest", lose)
+    with pytest.raises(DamagedContentError, match=rf":tag is not {DIGEST} although it was just put there"):
+        publish(registry)
+    with pytest.raises(DamagedContentError, match=rf":default is not {DIGEST} although it was just put there"):
+        publication.move_alias(registry, "default", DIGEST)
+
+
+@pytest.mark.parametrize("digest", [LAYER, SBOM.blob.digest])
+def test_what_is_lost_after_it_was_sent_gets_no_tag(registry, digest):
+    class Losing(MemoryRegistry):
+        def put(self, blob, opener):
+            super().put(blob, opener)
+            self.blobs.pop(digest, None)
+
+    first = Losing(registry.repository)
+    first.manifests.clear()
+    first.blobs.clear()
+    with pytest.raises(DamagedContentError, match="is missing"):
+        publish(first)
+    assert "tag" not in first.manifests
