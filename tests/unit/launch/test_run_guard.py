@@ -51,8 +51,8 @@ def test_a_process_is_named_until_it_ends():
 def test_a_process_that_got_the_number_of_an_ended_one_is_not_taken_for_it():
     reused = subprocess.Popen(["sleep", "60"])
     try:
-        *place, _, start = run_guard.describe_client(reused.pid).split()
-        earlier = " ".join([*place, str(reused.pid), str(int(start) - 1)])
+        *place, start = run_guard.describe_client().split()  # this process started before it
+        earlier = " ".join([*place[:2], str(reused.pid), start])
         assert run_guard.is_client_gone(earlier)
     finally:
         reused.kill()

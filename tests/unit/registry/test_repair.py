@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from memory_registry import CONFIG, DIGEST, IMAGE, LAYERS, MemoryRegistry
 
@@ -36,10 +38,10 @@ def registry(request, tmp_path, monkeypatch):
     return memory
 
 
-def publish(registry, depth=InspectionDepth.SIZE):
+def publish(registry, depth=InspectionDepth.SIZE, release=RELEASE):
     inspector = ContentInspector(registry=registry, depth=depth, notify=print)
     state = publication.inspect_publication(RELEASE.tag, DIGEST, inspector)
-    return publication.publish_release(RELEASE, inspector, state, lambda: None)
+    return publication.publish_release(release, inspector, state, lambda: None)
 
 
 def test_a_sound_image_is_only_read(registry):
@@ -105,3 +107,10 @@ def test_what_is_lost_after_it_was_sent_gets_no_tag(registry, digest):
     with pytest.raises(DamagedContentError, match="is missing"):
         publish(first)
     assert "tag" not in first.manifests
+
+
+def test_an_image_without_the_labels_of_its_release_gets_no_tag(registry):
+    del registry.manifests["tag"]
+    with pytest.raises(KnowngoodError, match=r"io\.knowngood\.cell"):
+        publish(registry, release=dataclasses.replace(RELEASE, labels={"io.knowngood.cell": "another"}))
+    assert "tag" not in registry.manifests
