@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import multiprocessing
 
@@ -195,6 +196,22 @@ LATER = "2026-11-25T10:00:00+00:00"
 )
 def test_the_tier(runs, locked, tier):
     assert run_evidence.proven_tier(runs, locked=locked) is tier
+
+
+def test_a_green_run_between_two_red_ones_proves_nothing():
+    whens = [f"2026-11-2{day}T10:00:00+00:00" for day in range(1, 4)]
+    first, green, last = (run(GPU, ok=ok, when=when) for ok, when in zip((False, True, False), whens, strict=True))
+    for told in itertools.permutations([first, green, last]):
+        assert run_evidence.valid_runs(told) == [last]
+        assert run_evidence.proven_tier(told, locked=True) is Tier.BUILT
+
+
+def test_only_what_ran_after_the_last_red_run_is_valid():
+    whens = [f"2026-11-2{day}T10:00:00+00:00" for day in range(1, 6)]
+    runs = [run(GPU, ok=ok, when=when) for ok, when in zip((True, False, True, False), whens, strict=False)]
+    newest = run(CPU, when=whens[-1])
+    assert run_evidence.valid_runs([newest, *runs]) == [newest]
+    assert run_evidence.proven_tier([newest, *runs], locked=True) is Tier.TRAINS_ON_CPU
 
 
 @pytest.mark.parametrize(("sm", "tier"), [("sm_90", Tier.TRAINS_ON_GPU), ("sm_80", Tier.TRAINS_ON_CPU)])

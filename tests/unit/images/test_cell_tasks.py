@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 from plan_samples import TORCH, A, B, layer, wanted
@@ -26,6 +27,7 @@ from knowngood.images.cell_tasks import (
 from knowngood.images.matrix_plan import Holdings, PlanInput
 
 GB = 10**9
+_VERSION_1 = ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")
 PLENTY = MachineResources(memory=1000 * GB, disk=1000 * GB)
 
 
@@ -66,6 +68,33 @@ def test_a_task_that_does_not_fit_beside_the_running_ones_waits(free, reason):
     assert cell_tasks.choose_task([task("b")], [task("a")], free, jobs=9) == ScheduleWait(reason=reason)
     small = task("c", memory=1, disk=1)
     assert cell_tasks.choose_task([task("b"), small], [task("a")], free, jobs=9) is small
+
+
+@pytest.mark.parametrize(
+    ("limit", "used", "free"),
+    [
+        ("5000000000", "2000000000", 3 * GB),
+        ("max", "2000000000", 8 * GB),  # no limit
+        ("90000000000", "2000000000", 8 * GB),  # the group may use more than the machine has
+        ("5000000000", "6000000000", 0),  # the limit was lowered beneath what is in use
+        (None, None, 8 * GB),
+    ],
+)
+@pytest.mark.parametrize("version", [1, 2])
+def test_free_memory_is_the_machines_or_less_where_a_control_group_limits_it(monkeypatch, version, limit, used, free):
+    folder = "/sys/fs/cgroup/"
+    names = ("memory.max", "memory.current") if version == 2 else _VERSION_1
+    files = {"/proc/meminfo": "MemTotal: 99999999 kB\nMemAvailable: 7812500 kB\n"}
+    files |= {folder + name: text for name, text in zip(names, (limit, used), strict=True) if text}
+
+    def read(path, **_):
+        if str(path) not in files:
+            raise FileNotFoundError(path)
+        return files[str(path)]
+
+    monkeypatch.setattr(Path, "read_text", read)
+    monkeypatch.setattr(task_crew, "_engine_data_folder", lambda _: "/")
+    assert task_crew.measure_free_resources(None).memory == free
 
 
 def test_too_little_disk_refuses_a_task_and_too_little_memory_does_not():

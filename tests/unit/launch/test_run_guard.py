@@ -48,6 +48,17 @@ def test_a_process_is_named_until_it_ends():
     assert run_guard.is_client_gone(label)
 
 
+def test_a_process_that_got_the_number_of_an_ended_one_is_not_taken_for_it():
+    reused = subprocess.Popen(["sleep", "60"])
+    try:
+        *place, start = run_guard.describe_client().split()  # this process started before it
+        earlier = " ".join([*place[:2], str(reused.pid), start])
+        assert run_guard.is_client_gone(earlier)
+    finally:
+        reused.kill()
+        reused.wait()
+
+
 def test_processes_of_other_machines_and_boots_are_never_taken_for_ended():
     boot, space, _, start = run_guard.describe_client().split()
     assert not run_guard.is_client_gone(f"other {space} 999999999 {start}")

@@ -22,7 +22,9 @@ from knowngood.project import release_seal, release_signers, signing_keys
 from knowngood.registry import (
     attached_documents,
     attachments,
+    cosign_tags,
     image_release,
+    key_signatures,
     publication,
     publication_check,
     signatures,
@@ -31,6 +33,7 @@ from knowngood.registry import (
 from knowngood.registry.attachments import Attachment
 from knowngood.registry.content_inspection import ContentInspector, InspectionDepth
 from knowngood.registry.image_reference import immutable_tag
+from knowngood.registry.provenance import PREDICATE_TYPE
 from knowngood.registry.release_proof import ReleaseProof, read_release_proof
 
 CELL = parse_cell(FA0)
@@ -285,6 +288,32 @@ def test_publish_signs_an_image_its_proof_and_its_aliases(home, capsys, registry
     registry.puts.clear()
     assert publish_signed(home, capsys, key)[0] == 0
     assert registry.puts == [], "what is signed already is not signed again"
+
+
+OTHER = "sha256:" + "e" * 64
+
+
+def test_a_signature_of_another_image_does_not_count(registry, key):
+    signatures.sign_name(registry, f"{registry.repository}:default", OTHER, key)
+    kept = cosign_tags.signature_tag(OTHER)
+    registry.manifests[cosign_tags.signature_tag(DIGEST)] = registry.manifests[kept]
+    for tag in (None, "default"):
+        judgement = signers(registry, key, tag)
+        assert (judgement.signer, judgement.present) == (None, True)
+        assert f"the signature is of {OTHER}, another image" in judgement.problems[0]
+    assert not signatures.has_signature(registry, DIGEST, [key.verification_key])
+    assert signatures.sign_name(registry, f"{registry.repository}:default", DIGEST, key), "it is signed all the same"
+    assert signers(registry, key, "default").problems == ()
+
+
+def test_an_attestation_of_another_image_does_not_count(registry, key):
+    statement = {"predicateType": PREDICATE_TYPE, "subject": [{"name": "x", "digest": {"sha256": "e" * 64}}]}
+    other = Attachment(media=attachments.PROVENANCE_MEDIA_TYPE, name="x", data=json.dumps(statement).encode())
+    key_signatures.attest_with_key(registry, DIGEST, other, key)
+    signatures.sign_name(registry, f"{registry.repository}:default", DIGEST, key)
+    judgement = signatures.judge_signatures(registry, IMAGE.descriptor, "default", [], [key.verification_key])
+    assert judgement.signer is not None
+    assert "not of this image" in judgement.problems[0]
 
 
 def test_a_new_key_signs_what_the_old_one_signed(home, capsys, registry, proof_of, key):

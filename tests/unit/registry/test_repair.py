@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from memory_registry import CONFIG, DIGEST, IMAGE, LAYERS, MemoryRegistry
 
@@ -10,7 +12,7 @@ from knowngood.registry import attachments, image_transfer, publication
 from knowngood.registry.attachments import Attachment
 from knowngood.registry.content_inspection import ContentInspector, InspectionDepth
 from knowngood.registry.image_reference import Repository
-from knowngood.registry.manifests import Descriptor, RegistryManifest
+from knowngood.registry.manifests import DamagedContentError, Descriptor, RegistryManifest
 from knowngood.registry.publication import ImageRelease, PublishStatus
 
 SBOM = Attachment(media=attachments.SBOM_MEDIA_TYPE, name="sbom.cdx.json", data=b"{}")
@@ -36,10 +38,10 @@ def registry(request, tmp_path, monkeypatch):
     return memory
 
 
-def publish(registry, depth=InspectionDepth.SIZE):
+def publish(registry, depth=InspectionDepth.SIZE, release=RELEASE):
     inspector = ContentInspector(registry=registry, depth=depth, notify=print)
     state = publication.inspect_publication(RELEASE.tag, DIGEST, inspector)
-    return publication.publish_release(RELEASE, inspector, state, lambda: None)
+    return publication.publish_release(release, inspector, state, lambda: None)
 
 
 def test_a_sound_image_is_only_read(registry):
@@ -75,3 +77,40 @@ def test_a_tag_is_put_back_only_by_a_repair(registry):
         publish(registry)
     assert publish(registry, InspectionDepth.BYTES).status is PublishStatus.REPAIRED
     assert registry.digest("tag") == DIGEST
+
+
+@pytest.mark.parametrize("other", [None, RegistryManifest(data=IMAGE.data + b"\n", media=IMAGE.media)])
+def test_a_tag_that_is_lost_after_it_was_put_is_a_failure(registry, monkeypatch, other):
+    def lose(manifest, reference):
+        put(manifest, reference)
+        registry.manifests[reference] = other
+
+    del registry.manifests["tag"]
+    put = registry.put_manifest
+    monkeypatch.setattr(registry, "put_manifest", lose)
+    with pytest.raises(DamagedContentError, match=rf":tag is not {DIGEST} although it was just put there"):
+        publish(registry)
+    with pytest.raises(DamagedContentError, match=rf":default is not {DIGEST} although it was just put there"):
+        publication.move_alias(registry, "default", DIGEST)
+
+
+@pytest.mark.parametrize("digest", [LAYER, SBOM.blob.digest])
+def test_what_is_lost_after_it_was_sent_gets_no_tag(registry, digest):
+    class Losing(MemoryRegistry):
+        def put(self, blob, opener):
+            super().put(blob, opener)
+            self.blobs.pop(digest, None)
+
+    first = Losing(registry.repository)
+    first.manifests.clear()
+    first.blobs.clear()
+    with pytest.raises(DamagedContentError, match="is missing"):
+        publish(first)
+    assert "tag" not in first.manifests
+
+
+def test_an_image_without_the_labels_of_its_release_gets_no_tag(registry):
+    del registry.manifests["tag"]
+    with pytest.raises(KnowngoodError, match=r"io\.knowngood\.cell"):
+        publish(registry, release=dataclasses.replace(RELEASE, labels={"io.knowngood.cell": "another"}))
+    assert "tag" not in registry.manifests
