@@ -18,7 +18,7 @@ from knowngood.core.publish_policy import PublishPolicy
 from knowngood.evidence import run_evidence
 from knowngood.evidence.run_evidence import Evidence, RunPlace, Tier
 from knowngood.lock.debian_lock import DebianPackage, PackagesLock
-from knowngood.project import release_seal, release_signers, signing_keys
+from knowngood.project import release_seal, release_signers
 from knowngood.registry import (
     attached_documents,
     attachments,
@@ -244,9 +244,9 @@ def test_without_the_section_every_good_run_is_enough():
 @pytest.fixture
 def key(home, tmp_path, monkeypatch):
     """A key that matrix.yaml names, with `publish: {key: a.pub}`."""
-    monkeypatch.delenv(signing_keys.SIGNING_KEY_VARIABLE, raising=False)
-    signing_keys.make_key_pair(tmp_path / "a.key", home.root / "a.pub", None)
-    return signing_keys.load_signing_key(tmp_path / "a.key")
+    monkeypatch.delenv(release_signers.SIGNING_KEY_VARIABLE, raising=False)
+    release_signers.make_key_pair(tmp_path / "a.key", home.root / "a.pub", None)
+    return release_signers.load_signing_key(tmp_path / "a.key")
 
 
 SECTION = "publish: {key: a.pub}\n"
@@ -292,8 +292,8 @@ def test_a_new_key_signs_what_the_old_one_signed(home, capsys, registry, proof_o
     signatures.sign_name(registry, f"{registry.repository}:old", DIGEST, key)
     publish_signed(home, capsys, key)
     file = Path(key.name).with_name("b.key")
-    signing_keys.make_key_pair(file, home.root / "b.pub", None)
-    new = signing_keys.load_signing_key(file)
+    release_signers.make_key_pair(file, home.root / "b.pub", None)
+    new = release_signers.load_signing_key(file)
     release_seal.write_release_seal(home.root, new)
     code, row, _ = publish(home, capsys, "publish: {key: [b.pub, a.pub]}\n", "--key", new.name)
     assert (code, row["signed"]) == (0, True)
@@ -335,7 +335,7 @@ IDENTITY = f"publish: {{identity: {{issuer: '{sigstore_server.ISSUER}', subject:
 @pytest.fixture
 def sigstore(home, monkeypatch):
     """A sigstore that certifies the identity of this CI job; matrix.yaml names it with `IDENTITY`."""
-    for name in ("GITHUB_ACTIONS", "BUILDKITE", "CIRCLECI", signing_keys.SIGNING_KEY_VARIABLE):
+    for name in ("GITHUB_ACTIONS", "BUILDKITE", "CIRCLECI", release_signers.SIGNING_KEY_VARIABLE):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("GITLAB_CI", "true")
     monkeypatch.setenv("SIGSTORE_ID_TOKEN", sigstore_server.make_token(JOB))
