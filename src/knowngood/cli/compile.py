@@ -27,9 +27,9 @@ from knowngood.executors.builder_compile import BuilderCompilePlace
 from knowngood.executors.builder_run import BuilderRun
 from knowngood.images import dry_run, pipeline
 from knowngood.images.pipeline import PipelineOptions as BuildOptions
-from knowngood.launch import wheel_supply
 from knowngood.lock import wheelhouse
 from knowngood.project.checkout import Project, find_project
+from knowngood.registry import wheel_supply
 from knowngood.wheels import compile_plan, compile_request, source_archive
 from knowngood.wheels.compile_container import LocalCompilePlace
 from knowngood.wheels.compile_request import CompileOptions, WheelRequest, needed_wheels

@@ -11,10 +11,10 @@ from knowngood.cli.main import Answer
 from knowngood.cli.progress import report_progress
 from knowngood.core.errors import KnowngoodError, UsageError
 from knowngood.core.formatting import format_table
-from knowngood.launch import wheel_supply
 from knowngood.lock import cell_locking, wheelhouse
 from knowngood.project import checkout
 from knowngood.project.checkout import Project, find_checkout, find_project
+from knowngood.registry import wheel_supply
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

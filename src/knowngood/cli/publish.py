@@ -29,13 +29,13 @@ from knowngood.registry import (
     publication_check,
     release_proof,
     signatures,
-    wheel_artifact,
+    wheel_supply,
 )
 from knowngood.registry.content_inspection import ContentInspector, InspectionDepth
 from knowngood.registry.image_reference import ImageReference, Repository
 from knowngood.registry.publication import PublishStatus, ReleaseSigning
 from knowngood.registry.registry_client import Registry
-from knowngood.registry.wheel_artifact import WheelPushStatus
+from knowngood.registry.wheel_supply import WheelPushStatus
 
 if TYPE_CHECKING:
     from knowngood.engine.container_engine import Engine
@@ -221,9 +221,9 @@ class _CellPublisher:
 
     def _push_wheels(self, cell: Cell) -> list[dict[str, str]]:
         """Push the wheels that were compiled for a cell, or only say what would be pushed."""
-        pushed = wheel_artifact.push_wheels(
+        pushed = wheel_supply.push_wheels(
             self.target.registry,
-            wheel_artifact.list_compiled_wheels(self.project, cell),
+            wheel_supply.list_compiled_wheels(self.project, cell),
             wheelhouse.wheelhouse_folder(),
             every_byte=self.inspector.depth is InspectionDepth.BYTES,
             dry_run=self.dry_run,

@@ -15,7 +15,7 @@ from knowngood.core.errors import KnowngoodError, MissingError, UsageError
 from knowngood.core.hosts import DEFAULT_HOST
 from knowngood.core.matrix import Matrix, MatrixEntry
 from knowngood.core.notify import Notify
-from knowngood.lock import cell_lock, recorded_wheels, resolver, wheelhouse
+from knowngood.lock import cell_lock, resolver, wheelhouse
 from knowngood.lock.lock_tree import CellLock, LockTree
 
 _FORMAT = 2
@@ -263,7 +263,7 @@ def _wheelhouse_for(  # noqa: PLR0913
         )
         if wheel and (damage := wheelhouse.find_wheel_damage(wheel.path)):
             raise KnowngoodError(f"{damage}; `knowngood compile '{cell}'` removes it and makes it again")
-        if wheel and not recorded_wheels.check_recorded_bytes(tree, wheel):
+        if wheel and not wheelhouse.check_recorded_bytes(tree, wheel):
             notify(f"locking {wheel.path.name} as the wheelhouse has it: docker/wheels/ has no record of its bytes")
     return wheel_folder if packages else None
 

@@ -56,16 +56,16 @@ def refresh_licences(root: Path, wheels: Iterable[Distribution], notify: Notify)
     with a licence, and whether the file changed.
     """
     from knowngood.index.package_index import SimpleIndex
-    from knowngood.lock import wheel_locations
+    from knowngood.lock import wheelhouse
 
     kept = _read_licences_file(licences_path(root))
     wanted = {item.sha256: item for item in wheels if item.file.endswith(".whl")}
     new = [item for sha256, item in wanted.items() if sha256 not in kept]
     index = SimpleIndex()
     notify(f"locating {len(new)} wheels on the index")
-    files = wheel_locations.locate_wheels(new, index)
+    files = wheelhouse.locate_wheels(new, index)
     notify(f"reading the METADATA of {len(files)} wheels")
-    with ThreadPoolExecutor(wheel_locations.INDEX_THREADS) as pool:
+    with ThreadPoolExecutor(wheelhouse.INDEX_THREADS) as pool:
         fetched = dict(zip(files, pool.map(lambda file: _fetch_licence(file, index), files.values()), strict=True))
     named = {s: kept.get(s, fetched.get(s)) for s in wanted if s in kept or s in fetched}
     ordered = sorted(named.items(), key=lambda item: (wanted[item[0]].name, wanted[item[0]].version, item[0]))

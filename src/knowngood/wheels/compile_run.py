@@ -14,7 +14,7 @@ from knowngood.core.cell import Cell
 from knowngood.core.errors import KnowngoodError, MissingError
 from knowngood.core.notify import Notify
 from knowngood.images.pipeline import Pipeline
-from knowngood.lock import recorded_wheels, wheelhouse
+from knowngood.lock import wheelhouse
 from knowngood.lock.wheelhouse import WheelRecord
 from knowngood.project.checkout import load_torch_cxx11abi
 from knowngood.wheels import compile_plan, compile_recipe, published_wheel, wheel_code, wheel_packing
@@ -47,7 +47,7 @@ class Compiler:
         if result.record and "sdist" in result.record.inputs:
             matrix, tree = self.line.project.matrix, self.line.project.tree
             if (order.package, order.version) in matrix.compiled_packages(order.cell):
-                recorded_wheels.record_wheel(tree, result.record)
+                wheelhouse.record_wheel(tree, result.record)
         return result if result.status is WheelStatus.PRESENT else replace(result, seconds=time.monotonic() - start)
 
     def _provide(self, order: WheelRequest, notify: Notify) -> WheelResult:

@@ -10,7 +10,7 @@ from knowngood.core.cell import parse_cell
 from knowngood.core.errors import CorruptArchiveError, KnowngoodError, MissingError, UsageError
 from knowngood.index import wheel_contents
 from knowngood.index.wheel_contents import WheelContents
-from knowngood.lock import cell_locking, recorded_wheels, resolver, wheelhouse
+from knowngood.lock import cell_locking, resolver, wheelhouse
 from knowngood.project.checkout import Project
 
 WHEEL = "flash_attn-2.8.3.post2+cu13torch2.11cxx11abitrue.sm90-cp311-cp311-linux_x86_64.whl"
@@ -413,7 +413,7 @@ def test_a_wheel_of_the_house_is_compared_with_its_committed_record(home, record
     (home.root / "house").mkdir()
     (home.root / "house" / WHEEL).write_bytes(b"the same")
     if recorded:
-        recorded_wheels.record_wheel(home.tree, wheel_samples.record(recorded))
+        wheelhouse.record_wheel(home.tree, wheel_samples.record(recorded))
     notes = []
     if recorded == b"another compile":
         with pytest.raises(CorruptArchiveError, match=r"put the recorded wheel into .*, or remove .*docker/wheels/"):

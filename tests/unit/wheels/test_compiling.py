@@ -24,7 +24,7 @@ from knowngood.core.cell import parse_cell
 from knowngood.core.errors import InputError, KnowngoodError, MissingError, UsageError
 from knowngood.engine.container_engine import Engine
 from knowngood.executors import builder_commands, shared_layers
-from knowngood.lock import recorded_wheels, wheelhouse
+from knowngood.lock import wheelhouse
 from knowngood.lock.cell_lock import Distribution
 from knowngood.wheels import (
     compile_container,
@@ -549,9 +549,9 @@ def test_a_compiled_wheel_that_the_matrix_needs_is_recorded_and_another_is_not(c
     (order,) = needed_wheels([CELL], parsed())
     recording = dataclasses.replace(compiler, line=SimpleNamespace(project=home))
     recording.run(dataclasses.replace(order, cell=parse_cell(FA0)), print)
-    assert recorded_wheels.list_recorded_wheels(home.tree) == []
+    assert wheelhouse.list_recorded_wheels(home.tree) == []
     recording.run(order, print)
-    assert recorded_wheels.list_recorded_wheels(home.tree) == [wheel_samples.without_attempts(wheel_samples.record())]
+    assert wheelhouse.list_recorded_wheels(home.tree) == [wheel_samples.without_attempts(wheel_samples.record())]
 
 
 def test_a_damaged_wheel_is_taken_out_and_made_again(compiler, tmp_path):
