@@ -159,13 +159,13 @@ def _lock_and_write(project: Project, new: _NewCell, text: str, folder: str | No
         with report_progress(str(new.cell)) as notify:
             result = cell_locking.lock_cell(
                 new.matrix.entry(new.cell),
-                new.matrix,
-                project.tree,
-                wheel_folder=wheelhouse.wheelhouse_folder(folder),
-                cxx11abi=checkout.load_torch_cxx11abi,
-                upgrade=False,
-                locked_only=False,
-                notify=notify,
+                cell_locking.LockingPlace(
+                    matrix=new.matrix,
+                    tree=project.tree,
+                    wheel_folder=wheelhouse.wheelhouse_folder(folder),
+                    cxx11abi=checkout.load_torch_cxx11abi,
+                    notify=notify,
+                ),
             )
     except NoWheelError as error:
         note, locked = f"not locked yet: {error}", False

@@ -52,13 +52,15 @@ def run(arguments: argparse.Namespace) -> Answer:
                 wheel_supply.supply_wheels(project, [cell], wheel_folder, notify)
                 locked = cell_locking.lock_cell(
                     matrix.entry(cell),
-                    matrix,
-                    project.tree,
-                    wheel_folder=wheel_folder,
-                    cxx11abi=checkout.load_torch_cxx11abi,
+                    cell_locking.LockingPlace(
+                        matrix=matrix,
+                        tree=project.tree,
+                        wheel_folder=wheel_folder,
+                        cxx11abi=checkout.load_torch_cxx11abi,
+                        locked_only=arguments.locked,
+                        notify=notify,
+                    ),
                     upgrade=arguments.upgrade,
-                    locked_only=arguments.locked,
-                    notify=notify,
                 )
         except KnowngoodError as error:
             code = code or error.exit_code

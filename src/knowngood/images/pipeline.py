@@ -104,16 +104,15 @@ class Pipeline:
         """
         matrix, wheel_folder, cxx11abi = self.project.matrix, self.options.wheelhouse, checkout.load_torch_cxx11abi
         buildable, _ = cell_locking.choose_buildable_cell(cell, matrix, wheel_folder, cxx11abi=cxx11abi)
-        result = cell_locking.lock_cell(
-            matrix.entry(buildable),
-            matrix,
-            self.project.tree,
+        place = cell_locking.LockingPlace(
+            matrix=matrix,
+            tree=self.project.tree,
             wheel_folder=wheel_folder,
             cxx11abi=cxx11abi,
-            upgrade=False,
             locked_only=self.options.locked,
             notify=notify,
         )
+        result = cell_locking.lock_cell(matrix.entry(buildable), place)
         note = f"built in place of {cell}: the wheelhouse has no flash-attn wheel for it"
         return result.lock, "" if buildable == cell else note
 

@@ -143,16 +143,14 @@ def lock_host_cell(cell: Cell, line: Pipeline, notify: Notify) -> tuple[Pipeline
     entry = matrix.entry(cell)
     project = SideProject(line.project.root)
     project.prepare(line.project)
-    result = cell_locking.lock_cell(
-        MatrixEntry(cell=near, base=entry.base, extras=entry.extras),
-        matrix,
-        project.tree,
+    place = cell_locking.LockingPlace(
+        matrix=matrix,
+        tree=project.tree,
         wheel_folder=line.options.wheelhouse,
         cxx11abi=load_torch_cxx11abi,
-        upgrade=False,
-        locked_only=False,
         notify=notify,
     )
+    result = cell_locking.lock_cell(MatrixEntry(cell=near, base=entry.base, extras=entry.extras), place)
     return replace(line, project=project, options=replace(line.options, locked=False)), result.lock
 
 

@@ -36,8 +36,10 @@ def far(home, tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("far")
 def test_lock_fetches_the_wheel_before_it_resolves(monkeypatch, capsys):
-    def lock_cell(_entry, _matrix, _tree, *, wheel_folder, **_options):
-        raise KnowngoodError(f"the wheelhouse has {sorted(path.name for path in wheel_folder.glob('*.whl'))}")
+    def lock_cell(_entry, locking_place, **_options):
+        raise KnowngoodError(
+            f"the wheelhouse has {sorted(path.name for path in locking_place.wheel_folder.glob('*.whl'))}"
+        )
 
     monkeypatch.setattr(cell_locking, "lock_cell", lock_cell)
     assert main.main(["lock", FA2]) == 1

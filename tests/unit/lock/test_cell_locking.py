@@ -40,16 +40,17 @@ def index(monkeypatch):
     return asked
 
 
-def lock(home, identity, **options):
+def lock(home, identity, *, upgrade=False, **options):
     matrix = home.matrix
     settings = {
+        "matrix": matrix,
+        "tree": home.tree,
         "wheel_folder": home.root / "house",
         "cxx11abi": lambda _: True,
-        "upgrade": False,
-        "locked_only": False,
         "notify": lambda _: None,
     }
-    return cell_locking.lock_cell(matrix.entry(parse_cell(identity)), matrix, home.tree, **(settings | options))
+    place = cell_locking.LockingPlace(**(settings | options))
+    return cell_locking.lock_cell(matrix.entry(parse_cell(identity)), place, upgrade=upgrade)
 
 
 def test_what_the_resolver_is_asked():
@@ -433,6 +434,4 @@ def test_a_damaged_wheel_is_not_locked(home, tmp_path):
     )
     wheelhouse.write_wheel_record(made, wheel)
     with pytest.raises(KnowngoodError, match=r"is a corrupt archive: .*`knowngood compile"):
-        cell_locking._wheelhouse_for(
-            parse_cell(FA2), parsed(), home.tree, tmp_path, cxx11abi=lambda _: True, notify=print
-        )
+        lock(home, FA2, wheel_folder=tmp_path)
