@@ -18,7 +18,7 @@ from knowngood.core import matrix as matrix_file
 from knowngood.core.cell import Cell, parse_cell
 from knowngood.core.errors import InputError, KnowngoodError, UnknownError, UsageError
 from knowngood.core.local_files import write_atomically
-from knowngood.core.matrix_addition import MatrixAddition, insert_matrix_entry, render_matrix_entry
+from knowngood.core.matrix_entries import MatrixAddition, insert_matrix_entry, render_matrix_entry
 from knowngood.lock import cell_locking, wheelhouse
 from knowngood.lock.cell_locking import NoWheelError
 from knowngood.project import checkout

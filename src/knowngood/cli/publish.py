@@ -22,15 +22,7 @@ from knowngood.lock import wheelhouse
 from knowngood.project import release_signers
 from knowngood.project.checkout import MATRIX_FILE, Project, find_project
 from knowngood.project.release_signers import ReleaseSigner, ReleaseVerifier
-from knowngood.registry import (
-    image_release,
-    platform_index,
-    publication,
-    publication_check,
-    release_proof,
-    signatures,
-    wheel_supply,
-)
+from knowngood.registry import image_release, platform_index, publication, publication_check, signatures, wheel_supply
 from knowngood.registry.content_inspection import ContentInspector, InspectionDepth
 from knowngood.registry.image_reference import ImageReference, Repository
 from knowngood.registry.publication import PublishStatus, ReleaseSigning
@@ -188,7 +180,7 @@ class _CellPublisher:
             digest = image_release.find_engine_image(self.project, cell, engine).digest
             state = publication.inspect_publication(tag, digest, self.inspector)
         row["digest"] = digest
-        row["tier"] = str(release_proof.read_release_proof(self.project, cell, digest).tier)
+        row["tier"] = str(image_release.read_release_proof(self.project, cell, digest).tier)
         release = image_release.prepare_release(self.project, cell, digest, engine=engine, revision=self.revision)
         row["looked_at"] = {
             "depth": str(self.inspector.depth),

@@ -12,8 +12,7 @@ from knowngood.core.hosts import DEFAULT_HOST, HostArchitecture
 from knowngood.core.notify import Notify
 from knowngood.images.dockerfile import LABEL_PREFIX
 from knowngood.registry import attachments, image_release, image_transfer, platform_index, signatures
-from knowngood.registry.attached_documents import inspect_documents
-from knowngood.registry.attachments import Attachment
+from knowngood.registry.attachments import Attachment, inspect_documents
 from knowngood.registry.content_inspection import ContentInspector, InspectionDepth
 from knowngood.registry.image_reference import DIGEST
 from knowngood.registry.signatures import SignatureJudgement

@@ -17,7 +17,7 @@ from knowngood.images.pipeline import Pipeline
 from knowngood.lock import wheelhouse
 from knowngood.lock.wheelhouse import WheelRecord
 from knowngood.project.checkout import load_torch_cxx11abi
-from knowngood.wheels import compile_plan, compile_recipe, published_wheel, wheel_code, wheel_packing
+from knowngood.wheels import compile_plan, compile_recipe, published_wheel, wheel_packing
 from knowngood.wheels.compile_request import (
     CompileOptions,
     CompileOutcome,
@@ -43,7 +43,9 @@ class Compiler:
         """Return the wheel of a request, after putting it into the wheelhouse if it is not there."""
         start = time.monotonic()
         result = self._provide(order, notify)
-        wheel_code.require_runnable_code(result.wheel.name, wheel_code.read_wheel_code(result.wheel), order.cell.gpu)
+        wheel_packing.require_runnable_code(
+            result.wheel.name, wheel_packing.read_wheel_code(result.wheel), order.cell.gpu
+        )
         if result.record and "sdist" in result.record.inputs:
             matrix, tree = self.line.project.matrix, self.line.project.tree
             if (order.package, order.version) in matrix.compiled_packages(order.cell):
@@ -132,7 +134,7 @@ class Compiler:
             raise compile_error(outcome, self.options.memory_each)
         unpacked = outcome.folder / "unpacked"
         codes, expected = (
-            wheel_code.list_architectures(wheel_code.read_folder_code(unpacked)),
+            wheel_packing.list_architectures(wheel_packing.read_folder_code(unpacked)),
             list(planned.inputs["architectures"]),
         )
         if codes and set(codes) != set(expected):

@@ -19,7 +19,7 @@ from knowngood.evidence import run_evidence
 from knowngood.evidence.run_evidence import Evidence, RunPlace, Tier
 from knowngood.project import release_seal, release_signers
 from knowngood.project.checkout import Project
-from knowngood.registry.release_proof import read_release_proof
+from knowngood.registry.image_release import read_release_proof
 from knowngood.reports import catalog_collection
 
 DIGEST = "sha256:" + "d" * 64

@@ -19,19 +19,11 @@ from knowngood.evidence import run_evidence
 from knowngood.evidence.run_evidence import Evidence, RunPlace, Tier
 from knowngood.lock.debian_lock import DebianPackage, PackagesLock
 from knowngood.project import release_seal, release_signers
-from knowngood.registry import (
-    attached_documents,
-    attachments,
-    image_release,
-    publication,
-    publication_check,
-    signatures,
-    suite_artifact,
-)
+from knowngood.registry import attachments, image_release, publication, publication_check, signatures, suite_artifact
 from knowngood.registry.attachments import Attachment
 from knowngood.registry.content_inspection import ContentInspector, InspectionDepth
 from knowngood.registry.image_reference import immutable_tag
-from knowngood.registry.release_proof import ReleaseProof, read_release_proof
+from knowngood.registry.image_release import ReleaseProof, read_release_proof
 
 CELL = parse_cell(FA0)
 
@@ -118,8 +110,8 @@ def test_the_least_tier_is_that_of_the_gpu_else_the_overall_one(proof_of, policy
 def attach(registry, proof: ReleaseProof) -> list[str]:
     """Attach what is missing of a proof, as `publish` does, and return the names."""
     inspector = ContentInspector(registry=registry, depth=InspectionDepth.SIZE, notify=print)
-    present = attached_documents.inspect_documents(inspector, DIGEST)
-    attached = attached_documents.restore_documents(inspector, IMAGE.descriptor, proof.attachments(), present)
+    present = attachments.inspect_documents(inspector, DIGEST)
+    attached = attachments.restore_documents(inspector, IMAGE.descriptor, proof.attachments(), present)
     return [item.name for item in attached]
 
 

@@ -34,7 +34,6 @@ from knowngood.wheels import (
     compile_request,
     compile_run,
     cuda_toolkit,
-    debian_nvcc,
     published_wheel,
     source_archive,
     wheel_packing,
@@ -287,12 +286,14 @@ def package(version, suite="trixie"):
     remote = private_apt.RemotePackage(
         name="nvidia-cuda-toolkit", version=version, arch="amd64", sha256="0" * 64, uri=""
     )
-    return debian_nvcc.DebianToolkit(suite=suite, remote=remote)
+    return cuda_toolkit.DebianToolkit(suite=suite, remote=remote)
 
 
 def test_debian_s_nvcc_serves_its_major_release_from_its_own_minor_on():
     offered = [package("12.4.131~12.4.1-2"), package("11.8.89~11.8.0-5~deb12u1", "bookworm")]
-    assert [debian_nvcc.newest_fitting_toolkit(offered, cuda) for cuda in ("12.4", "12.8", "11.8", "12.1", "13.0")] == [
+    assert [
+        cuda_toolkit.newest_fitting_toolkit(offered, cuda) for cuda in ("12.4", "12.8", "11.8", "12.1", "13.0")
+    ] == [
         offered[0],
         offered[0],
         offered[1],
@@ -305,7 +306,7 @@ def test_debian_s_nvcc_serves_its_major_release_from_its_own_minor_on():
 def test_a_cuda_without_any_nvcc_is_said(monkeypatch):
     monkeypatch.setattr(cuda_toolkit, "_toolkit_wheels", lambda *_: [])
     monkeypatch.setattr(cuda_toolkit, "wheels_have_nvcc", lambda *_: False)
-    monkeypatch.setattr(debian_nvcc, "find_debian_toolkits", lambda _: [package("11.8.89~11.8.0-5")])
+    monkeypatch.setattr(cuda_toolkit, "find_debian_toolkits", lambda _: [package("11.8.89~11.8.0-5")])
     with pytest.raises(MissingError, match=r"no nvcc for CUDA 13\.0.*the fa0 twin"):
         cuda_toolkit.install_cuda_toolkit(CELL, None, [], print)
 
