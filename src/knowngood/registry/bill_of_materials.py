@@ -12,9 +12,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from email.parser import HeaderParser
-from typing import TYPE_CHECKING
-
-from typing_extensions import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from knowngood.core.data_files import load_json
 from knowngood.core.errors import MissingError
