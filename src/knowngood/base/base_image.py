@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from knowngood.base import base_packages, base_recipe, debian_host, emulation, oci_layout, private_apt
+from knowngood.base import base_packages, debian_host, emulation, oci_layout, private_apt
 from knowngood.base.base_packages import DebianBase
 from knowngood.core.child_processes import end_with_parent
 from knowngood.core.data_files import read_data_text
@@ -72,8 +72,8 @@ def mmdebstrap_command(  # noqa: PLR0913
         '--aptopt=Acquire::Languages "none"',
         '--aptopt=pkgCacheGen::ForceEssential ","',
         '--aptopt=pkgCacheGen::ForceImportant ","',
-        f"--setup-hook={base_recipe.MERGE_USR}",
-        f"--customize-hook={base_recipe.COMPILE}",
+        f"--setup-hook={base_packages.MERGE_USR}",
+        f"--customize-hook={base_packages.COMPILE}",
         "",  # the suite: the archive has only one
         str(target),
         source,
@@ -301,11 +301,11 @@ def base_key(lock: PackagesLock) -> str:
     """Return the name for everything that shapes the image of a lock."""
     shape = [
         str(replace(lock, digest=None, made_by="")),
-        str(base_recipe.RECIPE),
-        *base_recipe.DROP,
-        *base_recipe.COMPRESS,
-        repr(base_recipe.CONFIG),
-        base_recipe.COMPILE,
+        str(base_packages.RECIPE),
+        *base_packages.DROP,
+        *base_packages.COMPRESS,
+        repr(base_packages.CONFIG),
+        base_packages.COMPILE,
     ]
     return hashlib.sha256("\n".join(shape).encode()).hexdigest()[:20]
 
@@ -381,10 +381,10 @@ def _bootstrap_base(lock: PackagesLock, files: Mapping[DebianPackage, Path], fol
             work / "layout",
             rootfs,
             oci_layout.LayoutRecipe(
-                drop=base_recipe.DROP,
-                compress=(str(tools / "usr/bin/zstd"), *base_recipe.COMPRESS),
+                drop=base_packages.DROP,
+                compress=(str(tools / "usr/bin/zstd"), *base_packages.COMPRESS),
                 epoch=lock.epoch,
-                config=base_recipe.CONFIG,
+                config=base_packages.CONFIG,
                 created_by=f"mmdebstrap {lock.suite}, {len(lock.packages)} packages, {base_key(lock)}",
                 host=lock.host,
             ),

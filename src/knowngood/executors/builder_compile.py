@@ -29,7 +29,7 @@ from knowngood.executors.builder_pipeline import AddedStages, BuilderPipeline
 from knowngood.executors.builder_run import BuilderRun
 from knowngood.images import build_command
 from knowngood.images.dry_run import RUN_FOLDER
-from knowngood.wheels import compile_inside, compile_recipe, compile_request
+from knowngood.wheels import compile_inside, compile_request
 from knowngood.wheels.compile_request import CompileCapacity, CompileOutcome, CompilePlan, WheelRequest
 
 WheelDocument = Mapping[str, Any]
@@ -57,7 +57,7 @@ class BuilderCompilePlace:
         builder = self.pipeline.builder
         if not self.measure:
             return CompileCapacity(
-                processors=builder.processors or 1, memory=builder.memory or compile_recipe.MEMORY_PER_JOB
+                processors=builder.processors or 1, memory=builder.memory or compile_request.MEMORY_PER_JOB
             )
         measured = self._measure_capacity(cell, notify)
         if builder.is_engine:
@@ -168,7 +168,7 @@ def compile_on_builders(
 
     def parallel_compilers(builder: Builder) -> int:
         capacity = capacities[builder.name]
-        return compile_recipe.jobs_that_fit(capacity.processors, capacity.memory, memory_each)
+        return compile_request.jobs_that_fit(capacity.processors, capacity.memory, memory_each)
 
     builders = [builder for builder in run.builders if builder.name in capacities]
     crew: BuilderCrew[_Wheel, WheelDocument] = BuilderCrew(

@@ -17,7 +17,7 @@ from knowngood.images.pipeline import Pipeline
 from knowngood.lock import wheelhouse
 from knowngood.lock.wheelhouse import WheelRecord
 from knowngood.project.checkout import load_torch_cxx11abi
-from knowngood.wheels import compile_plan, compile_recipe, published_wheel, wheel_packing
+from knowngood.wheels import compile_plan, compile_request, published_wheel, wheel_packing
 from knowngood.wheels.compile_request import (
     CompileOptions,
     CompileOutcome,
@@ -143,7 +143,7 @@ class Compiler:
                 f"(log: {outcome.log})"
             )
         built = str(outcome.result["wheel"])
-        plain = compile_recipe.find_recipe(order.package).plain
+        plain = compile_request.find_recipe(order.package).plain
         wheel = wheel_packing.pack_wheel(unpacked, built, planned.local, self.options.wheelhouse, plain=plain)
         attempts = [
             wheelhouse.read_compile_attempt(path)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from knowngood.base import base_image, base_packages, base_recipe, oci_layout, private_apt
+from knowngood.base import base_image, base_packages, oci_layout, private_apt
 from knowngood.base.base_packages import DebianBase
 from knowngood.core.errors import InputError, KnowngoodError, UsageError
 from knowngood.core.hosts import HostArchitecture
@@ -137,7 +137,7 @@ def test_the_mmdebstrap_command_includes_exactly_the_packages():
     ],
 )
 def test_which_files_are_dropped(name, dropped):
-    assert oci_layout.is_dropped(name, base_recipe.DROP) is dropped
+    assert oci_layout.is_dropped(name, base_packages.DROP) is dropped
 
 
 def _tar(path: Path, entries: list[tuple[str, bytes | str, int]]) -> Path:
