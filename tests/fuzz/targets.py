@@ -174,7 +174,7 @@ def _read_reproduction(path: Path) -> object:
 
 def _read_allowlist(path: Path) -> object:
     from knowngood.core.data_files import read_data_text
-    from knowngood.registry.audit_allowlist import parse_allowlist
+    from knowngood.registry.vulnerability_audit import parse_allowlist
 
     return parse_allowlist(read_data_text(path, path.name), path.name, date(2026, 11, 23))
 
@@ -198,7 +198,7 @@ def _read_wheel_record(path: Path) -> object:
 
 
 def _read_docker_config(path: Path) -> object:
-    from knowngood.registry.registry_login import RegistryLogin
+    from knowngood.registry.registry_client import RegistryLogin
 
     with mock.patch.dict(os.environ, {"DOCKER_CONFIG": str(path.parent)}):
         return RegistryLogin("registry.example")._read_credentials()

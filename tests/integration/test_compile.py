@@ -24,7 +24,7 @@ from knowngood.core.selection import select_cells
 from knowngood.engine import container_engine
 from knowngood.lock import cell_locking, wheelhouse
 from knowngood.project.checkout import Project
-from knowngood.wheels import cuda_toolkit, wheel_code
+from knowngood.wheels import cuda_toolkit, wheel_packing
 
 pytestmark = pytest.mark.integration
 
@@ -148,7 +148,7 @@ def test_a_compile_is_killed_goes_on_is_not_repeated_and_comes_out_the_same(argv
     assert wheel.name == "kgprobe-1.0+cu13torch2.11cxx11abitrue.sm90-cp311-cp311-linux_x86_64.whl"
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "wheel")  # noqa: S202
-    assert wheel_code.list_architectures(wheel_code.read_folder_code(tmp_path / "wheel")) == ["90"]
+    assert wheel_packing.list_architectures(wheel_packing.read_folder_code(tmp_path / "wheel")) == ["90"]
 
     code, second, _ = run(capsys, argv)
     assert (code, second["status"], second["record"]) == (0, "present", first["record"])

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from knowngood.wheels import wheel_code
+from knowngood.wheels import wheel_packing
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("engine")]
 
@@ -64,5 +64,5 @@ def test_an_extension_is_compiled_for_the_cells_gpu(tmp_path):
     values, version = run(tmp_path, "python", "-c", use).stdout.rsplit(maxsplit=1)
     assert values == "[2.0, 2.0]"
     assert version.startswith("2.11.0")
-    assert wheel_code.list_architectures(wheel_code.read_folder_code(tmp_path)) == ["90"]
+    assert wheel_packing.list_architectures(wheel_packing.read_folder_code(tmp_path)) == ["90"]
     assert run(tmp_path, "sh", "-c", "nvcc plain.cu -o plain && ./plain").stdout.strip().startswith("130")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from knowngood.core.errors import KnowngoodError
-from knowngood.engine import container_engine, daemon, embedded_engine, engine_traces, unpacked_engine
+from knowngood.engine import container_engine, daemon, embedded_engine, unpacked_engine
 
 pytestmark = [
     pytest.mark.integration,
@@ -27,7 +27,7 @@ TAG = "knowngood-test:engine"
 def traces(at: unpacked_engine.EnginePaths) -> set[str]:
     """What this engine might leave on a machine, where others may be running."""
     cgroups = Path("/sys/fs/cgroup")
-    shared = set(engine_traces.PRIVATE_FOLDERS) - engine_traces._borrowed_by_others(at)
+    shared = set(embedded_engine.PRIVATE_FOLDERS) - embedded_engine._borrowed_by_others(at)
     return {
         *(line for line in Path("/proc/mounts").read_text().splitlines() if str(at.home.parent) in line),
         *(path.name for path in Path("/sys/class/net").iterdir()),
@@ -38,7 +38,7 @@ def traces(at: unpacked_engine.EnginePaths) -> set[str]:
         *(
             str(path)
             for path in Path("/run/runc").glob("*/state.json")
-            if engine_traces.name_state_owner(_read(str(path))) == at.run.name
+            if embedded_engine.name_state_owner(_read(str(path))) == at.run.name
         ),
     }
 
@@ -163,7 +163,7 @@ def test_a_killed_engine_leaves_no_process_and_comes_up_again_with_its_images(ow
     assert eventually(lambda: not left(places)), left(places)
     # A process that ends loses its name first and its sockets last: until then the engine counts as running. The tests
     # that run beside this one may find the traces too, so who removes them does not matter.
-    assert eventually(lambda: engine_traces.remove_crash_traces() is not None and not places.run.exists())
+    assert eventually(lambda: embedded_engine.remove_crash_traces() is not None and not places.run.exists())
     assert not any(places.run.name in trace for trace in traces(places))
     again = container_engine.ensure_engine(notify=print)
     assert again.client().images.get(TAG)

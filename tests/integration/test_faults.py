@@ -17,8 +17,8 @@ from conftest import ROOT
 from knowngood.base import base_image
 from knowngood.core import local_files
 from knowngood.core.errors import MissingError
-from knowngood.engine import build_slots, daemon, embedded_engine, unpacked_engine
 from knowngood.engine import container_engine as engines
+from knowngood.engine import daemon, embedded_engine, unpacked_engine
 from knowngood.images import build_command, image_build
 from knowngood.project.checkout import Project
 
@@ -88,7 +88,7 @@ def layers_made(log):
 
 def test_layers_that_were_finished_before_a_kill_are_not_made_again(private, base, tmp_path):
     log = tmp_path / "log"
-    slots = build_slots.choose_slot_count()
+    slots = embedded_engine.choose_slot_count()
     whole = layers_plan(tmp_path, base, 3 * slots)
     finished: set[str] = set()
 

@@ -23,8 +23,8 @@ import test_registry_trust
 from knowngood.cli import main
 from knowngood.core.publish_policy import SigningIdentity
 from knowngood.lock.lock_tree import CellLock
-from knowngood.project import keyless_identity, signing_keys
-from knowngood.registry import attachments, bundle_signatures, signatures
+from knowngood.project import release_signers
+from knowngood.registry import attachments, signatures
 from knowngood.registry.attachments import Attachment
 from knowngood.registry.image_reference import Repository
 from knowngood.registry.manifests import RegistryManifest
@@ -59,10 +59,10 @@ class World:
 
     def sign(self, manifest: RegistryManifest, tag: str) -> None:
         """Sign an image and its documents as the CI job that has the identity does."""
-        (named,) = keyless_identity.load_trusted_identities(self.root, [self.identity])
-        signer = keyless_identity.find_keyless_signer([named])
+        (named,) = release_signers.load_trusted_identities(self.root, [self.identity])
+        signer = release_signers.find_keyless_signer([named])
         documents = attachments.fetch_attachments(self.registry, manifest.descriptor.digest)
-        documents = [item for item in documents if not bundle_signatures.is_bundle(item)]
+        documents = [item for item in documents if not signatures.is_bundle(item)]
         signatures.sign_release(self.registry, tag, documents, signer, manifest.descriptor)
 
 
@@ -76,7 +76,7 @@ def server(registry_program, tmp_path_factory):
 
 @pytest.fixture
 def world(server, project, tmp_path, monkeypatch):
-    for name in ("GITHUB_ACTIONS", "BUILDKITE", "CIRCLECI", signing_keys.SIGNING_KEY_VARIABLE):
+    for name in ("GITHUB_ACTIONS", "BUILDKITE", "CIRCLECI", release_signers.SIGNING_KEY_VARIABLE):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("GITLAB_CI", "true")
     monkeypatch.setenv("SIGSTORE_ID_TOKEN", sigstore_server.make_token(JOB))
@@ -145,7 +145,7 @@ def test_verify_and_pull_take_an_image_of_the_identity(world, capsys):
 
 def bundles(world, manifest) -> list[Attachment]:
     documents = attachments.fetch_attachments(world.registry, manifest.descriptor.digest)
-    return [item for item in documents if bundle_signatures.is_bundle(item)]
+    return [item for item in documents if signatures.is_bundle(item)]
 
 
 def forge_nothing(*_):
@@ -187,7 +187,7 @@ def forge_with_another_sigstore(world, _good, forged):
 
 
 def forge_malformed(world, _good, forged):
-    item = Attachment(media=bundle_signatures.BUNDLE_MEDIA_TYPE, name="x", data=b"[" * 10_000)
+    item = Attachment(media=signatures.BUNDLE_MEDIA_TYPE, name="x", data=b"[" * 10_000)
     attachments.attach_documents(world.registry, forged.descriptor, [item])
 
 
@@ -223,8 +223,8 @@ def test_an_image_under_the_tag_of_another_is_refused(world, capsys):
 
 def test_a_signature_with_a_key_is_none_of_the_identity(world, capsys, tmp_path):
     manifest = push(world)
-    signing_keys.make_key_pair(tmp_path / "a.key", tmp_path / "a.pub", None)
-    key = signing_keys.load_signing_key(tmp_path / "a.key")
+    release_signers.make_key_pair(tmp_path / "a.key", tmp_path / "a.pub", None)
+    key = release_signers.load_signing_key(tmp_path / "a.key")
     signatures.sign_name(world.registry, f"{world.registry.repository}:{world.alias}", manifest.descriptor.digest, key)
     code, answer = verify(capsys, world)
     assert (code, answer["signature"]["signed"]) == (1, False)

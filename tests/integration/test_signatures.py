@@ -20,9 +20,9 @@ import test_registry_trust
 from knowngood.cli import main
 from knowngood.engine import container_engine, image_store
 from knowngood.lock.lock_tree import CellLock
-from knowngood.project import release_seal, signing_keys
-from knowngood.project.signing_keys import SigningKey
-from knowngood.registry import attachments, cosign_tags, signatures, signed_documents
+from knowngood.project import release_seal, release_signers
+from knowngood.project.release_signers import SigningKey
+from knowngood.registry import attachments, signatures, signed_documents
 from knowngood.registry.image_reference import Repository, immutable_tag
 from knowngood.registry.manifests import MANIFEST_MEDIA_TYPE, RegistryManifest
 from knowngood.registry.registry_client import Registry
@@ -44,8 +44,8 @@ def skopeo(tmp_path_factory):
 
 
 def make_key(folder, name="release"):
-    signing_keys.make_key_pair(folder / f"{name}.key", folder / f"{name}.pub", None)
-    return signing_keys.load_signing_key(folder / f"{name}.key")
+    release_signers.make_key_pair(folder / f"{name}.key", folder / f"{name}.pub", None)
+    return release_signers.load_signing_key(folder / f"{name}.key")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +109,7 @@ EVIL = ["LD_PRELOAD=/tmp/evil.so"]
 
 def move_signatures(registry, source, target):
     """Name the signatures of one image as those of another, as an attacker with write access can."""
-    for tag in (cosign_tags.signature_tag, cosign_tags.attestation_tag):
+    for tag in (signed_documents.signature_tag, signed_documents.attestation_tag):
         registry.put_manifest(registry.manifest(tag(source.descriptor.digest)), tag(target.descriptor.digest))
 
 
@@ -174,21 +174,27 @@ def forge_with_another_key(world, _good, forged):
 
 def forge_payload(world, good, forged):
     """Write the digest of the forged image into the payload, and keep the signature of the good one."""
-    (document,) = cosign_tags.read_cosign_documents(world.registry, cosign_tags.signature_tag(good.descriptor.digest))
+    (document,) = signed_documents.read_cosign_documents(
+        world.registry, signed_documents.signature_tag(good.descriptor.digest)
+    )
     data = document.data.replace(good.descriptor.digest.encode(), forged.descriptor.digest.encode())
     flipped = dataclasses.replace(document, data=data)
-    cosign_tags.add_cosign_document(world.registry, cosign_tags.signature_tag(forged.descriptor.digest), flipped)
+    signed_documents.add_cosign_document(
+        world.registry, signed_documents.signature_tag(forged.descriptor.digest), flipped
+    )
 
 
 def forge_malformed(world, _good, forged):
     """Signatures that are no base64 and no DER."""
     for text in ("%%%", "AAAA", ""):
-        document = cosign_tags.CosignDocument(
+        document = signed_documents.CosignDocument(
             media=signed_documents.PAYLOAD_MEDIA_TYPE,
             data=f"payload {text}".encode(),
-            annotations={cosign_tags.SIGNATURE_ANNOTATION: text},
+            annotations={signed_documents.SIGNATURE_ANNOTATION: text},
         )
-        cosign_tags.add_cosign_document(world.registry, cosign_tags.signature_tag(forged.descriptor.digest), document)
+        signed_documents.add_cosign_document(
+            world.registry, signed_documents.signature_tag(forged.descriptor.digest), document
+        )
 
 
 FORGERIES = {
@@ -210,9 +216,9 @@ def test_verify_refuses_a_forged_image(world, capsys, forge):
 
 
 def test_verify_refuses_a_signature_that_was_damaged_in_the_registry(world, capsys):
-    tag = cosign_tags.signature_tag(push(world, signed=True).descriptor.digest)
+    tag = signed_documents.signature_tag(push(world, signed=True).descriptor.digest)
     document = world.registry.manifest(tag).document
-    document["layers"][0]["annotations"][cosign_tags.SIGNATURE_ANNOTATION] = "MEUCIQ=="
+    document["layers"][0]["annotations"][signed_documents.SIGNATURE_ANNOTATION] = "MEUCIQ=="
     world.registry.put_manifest(RegistryManifest(data=json.dumps(document).encode(), media=MANIFEST_MEDIA_TYPE), tag)
     code, answer = verify(capsys, world)
     assert (code, answer["signature"]["signed"]) == (1, False)
@@ -356,7 +362,7 @@ def push_real(world, tag):
 
 def test_signing_again_adds_nothing_and_another_key_adds_its_own(world):
     image, registry = push(world, signed=True).descriptor, world.registry
-    tags = [cosign_tags.signature_tag(image.digest), cosign_tags.attestation_tag(image.digest)]
+    tags = [signed_documents.signature_tag(image.digest), signed_documents.attestation_tag(image.digest)]
     first = [registry.digest(tag) for tag in tags]
     documents = attachments.fetch_attachments(registry, image.digest)
     signatures.sign_release(registry, world.alias, documents[-1:], world.key, image)

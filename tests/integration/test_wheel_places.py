@@ -9,8 +9,8 @@ import pytest
 import registry_server
 
 from knowngood.lock.cell_lock import Distribution
-from knowngood.lock.recorded_wheels import WheelPin
-from knowngood.registry import wheel_artifact, wheel_places
+from knowngood.lock.wheelhouse import WheelPin
+from knowngood.registry import wheel_supply
 from knowngood.registry.image_reference import Repository
 from knowngood.registry.manifests import DamagedContentError
 from knowngood.registry.registry_client import Registry
@@ -43,19 +43,19 @@ def wheel(tmp_path):
 def push(server, wheel, house, **options):
     registry = Registry(Repository.parse(f"{server.address}/team/images"), insecure=True)
     options = {"every_byte": False, "dry_run": False} | options
-    ((_, status),) = wheel_artifact.push_wheels(registry, [wheel], house, **options)
+    ((_, status),) = wheel_supply.push_wheels(registry, [wheel], house, **options)
     return str(status)
 
 
 def test_a_wheel_travels_through_a_registry_and_is_trusted_by_its_hash(server, wheel, tmp_path):
     pin = WheelPin(file=wheel.file, sha256=wheel.sha256)
     place, far, notes = f"oci+http://{server.address}/team/images", tmp_path / "far", []
-    assert wheel_places.fetch_pinned_wheel(pin, [place], far, notes.append) is None
+    assert wheel_supply.fetch_pinned_wheel(pin, [place], far, notes.append) is None
     assert "404" in notes[-1]
     assert push(server, wheel, tmp_path / "house", dry_run=True) == "pushed"
     assert push(server, wheel, tmp_path / "house") == "pushed"
     assert push(server, wheel, tmp_path / "house") == "unchanged"
-    fetched = wheel_places.fetch_pinned_wheel(pin, [place], far, notes.append)
+    fetched = wheel_supply.fetch_pinned_wheel(pin, [place], far, notes.append)
     assert fetched.read_bytes() == (tmp_path / "house" / wheel.file).read_bytes()
     assert notes[-1] == f"{wheel.file} from {place}"
 
@@ -68,12 +68,12 @@ def test_other_bytes_in_the_registry_are_refused_and_sent_again(server, wheel, t
     pin = WheelPin(file=wheel.file, sha256=wheel.sha256)
     place, far = f"oci+http://{server.address}/team/images", tmp_path / "far"
     with pytest.raises(DamagedContentError, match=f"serves other bytes for the blob sha256:{wheel.sha256}"):
-        wheel_places.fetch_pinned_wheel(pin, [place], far, print)
+        wheel_supply.fetch_pinned_wheel(pin, [place], far, print)
     assert not list(far.iterdir())
     assert push(server, wheel, tmp_path / "house") == "unchanged", "its size is right"
     blob.unlink()
     assert push(server, wheel, tmp_path / "house") == "pushed"
-    assert wheel_places.fetch_pinned_wheel(pin, [place], far, print).read_bytes() == content
+    assert wheel_supply.fetch_pinned_wheel(pin, [place], far, print).read_bytes() == content
 
 
 def test_a_registry_that_is_gone_is_a_place_without_the_wheel(server, wheel, tmp_path):
@@ -81,7 +81,7 @@ def test_a_registry_that_is_gone_is_a_place_without_the_wheel(server, wheel, tmp
     notes = []
     pin = WheelPin(file=wheel.file, sha256=wheel.sha256)
     places = [f"oci+http://{server.address}/team/images", str(tmp_path / "house")]
-    assert wheel_places.fetch_pinned_wheel(pin, places, tmp_path / "far", notes.append)
+    assert wheel_supply.fetch_pinned_wheel(pin, places, tmp_path / "far", notes.append)
     assert "the request failed after 2 attempts" in notes[0]
-    wheel_places.fetch_pinned_wheel(pin, ["oci+http://registry.example/images"], tmp_path / "far", notes.append)
+    wheel_supply.fetch_pinned_wheel(pin, ["oci+http://registry.example/images"], tmp_path / "far", notes.append)
     assert "--insecure is for a registry on this machine" in notes[-1]

@@ -1,4 +1,7 @@
-"""The Debian packages of a base: resolved on a mirror, found in the cache, fetched by their sha256."""
+"""The Debian packages of a base: resolved on a mirror, found in the cache, fetched by their sha256.
+
+What shapes a base besides its packages. Pure data: a change here changes the digest of every base.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,73 @@ from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 
-from knowngood.base import base_recipe, debian_host
+from knowngood.base import debian_host
 from knowngood.base.private_apt import PrivateApt, RemotePackage
 from knowngood.core.errors import CorruptArchiveError, MissingError
 from knowngood.core.hosts import DEFAULT_HOST, HostArchitecture
 from knowngood.lock.debian_lock import DebianPackage, PackagesLock
+
+RECIPE = 2  # raised when the way from packages to a layer changes
+PACKAGES = ("python3", "gcc", "g++", "libc6-dev", "libpython3.11-dev", "ca-certificates")
+# Every base has them. The second replaces usrmerge, a converter of old systems that would bring all of Perl.
+ALWAYS = ("?essential", "usr-is-merged")
+TOOLS = ("mmdebstrap", "zstd")
+# The suite of the tools where it is not the base's: bullseye's mmdebstrap wants an apt in the system that it makes.
+TOOLS_SUITE = {"bullseye": "bookworm"}
+COMPRESS = ("-10", "-T0", "--no-progress", "--quiet", "--stdout", "-")
+CONFIG = {
+    "Cmd": ["/bin/bash"],
+    "Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
+}
+DROP = (
+    # documentation and translations; the licences stay
+    "usr/share/doc/*",
+    "!usr/share/doc/*/copyright",
+    "usr/share/man/*",
+    "usr/share/info/*",
+    "usr/share/locale/*",
+    "usr/share/lintian/*",
+    "usr/share/bug/*",
+    "usr/share/gcc/*",
+    "usr/share/gdb/*",
+    # traces of this bootstrap or of the host it ran on
+    "dev/*",
+    "proc/*",
+    "sys/*",
+    "run/*",
+    "tmp/*",
+    "etc/hostname",
+    "etc/resolv.conf",
+    "etc/machine-id",
+    "etc/apt*",
+    "etc/.pwd.lock",
+    "var/lib/apt*",
+    "var/lib/dpkg/lock*",
+    "var/lib/dpkg/triggers/Lock",
+    "var/lib/dpkg/*-old",
+    "var/cache/*",
+    "!var/cache/debconf",
+    "!var/cache/ldconfig",
+    "var/log/*",
+    "var/tmp/*",
+    # not needed to compile a launcher or an extension: a static Python, sanitizers, a debugger's tool
+    "usr/lib/*/libpython3.*.a",
+    "usr/lib/python3.*/config-*/*.a",
+    "usr/lib/gcc/*/lib[alut]*san*",
+    "usr/lib/*/lib[alut]*san.so*",
+    "usr/bin/*lto-dump*",
+)
+
+# Since Debian 12 every system has a merged /usr. mmdebstrap merges it for suites that it knows, not for an archive.
+MERGE_USR = 'for name in bin sbin lib lib64; do mkdir -p "$1/usr/$name"; ln -s "usr/$name" "$1/$name"; done'
+
+# Python's bytecode is compiled again, in one order, with one hash seed and without a time stamp: the package's own
+# compilation follows the order of files on the disk, which marshal's reference flags show.
+COMPILE = (
+    """find "$1/usr" -name __pycache__ -type d -prune -exec rm -rf {} + && """
+    """env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin PYTHONHASHSEED=0 chroot "$1" sh -c """
+    """'python3 -m compileall -q -j 1 --invalidation-mode unchecked-hash /usr/lib/python3 /usr/lib/python3.*'"""
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +91,7 @@ class DebianBase:
 
     name: str
     suite: str = "bookworm"
-    packages: tuple[str, ...] = base_recipe.PACKAGES
+    packages: tuple[str, ...] = PACKAGES
     python: str = "3.11"
     security: bool = False
     host: HostArchitecture = DEFAULT_HOST
@@ -94,7 +159,7 @@ def fetch_packages(
 
 def _resolve_packages(base: DebianBase, mirror: PrivateApt) -> tuple[RemotePackage, ...]:
     """Return the base's packages, and those of every base that the suite has (bullseye has no usr-is-merged)."""
-    always = [name for name in base_recipe.ALWAYS if name.startswith("?") or mirror.offers(name)]
+    always = [name for name in ALWAYS if name.startswith("?") or mirror.offers(name)]
     return mirror.resolve([*always, *base.packages])
 
 
@@ -103,13 +168,13 @@ def _locate_tools(base: DebianBase, folder: Path, mirror: PrivateApt) -> tuple[R
 
     A machine of x86-64 makes each base, one of another kind only its own.
     """
-    suite = base_recipe.TOOLS_SUITE.get(base.suite, base.suite)
+    suite = TOOLS_SUITE.get(base.suite, base.suite)
     located: set[RemotePackage] = set()
     for machine in dict.fromkeys([DEFAULT_HOST, base.host]):
         place = mirror
         if (suite, machine) != (base.suite, base.host):
             place = open_mirror(replace(base, suite=suite, security=False, host=machine), folder)
-        located |= set(place.locate(base_recipe.TOOLS))
+        located |= set(place.locate(TOOLS))
     return tuple(sorted(located))
 
 

@@ -18,7 +18,7 @@ from knowngood.core import matrix as matrix_file
 from knowngood.core.cell import Cell, parse_cell
 from knowngood.core.errors import InputError, KnowngoodError, UnknownError, UsageError
 from knowngood.core.local_files import write_atomically
-from knowngood.core.matrix_addition import MatrixAddition, insert_matrix_entry, render_matrix_entry
+from knowngood.core.matrix_entries import MatrixAddition, insert_matrix_entry, render_matrix_entry
 from knowngood.lock import cell_locking, wheelhouse
 from knowngood.lock.cell_locking import NoWheelError
 from knowngood.project import checkout
@@ -159,13 +159,13 @@ def _lock_and_write(project: Project, new: _NewCell, text: str, folder: str | No
         with report_progress(str(new.cell)) as notify:
             result = cell_locking.lock_cell(
                 new.matrix.entry(new.cell),
-                new.matrix,
-                project.tree,
-                wheel_folder=wheelhouse.wheelhouse_folder(folder),
-                cxx11abi=checkout.load_torch_cxx11abi,
-                upgrade=False,
-                locked_only=False,
-                notify=notify,
+                cell_locking.LockingPlace(
+                    matrix=new.matrix,
+                    tree=project.tree,
+                    wheel_folder=wheelhouse.wheelhouse_folder(folder),
+                    cxx11abi=checkout.load_torch_cxx11abi,
+                    notify=notify,
+                ),
             )
     except NoWheelError as error:
         note, locked = f"not locked yet: {error}", False

@@ -9,7 +9,7 @@ from knowngood.cli import shared_arguments
 from knowngood.cli.main import Answer
 from knowngood.cli.progress import report_progress
 from knowngood.project.checkout import find_project
-from knowngood.registry import audit_allowlist, audit_services, vulnerability_audit
+from knowngood.registry import vulnerability_audit
 from knowngood.registry.vulnerability_audit import AuditReport
 
 
@@ -24,7 +24,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     project = find_project()
     cells = project.matrix.select_cells(arguments.select)
     with report_progress("audit") as notify:
-        report, wheels = audit_services.audit_cells(
+        report, wheels = vulnerability_audit.audit_cells(
             project, cells, arguments.tracker or vulnerability_audit.DEBIAN_TRACKER_URL, notify
         )
     code = 1 if report.open else 3 if report.unanswered else 0
@@ -47,11 +47,11 @@ def _text(report: AuditReport, wheels: int) -> str:
     ]
     lines += [f"unknown: {reason}" for reason in report.unanswered]
     lines += [
-        f"{audit_allowlist.ALLOWLIST_FILE}:{entry.line}: no service reports {entry.id} of {entry.package}; "
+        f"{vulnerability_audit.ALLOWLIST_FILE}:{entry.line}: no service reports {entry.id} of {entry.package}; "
         "remove the entry"
         for entry in report.unused
     ]
-    summary = f"{len(report.open)} open, {len(report.accepted)} accepted by {audit_allowlist.ALLOWLIST_FILE}"
+    summary = f"{len(report.open)} open, {len(report.accepted)} accepted by {vulnerability_audit.ALLOWLIST_FILE}"
     return "\n".join(
         [*lines, f"{wheels} wheels and their bases: {summary}" + (", not all known" * bool(report.unanswered))]
     )

@@ -27,10 +27,9 @@ from knowngood.images import build_survey, cell_tasks, dry_run, matrix_plan, pip
 from knowngood.images.cell_tasks import CellResult, CellStatus
 from knowngood.images.matrix_plan import Holdings, PlanInput
 from knowngood.images.pipeline import PipelineOptions
-from knowngood.launch import wheel_supply
 from knowngood.lock import wheelhouse
 from knowngood.project.checkout import Project, find_project
-from knowngood.registry import image_release
+from knowngood.registry import image_release, wheel_supply
 from knowngood.registry.image_reference import Repository
 from knowngood.registry.registry_client import Registry
 from knowngood.smoke.suite_command import SuiteOptions

@@ -23,10 +23,10 @@ from knowngood.engine import container_engine
 from knowngood.engine.container_engine import Engine
 from knowngood.images import dry_run, pipeline
 from knowngood.images.pipeline import PipelineOptions as BuildOptions
-from knowngood.launch import wheel_supply
 from knowngood.lock import wheelhouse
 from knowngood.project.checkout import Project, find_project
-from knowngood.wheels import compile_plan, compile_request, source_archive
+from knowngood.registry import wheel_supply
+from knowngood.wheels import compile_plan, compile_request
 from knowngood.wheels.compile_container import LocalCompilePlace
 from knowngood.wheels.compile_request import CompileOptions, WheelRequest, needed_wheels
 from knowngood.wheels.compile_run import Compiler
@@ -157,7 +157,7 @@ def _compile_options(arguments: argparse.Namespace, project: Project) -> Compile
 
 def _orders(arguments: argparse.Namespace, cells: list[Cell], matrix: Matrix) -> list[WheelRequest]:
     if arguments.sdist:
-        sdist = source_archive.read_sdist_file(arguments.sdist)
+        sdist = compile_request.read_sdist_file(arguments.sdist)
         return [WheelRequest(cell=cell, package=sdist.package, version=sdist.version, sdist=sdist) for cell in cells]
     if arguments.package:
         name, version = _parse_pin(arguments.package)

@@ -13,7 +13,7 @@ from knowngood.cli.progress import report_progress
 from knowngood.core.errors import UsageError, strip_user_information
 from knowngood.core.local_files import write_atomically
 from knowngood.index.package_index import SimpleIndex
-from knowngood.lock import lock_exports, wheel_locations
+from knowngood.lock import lock_exports, wheelhouse
 from knowngood.lock.lock_exports import ExportFormat
 from knowngood.lock.lock_tree import CellLock
 from knowngood.project.checkout import find_project
@@ -64,5 +64,5 @@ def _urls(locked: CellLock) -> Mapping[str, str]:
     """Return the address of each wheel of the lock, by its SHA-256; an address contains no login of the index."""
     with report_progress(str(locked.cell)) as notify:
         notify(f"asking the index where {len(locked.distributions)} wheels are")
-        files = wheel_locations.locate_wheels(locked.distributions, SimpleIndex())
+        files = wheelhouse.locate_wheels(locked.distributions, SimpleIndex())
     return {sha256: strip_user_information(file.url) for sha256, file in files.items()}

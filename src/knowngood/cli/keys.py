@@ -11,9 +11,9 @@ from knowngood.cli import shared_arguments
 from knowngood.cli.main import Answer
 from knowngood.core.errors import UsageError
 from knowngood.core.publish_policy import SigningIdentity
-from knowngood.project import signing_keys
+from knowngood.project import release_signers
 from knowngood.project.checkout import find_project
-from knowngood.project.signing_keys import VerificationKey
+from knowngood.project.release_signers import VerificationKey
 
 PUBLIC_SUFFIX = ".pub"
 
@@ -50,8 +50,8 @@ def run(arguments: argparse.Namespace) -> Answer:
     public = private.with_name(private.stem + PUBLIC_SUFFIX)
     passphrase = None
     if not arguments.no_passphrase:
-        passphrase = signing_keys.read_passphrase("a passphrase for the new key", confirm=True)
-    key = signing_keys.make_key_pair(private, public, passphrase)
+        passphrase = release_signers.read_passphrase("a passphrase for the new key", confirm=True)
+    key = release_signers.make_key_pair(private, public, passphrase)
     document = {
         "private": str(private),
         "public": str(public),
@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> Answer:
         f"public key:  {public}\n"
         f"fingerprint: {key.fingerprint}\n"
         f"To use it, copy the public key into the project, as keys/{public.name}, and name it in matrix.yaml,\n"
-        f"`publish: {{key: keys/{public.name}}}`; sign with `export {signing_keys.SIGNING_KEY_VARIABLE}={private}`."
+        f"`publish: {{key: keys/{public.name}}}`; sign with `export {release_signers.SIGNING_KEY_VARIABLE}={private}`."
     )
     return Answer(0, document, text)
 
@@ -76,7 +76,7 @@ def _default_file() -> Path:
 
 def _show_keys() -> Answer:
     project = find_project()
-    keys = signing_keys.load_verification_keys(project.root, project.matrix.publish.keys)
+    keys = release_signers.load_verification_keys(project.root, project.matrix.publish.keys)
     identities = project.matrix.publish.identities
     document = {
         "keys": [{"file": key.name, "fingerprint": key.fingerprint} for key in keys],

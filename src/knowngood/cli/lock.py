@@ -11,10 +11,10 @@ from knowngood.cli.main import Answer
 from knowngood.cli.progress import report_progress
 from knowngood.core.errors import KnowngoodError, UsageError
 from knowngood.core.formatting import format_table
-from knowngood.launch import wheel_supply
 from knowngood.lock import cell_locking, wheelhouse
 from knowngood.project import checkout
 from knowngood.project.checkout import Project, find_checkout, find_project
+from knowngood.registry import wheel_supply
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -52,13 +52,15 @@ def run(arguments: argparse.Namespace) -> Answer:
                 wheel_supply.supply_wheels(project, [cell], wheel_folder, notify)
                 locked = cell_locking.lock_cell(
                     matrix.entry(cell),
-                    matrix,
-                    project.tree,
-                    wheel_folder=wheel_folder,
-                    cxx11abi=checkout.load_torch_cxx11abi,
+                    cell_locking.LockingPlace(
+                        matrix=matrix,
+                        tree=project.tree,
+                        wheel_folder=wheel_folder,
+                        cxx11abi=checkout.load_torch_cxx11abi,
+                        locked_only=arguments.locked,
+                        notify=notify,
+                    ),
                     upgrade=arguments.upgrade,
-                    locked_only=arguments.locked,
-                    notify=notify,
                 )
         except KnowngoodError as error:
             code = code or error.exit_code

@@ -22,20 +22,12 @@ from knowngood.lock import wheelhouse
 from knowngood.project import release_signers
 from knowngood.project.checkout import MATRIX_FILE, Project, find_project
 from knowngood.project.release_signers import ReleaseSigner, ReleaseVerifier
-from knowngood.registry import (
-    image_release,
-    platform_index,
-    publication,
-    publication_check,
-    release_proof,
-    signatures,
-    wheel_artifact,
-)
+from knowngood.registry import image_release, platform_index, publication, publication_check, signatures, wheel_supply
 from knowngood.registry.content_inspection import ContentInspector, InspectionDepth
 from knowngood.registry.image_reference import ImageReference, Repository
 from knowngood.registry.publication import PublishStatus, ReleaseSigning
 from knowngood.registry.registry_client import Registry
-from knowngood.registry.wheel_artifact import WheelPushStatus
+from knowngood.registry.wheel_supply import WheelPushStatus
 
 if TYPE_CHECKING:
     from knowngood.engine.container_engine import Engine
@@ -188,7 +180,7 @@ class _CellPublisher:
             digest = image_release.find_engine_image(self.project, cell, engine).digest
             state = publication.inspect_publication(tag, digest, self.inspector)
         row["digest"] = digest
-        row["tier"] = str(release_proof.read_release_proof(self.project, cell, digest).tier)
+        row["tier"] = str(image_release.read_release_proof(self.project, cell, digest).tier)
         release = image_release.prepare_release(self.project, cell, digest, engine=engine, revision=self.revision)
         row["looked_at"] = {
             "depth": str(self.inspector.depth),
@@ -221,9 +213,9 @@ class _CellPublisher:
 
     def _push_wheels(self, cell: Cell) -> list[dict[str, str]]:
         """Push the wheels that were compiled for a cell, or only say what would be pushed."""
-        pushed = wheel_artifact.push_wheels(
+        pushed = wheel_supply.push_wheels(
             self.target.registry,
-            wheel_artifact.list_compiled_wheels(self.project, cell),
+            wheel_supply.list_compiled_wheels(self.project, cell),
             wheelhouse.wheelhouse_folder(),
             every_byte=self.inspector.depth is InspectionDepth.BYTES,
             dry_run=self.dry_run,

@@ -152,12 +152,13 @@ def name_program_image(
 ) -> ContainerRun:
     """Return the container with the image that the program would get; nothing is pulled or built."""
     from knowngood.launch import image_access
+    from knowngood.registry import image_reference
 
     record = project.tree.load_record(cell)
     if derived := additions.describe(project, cell, record.manifest.digest if record else ""):
         print_notice(f"{derived.name} is made when the program is run without --print")
         return replace(container, image=derived.name)
-    repositories = image_access.list_repositories(project.matrix, os.environ)
+    repositories = image_reference.list_repositories(project.matrix, os.environ)
     return replace(container, reference=image_access.recorded_reference(project, cell, repositories))
 
 

@@ -9,7 +9,7 @@ from knowngood.cli import shared_arguments
 from knowngood.cli.main import Answer
 from knowngood.cli.progress import report_progress
 from knowngood.project.checkout import Project, find_project
-from knowngood.registry import image_release, licences
+from knowngood.registry import bill_of_materials, image_release
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +36,7 @@ def _refresh_licences(project: Project) -> Answer:
     locks = [locked for cell in project.matrix.cells if (locked := project.tree.load(cell))]
     wheels = {item.sha256: item for locked in locks for item in locked.distributions}
     with report_progress("licences") as notify:
-        known, changed = licences.refresh_licences(project.root, list(wheels.values()), notify)
+        known, changed = bill_of_materials.refresh_licences(project.root, list(wheels.values()), notify)
     state = "written" if changed else "unchanged"
-    text = f"{known} of {len(wheels)} wheels name a licence; {licences.licences_path(project.root)} {state}"
+    text = f"{known} of {len(wheels)} wheels name a licence; {bill_of_materials.licences_path(project.root)} {state}"
     return Answer(0, {"wheels": len(wheels), "named": known, "changed": changed}, text)

@@ -7,7 +7,7 @@ import argparse
 from knowngood.cli import shared_arguments
 from knowngood.cli.main import Answer
 from knowngood.core.errors import UsageError
-from knowngood.project import release_seal, signing_keys
+from knowngood.project import release_seal, release_signers
 from knowngood.project.checkout import Project, find_checkout, find_project
 from knowngood.project.release_seal import EVIDENCE_FOLDER, KNOWLEDGE_FOLDERS, SEAL_FILE, SEAL_SIGNATURE_FILE
 
@@ -28,11 +28,11 @@ def run(arguments: argparse.Namespace) -> Answer:
     if arguments.check:
         shared_arguments.refuse_options(arguments, ("key",), "does nothing with --check, which needs the public key")
         return _check_seal(project)
-    named = signing_keys.load_verification_keys(project.root, project.matrix.publish.keys)
-    key = signing_keys.find_signing_key(arguments.key, named)
+    named = release_signers.load_verification_keys(project.root, project.matrix.publish.keys)
+    key = release_signers.find_signing_key(arguments.key, named)
     if key is None:
         raise UsageError(
-            f"there is no key to seal with; name its file with --key or {signing_keys.SIGNING_KEY_VARIABLE}, "
+            f"there is no key to seal with; name its file with --key or {release_signers.SIGNING_KEY_VARIABLE}, "
             "or make one with `knowngood keys make`"
         )
     files = release_seal.write_release_seal(project.root, key)

@@ -24,6 +24,7 @@ from knowngood.images import pipeline
 from knowngood.launch import attached_suite_run, image_access
 from knowngood.project import release_signers
 from knowngood.project.checkout import Project, find_project
+from knowngood.registry import image_reference
 from knowngood.registry.image_reference import ImageReference
 from knowngood.registry.registry_client import Registry
 from knowngood.smoke import cluster_jobs, predictions, suite_run
@@ -184,7 +185,7 @@ def write_job(arguments: argparse.Namespace) -> Answer:
     """Write the folder of a job, and say which commands submit it and take its evidence."""
     project, folder = find_project(), arguments.folder.absolute()
     options = shared_arguments.suite_options_from_arguments(arguments)
-    repositories = image_access.list_repositories(project.matrix, os.environ)
+    repositories = image_reference.list_repositories(project.matrix, os.environ)
     places = [arguments.origin] if arguments.origin else list(repositories)
     tasks = []
     for cell in project.matrix.select_cells(arguments.select or ["default"]):

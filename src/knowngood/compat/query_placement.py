@@ -15,8 +15,7 @@ from knowngood.compat.rule_boxes import Box, all_subjects_known, box_from_combin
 from knowngood.compat.universe import Universe
 from knowngood.compat.value_domain import ValueDomain, iterate_bits, version_matches
 from knowngood.core.gpus import UncoveredGpuError
-from knowngood.core.nearest_names import find_nearest_name
-from knowngood.core.nearest_versions import find_nearest_versions
+from knowngood.core.nearest_names import find_nearest_name, find_nearest_versions
 from knowngood.core.package_names import canonical_name
 
 FOREIGN_HOST = "host:aarch64"

@@ -1,13 +1,208 @@
-"""The GPUs of matrix.yaml, by card, family or compute capability: `H100 80GB HBM3`, `Volta`, `sm_70`, `7.0`. Pure."""
+"""The GPUs of matrix.yaml, by card, family or compute capability: `H100 80GB HBM3`, `Volta`, `sm_70`, `7.0`.
+
+Which GPU a name means: the names of NVML and `nvidia-smi`, of shops, and short ones (`4090`, `A6000`).
+
+A name is a sequence of words. Words that do not tell the architecture (the maker, memory sizes, form factors) are left
+out, and what remains has to be the name of a card as a whole: `p4d.24xlarge` is no P4, and `RTX 5000 Ada` is not the
+Turing card RTX 5000. The browser decides in the same way, with the same data (`matching_data`,
+`templates/site/static/gpu_names.js`); one table of cases tests both. So patterns are written in what Python and
+JavaScript have in common.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cached_property
+from typing import Any
 
 from knowngood.core.errors import UnknownError, UsageError
-from knowngood.core.gpu_names import GpuNameKind, GpuNameTable, name_words
+
+_CAPABILITY = "^(?:(?:sm|compute|cc|compute capability)[ _-]*)?([0-9]{1,2})[.]?([0-9])[af]?$"
+
+_REPLACEMENTS = (
+    ("[^a-z0-9.:*]+", " "),
+    # A line of `nvidia-smi -L`.
+    ("^ *gpu [0-9]+ *:", ""),
+    (" uuid.*$", ""),
+    # The number of GPUs: 8x H100, 2xA100, H100 x8, A100:8.
+    ("^ *[0-9]+ *[x*] *(?=[a-z])", ""),
+    ("^ *[0-9]{1,2} (?=[a-z])", ""),
+    ("(?::[0-9]+| x *[0-9]{1,2}| *[*] *[0-9]+) *$", ""),
+    # A part of a GPU (MIG), a virtual one (A40-8Q), memory sizes, sockets.
+    (" mig .*$", ""),
+    (" [0-9]+[abcq]$", ""),
+    ("(^| )[0-9]+ ?(?:gb|gib|g)(?= |$)", " "),
+    ("(^| )(?:sxm|nvl)[0-9]*(?= |$)", " "),
+    # What is written without a space: RTX4090, 2080ti.
+    ("(^| )(rtx|gtx|pro)(?=a?[0-9])", "$1$2 "),
+    ("([0-9]{4})(?=(?:ti|super)(?: |$))", "$1 "),
+    ("[:*]", " "),
+)
+"""Pattern and replacement, in this order, on the name in lower case; `$1` stands for the first group."""
+
+_IGNORED = {"nvidia", "tesla", "grid", "graphics", "gpu", "gpus"}
+_IGNORED |= {"card", "device", "generation", "architecture", "tensor", "core"}
+_IGNORED |= {"jetson", "agx", "superchip", "grace", "sff", "corporation"}
+"""Words that say nothing about the architecture."""
+
+_FORMS = {"pcie", "hgx", "dgx", "server", "workstation", "laptop", "mobile", "max"}
+_FORMS |= {"q", "edition", "with", "design", "hbm2", "hbm2e", "hbm3", "hbm3e"}
+_FORMS |= {"super", "ti", "d", "nx", "nano", "nvgpu"}
+"""Words that may stand beside the name of a card, and may also be part of one (`RTX 2080 Ti`)."""
+
+_BRANDS = ((), ("geforce", "quadro"), ("geforce", "quadro", "rtx", "gtx"))
+"""The words that are left out at the first, the second and the third attempt to find a card."""
+
+_OTHER_MAKERS = {
+    "AMD": "(^| )(?:amd|radeon|instinct|mi[0-9]{2,3}[a-z]?|gfx[0-9]+[a-z]?|rx [0-9]{4}|rx[0-9]{4}|vega|rocm)( |$)",
+    "Intel": "(^| )(?:intel|arc|gaudi ?[0-9]?|habana|ponte vecchio|data center max)( |$)",
+    "Apple": "(^| )(?:apple|m[1-9](?: (?:pro|max|ultra))?|mps)( |$)",
+    "Google": "(^| )(?:tpu|tpu ?v?[0-9]+[a-z]?)( |$)",
+    "Amazon": "(^| )(?:trainium ?[0-9]?|inferentia ?[0-9]?)( |$)",
+    "Huawei": "(^| )(?:huawei|ascend)( |$)",
+}
+"""Maker -> the pattern of the names of its accelerators."""
+
+_INSTANCES = (
+    "^[a-z][a-z0-9-]*[.](?:[0-9]*x?large|medium|small|micro|nano|metal[a-z0-9-]*)$",
+    "^[pg][0-9][a-z]{1,3}$",
+    "^(?:standard_)?n[cdv][0-9]+[a-z]*_.*v[0-9]+$",
+    "^standard_[a-z0-9_]+$",
+    "^[a-z][0-9][a-z]?-(?:standard|highgpu|megagpu|ultragpu|edgegpu|highmem|highcpu|maxgpu)-[0-9]+[a-z]*$",
+    "^(?:bm|vm)[.]gpu[a-z0-9.]*$",
+)
+"""The names of cloud instances of several providers, in lower case."""
+
+
+class GpuNameKind(StrEnum):
+    """What a name turned out to be."""
+
+    KNOWN = "known"
+    AMBIGUOUS = "ambiguous"
+    """Cards of several architectures have this name."""
+    ARCHITECTURE = "architecture"
+    """It has the form of an architecture that the table does not have."""
+    OTHER_MAKER = "other-maker"
+    INSTANCE = "instance"
+    """It is the name of a cloud instance."""
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuNameMatch:
+    """What the text that a user gives as the name of a GPU means."""
+
+    kind: GpuNameKind
+    capabilities: tuple[str, ...] = ()
+    """`sm_90`, ...: one, or all of a family; the candidates when the name is ambiguous."""
+    cards: tuple[str, ...] = ()
+    """The cards of that name, as the table has them."""
+    maker: str = ""
+
+    def document(self) -> dict[str, Any]:
+        """Return the match as plain data, as the browser's script has it."""
+        capabilities, cards = list(self.capabilities), list(self.cards)
+        return {"kind": str(self.kind), "capabilities": capabilities, "cards": cards, "maker": self.maker}
+
+
+@dataclass(frozen=True)
+class GpuNameTable:
+    """The cards, families and architectures of matrix.yaml, and which of them a text names."""
+
+    sections: Mapping[str, tuple[str, tuple[str, ...]]]
+    """Compute capability -> its family and its cards."""
+
+    def match(self, text: str) -> GpuNameMatch:
+        """Return what a name means; every text has an answer."""
+        name = " ".join(text.lower().split())
+        if number := re.search(_CAPABILITY, name):
+            sm = f"sm_{number[1]}{number[2]}"
+            kind = GpuNameKind.KNOWN if sm in self.sections else GpuNameKind.ARCHITECTURE
+            return GpuNameMatch(kind=kind, capabilities=(sm,))
+        words = name_words(name)
+        if families := self._find_family(words):
+            return GpuNameMatch(kind=GpuNameKind.KNOWN, capabilities=families)
+        for brands in _BRANDS:
+            if card := self._find_card(words, brands):
+                return card
+        if any(re.search(pattern, name) for pattern in _INSTANCES):
+            return GpuNameMatch(kind=GpuNameKind.INSTANCE)
+        plain = " ".join(words)
+        for maker, pattern in _OTHER_MAKERS.items():
+            if re.search(pattern, plain):
+                return GpuNameMatch(kind=GpuNameKind.OTHER_MAKER, maker=maker)
+        return GpuNameMatch(kind=GpuNameKind.UNKNOWN)
+
+    def _find_family(self, words: Sequence[str]) -> tuple[str, ...]:
+        """Return the architectures of a family: of its whole name, else of names that begin with these words."""
+        families = {sm: family.lower().split() for sm, (family, _) in self.sections.items()}
+        wanted = list(words)
+        whole = tuple(sm for sm, family in families.items() if family == wanted)
+        begun = tuple(sm for sm, family in families.items() if wanted and family[: len(wanted)] == wanted)
+        # Of a family with one architecture each word tells it: Lovelace.
+        single = tuple(sm for sm, family in families.items() if len(wanted) == 1 and wanted == family[-1:])
+        return whole or begun or (single if len(single) == 1 else ())
+
+    def _find_card(self, words: Sequence[str], brands: Sequence[str]) -> GpuNameMatch | None:
+        """Return the card of which the name consists, besides words that may stand beside it.
+
+        A bare number that cards of several architectures have in their names (`6000`) is ambiguous.
+        """
+        rest = [word for word in words if word not in brands]
+        cards = {card: [word for word in own if word not in brands] for card, own in self._card_words.items()}
+        for length in range(len(rest), 0, -1):
+            for start in range(len(rest) - length + 1):
+                window = rest[start : start + length]
+                matches = [card for card, own in cards.items() if own == window]
+                if matches and window[0].isdigit() and length == 1:
+                    matches = [card for card, own in cards.items() if window[0] in own]
+                capabilities = tuple(dict.fromkeys(self._sm_of_card[card] for card in matches))
+                beside = [*rest[:start], *rest[start + length :]]
+                if len(capabilities) > 1 and not beside and brands == _BRANDS[-1]:
+                    kind = GpuNameKind.AMBIGUOUS
+                    return GpuNameMatch(kind=kind, capabilities=capabilities, cards=tuple(matches))
+                if len(capabilities) == 1 and self._may_stand_beside(beside, capabilities[0], cards):
+                    return GpuNameMatch(kind=GpuNameKind.KNOWN, capabilities=capabilities, cards=tuple(matches))
+        return None
+
+    def _may_stand_beside(self, words: Sequence[str], sm: str, cards: Mapping[str, Sequence[str]]) -> bool:
+        """Whether these words contradict no card of an architecture: forms, its family, or another of its cards."""
+        family = self.sections[sm][0].lower().split()
+        another = any(list(words) == own for card, own in cards.items() if self._sm_of_card[card] == sm)
+        return another or all(word in _FORMS or word in family for word in words)
+
+    @cached_property
+    def _sm_of_card(self) -> dict[str, str]:
+        return {card: sm for sm, (_, cards) in self.sections.items() for card in cards}
+
+    @cached_property
+    def _card_words(self) -> dict[str, list[str]]:
+        return {card: name_words(card) for card in self._sm_of_card}
+
+    def matching_data(self) -> dict[str, Any]:
+        """Return all that `match` uses as plain data, for the browser's script."""
+        return {
+            "capability": _CAPABILITY,
+            "replacements": _REPLACEMENTS,
+            "ignored": sorted(_IGNORED),
+            "forms": sorted(_FORMS),
+            "brands": _BRANDS,
+            "families": [[sm, family.lower().split()] for sm, (family, _) in self.sections.items()],
+            "cards": [[card, self._sm_of_card[card], words] for card, words in self._card_words.items()],
+            "makers": list(_OTHER_MAKERS.items()),
+            "instances": _INSTANCES,
+        }
+
+
+def name_words(text: str) -> list[str]:
+    """Return the words of a name that can tell cards apart, in lower case."""
+    name = text.lower()
+    for pattern, replacement in _REPLACEMENTS:
+        name = re.sub(pattern, re.sub(r"\$(\d)", r"\\g<\1>", replacement), name)
+    return [word for word in name.split() if word not in _IGNORED]
 
 
 class UncoveredGpuError(UnknownError):

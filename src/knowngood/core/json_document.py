@@ -1,25 +1,27 @@
 """JSON that is checked against a type: keys, types, depth and duplicate keys, with the place of every defect.
 
-msgspec decodes and checks in one pass, much faster than `json` alone decodes. It names no lines, and drops the keys
-that a `TypedDict` does not have. So the keys are counted afterwards, and a text with a defect is looked at once more,
-slowly, to say where it is. `json` and `msgspec` are imported in functions, for commands that need neither. Pure.
+pydantic decodes and checks in one pass. It names no lines, and takes the last of two equal keys. So the keys are
+counted afterwards, and a text with a defect is looked at once more, slowly, to say where it is. `json` and `pydantic`
+are imported in functions, for commands that need neither. Pure.
 """
 
 from __future__ import annotations
 
-import itertools
+import functools
 import math
+import operator
 import re
-from collections.abc import Sequence
+import types
+import typing
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from knowngood.core.errors import InputError, InputProblem
 from knowngood.core.lazy_patterns import lazy_pattern
 
 if TYPE_CHECKING:
-    import msgspec
+    from pydantic import TypeAdapter
 
 T = TypeVar("T")
 
@@ -38,20 +40,24 @@ def parse_json(data: bytes, file: str, content: type[T], *, remedy: str) -> T:
 
     The content of a `TypedDict` is a plain dictionary. Raises `InputError` with every defect, each with the `remedy`.
     """
-    import msgspec
+    from pydantic import ValidationError
+    from pydantic_core import from_json, to_json
 
     body = data.removeprefix(b"\xef\xbb\xbf")
     try:
-        value = _decoder(content).decode(body)  # type: ignore[arg-type] # mypy: a class is hashable
-    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+        _type_adapter(content).validate_json(body)  # type: ignore[arg-type] # mypy: a class is hashable
+    except ValidationError as error:
+        reason = error.errors(include_url=False, include_input=False)[0]["msg"]
         problems = find_json_problems(body, file, content)
-        raise _error(problems or [problem_at(file, "", 0, f"not valid: {error}")], remedy) from None
-    # A key that is there twice, or that the type does not have, is missing in what was decoded.
-    lost = body.count(b'":') != msgspec.json.encode(value).count(b'":')
-    suspect = lost or _may_be_deep(body) or _LONG_NUMBER.search(body)
+        raise _error(problems or [problem_at(file, "", 0, f"not valid: {reason}")], remedy) from None
+    value = from_json(body)  # what was checked has its keys in the order of the type, not of the text
+    written = to_json(value, inf_nan_mode="constants")
+    # A key that is there twice is missing in what was decoded; JSON has no NaN and no Infinity.
+    suspect = body.count(b'":') != written.count(b'":') or b"NaN" in written or b"Infinity" in written
+    suspect = suspect or _may_be_deep(body) or bool(_LONG_NUMBER.search(body))
     if suspect and (problems := find_json_problems(body, file, content)):
         raise _error(problems, remedy)
-    return value  # type: ignore[no-any-return] # the decoder's type is not known to mypy
+    return value  # type: ignore[no-any-return] # it was checked
 
 
 def find_json_problems(data: bytes, file: str, content: Any) -> list[InputProblem]:
@@ -66,23 +72,156 @@ def find_json_problems(data: bytes, file: str, content: Any) -> list[InputProble
         return problems
     import json
 
-    from knowngood.core.type_mismatch import find_mismatches
+    from pydantic import ValidationError
 
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
         return [problem_at(file, text, error.pos, f"not well-formed JSON: {error.msg[:1].lower()}{error.msg[1:]}")]
-    return [
-        problem_at(file, text, find_json_offset(text, path, key=key), words)
-        for path, words, key in itertools.islice(find_mismatches(value, content), _MOST_PROBLEMS)
-    ]
+    try:
+        _type_adapter(content).validate_json(text)
+    except ValidationError as error:
+        defects = _describe_errors(error.errors(include_url=False, include_context=False), value, content)
+    else:
+        return []
+    places = sorted((find_json_offset(text, path, key=key), words) for path, words, key in defects)
+    return [problem_at(file, text, at, words) for at, words in dict.fromkeys(places)][:_MOST_PROBLEMS]
 
 
-@cache
-def _decoder(content: Any) -> msgspec.json.Decoder[Any]:
-    import msgspec
+@functools.cache
+def _type_adapter(content: Any) -> TypeAdapter[Any]:
+    """Return pydantic's checker of a type, which refuses unknown keys and converts nothing."""
+    from pydantic import ConfigDict, TypeAdapter, with_config
 
-    return msgspec.json.Decoder(content)
+    config = ConfigDict(extra="forbid", strict=True)
+    known = _pydantic_type(content)
+    return (
+        TypeAdapter(with_config(config)(known)) if typing.is_typeddict(content) else TypeAdapter(known, config=config)
+    )
+
+
+def _pydantic_type(content: Any) -> Any:
+    """Return a type with the `TypedDict` of typing_extensions, which pydantic demands below Python 3.12.
+
+    Its import takes 40 ms, so the modules with schemas, which `check` imports, use that of typing.
+    """
+    origin, arguments = typing.get_origin(content), typing.get_args(content)
+    if origin in (dict, list):
+        return origin[tuple(map(_pydantic_type, arguments))]
+    if origin in (typing.Union, types.UnionType):
+        return functools.reduce(operator.or_, map(_pydantic_type, arguments))
+    if not typing.is_typeddict(content):
+        return content
+    import typing_extensions
+
+    fields: dict[str, Any] = {}
+    for name, hint in _keys_of(content).items():
+        wrapped = _is_wrapper(typing.get_origin(hint))
+        optional = name in content.__optional_keys__ or typing.get_origin(hint) is typing.NotRequired
+        plain = _pydantic_type(typing.get_args(hint)[0] if wrapped else hint)
+        fields[name] = typing_extensions.NotRequired[plain] if optional else plain
+    typed_dict: Any = typing_extensions.TypedDict  # mypy knows only those whose keys are written out
+    return typed_dict(content.__name__, fields)
+
+
+DataPath = tuple[str | int, ...]
+"""Keys and indexes from the top of a document down to a value: `("layers", 0, "size")`."""
+
+
+def describe_path(path: Sequence[str | int]) -> str:
+    """Return a path as people write it: `releases["2.11.0"].facts.sass[0]`."""
+    parts = (
+        f"[{part}]" if isinstance(part, int) else f".{part}" if part.isidentifier() else f'["{part[:80]}"]'
+        for part in path
+    )
+    return "".join(parts).removeprefix(".")
+
+
+def _describe_errors(errors: Sequence[Any], value: Any, content: Any) -> Iterator[tuple[DataPath, str, bool]]:
+    """Yield path, description, and whether it is about the key, of each of pydantic's errors about a value."""
+    placed = [(*_locate_error(value, error["loc"]), error) for error in errors]
+    for path, union, error in placed:
+        if union is None:
+            yield _describe_error(path, error, value, content)
+            continue
+        # The arm of the same kind as the value says it best: its errors are about parts of the value.
+        deeper = [item for item, other, it in placed if other == union and (item != union or _is_about_keys(it))]
+        if not deeper:
+            yield _describe_error(union, {"type": "union"}, value, content)
+        elif path != union or _is_about_keys(error):
+            yield _describe_error(path, error, value, content)
+
+
+def _is_about_keys(error: Any) -> bool:
+    return error["type"] in ("missing", "extra_forbidden") or error["loc"][-1] == "[key]"
+
+
+def _locate_error(value: Any, loc: Sequence[str | int]) -> tuple[DataPath, DataPath | None]:
+    """Return the path of an error in the data, and of the first value on it that may have several types.
+
+    Besides keys and indexes, pydantic's `loc` names the arm of a union, and the key that is missing.
+    """
+    path: list[str | int] = []
+    union: DataPath | None = None
+    for place, part in enumerate(loc):
+        has_part = (isinstance(value, dict) and part in value) or (isinstance(value, list) and isinstance(part, int))
+        if has_part:
+            value = value[part]
+            path.append(part)
+        elif part != "[key]" and (place < len(loc) - 1 or not isinstance(value, dict)):
+            union = tuple(path) if union is None else union
+    return tuple(path), union
+
+
+def _describe_error(path: DataPath, error: Any, value: Any, content: Any) -> tuple[DataPath, str, bool]:
+    kind = error["type"]
+    if kind == "missing":
+        return path, f"the key {error['loc'][-1]!r} is missing{_parent(path)}", False
+    name = str(path[-1]) if path else ""
+    if kind == "extra_forbidden":
+        import difflib  # only here, because its import takes a while
+
+        known = [key for table in _types_at(content, path[:-1]) for key in _keys_of(table)]
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f"the nearest known one is {near[0]!r}" if near else f"the keys here are {', '.join(known)}"
+        return path, f"unknown key {name[:80]!r}{_parent(path[:-1])}; {hint}", True
+    if path and error.get("loc", ("",))[-1] == "[key]":
+        keys = [
+            typing.get_args(table)[0] for table in _types_at(content, path[:-1]) if typing.get_origin(table) is dict
+        ]
+        return path, f"the key {name[:80]!r} must be {_describe_union(keys)}", True
+    for part in path:
+        value = value[part]
+    place = describe_path(path) or "the file"
+    return path, f"{place} must be {_describe_union(_types_at(content, path))}, not {_describe_value(value)}", False
+
+
+def _parent(path: DataPath) -> str:
+    return f" in {describe_path(path)}" if path else ""
+
+
+def _types_at(content: Any, path: DataPath) -> list[Any]:
+    """Return the types that the value at a path may have; several where a type above or there is a union."""
+    origin, arguments = typing.get_origin(content), typing.get_args(content)
+    if _is_wrapper(origin):
+        return _types_at(arguments[0], path)
+    if origin in (typing.Union, types.UnionType):
+        return [item for arm in arguments for item in _types_at(arm, path)]
+    if not path:
+        return [content]
+    if origin in (dict, list):
+        return _types_at(arguments[-1], path[1:])
+    keys = _keys_of(content)
+    return _types_at(keys[str(path[0])], path[1:]) if path[0] in keys else []
+
+
+def _keys_of(content: Any) -> dict[str, Any]:
+    """Return the keys of a `TypedDict` with their types; none for another type."""
+    return typing.get_type_hints(content, include_extras=True) if typing.is_typeddict(content) else {}
+
+
+def _is_wrapper(origin: Any) -> bool:
+    return origin in (typing.Required, typing.NotRequired)
 
 
 def _error(problems: Sequence[InputProblem], remedy: str) -> InputError:
@@ -186,3 +325,52 @@ def find_json_offset(text: str, path: Sequence[str | int], *, key: bool = False)
 def _skip_space(text: str, at: int) -> int:
     match = _SPACE.match(text, at)
     return match.end() if match else at
+
+
+def _describe_type(content: Any) -> str:
+    origin, arguments = typing.get_origin(content), typing.get_args(content)
+    if origin is Annotated:
+        metas = [meta for item in arguments[1:] for meta in getattr(item, "metadata", [item])]
+        bounds = [f"{word} {limit}" for meta in metas for word, limit in _bounds(meta)]
+        return " ".join([_describe_type(arguments[0]), *bounds])
+    if origin is typing.Literal:
+        return " or ".join(repr(item) for item in arguments)
+    if origin in (typing.Union, types.UnionType):
+        return _describe_union(arguments)
+    if _is_wrapper(origin):
+        return _describe_type(arguments[0])
+    if _keys_of(content):
+        return "an object"
+    kind = origin or content
+    return _TYPE_WORDS.get(kind) or str(getattr(kind, "__name__", kind))
+
+
+def _describe_union(arms: Sequence[Any]) -> str:
+    return " or ".join(dict.fromkeys(map(_describe_type, arms)))
+
+
+_TYPE_WORDS = {
+    str: "text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    dict: "an object",
+    list: "a list",
+    tuple: "a list",
+    type(None): "null",
+}
+
+
+def _bounds(meta: Any) -> Iterator[tuple[str, Any]]:
+    for name, word in (("ge", "from"), ("le", "to"), ("min_length", "of at least"), ("max_length", "of at most")):
+        if getattr(meta, name, None) is not None:
+            yield word, getattr(meta, name)
+    if getattr(meta, "pattern", None):
+        yield "like", meta.pattern
+
+
+def _describe_value(value: Any) -> str:
+    if isinstance(value, dict | list):
+        return _TYPE_WORDS[type(value)]
+    text = "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,17 +1,17 @@
 """The types of what `docker/cells/<id>/` holds besides the Dockerfile: `image.json` and `cell.json`.
 
-They are apart from the code that uses them, because msgspec takes 20 ms to import.
+They are apart from the code that uses them, because pydantic takes 60 ms to import.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Literal, TypedDict
 
-from msgspec import Meta
+from pydantic import Field
 
-ByteCount = Annotated[int, Meta(ge=0, le=2**53)]
+ByteCount = Annotated[int, Field(ge=0, le=2**53)]
 
-_LayerName = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9.-]{0,200}$")]
+_LayerName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]{0,200}$")]
 
 
 class _Shape(TypedDict):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from knowngood.core.cell import NO_FLASH_ATTN, NO_FRAMEWORK, flash_attn_package, parse_framework
 from knowngood.core.hosts import HostArchitecture
-from knowngood.core.nearest_versions import find_nearest_versions
+from knowngood.core.nearest_names import find_nearest_versions
 
 if TYPE_CHECKING:
     from knowngood.core.matrix import MatrixEntry, MatrixFacts

@@ -1,7 +1,4 @@
-"""The part of an evidence file that lists and pages show. A file that cannot be trusted is left out, with the reason.
-
-`knowngood.evidence.shown_parts` parses a file; it is imported when there is a file to read.
-"""
+"""What lists and pages show of an evidence file. A file that cannot be trusted is left out, with the reason."""
 
 from __future__ import annotations
 
@@ -68,11 +65,11 @@ def load_run_details(path: Path) -> RunDetails | str:
 
     The time and the suite that its name states must be those of its content.
     """
-    from knowngood.evidence import shown_parts
+    from pydantic_core import from_json  # twice as fast as json
 
     label = printable_name(f"{path.parent.name}/{path.name}")
     try:
-        evidence = run_evidence.load_evidence(path, shown_parts.parse_shown_parts)
+        evidence = run_evidence.load_evidence(path, from_json)
         if isinstance(evidence, str):
             return printable_name(evidence.replace(str(path), label))
         defect = _defect(path, evidence)
@@ -121,12 +118,10 @@ def _recorded_run(file: str, run: run_evidence.Evidence) -> RecordedRun:
 
 def _figures(run: run_evidence.Evidence) -> dict[str, StepFigures]:
     """Return the figures of each setting at the longest sequences that were measured."""
-    from knowngood.evidence import shown_parts
-
     figures = {}
     for check in run.report["checks"]:
         if check["topic"] == "speed" and check["outcome"] == "pass":
-            measured = shown_parts.parse_skipped_part(check["figures"])["lengths"]
+            measured = check["figures"]["lengths"]
             lengths = {int(key): value for key, value in measured.items() if "step_ms" in value}
             if lengths:
                 longest = max(lengths)

@@ -21,7 +21,7 @@ from knowngood.facts.atlas_rows import ModuleRows
 from knowngood.facts.harvest_run import group_by_release
 from knowngood.facts.module_rows import extract_module
 from knowngood.index.artefact import PackageIndex, PublishedFile, UnreadableError
-from knowngood.index.bulk_members import open_bulk_archive
+from knowngood.index.remote_archive import open_bulk_archive
 
 if TYPE_CHECKING:
     from knowngood.core.notify import Notify

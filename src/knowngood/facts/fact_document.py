@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from knowngood.core import data_files, json_document, type_mismatch
+from knowngood.core import data_files, json_document
 
 FACTS_SCHEMA = "knowngood/facts/1"
 LINES_FOLDER = "lines"
@@ -25,6 +25,6 @@ def load_fact_document(path: Path) -> dict[str, Any]:
 
         return parse_fact_document(data, path)
 
-    modules = (_SCHEMA_MODULE, Path(json_document.__file__), Path(type_mismatch.__file__))
+    modules = (_SCHEMA_MODULE, Path(json_document.__file__))
     document: dict[str, Any] = data_files.load_json_checked_once(path, parse, modules)
     return document

@@ -14,17 +14,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, TypedDict, get_args, get_origin, get_type_hints
 
-from msgspec import Meta
+from pydantic import Field
 
 from knowngood.core import json_document
 from knowngood.core.errors import InputError
 from knowngood.facts.fact_document import LINES_FOLDER
 
 VersionKey = Annotated[
-    str, Meta(pattern=r"^[0-9]{1,12}(\.[0-9]{1,12}){0,9}((a|b|rc)[0-9]{1,9})?(\.(post|dev)[0-9]{1,9})*$")
+    str, Field(pattern=r"^[0-9]{1,12}(\.[0-9]{1,12}){0,9}((a|b|rc)[0-9]{1,9})?(\.(post|dev)[0-9]{1,9})*$")
 ]
 """A release as a key: a normalized version."""
-Count = Annotated[int, Meta(ge=0, le=2**53)]
+Count = Annotated[int, Field(ge=0, le=2**53)]
 
 _Texts = list[str] | None
 _Requirements = dict[str, str] | None

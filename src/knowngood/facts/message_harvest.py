@@ -26,7 +26,7 @@ from knowngood.facts.atlas_harvest import (
 from knowngood.facts.atlas_packages import AtlasPackage
 from knowngood.facts.message_rows import MessageRow, extract_messages, group_rows
 from knowngood.index.artefact import PackageIndex, PublishedFile, UnreadableError
-from knowngood.index.bulk_members import open_bulk_archive
+from knowngood.index.remote_archive import open_bulk_archive
 
 if TYPE_CHECKING:
     from knowngood.core.notify import Notify

@@ -18,7 +18,7 @@ from knowngood.core.errors import (
 from knowngood.core.hosts import DEFAULT_HOST, HostArchitecture
 from knowngood.core.image_record import ImageRecord, ImageShape
 from knowngood.images.dockerfile import LABEL_PREFIX
-from knowngood.index.uv_output import CORRUPT_PATTERN, parse_corrupt_archive
+from knowngood.index.index_settings import CORRUPT_PATTERN, parse_corrupt_archive
 from knowngood.lock.lock_tree import CellLock
 
 if TYPE_CHECKING:

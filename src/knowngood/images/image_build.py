@@ -1,6 +1,8 @@
 """Builds an image in the engine, by BuildKit through `docker buildx`, and finds an image that was built before.
 
 The record of an image is taken from the engine and kept in the cache, where a later plan learns which layers exist.
+
+What follows when an archive arrives corrupt in a build: its hash on the index decides whether to build once more.
 """
 
 from __future__ import annotations
@@ -18,13 +20,20 @@ from typing import TypeVar
 
 from knowngood.core import image_record, local_files, retries
 from knowngood.core.child_processes import end_with_parent
-from knowngood.core.errors import GarbageCollectedError, KnowngoodError, NetworkError, UsageError, redact_credentials
+from knowngood.core.errors import (
+    CorruptArchiveError,
+    GarbageCollectedError,
+    KnowngoodError,
+    NetworkError,
+    UsageError,
+    redact_credentials,
+)
 from knowngood.core.image_record import ImageRecord
 from knowngood.core.local_files import cache_folder, write_atomically
 from knowngood.core.notify import Notify
 from knowngood.engine import container_engine, image_store
 from knowngood.engine.container_engine import Engine
-from knowngood.images import archive_damage, build_command, build_inputs
+from knowngood.images import build_command, build_inputs
 from knowngood.images.build_command import INPUTS_LABEL, BuildPlan, CellBuildPlan, Image, ParseStep, parse_build_step
 from knowngood.lock.cell_lock import Distribution
 
@@ -81,7 +90,7 @@ def work_with_secrets(
         with attempt, build_inputs.host_secrets() as secrets:
             if attempt.num > 1:
                 notify(f"the network failed: attempt {attempt.num}")
-            return archive_damage.repeat_after_damage(functools.partial(work, secrets), wanted, notify)
+            return repeat_after_damage(functools.partial(work, secrets), wanted, notify)
     raise AssertionError("the last attempt raises")
 
 
@@ -215,3 +224,71 @@ def _load_record(path: Path) -> ImageRecord | None:
     with contextlib.suppress(OSError, UsageError):  # only a cache: a record that cannot be read counts as absent
         return image_record.parse_image_record(path.read_text(encoding="utf-8"), str(path))
     return None
+
+
+def repeat_after_damage(work: Callable[[], Product], distributions: Iterable[Distribution], notify: Notify) -> Product:
+    """Return the product of `work`, a build from these distributions.
+
+    When an archive arrives corrupt, it is read from the index once more, for its hash. The build is repeated, once,
+    only where the index serves the right bytes.
+
+    Raises:
+        CorruptArchiveError: the index serves other bytes than were locked, or the archive arrived corrupt twice.
+    """
+    try:
+        return work()
+    except CorruptArchiveError as error:
+        failure, served = examine_damage(error, distributions)
+        if not served:
+            raise failure from None
+        notify(f"{failure.file} arrived corrupt, but the index serves the right bytes: building once more")
+    try:
+        return work()
+    except CorruptArchiveError as error:
+        raise examine_damage(error, distributions)[0] from None
+
+
+def examine_damage(
+    error: CorruptArchiveError, distributions: Iterable[Distribution]
+) -> tuple[CorruptArchiveError, bool]:
+    """Return the error with the file's name and both hashes, and whether the index serves the bytes that were locked.
+
+    The file is read from the index for that. An archive that is not one of the distributions is returned as it is.
+    """
+    names = {name: item for item in distributions for name in (item.file, f"{item.name}=={item.version}")}
+    item = names.get(error.file)
+    if item is None:
+        return error, False
+    try:
+        actual = _read_served_hash(item)
+    except NetworkError as unread:
+        actual, advice = error.actual, f"{unread}, so it could not be read again"
+    else:
+        advice = "the index or a proxy before it serves other bytes than were locked: have the file put right there"
+        if actual == item.sha256:
+            advice = "the index serves the right bytes when it is asked alone: look at the proxy and at this machine"
+    sound = actual == item.sha256
+    failure = CorruptArchiveError(
+        item.file,
+        expected=item.sha256,
+        actual=error.actual if sound else actual,
+        detail=error.detail,
+        advice=advice,
+    )
+    return failure, sound
+
+
+def _read_served_hash(item: Distribution) -> str:
+    """Return the SHA-256 of the distribution's file as the index serves it now; `NetworkError` when it does not."""
+    from knowngood.index.artefact import UnreadableError
+    from knowngood.index.package_index import SimpleIndex
+    from knowngood.index.remote_archive import read_remote_hash
+
+    try:
+        files = SimpleIndex().files(item.name)
+    except UnreadableError as error:
+        raise NetworkError(str(error)) from None
+    url = next((file.url for file in files if file.name == item.file), None)
+    if url is None:
+        raise NetworkError(f"the index does not list {item.file}")
+    return read_remote_hash(url)

@@ -2,26 +2,33 @@
 
 Each step returns a value that the next one takes: a `Cell`, its `CellLock`, a `CellBuildPlan`, an `Image`, `Evidence`.
 A step whose inputs have not changed is not repeated. A cell that fails does not stop the others.
+
+Finds programs and libraries in an image that are for another processor than the image is.
 """
 
 from __future__ import annotations
 
+import struct
+import tarfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import IO, Any
 
 from knowngood.base import base_image
+from knowngood.core import local_files
 from knowngood.core.cell import Cell
 from knowngood.core.errors import KnowngoodError, failure_from_error
-from knowngood.core.hosts import DEFAULT_HOST
+from knowngood.core.hosts import DEFAULT_HOST, HostArchitecture
 from knowngood.core.image_record import ImageRecord
 from knowngood.core.local_files import cache_folder, write_atomically
 from knowngood.core.notify import Notify
+from knowngood.engine import image_store
 from knowngood.engine.container_engine import Engine
 from knowngood.evidence import run_evidence
 from knowngood.evidence.run_evidence import Evidence, Tier
-from knowngood.images import build_inputs, foreign_libraries, image_build
+from knowngood.images import build_inputs, image_build
 from knowngood.images.build_command import CellBuildPlan, Image
 from knowngood.images.cell_ownership import hold_cell
 from knowngood.images.cell_tasks import CellResult, CellStatus
@@ -33,6 +40,62 @@ from knowngood.project.checkout import Project
 from knowngood.smoke import suite_files, suite_run, trainer_suite
 from knowngood.smoke.predictions import load_predictions, predictions_for_cell
 from knowngood.smoke.suite_command import SuiteOptions
+
+_MACHINES = {3: "i386", 21: "ppc64", 22: "s390", 40: "arm", 62: "x86-64", 183: "aarch64", 243: "riscv"}
+"""The number of a processor in the head of an ELF file -> its name. Code for GPUs and for BPF has other numbers."""
+_HEAD = struct.Struct("<16sHH")
+_LOADABLE = (2, 3)
+"""The types of ELF files that the kernel or the dynamic linker loads: programs and shared libraries."""
+
+
+def name_processor(head: bytes) -> str | None:
+    """Return the processor that a program or library is for, by the first bytes of its file.
+
+    The result is `None` for any other file: no ELF file, one for linking, or code for a GPU.
+    """
+    if len(head) < _HEAD.size or not head.startswith(b"\x7fELF"):
+        return None
+    _, kind, machine = _HEAD.unpack_from(head)
+    return _MACHINES.get(machine) if kind in _LOADABLE else None
+
+
+def find_foreign_libraries(layer: Path, host: HostArchitecture) -> Iterator[tuple[str, str]]:
+    """Yield path and processor of each program or library of a layer that is not for `host`.
+
+    The layer is a tar file, compressed with zstd or not at all. Raises `OSError` or `tarfile.TarError` when it cannot
+    be read.
+    """
+    with layer.open("rb") as raw:
+        packed = raw.read(4) == b"\x28\xb5\x2f\xfd"
+        raw.seek(0)
+        if not packed:
+            yield from _foreign_members(raw, host)
+            return
+        from zstandard import ZstdDecompressor
+
+        with ZstdDecompressor().stream_reader(raw) as stream:
+            yield from _foreign_members(stream, host)
+
+
+def _foreign_members(stream: IO[bytes] | Any, host: HostArchitecture) -> Iterator[tuple[str, str]]:
+    with tarfile.open(fileobj=stream, mode="r|") as archive:
+        for member in archive:
+            file = archive.extractfile(member) if member.isreg() else None
+            processor = name_processor(file.read(_HEAD.size)) if file else None
+            if processor not in (None, str(host)):
+                yield "/" + member.name.strip("/"), str(processor)
+
+
+def check_image_processor(engine: Engine, tag: str, record: ImageRecord, host: HostArchitecture) -> None:
+    """Read every layer of an image, and raise `KnowngoodError` that names what is not for the image's `host`."""
+    problems = []
+    with local_files.scratch_folder() as scratch:
+        for layer in record.layers:
+            path = image_store.find_blob_file(engine, tag, layer.digest, scratch)
+            problems += [f"{file} of {layer.name} is for {name}" for file, name in find_foreign_libraries(path, host)]
+    if problems:
+        more = f"; and {len(problems) - 5} more" if len(problems) > 5 else ""
+        raise KnowngoodError(f"{tag} is for {host}, and cannot run there: {'; '.join(problems[:5])}{more}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,16 +167,15 @@ class Pipeline:
         """
         matrix, wheel_folder, cxx11abi = self.project.matrix, self.options.wheelhouse, checkout.load_torch_cxx11abi
         buildable, _ = cell_locking.choose_buildable_cell(cell, matrix, wheel_folder, cxx11abi=cxx11abi)
-        result = cell_locking.lock_cell(
-            matrix.entry(buildable),
-            matrix,
-            self.project.tree,
+        place = cell_locking.LockingPlace(
+            matrix=matrix,
+            tree=self.project.tree,
             wheel_folder=wheel_folder,
             cxx11abi=cxx11abi,
-            upgrade=False,
             locked_only=self.options.locked,
             notify=notify,
         )
+        result = cell_locking.lock_cell(matrix.entry(buildable), place)
         note = f"built in place of {cell}: the wheelhouse has no flash-attn wheel for it"
         return result.lock, "" if buildable == cell else note
 
@@ -150,7 +212,7 @@ class Pipeline:
             record = self.take_record(image, build_plan)
             if build_plan.host != DEFAULT_HOST:
                 notify("reading for which processor its programs are")
-                foreign_libraries.check_image_processor(self.engine, image.tag, record, build_plan.host)
+                check_image_processor(self.engine, image.tag, record, build_plan.host)
             image_build.keep_image_record(record)
         return replace(image, record=record)
 

@@ -1,14 +1,23 @@
-"""`knowngood verify`: builds a cell again from nothing, and compares the image with its committed record by layer."""
+"""`knowngood verify`: builds a cell again from nothing, and compares the image with its committed record by layer.
+
+Compares two layers or two image configurations: which files or keys differ, and how.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import shutil
+import tarfile
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
+from typing import IO, Any
+
+from zstandard import ZstdDecompressor
 
 from knowngood.core import local_files
 from knowngood.core.cell import Cell
@@ -17,9 +26,110 @@ from knowngood.core.image_record import ImageRecord
 from knowngood.core.notify import Notify
 from knowngood.engine import container_engine, embedded_engine, image_store, unpacked_engine
 from knowngood.engine.container_engine import Engine
-from knowngood.images import build_inputs, image_build, image_difference
+from knowngood.images import build_inputs, image_build
 from knowngood.images.cell_ownership import hold_cell
 from knowngood.images.pipeline import Pipeline, cell_log_path
+
+_KINDS = {
+    tarfile.REGTYPE: "file",
+    tarfile.AREGTYPE: "file",
+    tarfile.DIRTYPE: "folder",
+    tarfile.SYMTYPE: "symbolic link",
+    tarfile.LNKTYPE: "hard link",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerMember:
+    """The entry of one path in a layer."""
+
+    kind: str
+    mode: str
+    owner: str
+    time: int
+    link: str
+    content: str
+    """SHA-256 of a file's bytes; empty for anything else."""
+
+
+def read_layer_members(layer: Path) -> dict[str, LayerMember]:
+    """Return every path of a layer file, which is a tar archive, compressed with zstd or not at all."""
+    with layer.open("rb") as raw:
+        magic = raw.read(4)
+        raw.seek(0)
+        if magic != b"\x28\xb5\x2f\xfd":
+            return _read_members(raw)
+        with ZstdDecompressor().stream_reader(raw) as stream:
+            return _read_members(stream)
+
+
+def _read_members(stream: Any) -> dict[str, LayerMember]:
+    with tarfile.open(fileobj=stream, mode="r|") as archive:
+        return {
+            "/" + member.name.strip("/"): LayerMember(
+                kind=_KINDS.get(member.type, "special file"),
+                mode=f"{member.mode:04o}",
+                owner=f"{member.uid}:{member.gid}",
+                time=int(member.mtime),
+                link=member.linkname,
+                content=_digest(archive.extractfile(member)) if member.isreg() else "",
+            )
+            for member in archive
+        }
+
+
+def _digest(file: IO[bytes] | None) -> str:
+    digest = hashlib.sha256()
+    while file and (block := file.read(1 << 20)):
+        digest.update(block)
+    return digest.hexdigest()
+
+
+def compare_members(before: Mapping[str, LayerMember], after: Mapping[str, LayerMember]) -> list[str]:
+    """Return a line for each path that differs, such as `path: content, time`. Pure."""
+    lines = []
+    for path in sorted(before.keys() | after.keys()):
+        if path not in after:
+            lines.append(f"{path}: gone")
+        elif path not in before:
+            lines.append(f"{path}: new")
+        elif attributes := _different_attributes(before[path], after[path]):
+            lines.append(f"{path}: {', '.join(attributes)}")
+    return lines or ["the same files, but in another order or compressed in another way"]
+
+
+def _different_attributes(before: LayerMember, after: LayerMember) -> list[str]:
+    old, new = asdict(before), asdict(after)
+    return [
+        name if name == "content" else f"{name} {old[name]} -> {new[name]}" for name in old if old[name] != new[name]
+    ]
+
+
+def compare_configs(before: bytes, after: bytes) -> list[str]:
+    """Return a line for each key that differs in two image configurations (JSON), with both values. Pure."""
+    old, new = _flatten(json.loads(before)), _flatten(json.loads(after))
+    return [
+        f"{key}: {_shorten(old.get(key))} -> {_shorten(new.get(key))}"
+        for key in [*old, *(key for key in new if key not in old)]
+        if old.get(key) != new.get(key)
+    ]
+
+
+def _flatten(value: Any, at: str = "") -> dict[str, Any]:
+    if isinstance(value, dict):
+        return {key: item for name in value for key, item in _flatten(value[name], f"{at}.{name}".lstrip(".")).items()}
+    if isinstance(value, list):
+        return {
+            key: item
+            for index, element in enumerate(value)
+            for key, item in _flatten(element, f"{at}[{index}]").items()
+        }
+    return {at: value}
+
+
+def _shorten(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 80 else text[:77] + "..."
 
 
 class VerificationOutcome(StrEnum):
@@ -134,9 +244,9 @@ def _compare_files(name: str, digests: tuple[str, str], before: Path | None, aft
     if before is None or after is None:
         return [f"{' -> '.join(digests)}; the recorded bytes are not in the engine, so no file can be named"]
     if name == "config":
-        return image_difference.compare_configs(before.read_bytes(), after.read_bytes())
-    old, new = image_difference.read_layer_members(before), image_difference.read_layer_members(after)
-    return image_difference.compare_members(old, new)
+        return compare_configs(before.read_bytes(), after.read_bytes())
+    old, new = read_layer_members(before), read_layer_members(after)
+    return compare_members(old, new)
 
 
 @contextlib.contextmanager

@@ -27,7 +27,7 @@ from knowngood.core import retries
 from knowngood.core.errors import CorruptArchiveError, KnowngoodError, MissingError, NetworkError
 from knowngood.core.local_files import cache_folder, write_atomically
 from knowngood.index.package_index import open_http_session
-from knowngood.index.remote_hash import read_remote_hash
+from knowngood.index.remote_archive import read_remote_hash
 
 if TYPE_CHECKING:
     from knowngood.core.notify import Notify

@@ -12,7 +12,7 @@ from packaging.requirements import Requirement
 
 from knowngood.launch import dev_toolkit_inside
 from knowngood.lock import cell_locking
-from knowngood.wheels import compile_recipe, cuda_toolkit
+from knowngood.wheels import compile_request, cuda_toolkit
 
 if TYPE_CHECKING:
     from knowngood.core.cell import Cell
@@ -70,4 +70,4 @@ def describe_dev_toolkit(matrix: Matrix, lock: CellLock) -> DevToolkit:
 def missing_build_tools(lock: CellLock) -> Sequence[str]:
     """Return the requirements for building extensions of torch, less what the cell has already. Pure."""
     present = {item.name for item in lock.distributions}
-    return [text for text in compile_recipe.BUILD_REQUIREMENTS if Requirement(text).name not in present]
+    return [text for text in compile_request.BUILD_REQUIREMENTS if Requirement(text).name not in present]

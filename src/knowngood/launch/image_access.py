@@ -6,8 +6,7 @@ Whichever way it comes, it is the image that the cell's record names, where the 
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,11 +17,11 @@ from knowngood.core.notify import Notify
 from knowngood.engine import container_engine, image_store
 from knowngood.engine.container_engine import Engine
 from knowngood.project.checkout import Project
+from knowngood.registry import image_reference
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from knowngood.core.matrix import Matrix
     from knowngood.evidence.run_evidence import Evidence
     from knowngood.registry.registry_client import Registry
 
@@ -38,17 +37,6 @@ class RunnableImage:
     """Where it came from, in words."""
     registry: Registry | None = None
     """The repository from which it was pulled now."""
-
-
-def list_repositories(matrix: Matrix, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the repositories in which images are looked for, each once.
-
-    These are the ones that `KNOWNGOOD_REGISTRY` lists (with blanks or commas between them), that of
-    `KNOWNGOOD_REPOSITORY`, and that of matrix.yaml.
-    """
-    named = re.split(r"[\s,]+", environ.get("KNOWNGOOD_REGISTRY", ""))
-    named += [environ.get("KNOWNGOOD_REPOSITORY", ""), matrix.publish.repository or ""]
-    return tuple(dict.fromkeys(filter(None, named)))
 
 
 def recorded_reference(project: Project, cell: Cell, repositories: Sequence[str]) -> str:
@@ -87,7 +75,7 @@ def fetch_cell_image(  # noqa: PLR0913
 
     Raises `KnowngoodError` and `MissingError` as `build_cell_image` does.
     """
-    repositories = list_repositories(project.matrix, os.environ)
+    repositories = image_reference.list_repositories(project.matrix, os.environ)
     image = pull_recorded_image(project, cell, engine, repositories, notify, insecure=insecure)
     if image is None:
         announce(describe_build(project, cell))
@@ -141,9 +129,9 @@ def build_cell_image(project: Project, cell: Cell, notify: Notify) -> RunnableIm
         KnowngoodError: the build failed, or gave another image than the recorded one.
     """
     from knowngood.images import pipeline
-    from knowngood.launch import wheel_supply
     from knowngood.lock import cell_locking, wheelhouse
     from knowngood.project import checkout
+    from knowngood.registry import wheel_supply
 
     house = wheelhouse.wheelhouse_folder()
     wheel_supply.supply_wheels(project, [cell], house, notify)

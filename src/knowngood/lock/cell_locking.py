@@ -15,7 +15,7 @@ from knowngood.core.errors import KnowngoodError, MissingError, UsageError
 from knowngood.core.hosts import DEFAULT_HOST
 from knowngood.core.matrix import Matrix, MatrixEntry
 from knowngood.core.notify import Notify
-from knowngood.lock import cell_lock, recorded_wheels, resolver, wheelhouse
+from knowngood.lock import cell_lock, resolver, wheelhouse
 from knowngood.lock.lock_tree import CellLock, LockTree
 
 _FORMAT = 2
@@ -93,64 +93,101 @@ def lock_inputs_digest(entry: MatrixEntry, matrix: Matrix) -> str:
     return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
 
 
-def lock_cell(  # noqa: PLR0913
-    entry: MatrixEntry,
-    matrix: Matrix,
-    tree: LockTree,
-    *,
-    wheel_folder: Path,
-    cxx11abi: Callable[[str], bool],
-    upgrade: bool,
-    locked_only: bool,
-    notify: Notify,
-) -> LockingResult:
+@dataclass(frozen=True, kw_only=True)
+class LockingPlace:
+    """Where cells are locked: the matrix that they belong to, the folder of locks, and the wheels that no index has."""
+
+    matrix: Matrix
+    tree: LockTree
+    wheel_folder: Path
+    """The wheelhouse."""
+    cxx11abi: Callable[[str], bool]
+    """Gives the C++ ABI of a torch release."""
+    locked_only: bool = False
+    """A stale lock is an error, and nothing is written."""
+    notify: Notify
+    """Receives progress."""
+
+
+def lock_cell(entry: MatrixEntry, place: LockingPlace, *, upgrade: bool = False) -> LockingResult:
     """Return the committed lock of a cell while nothing that decides it has changed; else resolve and write a new one.
 
-    Args:
-        entry: the cell in matrix.yaml.
-        matrix: the matrix it belongs to.
-        tree: the folder `docker/`.
-        wheel_folder: the wheelhouse.
-        cxx11abi: gives the C++ ABI of a torch release.
-        upgrade: resolve again although nothing has changed.
-        locked_only: a stale lock is an error, and nothing is written.
-        notify: receives progress.
+    A cell with a framework holds the versions of the cell below it, which is locked first. With `upgrade`, the cell is
+    resolved again although nothing has changed.
 
     Raises:
         NoWheelError: the wheelhouse lacks a wheel that the cell needs.
         KnowngoodError: the lock is stale with `locked_only`, or what was resolved does not match the cell.
     """
-    cell, digest = entry.cell, lock_inputs_digest(entry, matrix)
-    committed = None if upgrade else _load_committed_lock(tree, cell, locked_only=locked_only, notify=notify)
     held = None
     if entry.below:
-        held = lock_cell(
-            matrix.entry(entry.below),
-            matrix,
-            tree,
-            wheel_folder=wheel_folder,
-            cxx11abi=cxx11abi,
-            upgrade=False,
-            locked_only=locked_only,
-            notify=notify,
-        ).lock
-    kept = [layer for layer in held.layers if not _has_any(layer, entry.moves)] if held else []
-    if committed and committed.inputs == digest and set(kept) <= set(committed.layers):
+        held = _lock_on_top(place.matrix.entry(entry.below), None, place, upgrade=False).lock
+    return _lock_on_top(entry, held, place, upgrade=upgrade)
+
+
+def _lock_on_top(entry: MatrixEntry, held: CellLock | None, place: LockingPlace, *, upgrade: bool) -> LockingResult:
+    """Lock a cell whose versions are those of `held`, the lock of the cell below it, where there is one."""
+    cell, digest = entry.cell, lock_inputs_digest(entry, place.matrix)
+    shared = [layer for layer in held.layers if not _has_any(layer, entry.moves)] if held else []
+
+    committed = None if upgrade else _load_committed_lock(cell, place)
+    if committed and committed.inputs == digest and set(shared) <= set(committed.layers):
         return LockingResult(lock=committed, changed=False)
-    if locked_only:
+    if place.locked_only:
         state = "was made from an older matrix.yaml" if committed else "is missing"
         raise KnowngoodError(f"{cell}: its lock {state}; run `knowngood lock '{cell}'` and commit what it writes")
-    notify("resolving")
-    wheels = _wheelhouse_for(cell, matrix, tree, wheel_folder, cxx11abi=cxx11abi, notify=notify)
+
+    place.notify("resolving")
+    wheels = _require_wheels(cell, place)
+    pinned = resolver.resolve_distributions(_request_with_held_versions(entry, held, place.matrix), wheels)
+    below = _list_below_framework(entry, held, place.matrix, wheels)
+    distributions = _read_distributions(cell, pinned, place.notify)
+
+    layers = cell_lock.split_into_layers(
+        distributions,
+        place.matrix.layers,
+        framework=cell.framework_pin[0] if cell.framework_pin else None,
+        below=[item for item in distributions if (item.name, item.version) in below],
+    )
+    if missing := [layer.name for layer in shared if layer not in layers]:
+        raise KnowngoodError(
+            f"{cell}: it would not share {', '.join(missing)} with {entry.below}; an amendment that excludes or "
+            "replaces what that cell has cannot be for a stack on it"
+        )
+    lock = CellLock(cell=cell, base=entry.base, inputs=digest, layers=layers)
+    with hold_lock_folder(place.tree):
+        return LockingResult(lock=lock, changed=place.tree.save(lock))
+
+
+def _request_with_held_versions(entry: MatrixEntry, held: CellLock | None, matrix: Matrix) -> resolver.ResolverRequest:
+    """Return what the resolver is asked for a cell; the versions of the cell below stay, but for those that move."""
     request = resolver_request(entry, matrix)
+    if held is None:
+        return request
+    pins = (f"{it.name}=={it.version}" for it in held.distributions if it.name not in entry.moves)
+    return replace(request, constraints=tuple(pins))
+
+
+def _list_below_framework(
+    entry: MatrixEntry, held: CellLock | None, matrix: Matrix, wheels: Path | None
+) -> set[tuple[str, str]]:
+    """Return name and version of what the cell would have without its framework; empty for a cell without one."""
     if held:
-        pins = (f"{it.name}=={it.version}" for it in held.distributions if it.name not in entry.moves)
-        request = replace(request, constraints=tuple(pins))
-    pinned = resolver.resolve_distributions(request, wheels)
-    below = {(item.name, item.version) for item in held.distributions} if held else set()
-    if held is None and (plain := entry_without_framework(entry)):
-        others = resolver.resolve_distributions(resolver_request(plain, matrix), wheels)
-        below = {(item.name, item.version) for item in others}
+        return {(item.name, item.version) for item in held.distributions}
+    plain = entry_without_framework(entry)
+    if plain is None:
+        return set()
+    others = resolver.resolve_distributions(resolver_request(plain, matrix), wheels)
+    return {(item.name, item.version) for item in others}
+
+
+def _read_distributions(
+    cell: Cell, pinned: Sequence[resolver.PinnedFile], notify: Notify
+) -> list[cell_lock.Distribution]:
+    """Return the resolved distributions with their sizes.
+
+    Raises `KnowngoodError` when they do not match the cell, or two of them have one file with different bytes.
+    """
     from knowngood.index import wheel_contents  # it imports the client of the index
 
     contents = wheel_contents.read_contents_of_wheels({item.name: (item.url, item.sha256) for item in pinned}, notify)
@@ -170,20 +207,7 @@ def lock_cell(  # noqa: PLR0913
             f"{cell}: distributions would overwrite each other's files: {'; '.join(pairs)}; "
             "exclude one of each pair in matrix.yaml's amendments"
         )
-    layers = cell_lock.split_into_layers(
-        distributions,
-        matrix.layers,
-        framework=cell.framework_pin[0] if cell.framework_pin else None,
-        below=[item for item in distributions if (item.name, item.version) in below],
-    )
-    if missing := [layer.name for layer in kept if layer not in layers]:
-        raise KnowngoodError(
-            f"{cell}: it would not share {', '.join(missing)} with {entry.below}; an amendment that excludes or "
-            "replaces what that cell has cannot be for a stack on it"
-        )
-    lock = CellLock(cell=cell, base=entry.base, inputs=digest, layers=layers)
-    with hold_lock_folder(tree):
-        return LockingResult(lock=lock, changed=tree.save(lock))
+    return distributions
 
 
 def _has_any(layer: cell_lock.Layer, names: Sequence[str]) -> bool:
@@ -195,13 +219,13 @@ def hold_lock_folder(tree: LockTree) -> contextlib.AbstractContextManager[None]:
     return local_files.lock_folder(tree.folder)
 
 
-def _load_committed_lock(tree: LockTree, cell: Cell, *, locked_only: bool, notify: Notify) -> CellLock | None:
+def _load_committed_lock(cell: Cell, place: LockingPlace) -> CellLock | None:
     try:
-        return tree.load(cell)
+        return place.tree.load(cell)
     except UsageError as error:
-        if locked_only:
+        if place.locked_only:
             raise
-        notify(f"locking again: {error}")
+        place.notify(f"locking again: {error}")
         return None
 
 
@@ -241,31 +265,25 @@ def choose_buildable_cell(
     return twin, missing.message
 
 
-def _wheelhouse_for(  # noqa: PLR0913
-    cell: Cell,
-    matrix: Matrix,
-    tree: LockTree,
-    wheel_folder: Path,
-    *,
-    cxx11abi: Callable[[str], bool],
-    notify: Notify,
-) -> Path | None:
+def _require_wheels(cell: Cell, place: LockingPlace) -> Path | None:
     """Return the wheelhouse when it has what the cell needs, undamaged; `None` for a cell that needs nothing of it.
 
-    A wheel must have the bytes of its record in `docker/wheels/`; `notify` hears of one that has no record.
+    A wheel must have the bytes of its record in `docker/wheels/`; the user hears of one that has no record.
     """
-    if missing := find_missing_wheel(cell, matrix, wheel_folder, cxx11abi=cxx11abi):
+    if missing := find_missing_wheel(cell, place.matrix, place.wheel_folder, cxx11abi=place.cxx11abi):
         raise NoWheelError(missing.message)
-    packages = matrix.compiled_packages(cell)
+    packages = place.matrix.compiled_packages(cell)
     for package, version in packages:
         wheel, _ = wheelhouse.find_wheel(
-            cell, wheel_folder, cxx11abi=cxx11abi(cell.torch), package=package, version=version
+            cell, place.wheel_folder, cxx11abi=place.cxx11abi(cell.torch), package=package, version=version
         )
         if wheel and (damage := wheelhouse.find_wheel_damage(wheel.path)):
             raise KnowngoodError(f"{damage}; `knowngood compile '{cell}'` removes it and makes it again")
-        if wheel and not recorded_wheels.check_recorded_bytes(tree, wheel):
-            notify(f"locking {wheel.path.name} as the wheelhouse has it: docker/wheels/ has no record of its bytes")
-    return wheel_folder if packages else None
+        if wheel and not wheelhouse.check_recorded_bytes(place.tree, wheel):
+            place.notify(
+                f"locking {wheel.path.name} as the wheelhouse has it: docker/wheels/ has no record of its bytes"
+            )
+    return place.wheel_folder if packages else None
 
 
 def missing_wheel_message(cell: Cell, package: str, version: str, refused: Sequence[str] = ()) -> str:

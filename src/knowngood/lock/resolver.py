@@ -20,7 +20,7 @@ from knowngood.core.child_processes import end_with_parent
 from knowngood.core.errors import KnowngoodError, MissingError
 from knowngood.core.hosts import DEFAULT_HOST, HostArchitecture
 from knowngood.index import index_settings
-from knowngood.index.uv_output import CORRUPT_PATTERN, parse_corrupt_archive
+from knowngood.index.index_settings import CORRUPT_PATTERN, parse_corrupt_archive
 
 
 @dataclass(frozen=True, kw_only=True)

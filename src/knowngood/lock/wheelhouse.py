@@ -1,9 +1,16 @@
-"""The wheelhouse: a folder of wheels that no index has, each built for one CUDA, torch, C++ ABI, Python, architecture.
+"""Where the wheels of a cell are found: on the index, or in the wheelhouse with their records.
 
-A wheel is chosen by its file name. Its local version says what it was built for
-(`flash_attn-2.8.3.post2+cu13torch2.11cxx11abitrue.sm90-cp311-cp311-linux_x86_64.whl`); where the package takes no local
-version, its build tag does (`transformer_engine_torch-2.20.2-1cu13torch2.11cxx11abitrue.sm90-cp311-...`). Beside a
-compiled wheel lies its record: everything that shaped it, how it was made, and the hash that reveals damage.
+1. A lock names no index. What an index has is found there by its hash (`locate_wheels`).
+2. The wheelhouse is a folder of wheels that no index has, each built for one CUDA, torch, C++ ABI, Python and GPU
+   architecture. A wheel is chosen by its file name. Its local version says what it was built for
+   (`flash_attn-2.8.3.post2+cu13torch2.11cxx11abitrue.sm90-cp311-cp311-linux_x86_64.whl`); where the package takes
+   no local version, its build tag does (`transformer_engine_torch-2.20.2-1cu13torch2.11cxx11abitrue.sm90-cp311-...`).
+   Beside a compiled wheel lies its record: everything that shaped it, how it was made, and its hash.
+3. `docker/wheels/<wheel>.json` is that record without what differs from one compile to the next. It is committed, so
+   that a wheel from any place can be trusted by its hash.
+
+What the wheelhouse lacks is fetched from other places (`registry.wheel_supply`), then from where others have published
+it (`wheels.published_wheel`), else compiled.
 """
 
 from __future__ import annotations
@@ -12,17 +19,24 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import Version
 
 from knowngood.core.cell import Cell
 from knowngood.core.data_files import load_json
-from knowngood.core.errors import CorruptArchiveError, UsageError
+from knowngood.core.errors import CorruptArchiveError, MissingError, UsageError
 from knowngood.core.local_files import cache_folder, write_atomically
+
+if TYPE_CHECKING:
+    from knowngood.index.artefact import PublishedFile
+    from knowngood.index.package_index import SimpleIndex
+    from knowngood.lock.cell_lock import Distribution
+    from knowngood.lock.lock_tree import LockTree
 
 _LOCAL = re.compile(
     r"cu(?P<cuda>\d{2,3})\.?torch(?P<torch>\d+\.\d+)\.?cxx11abi(?P<abi>true|false)(?P<sms>(\.sm\d{2,3})*)"
@@ -199,3 +213,102 @@ def find_wheel_damage(wheel: Path) -> str | None:
 def read_compile_attempt(path: Path) -> dict[str, Any]:
     """Read what one attempt at a compile wrote about itself, up to the moment when it was killed."""
     return load_json(path, dict[str, Any], remedy="remove it, and compile again")
+
+
+_SAME_EVERY_TIME = ("code", "versions", "flags")
+"""What a record says about the compile that follows from the inputs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WheelPin:
+    """The file name of a compiled wheel and the bytes that it must have."""
+
+    file: str
+    sha256: str
+    record: WheelRecord | None = None
+    """How it was compiled, where that is recorded."""
+
+
+def recorded_wheel_path(tree: LockTree, file: str) -> Path:
+    """Return the path of the committed record of a wheel with this file name."""
+    return wheel_record_path(tree.folder / "wheels" / file)
+
+
+def list_recorded_wheels(tree: LockTree) -> list[WheelRecord]:
+    """Return the committed records of wheels in the order of their names; `UsageError` when one is damaged."""
+    paths = sorted((tree.folder / "wheels").glob("*.whl.json"))
+    records = [read_wheel_record(path.with_name(path.name.removesuffix(".json"))) for path in paths]
+    return [record for record in records if record]
+
+
+def find_wheel_pin(cell: Cell, tree: LockTree, package: str, version: str, *, cxx11abi: bool) -> WheelPin | None:
+    """Return the wheel of a package that a cell has locked, else one that is recorded and fits it; `None` without both.
+
+    `cxx11abi` is the C++ ABI of the cell's torch.
+    """
+
+    def fits(file: str) -> bool:
+        return not wheel_mismatches(file, cell, cxx11abi=cxx11abi, package=package, version=version)
+
+    records = {record.sha256: record for record in list_recorded_wheels(tree) if fits(record.wheel)}
+    locked = tree.load(cell)
+    for item in locked.distributions if locked else ():
+        if item.made_here and fits(item.file):
+            return WheelPin(file=item.file, sha256=item.sha256, record=records.get(item.sha256))
+    for record in records.values():
+        return WheelPin(file=record.wheel, sha256=record.sha256, record=record)
+    return None
+
+
+def check_recorded_bytes(tree: LockTree, wheel: WheelhouseWheel) -> bool:
+    """Return whether the bytes of a wheel in the wheelhouse are those of its committed record; `False` without one.
+
+    Raises `CorruptArchiveError` when they are others.
+    """
+    path = recorded_wheel_path(tree, wheel.path.name)
+    record = read_wheel_record(path.with_name(wheel.path.name))
+    if record is None:
+        return False
+    advice = f"put the recorded wheel into {wheel.path.parent}, or remove {path} to lock this one"
+    check_wheel_hash(wheel, record.sha256, advice)
+    return True
+
+
+def record_wheel(tree: LockTree, record: WheelRecord) -> bool:
+    """Write the committed record of a compiled wheel, and return whether it changed.
+
+    Raises `CorruptArchiveError` when the same inputs have given other bytes before.
+    """
+    path = recorded_wheel_path(tree, record.wheel)
+    earlier = read_wheel_record(path.with_name(record.wheel))
+    if earlier and earlier.key == record.key and earlier.sha256 != record.sha256:
+        advice = (
+            f"the same inputs gave other bytes when {path} was written; compare the two, and remove it to record these"
+        )
+        raise CorruptArchiveError(record.wheel, expected=earlier.sha256, actual=record.sha256, advice=advice)
+    made = {name: record.made[name] for name in _SAME_EVERY_TIME if name in record.made}
+    return write_atomically(path, json.dumps(replace(record, made=made).document(), indent=1) + "\n")
+
+
+INDEX_THREADS = 4
+
+
+def locate_wheels(distributions: Iterable[Distribution], index: SimpleIndex) -> dict[str, PublishedFile]:
+    """Return sha256 -> file on the index, without wheels that were compiled for a cell and are on no index.
+
+    Raises `MissingError` when the index does not answer or lacks a file.
+    """
+    from concurrent.futures import ThreadPoolExecutor
+
+    from knowngood.index.artefact import UnreadableError
+
+    wanted = {item.sha256: item for item in distributions if not Version(item.version).local}
+    try:
+        with ThreadPoolExecutor(INDEX_THREADS) as pool:
+            pages = pool.map(index.files, sorted({item.name for item in wanted.values()}))
+            files = {file.sha256: file for page in pages for file in page if file.sha256 in wanted}
+    except UnreadableError as error:
+        raise MissingError(f"the index must tell where the wheels are: {error}") from None
+    if missing := [item.file for sha256, item in wanted.items() if sha256 not in files]:
+        raise MissingError(f"the configured index does not have {missing[0]} with the hash of the lock")
+    return files

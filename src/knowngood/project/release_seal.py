@@ -20,10 +20,10 @@ from knowngood.core import json_document
 from knowngood.core.data_files import read_data_bytes
 from knowngood.core.local_files import write_atomically
 from knowngood.evidence import sealed_files
-from knowngood.project import signing_keys
+from knowngood.project import release_signers
 
 if TYPE_CHECKING:
-    from knowngood.project.signing_keys import SigningKey
+    from knowngood.project.release_signers import SigningKey
 
 SEAL_FILE = "seal.json"
 SEAL_SIGNATURE_FILE = "seal.json.sig"
@@ -110,7 +110,7 @@ def load_release_seal(root: Path, key_files: Sequence[str]) -> ReleaseSeal | Non
     """
     if not key_files:
         return None
-    keys = signing_keys.load_verification_keys(root, key_files)
+    keys = release_signers.load_verification_keys(root, key_files)
     try:
         data = read_data_bytes(root / SEAL_FILE, SEAL_FILE)
         signature = base64.b64decode(read_data_bytes(root / SEAL_SIGNATURE_FILE).strip(), validate=True)

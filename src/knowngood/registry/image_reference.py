@@ -9,10 +9,14 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from knowngood.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from knowngood.core.matrix import Matrix
 
 TAG_LENGTH_LIMIT = 128
 TAG_HASH_DIGITS = 12
@@ -99,3 +103,14 @@ def immutable_tag(cell: str, lock: str, revision: int = 1) -> str:
     if len(cell) > room:
         cell = f"{cell[: room - TAG_HASH_DIGITS - 1]}-{hashlib.sha256(cell.encode()).hexdigest()[:TAG_HASH_DIGITS]}"
     return cell + end
+
+
+def list_repositories(matrix: Matrix, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the repositories in which images are looked for, each once.
+
+    These are the ones that `KNOWNGOOD_REGISTRY` lists (with blanks or commas between them), that of
+    `KNOWNGOOD_REPOSITORY`, and that of matrix.yaml.
+    """
+    named = re.split(r"[\s,]+", environ.get("KNOWNGOOD_REGISTRY", ""))
+    named += [environ.get("KNOWNGOOD_REPOSITORY", ""), matrix.publish.repository or ""]
+    return tuple(dict.fromkeys(filter(None, named)))

@@ -1,25 +1,33 @@
-"""Decide what can be published: the image of a cell, if it is current and its newest run passed."""
+"""Decide what can be published: the image of a cell, if it is current and its newest run passed.
+
+What the runs of an image prove of it, as `publish` requires it and attaches it to the image.
+
+The tier is not a label: labels are part of the image whose digest the tier is about, and a later run may raise it.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from knowngood import __version__
 from knowngood.base import base_image
+from knowngood.compat.cell_answer import describe_tier, explain_tier
 from knowngood.core.data_files import read_data_text
 from knowngood.core.errors import KnowngoodError, MissingError, UsageError, strip_user_information
+from knowngood.evidence import run_evidence
+from knowngood.evidence.run_evidence import Evidence, RunPlace, Tier
 from knowngood.images import build_command, build_inputs, dockerfile, image_build
 from knowngood.lock.debian_lock import PackagesLock
-from knowngood.registry import attachments, licences, provenance, suite_artifact
-from knowngood.registry import bill_of_materials as sbom
+from knowngood.registry import attachments, bill_of_materials, provenance, suite_artifact
 from knowngood.registry.attachments import Attachment
 from knowngood.registry.image_reference import immutable_tag
 from knowngood.registry.publication import ImageRelease
-from knowngood.registry.release_proof import read_release_proof
 from knowngood.smoke.trainer_suite import find_cell_suite, has_trainer_checks
 
 if TYPE_CHECKING:
@@ -27,12 +35,117 @@ if TYPE_CHECKING:
 
     from knowngood.core.cell import Cell
     from knowngood.core.image_record import ImageRecord
+    from knowngood.core.publish_policy import PublishPolicy
     from knowngood.engine.container_engine import Engine
-    from knowngood.evidence.run_evidence import Evidence
     from knowngood.images.build_command import Image
     from knowngood.lock.lock_tree import CellLock
     from knowngood.project.checkout import Project
     from knowngood.registry.registry_client import Registry
+
+TIER_SCHEMA = "knowngood/tier/1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReleaseProof:
+    """The good runs of an image, none of which a newer red run has made invalid."""
+
+    cell: Cell
+    digest: str
+    runs: tuple[Evidence, ...]
+    """At least one, the oldest first."""
+
+    @property
+    def newest(self) -> Evidence:
+        """The run that was made last."""
+        return self.runs[-1]
+
+    @property
+    def tier(self) -> Tier:
+        """How far the runs prove the image."""
+        return max((_tier_of(run) for run in self.runs), key=list(Tier).index)
+
+    @property
+    def run(self) -> Evidence:
+        """The run that proves the tier: the whole suite before its quick part, then the first.
+
+        The first, so that the documents stay the same while further runs say the same.
+        """
+        proving = [run for run in self.runs if _tier_of(run) is self.tier]
+        return min(proving, key=lambda run: (run.quick, run.when))
+
+    def require_tier(self, policy: PublishPolicy) -> None:
+        """Raise `KnowngoodError` when the image is proven less far than matrix.yaml publishes images of its GPU."""
+        least, order = Tier(policy.least_tier(self.cell)), list(Tier)
+        if order.index(self.tier) < order.index(least):
+            gpus = " --gpus" if least is Tier.TRAINS_ON_GPU else ""
+            raise KnowngoodError(
+                f"{self.cell}: its image is {self.tier} ({describe_tier(self.tier)}), and matrix.yaml publishes images "
+                f"for {self.cell.gpu} from {least} on; run `knowngood smoke{gpus} '{self.cell}'` where that can be "
+                "shown, or change `publish` in matrix.yaml"
+            )
+
+    def document(self) -> dict[str, Any]:
+        """Return the document that says the tier of the image, and what that means."""
+        environment = self.run.report.get("environment", {})
+        return {
+            "schema": TIER_SCHEMA,
+            "cell": str(self.cell),
+            "image": self.digest,
+            "gpu": self.cell.gpu,
+            "tier": str(self.tier),
+            "unseen_on_gpu": self.tier is not Tier.TRAINS_ON_GPU,
+            "text": describe_tier(self.tier),
+            "meaning": explain_tier(self.tier, self.cell.gpu),
+            "run": {
+                "when": self.run.when,
+                "where": str(self.run.where),
+                "gpu": environment.get("gpu"),
+                "sm": environment.get("sm"),
+                "suite": self.run.suite,
+                "quick": self.run.quick,
+            },
+        }
+
+    def attachments(self) -> tuple[Attachment, Attachment]:
+        """Return the tier and the run that proves it, as documents to attach to the image."""
+        name = f"evidence-{self.run.when[:10]}-{self.run.suite[:12]}.json"
+        return (
+            Attachment(media=attachments.EVIDENCE_MEDIA_TYPE, name=name, data=_json_text(self.run.document())),
+            Attachment(media=attachments.TIER_MEDIA_TYPE, name="tier.json", data=_json_text(self.document())),
+        )
+
+
+def _json_text(document: dict[str, Any]) -> bytes:
+    return (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def read_release_proof(project: Project, cell: Cell, digest: str) -> ReleaseProof:
+    """Return what the runs of this image prove of it.
+
+    Raises `KnowngoodError` when there is no good run of it, or when a newer run of it failed.
+    """
+    seal = project.seal
+    covers = seal.covers_run if seal else None
+    runs, left_out = run_evidence.load_cell_evidence(project.evidence, str(cell), covers)
+    of_image = [run for run in runs if run.image == digest and run.where is not RunPlace.BARE]
+    good = [run for run in of_image if run.ok]
+    if not good:
+        reason = f"the last of its {len(of_image)} runs failed" if of_image else "evidence/ has no run of it"
+        ignored = f" (left out: {'; '.join(left_out)})" if left_out else ""
+        raise KnowngoodError(
+            f"{cell}: {digest} is not proven: {reason}{ignored}; run `knowngood smoke '{cell}'` and see what fails"
+        )
+    if of_image[-1] is not good[-1]:
+        raise KnowngoodError(
+            f"{cell}: the newest run of {digest} ({of_image[-1].when}) failed, although an older one passed; "
+            f"run `knowngood smoke '{cell}'`"
+        )
+    return ReleaseProof(cell=cell, digest=digest, runs=tuple(run_evidence.valid_runs(of_image)))
+
+
+def _tier_of(run: Evidence) -> Tier:
+    return run_evidence.proven_tier([run], locked=False)
+
 
 _SHAPING_PATHS = ("matrix.yaml", "docker", "templates")
 """The parts of a checkout that shape an image."""
@@ -60,7 +173,9 @@ def read_base_source(project: Project, locked: CellLock) -> PackagesLock | str:
 def render_cell_sbom(project: Project, cell: Cell) -> str:
     """Return the SBOM of a cell from committed files alone."""
     locked = require_lock(project, cell)
-    return sbom.render_sbom(locked, read_base_source(project, locked), licences.load_licences(project.root))
+    return bill_of_materials.render_sbom(
+        locked, read_base_source(project, locked), bill_of_materials.load_licences(project.root)
+    )
 
 
 def find_engine_image(project: Project, cell: Cell, engine: Engine) -> Image:
@@ -112,7 +227,7 @@ def prepare_release(
         versions={**_tool_versions(project, cell, digest, inputs, engine), "knowngood": __version__},
         builder="embedded-engine" if engine and engine.embedded else "engine",
     )
-    bill_of_materials = sbom.render_sbom(locked, base, licences.load_licences(project.root))
+    bill = bill_of_materials.render_sbom(locked, base, bill_of_materials.load_licences(project.root))
     return ImageRelease(
         cell=str(cell),
         image=_engine_tag(cell),
@@ -121,7 +236,7 @@ def prepare_release(
         tier=str(proof.tier),
         labels={**dockerfile.image_labels(locked), f"{dockerfile.LABEL_PREFIX}inputs": f"sha256:{inputs}"},
         attachments=(
-            Attachment(media=attachments.SBOM_MEDIA_TYPE, name="sbom.cdx.json", data=bill_of_materials.encode()),
+            Attachment(media=attachments.SBOM_MEDIA_TYPE, name="sbom.cdx.json", data=bill.encode()),
             Attachment(
                 media=attachments.PROVENANCE_MEDIA_TYPE,
                 name="provenance.intoto.json",

@@ -17,9 +17,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from knowngood.core.errors import KnowngoodError
-from knowngood.registry import attached_documents, image_transfer
-from knowngood.registry.attached_documents import DocumentList
-from knowngood.registry.attachments import Attachment
+from knowngood.registry import attachments, image_transfer
+from knowngood.registry.attachments import Attachment, DocumentList
 from knowngood.registry.content_inspection import ContentFault, ContentInspector, ImageInspection, InspectionDepth
 from knowngood.registry.manifests import DamagedContentError, RegistryManifest, UnservedContentError
 from knowngood.registry.registry_client import Registry
@@ -118,7 +117,7 @@ def inspect_publication(release_tag: str, digest: str, inspector: ContentInspect
         tagged=tagged,
         tag_fault=tag_fault,
         image=inspector.inspect_image(digest),
-        documents=attached_documents.inspect_documents(inspector, digest),
+        documents=attachments.inspect_documents(inspector, digest),
     )
 
 
@@ -148,7 +147,7 @@ def publish_release(
     registry = inspector.registry
     require_own_tag(release, state, inspector)
     manifest, pushed = _send_image(release, inspector, state.image, open_engine)
-    attached = attached_documents.restore_documents(
+    attached = attachments.restore_documents(
         inspector,
         manifest.descriptor,
         release.attachments,
@@ -163,9 +162,7 @@ def publish_release(
     if state.image.faults or not was_tagged:
         image_transfer.check_published_image(inspector, release.digest, release.labels)
     if signing:
-        signing.sign(
-            attached_documents.select_attached(manifest.descriptor, release.attachments, state.documents, attached)
-        )
+        signing.sign(attachments.select_attached(manifest.descriptor, release.attachments, state.documents, attached))
     if not was_tagged:
         registry.put_manifest(manifest, release.tag)
         if registry.digest(release.tag) != release.digest:
@@ -239,6 +236,6 @@ def _send_image(
 def _check_what_was_sent(digest: str, inspector: ContentInspector) -> None:
     """Raise `DamagedContentError` when something is still missing or damaged after it was sent."""
     image = inspector.inspect_image(digest)
-    documents = attached_documents.inspect_documents(inspector, digest)
+    documents = attachments.inspect_documents(inspector, digest)
     if faults := (*image.faults, *documents.faults):
         raise DamagedContentError(image_transfer.describe_kept_damage(inspector.registry.repository, faults))

@@ -11,16 +11,8 @@ from knowngood.core.errors import KnowngoodError
 from knowngood.core.hosts import DEFAULT_HOST, HostArchitecture
 from knowngood.core.notify import Notify
 from knowngood.images.dockerfile import LABEL_PREFIX
-from knowngood.registry import (
-    attachments,
-    bundle_signatures,
-    image_release,
-    image_transfer,
-    platform_index,
-    signatures,
-)
-from knowngood.registry.attached_documents import inspect_documents
-from knowngood.registry.attachments import Attachment
+from knowngood.registry import attachments, image_release, image_transfer, platform_index, signatures
+from knowngood.registry.attachments import Attachment, inspect_documents
 from knowngood.registry.content_inspection import ContentInspector, InspectionDepth
 from knowngood.registry.image_reference import DIGEST
 from knowngood.registry.signatures import SignatureJudgement
@@ -117,7 +109,7 @@ def read_published_image(  # noqa: PLR0913
     documents = inspect_documents(inspector, digest)
     sound = [item.digest for item in documents.documents if not item.fault]
     fetched = attachments.fetch_attachments(registry, digest, sound)
-    attached = tuple(item for item in fetched if not bundle_signatures.is_bundle(item))
+    attached = tuple(item for item in fetched if not signatures.is_bundle(item))
     tag = None if DIGEST.fullmatch(reference.name) or manifest is not named else reference.name
     signature = signatures.judge_signatures(registry, manifest.descriptor, tag, attached, verifiers)
     label, of_index = labels.get(LABEL_PREFIX + "cell", ""), None if manifest is named else host

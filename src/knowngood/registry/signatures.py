@@ -1,26 +1,36 @@
 """Signatures of what is published: the image, every document attached to it, and its provenance as an attestation.
 
-They are made with a key (`key_signatures`) or by an identity that CI offers (`bundle_signatures`); here is what both
-have in common: what is signed, in which order, and what a signature must say to count.
+A signature with a key is stored as cosign stores it, so that cosign, skopeo and podman can verify it. A signature by an
+identity that CI offers is a bundle of sigstore, attached as an OCI referrer to what it signs. The layout is that of
+cosign 3 and of GitHub's attestations: the artifact type of the manifest is that of a bundle, and the bundle holds an
+in-toto statement about the manifest's digest.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from knowngood import __version__
 from knowngood.core.errors import KnowngoodError
-from knowngood.project.keyless_identity import KeylessSigner, TrustedIdentity
-from knowngood.project.release_signers import ReleaseSigner, ReleaseVerifier, own_verifiers
-from knowngood.project.signing_keys import VerificationKey
-from knowngood.registry import attachments, bundle_signatures, cosign_tags, key_signatures, signed_documents
+from knowngood.project.release_signers import (
+    KeylessSigner,
+    ReleaseSigner,
+    ReleaseVerifier,
+    TrustedIdentity,
+    VerificationKey,
+    own_verifiers,
+)
+from knowngood.registry import attachments, signed_documents
+from knowngood.registry.attachments import Attachment
+from knowngood.registry.manifests import Descriptor
 from knowngood.registry.provenance import PREDICATE_TYPE
-from knowngood.registry.signed_documents import SignedName, ValidSignature
+from knowngood.registry.signed_documents import CosignDocument, SignedName, ValidSignature
 
 if TYPE_CHECKING:
-    from knowngood.registry.attachments import Attachment
-    from knowngood.registry.manifests import Descriptor
     from knowngood.registry.registry_client import Registry
 
 
@@ -97,9 +107,7 @@ def renew_signatures(  # noqa: PLR0913, PLR0917
         chosen += [
             item
             for item in attachments.fetch_attachments(registry, digest)
-            if item not in chosen
-            and not bundle_signatures.is_bundle(item)
-            and is_document_signed(registry, image, item, trusted)
+            if item not in chosen and not is_bundle(item) and is_document_signed(registry, image, item, trusted)
         ]
     sign_release(registry, tag, chosen, signer, image)
 
@@ -111,9 +119,12 @@ def sign_name(registry: Registry, reference: str, digest: str, signer: ReleaseSi
     if any(isinstance(item, ValidSignature) and item.name == name for item in present):
         return False
     if isinstance(signer, KeylessSigner):
-        bundle_signatures.sign_name_with_identity(registry, name, signer)
+        _attach_bundle(registry, digest, signer.sign_statement(name.statement()), signed_documents.SIGN_PREDICATE)
     else:
-        key_signatures.sign_name_with_key(registry, name, signer)
+        payload = name.payload(f"knowngood {__version__}")
+        annotations = {signed_documents.SIGNATURE_ANNOTATION: base64.b64encode(signer.sign_bytes(payload)).decode()}
+        document = CosignDocument(media=signed_documents.PAYLOAD_MEDIA_TYPE, data=payload, annotations=annotations)
+        signed_documents.add_cosign_document(registry, signed_documents.signature_tag(digest), document)
     return True
 
 
@@ -138,8 +149,8 @@ def judge_image_signature(
     """
     required = tuple(item.name for item in verifiers)
     if not verifiers:
-        tagged = registry.manifest(cosign_tags.signature_tag(digest)) is not None
-        return SignatureJudgement(present=tagged or bundle_signatures.has_bundle(registry, digest))
+        tagged = registry.manifest(signed_documents.signature_tag(digest)) is not None
+        return SignatureJudgement(present=tagged or _has_bundle(registry, digest))
     signer, reasons = _find_signer(registry, digest, tag, verifiers)
     if signer is not None:
         return SignatureJudgement(required=required, signer=signer, present=True)
@@ -168,20 +179,35 @@ def judge_signatures(
 
 
 def _attest(registry: Registry, digest: str, provenance: Attachment, signer: ReleaseSigner) -> None:
+    """Add the provenance of an image as a signed in-toto statement, unless this signer has signed it already."""
+    if provenance.document() in list(_read_statements(registry, digest, own_verifiers(signer))):
+        return
     if isinstance(signer, KeylessSigner):
-        bundle_signatures.attest_with_identity(registry, digest, provenance, signer)
-    else:
-        key_signatures.attest_with_key(registry, digest, provenance, signer)
+        _attach_bundle(registry, digest, signer.sign_statement(provenance.data), PREDICATE_TYPE)
+        return
+    envelope = CosignDocument(
+        media=signed_documents.ENVELOPE_MEDIA_TYPE,
+        data=signed_documents.sign_statement(provenance.data, signer.sign_bytes),
+        annotations={signed_documents.SIGNATURE_ANNOTATION: "", "predicateType": PREDICATE_TYPE},
+    )
+    signed_documents.add_cosign_document(registry, signed_documents.attestation_tag(digest), envelope)
+
+
+def _read_statements(
+    registry: Registry, digest: str, verifiers: Sequence[ReleaseVerifier]
+) -> Iterator[dict[str, Any] | str]:
+    """Yield the in-toto statements about an image that these keys and identities have signed, as `_read_signatures`."""
+    keys, identities = _split(verifiers)
+    if keys:
+        yield from _read_key_statements(registry, digest, keys)
+    if identities:
+        yield from _read_bundle_statements(registry, digest, identities)
 
 
 def _attestation_problem(registry: Registry, digest: str, verifiers: Sequence[ReleaseVerifier]) -> str | None:
     """Return why no attestation of the provenance of this image is valid, or `None` when one is."""
-    keys, identities = _split(verifiers)
     reasons = []
-    for statement in (
-        *(key_signatures.read_key_statements(registry, digest, keys) if keys else ()),
-        *(bundle_signatures.read_bundle_statements(registry, digest, identities) if identities else ()),
-    ):
+    for statement in _read_statements(registry, digest, verifiers):
         if isinstance(statement, str):
             reasons.append(statement)
             continue
@@ -217,11 +243,155 @@ def _read_signatures(
     """Yield what these keys and identities have signed of a manifest, and a reason for each signature not valid."""
     keys, identities = _split(verifiers)
     if keys:
-        yield from key_signatures.read_key_signatures(registry, digest, keys)
+        yield from _read_key_signatures(registry, digest, keys)
     if identities:
-        yield from bundle_signatures.read_bundle_signatures(registry, digest, identities)
+        yield from _read_bundle_signatures(registry, digest, identities)
 
 
 def _split(verifiers: Sequence[ReleaseVerifier]) -> tuple[list[VerificationKey], list[TrustedIdentity]]:
     keys = [item for item in verifiers if isinstance(item, VerificationKey)]
     return keys, [item for item in verifiers if isinstance(item, TrustedIdentity)]
+
+
+def _read_key_signatures(
+    registry: Registry, digest: str, keys: Sequence[VerificationKey]
+) -> Iterator[ValidSignature | str]:
+    """Yield what these keys have signed of a manifest, and the reason for each signature that is not valid."""
+    for document in signed_documents.read_cosign_documents(registry, signed_documents.signature_tag(digest)):
+        if isinstance(document, str):
+            yield document
+            continue
+        try:
+            encoded = document.annotations.get(signed_documents.SIGNATURE_ANNOTATION, "")
+            signature = signed_documents.decode_signature(encoded)
+            signer = next((key for key in keys if key.accepts(signature, document.data)), None)
+            if signer is None:
+                yield "the signature is by another key, or what it signs was changed"
+            else:
+                yield ValidSignature(name=signed_documents.parse_payload(document.data), signer=signer)
+        except KnowngoodError as error:
+            yield str(error)
+
+
+def _read_key_statements(
+    registry: Registry, digest: str, keys: Sequence[VerificationKey]
+) -> Iterator[dict[str, Any] | str]:
+    """Yield the in-toto statements about an image that these keys have signed, and a reason for each other one."""
+    for document in signed_documents.read_cosign_documents(registry, signed_documents.attestation_tag(digest)):
+        if isinstance(document, str):
+            yield document
+            continue
+        try:
+            yield signed_documents.verify_envelope(
+                document.data, lambda signature, data: any(key.accepts(signature, data) for key in keys)
+            )
+        except KnowngoodError as error:
+            yield str(error)
+
+
+BUNDLE_MEDIA_TYPE = "application/vnd.dev.sigstore.bundle.v0.3+json"
+_BUNDLE_PREFIX = "application/vnd.dev.sigstore.bundle"
+_LARGEST_BUNDLE = 8 << 20
+"""Bytes; a bundle of a provenance has some 0.5 MB."""
+_MOST_BUNDLES = 100
+"""Anybody who may write into a registry can add bundles, and each is verified."""
+
+
+def is_bundle(item: Attachment) -> bool:
+    """Return whether an attached document is a signature rather than a document about the image."""
+    return item.media.startswith(_BUNDLE_PREFIX)
+
+
+def _read_bundle_signatures(
+    registry: Registry, digest: str, identities: Sequence[TrustedIdentity]
+) -> Iterator[ValidSignature | str]:
+    """Yield what these identities have signed of a manifest, and the reason for each bundle that is not valid."""
+    for item in _verify_bundles(registry, digest, identities):
+        if isinstance(item, str):
+            yield item
+        elif item[0].get("predicateType") == signed_documents.SIGN_PREDICATE:
+            try:
+                yield ValidSignature(name=signed_documents.parse_sign_statement(item[0]), signer=item[1])
+            except KnowngoodError as error:
+                yield str(error)
+
+
+def _read_bundle_statements(
+    registry: Registry, digest: str, identities: Sequence[TrustedIdentity]
+) -> Iterator[dict[str, Any] | str]:
+    """Yield the in-toto statements about an image that these identities have signed, besides those over its name.
+
+    For each bundle that is not valid, the reason is yielded.
+    """
+    for item in _verify_bundles(registry, digest, identities):
+        if isinstance(item, str):
+            yield item
+        elif item[0].get("predicateType") != signed_documents.SIGN_PREDICATE:
+            yield item[0]
+
+
+def _has_bundle(registry: Registry, digest: str) -> bool:
+    """Return whether the registry has any bundle about a manifest, valid or not."""
+    return next(_read_bundles(registry, digest), None) is not None
+
+
+def _verify_bundles(
+    registry: Registry, digest: str, identities: Sequence[TrustedIdentity]
+) -> Iterator[tuple[dict[str, Any], TrustedIdentity] | str]:
+    """Yield the statement of each valid bundle with the identity that signed it, and a reason for each other one."""
+    for data in _read_bundles(registry, digest):
+        if isinstance(data, str):
+            yield data
+            continue
+        reasons = []
+        for identity in identities:
+            try:
+                statement = identity.verify_bundle(data)
+                yield signed_documents.parse_signed_json(statement, "the bundle signs no in-toto statement"), identity
+                break
+            except KnowngoodError as error:
+                reasons.append(str(error))
+        else:
+            yield "; ".join(reasons)
+
+
+def _read_bundles(registry: Registry, digest: str) -> Iterator[bytes | str]:
+    try:
+        entries, _ = attachments.list_referrers(registry, digest)
+    except KnowngoodError as error:
+        yield f"the list of bundles: {error}"
+        return
+    bundles = [entry for entry in entries if str(entry.get("artifactType", "")).startswith(_BUNDLE_PREFIX)]
+    for entry in bundles[:_MOST_BUNDLES]:
+        try:
+            yield _read_bundle(registry, digest, Descriptor.read(entry).digest)
+        except (KnowngoodError, AttributeError, KeyError, TypeError, ValueError) as error:
+            yield f"a bundle cannot be read: {error}"
+    if len(bundles) > _MOST_BUNDLES:
+        yield f"there are {len(bundles)} bundles, and only the first {_MOST_BUNDLES} were looked at"
+
+
+def _read_bundle(registry: Registry, digest: str, name: str) -> bytes:
+    manifest = registry.manifest(name)
+    if manifest is None:
+        raise KnowngoodError(f"{registry.repository} lists {name} and does not have it")
+    if manifest.document.get("subject", {}).get("digest") != digest:
+        raise KnowngoodError(f"{name} is listed for {digest}, and names another image")
+    (layer,) = manifest.document["layers"]
+    blob = Descriptor.read(layer)
+    if blob.size > _LARGEST_BUNDLE:
+        raise KnowngoodError(f"{blob.size} bytes are too many")
+    return registry.read(blob)
+
+
+def _attach_bundle(registry: Registry, digest: str, bundle: bytes, predicate: str) -> None:
+    manifest = registry.manifest(digest)
+    if manifest is None:
+        raise KnowngoodError(f"{registry.repository} does not have {digest}, which is to be signed")
+    item = Attachment(
+        media=BUNDLE_MEDIA_TYPE,
+        name=f"{hashlib.sha256(bundle).hexdigest()[:12]}.sigstore.json",
+        data=bundle,
+        annotations={"dev.sigstore.bundle.content": "dsse-envelope", "dev.sigstore.bundle.predicateType": predicate},
+    )
+    attachments.attach_documents(registry, manifest.descriptor, [item])

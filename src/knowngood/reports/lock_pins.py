@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
 
@@ -106,23 +106,12 @@ def _read_file(path: Path) -> PinnedPackages:
     return PinnedPackages(source=str(path), versions=versions, hashes={})
 
 
-class _PylockPackage(TypedDict):
-    name: str
-    version: str
-
-
-class _Pylock(TypedDict):
-    packages: list[_PylockPackage]
-
-
 def _parse_pylock(text: str, name: str) -> PinnedPackages:
-    import msgspec
-
     try:
-        packages = msgspec.convert(tomllib.loads(text), _Pylock)["packages"]
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError, RecursionError, ValueError) as error:
+        packages = [(item["name"], item["version"]) for item in tomllib.loads(text)["packages"]]
+        versions = {str(canonicalize_name(name)): version.strip() for name, version in packages}
+    except (tomllib.TOMLDecodeError, AttributeError, KeyError, TypeError, RecursionError) as error:
         raise UsageError(f"{name}: not a lock file (PEP 751): {error}; write it again with its tool") from None
-    versions = {str(canonicalize_name(item["name"])): item["version"] for item in packages}
     return PinnedPackages(source=name, versions=versions, hashes={})
 
 

@@ -21,7 +21,7 @@ from knowngood.images.verification import VerificationOutcome
 from knowngood.index.artefact import PackageIndex, UnreadableError
 from knowngood.index.package_index import SimpleIndex
 from knowngood.lock import wheelhouse
-from knowngood.registry import audit_services
+from knowngood.registry import vulnerability_audit
 from knowngood.reports import index_changes, nightly_locks
 from knowngood.reports.index_changes import IndexFile, IndexListing
 from knowngood.reports.nightly_report import (
@@ -215,7 +215,7 @@ class AuditCheck:
         """Return the vulnerabilities that docker/audit.yaml does not accept, and how many of them are new."""
         read = nightly_locks.read_nightly_locks(self.here, self.cells)
         try:
-            audited, wheels = audit_services.audit_cells(self.here, read.cells, self.tracker, notify)
+            audited, wheels = vulnerability_audit.audit_cells(self.here, read.cells, self.tracker, notify)
         except MissingError as error:
             unanswered = _unanswered_finding(str(error), NightlySeverity.MISSING)
             findings = [*read.findings(NightlyCheck.AUDIT), unanswered]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from knowngood.core.cell import Cell
-from knowngood.engine.engine_info import parse_release
+from knowngood.engine.container_engine import parse_release
 from knowngood.smoke.suite_files import SUITE_FOLDER
 
 CONTAINER_FOLDER = "/tmp/knowngood"  # noqa: S108  # in a container that nobody else uses

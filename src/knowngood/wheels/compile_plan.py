@@ -17,7 +17,7 @@ from knowngood.images.pipeline import Pipeline
 from knowngood.lock import cell_locking, wheelhouse
 from knowngood.lock.lock_tree import CellLock, LockTree
 from knowngood.project.checkout import Project, load_torch_cxx11abi
-from knowngood.wheels import compile_inside, compile_recipe, compile_request, cuda_toolkit, source_archive
+from knowngood.wheels import compile_inside, compile_request, cuda_toolkit
 from knowngood.wheels.compile_request import CompileHost, CompileOptions, CompilePlace, CompilePlan, WheelRequest
 
 _FORMAT = 1
@@ -30,20 +30,20 @@ def plan_compile(
     """Fetch the source, lock the host cell, install toolkit and tools, and return the plan that follows from them."""
     cell, matrix = order.cell, line.project.matrix
     notify("reading the sdist")
-    sdist = order.sdist or source_archive.fetch_sdist(order.package, order.version)
-    target = compile_recipe.choose_target(order.package, order.version, sdist.setup(), cell.gpu)
+    sdist = order.sdist or compile_request.fetch_sdist(order.package, order.version)
+    target = compile_request.choose_target(order.package, order.version, sdist.setup(), cell.gpu)
     power = place.power(cell, notify)
-    jobs = compile_recipe.choose_jobs(power.processors, power.memory, options.memory_each, options.jobs)
+    jobs = compile_request.choose_jobs(power.processors, power.memory, options.memory_each, options.jobs)
     builder, locked = lock_host_cell(cell, line, notify)
     request = cell_locking.resolver_request(matrix.entry(cell), matrix)
     pins = [(item.name, item.version) for item in locked.distributions]
     cuda = cuda_toolkit.install_cuda_toolkit(cell, request, pins, notify)
     cuda_toolkit.check_toolkit_codes(cuda, target.codes)
-    needed = compile_recipe.find_recipe(order.package)
-    tools = cuda_toolkit.install_build_tools([*compile_recipe.BUILD_REQUIREMENTS, *needed.requires], request, notify)
+    needed = compile_request.find_recipe(order.package)
+    tools = cuda_toolkit.install_build_tools([*compile_request.BUILD_REQUIREMENTS, *needed.requires], request, notify)
     host = CompileHost(line=builder, locked=locked, plan=builder.plan(locked, notify))
     env = dict(needed.env) | dict(target.env) | {"NVCC_APPEND_FLAGS": cuda.flags}
-    local = compile_recipe.wheel_local_version(cell, target.codes, cxx11abi=load_torch_cxx11abi(cell.torch))
+    local = compile_request.wheel_local_version(cell, target.codes, cxx11abi=load_torch_cxx11abi(cell.torch))
     # What shapes the objects names their folder. What happens to the wheel afterwards is only in the wheel's key.
     inputs: dict[str, Any] = {
         "format": _FORMAT,
@@ -86,11 +86,11 @@ def compile_dry_run(order: WheelRequest, line: Pipeline, options: CompileOptions
     )
     if wheel and not options.renew:
         return [f"# {cell}: {order.package} {order.version} is in the wheelhouse: {wheel.path}"]
-    sdist = order.sdist or source_archive.fetch_sdist(order.package, order.version)
-    target = compile_recipe.choose_target(order.package, order.version, sdist.setup(), cell.gpu)
+    sdist = order.sdist or compile_request.fetch_sdist(order.package, order.version)
+    target = compile_request.choose_target(order.package, order.version, sdist.setup(), cell.gpu)
     power = place.power(cell, lambda _: None)
-    jobs = compile_recipe.choose_jobs(power.processors, power.memory, options.memory_each, options.jobs)
-    env = dict(compile_recipe.find_recipe(order.package).env) | dict(target.env)
+    jobs = compile_request.choose_jobs(power.processors, power.memory, options.memory_each, options.jobs)
+    env = dict(compile_request.find_recipe(order.package).env) | dict(target.env)
     env["NVCC_APPEND_FLAGS"] = "$NVCC_FLAGS"  # which of them nvcc has is known when it is installed
     image = nearest_plain_cell(cell, line.project.matrix)
     lines = [f"# {cell}: {order.package} {order.version}", *([f"# {target.note}"] if target.note else [])]
@@ -143,16 +143,14 @@ def lock_host_cell(cell: Cell, line: Pipeline, notify: Notify) -> tuple[Pipeline
     entry = matrix.entry(cell)
     project = SideProject(line.project.root)
     project.prepare(line.project)
-    result = cell_locking.lock_cell(
-        MatrixEntry(cell=near, base=entry.base, extras=entry.extras),
-        matrix,
-        project.tree,
+    place = cell_locking.LockingPlace(
+        matrix=matrix,
+        tree=project.tree,
         wheel_folder=line.options.wheelhouse,
         cxx11abi=load_torch_cxx11abi,
-        upgrade=False,
-        locked_only=False,
         notify=notify,
     )
+    result = cell_locking.lock_cell(MatrixEntry(cell=near, base=entry.base, extras=entry.extras), place)
     return replace(line, project=project, options=replace(line.options, locked=False)), result.lock
 
 

@@ -14,10 +14,10 @@ from knowngood.core.cell import Cell
 from knowngood.core.errors import KnowngoodError, MissingError
 from knowngood.core.notify import Notify
 from knowngood.images.pipeline import Pipeline
-from knowngood.lock import recorded_wheels, wheelhouse
+from knowngood.lock import wheelhouse
 from knowngood.lock.wheelhouse import WheelRecord
 from knowngood.project.checkout import load_torch_cxx11abi
-from knowngood.wheels import compile_plan, compile_recipe, published_wheel, wheel_code, wheel_packing
+from knowngood.wheels import compile_plan, compile_request, published_wheel, wheel_packing
 from knowngood.wheels.compile_request import (
     CompileOptions,
     CompileOutcome,
@@ -43,11 +43,13 @@ class Compiler:
         """Return the wheel of a request, after putting it into the wheelhouse if it is not there."""
         start = time.monotonic()
         result = self._provide(order, notify)
-        wheel_code.require_runnable_code(result.wheel.name, wheel_code.read_wheel_code(result.wheel), order.cell.gpu)
+        wheel_packing.require_runnable_code(
+            result.wheel.name, wheel_packing.read_wheel_code(result.wheel), order.cell.gpu
+        )
         if result.record and "sdist" in result.record.inputs:
             matrix, tree = self.line.project.matrix, self.line.project.tree
             if (order.package, order.version) in matrix.compiled_packages(order.cell):
-                recorded_wheels.record_wheel(tree, result.record)
+                wheelhouse.record_wheel(tree, result.record)
         return result if result.status is WheelStatus.PRESENT else replace(result, seconds=time.monotonic() - start)
 
     def _provide(self, order: WheelRequest, notify: Notify) -> WheelResult:
@@ -132,7 +134,7 @@ class Compiler:
             raise compile_error(outcome, self.options.memory_each)
         unpacked = outcome.folder / "unpacked"
         codes, expected = (
-            wheel_code.list_architectures(wheel_code.read_folder_code(unpacked)),
+            wheel_packing.list_architectures(wheel_packing.read_folder_code(unpacked)),
             list(planned.inputs["architectures"]),
         )
         if codes and set(codes) != set(expected):
@@ -141,7 +143,7 @@ class Compiler:
                 f"(log: {outcome.log})"
             )
         built = str(outcome.result["wheel"])
-        plain = compile_recipe.find_recipe(order.package).plain
+        plain = compile_request.find_recipe(order.package).plain
         wheel = wheel_packing.pack_wheel(unpacked, built, planned.local, self.options.wheelhouse, plain=plain)
         attempts = [
             wheelhouse.read_compile_attempt(path)

@@ -28,7 +28,7 @@ from knowngood.core.errors import (
 )
 from knowngood.lock import wheelhouse
 from knowngood.lock.wheelhouse import WheelRecord
-from knowngood.wheels import wheel_code, wheel_packing
+from knowngood.wheels import wheel_packing
 
 _PIECE_BYTES = 1 << 20
 _TIMEOUT = (20, 120)
@@ -125,11 +125,11 @@ def fetch_wheel(item: PublishedWheel, cell: Cell, wheel_folder: Path) -> tuple[P
                 archive.extractall(folder)
         except zipfile.BadZipFile as error:
             raise KnowngoodError(f"{item.file} is not a wheel: {error}") from None
-        libraries = wheel_code.read_folder_code(folder)
+        libraries = wheel_packing.read_folder_code(folder)
         if not libraries:
             raise KnowngoodError(f"{item.file} has no GPU code; remove it from the list")
-        wheel_code.require_runnable_code(item.file, libraries, cell.gpu)
-        codes = wheel_code.list_architectures(libraries)
+        wheel_packing.require_runnable_code(item.file, libraries, cell.gpu)
+        codes = wheel_packing.list_architectures(libraries)
         local = str(parse_wheel_filename(item.file)[1].local) + "".join(f".sm{code}" for code in codes)
         wheel = wheel_packing.pack_wheel(folder, item.file, local, wheel_folder)
     inputs = {"published": item.file, "sha256": item.sha256, "architectures": codes}

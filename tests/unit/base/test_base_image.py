@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from knowngood.base import base_image, base_packages, base_recipe, bootstrap, oci_layout, private_apt
+from knowngood.base import base_image, base_packages, oci_layout, private_apt
 from knowngood.base.base_packages import DebianBase
 from knowngood.core.errors import InputError, KnowngoodError, UsageError
 from knowngood.core.hosts import HostArchitecture
@@ -110,11 +110,11 @@ def test_a_cached_file_with_other_bytes_is_not_used(tmp_path):
 
 
 def test_the_mmdebstrap_command_includes_exactly_the_packages():
-    argv = bootstrap.mmdebstrap_command(Path("/t/mmdebstrap"), "deb x ./", [GXX, GCC], Path("/out.tar"), root=True)
+    argv = base_image.mmdebstrap_command(Path("/t/mmdebstrap"), "deb x ./", [GXX, GCC], Path("/out.tar"), root=True)
     assert argv[0] == "unshare"
     assert "--include=g++,gcc" in argv
     assert argv[-3:] == ("", "/out.tar", "deb x ./")
-    assert bootstrap.mmdebstrap_command(Path("/m"), "x", [GCC], Path("/o"), root=False)[:2] == ("/m", "--mode=unshare")
+    assert base_image.mmdebstrap_command(Path("/m"), "x", [GCC], Path("/o"), root=False)[:2] == ("/m", "--mode=unshare")
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_the_mmdebstrap_command_includes_exactly_the_packages():
     ],
 )
 def test_which_files_are_dropped(name, dropped):
-    assert oci_layout.is_dropped(name, base_recipe.DROP) is dropped
+    assert oci_layout.is_dropped(name, base_packages.DROP) is dropped
 
 
 def _tar(path: Path, entries: list[tuple[str, bytes | str, int]]) -> Path:
@@ -226,7 +226,7 @@ def test_a_base_for_another_processor_is_told_so_and_made_by_the_tools_of_this_o
     assert (lock.host, LOCK.host) == (HostArchitecture.AARCH64, HostArchitecture.X86_64)
     assert lock.tools_for(HostArchitecture.X86_64) == (TOOL, zstd[0])
     assert lock.tools_for(HostArchitecture.AARCH64) == (TOOL, zstd[1])
-    argv = bootstrap.mmdebstrap_command(Path("/m"), "x", arm, Path("/o"), root=True, host=lock.host)
+    argv = base_image.mmdebstrap_command(Path("/m"), "x", arm, Path("/o"), root=True, host=lock.host)
     assert "--architectures=arm64" in argv
     assert base_image.base_key(lock) != base_image.base_key(LOCK)
 

@@ -10,7 +10,7 @@ from samples import FA0, FA4, MATRIX
 
 from knowngood.cli import main
 from knowngood.registry import image_release, publication
-from knowngood.registry.attached_documents import DocumentList
+from knowngood.registry.attachments import DocumentList
 from knowngood.registry.content_inspection import ImageInspection
 
 BROKEN = "sm70-cu130-torch2.11.0-tf5.17.0-fa0-triton3.6.0-py311"

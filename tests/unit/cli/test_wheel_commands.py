@@ -12,10 +12,11 @@ from samples import FA0, FA2
 from knowngood.cli import build_matrix, main, publish
 from knowngood.core.cell import parse_cell
 from knowngood.core.errors import KnowngoodError, MissingError
-from knowngood.launch import image_access, wheel_supply
-from knowngood.lock import cell_locking, recorded_wheels
+from knowngood.launch import image_access
+from knowngood.lock import cell_locking, wheelhouse
 from knowngood.lock.cell_lock import split_into_layers
 from knowngood.lock.lock_tree import CellLock
+from knowngood.registry import wheel_supply
 from knowngood.registry.content_inspection import InspectionDepth
 
 CELL = parse_cell(FA2)
@@ -25,7 +26,7 @@ CELL = parse_cell(FA2)
 def far(home, tmp_path, monkeypatch):
     """A place that has the wheel of `CELL`, whose bytes the project records; the wheelhouse is empty."""
     monkeypatch.setattr(wheel_supply.checkout, "load_torch_cxx11abi", lambda _: True)
-    recorded_wheels.record_wheel(home.tree, wheel_samples.record())
+    wheelhouse.record_wheel(home.tree, wheel_samples.record())
     place = wheel_samples.fill_folder(tmp_path / "place")
     monkeypatch.setenv("KNOWNGOOD_WHEEL_PLACES", str(place))
     (tmp_path / "house").mkdir()
@@ -35,8 +36,10 @@ def far(home, tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("far")
 def test_lock_fetches_the_wheel_before_it_resolves(monkeypatch, capsys):
-    def lock_cell(_entry, _matrix, _tree, *, wheel_folder, **_options):
-        raise KnowngoodError(f"the wheelhouse has {sorted(path.name for path in wheel_folder.glob('*.whl'))}")
+    def lock_cell(_entry, locking_place, **_options):
+        raise KnowngoodError(
+            f"the wheelhouse has {sorted(path.name for path in locking_place.wheel_folder.glob('*.whl'))}"
+        )
 
     monkeypatch.setattr(cell_locking, "lock_cell", lock_cell)
     assert main.main(["lock", FA2]) == 1

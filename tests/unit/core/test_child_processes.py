@@ -24,7 +24,7 @@ input()
 
 # Programs that answer in a moment, and files that run on other machines, without this package.
 SHORT = {
-    "base/bootstrap.py": 1,  # does this perl have what mmdebstrap needs?
+    "base/base_image.py": 1,  # does this perl have what mmdebstrap needs?
     "doctor/elf_reader.py": 1,
     "launch/warm_inside.py": 1,  # runs in a container
     "doctor/probe_machine.py": 1,

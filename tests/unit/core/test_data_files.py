@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
-import msgspec
 import pytest
+from pydantic import Field
 
 from knowngood.core import data_files, json_document
 from knowngood.core.errors import InputError
 
-Count = Annotated[int, msgspec.Meta(ge=0, le=100)]
+Count = Annotated[int, Field(ge=0, le=100)]
 
 
 class Part(TypedDict):

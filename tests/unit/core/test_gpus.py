@@ -4,8 +4,7 @@ import pytest
 from samples import ROOT
 
 from knowngood.core.errors import InputError, UsageError
-from knowngood.core.gpu_names import GpuNameKind
-from knowngood.core.gpus import GpuCatalog, UncoveredGpuError, gpu_catalog_from_sections
+from knowngood.core.gpus import GpuCatalog, GpuNameKind, UncoveredGpuError, gpu_catalog_from_sections
 from knowngood.core.matrix_schema import validate_matrix_file
 from knowngood.core.yaml_document import parse_yaml, parse_yaml_data
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from knowngood.core.cell import parse_cell
 from knowngood.core.errors import InputError
-from knowngood.core.matrix_addition import insert_matrix_entry, render_matrix_entry
+from knowngood.core.matrix_entries import insert_matrix_entry, render_matrix_entry
 
 CELL = parse_cell("sm100-cu130-torch2.11.0-tf5.17.0-fa4.0.0b36-triton3.6.0-py311")
 PLAIN = parse_cell("sm100-cu130-torch2.11.0-tf5.17.0-fa0-triton3.6.0-py311")

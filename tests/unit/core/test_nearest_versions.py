@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from knowngood.core.nearest_versions import find_nearest_versions
+from knowngood.core.nearest_names import find_nearest_versions
 
 TORCH = ["2.0.0", "2.5.1", "2.6.0", "2.7.0", "2.7.1", "2.10.0", "2.14.0", "2.15.0"]
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from knowngood.engine import build_slots
+from knowngood.engine import embedded_engine
 
 # Notes when a step starts and ends, and how many run in the meantime.
 RUNTIME = """#!/bin/sh
@@ -19,7 +19,7 @@ def wrapper(tmp_path):
     program = tmp_path / "run c"  # a space: the paths are quoted
     program.write_text(RUNTIME.format(folder=tmp_path / "running", log=tmp_path / "log"))
     program.chmod(0o755)
-    build_slots.write_slot_wrapper(str(program), tmp_path / "bin/runc", tmp_path / "the slots", count=2)
+    embedded_engine.write_slot_wrapper(str(program), tmp_path / "bin/runc", tmp_path / "the slots", count=2)
     return tmp_path / "bin/runc"
 
 
@@ -51,6 +51,6 @@ def test_a_killed_step_frees_its_slot_and_one_that_waits_can_be_killed(wrapper):
 
 def test_there_are_enough_slots_on_a_small_machine(monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 1)
-    assert build_slots.choose_slot_count() == build_slots.MIN_SLOTS
+    assert embedded_engine.choose_slot_count() == embedded_engine.MIN_SLOTS
     monkeypatch.setattr("os.cpu_count", lambda: 16)
-    assert build_slots.choose_slot_count() == 16
+    assert embedded_engine.choose_slot_count() == 16

@@ -8,9 +8,8 @@ import pytest
 
 from knowngood.core.errors import MissingError
 from knowngood.engine import container_engine, embedded_engine
-from knowngood.engine import engine_info as engineinfo
-from knowngood.engine.container_engine import Engine, UnsuitableEngine
-from knowngood.engine.engine_info import EngineInfo
+from knowngood.engine import container_engine as engineinfo
+from knowngood.engine.container_engine import Engine, EngineInfo, UnsuitableEngine
 
 GOOD = EngineInfo(version="28.2.2", os="linux", arch="x86_64", containerd_store=True)
 UNSUITABLE = UnsuitableEngine(reason="no engine answers at unix:///x", answers=False)

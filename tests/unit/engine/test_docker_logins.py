@@ -9,7 +9,7 @@ import pytest
 
 from knowngood.core.errors import InputError
 from knowngood.engine.docker_logins import check_docker_config
-from knowngood.registry.registry_login import RegistryLogin
+from knowngood.registry.registry_client import RegistryLogin
 
 SECRET = "hunter2hunter2"
 

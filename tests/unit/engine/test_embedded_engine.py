@@ -10,7 +10,7 @@ import pytest
 from knowngood.base import debian_host
 from knowngood.core import local_files
 from knowngood.core.errors import KnowngoodError, MissingError
-from knowngood.engine import daemon, embedded_engine, engine_traces, unpacked_engine
+from knowngood.engine import daemon, embedded_engine, unpacked_engine
 
 
 @pytest.fixture
@@ -75,8 +75,8 @@ def test_a_machine_that_cannot_run_it_gets_a_reason_and_a_remedy(monkeypatch, ch
 
 
 def test_status_and_removal_without_an_embedded_engine(cache, monkeypatch, tmp_path):
-    monkeypatch.setattr(engine_traces, "SYSTEM_RUN", tmp_path / "run")
-    monkeypatch.setattr(engine_traces, "CGROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(embedded_engine, "SYSTEM_RUN", tmp_path / "run")
+    monkeypatch.setattr(embedded_engine, "CGROUPS", tmp_path / "cgroup")
     assert not embedded_engine.read_embedded_status().running
     assert not embedded_engine.read_embedded_status().unpacked
     said = []

@@ -10,7 +10,7 @@ import pytest
 
 from knowngood.cli import main
 from knowngood.core.errors import KnowngoodError
-from knowngood.engine import daemon, embedded_engine, engine_traces
+from knowngood.engine import daemon, embedded_engine
 from knowngood.engine.unpacked_engine import EnginePaths
 
 DEAD, ALIVE, NEW = "knowngood-00000000dd", "knowngood-00000000aa", "knowngood-00000000ee"
@@ -22,8 +22,8 @@ def machine(tmp_path, monkeypatch):
     run, groups = tmp_path / "run", tmp_path / "cgroup"
     run.mkdir()
     groups.mkdir()
-    monkeypatch.setattr(engine_traces, "SYSTEM_RUN", run)
-    monkeypatch.setattr(engine_traces, "CGROUPS", groups)
+    monkeypatch.setattr(embedded_engine, "SYSTEM_RUN", run)
+    monkeypatch.setattr(embedded_engine, "CGROUPS", groups)
     return tmp_path
 
 
@@ -55,17 +55,17 @@ def test_what_killed_engines_left_is_removed_and_what_others_have_is_not(machine
     kept = [add_container_state(machine, "b", ALIVE), add_container_state(machine, "c", "system.slice")]
     for name in (DEAD, ALIVE):
         (machine / "cgroup/memory" / name / "buildkit").mkdir(parents=True)
-    gone = engine_traces.remove_crash_traces()
+    gone = embedded_engine.remove_crash_traces()
     group = machine / "cgroup/memory" / DEAD
     assert gone == [str(dead.run), str(left)]  # its cgroups are among its traces
     assert not any(path.exists() for path in (dead.run, left, group, borrowed))
     assert all(path.exists() for path in (alive.run, new.run, *kept, machine / "cgroup/memory" / ALIVE / "buildkit"))
-    assert engine_traces.remove_crash_traces() == []
+    assert embedded_engine.remove_crash_traces() == []
 
 
 def test_the_folders_themselves_go_with_the_last_thing_in_them_when_no_engine_runs(machine):
     add_container_state(machine, "a", DEAD)
-    engine_traces.remove_crash_traces()
+    embedded_engine.remove_crash_traces()
     assert not (machine / "run/runc").exists()
     assert (machine / "run").exists()
 
@@ -73,15 +73,15 @@ def test_the_folders_themselves_go_with_the_last_thing_in_them_when_no_engine_ru
 def test_a_folder_over_which_a_running_engine_has_its_own_stays(machine):
     add_engine(machine, ALIVE, os.getpid())
     add_container_state(machine, "a", DEAD)
-    engine_traces.remove_crash_traces()
+    embedded_engine.remove_crash_traces()
     assert list((machine / "run/runc").iterdir()) == []
 
 
 def test_a_folder_without_a_process_is_that_of_an_engine_that_starts_but_not_forever(machine):
     run = add_engine(machine, NEW, None).run
-    assert engine_traces.remove_crash_traces() == []
+    assert embedded_engine.remove_crash_traces() == []
     os.utime(run, (1, 1))
-    assert engine_traces.remove_crash_traces() == [str(run)]
+    assert embedded_engine.remove_crash_traces() == [str(run)]
 
 
 def test_an_engine_of_another_container_is_known_by_its_socket(machine, monkeypatch):
@@ -90,8 +90,8 @@ def test_an_engine_of_another_container_is_known_by_its_socket(machine, monkeypa
     with socket.socket(socket.AF_UNIX) as server:
         server.bind("docker.sock")
         server.listen()
-        monkeypatch.setattr(engine_traces, "_is_dead_socket", lambda _: False)
-        assert engine_traces.remove_crash_traces() == []
+        monkeypatch.setattr(embedded_engine, "_is_dead_socket", lambda _: False)
+        assert embedded_engine.remove_crash_traces() == []
 
 
 def test_only_sockets_at_which_nobody_listens_are_removed(machine, monkeypatch):
@@ -103,11 +103,11 @@ def test_only_sockets_at_which_nobody_listens_are_removed(machine, monkeypatch):
         alive.bind("alive")
         alive.listen()
         dead.close()
-        assert engine_traces._is_dead_socket(Path("dead"))
-        assert not engine_traces._is_dead_socket(Path("alive"))
+        assert embedded_engine._is_dead_socket(Path("dead"))
+        assert not embedded_engine._is_dead_socket(Path("alive"))
     (folder / "dead").unlink()
     Path("file").write_text("")
-    assert not engine_traces._is_dead_socket(Path("file"))
+    assert not embedded_engine._is_dead_socket(Path("file"))
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_only_sockets_at_which_nobody_listens_are_removed(machine, monkeypatch):
     ],
 )
 def test_the_owner_of_a_container(state, owner):
-    assert engine_traces.name_state_owner(state) == owner
+    assert embedded_engine.name_state_owner(state) == owner
 
 
 TABLE = """Num       RefCount Protocol Flags    Type St Inode Path
@@ -135,8 +135,8 @@ TABLE = """Num       RefCount Protocol Flags    Type St Inode Path
 
 
 def test_connections_are_counted_and_the_listener_is_none():
-    assert engine_traces.count_connected_clients(TABLE, "/run/knowngood-29cc5cf9f6/docker.sock") == 2
-    assert engine_traces.count_connected_clients(TABLE, "/run/other.sock") == 0
+    assert embedded_engine.count_connected_clients(TABLE, "/run/knowngood-29cc5cf9f6/docker.sock") == 2
+    assert embedded_engine.count_connected_clients(TABLE, "/run/other.sock") == 0
 
 
 def test_an_engine_in_use_is_not_stopped_unless_forced(machine, monkeypatch, capsys):

@@ -15,7 +15,7 @@ from samples import FA4
 from test_evidence import SUITE, run
 
 from knowngood.core import local_files
-from knowngood.evidence import cell_runs, observed_run, run_evidence, sealed_files, shown_parts
+from knowngood.evidence import cell_runs, observed_run, run_evidence, sealed_files
 from knowngood.evidence.cell_standing import CellStanding
 from knowngood.evidence.run_evidence import RunPlace, Tier
 
@@ -56,13 +56,6 @@ def test_it_says_what_the_files_of_this_project_say():
         ]
     assert any(how.figures for how in found.values())
     assert any(item.message for how in found.values() for item in how.settings.values())
-
-
-def test_what_is_stepped_over_changes_nothing(monkeypatch, tmp_path):
-    sparing_of = cell_runs.read_cell_runs(REAL)
-    monkeypatch.setattr(shown_parts, "parse_shown_parts", json.loads)
-    monkeypatch.setenv("KNOWNGOOD_CACHE", str(tmp_path))
-    assert cell_runs.read_cell_runs(REAL) == sparing_of
 
 
 def test_what_is_new_is_read_and_nothing_else(tmp_path, monkeypatch):

@@ -23,7 +23,7 @@ import json, sys
 from knowngood.failures import diagnosis, known_failures, remedy_trial
 print(json.dumps(sorted(sys.modules)))
 """
-SLOW = {"difflib", "msgspec", "yaml", "zstandard", "knowngood.failures.machines.memory_numbers"}
+SLOW = {"difflib", "pydantic", "yaml", "zstandard", "knowngood.failures.machines.memory_numbers"}
 """What takes 2 to 20 ms to be imported, and is not needed for a failure that an incident knows."""
 
 

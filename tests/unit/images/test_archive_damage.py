@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from knowngood.core.errors import CorruptArchiveError
-from knowngood.images import archive_damage
+from knowngood.images import image_build
 from knowngood.lock.cell_lock import Distribution
 
 WHEEL = "tiny-1.0-py3-none-any.whl"
@@ -62,7 +62,7 @@ def test_a_wheel_that_the_index_serves_damaged_is_named_with_both_hashes(served,
     served.append(BAD)
     runs: list[int] = []
     with pytest.raises(CorruptArchiveError) as caught:
-        archive_damage.repeat_after_damage(work(9, runs, name), [distribution()], print)
+        image_build.repeat_after_damage(work(9, runs, name), [distribution()], print)
     assert len(runs) == 1
     assert caught.value.exit_code == 1
     assert str(caught.value).startswith(
@@ -73,7 +73,7 @@ def test_a_wheel_that_the_index_serves_damaged_is_named_with_both_hashes(served,
 def test_a_wheel_that_was_damaged_on_the_way_is_fetched_once_more(served):
     served.append(GOOD)
     runs: list[int] = []
-    assert archive_damage.repeat_after_damage(work(1, runs), [distribution()], print) == "built"
+    assert image_build.repeat_after_damage(work(1, runs), [distribution()], print) == "built"
     assert len(runs) == 2
 
 
@@ -81,7 +81,7 @@ def test_a_wheel_that_arrives_corrupt_twice_ends_the_build(served):
     served += [GOOD, GOOD]
     runs: list[int] = []
     with pytest.raises(CorruptArchiveError, match="found: unknown; the index serves the right bytes when it is asked"):
-        archive_damage.repeat_after_damage(work(9, runs), [distribution()], print)
+        image_build.repeat_after_damage(work(9, runs), [distribution()], print)
     assert len(runs) == 2
 
 
@@ -89,12 +89,12 @@ def test_an_index_that_no_longer_lists_the_wheel_leaves_the_hash_unknown(served)
     runs: list[int] = []
     other = Distribution(name="tiny", version="2.0", file="tiny-2.0-py3-none-any.whl", sha256="a" * 64, size=1)
     with pytest.raises(CorruptArchiveError, match=r"found: unknown; the index does not list tiny-2\.0"):
-        archive_damage.repeat_after_damage(work(9, runs, other.file), [other], print)
+        image_build.repeat_after_damage(work(9, runs, other.file), [other], print)
     assert (len(runs), served) == (1, [])
 
 
 def test_an_archive_that_is_not_in_the_lock_is_named_as_the_build_did(served):
     runs: list[int] = []
     with pytest.raises(CorruptArchiveError, match="setuptools==1 is a corrupt archive"):
-        archive_damage.repeat_after_damage(work(9, runs, "setuptools==1"), [distribution()], print)
+        image_build.repeat_after_damage(work(9, runs, "setuptools==1"), [distribution()], print)
     assert (len(runs), served) == (1, [])

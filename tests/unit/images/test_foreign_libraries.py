@@ -12,7 +12,7 @@ import pytest
 from knowngood.core.errors import KnowngoodError
 from knowngood.core.hosts import HostArchitecture
 from knowngood.engine import image_store
-from knowngood.images import foreign_libraries
+from knowngood.images import pipeline
 
 ARM, X86 = HostArchitecture.AARCH64, HostArchitecture.X86_64
 NATIVE = Path(sys.executable).resolve().read_bytes()[:4096]
@@ -40,7 +40,7 @@ def layer_file(path: Path, files: dict[str, bytes], *, packed: bool = False) -> 
 
 
 def test_a_real_program_of_this_machine_is_known():
-    assert foreign_libraries.name_processor(NATIVE) in ("x86-64", "aarch64")
+    assert pipeline.name_processor(NATIVE) in ("x86-64", "aarch64")
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -54,8 +54,8 @@ def test_a_library_for_another_processor_is_named(tmp_path, packed):
         "opt/venv/lib/module.py": b"import os\n",
     }
     layer = layer_file(tmp_path / "layer", files, packed=packed)
-    assert list(foreign_libraries.find_foreign_libraries(layer, ARM)) == [("/opt/venv/lib/libsmuggled.so", "x86-64")]
-    assert list(foreign_libraries.find_foreign_libraries(layer, X86)) == [("/opt/venv/lib/libmine.so", "aarch64")]
+    assert list(pipeline.find_foreign_libraries(layer, ARM)) == [("/opt/venv/lib/libsmuggled.so", "x86-64")]
+    assert list(pipeline.find_foreign_libraries(layer, X86)) == [("/opt/venv/lib/libmine.so", "aarch64")]
 
 
 def test_an_image_with_a_library_for_another_processor_is_refused_by_name(tmp_path, monkeypatch):
@@ -66,5 +66,5 @@ def test_an_image_with_a_library_for_another_processor_is_refused_by_name(tmp_pa
         KnowngoodError,
         match=r"^image:tag is for aarch64, .*: /opt/venv/lib/libsmuggled.so of torch-2.15.0-abc is for x86-64$",
     ):
-        foreign_libraries.check_image_processor(SimpleNamespace(), "image:tag", record, ARM)
-    foreign_libraries.check_image_processor(SimpleNamespace(), "image:tag", record, X86)
+        pipeline.check_image_processor(SimpleNamespace(), "image:tag", record, ARM)
+    pipeline.check_image_processor(SimpleNamespace(), "image:tag", record, X86)

@@ -18,7 +18,7 @@ from knowngood.core.cell import parse_cell
 from knowngood.core.errors import KnowngoodError
 from knowngood.engine import container_engine, image_store
 from knowngood.engine.container_engine import Engine
-from knowngood.images import build_command, image_build, image_difference, verification
+from knowngood.images import build_command, image_build, verification
 from knowngood.images.pipeline import Pipeline, PipelineOptions
 from knowngood.images.verification import VerificationOutcome
 
@@ -86,10 +86,10 @@ OLD = tar(("opt", None, {}), ("opt/a", b"a", {"mtime": 5}), ("opt/b", b"b", {}),
 )
 def test_layers_are_compared_member_by_member(tmp_path, new, said):
     before, after = (
-        image_difference.read_layer_members(layer(tmp_path / "a", OLD)),
-        image_difference.read_layer_members(layer(tmp_path / "b", new)),
+        verification.read_layer_members(layer(tmp_path / "a", OLD)),
+        verification.read_layer_members(layer(tmp_path / "b", new)),
     )
-    assert image_difference.compare_members(before, after) == (
+    assert verification.compare_members(before, after) == (
         said or ["the same files, but in another order or compressed in another way"]
     )
 
@@ -97,13 +97,13 @@ def test_layers_are_compared_member_by_member(tmp_path, new, said):
 def test_an_uncompressed_layer_is_read(tmp_path):
     path = tmp_path / "plain"
     path.write_bytes(OLD)
-    assert image_difference.read_layer_members(path) == image_difference.read_layer_members(layer(tmp_path / "z", OLD))
+    assert verification.read_layer_members(path) == verification.read_layer_members(layer(tmp_path / "z", OLD))
 
 
 def test_configurations_are_compared_key_by_key():
     old = {"config": {"Env": ["A=1", "B=2"], "Labels": {"x": "1"}}, "created": "1980"}
     new = {"config": {"Env": ["A=1", "B=3"], "Labels": {}}, "created": "1980", "os": "linux"}
-    assert image_difference.compare_configs(json.dumps(old).encode(), json.dumps(new).encode()) == [
+    assert verification.compare_configs(json.dumps(old).encode(), json.dumps(new).encode()) == [
         'config.Env[1]: "B=2" -> "B=3"',
         'config.Labels.x: "1" -> null',
         'os: null -> "linux"',

@@ -12,7 +12,7 @@ from knowngood.core.errors import KnowngoodError, MissingError
 from knowngood.engine import image_store
 from knowngood.launch import image_access
 from knowngood.lock import lock_tree
-from knowngood.registry import image_pull
+from knowngood.registry import image_pull, image_reference
 
 RECORD = SimpleNamespace(
     manifest=SimpleNamespace(digest="sha256:manifest"),
@@ -33,8 +33,8 @@ def matrix(repository=None):
 
 def test_repositories_come_from_the_environment_and_from_the_matrix():
     environ = {"KNOWNGOOD_REGISTRY": "a/x, b/x", "KNOWNGOOD_REPOSITORY": "b/x"}
-    assert image_access.list_repositories(matrix("c/x"), environ) == ("a/x", "b/x", "c/x")
-    assert image_access.list_repositories(matrix(), {}) == ()
+    assert image_reference.list_repositories(matrix("c/x"), environ) == ("a/x", "b/x", "c/x")
+    assert image_reference.list_repositories(matrix(), {}) == ()
 
 
 @pytest.mark.usefixtures("recorded")

@@ -10,7 +10,7 @@ from knowngood.core.cell import parse_cell
 from knowngood.core.errors import CorruptArchiveError, KnowngoodError, MissingError, UsageError
 from knowngood.index import wheel_contents
 from knowngood.index.wheel_contents import WheelContents
-from knowngood.lock import cell_locking, recorded_wheels, resolver, wheelhouse
+from knowngood.lock import cell_locking, resolver, wheelhouse
 from knowngood.project.checkout import Project
 
 WHEEL = "flash_attn-2.8.3.post2+cu13torch2.11cxx11abitrue.sm90-cp311-cp311-linux_x86_64.whl"
@@ -40,16 +40,17 @@ def index(monkeypatch):
     return asked
 
 
-def lock(home, identity, **options):
+def lock(home, identity, *, upgrade=False, **options):
     matrix = home.matrix
     settings = {
+        "matrix": matrix,
+        "tree": home.tree,
         "wheel_folder": home.root / "house",
         "cxx11abi": lambda _: True,
-        "upgrade": False,
-        "locked_only": False,
         "notify": lambda _: None,
     }
-    return cell_locking.lock_cell(matrix.entry(parse_cell(identity)), matrix, home.tree, **(settings | options))
+    place = cell_locking.LockingPlace(**(settings | options))
+    return cell_locking.lock_cell(matrix.entry(parse_cell(identity)), place, upgrade=upgrade)
 
 
 def test_what_the_resolver_is_asked():
@@ -413,7 +414,7 @@ def test_a_wheel_of_the_house_is_compared_with_its_committed_record(home, record
     (home.root / "house").mkdir()
     (home.root / "house" / WHEEL).write_bytes(b"the same")
     if recorded:
-        recorded_wheels.record_wheel(home.tree, wheel_samples.record(recorded))
+        wheelhouse.record_wheel(home.tree, wheel_samples.record(recorded))
     notes = []
     if recorded == b"another compile":
         with pytest.raises(CorruptArchiveError, match=r"put the recorded wheel into .*, or remove .*docker/wheels/"):
@@ -433,6 +434,4 @@ def test_a_damaged_wheel_is_not_locked(home, tmp_path):
     )
     wheelhouse.write_wheel_record(made, wheel)
     with pytest.raises(KnowngoodError, match=r"is a corrupt archive: .*`knowngood compile"):
-        cell_locking._wheelhouse_for(
-            parse_cell(FA2), parsed(), home.tree, tmp_path, cxx11abi=lambda _: True, notify=print
-        )
+        lock(home, FA2, wheel_folder=tmp_path)

@@ -202,7 +202,7 @@ def test_a_pylock_has_no_login_of_the_index(lock_of, monkeypatch, tmp_path):
         item.sha256: SimpleNamespace(url=f"http://bob:TOKEN@index.example/files/{item.file}")
         for item in locked.distributions
     }
-    monkeypatch.setattr("knowngood.lock.wheel_locations.locate_wheels", lambda *_: files)
+    monkeypatch.setattr("knowngood.lock.wheelhouse.locate_wheels", lambda *_: files)
     path = tmp_path / "pylock.toml"
     assert main.main(["export", FA4, "--format", "pylock", "--output", str(path)]) == 0
     assert "TOKEN" not in path.read_text()

@@ -17,7 +17,7 @@ from samples import MATRIX, parsed
 from knowngood.cli import main
 from knowngood.core.errors import InputError, KnowngoodError, MissingError, NetworkError, UsageError
 from knowngood.core.publish_policy import PublishPolicy, SigningIdentity
-from knowngood.project import keyless_identity, release_signers, signing_keys
+from knowngood.project import release_signers
 from knowngood.registry.signed_documents import SignedName
 
 RECORDED = Path(__file__).with_name("recorded_bundles")
@@ -34,12 +34,12 @@ STATEMENT = SignedName(reference="registry.example/team/images:default", digest=
 @pytest.fixture(autouse=True)
 def _no_ci(monkeypatch, tmp_path):
     """The machine that runs the tests may be a CI job itself; and sigstore keeps its keys in the home."""
-    for name in ("GITHUB_ACTIONS", "GITLAB_CI", "BUILDKITE", "CIRCLECI", signing_keys.SIGNING_KEY_VARIABLE):
+    for name in ("GITHUB_ACTIONS", "GITLAB_CI", "BUILDKITE", "CIRCLECI", release_signers.SIGNING_KEY_VARIABLE):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     for name in ("XDG_DATA_HOME", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
-    keyless_identity.load_sigstore_trust.cache_clear()
+    release_signers.load_sigstore_trust.cache_clear()
 
 
 def staging_trust(folder: Path) -> str:
@@ -56,7 +56,7 @@ def staging_trust(folder: Path) -> str:
 
 def trusted(folder: Path, subject=BEACON, issuer=GITHUB, trust=None):
     identity = SigningIdentity(issuer=issuer, subject=subject, trust=trust or staging_trust(folder))
-    (item,) = keyless_identity.load_trusted_identities(folder, [identity])
+    (item,) = release_signers.load_trusted_identities(folder, [identity])
     return item
 
 
@@ -114,7 +114,7 @@ class TestRecorded:
         monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
         subject = "https://github.com/trailofbits/rfc8785.py/.github/workflows/release.yml@refs/tags/v0.1.2"
         identity = SigningIdentity(issuer=GITHUB, subject=subject)
-        (item,) = keyless_identity.load_trusted_identities(tmp_path, [identity])
+        (item,) = release_signers.load_trusted_identities(tmp_path, [identity])
         with pytest.raises(KnowngoodError, match="DSSE verification on a bundle without a DSSE envelope"):
             item.verify_bundle(recorded("wheel"))
 
@@ -167,23 +167,23 @@ class TestSigning:
         assert sigstore.requests == ["/api/v2/signingCert", "/api/v1/log/entries"]
 
     def test_a_job_with_another_identity_is_refused(self, job, tmp_path, monkeypatch):
-        named = keyless_identity.load_trusted_identities(tmp_path, [job])
+        named = release_signers.load_trusted_identities(tmp_path, [job])
         monkeypatch.setenv("SIGSTORE_ID_TOKEN", sigstore_server.make_token(f"{JOB}-fork"))
         with pytest.raises(UsageError, match=f"{re.escape(JOB)}-fork, does not hold for the identity"):
-            keyless_identity.find_keyless_signer(named).sign_statement(STATEMENT)
+            release_signers.find_keyless_signer(named).sign_statement(STATEMENT)
 
     def test_a_job_of_another_issuer_asks_for_no_certificate(self, sigstore, job, tmp_path, monkeypatch):
-        named = keyless_identity.load_trusted_identities(tmp_path, [job])
+        named = release_signers.load_trusted_identities(tmp_path, [job])
         monkeypatch.setenv("SIGSTORE_ID_TOKEN", sigstore_server.make_token(JOB, "https://evil.example"))
         with pytest.raises(UsageError, match=r"is of https://evil\.example, and matrix\.yaml names"):
-            keyless_identity.find_keyless_signer(named).sign_statement(STATEMENT)
+            release_signers.find_keyless_signer(named).sign_statement(STATEMENT)
         assert sigstore.requests == []
 
     def test_a_sigstore_that_does_not_answer_is_said_so(self, sigstore, job, tmp_path):
         sigstore.close()
-        named = keyless_identity.load_trusted_identities(tmp_path, [job])
+        named = release_signers.load_trusted_identities(tmp_path, [job])
         with pytest.raises(NetworkError, match="sigstore cannot be reached to sign"):
-            keyless_identity.find_keyless_signer(named).sign_statement(STATEMENT)
+            release_signers.find_keyless_signer(named).sign_statement(STATEMENT)
 
 
 class TestChoice:
@@ -205,11 +205,11 @@ class TestChoice:
             release_signers.find_release_signer("release.key", named)
 
     def test_where_both_are_named_a_private_key_goes_first(self, job, tmp_path):
-        signing_keys.make_key_pair(tmp_path / "a.key", tmp_path / "a.pub", None)
+        release_signers.make_key_pair(tmp_path / "a.key", tmp_path / "a.pub", None)
         named = release_signers.load_release_verifiers(tmp_path, PublishPolicy(keys=("a.pub",), identities=(job,)))
         signer = release_signers.find_release_signer(str(tmp_path / "a.key"), named)
-        assert isinstance(signer, signing_keys.SigningKey)
-        assert isinstance(release_signers.find_release_signer(None, named), keyless_identity.KeylessSigner)
+        assert isinstance(signer, release_signers.SigningKey)
+        assert isinstance(release_signers.find_release_signer(None, named), release_signers.KeylessSigner)
 
     def test_without_the_package_its_extra_is_named(self, job, tmp_path, monkeypatch):
         monkeypatch.setitem(sys.modules, "sigstore", None)

@@ -17,9 +17,9 @@ from knowngood.core.cell import parse_cell
 from knowngood.core.errors import KnowngoodError
 from knowngood.evidence import run_evidence
 from knowngood.evidence.run_evidence import Evidence, RunPlace, Tier
-from knowngood.project import release_seal, signing_keys
+from knowngood.project import release_seal, release_signers
 from knowngood.project.checkout import Project
-from knowngood.registry.release_proof import read_release_proof
+from knowngood.registry.image_release import read_release_proof
 from knowngood.reports import catalog_collection
 
 DIGEST = "sha256:" + "d" * 64
@@ -40,8 +40,8 @@ def run(hour: int, *, gpu=True, ok=True) -> Evidence:
 @pytest.fixture
 def keyed(home, tmp_path, monkeypatch):
     """The project, with a matrix.yaml that names a key, a fact, and the private key for the commands."""
-    signing_keys.make_key_pair(tmp_path / "a.key", home.root / "a.pub", None)
-    monkeypatch.setenv(signing_keys.SIGNING_KEY_VARIABLE, str(tmp_path / "a.key"))
+    release_signers.make_key_pair(tmp_path / "a.key", home.root / "a.pub", None)
+    monkeypatch.setenv(release_signers.SIGNING_KEY_VARIABLE, str(tmp_path / "a.key"))
     (home.root / "matrix.yaml").write_text(f"publish: {{key: a.pub}}\n{MATRIX}")
     (home.root / "facts").mkdir()
     (home.root / "facts/x.json").write_text("{}")
@@ -150,8 +150,8 @@ def forge_list(root, _key):
 
 def forge_signature(root, folder):
     other = folder / "other.key"
-    signing_keys.make_key_pair(other, folder / "other.pub", None)
-    release_seal.write_release_seal(root, signing_keys.load_signing_key(other))
+    release_signers.make_key_pair(other, folder / "other.pub", None)
+    release_seal.write_release_seal(root, release_signers.load_signing_key(other))
 
 
 def remove_signature(root, _key):
@@ -195,7 +195,7 @@ def test_a_forged_seal_covers_nothing(keyed, tmp_path, capsys, forge, words):
     ],
 )
 def test_a_signed_seal_with_a_defect_is_an_error_with_its_place(keyed, tmp_path, capsys, text, words):
-    key = signing_keys.load_signing_key(tmp_path / "a.key")
+    key = release_signers.load_signing_key(tmp_path / "a.key")
     (keyed.root / "seal.json").write_text(text)
     (keyed.root / "seal.json.sig").write_bytes(base64.b64encode(key.sign_bytes(text.encode())))
     assert main.main(["seal", "--check"]) == 2
@@ -227,7 +227,7 @@ def test_an_edited_fact_is_shown_as_unsigned(keyed, capsys):
 
 
 def test_sealing_needs_a_key(home, capsys, monkeypatch):
-    monkeypatch.delenv(signing_keys.SIGNING_KEY_VARIABLE, raising=False)
+    monkeypatch.delenv(release_signers.SIGNING_KEY_VARIABLE, raising=False)
     assert seal(capsys)[0] == 2
     assert not (home.root / "seal.json").exists()
     code, document = seal(capsys, "--check")

@@ -12,7 +12,7 @@ from samples import MATRIX, parsed
 
 from knowngood.cli import main
 from knowngood.core.errors import InputError, MissingError, UsageError
-from knowngood.project import signing_keys
+from knowngood.project import release_signers
 
 PASSPHRASE = "correct-horse-battery"
 
@@ -20,14 +20,14 @@ PASSPHRASE = "correct-horse-battery"
 @pytest.fixture(autouse=True)
 def _no_passphrase(monkeypatch):
     for name in ("PASSPHRASE", "PASSPHRASE_FILE", "SIGNING_KEY"):
-        monkeypatch.delenv(getattr(signing_keys, f"{name}_VARIABLE"), raising=False)
+        monkeypatch.delenv(getattr(release_signers, f"{name}_VARIABLE"), raising=False)
 
 
 @pytest.fixture
 def pair(tmp_path):
     """The files of a key without a passphrase."""
     paths = tmp_path / "a.key", tmp_path / "a.pub"
-    signing_keys.make_key_pair(*paths, None)
+    release_signers.make_key_pair(*paths, None)
     return paths
 
 
@@ -38,7 +38,7 @@ def public_pem(key) -> bytes:
 class TestMake:
     @pytest.mark.usefixtures("home")
     def test_the_command_writes_an_encrypted_key(self, tmp_path, monkeypatch, capsys):
-        monkeypatch.setenv(signing_keys.PASSPHRASE_VARIABLE, PASSPHRASE)
+        monkeypatch.setenv(release_signers.PASSPHRASE_VARIABLE, PASSPHRASE)
         private = tmp_path / "keys/release.key"
         assert main.main(["keys", "make", str(private), "--json"]) == 0
         out = capsys.readouterr()
@@ -49,7 +49,7 @@ class TestMake:
         assert PASSPHRASE not in out.out + out.err
         public = (tmp_path / "keys/release.pub").read_bytes()
         assert public.startswith(b"-----BEGIN PUBLIC KEY-----")
-        key = signing_keys.load_signing_key(private)
+        key = release_signers.load_signing_key(private)
         assert key.verification_key.pem == public
         assert key.verification_key.fingerprint == document["fingerprint"]
 
@@ -70,22 +70,22 @@ class TestMake:
     @pytest.mark.usefixtures("home")
     def test_without_a_passphrase_or_a_terminal_nothing_is_written(self, tmp_path, capsys):
         assert main.main(["keys", "make", str(tmp_path / "a.key")]) == 4
-        assert signing_keys.PASSPHRASE_FILE_VARIABLE in capsys.readouterr().err
+        assert release_signers.PASSPHRASE_FILE_VARIABLE in capsys.readouterr().err
         assert not (tmp_path / "a.key").exists()
 
 
 class TestPassphrase:
     def test_it_comes_from_a_file(self, tmp_path, monkeypatch):
         (tmp_path / "secret").write_text(f"{PASSPHRASE}\nnot this line\n")
-        monkeypatch.setenv(signing_keys.PASSPHRASE_FILE_VARIABLE, str(tmp_path / "secret"))
-        assert signing_keys.read_passphrase("it") == PASSPHRASE.encode()
+        monkeypatch.setenv(release_signers.PASSPHRASE_FILE_VARIABLE, str(tmp_path / "secret"))
+        assert release_signers.read_passphrase("it") == PASSPHRASE.encode()
 
     def test_a_wrong_one_is_a_sentence_without_it(self, tmp_path, monkeypatch):
         path = tmp_path / "a.key"
-        signing_keys.make_key_pair(path, tmp_path / "a.pub", PASSPHRASE.encode())
-        monkeypatch.setenv(signing_keys.PASSPHRASE_VARIABLE, "another-one")
+        release_signers.make_key_pair(path, tmp_path / "a.pub", PASSPHRASE.encode())
+        monkeypatch.setenv(release_signers.PASSPHRASE_VARIABLE, "another-one")
         with pytest.raises(UsageError, match="the passphrase is not that of the key") as caught:
-            signing_keys.load_signing_key(path)
+            release_signers.load_signing_key(path)
         assert "another-one" not in str(caught.value)
 
     def test_the_terminal_is_asked_twice_for_a_new_one(self, monkeypatch):
@@ -93,17 +93,17 @@ class TestPassphrase:
         monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
         monkeypatch.setattr("getpass.getpass", lambda *_, **__: next(answers))
         with pytest.raises(UsageError, match="differ"):
-            signing_keys.read_passphrase("it", confirm=True)
+            release_signers.read_passphrase("it", confirm=True)
 
 
 class TestReading:
     def test_a_signature_holds_for_its_bytes_and_its_key(self, pair, tmp_path):
-        key = signing_keys.load_signing_key(pair[0])
+        key = release_signers.load_signing_key(pair[0])
         signature = key.sign_bytes(b"data")
         assert key.verification_key.accepts(signature, b"data")
         assert not key.verification_key.accepts(signature, b"date")
         assert not key.verification_key.accepts(b"", b"data")
-        other = signing_keys.make_key_pair(tmp_path / "b.key", tmp_path / "b.pub", None)
+        other = release_signers.make_key_pair(tmp_path / "b.key", tmp_path / "b.pub", None)
         assert not other.accepts(signature, b"data")
 
     @pytest.mark.parametrize(
@@ -119,34 +119,34 @@ class TestReading:
     def test_what_is_no_public_key_is_a_usage_error(self, tmp_path, content, message):
         (tmp_path / "k.pub").write_bytes(content)
         with pytest.raises(UsageError, match=message):
-            signing_keys.load_verification_keys(tmp_path, ["k.pub"])
+            release_signers.load_verification_keys(tmp_path, ["k.pub"])
 
     def test_the_private_key_is_not_taken_for_the_public_one(self, pair, tmp_path):
         with pytest.raises(UsageError, match="this is a private key, name the public one"):
-            signing_keys.load_verification_keys(tmp_path, [pair[0].name])
+            release_signers.load_verification_keys(tmp_path, [pair[0].name])
 
     def test_cosigns_own_form_is_named(self, tmp_path):
         (tmp_path / "c.key").write_text("-----BEGIN ENCRYPTED SIGSTORE PRIVATE KEY-----\n")
         with pytest.raises(UsageError, match="in cosign's own form"):
-            signing_keys.load_signing_key(tmp_path / "c.key")
+            release_signers.load_signing_key(tmp_path / "c.key")
 
 
 class TestChoice:
     def test_no_key_is_needed_where_none_is_named(self):
-        assert signing_keys.find_signing_key(None, []) is None
+        assert release_signers.find_signing_key(None, []) is None
 
     def test_a_named_key_needs_its_private_half(self, pair, tmp_path):
-        named = signing_keys.load_verification_keys(tmp_path, [pair[1].name])
+        named = release_signers.load_verification_keys(tmp_path, [pair[1].name])
         with pytest.raises(MissingError, match=r"matrix.yaml names the key a.pub, .* --key or KNOWNGOOD_SIGNING_KEY"):
-            signing_keys.find_signing_key(None, named)
-        signing_keys.make_key_pair(tmp_path / "b.key", tmp_path / "b.pub", None)
+            release_signers.find_signing_key(None, named)
+        release_signers.make_key_pair(tmp_path / "b.key", tmp_path / "b.pub", None)
         with pytest.raises(UsageError, match=r"belongs to none of the keys that matrix.yaml names: a\.pub"):
-            signing_keys.find_signing_key(str(tmp_path / "b.key"), named)
+            release_signers.find_signing_key(str(tmp_path / "b.key"), named)
 
     def test_the_variable_names_the_file(self, pair, tmp_path, monkeypatch):
-        named = signing_keys.load_verification_keys(tmp_path, [pair[1].name])
-        monkeypatch.setenv(signing_keys.SIGNING_KEY_VARIABLE, str(pair[0]))
-        key = signing_keys.find_signing_key(None, named)
+        named = release_signers.load_verification_keys(tmp_path, [pair[1].name])
+        monkeypatch.setenv(release_signers.SIGNING_KEY_VARIABLE, str(pair[0]))
+        key = release_signers.find_signing_key(None, named)
         assert key is not None
         assert key.verification_key.fingerprint == named[0].fingerprint
 

@@ -11,7 +11,7 @@ from email.utils import format_datetime
 import pytest
 
 from knowngood.core.errors import UnknownError
-from knowngood.registry import advisory_service, audit_services, osv_service
+from knowngood.registry import advisory_service, vulnerability_audit
 from knowngood.registry.advisory_service import Vulnerability
 
 JINJA = {
@@ -99,7 +99,7 @@ def osv(monkeypatch, tmp_path):
 
 
 def ask():
-    return osv_service.find_osv_vulnerabilities(PINS)[0]
+    return advisory_service.find_osv_vulnerabilities(PINS)[0]
 
 
 def test_the_query_is_written_as_documented(osv):
@@ -169,8 +169,8 @@ def test_a_busy_service_is_asked_again(osv):
 
 
 def look(notes):
-    return audit_services.answer_or_kept(
-        "OSV", osv_service.osv_keys(PINS), lambda: osv_service.find_osv_vulnerabilities(PINS), notes
+    return vulnerability_audit.answer_or_kept(
+        "OSV", advisory_service.osv_keys(PINS), lambda: advisory_service.find_osv_vulnerabilities(PINS), notes
     )
 
 
@@ -186,7 +186,7 @@ def test_what_was_answered_earlier_is_shown_as_stale_when_nobody_answers(osv, mo
     assert look(notes) == first
     day = datetime.now(UTC).date().isoformat()
     assert notes[0].endswith(f"; what is shown of it is stale, of {day}, for 1 of 1 packages")
-    monkeypatch.setattr(osv_service, "osv_keys", lambda _: ["jinja2==3.1.6"])
+    monkeypatch.setattr(advisory_service, "osv_keys", lambda _: ["jinja2==3.1.6"])
     assert look(notes) == [], "an answer about another version is none"
 
 

@@ -15,7 +15,7 @@ from knowngood.base import private_apt
 from knowngood.cli import main
 from knowngood.core.errors import InputError, UnknownError
 from knowngood.lock.debian_lock import DebianPackage
-from knowngood.registry import audit_allowlist, audit_services, osv_service, vulnerability_audit
+from knowngood.registry import advisory_service, vulnerability_audit
 
 TODAY = date(2026, 11, 21)
 OSV = {
@@ -149,7 +149,7 @@ def test_a_service_that_does_not_answer_is_never_good(locked, services, monkeypa
 
 def test_every_version_is_asked_for_once():
     pins = [("torch", "2.11.0"), ("torch", "2.10.0"), ("Flash_Attn", "2.8.3+cu13"), ("torch", "2.11.0")]
-    assert osv_service.osv_keys(pins) == ["flash-attn==2.8.3", "torch==2.10.0", "torch==2.11.0"]
+    assert advisory_service.osv_keys(pins) == ["flash-attn==2.8.3", "torch==2.10.0", "torch==2.11.0"]
 
 
 def test_versions_are_compared_as_debian_does():
@@ -167,7 +167,7 @@ def test_a_tracker_that_says_nothing_about_the_suite_leaves_it_unknown(tracker):
 
 def test_a_base_that_is_pulled_was_not_looked_up(locked, services, monkeypatch, capsys):  # noqa: ARG001
     image = "registry.example/debian@sha256:" + "1" * 64
-    monkeypatch.setattr(audit_services.image_release, "read_base_source", lambda *_: image)
+    monkeypatch.setattr(vulnerability_audit.image_release, "read_base_source", lambda *_: image)
     code, said = answer(capsys, FA0)
     assert (code, said["unanswered"]) == (
         1,
@@ -190,7 +190,7 @@ def test_sources_of_packages():
 
 
 def test_the_committed_allowlist_is_sound():
-    assert audit_allowlist.parse_allowlist((ROOT / "docker/audit.yaml").read_text(), "audit.yaml", TODAY)
+    assert vulnerability_audit.parse_allowlist((ROOT / "docker/audit.yaml").read_text(), "audit.yaml", TODAY)
 
 
 @pytest.mark.parametrize(
@@ -207,12 +207,12 @@ def test_the_committed_allowlist_is_sound():
 )
 def test_what_is_wrong_in_the_allowlist_is_said_with_its_place(text, said):
     with pytest.raises(InputError) as raised:
-        audit_allowlist.parse_allowlist(text, "a.yaml", TODAY)
+        vulnerability_audit.parse_allowlist(text, "a.yaml", TODAY)
     assert str(raised.value).startswith(said)
 
 
 def test_the_last_day_counts_and_an_empty_list_is_one():
-    entry = audit_allowlist.parse_allowlist("- {id: a, package: b, because: c, until: 2026-11-21}", "a.yaml", TODAY)
+    entry = vulnerability_audit.parse_allowlist("- {id: a, package: b, because: c, until: 2026-11-21}", "a.yaml", TODAY)
     assert entry[0].covers("b", ["x", "a"])
     assert not entry[0].covers("c", ["a"])
-    assert audit_allowlist.parse_allowlist("", "a.yaml", TODAY) == []
+    assert vulnerability_audit.parse_allowlist("", "a.yaml", TODAY) == []

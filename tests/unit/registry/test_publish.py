@@ -26,10 +26,8 @@ from knowngood.registry import (
     bill_of_materials,
     image_reference,
     image_release,
-    licences,
     provenance,
     publication_check,
-    release_proof,
 )
 from knowngood.registry.attachments import Attachment
 from knowngood.registry.image_reference import ImageReference, Repository, immutable_tag
@@ -300,12 +298,12 @@ class TestDocuments:
         ],
     )
     def test_licences_as_metadata_names_them(self, metadata, licence):
-        assert licences.parse_licence(metadata) == licence
+        assert bill_of_materials.parse_licence(metadata) == licence
 
     def test_damaged_licences_are_told(self, home):
-        licences.licences_path(home.root).write_text("[]")
+        bill_of_materials.licences_path(home.root).write_text("[]")
         with pytest.raises(UsageError, match="damaged"):
-            licences.load_licences(home.root)
+            bill_of_materials.load_licences(home.root)
 
 
 BUILT = provenance.BuildFacts(
@@ -371,21 +369,21 @@ class TestGate:
     def test_only_the_newest_good_run_of_this_image_in_a_container_counts(self, home):
         wanted = cell.parse_cell(FA0)
         with pytest.raises(KnowngoodError, match="no run of it"):
-            release_proof.read_release_proof(home, wanted, DIGEST)
+            image_release.read_release_proof(home, wanted, DIGEST)
         self.run(home, where=RunPlace.BARE)
         self.run(home, image="sha256:" + "0" * 64)
         with pytest.raises(KnowngoodError, match="no run of it"):
-            release_proof.read_release_proof(home, wanted, DIGEST)
+            image_release.read_release_proof(home, wanted, DIGEST)
         (home.evidence / FA0 / "cut.json").write_text('{"schema"')
         with pytest.raises(KnowngoodError, match=r"left out: .*cut\.json: not readable"):
-            release_proof.read_release_proof(home, wanted, DIGEST)
+            image_release.read_release_proof(home, wanted, DIGEST)
         self.run(home, hour=11)
-        assert release_proof.read_release_proof(home, wanted, DIGEST).newest.when.startswith("2026-11-21T11")
+        assert image_release.read_release_proof(home, wanted, DIGEST).newest.when.startswith("2026-11-21T11")
         self.run(home, ok=False, hour=12)
         with pytest.raises(KnowngoodError, match="the newest run"):
-            release_proof.read_release_proof(home, wanted, DIGEST)
+            image_release.read_release_proof(home, wanted, DIGEST)
         self.run(home, hour=13)
-        assert release_proof.read_release_proof(home, wanted, DIGEST).newest.when.startswith("2026-11-21T13")
+        assert image_release.read_release_proof(home, wanted, DIGEST).newest.when.startswith("2026-11-21T13")
 
     def test_is_it_published_already(self, home, lock_of):
         locked = lock_of(FA0)

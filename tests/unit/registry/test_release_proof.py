@@ -18,23 +18,21 @@ from knowngood.core.publish_policy import PublishPolicy
 from knowngood.evidence import run_evidence
 from knowngood.evidence.run_evidence import Evidence, RunPlace, Tier
 from knowngood.lock.debian_lock import DebianPackage, PackagesLock
-from knowngood.project import release_seal, release_signers, signing_keys
+from knowngood.project import release_seal, release_signers
 from knowngood.registry import (
-    attached_documents,
     attachments,
-    cosign_tags,
     image_release,
-    key_signatures,
     publication,
     publication_check,
     signatures,
+    signed_documents,
     suite_artifact,
 )
 from knowngood.registry.attachments import Attachment
 from knowngood.registry.content_inspection import ContentInspector, InspectionDepth
 from knowngood.registry.image_reference import immutable_tag
+from knowngood.registry.image_release import ReleaseProof, read_release_proof
 from knowngood.registry.provenance import PREDICATE_TYPE
-from knowngood.registry.release_proof import ReleaseProof, read_release_proof
 
 CELL = parse_cell(FA0)
 
@@ -121,8 +119,8 @@ def test_the_least_tier_is_that_of_the_gpu_else_the_overall_one(proof_of, policy
 def attach(registry, proof: ReleaseProof) -> list[str]:
     """Attach what is missing of a proof, as `publish` does, and return the names."""
     inspector = ContentInspector(registry=registry, depth=InspectionDepth.SIZE, notify=print)
-    present = attached_documents.inspect_documents(inspector, DIGEST)
-    attached = attached_documents.restore_documents(inspector, IMAGE.descriptor, proof.attachments(), present)
+    present = attachments.inspect_documents(inspector, DIGEST)
+    attached = attachments.restore_documents(inspector, IMAGE.descriptor, proof.attachments(), present)
     return [item.name for item in attached]
 
 
@@ -247,9 +245,9 @@ def test_without_the_section_every_good_run_is_enough():
 @pytest.fixture
 def key(home, tmp_path, monkeypatch):
     """A key that matrix.yaml names, with `publish: {key: a.pub}`."""
-    monkeypatch.delenv(signing_keys.SIGNING_KEY_VARIABLE, raising=False)
-    signing_keys.make_key_pair(tmp_path / "a.key", home.root / "a.pub", None)
-    return signing_keys.load_signing_key(tmp_path / "a.key")
+    monkeypatch.delenv(release_signers.SIGNING_KEY_VARIABLE, raising=False)
+    release_signers.make_key_pair(tmp_path / "a.key", home.root / "a.pub", None)
+    return release_signers.load_signing_key(tmp_path / "a.key")
 
 
 SECTION = "publish: {key: a.pub}\n"
@@ -295,8 +293,8 @@ OTHER = "sha256:" + "e" * 64
 
 def test_a_signature_of_another_image_does_not_count(registry, key):
     signatures.sign_name(registry, f"{registry.repository}:default", OTHER, key)
-    kept = cosign_tags.signature_tag(OTHER)
-    registry.manifests[cosign_tags.signature_tag(DIGEST)] = registry.manifests[kept]
+    kept = signed_documents.signature_tag(OTHER)
+    registry.manifests[signed_documents.signature_tag(DIGEST)] = registry.manifests[kept]
     for tag in (None, "default"):
         judgement = signers(registry, key, tag)
         assert (judgement.signer, judgement.present) == (None, True)
@@ -309,7 +307,7 @@ def test_a_signature_of_another_image_does_not_count(registry, key):
 def test_an_attestation_of_another_image_does_not_count(registry, key):
     statement = {"predicateType": PREDICATE_TYPE, "subject": [{"name": "x", "digest": {"sha256": "e" * 64}}]}
     other = Attachment(media=attachments.PROVENANCE_MEDIA_TYPE, name="x", data=json.dumps(statement).encode())
-    key_signatures.attest_with_key(registry, DIGEST, other, key)
+    signatures._attest(registry, DIGEST, other, key)
     signatures.sign_name(registry, f"{registry.repository}:default", DIGEST, key)
     judgement = signatures.judge_signatures(registry, IMAGE.descriptor, "default", [], [key.verification_key])
     assert judgement.signer is not None
@@ -321,8 +319,8 @@ def test_a_new_key_signs_what_the_old_one_signed(home, capsys, registry, proof_o
     signatures.sign_name(registry, f"{registry.repository}:old", DIGEST, key)
     publish_signed(home, capsys, key)
     file = Path(key.name).with_name("b.key")
-    signing_keys.make_key_pair(file, home.root / "b.pub", None)
-    new = signing_keys.load_signing_key(file)
+    release_signers.make_key_pair(file, home.root / "b.pub", None)
+    new = release_signers.load_signing_key(file)
     release_seal.write_release_seal(home.root, new)
     code, row, _ = publish(home, capsys, "publish: {key: [b.pub, a.pub]}\n", "--key", new.name)
     assert (code, row["signed"]) == (0, True)
@@ -364,7 +362,7 @@ IDENTITY = f"publish: {{identity: {{issuer: '{sigstore_server.ISSUER}', subject:
 @pytest.fixture
 def sigstore(home, monkeypatch):
     """A sigstore that certifies the identity of this CI job; matrix.yaml names it with `IDENTITY`."""
-    for name in ("GITHUB_ACTIONS", "BUILDKITE", "CIRCLECI", signing_keys.SIGNING_KEY_VARIABLE):
+    for name in ("GITHUB_ACTIONS", "BUILDKITE", "CIRCLECI", release_signers.SIGNING_KEY_VARIABLE):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("GITLAB_CI", "true")
     monkeypatch.setenv("SIGSTORE_ID_TOKEN", sigstore_server.make_token(JOB))

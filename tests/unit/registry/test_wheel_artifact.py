@@ -9,14 +9,14 @@ from samples import FA0, FA2
 
 from knowngood.core.cell import parse_cell
 from knowngood.core.errors import CorruptArchiveError
-from knowngood.registry import wheel_artifact
+from knowngood.registry import wheel_supply
 
 BLOB = f"sha256:{wheel_samples.SHA256}"
 TAG = f"wheel-{wheel_samples.SHA256}"
 
 
 def push(registry, house, *, every_byte=False, dry_run=False):
-    wheels = wheel_artifact.push_wheels(registry, [wheel_samples.LOCKED], house, every_byte=every_byte, dry_run=dry_run)
+    wheels = wheel_supply.push_wheels(registry, [wheel_samples.LOCKED], house, every_byte=every_byte, dry_run=dry_run)
     return [str(status) for _, status in wheels]
 
 
@@ -56,5 +56,5 @@ def test_a_wheel_that_this_machine_lacks_is_said_and_another_one_is_never_pushed
 def test_a_cell_s_compiled_wheels_are_those_of_its_lock(home, lock_of):
     for identity in (FA0, FA2):
         lock_of(identity)
-    assert wheel_artifact.list_compiled_wheels(home, parse_cell(FA0)) == []
-    assert [item.name for item in wheel_artifact.list_compiled_wheels(home, parse_cell(FA2))] == ["flash-attn"]
+    assert wheel_supply.list_compiled_wheels(home, parse_cell(FA0)) == []
+    assert [item.name for item in wheel_supply.list_compiled_wheels(home, parse_cell(FA2))] == ["flash-attn"]

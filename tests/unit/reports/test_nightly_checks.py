@@ -13,7 +13,7 @@ from knowngood.core.errors import MissingError
 from knowngood.images import verification
 from knowngood.images.verification import Verification, VerificationOutcome
 from knowngood.index.artefact import PublishedFile, UnansweredError, UnreadableError
-from knowngood.registry import audit_services
+from knowngood.registry import vulnerability_audit
 from knowngood.registry.vulnerability_audit import AuditReport as Audited
 from knowngood.registry.vulnerability_audit import Vulnerability
 from knowngood.reports.nightly_checks import AuditCheck, ImageChecks, LockedFilesCheck
@@ -87,7 +87,7 @@ def test_a_rebuild_without_a_record_to_compare_with_says_so(monkeypatch, outcome
 
 
 def audit(monkeypatch, report, earlier):
-    monkeypatch.setattr(audit_services, "audit_cells", lambda *_: (report, 5))
+    monkeypatch.setattr(vulnerability_audit, "audit_cells", lambda *_: (report, 5))
     here = SimpleNamespace()
     return AuditCheck(here=here, cells=[], tracker="", earlier=earlier)(print)
 
@@ -112,6 +112,6 @@ def test_an_audit_that_cannot_run_is_not_good(monkeypatch):
     def ask(*_):
         raise MissingError("auditing wheels needs pip-audit")
 
-    monkeypatch.setattr(audit_services, "audit_cells", ask)
+    monkeypatch.setattr(vulnerability_audit, "audit_cells", ask)
     result = AuditCheck(here=SimpleNamespace(), cells=[], tracker="")(print)
     assert (result.outcome, result.findings[0].severity) == ("not known", "missing")

@@ -21,7 +21,7 @@ from knowngood.core.errors import MissingError
 from knowngood.engine import container_engine
 from knowngood.evidence.run_evidence import Evidence, RunPlace, store_evidence
 from knowngood.index.artefact import PublishedFile
-from knowngood.registry import audit_services, image_release
+from knowngood.registry import image_release, vulnerability_audit
 from knowngood.registry.vulnerability_audit import AuditReport
 from knowngood.reports import nightly_checks
 from knowngood.smoke import suite_run
@@ -122,7 +122,7 @@ def test_the_audit_names_the_cells_that_it_could_not_look_at(project, monkeypatc
         cells.extend(map(str, audited))
         return AuditReport(open=(), accepted=(), unanswered=(), unused=()), 5
 
-    monkeypatch.setattr(audit_services, "audit_cells", audit)
+    monkeypatch.setattr(vulnerability_audit, "audit_cells", audit)
     damage_a_hash(project)
     code, report, _ = nightly(capsys, "--only", "audit")
     assert (code, cells, kinds(report, "audit")) == (1, [FA0], [("lock-unreadable", "error")])

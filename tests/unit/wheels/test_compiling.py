@@ -23,19 +23,16 @@ from knowngood.base import private_apt
 from knowngood.core.cell import parse_cell
 from knowngood.core.errors import InputError, KnowngoodError, MissingError, UsageError
 from knowngood.engine.container_engine import Engine
-from knowngood.lock import recorded_wheels, wheelhouse
+from knowngood.lock import wheelhouse
 from knowngood.lock.cell_lock import Distribution
 from knowngood.wheels import (
     compile_container,
     compile_inside,
     compile_plan,
-    compile_recipe,
     compile_request,
     compile_run,
     cuda_toolkit,
-    debian_nvcc,
     published_wheel,
-    source_archive,
     wheel_packing,
 )
 from knowngood.wheels.compile_request import CompileOptions, needed_wheels
@@ -62,7 +59,7 @@ cc_flag.append("arch=compute_90,code=sm_90")
     [("sm_80", "80"), ("sm_86", "80"), ("sm_89", "80"), ("sm_90", "90"), ("sm_103", "100"), ("sm_121", "120")],
 )
 def test_flash_attn_is_told_the_architecture_whose_code_the_gpu_runs(gpu, code):
-    found = compile_recipe.choose_target("flash-attn", "2.8.3", TAKES, gpu)
+    found = compile_request.choose_target("flash-attn", "2.8.3", TAKES, gpu)
     assert (found.codes, found.env) == ((code,), {"FLASH_ATTN_CUDA_ARCHS": code})
     assert ("runs sm_" + code + " code" in found.note) == (gpu != "sm_" + code)
 
@@ -70,34 +67,35 @@ def test_flash_attn_is_told_the_architecture_whose_code_the_gpu_runs(gpu, code):
 @pytest.mark.parametrize("gpu", ["sm_70", "sm_75", "sm_110"])
 def test_a_gpu_that_runs_none_of_the_release_s_code_is_refused_with_what_there_is(gpu):
     with pytest.raises(KnowngoodError, match=rf"{gpu}: its setup compiles for sm_80, sm_90, sm_100, sm_120"):
-        compile_recipe.choose_target("flash-attn", "2.8.3", TAKES, gpu)
+        compile_request.choose_target("flash-attn", "2.8.3", TAKES, gpu)
 
 
 def test_a_release_that_takes_no_architecture_is_given_none_and_says_so():
-    found = compile_recipe.choose_target("flash-attn", "2.6.3", TAKES_NONE, "sm_86")
+    found = compile_request.choose_target("flash-attn", "2.6.3", TAKES_NONE, "sm_86")
     assert (found.codes, found.env) == (("80", "90"), {})
     assert "has no setting for architectures" in found.note
     with pytest.raises(KnowngoodError, match="no code for sm_75"):
-        compile_recipe.choose_target("flash-attn", "2.6.3", TAKES_NONE, "sm_75")
+        compile_request.choose_target("flash-attn", "2.6.3", TAKES_NONE, "sm_75")
 
 
 def test_an_extension_of_torch_is_told_by_torch_s_own_variable():
-    assert compile_recipe.choose_target("mine", "1", "CUDAExtension(...)", "sm_120").env == {
+    assert compile_request.choose_target("mine", "1", "CUDAExtension(...)", "sm_120").env == {
         "TORCH_CUDA_ARCH_LIST": "12.0"
     }
 
 
 def test_a_package_without_device_code_is_told_the_gpu_s_own():
-    assert compile_recipe.choose_target("transformer-engine-torch", "2.20.2", "", "sm_86").env == {
+    assert compile_request.choose_target("transformer-engine-torch", "2.20.2", "", "sm_86").env == {
         "NVTE_CUDA_ARCHS": "86"
     }
 
 
 def test_the_local_version_is_what_the_wheelhouse_reads():
-    assert compile_recipe.wheel_local_version(CELL, ("90",), cxx11abi=True) == LOCAL
+    assert compile_request.wheel_local_version(CELL, ("90",), cxx11abi=True) == LOCAL
     older = dataclasses.replace(CELL, cuda="12.4", torch="2.6.0")
     assert (
-        compile_recipe.wheel_local_version(older, ("80", "90"), cxx11abi=False) == "cu12torch2.6cxx11abifalse.sm80.sm90"
+        compile_request.wheel_local_version(older, ("80", "90"), cxx11abi=False)
+        == "cu12torch2.6cxx11abifalse.sm80.sm90"
     )
 
 
@@ -105,12 +103,12 @@ def test_the_local_version_is_what_the_wheelhouse_reads():
     ("cores", "free", "asked", "jobs"), [(2, 24, None, 2), (16, 24, None, 4), (16, 24, 3, 3), (16, 999, 32, 16)]
 )
 def test_as_many_jobs_as_cores_and_memory_allow(cores, free, asked, jobs):
-    assert compile_recipe.choose_jobs(cores, free << 30, 5 << 30, asked) == jobs
+    assert compile_request.choose_jobs(cores, free << 30, 5 << 30, asked) == jobs
 
 
 def test_memory_for_less_than_one_job_is_refused():
     with pytest.raises(KnowngoodError, match=r"one compile job needs 5\.4 GB of memory and 4\.3 GB are free"):
-        compile_recipe.choose_jobs(2, 4 << 30, 5 << 30, None)
+        compile_request.choose_jobs(2, 4 << 30, 5 << 30, None)
 
 
 def found_wheel(folder):
@@ -156,7 +154,7 @@ def test_a_package_that_compares_its_version_keeps_it(tmp_path):
     made = Distribution(name="kgprobe", version="1.0", file=wheel.name, sha256="0" * 64, size=1)
     assert made.made_here
     assert not dataclasses.replace(made, file="kgprobe-1.0-1-cp311-cp311-linux_x86_64.whl").made_here
-    assert compile_recipe.find_recipe("transformer-engine-torch").plain
+    assert compile_request.find_recipe("transformer-engine-torch").plain
 
 
 def written(tmp_path, data=b"wheel"):
@@ -211,21 +209,21 @@ def sdist(path, members):
 def test_an_sdist_from_a_file_is_pinned_by_its_fragment(tmp_path):
     path = sdist(tmp_path / "kg_probe-1.0.tar.gz", {"kg_probe-1.0/setup.py": "hello"})
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    found = source_archive.read_sdist_file(f"{path}#sha256={digest}")
+    found = compile_request.read_sdist_file(f"{path}#sha256={digest}")
     assert (found.package, found.version, found.setup()) == ("kg-probe", "1.0", "hello")
     with pytest.raises(KnowngoodError, match="not 0000"):
-        source_archive.read_sdist_file(f"{path}#sha256={'0' * 64}")
+        compile_request.read_sdist_file(f"{path}#sha256={'0' * 64}")
     with pytest.raises(UsageError, match="64 hex digits"):
-        source_archive.read_sdist_file(f"{path}#md5=1")
+        compile_request.read_sdist_file(f"{path}#md5=1")
     with pytest.raises(UsageError, match="no such file"):
-        source_archive.read_sdist_file(str(tmp_path / "none-1.0.tar.gz"))
+        compile_request.read_sdist_file(str(tmp_path / "none-1.0.tar.gz"))
     with pytest.raises(UsageError, match=r"end in \.tar\.gz"):
-        source_archive.read_sdist_file(str(sdist(tmp_path / "kg_probe-1.0.zip", {})))
+        compile_request.read_sdist_file(str(sdist(tmp_path / "kg_probe-1.0.zip", {})))
 
 
 def test_unpacking_again_keeps_what_was_compiled_and_the_times_of_the_sources(tmp_path):
     path = sdist(tmp_path / "p-1.0.tar.gz", {"p-1.0/setup.py": "", "p-1.0/csrc/one.cu": "one", "p-1.0/gone.h": ""})
-    found = source_archive.read_sdist_file(str(path))
+    found = compile_request.read_sdist_file(str(path))
     folder = tmp_path / "src"
     found.unpack(folder)
     (folder / "build").mkdir()
@@ -240,7 +238,7 @@ def test_unpacking_again_keeps_what_was_compiled_and_the_times_of_the_sources(tm
 def test_an_sdist_writes_nothing_outside_its_folder(tmp_path):
     path = sdist(tmp_path / "p-1.0.tar.gz", {"p-1.0/../../evil": "x"})
     with pytest.raises(KnowngoodError, match="not a readable sdist"):
-        source_archive.read_sdist_file(str(path)).unpack(tmp_path / "deep" / "src")
+        compile_request.read_sdist_file(str(path)).unpack(tmp_path / "deep" / "src")
     assert not (tmp_path / "evil").exists()
 
 
@@ -286,12 +284,14 @@ def package(version, suite="trixie"):
     remote = private_apt.RemotePackage(
         name="nvidia-cuda-toolkit", version=version, arch="amd64", sha256="0" * 64, uri=""
     )
-    return debian_nvcc.DebianToolkit(suite=suite, remote=remote)
+    return cuda_toolkit.DebianToolkit(suite=suite, remote=remote)
 
 
 def test_debian_s_nvcc_serves_its_major_release_from_its_own_minor_on():
     offered = [package("12.4.131~12.4.1-2"), package("11.8.89~11.8.0-5~deb12u1", "bookworm")]
-    assert [debian_nvcc.newest_fitting_toolkit(offered, cuda) for cuda in ("12.4", "12.8", "11.8", "12.1", "13.0")] == [
+    assert [
+        cuda_toolkit.newest_fitting_toolkit(offered, cuda) for cuda in ("12.4", "12.8", "11.8", "12.1", "13.0")
+    ] == [
         offered[0],
         offered[0],
         offered[1],
@@ -304,7 +304,7 @@ def test_debian_s_nvcc_serves_its_major_release_from_its_own_minor_on():
 def test_a_cuda_without_any_nvcc_is_said(monkeypatch):
     monkeypatch.setattr(cuda_toolkit, "_toolkit_wheels", lambda *_: [])
     monkeypatch.setattr(cuda_toolkit, "wheels_have_nvcc", lambda *_: False)
-    monkeypatch.setattr(debian_nvcc, "find_debian_toolkits", lambda _: [package("11.8.89~11.8.0-5")])
+    monkeypatch.setattr(cuda_toolkit, "find_debian_toolkits", lambda _: [package("11.8.89~11.8.0-5")])
     with pytest.raises(MissingError, match=r"no nvcc for CUDA 13\.0.*the fa0 twin"):
         cuda_toolkit.install_cuda_toolkit(CELL, None, [], print)
 
@@ -433,12 +433,12 @@ def registry(monkeypatch, tmp_path):
 
 
 def test_the_registry_s_sdist_is_checked_when_it_arrives_and_when_it_is_used(registry):
-    found = source_archive.fetch_sdist("kgprobe", "1.0")
+    found = compile_request.fetch_sdist("kgprobe", "1.0")
     assert (found.setup(), found.sha256) == ("hello", registry.stated)
     found.path.write_bytes(b"rotten")
     with pytest.raises(KnowngoodError, match="was damaged and is now removed: run it again"):
-        source_archive.fetch_sdist("kgprobe", "1.0")
-    assert source_archive.fetch_sdist("kgprobe", "1.0").sha256 == registry.stated
+        compile_request.fetch_sdist("kgprobe", "1.0")
+    assert compile_request.fetch_sdist("kgprobe", "1.0").sha256 == registry.stated
 
 
 @pytest.mark.parametrize(
@@ -456,7 +456,7 @@ def test_an_sdist_that_nothing_vouches_for_is_not_compiled(registry, version, st
             '<!DOCTYPE html><html><body><a href="/files/kgprobe-1.0.tar.gz">kgprobe-1.0.tar.gz</a>'
         )
     with pytest.raises(KnowngoodError, match=message):
-        source_archive.fetch_sdist("kgprobe", version)
+        compile_request.fetch_sdist("kgprobe", version)
 
 
 def test_a_wheel_is_compiled_in_a_cell_with_the_same_torch_and_nothing_compiled():
@@ -548,9 +548,9 @@ def test_a_compiled_wheel_that_the_matrix_needs_is_recorded_and_another_is_not(c
     (order,) = needed_wheels([CELL], parsed())
     recording = dataclasses.replace(compiler, line=SimpleNamespace(project=home))
     recording.run(dataclasses.replace(order, cell=parse_cell(FA0)), print)
-    assert recorded_wheels.list_recorded_wheels(home.tree) == []
+    assert wheelhouse.list_recorded_wheels(home.tree) == []
     recording.run(order, print)
-    assert recorded_wheels.list_recorded_wheels(home.tree) == [wheel_samples.without_attempts(wheel_samples.record())]
+    assert wheelhouse.list_recorded_wheels(home.tree) == [wheel_samples.without_attempts(wheel_samples.record())]
 
 
 def test_a_damaged_wheel_is_taken_out_and_made_again(compiler, tmp_path):

@@ -8,14 +8,13 @@ from samples import FA0, FA2
 
 from knowngood.core.cell import parse_cell
 from knowngood.core.errors import CorruptArchiveError
-from knowngood.launch import wheel_supply
-from knowngood.lock import recorded_wheels, wheelhouse
+from knowngood.lock import wheelhouse
 from knowngood.project.checkout import Project
-from knowngood.registry import wheel_places
+from knowngood.registry import wheel_supply
 from knowngood.registry.manifests import DamagedContentError
 
 CELL = parse_cell(FA2)
-PIN = recorded_wheels.WheelPin(
+PIN = wheelhouse.WheelPin(
     file=wheel_samples.FILE,
     sha256=wheel_samples.SHA256,
     record=wheel_samples.without_attempts(wheel_samples.record()),
@@ -43,7 +42,7 @@ def test_places_come_from_the_environment_then_the_matrix_then_the_repositories_
 @pytest.mark.parametrize("place", [str, lambda folder: folder.as_uri()])
 def test_a_wheel_comes_from_the_first_place_that_has_it_with_its_record(tmp_path, place):
     there, house, notes = wheel_samples.fill_folder(tmp_path / "a place"), tmp_path / "house", []
-    wheel = wheel_places.fetch_pinned_wheel(PIN, [str(tmp_path / "none"), place(there)], house, notes.append)
+    wheel = wheel_supply.fetch_pinned_wheel(PIN, [str(tmp_path / "none"), place(there)], house, notes.append)
     assert wheel == house / wheel_samples.FILE
     assert wheel.read_bytes() == wheel_samples.CONTENT
     assert wheelhouse.read_wheel_record(wheel) == PIN.record
@@ -55,18 +54,18 @@ def test_other_bytes_under_the_name_are_refused_unless_another_place_has_the_rig
     wrong = str(wheel_samples.fill_folder(tmp_path / "wrong", b"other bytes"))
     right, house, notes = str(wheel_samples.fill_folder(tmp_path / "right")), tmp_path / "house", []
     with pytest.raises(CorruptArchiveError, match=f"expected: {wheel_samples.SHA256}.*{wrong} has another file"):
-        wheel_places.fetch_pinned_wheel(PIN, [wrong, str(tmp_path / "none")], house, notes.append)
+        wheel_supply.fetch_pinned_wheel(PIN, [wrong, str(tmp_path / "none")], house, notes.append)
     assert not list(house.iterdir())
-    assert wheel_places.fetch_pinned_wheel(PIN, [wrong, right], house, notes.append)
+    assert wheel_supply.fetch_pinned_wheel(PIN, [wrong, right], house, notes.append)
 
 
 def test_a_registry_with_other_bytes_is_refused(tmp_path, monkeypatch):
     def damaged(_registry, digest, _out):
         raise DamagedContentError(f"serves other bytes for the blob {digest}")
 
-    monkeypatch.setattr(wheel_places.Registry, "copy_blob", damaged)
+    monkeypatch.setattr(wheel_supply.Registry, "copy_blob", damaged)
     with pytest.raises(DamagedContentError, match=f"serves other bytes for the blob sha256:{wheel_samples.SHA256}"):
-        wheel_places.fetch_pinned_wheel(PIN, ["oci://registry.example/wheels"], tmp_path / "house", print)
+        wheel_supply.fetch_pinned_wheel(PIN, ["oci://registry.example/wheels"], tmp_path / "house", print)
 
 
 def test_what_cells_need_and_the_wheelhouse_lacks_is_fetched(home, tmp_path, monkeypatch):
@@ -75,6 +74,6 @@ def test_what_cells_need_and_the_wheelhouse_lacks_is_fetched(home, tmp_path, mon
     monkeypatch.setenv("KNOWNGOOD_WHEEL_PLACES", str(wheel_samples.fill_folder(tmp_path / "place")))
     cells = [parse_cell(FA0), CELL]
     assert wheel_supply.supply_wheels(home, cells, house, print) == [], "nothing says which bytes the wheel has"
-    recorded_wheels.record_wheel(home.tree, wheel_samples.record())
+    wheelhouse.record_wheel(home.tree, wheel_samples.record())
     assert wheel_supply.supply_wheels(home, cells, house, print) == [house / wheel_samples.FILE]
     assert wheel_supply.supply_wheels(home, cells, house, print) == []
