@@ -6,14 +6,18 @@ line: the frames above are those of the program that asked for the part.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.facts.atlas_answer import describe_spans, spans_of_mask
-from knowngood.failures.logs.name_faults import FaultKind
-from knowngood.failures.names.name_situation import NameSituation
+from knowngood.failures.logs.logged_errors import FaultKind
 from knowngood.failures.names.release_places import ranges_of_mask
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from knowngood.failures.names.name_situation import NameSituation
 
 _FROM = lazy_pattern(r"from (?P<module>[A-Za-z_][\w.]*) import ")
 _MOST = 3

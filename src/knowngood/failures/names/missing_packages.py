@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, OwnComponent
 from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.core.nearest_names import find_nearest_name
-from knowngood.failures.logs.logged_errors import LoggedError
-from knowngood.failures.logs.name_faults import FaultKind
-from knowngood.failures.names.atlas_shelf import AtlasShelf
+from knowngood.failures.logs.logged_errors import FaultKind, LoggedError
 from knowngood.failures.names.module_packages import FROM_REPOSITORIES
 from knowngood.failures.names.name_callers import find_caller
 from knowngood.failures.names.name_situation import NameCause, advise
 from knowngood.failures.names.own_files import OwnFile, find_own_file
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from knowngood.failures.names.atlas_shelf import AtlasShelf
 
 _COMPILED = frozenset(
     ("flash-attn", "xformers", "transformer-engine", "transformer-engine-torch", "bitsandbytes", "deepspeed")

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from knowngood.core.lazy_patterns import lazy_pattern
-from knowngood.failures.logs.logged_errors import CodeFrame, LoggedError
-from knowngood.failures.logs.name_faults import FaultKind
-from knowngood.failures.names.name_place import NamePlace
+from knowngood.failures.logs.logged_errors import CodeFrame, FaultKind, LoggedError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from knowngood.facts.atlas_lookup import AtlasLookup
     from knowngood.failures.names.atlas_shelf import AtlasShelf
+    from knowngood.failures.names.name_place import NamePlace
 
 _PASSED_ON = frozenset(
     [

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from knowngood.facts.atlas_lookup import AtlasLookup
 from knowngood.facts.atlas_parameters import find_parameter, takes_positions
 from knowngood.facts.atlas_rows import RowKind
-from knowngood.failures.logs.logged_errors import LoggedError
-from knowngood.failures.logs.name_faults import FaultKind, NameFault
-from knowngood.failures.names.atlas_shelf import AtlasShelf
+from knowngood.failures.logs.logged_errors import FaultKind, LoggedError, NameFault
 from knowngood.failures.names.key_places import (
     find_auto_class,
     find_model_type,
@@ -28,6 +25,12 @@ from knowngood.failures.names.name_neighbours import (
     list_names_in,
 )
 from knowngood.failures.names.name_place import NamePlace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from knowngood.facts.atlas_lookup import AtlasLookup
+    from knowngood.failures.names.atlas_shelf import AtlasShelf
 
 _BASES: Sequence[tuple[str, Sequence[str]]] = (
     (r"Config$", ("transformers.PretrainedConfig",)),

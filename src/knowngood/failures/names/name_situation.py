@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -11,15 +10,16 @@ from packaging.specifiers import SpecifierSet
 
 from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity
 from knowngood.core.nearest_names import find_nearest_name
-from knowngood.failures.logs.logged_errors import LoggedError
-from knowngood.failures.logs.name_faults import FaultKind
+from knowngood.failures.logs.logged_errors import FaultKind, LoggedError
 from knowngood.failures.names.name_callers import NameCaller, find_caller
-from knowngood.failures.names.name_place import NamePlace
 from knowngood.failures.names.release_places import neighbours_of_version, ranges_of_mask
 from knowngood.failures.names.two_checkouts import find_two_checkouts
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from knowngood.failures.names.atlas_shelf import AtlasShelf
+    from knowngood.failures.names.name_place import NamePlace
 
 _LIKENESS = 0.75
 """How alike two names must be, as `difflib` counts, for one to be offered for the other."""

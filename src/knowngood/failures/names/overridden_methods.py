@@ -6,19 +6,22 @@ The class of such an error is in no package. Its base is told by the file that c
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, OwnComponent
 from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.facts.atlas_answer import describe_spans, spans_of_mask
-from knowngood.facts.atlas_lookup import AtlasLookup
 from knowngood.facts.atlas_parameters import parse_signature, takes_positions
-from knowngood.failures.logs.logged_errors import CodeFrame, LoggedError
-from knowngood.failures.logs.name_faults import FaultKind
-from knowngood.failures.names.atlas_shelf import AtlasShelf
+from knowngood.failures.logs.logged_errors import CodeFrame, FaultKind, LoggedError
 from knowngood.failures.names.name_situation import NameCause, advise
 from knowngood.failures.names.release_places import ranges_of_mask
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from knowngood.facts.atlas_lookup import AtlasLookup
+    from knowngood.failures.names.atlas_shelf import AtlasShelf
 
 _KINDS = frozenset((FaultKind.KEYWORD, FaultKind.POSITIONS))
 _HOOK = lazy_pattern(r"^(?:on_\w+|\w+_(?:step|epoch_end|step_end|epoch_start)|configure_\w+|optimizer_zero_grad)$")

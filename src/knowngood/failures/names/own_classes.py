@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from knowngood.compat.incident import Fix, OwnComponent
 from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.core.nearest_names import find_nearest_name
-from knowngood.failures.logs.logged_errors import LoggedError
-from knowngood.failures.logs.name_faults import NameFault
-from knowngood.failures.names.atlas_shelf import AtlasShelf
 from knowngood.failures.names.model_configurations import explain_model_configuration
 from knowngood.failures.names.name_callers import NameCaller, find_caller
 from knowngood.failures.names.name_places import (
@@ -24,6 +22,10 @@ from knowngood.failures.names.plain_values import explain_value
 from knowngood.failures.names.replaced_classes import explain_replaced_class
 from knowngood.failures.names.unsloth_classes import explain_unsloth_class
 from knowngood.failures.names.wrapped_objects import WRAPPED_PACKAGES, explain_bare_model, explain_unwrapped
+
+if TYPE_CHECKING:
+    from knowngood.failures.logs.logged_errors import LoggedError, NameFault
+    from knowngood.failures.names.atlas_shelf import AtlasShelf
 
 _OF_A_MODEL = lazy_pattern(
     r"(?:For[A-Z]\w+|Model|LM|Config|Tokenizer(?:Fast)?|Processor|Transformer|Criterion|Loader|Net|Loss|Encoder|Decoder"

@@ -5,15 +5,18 @@ It is less certain than what the atlas knows, so it counts only when nothing els
 
 from __future__ import annotations
 
-from knowngood.failures.logs.logged_errors import LoggedError
-from knowngood.failures.logs.name_faults import FaultKind
-from knowngood.failures.names.atlas_shelf import AtlasShelf
-from knowngood.failures.names.name_place import NamePlace
-from knowngood.failures.names.name_situation import NameCause
+from typing import TYPE_CHECKING
+
+from knowngood.failures.logs.logged_errors import FaultKind, LoggedError
 from knowngood.failures.names.own_classes import explain_own_attribute
 from knowngood.failures.names.own_keywords import explain_own_keyword
 from knowngood.failures.names.own_modules import explain_class_key, explain_own_module
 from knowngood.failures.names.uncompiled_parts import explain_uncompiled_part
+
+if TYPE_CHECKING:
+    from knowngood.failures.names.atlas_shelf import AtlasShelf
+    from knowngood.failures.names.name_place import NamePlace
+    from knowngood.failures.names.name_situation import NameCause
 
 _ABOUT_MODULES = frozenset((FaultKind.IMPORT, FaultKind.MODULE_ATTRIBUTE, FaultKind.MODULE))
 

@@ -7,21 +7,24 @@ that calls the part then passes what its own class takes, and the function in it
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, OwnComponent
 from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.facts.atlas_answer import describe_spans, spans_of_mask
-from knowngood.facts.atlas_lookup import AtlasLookup
 from knowngood.facts.atlas_parameters import parse_signature
-from knowngood.failures.logs.logged_errors import LoggedError
-from knowngood.failures.logs.name_faults import FaultKind
-from knowngood.failures.names.atlas_shelf import AtlasShelf
+from knowngood.failures.logs.logged_errors import FaultKind, LoggedError
 from knowngood.failures.names.name_callers import find_caller
 from knowngood.failures.names.name_places import list_frame_packages
 from knowngood.failures.names.name_situation import NameCause, advise
 from knowngood.failures.names.own_causes import list_defining_packages
 from knowngood.failures.names.release_places import ranges_of_mask
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from knowngood.facts.atlas_lookup import AtlasLookup
+    from knowngood.failures.names.atlas_shelf import AtlasShelf
 
 _CALLS_PART = lazy_pattern(r"\bself\.(?P<part>\w+)\(|(?:= |\b)(?P<looped>\w+)\($")
 """A call of a part of the model; of one in a loop, the arguments stand in the lines below."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from knowngood.compat.incident import OwnComponent
 from knowngood.core.lazy_patterns import lazy_pattern
-from knowngood.failures.logs.logged_errors import LoggedError
-from knowngood.failures.logs.name_faults import FaultKind
-from knowngood.failures.names.atlas_shelf import AtlasShelf
+from knowngood.failures.logs.logged_errors import FaultKind, LoggedError
 from knowngood.failures.names.name_callers import find_caller
 from knowngood.failures.names.name_situation import NameCause, advise
 from knowngood.failures.names.own_causes import build_own_cause, describe_caller
+
+if TYPE_CHECKING:
+    from knowngood.failures.names.atlas_shelf import AtlasShelf
 
 _COMPILED = lazy_pattern(r"^(?:_C|_ext|\w+_(?:cuda|ext|cpp|fast|cython)|cython_\w+|\w*_c_ext|_cuda\w*)$")
 """How the parts are mostly called that a project compiles from C++, CUDA or Cython."""
