@@ -32,10 +32,6 @@ from knowngood.failures.logs.last_errors import (
 from knowngood.failures.logs.log_scan import LogSource, SignatureScan
 from knowngood.failures.logs.log_versions import VersionReader
 from knowngood.failures.logs.logged_errors import ErrorReader, LoggedError
-from knowngood.failures.logs.lost_files import FILE_INCIDENT, MISSING_INCIDENTS, find_lost_file, find_vanished_file
-from knowngood.failures.logs.mere_warnings import goes_on, is_destructor, is_overtaken, is_probe, is_warning
-from knowngood.failures.logs.nan_losses import NAN_INCIDENT, NanLossReader
-from knowngood.failures.logs.rocm_logs import fit_to_rocm, is_rocm
 from knowngood.failures.logs.traceback_frames import (
     FrameReader,
     LineEvidence,
@@ -43,7 +39,22 @@ from knowngood.failures.logs.traceback_frames import (
     TracebackDetector,
     judge_frames,
 )
-from knowngood.failures.logs.trouble_signs import TroubleReader
+from knowngood.failures.logs.trouble_signs import (
+    FILE_INCIDENT,
+    MISSING_INCIDENTS,
+    NAN_INCIDENT,
+    NanLossReader,
+    TroubleReader,
+    find_lost_file,
+    find_vanished_file,
+    fit_to_rocm,
+    goes_on,
+    is_destructor,
+    is_overtaken,
+    is_probe,
+    is_rocm,
+    is_warning,
+)
 from knowngood.failures.machines.compilation_words import COMPILERS_OWN
 from knowngood.failures.machines.compiler_errors import BUILD_INCIDENTS, CompilerErrorReader, explain_compiler_error
 from knowngood.failures.machines.linker_errors import explain_build_reason

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from knowngood.compat.incident import IncidentKind, OwnComponent
-from knowngood.failures.logs.last_errors import LastError
-from knowngood.failures.logs.lost_files import TAKES_AWAY, find_lost_file, find_vanished_file
-from knowngood.failures.names.atlas_shelf import AtlasShelf
+from knowngood.failures.logs.trouble_signs import TAKES_AWAY, find_lost_file, find_vanished_file
 from knowngood.failures.names.message_causes import MessageCause, describe_traceback, shorten_text
 from knowngood.failures.names.name_situation import advise
 from knowngood.failures.names.newest_releases import upgrade_package
+
+if TYPE_CHECKING:
+    from knowngood.failures.logs.last_errors import LastError
+    from knowngood.failures.names.atlas_shelf import AtlasShelf
 
 
 def explain_lost_file(error: LastError, shelf: AtlasShelf) -> MessageCause | None:
