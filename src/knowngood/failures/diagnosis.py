@@ -20,7 +20,6 @@ from packaging.version import InvalidVersion, Version
 from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, OwnComponent
 from knowngood.core.errors import UnknownError, UsageError
 from knowngood.failures.incident_table import IncidentTable
-from knowngood.failures.logs.extension_names import find_extension_package
 from knowngood.failures.logs.last_errors import (
     LastError,
     LastErrorReader,
@@ -30,15 +29,16 @@ from knowngood.failures.logs.last_errors import (
     is_only_mentioned,
 )
 from knowngood.failures.logs.log_scan import LogSource, SignatureScan
-from knowngood.failures.logs.log_versions import VersionReader
-from knowngood.failures.logs.logged_errors import ErrorReader, LoggedError
-from knowngood.failures.logs.traceback_frames import (
+from knowngood.failures.logs.log_versions import (
     FrameReader,
     LineEvidence,
     LoadLineTable,
     TracebackDetector,
+    VersionReader,
+    find_extension_package,
     judge_frames,
 )
+from knowngood.failures.logs.logged_errors import ErrorReader, LoggedError
 from knowngood.failures.logs.trouble_signs import (
     FILE_INCIDENT,
     MISSING_INCIDENTS,

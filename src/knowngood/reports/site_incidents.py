@@ -8,19 +8,20 @@ logs as strings of bytes, so a pattern over bytes has the same meaning there.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from markdown_it import MarkdownIt
 from markupsafe import Markup
 
 from knowngood.compat import log_signature
-from knowngood.compat.log_signature import Signature
-from knowngood.failures.logs import log_scan, log_versions, traceback_frames
+from knowngood.failures.logs import log_scan, log_versions
 from knowngood.reports.incident_pages import load_incident_context, render_incident_page
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
     from knowngood.compat.incident import Incident
+    from knowngood.compat.log_signature import Signature
 
 _PAGE_HEADER = re.compile(r"\A<!--.*?-->\s*# [^\n]*\n", re.DOTALL)
 """The top of a page, up to its title. The site's page has a title of its own."""
@@ -155,7 +156,7 @@ def browser_signatures(known: Sequence[Incident]) -> dict[str, Any]:
         "patterns": patterns,
         "signatures": [_signature_data(item) for item in compiled],
         "incidents": list(_incident_data(known)),
-        "frames": [mark.decode() for mark in traceback_frames.FRAME_MARKS],
+        "frames": [mark.decode() for mark in log_versions.FRAME_MARKS],
     }
 
 

@@ -7,12 +7,15 @@ which was compiled for other GPUs, and another torch would not end it.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from knowngood.compat.incident import Incident
 from knowngood.core.lazy_patterns import lazy_pattern
-from knowngood.failures.logs.extension_names import name_package
-from knowngood.failures.logs.last_errors import LastError
+from knowngood.failures.logs.log_versions import name_package
 from knowngood.failures.names.name_situation import advise
+
+if TYPE_CHECKING:
+    from knowngood.compat.incident import Incident
+    from knowngood.failures.logs.last_errors import LastError
 
 _CALL = lazy_pattern(
     r"\b(?P<module>[a-z]\w*?_(?:cuda|ext|gpu|kernels?|C|backend)|_C|ops|flash_attn_gpu|fused_\w+|"
