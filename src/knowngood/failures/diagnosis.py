@@ -55,8 +55,12 @@ from knowngood.failures.logs.trouble_signs import (
     is_rocm,
     is_warning,
 )
-from knowngood.failures.machines.compilation_words import COMPILERS_OWN
-from knowngood.failures.machines.compiler_errors import BUILD_INCIDENTS, CompilerErrorReader, explain_compiler_error
+from knowngood.failures.machines.compiler_errors import (
+    BUILD_INCIDENTS,
+    COMPILERS_OWN,
+    CompilerErrorReader,
+    explain_compiler_error,
+)
 from knowngood.failures.machines.linker_errors import explain_build_reason
 from knowngood.failures.machines.missing_commands import find_missing_command
 from knowngood.failures.names.stale_imports import note_installed_release

@@ -7,10 +7,13 @@ and the line of code above it say of the reason is put in its place; where they 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
-from knowngood.compat.incident import Incident
-from knowngood.failures.logs.last_errors import LastError
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from knowngood.compat.incident import Incident
+    from knowngood.failures.logs.last_errors import LastError
 
 NARROWED: Mapping[str, str] = {
     "argument-must-be-tensor": "reasons.refused_values:describe_no_tensor",
@@ -32,7 +35,7 @@ NARROWED: Mapping[str, str] = {
     "deepspeed-config-mismatch": "reasons.batch_sizes:describe_batch",
     "distributed-not-launched": "reasons.unset_variables:describe_launcher_variable",
     "distributed-port-taken": "reasons.stated_limits:describe_port",
-    "dynamo-failed": "machines.compilation_words:describe_compilation",
+    "dynamo-failed": "machines.compiler_errors:describe_compilation",
     "fsdp-mixed-parameters": "reasons.mixed_dtypes:describe_mixed_dtypes",
     "gpu-not-usable": "machines.driver_codes:describe_driver_code",
     "hub-no-such-repository": "reasons.read_files:describe_place",
@@ -57,8 +60,8 @@ NARROWED: Mapping[str, str] = {
     "tokenizer-without-padding": "reasons.refused_values:describe_nested_column",
     "torch-cpu-build": "machines.other_platforms:describe_without_cuda",
     "transformer-engine-no-attention": "machines.kernel_refusals:describe_disabled_backends",
-    "triton-compilation-failed": "machines.compilation_words:describe_kernel_compilation",
-    "triton-launcher-does-not-compile": "machines.compilation_words:describe_launcher",
+    "triton-compilation-failed": "machines.compiler_errors:describe_kernel_compilation",
+    "triton-launcher-does-not-compile": "machines.compiler_errors:describe_launcher",
     "triton-shared-memory": "reasons.stated_limits:describe_shared_memory",
     "vllm-engine-failed": "reasons.passed_on:describe_passed_on",
     "wheel-not-built": "machines.unbuilt_wheels:describe_unbuilt",
