@@ -61,7 +61,7 @@ from knowngood.failures.machines.compiler_errors import (
     CompilerErrorReader,
     explain_compiler_error,
 )
-from knowngood.failures.machines.linker_errors import explain_build_reason
+from knowngood.failures.machines.library_errors import explain_build_reason
 from knowngood.failures.machines.missing_commands import find_missing_command
 from knowngood.failures.names.stale_imports import note_installed_release
 from knowngood.failures.narrowed_reasons import OPEN_REASONS, narrow_reason
