@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,8 @@ from knowngood.core import local_files
 from knowngood.core.errors import KnowngoodError, UsageError, error_from_os
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
     from knowngood.compat.incident import Incident
     from knowngood.compat.universe import Universe
     from knowngood.core.gpus import GpuCatalog
@@ -174,7 +175,7 @@ def _explain_message(error: LastError, versions: Mapping[str, Sequence[str]]) ->
     from knowngood.failures.machines.killed_programs import explain_killed_program
     from knowngood.failures.machines.missing_commands import explain_missing_command
     from knowngood.failures.machines.package_files import explain_lost_file, explain_vanished_file
-    from knowngood.failures.machines.pip_conflicts import explain_pip_conflict
+    from knowngood.failures.machines.resolver_words import explain_pip_conflict
     from knowngood.failures.machines.triton_kernels import explain_kernel
     from knowngood.failures.names.message_causes import MessageReading
     from knowngood.failures.reasons.absent_modules import explain_absent_module

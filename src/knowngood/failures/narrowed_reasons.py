@@ -64,7 +64,7 @@ NARROWED: Mapping[str, str] = {
     "triton-launcher-does-not-compile": "machines.compiler_errors:describe_launcher",
     "triton-shared-memory": "reasons.stated_limits:describe_shared_memory",
     "vllm-engine-failed": "reasons.passed_on:describe_passed_on",
-    "wheel-not-built": "machines.unbuilt_wheels:describe_unbuilt",
+    "wheel-not-built": "machines.resolver_words:describe_unbuilt",
     "xformers-extensions-not-loaded": "machines.library_errors:describe_xformers",
     "values-refused-by-pydantic": "reasons.refused_fields:describe_fields",
     "vllm-model-not-supported": "reasons.model_architectures:describe_architecture",
