@@ -7,13 +7,11 @@ itself raises or asserts, or Python finds a plain value that is missing or of an
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from knowngood.compat.incident import Fix, Incident, IncidentKind, OwnComponent
 from knowngood.core.lazy_patterns import lazy_pattern
-from knowngood.failures.logs.last_errors import LastError
-from knowngood.failures.logs.logged_errors import CodeFrame
-from knowngood.failures.machines.build_scripts import explain_build_error, is_build_script
-from knowngood.failures.names.atlas_shelf import AtlasShelf
+from knowngood.failures.machines.missing_commands import explain_build_error, is_build_script
 from knowngood.failures.names.message_causes import ERROR_CLASS, SPEAKS, MessageCause, describe_traceback, shorten_text
 from knowngood.failures.names.name_callers import REMOTE_CODE, is_standard_library
 from knowngood.failures.names.name_situation import advise
@@ -22,6 +20,11 @@ from knowngood.failures.reasons.asserted_conditions import read_assertion
 from knowngood.failures.reasons.handed_in_values import explain_generated_trainer
 from knowngood.failures.reasons.required_packages import explain_required_package
 from knowngood.failures.reasons.unset_locals import find_unset_local
+
+if TYPE_CHECKING:
+    from knowngood.failures.logs.last_errors import LastError
+    from knowngood.failures.logs.logged_errors import CodeFrame
+    from knowngood.failures.names.atlas_shelf import AtlasShelf
 
 _OF_VALUES = frozenset(("KeyError", "IndexError", "UnboundLocalError", "ZeroDivisionError"))
 """The classes with which Python itself refuses a plain value."""
