@@ -172,6 +172,7 @@ def _explain_message(error: LastError, versions: Mapping[str, Sequence[str]]) ->
     """Compute the cause of an error from what pip or packages say of releases, or from the line that raises it."""
     from knowngood.facts import message_store
     from knowngood.facts.wheel_names import read_wheel_names
+    from knowngood.failures.machines.gpu_errors import explain_kernel
     from knowngood.failures.machines.missing_commands import (
         explain_killed_program,
         explain_lost_file,
@@ -179,7 +180,6 @@ def _explain_message(error: LastError, versions: Mapping[str, Sequence[str]]) ->
         explain_vanished_file,
     )
     from knowngood.failures.machines.resolver_words import explain_pip_conflict
-    from knowngood.failures.machines.triton_kernels import explain_kernel
     from knowngood.failures.names.message_causes import MessageReading
     from knowngood.failures.reasons.absent_modules import explain_absent_module
     from knowngood.failures.reasons.key_reasons import explain_lost_key
