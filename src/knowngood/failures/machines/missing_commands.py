@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, OwnComponent
 from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.failures.logs.trouble_signs import TAKES_AWAY, find_lost_file, find_vanished_file
+from knowngood.failures.names.atlas_shelf import upgrade_package
 from knowngood.failures.names.message_causes import MessageCause, describe_traceback, shorten_text
 from knowngood.failures.names.name_situation import advise
-from knowngood.failures.names.newest_releases import upgrade_package
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

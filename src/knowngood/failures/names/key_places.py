@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from knowngood.facts.atlas_lookup import AtlasLookup
 from knowngood.facts.atlas_parameters import find_parameter
 from knowngood.facts.atlas_rows import RowKind
-from knowngood.failures.logs.logged_errors import LoggedError
-from knowngood.failures.names.atlas_shelf import AtlasShelf
-from knowngood.failures.names.name_place import NamePlace
+from knowngood.failures.names.atlas_shelf import AtlasShelf, NamePlace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from knowngood.facts.atlas_lookup import AtlasLookup
+    from knowngood.failures.logs.logged_errors import LoggedError
 
 _CONFIGURATIONS = "transformers.models.auto.configuration_auto.CONFIG_MAPPING_NAMES"
 _MODELS = "transformers.models.auto.modeling_auto"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from knowngood.compat.incident import Fix, IncidentKind, OwnComponent
 from knowngood.failures.logs.logged_errors import FaultKind
-from knowngood.failures.names.module_packages import FOLDERS_OF_PROJECTS
+from knowngood.failures.names.atlas_shelf import FOLDERS_OF_PROJECTS
 from knowngood.failures.names.name_situation import NameCause, NameSituation, advise
 
 _MOST_PLACES = 2

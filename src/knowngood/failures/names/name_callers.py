@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from knowngood.facts.atlas_lookup import AtlasLookup
-    from knowngood.failures.names.atlas_shelf import AtlasShelf
-    from knowngood.failures.names.name_place import NamePlace
+    from knowngood.failures.names.atlas_shelf import AtlasShelf, NamePlace
 
 _PASSED_ON = frozenset(
     [

@@ -37,8 +37,7 @@ from knowngood.failures.names.wrong_releases import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from knowngood.failures.names.atlas_shelf import AtlasShelf
-    from knowngood.failures.names.name_place import NamePlace
+    from knowngood.failures.names.atlas_shelf import AtlasShelf, NamePlace
 
 _IMPORTS = frozenset((FaultKind.IMPORT, FaultKind.MODULE_ATTRIBUTE, FaultKind.MODULE))
 """The errors for which a name that is there can fail all the same."""

@@ -9,6 +9,14 @@ from typing import TYPE_CHECKING
 from knowngood.facts.atlas_parameters import find_parameter, takes_positions
 from knowngood.facts.atlas_rows import RowKind
 from knowngood.failures.logs.logged_errors import FaultKind, LoggedError, NameFault
+from knowngood.failures.names.atlas_shelf import (
+    NamePlace,
+    find_moved_module,
+    find_other_homes,
+    list_foreign_bases,
+    list_modules_beside,
+    list_names_in,
+)
 from knowngood.failures.names.key_places import (
     find_auto_class,
     find_model_type,
@@ -17,14 +25,6 @@ from knowngood.failures.names.key_places import (
     list_choices,
 )
 from knowngood.failures.names.name_callers import passes_all_on
-from knowngood.failures.names.name_neighbours import (
-    find_moved_module,
-    find_other_homes,
-    list_foreign_bases,
-    list_modules_beside,
-    list_names_in,
-)
-from knowngood.failures.names.name_place import NamePlace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -18,8 +18,7 @@ from knowngood.failures.names.two_checkouts import find_two_checkouts
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from knowngood.failures.names.atlas_shelf import AtlasShelf
-    from knowngood.failures.names.name_place import NamePlace
+    from knowngood.failures.names.atlas_shelf import AtlasShelf, NamePlace
 
 _LIKENESS = 0.75
 """How alike two names must be, as `difflib` counts, for one to be offered for the other."""

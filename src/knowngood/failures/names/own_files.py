@@ -6,16 +6,20 @@ beside the file that asks for it, when that one was imported as a part of a pack
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from knowngood.compat.incident import Fix, OwnComponent
 from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.core.nearest_names import find_nearest_name
-from knowngood.failures.logs.logged_errors import CodeFrame, LoggedError
-from knowngood.failures.names.module_packages import FOLDERS_OF_PROJECTS
-from knowngood.failures.names.name_callers import NameCaller
+from knowngood.failures.names.atlas_shelf import FOLDERS_OF_PROJECTS
 from knowngood.failures.names.name_situation import advise
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from knowngood.failures.logs.logged_errors import CodeFrame, LoggedError
+    from knowngood.failures.names.name_callers import NameCaller
 
 _PARTS = lazy_pattern(r"^(?:from|import) (?P<top>\w+)\.(?P<part>\w+)")
 _OWN_FUNCTION = lazy_pattern(

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from knowngood.compat.incident import Fix, OwnComponent
-from knowngood.facts.atlas_lookup import AtlasLookup
 from knowngood.facts.atlas_parameters import find_parameter
-from knowngood.failures.logs.logged_errors import LoggedError
-from knowngood.failures.names.atlas_shelf import AtlasShelf
 from knowngood.failures.names.name_callers import find_chooser
-from knowngood.failures.names.name_place import NamePlace
 from knowngood.failures.names.name_situation import NameCause, advise
 from knowngood.failures.names.own_causes import build_own_cause, component_of, describe_caller, list_defining_packages
 from knowngood.failures.names.refused_keywords import find_refusing_package
+
+if TYPE_CHECKING:
+    from knowngood.facts.atlas_lookup import AtlasLookup
+    from knowngood.failures.logs.logged_errors import LoggedError
+    from knowngood.failures.names.atlas_shelf import AtlasShelf, NamePlace
 
 _REWRITE_OTHERS = frozenset(("axolotl", "llamafactory", "ms-swift", "unsloth", "unsloth-zoo", "verl"))
 """Trainers that have copies of other packages' functions under the same names."""

@@ -14,8 +14,7 @@ from knowngood.failures.names.own_modules import explain_class_key, explain_own_
 from knowngood.failures.names.uncompiled_parts import explain_uncompiled_part
 
 if TYPE_CHECKING:
-    from knowngood.failures.names.atlas_shelf import AtlasShelf
-    from knowngood.failures.names.name_place import NamePlace
+    from knowngood.failures.names.atlas_shelf import AtlasShelf, NamePlace
     from knowngood.failures.names.name_situation import NameCause
 
 _ABOUT_MODULES = frozenset((FaultKind.IMPORT, FaultKind.MODULE_ATTRIBUTE, FaultKind.MODULE))

@@ -6,11 +6,15 @@ imported.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from knowngood.compat.incident import Fix, IncidentKind
-from knowngood.failures.logs.logged_errors import LoggedError
+from knowngood.failures.names.atlas_shelf import upgrade_package
 from knowngood.failures.names.message_causes import describe_traceback
 from knowngood.failures.names.name_situation import NameCause, advise
-from knowngood.failures.names.newest_releases import upgrade_package
+
+if TYPE_CHECKING:
+    from knowngood.failures.logs.logged_errors import LoggedError
 
 _PACKAGE = "unsloth"
 _FOLDER = "unsloth_compiled_cache"

@@ -6,14 +6,17 @@ that setting fails later, mostly of shapes or of kinds of values.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from knowngood.compat.incident import Fix, IncidentKind
 from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.facts.atlas_parameters import find_parameter
-from knowngood.failures.logs.last_errors import LastError
-from knowngood.failures.names.atlas_shelf import AtlasShelf
+from knowngood.failures.names.atlas_shelf import AtlasShelf, upgrade_package
 from knowngood.failures.names.message_causes import MessageCause, describe_traceback, shorten_text
 from knowngood.failures.names.name_situation import advise
-from knowngood.failures.names.newest_releases import upgrade_package
+
+if TYPE_CHECKING:
+    from knowngood.failures.logs.last_errors import LastError
 
 _IGNORED = lazy_pattern(
     r"The config attributes \{(?P<keys>[^}]{3,800})\} were passed to (?P<owner>\w+), but are not expected"

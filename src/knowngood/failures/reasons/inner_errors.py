@@ -6,21 +6,24 @@ model it is mostly code written for another transformers. It is the last thing t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from knowngood.compat.incident import Fix, IncidentKind, OwnComponent
 from knowngood.core.lazy_patterns import lazy_pattern
-from knowngood.failures.logs.last_errors import LastError
-from knowngood.failures.logs.logged_errors import CodeFrame
-from knowngood.failures.names.atlas_shelf import AtlasShelf
+from knowngood.failures.names.atlas_shelf import AtlasShelf, upgrade_package
 from knowngood.failures.names.message_causes import ERROR_CLASS, SPEAKS, MessageCause, describe_traceback, shorten_text
 from knowngood.failures.names.name_callers import REMOTE_CODE, is_standard_library
 from knowngood.failures.names.name_situation import advise
-from knowngood.failures.names.newest_releases import upgrade_package
 from knowngood.failures.names.none_values import explain_empty_value, find_empty_value
 from knowngood.failures.reasons.handed_in_values import explain_handed_in
 from knowngood.failures.reasons.ignored_settings import explain_ignored_setting
 from knowngood.failures.reasons.unset_locals import find_unset_local
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from knowngood.failures.logs.last_errors import LastError
+    from knowngood.failures.logs.logged_errors import CodeFrame
 
 _OF_PYTHON = frozenset(
     ("AttributeError", "IndexError", "KeyError", "NameError", "TypeError", "UnboundLocalError", "ZeroDivisionError")

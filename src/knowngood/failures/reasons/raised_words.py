@@ -7,12 +7,12 @@ be known of the package.
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 from knowngood.compat.incident import Incident, IncidentKind, IncidentSeverity, OwnComponent
 from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.failures.logs.last_errors import LAUNCHER_ERROR, LastError
-from knowngood.failures.logs.logged_errors import CodeFrame
-from knowngood.failures.names.atlas_shelf import AtlasShelf
+from knowngood.failures.names.atlas_shelf import NEWER_OR_OLDER, AtlasShelf, is_about_unknown_value, upgrade_package
 from knowngood.failures.names.message_causes import (
     ABOUT_ARGUMENTS,
     ADDRESSES,
@@ -27,7 +27,9 @@ from knowngood.failures.names.message_causes import (
 )
 from knowngood.failures.names.name_callers import is_standard_library
 from knowngood.failures.names.name_situation import advise
-from knowngood.failures.names.newest_releases import NEWER_OR_OLDER, is_about_unknown_value, upgrade_package
+
+if TYPE_CHECKING:
+    from knowngood.failures.logs.logged_errors import CodeFrame
 
 _FEWEST_WORDS = 4
 _ABOUT_OTHERS = frozenset(

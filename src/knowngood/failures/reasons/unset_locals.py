@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from knowngood.compat.incident import Fix
 from knowngood.core.lazy_patterns import lazy_pattern
-from knowngood.failures.logs.logged_errors import CodeFrame
+from knowngood.failures.names.atlas_shelf import upgrade_package
 from knowngood.failures.names.name_situation import advise
-from knowngood.failures.names.newest_releases import upgrade_package
+
+if TYPE_CHECKING:
+    from knowngood.compat.incident import Fix
+    from knowngood.failures.logs.logged_errors import CodeFrame
 
 _UNSET = lazy_pattern(
     r"(?:cannot access )?(?:local|free) variable '(?P<name>\w+)' "
