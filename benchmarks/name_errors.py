@@ -14,19 +14,23 @@ from __future__ import annotations
 import random
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BytesIO
+from typing import TYPE_CHECKING
 
 from packaging.specifiers import SpecifierSet
 
 from knowngood.facts import atlas_store
-from knowngood.facts.atlas_lookup import AtlasLookup
 from knowngood.facts.atlas_parameters import parse_signature
 from knowngood.failures.diagnosis import Diagnosis, diagnose_log
 from knowngood.failures.names.atlas_shelf import AtlasShelf
 from knowngood.failures.names.name_causes import explain_names
-from knowngood.failures.names.release_places import place_of_version
+from knowngood.failures.names.name_situation import place_of_version
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from knowngood.facts.atlas_lookup import AtlasLookup
 
 LIBRARIES = ("transformers", "trl", "peft", "accelerate", "datasets", "huggingface-hub", "liger-kernel", "optimum")
 CALLERS = ("trl", "peft", "accelerate", "axolotl", "llamafactory", "ms-swift", "verl", "openrlhf", "liger-kernel")

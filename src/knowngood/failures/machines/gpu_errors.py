@@ -12,9 +12,7 @@ from knowngood.facts.atlas_answer import describe_spans, spans_of_mask
 from knowngood.facts.atlas_parameters import find_parameter
 from knowngood.failures.logs.log_versions import name_package
 from knowngood.failures.names.message_causes import MessageCause, describe_traceback, shorten_text
-from knowngood.failures.names.name_callers import REMOTE_CODE
-from knowngood.failures.names.name_situation import advise
-from knowngood.failures.names.release_places import ranges_of_mask
+from knowngood.failures.names.name_situation import REMOTE_CODE, advise, ranges_of_mask
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.facts.atlas_answer import describe_spans, spans_of_mask
 from knowngood.failures.logs.logged_errors import FaultKind
-from knowngood.failures.names.release_places import ranges_of_mask
+from knowngood.failures.names.name_situation import ranges_of_mask
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,7 +14,7 @@ from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSever
 from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.facts.message_rows import MessageKind
 from knowngood.failures.names.atlas_shelf import NEWER_OR_OLDER, is_about_unknown_value, upgrade_package
-from knowngood.failures.names.release_places import place_of_version
+from knowngood.failures.names.name_situation import place_of_version
 
 if TYPE_CHECKING:
     from knowngood.facts.message_store import MessageMatch

@@ -9,8 +9,7 @@ from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.core.nearest_names import find_nearest_name
 from knowngood.failures.logs.logged_errors import FaultKind, LoggedError
 from knowngood.failures.names.atlas_shelf import FROM_REPOSITORIES
-from knowngood.failures.names.name_callers import find_caller
-from knowngood.failures.names.name_situation import NameCause, advise
+from knowngood.failures.names.name_situation import NameCause, advise, find_caller
 from knowngood.failures.names.own_files import OwnFile, find_own_file
 
 if TYPE_CHECKING:

@@ -13,13 +13,12 @@ from knowngood.compat.incident import Fix
 from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.facts.atlas_rows import RowKind
 from knowngood.failures.names.atlas_shelf import AtlasShelf, upgrade_package
-from knowngood.failures.names.name_situation import NameCause, advise
-from knowngood.failures.names.own_causes import build_own_cause, component_of, describe_caller
+from knowngood.failures.names.name_situation import NameCause, advise, build_own_cause, component_of, describe_caller
 
 if TYPE_CHECKING:
     from knowngood.facts.atlas_lookup import AtlasLookup
     from knowngood.failures.logs.logged_errors import LoggedError
-    from knowngood.failures.names.name_callers import NameCaller
+    from knowngood.failures.names.name_situation import NameCaller
 
 _ASKS_CONFIG = lazy_pattern(r"\b(?:\w*config|\w*cfg)\.", re.IGNORECASE)
 _FROM_FIVE = "5.0.0"

@@ -17,11 +17,10 @@ from knowngood.failures.names.key_places import is_asked_for_model_type
 from knowngood.failures.names.missing_packages import explain_missing_package
 from knowngood.failures.names.moved_names import explain_moved_name
 from knowngood.failures.names.name_places import NameFinder, list_likely_bases
-from knowngood.failures.names.name_situation import NameCause, NameSituation, advise
+from knowngood.failures.names.name_situation import NameCause, NameSituation, advise, ranges_of_mask
 from knowngood.failures.names.overridden_methods import explain_overridden_method
 from knowngood.failures.names.own_names import explain_own_name
 from knowngood.failures.names.python_bounds import mask_of_refused
-from knowngood.failures.names.release_places import ranges_of_mask
 from knowngood.failures.names.replaced_forwards import explain_replaced_forward
 from knowngood.failures.names.stale_imports import RESTART
 from knowngood.failures.names.undefined_names import explain_other_python, explain_undefined_name

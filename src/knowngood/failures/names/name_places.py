@@ -24,7 +24,7 @@ from knowngood.failures.names.key_places import (
     find_training_argument,
     list_choices,
 )
-from knowngood.failures.names.name_callers import passes_all_on
+from knowngood.failures.names.name_situation import passes_all_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

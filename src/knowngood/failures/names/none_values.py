@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from knowngood.compat.incident import Fix, OwnComponent
 from knowngood.core.lazy_patterns import lazy_pattern
-from knowngood.failures.logs.logged_errors import CodeFrame
 from knowngood.failures.names.message_causes import shorten_text
-from knowngood.failures.names.name_callers import REMOTE_CODE
-from knowngood.failures.names.name_situation import advise
+from knowngood.failures.names.name_situation import REMOTE_CODE, advise
+
+if TYPE_CHECKING:
+    from knowngood.failures.logs.logged_errors import CodeFrame
 
 _EXPRESSION = r"[A-Za-z_][\w.]*(?:\[[^\]\n]{1,40}\])*"
 _LACKS = lazy_pattern(r"^'(?P<kind>NoneType|dict|list|str)' object has no attribute '(?P<name>\w+)'")

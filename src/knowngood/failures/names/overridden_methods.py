@@ -14,8 +14,7 @@ from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.facts.atlas_answer import describe_spans, spans_of_mask
 from knowngood.facts.atlas_parameters import parse_signature, takes_positions
 from knowngood.failures.logs.logged_errors import CodeFrame, FaultKind, LoggedError
-from knowngood.failures.names.name_situation import NameCause, advise
-from knowngood.failures.names.release_places import ranges_of_mask
+from knowngood.failures.names.name_situation import NameCause, advise, ranges_of_mask
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

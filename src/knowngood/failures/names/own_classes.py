@@ -9,15 +9,22 @@ from knowngood.compat.incident import Fix, OwnComponent
 from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.core.nearest_names import find_nearest_name
 from knowngood.failures.names.model_configurations import explain_model_configuration
-from knowngood.failures.names.name_callers import NameCaller, find_caller
 from knowngood.failures.names.name_places import (
     PYTHON_TYPES,
     is_plain_word,
     list_frame_packages,
     list_likely_bases,
 )
-from knowngood.failures.names.name_situation import NameCause, advise
-from knowngood.failures.names.own_causes import build_own_cause, component_of, describe_caller, list_defining_packages
+from knowngood.failures.names.name_situation import (
+    NameCaller,
+    NameCause,
+    advise,
+    build_own_cause,
+    component_of,
+    describe_caller,
+    find_caller,
+    list_defining_packages,
+)
 from knowngood.failures.names.plain_values import explain_value
 from knowngood.failures.names.replaced_classes import explain_replaced_class
 from knowngood.failures.names.unsloth_classes import explain_unsloth_class

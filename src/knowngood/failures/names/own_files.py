@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from knowngood.failures.logs.logged_errors import CodeFrame, LoggedError
-    from knowngood.failures.names.name_callers import NameCaller
+    from knowngood.failures.names.name_situation import NameCaller
 
 _PARTS = lazy_pattern(r"^(?:from|import) (?P<top>\w+)\.(?P<part>\w+)")
 _OWN_FUNCTION = lazy_pattern(

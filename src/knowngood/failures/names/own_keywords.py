@@ -7,9 +7,15 @@ from typing import TYPE_CHECKING
 
 from knowngood.compat.incident import Fix, OwnComponent
 from knowngood.facts.atlas_parameters import find_parameter
-from knowngood.failures.names.name_callers import find_chooser
-from knowngood.failures.names.name_situation import NameCause, advise
-from knowngood.failures.names.own_causes import build_own_cause, component_of, describe_caller, list_defining_packages
+from knowngood.failures.names.name_situation import (
+    NameCause,
+    advise,
+    build_own_cause,
+    component_of,
+    describe_caller,
+    find_chooser,
+    list_defining_packages,
+)
 from knowngood.failures.names.refused_keywords import find_refusing_package
 
 if TYPE_CHECKING:

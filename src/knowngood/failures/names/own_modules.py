@@ -8,9 +8,16 @@ from typing import TYPE_CHECKING
 from knowngood.compat.incident import Fix, OwnComponent
 from knowngood.failures.logs.logged_errors import FaultKind, LoggedError
 from knowngood.failures.names.atlas_shelf import FOLDERS_OF_PROJECTS
-from knowngood.failures.names.name_callers import REMOTE_CODE, NameCaller, find_caller
-from knowngood.failures.names.name_situation import NameCause, advise
-from knowngood.failures.names.own_causes import build_own_cause, component_of, describe_caller
+from knowngood.failures.names.name_situation import (
+    REMOTE_CODE,
+    NameCaller,
+    NameCause,
+    advise,
+    build_own_cause,
+    component_of,
+    describe_caller,
+    find_caller,
+)
 
 if TYPE_CHECKING:
     from knowngood.failures.names.atlas_shelf import AtlasShelf

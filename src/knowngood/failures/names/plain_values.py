@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
-from knowngood.failures.logs.logged_errors import LoggedError
-from knowngood.failures.names.atlas_shelf import AtlasShelf
-from knowngood.failures.names.name_callers import NameCaller
-from knowngood.failures.names.name_situation import NameCause, advise
+from knowngood.failures.names.name_situation import (
+    NameCaller,
+    NameCause,
+    advise,
+    build_own_cause,
+    component_of,
+    describe_caller,
+)
 from knowngood.failures.names.none_values import explain_empty_value, find_empty_value
-from knowngood.failures.names.own_causes import build_own_cause, component_of, describe_caller
+
+if TYPE_CHECKING:
+    from knowngood.failures.logs.logged_errors import LoggedError
+    from knowngood.failures.names.atlas_shelf import AtlasShelf
 
 _HAVE_FIELDS = ("peft", "transformers", "accelerate", "datasets", "trl")
 """Packages whose objects scripts take apart, in the order in which they wrap each other."""

@@ -6,18 +6,20 @@ FieldInfo in the place of ModelField.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
 from knowngood.compat.incident import Fix
-from knowngood.facts.atlas_lookup import AtlasLookup
 from knowngood.facts.atlas_rows import RowKind
-from knowngood.failures.logs.logged_errors import LoggedError
-from knowngood.failures.names.atlas_shelf import AtlasShelf
-from knowngood.failures.names.name_callers import NameCaller
-from knowngood.failures.names.name_situation import NameCause, advise
-from knowngood.failures.names.own_causes import build_own_cause, describe_caller
+from knowngood.failures.names.name_situation import NameCaller, NameCause, advise, build_own_cause, describe_caller
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from knowngood.facts.atlas_lookup import AtlasLookup
+    from knowngood.failures.logs.logged_errors import LoggedError
+    from knowngood.failures.names.atlas_shelf import AtlasShelf
 
 _MEMBERS = frozenset((RowKind.ATTRIBUTE, RowKind.PROPERTY, RowKind.FUNCTION, RowKind.VALUE))
 

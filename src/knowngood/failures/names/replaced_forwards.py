@@ -14,11 +14,14 @@ from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.facts.atlas_answer import describe_spans, spans_of_mask
 from knowngood.facts.atlas_parameters import parse_signature
 from knowngood.failures.logs.logged_errors import FaultKind, LoggedError
-from knowngood.failures.names.name_callers import find_caller
 from knowngood.failures.names.name_places import list_frame_packages
-from knowngood.failures.names.name_situation import NameCause, advise
-from knowngood.failures.names.own_causes import list_defining_packages
-from knowngood.failures.names.release_places import ranges_of_mask
+from knowngood.failures.names.name_situation import (
+    NameCause,
+    advise,
+    find_caller,
+    list_defining_packages,
+    ranges_of_mask,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

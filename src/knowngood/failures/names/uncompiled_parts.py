@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 from knowngood.compat.incident import OwnComponent
 from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.failures.logs.logged_errors import FaultKind, LoggedError
-from knowngood.failures.names.name_callers import find_caller
-from knowngood.failures.names.name_situation import NameCause, advise
-from knowngood.failures.names.own_causes import build_own_cause, describe_caller
+from knowngood.failures.names.name_situation import NameCause, advise, build_own_cause, describe_caller, find_caller
 
 if TYPE_CHECKING:
     from knowngood.failures.names.atlas_shelf import AtlasShelf

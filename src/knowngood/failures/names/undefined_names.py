@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, OwnComponent
 from knowngood.facts.atlas_rows import RowKind
-from knowngood.failures.logs.logged_errors import LoggedError
-from knowngood.failures.names.atlas_shelf import AtlasShelf
-from knowngood.failures.names.name_callers import NameCaller, find_caller
-from knowngood.failures.names.name_situation import NameCause, advise
+from knowngood.failures.names.name_situation import NameCaller, NameCause, advise, find_caller
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from knowngood.failures.logs.logged_errors import LoggedError
+    from knowngood.failures.names.atlas_shelf import AtlasShelf
 
 _ALWAYS_THERE = frozenset(("numpy", "torch", "transformers"))
 """Packages without which no training runs: a name of theirs that is not defined was forgotten."""

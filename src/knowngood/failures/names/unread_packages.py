@@ -11,9 +11,7 @@ from knowngood.facts.atlas_answer import describe_spans, spans_of_mask
 from knowngood.facts.atlas_rows import RowKind
 from knowngood.failures.logs.logged_errors import FaultKind, LoggedError, NameFault
 from knowngood.failures.names.atlas_shelf import FOLDERS_OF_PROJECTS, upgrade_package
-from knowngood.failures.names.name_callers import NameCaller, find_caller
-from knowngood.failures.names.name_situation import NameCause
-from knowngood.failures.names.release_places import ranges_of_mask
+from knowngood.failures.names.name_situation import NameCaller, NameCause, find_caller, ranges_of_mask
 
 if TYPE_CHECKING:
     from knowngood.failures.names.atlas_shelf import AtlasShelf

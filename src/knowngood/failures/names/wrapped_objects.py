@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from knowngood.core.lazy_patterns import lazy_pattern
-from knowngood.failures.names.name_situation import NameCause, advise
-from knowngood.failures.names.own_causes import build_own_cause, component_of, describe_caller
+from knowngood.failures.names.name_situation import NameCause, advise, build_own_cause, component_of, describe_caller
 
 if TYPE_CHECKING:
     from knowngood.failures.logs.logged_errors import LoggedError, NameFault
     from knowngood.failures.names.atlas_shelf import AtlasShelf
-    from knowngood.failures.names.name_callers import NameCaller
+    from knowngood.failures.names.name_situation import NameCaller
 
 _WRAPPERS = ("peft", "deepspeed", "accelerate")
 """Packages that make an object of their own of a model, an optimizer or a loader."""

@@ -10,9 +10,15 @@ from knowngood.compat.incident import Fix, IncidentKind, OwnComponent
 from knowngood.failures.logs.logged_errors import FaultKind
 from knowngood.failures.names.atlas_shelf import list_optional_imports
 from knowngood.failures.names.hidden_askers import HiddenAsker, list_hidden_askers
-from knowngood.failures.names.name_callers import releases_without_use
-from knowngood.failures.names.name_situation import NameCause, NameSituation, advise
-from knowngood.failures.names.release_places import place_of_version, ranges_of_mask, runs_around
+from knowngood.failures.names.name_situation import (
+    NameCause,
+    NameSituation,
+    advise,
+    place_of_version,
+    ranges_of_mask,
+    releases_without_use,
+    runs_around,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

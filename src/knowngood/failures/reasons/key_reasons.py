@@ -6,17 +6,20 @@ Python says only which key is missing. The line of code names the table, and tha
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from knowngood.compat.incident import Fix, IncidentKind, OwnComponent
 from knowngood.core.lazy_patterns import lazy_pattern
-from knowngood.failures.logs.last_errors import LastError
-from knowngood.failures.logs.logged_errors import CodeFrame
 from knowngood.failures.names.message_causes import MessageCause, describe_traceback, shorten_text
-from knowngood.failures.names.name_callers import REMOTE_CODE
-from knowngood.failures.names.name_situation import advise
+from knowngood.failures.names.name_situation import REMOTE_CODE, advise
 from knowngood.failures.reasons.missing_fields import drop_lookups
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from knowngood.failures.logs.last_errors import LastError
+    from knowngood.failures.logs.logged_errors import CodeFrame
 
 _KEY = lazy_pattern(r"^KeyError: (?P<quote>['\"])(?P<key>[^'\"]{1,120})(?P=quote)(?=$|\s)")
 _NUMBER = lazy_pattern(r"^KeyError: (?P<key>-?\d{1,20})(?=$|\s)")

@@ -25,8 +25,7 @@ from knowngood.failures.names.message_causes import (
     read_own_fixes,
     shorten_text,
 )
-from knowngood.failures.names.name_callers import is_standard_library
-from knowngood.failures.names.name_situation import advise
+from knowngood.failures.names.name_situation import advise, is_standard_library
 
 if TYPE_CHECKING:
     from knowngood.failures.logs.logged_errors import CodeFrame

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from knowngood.compat.incident import Incident, OwnComponent
 from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.core.nearest_names import find_nearest_name
-from knowngood.failures.logs.last_errors import LastError
-from knowngood.failures.names.name_situation import advise
-from knowngood.failures.names.two_checkouts import find_two_checkouts
+from knowngood.failures.names.name_situation import advise, find_two_checkouts
+
+if TYPE_CHECKING:
+    from knowngood.failures.logs.last_errors import LastError
 
 _ACCELERATE_KEY = lazy_pattern(
     r"had unknown keys \(\[(?P<keys>[^\]]{1,300})\]\)|unexpected keyword argument '(?P<key>\w+)'"
