@@ -14,7 +14,7 @@ from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.failures.machines.missing_commands import explain_build_error, is_build_script
 from knowngood.failures.names.message_causes import ERROR_CLASS, SPEAKS, MessageCause, describe_traceback, shorten_text
 from knowngood.failures.names.name_situation import REMOTE_CODE, advise, is_standard_library
-from knowngood.failures.names.none_values import explain_empty_value
+from knowngood.failures.names.plain_values import explain_empty_value
 from knowngood.failures.reasons.asserted_conditions import read_assertion
 from knowngood.failures.reasons.handed_in_values import explain_generated_trainer
 from knowngood.failures.reasons.required_packages import explain_required_package
