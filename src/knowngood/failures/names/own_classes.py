@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from knowngood.compat.incident import Fix, OwnComponent
 from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.core.nearest_names import find_nearest_name
-from knowngood.failures.names.model_configurations import explain_model_configuration
+from knowngood.failures.names.model_configurations import explain_model_configuration, explain_unsloth_class
 from knowngood.failures.names.name_places import (
     PYTHON_TYPES,
     is_plain_word,
@@ -27,7 +27,6 @@ from knowngood.failures.names.name_situation import (
 )
 from knowngood.failures.names.plain_values import explain_value
 from knowngood.failures.names.replaced_classes import explain_replaced_class
-from knowngood.failures.names.unsloth_classes import explain_unsloth_class
 from knowngood.failures.names.wrapped_objects import WRAPPED_PACKAGES, explain_bare_model, explain_unwrapped
 
 if TYPE_CHECKING:
