@@ -16,9 +16,8 @@ from knowngood.failures.logs.logged_errors import CodeFrame, FaultKind, LoggedEr
 from knowngood.failures.names.missing_packages import explain_missing_package, explain_unread_package, mask_of_refused
 from knowngood.failures.names.name_places import NameFinder, is_asked_for_model_type, list_likely_bases
 from knowngood.failures.names.name_situation import NameCause, NameSituation, advise, ranges_of_mask
-from knowngood.failures.names.overridden_methods import explain_overridden_method
+from knowngood.failures.names.overridden_methods import explain_overridden_method, explain_replaced_forward
 from knowngood.failures.names.own_names import explain_own_name
-from knowngood.failures.names.replaced_forwards import explain_replaced_forward
 from knowngood.failures.names.undefined_names import (
     RESTART,
     explain_moved_name,
