@@ -36,7 +36,7 @@ NARROWED: Mapping[str, str] = {
     "distributed-not-launched": "reasons.unset_variables:describe_launcher_variable",
     "distributed-port-taken": "reasons.stated_limits:describe_port",
     "dynamo-failed": "machines.compiler_errors:describe_compilation",
-    "fsdp-mixed-parameters": "reasons.mixed_dtypes:describe_mixed_dtypes",
+    "fsdp-mixed-parameters": "reasons.tensor_shapes:describe_mixed_dtypes",
     "gpu-not-usable": "machines.gpu_errors:describe_driver_code",
     "hub-no-such-repository": "reasons.read_files:describe_place",
     "index-outside": "reasons.refused_values:describe_index",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from knowngood.compat.incident import Fix, Incident, OwnComponent
 from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.failures.names.name_situation import advise
-from knowngood.failures.reasons.shape_numbers import is_packed_to_four_bits
+from knowngood.failures.reasons.tensor_shapes import is_packed_to_four_bits
 
 if TYPE_CHECKING:
     from knowngood.failures.logs.last_errors import LastError
