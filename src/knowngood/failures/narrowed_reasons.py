@@ -31,7 +31,7 @@ NARROWED: Mapping[str, str] = {
     "cuda-no-kernel-image": "machines.gpu_errors:describe_kernel_owner",
     "cuda-out-of-memory": "machines.memory_numbers:describe_memory",
     "data-column-unknown": "reasons.refused_values:describe_column",
-    "data-file-unreadable": "reasons.json_reasons:describe_data_file",
+    "data-file-unreadable": "reasons.read_files:describe_data_file",
     "deepspeed-config-mismatch": "reasons.batch_sizes:describe_batch",
     "distributed-not-launched": "reasons.unset_variables:describe_launcher_variable",
     "distributed-port-taken": "reasons.stated_limits:describe_port",
