@@ -186,7 +186,7 @@ def _explain_message(error: LastError, versions: Mapping[str, Sequence[str]]) ->
     from knowngood.failures.reasons.missing_fields import drop_lookups, explain_missing_field
     from knowngood.failures.reasons.own_errors import explain_own_error
     from knowngood.failures.reasons.raised_words import explain_raised_words, explain_unimplemented
-    from knowngood.failures.reasons.unset_variables import explain_unset_variable
+    from knowngood.failures.reasons.refused_settings import explain_unset_variable
     from knowngood.failures.reasons.version_demands import explain_version_demand
 
     def find(text: str, package: str) -> Sequence[message_store.MessageMatch]:

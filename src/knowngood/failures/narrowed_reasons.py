@@ -19,7 +19,7 @@ NARROWED: Mapping[str, str] = {
     "argument-must-be-tensor": "reasons.refused_values:describe_no_tensor",
     "accelerator-dispatch-batches": "reasons.refused_settings:describe_own_call",
     "arguments-refused": "reasons.refused_settings:describe_choice",
-    "auto-class-not-in-own-code": "reasons.model_architectures:describe_own_auto_class",
+    "auto-class-not-in-own-code": "reasons.refused_settings:describe_own_auto_class",
     "accelerate-config-of-newer": "reasons.refused_settings:describe_accelerate_key",
     "binding-arguments-refused": "reasons.refused_values:describe_invoked",
     "checkpoint-not-whole": "reasons.read_files:describe_load_key",
@@ -32,8 +32,8 @@ NARROWED: Mapping[str, str] = {
     "cuda-out-of-memory": "machines.memory_numbers:describe_memory",
     "data-column-unknown": "reasons.refused_values:describe_column",
     "data-file-unreadable": "reasons.read_files:describe_data_file",
-    "deepspeed-config-mismatch": "reasons.batch_sizes:describe_batch",
-    "distributed-not-launched": "reasons.unset_variables:describe_launcher_variable",
+    "deepspeed-config-mismatch": "reasons.refused_settings:describe_batch",
+    "distributed-not-launched": "reasons.refused_settings:describe_launcher_variable",
     "distributed-port-taken": "reasons.refused_values:describe_port",
     "dynamo-failed": "machines.compiler_errors:describe_compilation",
     "fsdp-mixed-parameters": "reasons.tensor_shapes:describe_mixed_dtypes",
@@ -67,7 +67,7 @@ NARROWED: Mapping[str, str] = {
     "wheel-not-built": "machines.resolver_words:describe_unbuilt",
     "xformers-extensions-not-loaded": "machines.library_errors:describe_xformers",
     "values-refused-by-pydantic": "reasons.refused_values:describe_fields",
-    "vllm-model-not-supported": "reasons.model_architectures:describe_architecture",
+    "vllm-model-not-supported": "reasons.refused_settings:describe_architecture",
 }
 """The id of a known failure -> the function that says more of its reason, which is imported for such a failure only."""
 _GUESS = "most likely"
