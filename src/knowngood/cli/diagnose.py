@@ -182,8 +182,7 @@ def _explain_message(error: LastError, versions: Mapping[str, Sequence[str]]) ->
     from knowngood.failures.machines.resolver_words import explain_pip_conflict
     from knowngood.failures.names.message_causes import MessageReading
     from knowngood.failures.reasons.absent_modules import explain_absent_module
-    from knowngood.failures.reasons.key_reasons import explain_lost_key
-    from knowngood.failures.reasons.missing_fields import drop_lookups, explain_missing_field
+    from knowngood.failures.reasons.key_reasons import drop_lookups, explain_lost_key, explain_missing_field
     from knowngood.failures.reasons.own_errors import explain_own_error
     from knowngood.failures.reasons.raised_words import explain_raised_words, explain_unimplemented
     from knowngood.failures.reasons.refused_settings import explain_unset_variable
@@ -222,7 +221,7 @@ def _explain_message(error: LastError, versions: Mapping[str, Sequence[str]]) ->
 def _explain_inside(error: LastError, versions: Mapping[str, Sequence[str]]) -> MessageCause | None:
     """Name the package in whose file Python raises an error of which nothing else is known."""
     from knowngood.failures.reasons.inner_errors import explain_inner_error
-    from knowngood.failures.reasons.missing_fields import drop_lookups
+    from knowngood.failures.reasons.key_reasons import drop_lookups
     from knowngood.failures.reasons.own_errors import explain_stated_condition
 
     return explain_inner_error(drop_lookups(error), versions, _open_shelf()) or explain_stated_condition(error)
