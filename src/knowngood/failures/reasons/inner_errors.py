@@ -14,9 +14,8 @@ from knowngood.failures.names.atlas_shelf import AtlasShelf, upgrade_package
 from knowngood.failures.names.message_causes import ERROR_CLASS, SPEAKS, MessageCause, describe_traceback, shorten_text
 from knowngood.failures.names.name_situation import REMOTE_CODE, advise, is_standard_library
 from knowngood.failures.names.plain_values import explain_empty_value, find_empty_value
-from knowngood.failures.reasons.handed_in_values import explain_handed_in
+from knowngood.failures.reasons.handed_in_values import explain_handed_in, find_unset_local
 from knowngood.failures.reasons.ignored_settings import explain_ignored_setting
-from knowngood.failures.reasons.unset_locals import find_unset_local
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -16,9 +16,8 @@ from knowngood.failures.names.message_causes import ERROR_CLASS, SPEAKS, Message
 from knowngood.failures.names.name_situation import REMOTE_CODE, advise, is_standard_library
 from knowngood.failures.names.plain_values import explain_empty_value
 from knowngood.failures.reasons.asserted_conditions import read_assertion
-from knowngood.failures.reasons.handed_in_values import explain_generated_trainer
+from knowngood.failures.reasons.handed_in_values import explain_generated_trainer, find_unset_local
 from knowngood.failures.reasons.required_packages import explain_required_package
-from knowngood.failures.reasons.unset_locals import find_unset_local
 
 if TYPE_CHECKING:
     from knowngood.failures.logs.last_errors import LastError
