@@ -65,7 +65,7 @@ from knowngood.failures.machines.library_errors import explain_build_reason
 from knowngood.failures.machines.missing_commands import find_missing_command
 from knowngood.failures.names.undefined_names import note_installed_release
 from knowngood.failures.narrowed_reasons import OPEN_REASONS, narrow_reason
-from knowngood.failures.reasons.handled_errors import find_handled_lines
+from knowngood.failures.reasons.inner_errors import find_handled_lines
 
 if TYPE_CHECKING:
     from knowngood.core.gpus import GpuCatalog
