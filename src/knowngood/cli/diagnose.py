@@ -183,8 +183,7 @@ def _explain_message(error: LastError, versions: Mapping[str, Sequence[str]]) ->
     from knowngood.failures.names.message_causes import MessageReading
     from knowngood.failures.reasons.absent_modules import explain_absent_module
     from knowngood.failures.reasons.key_reasons import drop_lookups, explain_lost_key, explain_missing_field
-    from knowngood.failures.reasons.own_errors import explain_own_error
-    from knowngood.failures.reasons.raised_words import explain_raised_words, explain_unimplemented
+    from knowngood.failures.reasons.own_errors import explain_own_error, explain_raised_words, explain_unimplemented
     from knowngood.failures.reasons.refused_settings import explain_unset_variable
     from knowngood.failures.reasons.version_demands import explain_version_demand
 
