@@ -181,11 +181,10 @@ def _explain_message(error: LastError, versions: Mapping[str, Sequence[str]]) ->
     )
     from knowngood.failures.machines.resolver_words import explain_pip_conflict
     from knowngood.failures.names.message_causes import MessageReading
-    from knowngood.failures.reasons.absent_modules import explain_absent_module
     from knowngood.failures.reasons.key_reasons import drop_lookups, explain_lost_key, explain_missing_field
     from knowngood.failures.reasons.own_errors import explain_own_error, explain_raised_words, explain_unimplemented
     from knowngood.failures.reasons.refused_settings import explain_unset_variable
-    from knowngood.failures.reasons.version_demands import explain_version_demand
+    from knowngood.failures.reasons.version_demands import explain_absent_module, explain_version_demand
 
     def find(text: str, package: str) -> Sequence[message_store.MessageMatch]:
         file = message_store.open_messages(package)
