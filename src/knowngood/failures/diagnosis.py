@@ -19,7 +19,7 @@ from packaging.version import InvalidVersion, Version
 
 from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, OwnComponent
 from knowngood.core.errors import UnknownError, UsageError
-from knowngood.failures.incident_table import IncidentTable
+from knowngood.failures.known_failures import IncidentTable
 from knowngood.failures.logs.last_errors import (
     LastError,
     LastErrorReader,
