@@ -1,4 +1,4 @@
-"""What `knowngood diagnose` knows: incidents, rules and GPUs, read from YAML once and then kept as JSON in the cache."""
+"""What `knowngood diagnose` knows: incidents, rules and GPUs, read from YAML once and kept as JSON in the cache."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class IncidentTable(Sequence[Incident]):
         if isinstance(incidents, IncidentTable):
             return incidents
         starts = [0]
-        for incident in incidents:
-            starts.append(starts[-1] + len(incident.marks))
+        for known in incidents:
+            starts.append(starts[-1] + len(known.marks))
         return cls(incidents, starts, index_words(mark for incident in incidents for mark in incident.marks))
 
     def __len__(self) -> int:

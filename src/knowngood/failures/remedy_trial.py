@@ -1,4 +1,9 @@
-"""The trial of a remedy: whether what it installs can stand beside the versions in a log, and keeps what works. Pure."""
+"""Remedies tried against all versions in a log: what to install for each, or why it does not go with the rest. Pure.
+
+The ranges of a remedy become the releases nearest to those in the log with which neither a rule nor an incident of the
+log is broken, and whose requirements can be resolved beside the rest. What a changed package pins exactly (torch its
+triton) follows it, as with an installer.
+"""
 
 from __future__ import annotations
 

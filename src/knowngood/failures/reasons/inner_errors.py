@@ -74,7 +74,7 @@ def explain_inner_error(  # noqa: C901, PLR0911, PLR0912 - one for each thing th
         return _explain_called_class(error, called["owner"], text, shelf)
     if any(REMOTE_CODE in frame.parts for frame in frames) and (of_python or _TENSORS.search(text)):
         return _explain_remote_code(error, frames, f"{name}: {text}")
-    if not of_python or "unexpected keyword" in text:  # a keyword is its caller's, which `own_keywords` looks for
+    if not of_python or "unexpected keyword" in text:  # a keyword is its caller's, which `own_names` looks for
         return None
     if not error.frames:
         return _explain_trainer(error, versions, f"{name}: {text}") or _explain_plain_value(error, name, text)
