@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from knowngood.facts.atlas_file import RowKind
 from knowngood.facts.atlas_lookup import AtlasLookup, NamePresence
 from knowngood.facts.atlas_parameters import find_parameter, parse_signature
-from knowngood.facts.atlas_rows import RowKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
 
 _ELSEWHERE_LIMIT = 5
 

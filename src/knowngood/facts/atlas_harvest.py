@@ -7,24 +7,24 @@ few releases, so that a harvest that was stopped goes on where it was.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from knowngood.facts.atlas_file import AtlasFile, AtlasTables
-from knowngood.facts.atlas_packages import AtlasPackage
-from knowngood.facts.atlas_rows import ModuleRows
+from knowngood.facts.atlas_file import AtlasFile, AtlasTables, ModuleRows
 from knowngood.facts.harvest_run import group_by_release
 from knowngood.facts.module_rows import extract_module
 from knowngood.index.artefact import PackageIndex, PublishedFile, UnreadableError
 from knowngood.index.bulk_members import open_bulk_archive
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from concurrent.futures import Executor
+
     from knowngood.core.notify import Notify
+    from knowngood.facts.atlas_packages import AtlasPackage
     from knowngood.facts.fact_reader import IndexedRelease
 
 READER_REVISION = 3

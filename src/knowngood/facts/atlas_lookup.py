@@ -6,12 +6,14 @@ Sets of releases are bit masks: bit 0 is the oldest release of the package's fil
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
-from knowngood.facts.atlas_file import EXPORTS, AtlasFile
-from knowngood.facts.atlas_rows import RowKind
+from knowngood.facts.atlas_file import EXPORTS, AtlasFile, RowKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _DEPTH = 12
 """How many imports or base classes are followed one after another."""

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from knowngood.facts.atlas_lookup import AtlasLookup
-from knowngood.facts.atlas_rows import RowKind
+from knowngood.facts.atlas_file import RowKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from knowngood.facts.atlas_lookup import AtlasLookup
 
 
 @dataclass(kw_only=True)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from knowngood.facts.atlas_file import RowKind
 from knowngood.facts.atlas_lookup import AtlasLookup
-from knowngood.facts.atlas_rows import RowKind
 
 _DEPTH = 8
 """How many classes are followed one after another."""

@@ -8,17 +8,21 @@ decided by the callee's release (`guard_conditions`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from knowngood.facts.atlas_lookup import AtlasLookup, NamePresence
+from knowngood.facts.atlas_file import RowKind
 from knowngood.facts.atlas_parameters import find_parameter, parse_signature
-from knowngood.facts.atlas_rows import RowKind
 from knowngood.facts.base_methods import BaseMethods, OpenAtlas
 from knowngood.facts.broken_use_table import BrokenUse, UseFailure
 from knowngood.facts.call_rows import fits_unpacking
 from knowngood.facts.guard_conditions import RunningCode
 from knowngood.facts.module_reach import find_reached_modules
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from knowngood.facts.atlas_lookup import AtlasLookup, NamePresence
 
 _INHERITED = "super"
 """The module in the target of a use of a method that a class has from its bases."""

@@ -7,10 +7,13 @@ stands `=4` when its result is unpacked into four names, and `=3*` for three and
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
-from knowngood.facts.atlas_rows import fits_row
+from knowngood.facts.atlas_file import fits_row
 from knowngood.facts.python_source import Function
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
 
 _DEFAULT_LIMIT = 30
 """A longer default value is shown as `...`."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from knowngood.facts.atlas_lookup import AtlasLookup
-from knowngood.facts.atlas_rows import RowKind
+from knowngood.facts.atlas_file import RowKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from knowngood.facts.atlas_lookup import AtlasLookup
 
 
 class CallerSources:

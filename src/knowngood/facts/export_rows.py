@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from knowngood.facts.assigned_names import list_assigned_names
-from knowngood.facts.atlas_rows import AtlasRow, RowKind, fits_row
+from knowngood.facts.atlas_file import AtlasRow, RowKind, fits_row
 from knowngood.facts.python_source import dotted_name, string_constants
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _TABLE_LIMIT = 3000
 """A table with more keys is data, not a registry."""

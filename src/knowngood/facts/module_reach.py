@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from functools import cache
+from typing import TYPE_CHECKING
 
-from knowngood.facts.atlas_lookup import AtlasLookup
-from knowngood.facts.atlas_rows import RowKind
+from knowngood.facts.atlas_file import RowKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from knowngood.facts.atlas_lookup import AtlasLookup
 
 
 def find_reached_modules(caller: AtlasLookup, start: str = "") -> Mapping[str, int]:

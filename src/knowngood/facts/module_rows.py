@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from knowngood.facts.assigned_names import find_own_attributes, flatten_body, list_assigned_names
-from knowngood.facts.atlas_rows import DETAIL_LIMIT, AtlasRow, ModuleRows, RowKind
+from knowngood.facts.atlas_file import DETAIL_LIMIT, AtlasRow, ModuleRows, RowKind
 from knowngood.facts.call_rows import find_tuple_sizes, list_own_calls, render_call, render_parameters
 from knowngood.facts.export_rows import list_lazy_folders, list_statement_rows, list_table_rows
 from knowngood.facts.guard_sources import list_guard_sources
@@ -26,6 +26,9 @@ from knowngood.facts.use_guards import (
     open_try,
     open_with,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
 
 
 def extract_module(source: str, module: str, *, is_package: bool, callees: frozenset[str]) -> ModuleRows:

@@ -7,14 +7,17 @@ whose statements are being read.
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from knowngood.facts.assigned_names import find_own_attributes, flatten_body, list_assigned_names
-from knowngood.facts.atlas_rows import AtlasUse
+from knowngood.facts.atlas_file import AtlasUse
 from knowngood.facts.call_rows import find_inherited_call, find_unpacked_call, render_call
 from knowngood.facts.python_source import Function, dotted_name
 from knowngood.facts.use_guards import add_condition, join_guards
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _INSIDE = "an expression"
 """The place for conditions inside an expression: as in a function, only those that ask for a package count."""

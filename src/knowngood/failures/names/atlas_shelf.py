@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from knowngood.compat.incident import Fix
 from knowngood.core.lazy_patterns import lazy_pattern
-from knowngood.facts.atlas_rows import RowKind
+from knowngood.facts.atlas_file import RowKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

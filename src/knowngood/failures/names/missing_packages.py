@@ -13,7 +13,7 @@ from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSever
 from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.core.nearest_names import find_nearest_name
 from knowngood.facts.atlas_answer import describe_spans, spans_of_mask
-from knowngood.facts.atlas_rows import RowKind
+from knowngood.facts.atlas_file import RowKind
 from knowngood.failures.logs.logged_errors import FaultKind, LoggedError, NameFault
 from knowngood.failures.names.atlas_shelf import FOLDERS_OF_PROJECTS, FROM_REPOSITORIES, upgrade_package
 from knowngood.failures.names.name_situation import NameCaller, NameCause, advise, find_caller, ranges_of_mask

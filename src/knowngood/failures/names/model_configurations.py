@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from knowngood.compat.incident import Fix, IncidentKind
 from knowngood.core.lazy_patterns import lazy_pattern
-from knowngood.facts.atlas_rows import RowKind
+from knowngood.facts.atlas_file import RowKind
 from knowngood.failures.names.atlas_shelf import AtlasShelf, upgrade_package
 from knowngood.failures.names.message_causes import describe_traceback
 from knowngood.failures.names.name_situation import NameCause, advise, build_own_cause, component_of, describe_caller

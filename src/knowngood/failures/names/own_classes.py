@@ -10,7 +10,7 @@ from packaging.version import Version
 from knowngood.compat.incident import Fix, OwnComponent
 from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.core.nearest_names import find_nearest_name
-from knowngood.facts.atlas_rows import RowKind
+from knowngood.facts.atlas_file import RowKind
 from knowngood.failures.names.model_configurations import explain_model_configuration, explain_unsloth_class
 from knowngood.failures.names.name_places import PYTHON_TYPES, is_plain_word, list_frame_packages, list_likely_bases
 from knowngood.failures.names.name_situation import (

@@ -13,7 +13,7 @@ from packaging.version import InvalidVersion, Version
 from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, OwnComponent
 from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.core.package_names import canonical_name
-from knowngood.facts.atlas_rows import RowKind
+from knowngood.facts.atlas_file import RowKind
 from knowngood.failures.logs.logged_errors import FaultKind
 from knowngood.failures.names.atlas_shelf import FOLDERS_OF_PROJECTS
 from knowngood.failures.names.name_situation import NameCaller, NameCause, NameSituation, advise, find_caller
