@@ -226,7 +226,7 @@ def _explain_inside(error: LastError, versions: Mapping[str, Sequence[str]]) -> 
 
 
 def _open_shelf() -> AtlasShelf:
-    from knowngood.facts import atlas_store
+    from knowngood.facts import atlas_lookup
     from knowngood.facts.package_metadata import list_metadata_packages, read_package_metadata
     from knowngood.facts.wheel_names import read_wheel_names
     from knowngood.failures.names.atlas_shelf import AtlasShelf
@@ -238,9 +238,9 @@ def _open_shelf() -> AtlasShelf:
         return {text: item.requires_python for text, item in metadata.releases.items()} if metadata else {}
 
     return AtlasShelf(
-        open=atlas_store.open_atlas,
-        owner=atlas_store.find_owner,
-        packages=atlas_store.list_atlas_packages(),
+        open=atlas_lookup.open_atlas,
+        owner=atlas_lookup.find_owner,
+        packages=atlas_lookup.list_atlas_packages(),
         distributions=frozenset(list_metadata_packages(folder)),
         pythons=read_pythons,
         installed=lambda: read_wheel_names().modules,

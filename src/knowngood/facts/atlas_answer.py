@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from knowngood.facts.atlas_file import RowKind
-from knowngood.facts.atlas_lookup import AtlasLookup, NamePresence
-from knowngood.facts.atlas_parameters import find_parameter, parse_signature
+from knowngood.facts.atlas_lookup import AtlasLookup, NamePresence, find_parameter, parse_signature
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

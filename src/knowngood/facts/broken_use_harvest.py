@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from knowngood.core.data_files import write_compressed_text
-from knowngood.facts.atlas_lookup import AtlasLookup
-from knowngood.facts.atlas_store import find_owner, list_atlas_packages, list_owners, open_atlas
+from knowngood.facts.atlas_lookup import AtlasLookup, find_owner, list_atlas_packages, list_owners, open_atlas
 from knowngood.facts.broken_use_table import BrokenUseTable, list_table_packages, table_path
 from knowngood.facts.broken_uses import find_broken_uses
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from pathlib import Path
 
 
 def renew_broken_uses(folder: Path) -> list[str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from knowngood.facts.atlas_file import RowKind
-from knowngood.facts.atlas_parameters import find_parameter, parse_signature
+from knowngood.facts.atlas_lookup import find_parameter, parse_signature
 from knowngood.facts.base_methods import BaseMethods, OpenAtlas
 from knowngood.facts.broken_use_table import BrokenUse, UseFailure
 from knowngood.facts.call_rows import fits_unpacking

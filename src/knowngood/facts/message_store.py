@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from knowngood.facts.atlas_file import AtlasFile
-from knowngood.facts.atlas_store import atlas_folder
+from knowngood.facts.atlas_lookup import atlas_folder
 from knowngood.facts.message_rows import GAP, MessageKind, MessageRow, parse_message
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
 MESSAGES_FOLDER = "messages"
 """The folder below that of the atlas with one file for each package."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from knowngood.compat.incident import Fix, Incident, IncidentKind, OwnComponent
 from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.facts.atlas_answer import describe_spans, spans_of_mask
-from knowngood.facts.atlas_parameters import find_parameter
+from knowngood.facts.atlas_lookup import find_parameter
 from knowngood.failures.logs.log_versions import name_package
 from knowngood.failures.names.message_causes import MessageCause, describe_traceback, shorten_text
 from knowngood.failures.names.name_situation import REMOTE_CODE, advise, ranges_of_mask

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from knowngood.facts.atlas_file import RowKind
-from knowngood.facts.atlas_parameters import find_parameter, takes_positions
+from knowngood.facts.atlas_lookup import find_parameter, takes_positions
 from knowngood.failures.logs.logged_errors import FaultKind, LoggedError, NameFault
 from knowngood.failures.names.atlas_shelf import (
     AtlasShelf,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, OwnComponent
 from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.facts.atlas_answer import describe_spans, spans_of_mask
-from knowngood.facts.atlas_parameters import parse_signature, takes_positions
+from knowngood.facts.atlas_lookup import parse_signature, takes_positions
 from knowngood.failures.logs.logged_errors import CodeFrame, FaultKind, LoggedError
 from knowngood.failures.names.name_places import list_frame_packages
 from knowngood.failures.names.name_situation import (

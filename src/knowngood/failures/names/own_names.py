@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from knowngood.compat.incident import Fix, OwnComponent
 from knowngood.core.lazy_patterns import lazy_pattern
-from knowngood.facts.atlas_parameters import find_parameter
+from knowngood.facts.atlas_lookup import find_parameter
 from knowngood.failures.logs.logged_errors import FaultKind, LoggedError
 from knowngood.failures.names.atlas_shelf import FOLDERS_OF_PROJECTS
 from knowngood.failures.names.name_situation import (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from knowngood.compat.incident import Fix, Incident, IncidentKind, OwnComponent
 from knowngood.core.lazy_patterns import lazy_pattern
-from knowngood.facts.atlas_parameters import find_parameter
+from knowngood.facts.atlas_lookup import find_parameter
 from knowngood.failures.logs.last_errors import LAUNCHER_ERROR, LastError
 from knowngood.failures.names.atlas_shelf import AtlasShelf, upgrade_package
 from knowngood.failures.names.message_causes import ERROR_CLASS, SPEAKS, MessageCause, describe_traceback, shorten_text
