@@ -9,8 +9,13 @@ from knowngood.cli.main import Answer
 from knowngood.core.errors import UnknownError, UsageError
 from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.facts import atlas_lookup
-from knowngood.facts.atlas_answer import NameAnswer, answer_about_name, answer_about_parameter
-from knowngood.facts.atlas_registries import REGISTRIES, find_registry_keys
+from knowngood.facts.atlas_answer import (
+    REGISTRIES,
+    NameAnswer,
+    answer_about_name,
+    answer_about_parameter,
+    find_registry_keys,
+)
 
 if TYPE_CHECKING:
     import argparse
