@@ -9,8 +9,8 @@ from packaging.version import Version
 
 from knowngood.facts import atlas_harvest
 from knowngood.facts.atlas_file import AtlasFile
+from knowngood.facts.atlas_harvest import ATLAS_PACKAGES_FILE, AtlasPackage, parse_atlas_field
 from knowngood.facts.atlas_lookup import atlas_folder, list_atlas_packages
-from knowngood.facts.atlas_packages import ATLAS_PACKAGES_FILE, AtlasPackage, parse_atlas_field
 from knowngood.index.artefact import PackageIndex, PublishedFile
 
 if TYPE_CHECKING:
