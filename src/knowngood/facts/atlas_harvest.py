@@ -15,7 +15,7 @@ from knowngood.core import yaml_document
 from knowngood.core.errors import InputError
 from knowngood.facts.atlas_file import AtlasFile, AtlasTables, ModuleRows
 from knowngood.facts.harvest_run import group_by_release
-from knowngood.facts.message_rows import MessageRow, extract_messages, group_rows
+from knowngood.facts.message_store import MessageRow, extract_messages, group_rows
 from knowngood.facts.module_rows import extract_module
 from knowngood.index.artefact import PackageIndex, PublishedFile, UnreadableError
 from knowngood.index.bulk_members import open_bulk_archive

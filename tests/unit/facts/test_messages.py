@@ -11,8 +11,13 @@ from packaging.version import Version
 from knowngood.facts import atlas_harvest
 from knowngood.facts.atlas_file import AtlasFile
 from knowngood.facts.atlas_harvest import AtlasPackage, MessageHarvest
-from knowngood.facts.message_rows import MessageKind, extract_messages
-from knowngood.facts.message_store import find_bare_asserts, find_messages, match_template
+from knowngood.facts.message_store import (
+    MessageKind,
+    extract_messages,
+    find_bare_asserts,
+    find_messages,
+    match_template,
+)
 from knowngood.index.artefact import PackageIndex, PublishedFile
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, OwnComponent
 from knowngood.core.lazy_patterns import lazy_pattern
-from knowngood.facts.message_rows import MessageKind
+from knowngood.facts.message_store import MessageKind
 from knowngood.failures.names.atlas_shelf import NEWER_OR_OLDER, is_about_unknown_value, upgrade_package
 from knowngood.failures.names.name_situation import place_of_version
 
