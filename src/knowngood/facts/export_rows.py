@@ -5,9 +5,8 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from knowngood.facts.assigned_names import list_assigned_names
 from knowngood.facts.atlas_file import AtlasRow, RowKind, fits_row
-from knowngood.facts.python_source import dotted_name, string_constants
+from knowngood.facts.python_source import dotted_name, list_assigned_names, string_constants
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,10 +10,9 @@ import ast
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from knowngood.facts.assigned_names import find_own_attributes, flatten_body, list_assigned_names
 from knowngood.facts.atlas_file import AtlasUse
 from knowngood.facts.call_rows import find_inherited_call, find_unpacked_call, render_call
-from knowngood.facts.python_source import Function, dotted_name
+from knowngood.facts.python_source import Function, dotted_name, find_own_attributes, flatten_body, list_assigned_names
 from knowngood.facts.use_guards import add_condition, join_guards
 
 if TYPE_CHECKING:
