@@ -11,19 +11,22 @@ import sys
 from typing import TYPE_CHECKING
 
 from knowngood.facts.atlas_file import DETAIL_LIMIT, AtlasRow, ModuleRows, RowKind
-from knowngood.facts.call_rows import find_tuple_sizes, list_own_calls, render_call, render_parameters
 from knowngood.facts.export_rows import list_lazy_folders, list_statement_rows, list_table_rows
 from knowngood.facts.guard_sources import list_guard_sources
 from knowngood.facts.python_source import Function, dotted_name, find_own_attributes, flatten_body, list_assigned_names
-from knowngood.facts.use_collector import UseCollector
-from knowngood.facts.use_guards import (
+from knowngood.facts.use_collector import (
+    UseCollector,
     add_condition,
     add_exit,
+    find_tuple_sizes,
     is_conditional,
     is_type_checking,
     list_caught_names,
+    list_own_calls,
     open_try,
     open_with,
+    render_call,
+    render_parameters,
 )
 
 if TYPE_CHECKING:
