@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
-from knowngood.facts.atlas_lookup import AtlasLookup
-from knowngood.facts.caller_sources import CallerSources
 from knowngood.facts.guard_program import GuardAnswer, GuardProgram
+from knowngood.facts.guard_sources import CallerSources
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from knowngood.facts.atlas_lookup import AtlasLookup
 
 _CATCHES = re.compile(
     r"try [\w.,]*\b(?:ImportError|ModuleNotFoundError|Exception|BaseException|AttributeError|TypeError)\b"

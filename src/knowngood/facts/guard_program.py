@@ -9,16 +9,13 @@ variables as not set, the machine as Linux. What depends on anything else, such 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
-from knowngood.facts.atlas_lookup import AtlasLookup
-from knowngood.facts.caller_sources import CallerSources
-from knowngood.facts.guard_sources import decode_guard_source
+from knowngood.facts.guard_sources import CallerSources, decode_guard_source
 from knowngood.facts.guard_statements import GuardReturn, StatementRunner
 from knowngood.facts.guard_values import (
     SOMETHING,
@@ -37,6 +34,11 @@ from knowngood.facts.guard_values import (
 )
 from knowngood.facts.installed_release import InstalledRelease
 from knowngood.facts.python_source import dotted_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from knowngood.facts.atlas_lookup import AtlasLookup
 
 _DEPTH = 10
 """How many functions call one another."""
