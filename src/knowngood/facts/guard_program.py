@@ -16,15 +16,17 @@ from typing import TYPE_CHECKING, Any
 from packaging.version import Version
 
 from knowngood.facts.guard_sources import CallerSources, decode_guard_source
-from knowngood.facts.guard_statements import GuardReturn, StatementRunner
 from knowngood.facts.guard_values import (
     SOMETHING,
     UNKNOWN,
     CallerFunction,
     GuardError,
     GuardFrame,
+    GuardReturn,
+    InstalledRelease,
     LibraryName,
     PythonRelease,
+    StatementRunner,
     call_builtin,
     call_method,
     compare_values,
@@ -32,7 +34,6 @@ from knowngood.facts.guard_values import (
     parse_version_value,
     read_version_part,
 )
-from knowngood.facts.installed_release import InstalledRelease
 from knowngood.facts.python_source import dotted_name
 
 if TYPE_CHECKING:
