@@ -15,7 +15,7 @@ from knowngood.facts.atlas_file import RowKind
 from knowngood.facts.atlas_lookup import find_parameter, parse_signature
 from knowngood.facts.base_methods import BaseMethods, OpenAtlas
 from knowngood.facts.broken_use_table import BrokenUse, UseFailure
-from knowngood.facts.guard_conditions import RunningCode
+from knowngood.facts.guard_program import RunningCode
 from knowngood.facts.module_reach import find_reached_modules
 from knowngood.facts.use_collector import fits_unpacking
 
