@@ -36,7 +36,7 @@ from packaging.specifiers import SpecifierSet
 from knowngood.facts import atlas_lookup
 from knowngood.facts.broken_use_answer import describe_use
 from knowngood.facts.broken_use_table import BrokenUse, list_table_packages, read_broken_uses
-from knowngood.facts.module_reach import find_reached_modules
+from knowngood.facts.broken_uses import find_reached_modules
 from knowngood.index.package_index import SimpleIndex
 
 if TYPE_CHECKING:

@@ -30,8 +30,8 @@ from knowngood.facts.atlas_harvest import (
     harvest_atlas,
     parse_atlas_field,
 )
-from knowngood.facts.broken_use_harvest import renew_broken_uses
 from knowngood.facts.broken_use_table import read_broken_uses
+from knowngood.facts.broken_uses import renew_broken_uses
 from knowngood.facts.harvest_run import HarvestReport, harvest_facts
 from knowngood.facts.message_store import MESSAGES_FOLDER
 from knowngood.facts.metadata_field import SEEDS_FILE, parse_metadata_field
