@@ -152,7 +152,7 @@ def _load_universe(known: KnownFailures, gpus: GpuCatalog, packages: Collection[
 
 def _function_lines(package: str) -> Mapping[str, Any]:
     """Return release -> the lines of its functions, nothing when they were not harvested; raises `InputError`."""
-    from knowngood.facts.fact_document import LINES_FOLDER, load_fact_document
+    from knowngood.facts.fact_store import LINES_FOLDER, load_fact_document
 
     try:
         document = load_fact_document(local_files.data_folder() / "facts" / LINES_FOLDER / f"{package}.json")

@@ -14,8 +14,8 @@ from knowngood.compat import knowledge
 from knowngood.core import local_files, matrix
 from knowngood.facts.atlas_file import AtlasFile
 from knowngood.facts.atlas_harvest import READER_REVISION, AtlasPackage, harvest_atlas
-from knowngood.facts.fact_file import read_fact_file
 from knowngood.facts.fact_reader import find_readers
+from knowngood.facts.fact_store import read_fact_file
 from knowngood.facts.harvest_run import harvest_facts
 from knowngood.facts.metadata_harvest import harvest_metadata
 from knowngood.facts.package_metadata import list_metadata_packages
