@@ -9,10 +9,8 @@ from packaging.version import Version
 from knowngood.facts import (
     bitsandbytes_reader,
     driver_reader,
-    flash_attn_4_reader,
     flash_attn_reader,
     framework_reader,
-    import_closure,
     python_source,
     torch_reader,
     torchaudio_reader,
@@ -127,7 +125,7 @@ def test_needs_follows_cycles_and_relative_imports():
             "p/b.py": "from .a import x\nimport foreign\ntry:\n    import guarded\nexcept ImportError: pass\n",
         }
     )
-    assert import_closure.find_needed_modules(artefact, "p") == {"p": [], "p.a": ["foreign"], "p.b": ["foreign"]}
+    assert flash_attn_reader.find_needed_modules(artefact, "p") == {"p": [], "p.a": ["foreign"], "p.b": ["foreign"]}
 
 
 def test_needs_names_modules_that_the_artefact_lacks():
@@ -138,7 +136,7 @@ def test_needs_names_modules_that_the_artefact_lacks():
             "p/space/b.py": "",
         }
     )
-    assert import_closure.find_needed_modules(artefact, "p") == {"p": [], "p.a": ["p.gone"]}
+    assert flash_attn_reader.find_needed_modules(artefact, "p") == {"p": [], "p.a": ["p.gone"]}
 
 
 IMPORTS = """
@@ -257,9 +255,9 @@ def _flash_attn_fwd(q):
     assert arch // 10 in [8, 9], "no"
     assert arch // 10 in [9], "less"
 """
-    assert flash_attn_4_reader.find_accepted_majors(tree(text), "_flash_attn_fwd") == [8, 9]
+    assert flash_attn_reader.find_accepted_majors(tree(text), "_flash_attn_fwd") == [8, 9]
     with pytest.raises(UnreadableError, match="no _flash_attn_bwd"):
-        flash_attn_4_reader.find_accepted_majors(tree(text), "_flash_attn_bwd")
+        flash_attn_reader.find_accepted_majors(tree(text), "_flash_attn_bwd")
 
 
 def test_xtuner_model_minimums():
