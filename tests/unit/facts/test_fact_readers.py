@@ -13,7 +13,6 @@ from knowngood.facts import (
     framework_reader,
     python_source,
     torch_reader,
-    torchaudio_reader,
     transformer_engine_reader,
     transformers_reader,
     triton_reader,
@@ -362,9 +361,9 @@ def test_which_of_them_a_library_calls(tmp_path):
     command = ["gcc", "-shared", "-fPIC", "-nostdlib", "-o", tmp_path / "x.so", tmp_path / "x.c"]
     subprocess.run(command, check=True)
     artefact = Memory({"lib/x.so": (tmp_path / "x.so").read_bytes(), "lib/y.so": b"nothing"})
-    assert torchaudio_reader.find_called_functions(artefact, "lib/x.so") == ["torch_a", "torch_b"]
+    assert torch_reader.find_called_functions(artefact, "lib/x.so") == ["torch_a", "torch_b"]
     with pytest.raises(UnreadableError, match=r"lib/y\.so is not a shared library"):
-        torchaudio_reader.find_called_functions(artefact, "lib/y.so")
+        torch_reader.find_called_functions(artefact, "lib/y.so")
 
 
 CHOOSES = "def _find_cuda_libs(): pass\ndef get_cuda_bnb_library_path(specs):\n    return {}\n"
