@@ -7,15 +7,13 @@ import pytest
 from packaging.version import Version
 
 from knowngood.facts import (
-    bitsandbytes_reader,
     driver_reader,
     flash_attn_reader,
     framework_reader,
+    kernel_reader,
     python_source,
     torch_reader,
-    transformer_engine_reader,
     transformers_reader,
-    triton_reader,
 )
 from knowngood.facts.fact_reader import IndexedRelease, ReleaseReading, choose_wheel_by
 from knowngood.index.artefact import PublishedFile, UnreadableError
@@ -210,7 +208,7 @@ class FlashAttentionUtils:
 
 @pytest.mark.parametrize(("operator", "included"), [("<", False), ("<=", True)])
 def test_transformer_engine_window(operator, included):
-    assert transformer_engine_reader.find_flash_attn_window([tree(WINDOW.format(operator))]) == {
+    assert kernel_reader.find_flash_attn_window([tree(WINDOW.format(operator))]) == {
         "flash_attn_minimum": "2.1.1",
         "flash_attn_minimum_blackwell": "2.7.3",
         "flash_attn_maximum": "2.8.4",
@@ -220,7 +218,7 @@ def test_transformer_engine_window(operator, included):
 
 def test_transformer_engine_later_assignments_do_not_count():
     text = '_flash_attn_max_version = PkgVersion("2.6.3")\ndef f():\n    _flash_attn_max_version = PkgVersion("2.1")\n'
-    assert transformer_engine_reader.find_flash_attn_window([tree(text)])["flash_attn_maximum"] == "2.6.3"
+    assert kernel_reader.find_flash_attn_window([tree(text)])["flash_attn_maximum"] == "2.6.3"
 
 
 ASSERTED = """
@@ -243,8 +241,8 @@ class FlashAttention(torch.nn.Module):
 
 @pytest.mark.parametrize(("text", "expected"), [(ASSERTED, True), (GUARDED, False), ("", False)])
 def test_transformer_engine_that_cannot_do_without_a_fitting_flash_attn(text, expected):
-    assert transformer_engine_reader.imports_flash_attn(tree(text)) is expected
-    assert transformer_engine_reader.asserts_flash_attn(tree(text)) is expected
+    assert kernel_reader.imports_flash_attn(tree(text)) is expected
+    assert kernel_reader.asserts_flash_attn(tree(text)) is expected
 
 
 def test_flash_attn_4_takes_the_first_assertion_about_the_gpu():
@@ -282,10 +280,10 @@ def test_xtuner_models_are_named_by_their_type(name, model):
 def test_triton_assembler_is_found_across_pieces():
     artefact = Memory({"triton/bin/ptxas": b""})
     artefact.stream = lambda _: iter([b"\0" * 9 + b"release 12.8, V1", b"2.8.93\0"])
-    assert triton_reader.find_assembler_release(artefact, "triton/bin/ptxas") == "12.8.93"
+    assert kernel_reader.find_assembler_release(artefact, "triton/bin/ptxas") == "12.8.93"
     artefact.stream = lambda _: iter([b"nothing"])
     with pytest.raises(UnreadableError):
-        triton_reader.find_assembler_release(artefact, "triton/bin/ptxas")
+        kernel_reader.find_assembler_release(artefact, "triton/bin/ptxas")
 
 
 @pytest.mark.parametrize(
@@ -293,7 +291,7 @@ def test_triton_assembler_is_found_across_pieces():
     [("os.path.join(path, 'libcuda.so')", "libcuda.so"), ('if "libcuda.so.1" in line', "libcuda.so.1"), ("", None)],
 )
 def test_triton_libcuda(text, name):
-    assert triton_reader.find_launcher_libcuda([text]) == name
+    assert kernel_reader.find_launcher_libcuda([text]) == name
 
 
 def test_drivers():
@@ -370,18 +368,18 @@ CHOOSES = "def _find_cuda_libs(): pass\ndef get_cuda_bnb_library_path(specs):\n 
 
 
 def test_whether_bitsandbytes_takes_a_binary_of_the_same_major():
-    assert bitsandbytes_reader.takes_same_major(CHOOSES.format("_find_cuda_libs()"))
-    assert not bitsandbytes_reader.takes_same_major(CHOOSES.format("specs"))
+    assert kernel_reader.takes_same_major(CHOOSES.format("_find_cuda_libs()"))
+    assert not kernel_reader.takes_same_major(CHOOSES.format("specs"))
     with pytest.raises(UnreadableError, match="not understood"):
-        bitsandbytes_reader.takes_same_major("def other(): pass\n" + CHOOSES.format("other()"))
+        kernel_reader.takes_same_major("def other(): pass\n" + CHOOSES.format("other()"))
     with pytest.raises(UnreadableError, match="has no get_cuda_bnb_library_path"):
-        bitsandbytes_reader.takes_same_major("")
+        kernel_reader.takes_same_major("")
 
 
 def test_which_binary_bitsandbytes_loads():
-    exact = bitsandbytes_reader.list_loaded_binaries(["11.8", "12.6"], same_major=False)
+    exact = kernel_reader.list_loaded_binaries(["11.8", "12.6"], same_major=False)
     assert exact == {"11.8": "11.8", "12.6": "12.6"}
-    nearest = bitsandbytes_reader.list_loaded_binaries(["12.4", "12.10", "12.6"], same_major=True)
+    nearest = kernel_reader.list_loaded_binaries(["12.4", "12.10", "12.6"], same_major=True)
     assert [nearest[cuda] for cuda in ("12.1", "12.4", "12.5", "12.9")] == ["12.4", "12.4", "12.4", "12.6"]
     assert "13.0" not in nearest
 
@@ -390,6 +388,6 @@ def test_the_gpu_code_of_a_binary_of_bitsandbytes():
     kernels = harvest_registry.fatbin((2, 80, 0x2011), (2, 90, 0x2011), (1, 90, 0x11))
     linked = harvest_registry.fatbin((2, 80, 0x2011), (2, 90, 0x2011))
     artefact = Memory({"x.so": b"\x7fELF" + kernels + linked, "none.so": b"\x7fELF"})
-    assert bitsandbytes_reader.scan_binary(artefact, "x.so") == {"sass": ("80", "90"), "ptx": ("90",)}
+    assert kernel_reader.scan_binary(artefact, "x.so") == {"sass": ("80", "90"), "ptx": ("90",)}
     with pytest.raises(UnreadableError, match="has no fatbin"):
-        bitsandbytes_reader.scan_binary(artefact, "none.so")
+        kernel_reader.scan_binary(artefact, "none.so")
