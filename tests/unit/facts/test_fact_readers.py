@@ -13,7 +13,6 @@ from knowngood.facts import (
     kernel_reader,
     python_source,
     torch_reader,
-    transformers_reader,
 )
 from knowngood.facts.fact_reader import IndexedRelease, ReleaseReading, choose_wheel_by
 from knowngood.index.artefact import PublishedFile, UnreadableError
@@ -156,27 +155,27 @@ def is_flash_attn_3_available():
 
 
 def test_transformers_demands():
-    assert transformers_reader.find_demands(tree(IMPORTS)) == {
+    assert framework_reader.find_demands(tree(IMPORTS)) == {
         "torch_enforced": "2.6.0",
         "sdpa_torch": "2.1.1",
         "flash_attn_minimum": "2.1.0",
         "flash_attention_2_module": "flash_attn",
         "flash_attention_3_module": "flash_attn_interface",
     }
-    assert transformers_reader.find_minimums(tree(IMPORTS)) == {"kernels": "0.9.0"}
+    assert framework_reader.find_minimums(tree(IMPORTS)) == {"kernels": "0.9.0"}
 
 
 def test_transformers_that_enforced_torch_at_module_level():
     text = 'if USE_TORCH:\n    _torch_available = version.parse(_torch_version) >= version.parse("2.1.0")\n'
-    assert transformers_reader.find_demands(tree(text)) == {"torch_enforced": "2.1.0"}
-    assert transformers_reader.find_demands(tree("")) == {}
+    assert framework_reader.find_demands(tree(text)) == {"torch_enforced": "2.1.0"}
+    assert framework_reader.find_demands(tree("")) == {}
 
 
 def test_transformers_attention():
     modeling = tree('X = {"flash_attention_2": f, "sdpa": g}\nif a == "eager": "use flash_attention_3 instead"\n')
-    assert transformers_reader.find_implementations(modeling) == ["eager", "flash_attention_2", "sdpa"]
+    assert framework_reader.find_implementations(modeling) == ["eager", "flash_attention_2", "sdpa"]
     with pytest.raises(UnreadableError):
-        transformers_reader.find_implementations(tree("x = 1"))
+        framework_reader.find_implementations(tree("x = 1"))
 
 
 @pytest.mark.parametrize(
@@ -188,13 +187,13 @@ def test_transformers_attention():
     ],
 )
 def test_qwen2_attention(model, has):
-    assert transformers_reader.find_qwen2_attention(tree(model), ["eager", "sdpa", "flash_attention_2"]) == has
+    assert framework_reader.find_qwen2_attention(tree(model), ["eager", "sdpa", "flash_attention_2"]) == has
 
 
 def test_transformers_min_majors():
     table = 'FLASH_ATTENTION_COMPATIBILITY_MATRIX = {2: {"x": 1}, 3: {"cuda_min_major_version": 8}}'
-    assert transformers_reader.find_min_majors(tree(table)) == {"3": 8}
-    assert transformers_reader.find_min_majors(tree("")) is None
+    assert framework_reader.find_min_majors(tree(table)) == {"3": 8}
+    assert framework_reader.find_min_majors(tree("")) is None
 
 
 WINDOW = """
