@@ -14,9 +14,8 @@ from typing import Any
 
 from packaging.specifiers import SpecifierSet
 
-from knowngood.compat import incident, log_signature, rule, rule_files
-from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, IncidentUse, RangeOrigin
-from knowngood.compat.log_signature import Signature
+from knowngood.compat import incident, rule, rule_files
+from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, IncidentUse, RangeOrigin, Signature
 from knowngood.compat.rule import Condition, Rule, rule_from_incident
 from knowngood.core import gpus, local_files
 from knowngood.core.errors import InputError
@@ -118,7 +117,7 @@ def load_known_failures(folder: Path | None = None) -> KnownFailures:
 
 def _list_files(root: Path, incidents: Path) -> list[tuple[str, int, int, int]]:
     """Path, size and times of all files that decide the result; a change of one changes at least its last time."""
-    modules = (incident, log_scan, log_signature, gpus, rule)
+    modules = (incident, log_scan, incident, gpus, rule)
     here = Path(__file__)
     # Two more take time to be imported, and are only needed when the cache is written.
     parsers = (here, here.parents[1] / "compat/incident_file.py", here.parents[1] / "core/yaml_document.py")

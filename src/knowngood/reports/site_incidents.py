@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Any
 from markdown_it import MarkdownIt
 from markupsafe import Markup
 
-from knowngood.compat import log_signature
+from knowngood.compat import incident as incident_module
 from knowngood.failures.logs import log_scan, log_versions
 from knowngood.reports.incident_pages import load_incident_context, render_incident_page
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from knowngood.compat.incident import Incident
-    from knowngood.compat.log_signature import Signature
+    from knowngood.compat.incident import Incident, Signature
 
 _PAGE_HEADER = re.compile(r"\A<!--.*?-->\s*# [^\n]*\n", re.DOTALL)
 """The top of a page, up to its title. The site's page has a title of its own."""
@@ -117,7 +116,7 @@ def javascript_segment(pattern: bytes) -> str:
     """
     translated, number = "", 0
     rest = pattern
-    placeholders = log_signature._PLACEHOLDERS.values()  # noqa: SLF001 - the same compiled form
+    placeholders = incident_module._PLACEHOLDERS.values()  # noqa: SLF001 - the same compiled form
     while rest:
         starts = [(at, text) for text in placeholders if (at := rest.find(text)) >= 0]
         at, text = min(starts, key=lambda pair: (pair[0], -len(pair[1])), default=(len(rest), b""))
@@ -146,11 +145,11 @@ def browser_signatures(known: Sequence[Incident]) -> dict[str, Any]:
             "around": log_scan.AROUND,
             "looks": log_scan.MOST_COMPARISONS,
             "steps": log_scan.MOST_STEPS,
-            "gap": log_signature.GAP,
+            "gap": incident_module.GAP,
             "head": log_versions.HEAD,
             "most": log_versions.MOST,
         },
-        "prefix": javascript_pattern(log_signature._PREFIX.pattern),  # noqa: SLF001
+        "prefix": javascript_pattern(incident_module._PREFIX.pattern),  # noqa: SLF001
         "ansi": javascript_pattern(log_scan._ANSI.pattern),  # noqa: SLF001
         "names": dict(log_versions._NAMES),  # noqa: SLF001
         "patterns": patterns,

@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from packaging.utils import canonicalize_name
 
-from knowngood.compat.log_signature import Signature, normalize_log
+from knowngood.compat.incident import Signature, normalize_log
 from knowngood.reproductions.reproduction import FAILING, SideExpectation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 class ReproductionOutcome(StrEnum):

@@ -16,8 +16,7 @@ import yaml
 from packaging.specifiers import SpecifierSet
 
 from knowngood.cli.main import main
-from knowngood.compat.incident import Fix
-from knowngood.compat.log_signature import SignatureError, compile_signature, normalize_log
+from knowngood.compat.incident import Fix, SignatureError, compile_signature, normalize_log
 from knowngood.compat.rule_files import load_incidents
 from knowngood.core import gpus
 from knowngood.facts import atlas_lookup

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from knowngood.compat.log_signature import compile_signature
+from knowngood.compat.incident import compile_signature
 from knowngood.core.errors import InputError
 from knowngood.reproductions.observation import (
     Observation,

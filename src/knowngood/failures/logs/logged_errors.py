@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from knowngood.compat.log_signature import normalize_log
+from knowngood.compat.incident import normalize_log
 from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.failures.logs.log_scan import LogBlock, strip_digits
 
