@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from knowngood.compat.box_index import CACHE_LIMIT, Assignment, BoxIndex, ValueSets
-from knowngood.compat.box_search import BoxSearch
-from knowngood.compat.findings import Finding
+from knowngood.compat.box_search import CACHE_LIMIT, Assignment, BoxIndex, BoxSearch, ValueSets
 from knowngood.compat.value_domain import ValueDomain, iterate_bits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from knowngood.compat.findings import Finding
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from knowngood.compat.box_index import BoxIndex
 from knowngood.compat.rule import REFERENCE, Rule
-from knowngood.compat.rule_boxes import Box, ValueSpace
 from knowngood.compat.rule_relations import condition_holds
 from knowngood.compat.value_domain import NONE, iterate_bits
+
+if TYPE_CHECKING:
+    from knowngood.compat.box_search import BoxIndex
+    from knowngood.compat.rule_boxes import Box, ValueSpace
 
 AXES = frozenset({"gpu", "python", "driver", "nvcc", "glibc", "attn"})
 """The variables that are not packages: a fix cannot pin them."""

@@ -8,12 +8,10 @@ they do, and for each demand the smallest relaxation that helps.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from knowngood.compat.box_index import Assignment
 from knowngood.compat.broken_pairs import find_excluded_releases
 from knowngood.compat.cell_answer import SettingState, setting_state
 from knowngood.compat.cell_resolution import find_nearest_releases, resolve_with_cell
@@ -38,6 +36,11 @@ from knowngood.compat.use_conditions import settle_query
 from knowngood.compat.value_domain import iterate_bits
 from knowngood.core.cell import NO_FLASH_ATTN, Cell
 from knowngood.evidence.cell_standing import CellStanding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from knowngood.compat.box_search import Assignment
 
 
 @dataclass(frozen=True, kw_only=True)

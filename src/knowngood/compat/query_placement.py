@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from knowngood.compat.box_index import Assignment
 from knowngood.compat.broken_pairs import find_excluded_releases
 from knowngood.compat.conflicts import Demand
 from knowngood.compat.findings import AXES, Finding, conditions_apply, fact_finding
 from knowngood.compat.query import DEFAULT_MACHINE, MACHINE, PackageSpec, Query
 from knowngood.compat.repeated_packages import merge_repeated_packages
 from knowngood.compat.rule_boxes import Box, all_subjects_known, box_from_combination, compile_rules
-from knowngood.compat.universe import Universe
 from knowngood.compat.value_domain import ValueDomain, iterate_bits, version_matches
 from knowngood.core.gpus import UncoveredGpuError
 from knowngood.core.nearest_names import find_nearest_name
 from knowngood.core.nearest_versions import find_nearest_versions
 from knowngood.core.package_names import canonical_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from knowngood.compat.box_search import Assignment
+    from knowngood.compat.universe import Universe
 
 FOREIGN_HOST = "host:aarch64"
 """The id of the finding about hosts that run no image for x86-64."""

@@ -1,7 +1,7 @@
 """Rules as boxes: sets of values that do not go together.
 
 A `Box` has a set of values for each of a few variables; an assignment that lies in all of them breaks the box's rule.
-A rule becomes a handful of boxes, because releases with the same facts share one. `knowngood.compat.box_index` gives
+A rule becomes a handful of boxes, because releases with the same facts share one. `knowngood.compat.box_search` gives
 each box a bit: a combination is then checked by one AND for each variable, and a search over 10^9 combinations tests a
 partial one in microseconds. Pure.
 """
@@ -11,17 +11,20 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from knowngood.compat import rule_relations
-from knowngood.compat.factbook import Factbook
 from knowngood.compat.rule import REFERENCE, Condition, Rule
 from knowngood.compat.rule_relations import condition_holds
 from knowngood.compat.value_domain import ValueDomain, version_matches
 from knowngood.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from knowngood.compat.factbook import Factbook
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

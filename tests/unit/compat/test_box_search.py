@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from knowngood.compat import knowledge
-from knowngood.compat.box_index import BoxIndex
-from knowngood.compat.box_search import BoxSearch
+from knowngood.compat.box_search import BoxIndex, BoxSearch
 from knowngood.compat.conflicts import (
     Demand,
     DemandProblem,
@@ -24,6 +23,9 @@ from knowngood.compat.factbook import Factbook
 from knowngood.compat.rule import Rule
 from knowngood.compat.rule_boxes import Box, ValueSpace
 from knowngood.compat.value_domain import ValueDomain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
 
 SIZES = {"a": 3, "b": 4, "c": 3, "d": 2}
 
