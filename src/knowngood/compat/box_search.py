@@ -73,7 +73,7 @@ class BoxIndex:
 
     @cached_property
     def way_cache(self) -> dict[tuple[str, int, int], list[tuple[int, int]]]:
-        """Cache of `knowngood.compat.conflicts`: the replacements of a value."""
+        """Cache of `knowngood.compat.findings`: the replacements of a value."""
         return {}
 
     @cached_property
@@ -88,7 +88,7 @@ class BoxIndex:
 
     @cached_property
     def conflict_cache(self) -> dict[object, list[int]]:
-        """Cache of `knowngood.compat.conflicts`: the rules that exclude some sets of values."""
+        """Cache of `knowngood.compat.findings`: the rules that exclude some sets of values."""
         return {}
 
     @cached_property

@@ -8,21 +8,24 @@ combination on a GPU; else `compatible`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from knowngood.compat.box_search import BoxSearch
 from knowngood.compat.broken_pairs import USES, find_broken_pairs
-from knowngood.compat.conflicts import Demand, DemandProblem, apply_demands, find_minimal_conflict, find_minimal_rules
 from knowngood.compat.extra_requirements import find_passed_over_extras
 from knowngood.compat.findings import (
+    Demand,
+    DemandProblem,
     Finding,
+    apply_demands,
     conditions_apply,
     describe_versions,
     fact_finding,
     fill_template,
+    find_minimal_conflict,
+    find_minimal_rules,
     finding_from_box,
     sort_findings,
 )
@@ -34,16 +37,20 @@ from knowngood.compat.query_placement import QueryPlacement, place_query
 from knowngood.compat.query_resolution import QueryResolution, conflicts_beside, resolve_query_packages, with_chains
 from knowngood.compat.resolution_changes import find_resolving_moves
 from knowngood.compat.resolution_findings import list_names
-from knowngood.compat.rule import Rule
 from knowngood.compat.suggestions import check_problem, find_suggestions, stated_condition_boxes
 from knowngood.compat.trainer_cells import find_wanted_trainers
 from knowngood.compat.trainer_findings import describe_trainers
-from knowngood.compat.universe import Universe
 from knowngood.compat.use_conditions import SettledQuery, settle_query
 from knowngood.compat.value_domain import NONE, iterate_bits
 from knowngood.compat.waivers import waive_pairs
 from knowngood.core.errors import UsageError
 from knowngood.core.gpus import UncoveredGpuError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from knowngood.compat.rule import Rule
+    from knowngood.compat.universe import Universe
 
 _FINDINGS_LIMIT = 20_000
 """A cache with more findings is emptied, because a batch can be long."""

@@ -7,16 +7,19 @@ few thousand sets of boxes in which their values lie, and each such set is searc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from knowngood.compat.box_search import BoxSearch
-from knowngood.compat.conflicts import DemandProblem, find_minimal_rules
+from knowngood.compat.findings import DemandProblem, find_minimal_rules
 from knowngood.compat.query_placement import FOREIGN_HOST
 from knowngood.compat.suggestions import stated_condition_boxes
 from knowngood.compat.universe import ATTENTION, CELL_PACKAGES, Universe
 from knowngood.compat.value_domain import iterate_bits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 MAP_AXES = ("gpu", "torch", "transformers", "attn")
 """The axes of the map, in the order of a point."""

@@ -15,14 +15,19 @@ from typing import TYPE_CHECKING, Any
 from knowngood.compat.broken_pairs import find_excluded_releases
 from knowngood.compat.cell_answer import SettingState, setting_state
 from knowngood.compat.cell_resolution import find_nearest_releases, resolve_with_cell
-from knowngood.compat.conflicts import (
+from knowngood.compat.findings import (
+    AXES,
     Demand,
     DemandProblem,
+    Finding,
+    fact_finding,
+    fill_template,
     find_minimal_conflict,
     find_minimal_rules,
     find_relaxation,
+    finding_from_box,
+    sort_findings,
 )
-from knowngood.compat.findings import AXES, Finding, fact_finding, fill_template, finding_from_box, sort_findings
 from knowngood.compat.matrix_cells import PublishedCells, packages_of_cell, values_of_cell
 from knowngood.compat.query import DEFAULT_MACHINE, PackageSpec, Query
 from knowngood.compat.query_placement import QueryPlacement, exclude_broken_releases, place_query

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from knowngood.compat.broken_pairs import find_excluded_releases
-from knowngood.compat.conflicts import Demand
-from knowngood.compat.findings import AXES, Finding, conditions_apply, fact_finding
+from knowngood.compat.findings import AXES, Demand, Finding, conditions_apply, fact_finding
 from knowngood.compat.query import DEFAULT_MACHINE, MACHINE, PackageSpec, Query
 from knowngood.compat.repeated_packages import merge_repeated_packages
 from knowngood.compat.rule_boxes import Box, all_subjects_known, box_from_combination, compile_rules

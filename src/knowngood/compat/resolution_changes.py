@@ -7,16 +7,19 @@ other pins of which one has to change as well.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from knowngood.compat.conflicts import move_cost
-from knowngood.compat.findings import AXES
-from knowngood.compat.query_placement import QueryPlacement
-from knowngood.compat.requirement_resolution import RequirementResolution
+from knowngood.compat.findings import AXES, move_cost
 from knowngood.compat.requirement_solver import Clash, SearchFailure, SearchLimitError, Wish
 from knowngood.compat.suggestions import DISPENSABLE
 from knowngood.compat.value_domain import NONE, iterate_bits
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from knowngood.compat.query_placement import QueryPlacement
+    from knowngood.compat.requirement_resolution import RequirementResolution
 
 _TRIALS = 60
 """So many sets of pins are tried at most."""

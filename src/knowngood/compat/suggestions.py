@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from knowngood.compat.conflicts import DemandProblem, find_smallest_change
-from knowngood.compat.findings import AXES, Finding, conditions_apply
+from knowngood.compat.findings import AXES, DemandProblem, Finding, conditions_apply, find_smallest_change
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

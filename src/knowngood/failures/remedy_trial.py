@@ -12,16 +12,17 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from knowngood.compat.conflicts import (
+from knowngood.compat.dependency_markers import ResolutionTarget
+from knowngood.compat.findings import (
+    AXES,
     Demand,
     DemandProblem,
     apply_demands,
+    fill_template,
     find_minimal_conflict,
     find_minimal_rules,
     move_cost,
 )
-from knowngood.compat.dependency_markers import ResolutionTarget
-from knowngood.compat.findings import AXES, fill_template
 from knowngood.compat.query import PackageSpec, Query, pinned_package
 from knowngood.compat.query_placement import place_query
 from knowngood.compat.requirement_resolution import RequirementSearches, resolve_packages

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from knowngood.compat import knowledge
 from knowngood.compat.box_search import BoxIndex, BoxSearch
-from knowngood.compat.conflicts import (
+from knowngood.compat.factbook import Factbook
+from knowngood.compat.findings import (
     Demand,
     DemandProblem,
     find_minimal_conflict,
@@ -19,7 +20,6 @@ from knowngood.compat.conflicts import (
     find_smallest_change,
     move_cost,
 )
-from knowngood.compat.factbook import Factbook
 from knowngood.compat.rule import Rule
 from knowngood.compat.rule_boxes import Box, ValueSpace
 from knowngood.compat.value_domain import ValueDomain
