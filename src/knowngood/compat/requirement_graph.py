@@ -7,16 +7,18 @@ sdist. Of a package without metadata every release is taken to fit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from knowngood.compat.dependency_markers import Dependency, ResolutionTarget, is_of_extra, parse_dependency
+from knowngood.compat.dependency_markers import Dependency, ResolutionTarget, is_of_extra, parse_dependency, tag_fits
 from knowngood.compat.metadata_store import MetadataStore, ReleaseDeclaration, specifier_mask
 from knowngood.compat.requirement_solver import Clash
 from knowngood.compat.value_domain import ValueDomain, version_matches
-from knowngood.compat.wheel_fit import tag_fits
 from knowngood.core.errors import UsageError
 from knowngood.core.lazy_patterns import lazy_pattern
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
 
 DECLARED = "[declared]"
 """A variable: whether only releases count whose requirements are stated by an artefact that is built."""
