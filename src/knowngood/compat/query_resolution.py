@@ -6,21 +6,27 @@ the failure: a list is broken when no Python helps.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from knowngood.compat.dependency_markers import ResolutionTarget
 from knowngood.compat.findings import AXES, Finding
-from knowngood.compat.metadata_store import ReleaseDeclaration
 from knowngood.compat.query import DEFAULT_MACHINE, PackageSpec
-from knowngood.compat.requirement_graph import Excludes, Requires, python_is_declared
-from knowngood.compat.requirement_resolution import (
+from knowngood.compat.requirement_graph import (
+    Excludes,
     RequirementResolution,
     RequirementSearches,
+    Requires,
+    python_is_declared,
     resolve_packages,
 )
 from knowngood.compat.resolution_findings import conflict_finding, list_names
-from knowngood.compat.universe import Universe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from knowngood.compat.metadata_store import ReleaseDeclaration
+    from knowngood.compat.universe import Universe
 
 PYTHONS = ("3.11", "3.12", "3.10", "3.13", "3.9", "3.14", "3.8")
 """The Pythons for which a list is resolved when the query states none, the first first."""

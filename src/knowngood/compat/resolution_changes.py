@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from knowngood.compat.query_placement import QueryPlacement
-    from knowngood.compat.requirement_resolution import RequirementResolution
+    from knowngood.compat.requirement_graph import RequirementResolution
 
 _TRIALS = 60
 """So many sets of pins are tried at most."""

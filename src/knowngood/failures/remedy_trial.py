@@ -25,7 +25,7 @@ from knowngood.compat.findings import (
 )
 from knowngood.compat.query import PackageSpec, Query, pinned_package
 from knowngood.compat.query_placement import place_query
-from knowngood.compat.requirement_resolution import RequirementSearches, resolve_packages
+from knowngood.compat.requirement_graph import RequirementSearches, resolve_packages
 from knowngood.compat.requirement_solver import SearchFailure, SearchLimitError, Wish
 from knowngood.compat.resolution_findings import conflict_finding
 from knowngood.compat.value_domain import iterate_bits
