@@ -34,8 +34,13 @@ from knowngood.compat.matrix_cells import PublishedCells, find_evidence, find_pu
 from knowngood.compat.model_findings import MODEL_RUN, describe_model_runs, was_seen_right
 from knowngood.compat.query import MACHINE, Query, UnreadLine
 from knowngood.compat.query_placement import QueryPlacement, place_query
-from knowngood.compat.query_resolution import QueryResolution, conflicts_beside, resolve_query_packages, with_chains
-from knowngood.compat.resolution_changes import find_resolving_moves
+from knowngood.compat.query_resolution import (
+    QueryResolution,
+    conflicts_beside,
+    find_resolving_moves,
+    resolve_query_packages,
+    with_chains,
+)
 from knowngood.compat.resolution_findings import list_names
 from knowngood.compat.suggestions import check_problem, find_suggestions, stated_condition_boxes
 from knowngood.compat.trainer_cells import find_wanted_trainers

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from knowngood.compat.broken_pairs import find_excluded_releases
 from knowngood.compat.cell_answer import SettingState, setting_state
-from knowngood.compat.cell_resolution import find_nearest_releases, resolve_with_cell
 from knowngood.compat.findings import (
     AXES,
     Demand,
@@ -31,7 +30,7 @@ from knowngood.compat.findings import (
 from knowngood.compat.matrix_cells import PublishedCells, packages_of_cell, values_of_cell
 from knowngood.compat.query import DEFAULT_MACHINE, PackageSpec, Query
 from knowngood.compat.query_placement import QueryPlacement, exclude_broken_releases, place_query
-from knowngood.compat.query_resolution import resolve_query_packages
+from knowngood.compat.query_resolution import find_nearest_releases, resolve_query_packages, resolve_with_cell
 from knowngood.compat.rule_boxes import OUTGROWN
 from knowngood.compat.suggestions import stated_condition_boxes
 from knowngood.compat.trainer_cells import find_lock_conflict, find_wanted_trainers, has_wanted_framework

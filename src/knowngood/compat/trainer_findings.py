@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from knowngood.compat.broken_pairs import find_broken_pairs
-from knowngood.compat.cell_resolution import resolve_with_cell
 from knowngood.compat.findings import Finding, fact_finding
 from knowngood.compat.matrix_cells import PublishedCells, packages_of_cell
-from knowngood.compat.query import PackageSpec
-from knowngood.compat.query_placement import QueryPlacement
+from knowngood.compat.query_resolution import resolve_with_cell
 from knowngood.compat.trainer_cells import takes_release
-from knowngood.core.cell import Cell
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from knowngood.compat.query import PackageSpec
+    from knowngood.compat.query_placement import QueryPlacement
+    from knowngood.core.cell import Cell
 
 TRAINER = "trainer:"
 """The ids of findings about the cells of a trainer begin so."""
