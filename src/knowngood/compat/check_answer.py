@@ -30,7 +30,13 @@ from knowngood.compat.findings import (
     sort_findings,
 )
 from knowngood.compat.host_wheels import find_missing_host_wheels
-from knowngood.compat.matrix_cells import PublishedCells, find_evidence, find_published_cell, find_retired_cell
+from knowngood.compat.matrix_cells import (
+    PublishedCells,
+    find_evidence,
+    find_published_cell,
+    find_retired_cell,
+    find_wanted_trainers,
+)
 from knowngood.compat.model_findings import MODEL_RUN, describe_model_runs, was_seen_right
 from knowngood.compat.query import MACHINE, Query, UnreadLine
 from knowngood.compat.query_placement import QueryPlacement, place_query
@@ -43,7 +49,6 @@ from knowngood.compat.query_resolution import (
 )
 from knowngood.compat.resolution_findings import list_names
 from knowngood.compat.suggestions import check_problem, find_suggestions, stated_condition_boxes
-from knowngood.compat.trainer_cells import find_wanted_trainers
 from knowngood.compat.trainer_findings import describe_trainers
 from knowngood.compat.use_conditions import SettledQuery, settle_query
 from knowngood.compat.value_domain import NONE, iterate_bits

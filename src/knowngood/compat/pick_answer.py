@@ -27,13 +27,19 @@ from knowngood.compat.findings import (
     finding_from_box,
     sort_findings,
 )
-from knowngood.compat.matrix_cells import PublishedCells, packages_of_cell, values_of_cell
+from knowngood.compat.matrix_cells import (
+    PublishedCells,
+    find_lock_conflict,
+    find_wanted_trainers,
+    has_wanted_framework,
+    packages_of_cell,
+    values_of_cell,
+)
 from knowngood.compat.query import DEFAULT_MACHINE, PackageSpec, Query
 from knowngood.compat.query_placement import QueryPlacement, exclude_broken_releases, place_query
 from knowngood.compat.query_resolution import find_nearest_releases, resolve_query_packages, resolve_with_cell
 from knowngood.compat.rule_boxes import OUTGROWN
 from knowngood.compat.suggestions import stated_condition_boxes
-from knowngood.compat.trainer_cells import find_lock_conflict, find_wanted_trainers, has_wanted_framework
 from knowngood.compat.trainer_findings import describe_trainers, note_absent_trainers
 from knowngood.compat.universe import ALWAYS_INSTALLED, CELL_PACKAGES, Universe
 from knowngood.compat.use_conditions import settle_query

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 from knowngood.compat.broken_pairs import find_broken_pairs
 from knowngood.compat.findings import Finding, fact_finding
-from knowngood.compat.matrix_cells import PublishedCells, packages_of_cell
+from knowngood.compat.matrix_cells import PublishedCells, packages_of_cell, takes_release
 from knowngood.compat.query_resolution import resolve_with_cell
-from knowngood.compat.trainer_cells import takes_release
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
