@@ -37,7 +37,6 @@ from knowngood.compat.matrix_cells import (
     find_retired_cell,
     find_wanted_trainers,
 )
-from knowngood.compat.model_findings import MODEL_RUN, describe_model_runs, was_seen_right
 from knowngood.compat.query import MACHINE, Query, UnreadLine
 from knowngood.compat.query_placement import QueryPlacement, place_query
 from knowngood.compat.query_resolution import (
@@ -49,7 +48,7 @@ from knowngood.compat.query_resolution import (
 )
 from knowngood.compat.resolution_findings import list_names
 from knowngood.compat.suggestions import check_problem, find_suggestions, stated_condition_boxes
-from knowngood.compat.trainer_findings import describe_trainers
+from knowngood.compat.trainer_findings import MODEL_RUN, describe_model_runs, describe_trainers, was_seen_right
 from knowngood.compat.use_conditions import SettledQuery, settle_query
 from knowngood.compat.value_domain import NONE, iterate_bits
 from knowngood.compat.waivers import waive_pairs
