@@ -1,28 +1,28 @@
-"""The map: all points of the axes that people ask for, and what is known of each. Pure.
-
-A point is a GPU architecture, a minor release of torch (its newest), one of transformers, and an attention setting.
-The rules exclude it or leave it possible (`knowngood.compat.map_points`); a cell of matrix.yaml may have it; and runs
-may have seen it, on a GPU of that architecture or on a CPU only. A cell or a run of an older release counts for the
-newest one of its minor release.
-"""
+"""The map: all points of the axes that people ask for, what the rules say of each, and what is known of it. Pure."""
 
 from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from knowngood.compat.box_search import BoxSearch
 from knowngood.compat.cell_answer import SettingState, SettingStateKind, setting_state
-from knowngood.compat.map_points import MAP_AXES, MapPoint, judge_points, list_map_values, minor_release
-from knowngood.compat.universe import ATTENTION, Universe
+from knowngood.compat.findings import DemandProblem, find_minimal_rules
+from knowngood.compat.query_placement import FOREIGN_HOST
+from knowngood.compat.suggestions import stated_condition_boxes
+from knowngood.compat.universe import ATTENTION, CELL_PACKAGES, Universe
+from knowngood.compat.value_domain import iterate_bits
 from knowngood.core.cell import Cell, parse_cell
 from knowngood.core.errors import UsageError
 from knowngood.core.pair_coverage import choose_covering_rows, list_value_pairs
 from knowngood.evidence.cell_standing import CellStanding
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 
 class PointState(StrEnum):
@@ -51,6 +51,8 @@ STATE_LETTERS = {
     PointState.EXCLUDED: "x",
 }
 """The letter of each state in the grids of the document."""
+MapPoint = tuple[str, str, str, str]
+"""A value on each of `MAP_AXES`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,3 +201,114 @@ _STATES = {
     SettingStateKind.REFUSED: PointState.REFUSED,
     SettingStateKind.WRONG: PointState.REFUSED,
 }
+MAP_AXES = ("gpu", "torch", "transformers", "attn")
+"""The axes of the map, in the order of a point."""
+FLASH_PACKAGES = {"fa2": "flash-attn", "fa4": "flash-attn-4"}
+"""Attention setting -> the package of a cell's flash-attn axis that it needs."""
+
+
+def minor_release(version: str) -> str:
+    """Return the minor release of a version, as 4.57 of 4.57.6."""
+    return ".".join(version.split(".")[:2])
+
+
+def list_map_values(universe: Universe) -> dict[str, tuple[str, ...]]:
+    """Return the values of each axis of the map.
+
+    These are all GPU architectures, the newest release of each minor release of torch and of transformers (ascending;
+    no pre-releases, withdrawn releases or builds of other indexes), and all attention settings.
+    """
+    values: dict[str, tuple[str, ...]] = {"gpu": tuple(universe.gpus.names)}
+    for name in ("torch", "transformers"):
+        domain = universe.index.domains[name]
+        releases = domain.texts(universe.selectable[name] & domain.some)
+        values[name] = tuple({minor_release(version): version for version in releases}.values())
+    return values | {"attn": tuple(ATTENTION)}
+
+
+def judge_points(universe: Universe, values: Mapping[str, Sequence[str]]) -> Iterator[tuple[MapPoint, tuple[str, ...]]]:
+    """Yield every point of these values with the ids of the rules that exclude it; a possible point has none.
+
+    A GPU whose hosts all have a CPU of Arm is excluded as a whole, because the images are x86-64.
+    """
+    index = universe.index
+    foreign = {gpu for gpu in values["gpu"] if universe.gpus.has_only_arm_hosts([gpu])}
+    tables = [
+        [
+            (value, index.domains[name].index[value], ~index.outside[name][index.domains[name].index[value]])
+            for value in values[name]
+        ]
+        for name in MAP_AXES
+    ]
+    gpus, torches, releases, settings = tables
+    for setting, attn_place, attn_mask in settings:
+        judge = _SettingJudge(universe=universe, setting=setting)
+        among = judge.among & attn_mask
+        for gpu, gpu_place, gpu_mask in gpus:
+            of_gpu = among & gpu_mask
+            hosts = (FOREIGN_HOST,) if gpu in foreign else ()
+            for torch, torch_place, torch_mask in torches:
+                of_torch = of_gpu & torch_mask
+                for transformers, place, mask in releases:
+                    reasons = judge.reasons(of_torch & mask, (gpu_place, torch_place, place, attn_place))
+                    yield (gpu, torch, transformers, setting), (*hosts, *reasons)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _SettingJudge:
+    """Judges the points of one attention setting; points that lie in the same boxes are judged once."""
+
+    universe: Universe
+    setting: str
+    _answers: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    _proofs: list[tuple[int, tuple[str, ...]]] = field(default_factory=list)
+    """Boxes that together leave no choice, with the ids of their rules."""
+
+    @cached_property
+    def absent(self) -> list[str]:
+        """The packages that these points do not have."""
+        package = FLASH_PACKAGES.get(self.setting)
+        flash = set(FLASH_PACKAGES.values()) - {package}
+        return [name for name in self.universe.packages if name not in CELL_PACKAGES or name in flash]
+
+    @cached_property
+    def among(self) -> int:
+        """The boxes of errors that apply with the setting, without those that an absent package avoids."""
+        index = self.universe.index
+        live = index.errors | index.unknown_errors | index.boxes_of_rule.get("one-flash-attention", 0)
+        live |= stated_condition_boxes(self.universe, {"attn": self.setting})
+        for name in self.absent:
+            live &= ~index.outside[name][-1]
+        return live
+
+    @cached_property
+    def open_values(self) -> dict[str, int]:
+        """The values that the packages may have which a point leaves open: they are there, in a final release."""
+        some = self.universe.index.domains
+        left = [name for name in CELL_PACKAGES if name not in (*MAP_AXES, *self.absent)]
+        return {name: self.universe.selectable[name] & some[name].some for name in left}
+
+    def reasons(self, live: int, places: Sequence[int]) -> tuple[str, ...]:
+        """Return the rules that exclude the point at these places, which lies in the boxes `live`."""
+        if live not in self._answers:
+            self._answers[live] = self._search(live, places)
+        return self._answers[live]
+
+    def _search(self, live: int, places: Sequence[int]) -> tuple[str, ...]:
+        index = self.universe.index
+        fixed = frozenset((*MAP_AXES, *self.absent))
+        if broken := live & index.within(fixed):
+            return self._rules(iterate_bits(broken))
+        for boxes, rules in self._proofs:
+            if not boxes & ~live:
+                return rules
+        if BoxSearch(index=index, among=live).can_complete(self.open_values, live, fixed):
+            return ()
+        sets = self.open_values | {name: 1 << place for name, place in zip(MAP_AXES, places, strict=True)}
+        sets |= {name: index.domains[name].absent for name in self.absent}
+        rules = self._rules(find_minimal_rules(DemandProblem(index=index, demands=(), base=sets, among=live), ()))
+        self._proofs.append((live & sum(index.boxes_of_rule[rule] for rule in rules), rules))
+        return rules
+
+    def _rules(self, bits: Iterable[int]) -> tuple[str, ...]:
+        return tuple(sorted({self.universe.index.boxes[bit].rule.id for bit in bits}))

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from knowngood.compat.map_points import MAP_AXES
-from knowngood.compat.matrix_map import STATE_LETTERS, MatrixMap, PointState
+from knowngood.compat.matrix_map import MAP_AXES, STATE_LETTERS, MatrixMap, PointState
 from knowngood.core.formatting import format_table
 
 STATE_MEANINGS = {

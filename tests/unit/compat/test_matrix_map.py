@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from knowngood.compat import knowledge
-from knowngood.compat.map_points import MAP_AXES, list_map_values
 from knowngood.compat.matrix_cells import PublishedCells
-from knowngood.compat.matrix_map import STATE_LETTERS, PointState, build_matrix_map
+from knowngood.compat.matrix_map import MAP_AXES, STATE_LETTERS, PointState, build_matrix_map, list_map_values
 from knowngood.compat.pick_answer import pick_cells
 from knowngood.compat.query import Query, parse_requirement
 from knowngood.compat.query_placement import FOREIGN_HOST
