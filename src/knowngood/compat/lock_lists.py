@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from knowngood.compat.project_file import refuse_unknown_names, settle_python
+from knowngood.compat.project_file import TomlText, parse_toml, refuse_unknown_names, settle_python
 from knowngood.compat.query import UnreadLine, marker_environment, pinned_package
-from knowngood.compat.requirement_lines import RequirementReader
-from knowngood.compat.toml_text import TomlText, parse_toml
 from knowngood.core.errors import UsageError
 from knowngood.core.package_names import canonical_name
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from packaging.pylock import Package
+
+    from knowngood.compat.requirement_lines import RequirementReader
 
 
 def read_uv_lock(reader: RequirementReader, text: str, origin: str) -> None:
