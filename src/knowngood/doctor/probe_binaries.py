@@ -10,16 +10,18 @@ import ast
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from knowngood.doctor.dynamic_linking import DynamicLinker, LinkResult, SharedLibrary
-from knowngood.doctor.elf_reader import MachineLibraries, demangle_symbol
-from knowngood.doctor.python_environment import EnvironmentContents
+from knowngood.doctor.elf_reader import DynamicLinker, LinkResult, MachineLibraries, SharedLibrary, demangle_symbol
 from knowngood.doctor.system_state import InstalledBinary, PythonInterpreter, ShadowedLibrary
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from knowngood.doctor.python_environment import EnvironmentContents
 
 LIBRARY_NAME = re.compile(r"\.so(\.\d+)*$")
 _PYTHON_TAG = re.compile(r"\.(cpython-[^.]+)\.so$")

@@ -19,7 +19,7 @@ from knowngood.doctor import (
     load_failures,
 )
 from knowngood.doctor.doctor_line import DoctorLine, DoctorVerdict, doctor_exit_code, overall_verdict
-from knowngood.doctor.dynamic_linking import LinkResult
+from knowngood.doctor.elf_reader import LinkResult
 from knowngood.doctor.system_state import (
     CacheFolder,
     FileOverlap,

@@ -13,8 +13,7 @@ import elf_samples
 import pytest
 
 from knowngood.doctor import elf_reader, probe_binaries
-from knowngood.doctor.dynamic_linking import DynamicLinker, SharedLibrary, newest_version
-from knowngood.doctor.elf_reader import MachineLibraries
+from knowngood.doctor.elf_reader import DynamicLinker, MachineLibraries, SharedLibrary, newest_version
 from knowngood.facts.gpu_code import GpuCode
 
 
@@ -208,10 +207,10 @@ def test_system_folders_are_searched_before_those_of_wheels(place, tmp_path, mon
     system = place("libkg-2.so", "usr/lib/libkg.so.1")
     wheel = place("libkg-1.so", "wheel/lib/libkg.so.1")
     library = SharedLibrary(path=str(tmp_path / "it.so"), needed=("libkg.so.1",))
-    monkeypatch.setattr("knowngood.doctor.dynamic_linking._SYSTEM_FOLDERS", [str(tmp_path / "usr/lib")])
+    monkeypatch.setattr("knowngood.doctor.elf_reader._SYSTEM_FOLDERS", [str(tmp_path / "usr/lib")])
     folders = {"wheel_folders": [str(tmp_path / "wheel/lib")]}
     assert DynamicLinker(source=MachineLibraries(), **folders).closure(library).libraries[1].path == system.path
-    monkeypatch.setattr("knowngood.doctor.dynamic_linking._SYSTEM_FOLDERS", [])
+    monkeypatch.setattr("knowngood.doctor.elf_reader._SYSTEM_FOLDERS", [])
     assert DynamicLinker(source=MachineLibraries(), **folders).closure(library).libraries[1].path == wheel.path
 
 
