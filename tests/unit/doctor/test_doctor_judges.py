@@ -11,9 +11,7 @@ from knowngood.core.hosts import HostArchitecture
 from knowngood.doctor import (
     judge_binaries,
     judge_environment,
-    judge_gpu,
     judge_host,
-    judge_image,
     judge_machine,
     judge_variables,
     load_failures,
@@ -128,7 +126,7 @@ def test_the_gravest_line_decides(verdicts, word, code):
 )
 def test_driver_against_torchs_cuda(driver, cuda, verdict):
     state = replace(STATE, torch=replace(TORCH, cuda=cuda), nvidia=replace(STATE.nvidia, driver=driver))
-    line = one(judge_gpu.judge_gpus_and_driver(state, (), None, MINIMUMS), "driver")
+    line = one(judge_host.judge_gpus_and_driver(state, (), None, MINIMUMS), "driver")
     assert line.verdict == verdict
     assert (line.incidents == ("nvidia-driver-too-old",)) == (verdict == "bad")
     assert bool(line.fix) == (verdict == "bad")
@@ -137,11 +135,11 @@ def test_driver_against_torchs_cuda(driver, cuda, verdict):
 def test_a_driver_is_compared_as_a_version():
     nvidia = NvidiaState(driver="525.60.13", gpus=(H200,))
     for least, verdict in (("525.60.9", "ok"), ("525.60.13", "ok"), ("525.60.100", "bad")):
-        assert judge_gpu.judge_driver(nvidia, None, "12.4", {"12.4": least}, "torch").verdict == verdict
+        assert judge_host.judge_driver(nvidia, None, "12.4", {"12.4": least}, "torch").verdict == verdict
 
 
 def test_a_stated_driver_and_gpu_replace_the_machines():
-    lines = [*judge_gpu.judge_gpus_and_driver(STATE, ("sm_70",), "470.82", MINIMUMS)]
+    lines = [*judge_host.judge_gpus_and_driver(STATE, ("sm_70",), "470.82", MINIMUMS)]
     assert [line.id for line in lines] == ["gpu", "driver"]
     assert one(lines, "driver").verdict == "bad"
 
@@ -161,21 +159,21 @@ def test_a_stated_driver_and_gpu_replace_the_machines():
 )
 def test_a_gpu(gpu, name, verdict):
     state = replace(STATE, nvidia=replace(STATE.nvidia, gpus=(gpu,)))
-    line = one(judge_gpu.judge_gpus(state, ()), name)
+    line = one(judge_host.judge_gpus(state, ()), name)
     assert line.verdict == verdict
     assert bool(line.fix) == (verdict != "ok")
 
 
 def test_no_gpu_is_unknown_with_the_problem_of_nvml():
     state = replace(STATE, nvidia=NvidiaState(problem="NVML's library (libnvidia-ml.so.1) is not found"))
-    line = one(judge_gpu.judge_gpus(state, ()), "gpu")
+    line = one(judge_host.judge_gpus(state, ()), "gpu")
     assert line.verdict == "unknown"
     assert "libnvidia-ml" in line.observation
     assert "--gpu" in line.fix[-1]
     inside = replace(state, machine=replace(MACHINE, container=True))
-    assert "--gpus all" in one(judge_gpu.judge_gpus(inside, ()), "gpu").fix[0]
+    assert "--gpus all" in one(judge_host.judge_gpus(inside, ()), "gpu").fix[0]
     cpu = replace(state, torch=replace(TORCH, cuda=None))
-    assert one(judge_gpu.judge_gpus(cpu, ()), "gpu").verdict == "n/a"
+    assert one(judge_host.judge_gpus(cpu, ()), "gpu").verdict == "n/a"
 
 
 # Binaries.
@@ -601,7 +599,7 @@ HERE = judge_host.choose_host(X86_64)
 
 def image_lines(image, *, state=STATE, stated=(), driver=None, host=HERE, twin=None):
     return [
-        *judge_image.judge_image(
+        *judge_host.judge_image(
             image,
             state,
             host=host,
