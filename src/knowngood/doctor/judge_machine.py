@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from knowngood.doctor.doctor_line import BAD, NOT_APPLICABLE, OK, UNKNOWN, WARN, DoctorLine, DoctorVerdict
 from knowngood.doctor.elf_reader import version_numbers
-from knowngood.doctor.load_failures import missing_libraries
+from knowngood.doctor.judge_binaries import missing_libraries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,14 +8,7 @@ import pytest
 
 from knowngood.core import local_files
 from knowngood.core.hosts import HostArchitecture
-from knowngood.doctor import (
-    judge_binaries,
-    judge_environment,
-    judge_host,
-    judge_machine,
-    judge_variables,
-    load_failures,
-)
+from knowngood.doctor import judge_binaries, judge_environment, judge_host, judge_machine, judge_variables
 from knowngood.doctor.doctor_line import DoctorLine, DoctorVerdict, doctor_exit_code, overall_verdict
 from knowngood.doctor.elf_reader import LinkResult
 from knowngood.doctor.system_state import (
@@ -324,17 +317,17 @@ def test_a_symbol_that_is_missed_only_in_a_call_is_a_warning():
 
 def test_symbols_of_a_missing_driver_do_not_count():
     linked = LinkResult(missing=(("libcuda.so.1", "/x.so"),), undefined=("cuInit", "other_symbol"))
-    assert load_failures.undefined_symbols(replace(FLASH, linked=linked), STATE) == ["other_symbol"]
+    assert judge_binaries.undefined_symbols(replace(FLASH, linked=linked), STATE) == ["other_symbol"]
     there = LinkResult(undefined=("cuInit", "other_symbol"))
-    assert load_failures.undefined_symbols(replace(FLASH, linked=there), STATE) == ["cuInit", "other_symbol"]
+    assert judge_binaries.undefined_symbols(replace(FLASH, linked=there), STATE) == ["cuInit", "other_symbol"]
 
 
 def test_symbols_of_torch_count_only_if_torch_is_installed():
     """Where another library is missing too, its symbols could be in that one."""
     linked = LinkResult(missing=(("libother.so.1", "/x.so"),), undefined=(ERROR, "other_symbol"))
     item = replace(FLASH, linked=linked)
-    assert load_failures.undefined_symbols(item, STATE) == [ERROR]
-    assert load_failures.undefined_symbols(item, replace(STATE, torch=None)) == []
+    assert judge_binaries.undefined_symbols(item, STATE) == [ERROR]
+    assert judge_binaries.undefined_symbols(item, replace(STATE, torch=None)) == []
 
 
 def test_binaries_without_fault_or_gpu_code_share_one_line():
@@ -683,7 +676,7 @@ def test_the_incidents_that_lines_name_exist():
 
     known = {path.stem for path in (local_files.data_folder() / "incidents").glob("*.yaml")}
     folder = local_files.data_folder() / "src" / "knowngood" / "doctor"
-    named = set(load_failures._OTHER_TORCH.values())
+    named = set(judge_binaries._OTHER_TORCH.values())
     for path in folder.glob("*.py"):
         for listed in re.findall(r"incidents=\(([^)]*)\)|, \((\"[a-z0-9-]+\",)\)", path.read_text()):
             named |= set(re.findall(r'"([a-z][a-z0-9-]+)"', " ".join(listed)))
