@@ -15,7 +15,7 @@ from knowngood.compat.rule_relations import parse_capability
 from knowngood.core.cell import Cell, parse_cell
 from knowngood.core.hosts import DEFAULT_HOST, HostArchitecture, detect_host_architecture, parse_host
 from knowngood.doctor.judge_binaries import judge_binaries
-from knowngood.doctor.judge_environment import judge_environment
+from knowngood.doctor.judge_environment import judge_environment, judge_variables
 from knowngood.doctor.judge_host import (
     ExaminedHost,
     choose_host,
@@ -24,7 +24,6 @@ from knowngood.doctor.judge_host import (
     judge_image,
 )
 from knowngood.doctor.judge_machine import judge_system, judge_tools
-from knowngood.doctor.judge_variables import judge_variables
 from knowngood.doctor.python_environment import list_installed_packages
 from knowngood.facts import fact_store
 from knowngood.facts.driver_reader import DriverFacts

@@ -10,13 +10,17 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from knowngood.doctor import python_environment
-from knowngood.doctor.elf_reader import MachineLibraries
-from knowngood.doctor.judge_variables import JUDGED_VARIABLES
+from knowngood.doctor.judge_environment import JUDGED_VARIABLES
 from knowngood.doctor.system_state import CacheFolder, InstalledTool, MachineState, PythonInterpreter
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from knowngood.doctor.elf_reader import MachineLibraries
 
 _SECONDS = 10
 _SHM = Path("/dev/shm")  # noqa: S108 - the doctor examines that folder

@@ -8,7 +8,7 @@ import pytest
 
 from knowngood.core import local_files
 from knowngood.core.hosts import HostArchitecture
-from knowngood.doctor import judge_binaries, judge_environment, judge_host, judge_machine, judge_variables
+from knowngood.doctor import judge_binaries, judge_environment, judge_host, judge_machine
 from knowngood.doctor.doctor_line import DoctorLine, DoctorVerdict, doctor_exit_code, overall_verdict
 from knowngood.doctor.elf_reader import LinkResult
 from knowngood.doctor.system_state import (
@@ -547,7 +547,7 @@ def test_the_glibc_of_a_binary_for_another_system_does_not_count():
     ],
 )
 def test_a_variable(name, value, verdict):
-    lines = [*judge_variables.judge_variables(machine(variables={name: value}), ("sm_90",))]
+    lines = [*judge_environment.judge_variables(machine(variables={name: value}), ("sm_90",))]
     if verdict is None:
         assert [line.id for line in lines] == ["variables"]
     else:
@@ -559,19 +559,19 @@ def test_ld_library_path_that_shadows_names_the_library_and_the_incident():
         name="libnvJitLink.so.12", taken="/cuda/x.so", instead="/s/y.so", by="nvidia/cusparse/lib/z.so"
     )
     state = replace(machine(variables={"LD_LIBRARY_PATH": "/cuda"}), shadows=(shadow,))
-    line = one(judge_variables.judge_variables(state, ()), "variable:LD_LIBRARY_PATH")
+    line = one(judge_environment.judge_variables(state, ()), "variable:LD_LIBRARY_PATH")
     assert line.incidents == ("cusparse-nvjitlink",)
     assert "libnvJitLink.so.12 from /cuda/x.so" in line.because
     for count, more in ((3, False), (4, True)):
         shadowed = replace(state, shadows=(shadow,) * count)
-        line = one(judge_variables.judge_variables(shadowed, ()), "variable:LD_LIBRARY_PATH")
+        line = one(judge_environment.judge_variables(shadowed, ()), "variable:LD_LIBRARY_PATH")
         assert (" and 1 more, for" in line.because) is more
         assert (" more, for" in line.because) is more
 
 
 def test_code_of_an_older_minor_is_compiled_for_a_gpu_of_the_same_major():
     for value, verdict in (("8.0", None), ("8.9", "bad"), ("7.5", "bad")):
-        lines = [*judge_variables.judge_variables(machine(variables={"TORCH_CUDA_ARCH_LIST": value}), ("sm_86",))]
+        lines = [*judge_environment.judge_variables(machine(variables={"TORCH_CUDA_ARCH_LIST": value}), ("sm_86",))]
         verdicts = [line.verdict for line in lines if line.id != "variables"]
         assert verdicts == ([verdict] if verdict else [])
 
