@@ -12,7 +12,7 @@ from dataclasses import replace
 import elf_samples
 import pytest
 
-from knowngood.doctor import elf_reader, probe_binaries
+from knowngood.doctor import elf_reader, probe
 from knowngood.doctor.elf_reader import DynamicLinker, MachineLibraries, SharedLibrary, newest_version
 from knowngood.facts.gpu_code import GpuCode
 
@@ -281,15 +281,15 @@ def test_the_dlopen_flags_of_a_package_are_read_from_its_source(tmp_path):
     (tmp_path / "__init__.py").write_text(
         "import ctypes\n# RTLD_LAZY would be nice\nctypes.CDLL('a.so', mode=ctypes.RTLD_GLOBAL)\n"
     )
-    assert probe_binaries.read_dlopen_flags(tmp_path) == probe_binaries.DlopenFlags(everywhere=True)
+    assert probe.read_dlopen_flags(tmp_path) == probe.DlopenFlags(everywhere=True)
     text = "import ctypes, os\nctypes.CDLL('core.so', mode=ctypes.RTLD_GLOBAL | os.RTLD_LAZY)\n"
     (tmp_path / "common" / "__init__.py").write_text(text)
-    assert probe_binaries.read_dlopen_flags(tmp_path) == probe_binaries.DlopenFlags(everywhere=True, lazily=True)
+    assert probe.read_dlopen_flags(tmp_path) == probe.DlopenFlags(everywhere=True, lazily=True)
     (tmp_path / "common" / "__init__.py").write_text("CDLL(")
     assert (
-        probe_binaries.read_dlopen_flags(tmp_path / "common")
-        == probe_binaries.read_dlopen_flags(tmp_path / "absent")
-        == probe_binaries.DlopenFlags()
+        probe.read_dlopen_flags(tmp_path / "common")
+        == probe.read_dlopen_flags(tmp_path / "absent")
+        == probe.DlopenFlags()
     )
 
 
