@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from knowngood.cli.main import Answer
 from knowngood.cli.progress import report_progress
 from knowngood.compat.rule_files import load_incidents
 from knowngood.core.errors import UsageError
 from knowngood.core.formatting import format_table
-from knowngood.core.notify import Notify
 from knowngood.engine import container_engine
 from knowngood.project.checkout import find_project
-from knowngood.reproductions import reproduction_evidence, reproduction_files
+from knowngood.reproductions import reproduction, reproduction_evidence
 from knowngood.reproductions.local_places import CurrentEnvironment, VirtualEnvironments
-from knowngood.reproductions.program_run import ReproductionPlace
 from knowngood.reproductions.release_files import unpack_release
 from knowngood.reproductions.reproduce_image import ReproductionImages
 from knowngood.reproductions.reproduction_run import reproduce_failure, reproduction_exit_code
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping
+
+    from knowngood.core.notify import Notify
+    from knowngood.reproductions.reproduction import ReproductionPlace
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +48,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     """Reproduce one incident, or list all that can be reproduced."""
     if arguments.incident is None:
         return _list_reproductions()
-    case = reproduction_files.load_reproduction(arguments.incident)
+    case = reproduction.load_reproduction(arguments.incident)
     sides = case.definition.choose_sides(arguments.side)
     if not sides:
         known = ", ".join(map(repr, case.definition.sides))
@@ -82,7 +85,7 @@ def _table(evidence: Mapping[str, Any], *, part: bool) -> str:
 
 def _list_reproductions() -> Answer:
     rows, document = [], []
-    for name in reproduction_files.list_reproductions():
+    for name in reproduction.list_reproductions():
         summary = reproduction_evidence.summarize_reproduction(name)
         last = summary.runs[-1] if summary.runs else None
         document.append(

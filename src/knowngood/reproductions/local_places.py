@@ -18,22 +18,32 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from packaging.requirements import Requirement
 
 from knowngood.core import local_files
 from knowngood.core.child_processes import end_with_parent
 from knowngood.core.errors import KnowngoodError
-from knowngood.core.notify import Notify
 from knowngood.lock import resolver
-from knowngood.reproductions.observation import Observation, observation_from_report
-from knowngood.reproductions.program_run import PROGRAM_SECONDS, CannotTryError, SideJob, file_mode, program_variables
-from knowngood.reproductions.reproduction import pinned_version
+from knowngood.reproductions.reproduction import (
+    PROGRAM_SECONDS,
+    CannotTryError,
+    Observation,
+    SideJob,
+    file_mode,
+    observation_from_report,
+    pinned_version,
+    program_variables,
+)
 from knowngood.smoke import suite_run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from knowngood.core.notify import Notify
 
 _COUNT_GPUS = "import json, torch; print(json.dumps(torch.cuda.device_count()))"
 

@@ -7,7 +7,7 @@ without it, on machines that lack the libraries imported here.
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
 from packaging.utils import parse_wheel_filename
@@ -18,8 +18,10 @@ from knowngood.index.artefact import PublishedFile, UnreadableError
 from knowngood.index.package_index import SimpleIndex
 from knowngood.index.wheel_contents import installed_path
 from knowngood.lock.resolver import supported_tags
-from knowngood.reproductions.program_run import CannotTryError
-from knowngood.reproductions.reproduction import pinned_version
+from knowngood.reproductions.reproduction import CannotTryError, pinned_version
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 _METADATA = ("*.egg-info/PKG-INFO", "*.dist-info/METADATA")
 

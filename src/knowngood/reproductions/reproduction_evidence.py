@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from packaging.requirements import Requirement
 
@@ -16,7 +14,11 @@ from knowngood.core.data_files import read_data_bytes
 from knowngood.core.errors import InputError
 from knowngood.evidence import sealed_files
 from knowngood.project import checkout
-from knowngood.reproductions.observation import ReproductionOutcome
+from knowngood.reproductions.reproduction import ReproductionOutcome
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
 
 EVIDENCE_SCHEMA = "knowngood/reproduction/1"
 

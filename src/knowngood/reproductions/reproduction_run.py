@@ -6,18 +6,30 @@ A `ReproductionPlace` creates the environments and runs the program; `observatio
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from knowngood.compat.incident import Incident
 from knowngood.core.errors import KnowngoodError, MissingError, UnknownError
-from knowngood.core.notify import Notify
 from knowngood.failures.diagnosis import diagnose_log
-from knowngood.reproductions.observation import ReproductionOutcome, SideResult, judge_side, overall_outcome
-from knowngood.reproductions.program_run import CannotTryError, ReleaseUnpacker, ReproductionPlace, SideJob
-from knowngood.reproductions.reproduction import FAILING, ReproductionCase
+from knowngood.reproductions.reproduction import (
+    FAILING,
+    CannotTryError,
+    ReleaseUnpacker,
+    ReproductionCase,
+    ReproductionOutcome,
+    ReproductionPlace,
+    SideJob,
+    SideResult,
+    judge_side,
+    overall_outcome,
+)
 from knowngood.reproductions.reproduction_evidence import EVIDENCE_SCHEMA
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from knowngood.compat.incident import Incident
+    from knowngood.core.notify import Notify
 
 OUTPUT_LINES = 25
 """How many of the last lines of output go into the evidence."""
