@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def fetch(incident: str, sources: str) -> None:
     """Write the files that any side unpacks into the folder `sources`."""
-    from knowngood.reproductions.release_files import unpack_release
+    from knowngood.reproductions.local_places import unpack_release
 
     definition = reproduction.load_reproduction(incident).definition
     for side in definition.sides:

@@ -12,8 +12,7 @@ from knowngood.core.formatting import format_table
 from knowngood.engine import container_engine
 from knowngood.project.checkout import find_project
 from knowngood.reproductions import reproduction, reproduction_evidence
-from knowngood.reproductions.local_places import CurrentEnvironment, VirtualEnvironments
-from knowngood.reproductions.release_files import unpack_release
+from knowngood.reproductions.local_places import CurrentEnvironment, VirtualEnvironments, unpack_release
 from knowngood.reproductions.reproduce_image import ReproductionImages
 from knowngood.reproductions.reproduction_run import reproduce_failure, reproduction_exit_code
 

@@ -17,7 +17,7 @@ from knowngood.cli import reproduce as command
 from knowngood.compat import incident_file
 from knowngood.core import local_files
 from knowngood.core.errors import InputError, KnowngoodError, MissingError, UnknownError
-from knowngood.reproductions import release_files, reproduction, reproduction_evidence
+from knowngood.reproductions import local_places, reproduction, reproduction_evidence
 from knowngood.reproductions.local_places import VirtualEnvironments
 from knowngood.reproductions.reproduce_image import render_scratch_matrix
 from knowngood.reproductions.reproduction import CannotTryError, Observation, observation_from_report, program_variables
@@ -309,15 +309,15 @@ def test_unpacked_files_are_where_an_installer_would_put_them(monkeypatch):
         is_wheel: bool
 
     files = [File("x-1.0-py3-none-any.whl", Version("1.0"), is_wheel=True)]
-    monkeypatch.setattr(release_files, "SimpleIndex", lambda: SimpleNamespace(files=lambda _: files))
-    monkeypatch.setattr(release_files, "open_artefact", lambda *_: Wheel())
-    files_of_release = release_files.unpack_release("x==1.0", ["x/*.py"], "3.11")
+    monkeypatch.setattr(local_places, "SimpleIndex", lambda: SimpleNamespace(files=lambda _: files))
+    monkeypatch.setattr(local_places, "open_artefact", lambda *_: Wheel())
+    files_of_release = local_places.unpack_release("x==1.0", ["x/*.py"], "3.11")
     assert files_of_release == {
         "x/a.py": b"x-1.0.data/purelib/x/a.py",
         "x-1.0.dist-info/METADATA": b"x-1.0.dist-info/METADATA",
     }
     with pytest.raises(CannotTryError, match=r"has no file y/\*\.py"):
-        release_files.unpack_release("x==1.0", ["y/*.py"], "3.11")
+        local_places.unpack_release("x==1.0", ["y/*.py"], "3.11")
 
 
 def test_a_reproduction_without_its_incident_is_an_error(place):
@@ -326,7 +326,7 @@ def test_a_reproduction_without_its_incident_is_an_error(place):
             reproduction.load_reproduction("gone", place),
             {},
             FakePlace(),
-            release_files.unpack_release,
+            local_places.unpack_release,
             sides=["failing"],
             notify=lambda _: None,
         )
