@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from knowngood.reproductions import reproduction, reproduction_evidence, reproduction_run
+from knowngood.reproductions import reproduction, reproduction_run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,9 +48,9 @@ def run(incident: str, sources: str, out: str) -> None:
     document = reproduction_run.reproduce_failure(
         case, known, CurrentEnvironment(), read_sources, sides=sides, notify=lambda text: print(text, flush=True)
     )
-    print(reproduction_evidence.store_reproduction(document, Path(out)), document["outcome"])
+    print(reproduction_run.store_reproduction(document, Path(out)), document["outcome"])
     for side in document["sides"]:
-        print(f"{side['side']}: {side['outcome']}: {reproduction_evidence.describe_side(side)}")
+        print(f"{side['side']}: {side['outcome']}: {reproduction_run.describe_side(side)}")
 
 
 {"fetch": fetch, "run": run}[sys.argv[1]](*sys.argv[2:])

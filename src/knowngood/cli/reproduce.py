@@ -11,7 +11,7 @@ from knowngood.core.errors import UsageError
 from knowngood.core.formatting import format_table
 from knowngood.engine import container_engine
 from knowngood.project.checkout import find_project
-from knowngood.reproductions import reproduction, reproduction_evidence
+from knowngood.reproductions import reproduction, reproduction_run
 from knowngood.reproductions.local_places import CurrentEnvironment, VirtualEnvironments, unpack_release
 from knowngood.reproductions.reproduce_image import ReproductionImages
 from knowngood.reproductions.reproduction_run import reproduce_failure, reproduction_exit_code
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     with report_progress(arguments.incident) as notify:
         place = _prepare_place(arguments.place, keep=arguments.keep, notify=notify)
         evidence = reproduce_failure(case, _incidents(), place, unpack_release, sides=sides, notify=notify)
-    path = None if arguments.side else reproduction_evidence.store_reproduction(evidence)
+    path = None if arguments.side else reproduction_run.store_reproduction(evidence)
     text = _table(evidence, part=bool(arguments.side))
     if path:
         text += f"\nevidence: {path}"
@@ -76,7 +76,7 @@ def _incidents() -> Mapping[str, Any]:
 
 
 def _table(evidence: Mapping[str, Any], *, part: bool) -> str:
-    rows = [[side["side"], side["outcome"], reproduction_evidence.describe_side(side)] for side in evidence["sides"]]
+    rows = [[side["side"], side["outcome"], reproduction_run.describe_side(side)] for side in evidence["sides"]]
     lines = [format_table(["side", "outcome", "what it did"], rows)]
     lines += [f"stands in: {item['module']}, for {item['for']}" for item in evidence["stand_ins"]]
     return "\n".join([*lines, *([] if part else [f"{evidence['reproduction']}: {evidence['outcome']}"])])
@@ -85,7 +85,7 @@ def _table(evidence: Mapping[str, Any], *, part: bool) -> str:
 def _list_reproductions() -> Answer:
     rows, document = [], []
     for name in reproduction.list_reproductions():
-        summary = reproduction_evidence.summarize_reproduction(name)
+        summary = reproduction_run.summarize_reproduction(name)
         last = summary.runs[-1] if summary.runs else None
         document.append(
             {

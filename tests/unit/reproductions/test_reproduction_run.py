@@ -17,7 +17,7 @@ from knowngood.cli import reproduce as command
 from knowngood.compat import incident_file
 from knowngood.core import local_files
 from knowngood.core.errors import InputError, KnowngoodError, MissingError, UnknownError
-from knowngood.reproductions import local_places, reproduction, reproduction_evidence
+from knowngood.reproductions import local_places, reproduction, reproduction_run
 from knowngood.reproductions.local_places import VirtualEnvironments
 from knowngood.reproductions.reproduce_image import render_scratch_matrix
 from knowngood.reproductions.reproduction import CannotTryError, Observation, observation_from_report, program_variables
@@ -132,10 +132,10 @@ def test_a_failure_and_its_cure_are_stored_as_evidence(place, tmp_path):
     assert set(where.jobs[0].files) == {"program.py", "observe.py", "kernels.py"}
     assert set(where.jobs[1].files) == {*where.jobs[0].files, "more.py", "sources/thing/__init__.py"}
 
-    path = reproduction_evidence.store_reproduction(document, tmp_path)
-    assert reproduction_evidence.store_reproduction(document, tmp_path) == path
+    path = reproduction_run.store_reproduction(document, tmp_path)
+    assert reproduction_run.store_reproduction(document, tmp_path) == path
     assert path.parent == tmp_path / "incidents/gone"
-    summary = reproduction_evidence.summarize_reproduction("gone", tmp_path)
+    summary = reproduction_run.summarize_reproduction("gone", tmp_path)
     assert summary.outcome == "reproduced"
     table = "\n".join(summary.markdown_lines())
     assert "`AttributeError: 'Thing' object has no attribute 'method_of_old'`" in table
@@ -193,8 +193,8 @@ def test_evidence_that_is_damaged_or_of_another_schema_is_left_out(tmp_path):
     folder.mkdir(parents=True)
     (folder / "a.json").write_text("{")
     (folder / "b.json").write_text(json.dumps({"schema": "knowngood/reproduction/9", "reproduction": "gone"}))
-    assert reproduction_evidence.list_reproduction_runs("gone", tmp_path) == []
-    assert reproduction_evidence.summarize_reproduction("gone", tmp_path).outcome == "not-run"
+    assert reproduction_run.list_reproduction_runs("gone", tmp_path) == []
+    assert reproduction_run.summarize_reproduction("gone", tmp_path).outcome == "not-run"
 
 
 def test_folders_of_the_machine_are_replaced_in_the_observation():
@@ -240,9 +240,9 @@ def test_a_side_may_ask_for_a_base_without_packages(place, tmp_path):
         "debian11": {"python": "3.9", "bootstrap": {"suite": "bullseye", "packages": ["python3", "libstdc++6"]}}
     }
     assert set(yaml.safe_load(render_scratch_matrix(data, other))["bases"]) == {"debian11", "debian12"}
-    reproduction_evidence.store_reproduction(document, tmp_path)
+    reproduction_run.store_reproduction(document, tmp_path)
     assert "; a base without gcc, g++, with libstdc++6 |" in "\n".join(
-        reproduction_evidence.summarize_reproduction("gone", tmp_path).markdown_lines()
+        reproduction_run.summarize_reproduction("gone", tmp_path).markdown_lines()
     )
     base["bootstrap"]["packages"].remove("gcc")
     with pytest.raises(KnowngoodError, match="the base does not ask for gcc, but for python3, g"):
@@ -278,7 +278,7 @@ def test_every_reproduction_is_valid_and_names_known_incidents(name):
 
 @pytest.mark.parametrize("name", reproduction.list_reproductions())
 def test_committed_evidence_belongs_to_the_committed_program(name):
-    runs = reproduction_evidence.summarize_reproduction(name, local_files.data_folder() / "evidence").runs
+    runs = reproduction_run.summarize_reproduction(name, local_files.data_folder() / "evidence").runs
     assert runs, f"run `knowngood reproduce {name}` and commit its evidence"
     digest = reproduction.load_reproduction(name).digest
     assert [run["file"] for run in runs if run["digest"] != digest] == []
