@@ -171,7 +171,7 @@ def _explain_names(errors: Sequence[LoggedError], versions: Mapping[str, Sequenc
 def _explain_message(error: LastError, versions: Mapping[str, Sequence[str]]) -> MessageCause | None:
     """Compute the cause of an error from what pip or packages say of releases, or from the line that raises it."""
     from knowngood.facts import message_store
-    from knowngood.facts.wheel_names import read_wheel_names
+    from knowngood.facts.package_metadata import read_wheel_names
     from knowngood.failures.machines.gpu_errors import explain_kernel
     from knowngood.failures.machines.missing_commands import (
         explain_killed_program,
@@ -227,8 +227,7 @@ def _explain_inside(error: LastError, versions: Mapping[str, Sequence[str]]) -> 
 
 def _open_shelf() -> AtlasShelf:
     from knowngood.facts import atlas_lookup
-    from knowngood.facts.package_metadata import list_metadata_packages, read_package_metadata
-    from knowngood.facts.wheel_names import read_wheel_names
+    from knowngood.facts.package_metadata import list_metadata_packages, read_package_metadata, read_wheel_names
     from knowngood.failures.names.atlas_shelf import AtlasShelf
 
     folder = local_files.data_folder() / "facts" / "metadata"

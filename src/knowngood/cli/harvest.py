@@ -35,8 +35,7 @@ from knowngood.facts.broken_uses import renew_broken_uses
 from knowngood.facts.harvest_run import HarvestReport, harvest_facts
 from knowngood.facts.message_store import MESSAGES_FOLDER
 from knowngood.facts.metadata_harvest import SEEDS_FILE, harvest_metadata, parse_metadata_field
-from knowngood.facts.package_metadata import list_metadata_packages
-from knowngood.facts.wheel_names import WHEEL_NAMES_FILE, read_wheel_names
+from knowngood.facts.package_metadata import WHEEL_NAMES_FILE, list_metadata_packages, read_wheel_names
 from knowngood.facts.wheel_names_harvest import harvest_wheel_names
 from knowngood.failures.incident_ranges import find_range_drifts
 from knowngood.index.artefact import UnansweredError, UnreadableError
