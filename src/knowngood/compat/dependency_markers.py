@@ -1,4 +1,4 @@
-"""Requirements as packages publish them, for one target: their markers, Requires-Python and the tags of wheels. Pure."""
+"""Requirements as packages publish them, for one target: markers, Requires-Python, tags of wheels. Pure."""
 
 from __future__ import annotations
 

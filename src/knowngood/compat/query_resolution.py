@@ -1,4 +1,4 @@
-"""The packages of a query resolved with all they require, the nearest cell, and the smallest change that resolves. Pure."""
+"""The packages of a query resolved with all they require, the nearest cell, and the smallest change. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What releases require, as clashes for `knowngood.compat.requirement_solver`, and a list of packages resolved. Pure."""
+"""What releases require, as clashes for `knowngood.compat.requirement_solver`, and a list resolved. Pure."""
 
 from __future__ import annotations
 

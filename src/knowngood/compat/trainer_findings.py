@@ -138,7 +138,7 @@ def describe_model_runs(
         where = "no release of transformers is stated" if transformers is None else f"{transformers} was not run"
         because = f"{where} with {model} under {setting}; runs with others saw: {'; '.join(states)}"
         newest = releases[max(releases, key=Version)]
-        yield _model_findings_finding(newest, "info", because, transformers)
+        yield _model_finding(newest, "info", because, transformers)
 
 
 def was_seen_right(conditions: Mapping[str, str], transformers: str | None, table: SeenSettings) -> bool:
@@ -174,11 +174,11 @@ def _judge_exact(
     release = item.run.transformers
     fix = _find_right_settings(settings, wrong or list(states))
     if wrong == ["packed"] and not packing_stated:
-        return replace(_model_findings_finding(item, "warning", because, release, fix), when=_PACKING, undecided=True)
+        return replace(_model_finding(item, "warning", because, release, fix), when=_PACKING, undecided=True)
     severity = "error" if wrong or _is_refused_anywhere(item, states) else "info"
     if severity == "info" and set(states.values()) == {"fails"}:
         severity = "warning"
-    return _model_findings_finding(item, severity, because, release, fix if severity != "info" else ())
+    return _model_finding(item, severity, because, release, fix if severity != "info" else ())
 
 
 def _is_refused_anywhere(item: SeenSetting, states: Mapping[str, str]) -> bool:
@@ -214,7 +214,7 @@ def _describe_states(item: SeenSetting, kinds: Sequence[str]) -> str:
     return f"{words or 'nothing'} ({'; '.join([*dict.fromkeys(reasons), where])})"
 
 
-def _model_findings_finding(
+def _model_finding(
     item: SeenSetting,
     severity: str,
     because: str,

@@ -83,8 +83,8 @@ class AtlasUse:
     """One use of another package by a module."""
 
     target: str
-    """`module:name` as imported, or a module; with a call's shape after a space (see `call_rows`). `super:Class.method`
-    is a method that a class of this module calls of its bases."""
+    """`module:name` as imported, or a module; with a call's shape after a space (see `use_collector`).
+    `super:Class.method` is a method that a class of this module calls of its bases."""
     place: str
     """The function or class in which it stands, or empty when importing the module runs it."""
     guard: str

@@ -303,7 +303,7 @@ def _render_rows(modules: Mapping[str, tuple[str, ModuleRows]]) -> dict[str, lis
 _READER_REVISION = 1
 """Raised when the messages of the same source change; then every release is read again."""
 _OPTION = "--messages"
-_MESSAGE_HARVEST_CHUNK = 48  # modules that one worker reads at a time
+_MESSAGE_CHUNK = 48  # modules that one worker reads at a time
 _SPEAKS = re.compile(rb"\braise\b|\bassert\b|\.(?:error|critical|fatal|exception)\(")
 
 _Known = Mapping[str, tuple[str, tuple[MessageRow, ...]]]
@@ -389,7 +389,7 @@ class MessageHarvest:
                 rows[due[name]] = keys[name], ()
                 continue
             chunk.append((due[name], content.decode("utf-8", "replace")))
-            if len(chunk) >= _MESSAGE_HARVEST_CHUNK:
+            if len(chunk) >= _MESSAGE_CHUNK:
                 jobs.append(self.workers.submit(_extract_all, chunk))
                 chunk = []
         jobs.append(self.workers.submit(_extract_all, chunk))

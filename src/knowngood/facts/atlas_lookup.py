@@ -1,4 +1,4 @@
-"""In which releases of a package a name is there, or a function takes a keyword: asked of the atlases of this machine."""
+"""In which releases of a package a name is there, or a function takes a keyword: asked of this machine's atlases."""
 
 from __future__ import annotations
 

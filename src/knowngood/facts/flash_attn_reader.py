@@ -272,9 +272,6 @@ def _parents(name: str) -> list[str]:
     return [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
 
 
-READERS = (
-    FactReader(package="flash-attn", revision=4, model=FlashAttnFacts, choose=choose_sdist, read=read_flash_attn),
-)
 _INTERFACE = "flash_attn/cute/interface.py"
 
 
@@ -333,7 +330,8 @@ def find_accepted_majors(tree: ast.Module, name: str) -> list[int]:
     raise UnreadableError(f"{name} asserts no compute capability where it did")
 
 
-_READERS_4 = (
+READERS = (
+    FactReader(package="flash-attn", revision=4, model=FlashAttnFacts, choose=choose_sdist, read=read_flash_attn),
     FactReader(
         package="flash-attn-4",
         revision=2,

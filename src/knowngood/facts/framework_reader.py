@@ -83,24 +83,6 @@ def _model_type(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", words).lower()
 
 
-READERS = (
-    FactReader(
-        package="numpy",
-        revision=1,
-        model=FrameworkFacts,
-        choose=choose_wheel_by("-cp311-", "-cp310-", "-cp312-", "-cp39-"),
-        read=read_framework,
-        accepts=lambda version: not version.is_prerelease,
-    ),
-    FactReader(package="xtuner", revision=3, model=FrameworkFacts, choose=choose_wheel_or_sdist, read=read_xtuner),
-    FactReader(
-        package="openrlhf",
-        revision=2,
-        model=FrameworkFacts,
-        choose=choose_wheel_by("-any.whl", "-cp311-"),
-        read=read_framework,
-    ),
-)
 _IMPLEMENTATION = re.compile(r"eager|sdpa|flex_attention|flash_attention_\d")
 _QWEN2 = "transformers/models/qwen2/modeling_qwen2.py"
 _MINIMUM = re.compile(r"([A-Z0-9_]+)_MIN_VERSION")
@@ -271,7 +253,23 @@ def find_min_majors(flash: ast.Module) -> dict[str, int] | None:
     return majors
 
 
-_READERS_TF = (
+READERS = (
+    FactReader(
+        package="numpy",
+        revision=1,
+        model=FrameworkFacts,
+        choose=choose_wheel_by("-cp311-", "-cp310-", "-cp312-", "-cp39-"),
+        read=read_framework,
+        accepts=lambda version: not version.is_prerelease,
+    ),
+    FactReader(package="xtuner", revision=3, model=FrameworkFacts, choose=choose_wheel_or_sdist, read=read_xtuner),
+    FactReader(
+        package="openrlhf",
+        revision=2,
+        model=FrameworkFacts,
+        choose=choose_wheel_by("-any.whl", "-cp311-"),
+        read=read_framework,
+    ),
     FactReader(
         package="transformers",
         revision=2,

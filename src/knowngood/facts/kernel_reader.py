@@ -1,4 +1,4 @@
-"""The packages of kernels (triton, bitsandbytes, TransformerEngine): what they declare, bundle, accept and are built for."""
+"""The packages of kernels (triton, bitsandbytes, TransformerEngine): what they declare, bundle and accept."""
 
 from __future__ import annotations
 
@@ -100,15 +100,6 @@ def find_assembler_release(artefact: Artefact, member: str) -> str:
     return str(artefact.derived(f"release of {member}", search))
 
 
-READERS = (
-    FactReader(
-        package="triton",
-        revision=2,
-        model=TritonFacts,
-        choose=choose_wheel_by("-cp311-cp311-", "-cp310-cp310-"),
-        read=read_triton,
-    ),
-)
 _BINARY = re.compile(r"bitsandbytes/libbitsandbytes_cuda(\d\d)(\d+)\.so")
 _CHOOSER = "get_cuda_bnb_library_path"
 _SEARCH = "_find_cuda_libs"
@@ -221,15 +212,6 @@ def _release_numbers(cuda: str) -> tuple[int, int]:
     return int(major), int(minor)
 
 
-_READERS_BNB = (
-    FactReader(
-        package="bitsandbytes",
-        revision=1,
-        model=BitsandbytesFacts,
-        choose=choose_wheel_by("manylinux"),
-        read=read_bitsandbytes,
-    ),
-)
 _ATTENTION = re.compile(r"transformer_engine/pytorch/(attention|(\w+/)*(utils|backends|dot_product_attention))\.py")
 _EXTRAS = ("core", "core-cu12", "core-cu13", "pytorch")
 _BOUNDS = {
@@ -355,12 +337,30 @@ def asserts_flash_attn(tree: ast.Module) -> bool:
     )
 
 
-_READERS_TE = tuple(
-    FactReader(package=package, revision=3, model=TransformerEngineFacts, choose=choose, read=read_transformer_engine)
-    for package, choose in (
-        ("transformer-engine", choose_wheel_by("-any.whl")),
-        ("transformer-engine-torch", choose_sdist),
-        ("transformer-engine-cu12", choose_wheel_by("x86_64")),
-        ("transformer-engine-cu13", choose_wheel_by("x86_64")),
-    )
+READERS = (
+    FactReader(
+        package="triton",
+        revision=2,
+        model=TritonFacts,
+        choose=choose_wheel_by("-cp311-cp311-", "-cp310-cp310-"),
+        read=read_triton,
+    ),
+    FactReader(
+        package="bitsandbytes",
+        revision=1,
+        model=BitsandbytesFacts,
+        choose=choose_wheel_by("manylinux"),
+        read=read_bitsandbytes,
+    ),
+    *(
+        FactReader(
+            package=package, revision=3, model=TransformerEngineFacts, choose=choose, read=read_transformer_engine
+        )
+        for package, choose in (
+            ("transformer-engine", choose_wheel_by("-any.whl")),
+            ("transformer-engine-torch", choose_sdist),
+            ("transformer-engine-cu12", choose_wheel_by("x86_64")),
+            ("transformer-engine-cu13", choose_wheel_by("x86_64")),
+        )
+    ),
 )

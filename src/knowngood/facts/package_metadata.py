@@ -245,7 +245,8 @@ def parse_wheel_names(text: str, label: str) -> WheelNames:
     """Return the names in a file's text; `label` names it in the message of an `InputError`."""
     head, *blocks = text.removesuffix("\n").split("\n= ")
     if head.partition("\n")[0] != NAMES_SCHEMA:
-        why = f"this is not a file of names (its first line is not `{NAMES_SCHEMA}`); run `knowngood harvest --wheel-names`"
+        missing = f"its first line is not `{NAMES_SCHEMA}`"
+        why = f"this is not a file of names ({missing}); run `knowngood harvest --wheel-names`"
         raise InputError([InputProblem(file=label, line=1, column=1, text=why)])
     packages = {}
     for block in blocks:

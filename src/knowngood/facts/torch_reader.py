@@ -217,27 +217,6 @@ def _python_of(wheel: str) -> str:
     return f"{interpreter[2]}.{interpreter[3:]}"
 
 
-READERS = (
-    FactReader(
-        package="torch",
-        revision=4,
-        model=TorchFacts,
-        choose=_CHOOSE_WHEEL,
-        read=read_torch,
-        additional=(
-            AdditionalWheel(
-                choose=choose_aarch64_wheel,
-                facts=("aarch64_cuda", "aarch64_wheel_size"),
-                read=read_aarch64_wheel,
-            ),
-            AdditionalWheel(
-                choose=choose_aarch64_wheel, facts=("aarch64_sass", "aarch64_ptx"), read=read_aarch64_gpu_code
-            ),
-            AdditionalWheel(choose=_CHOOSE_WHEEL, facts=("numpy_1_only",), read=read_numpy_api),
-            AdditionalWheel(choose=_CHOOSE_WHEEL, facts=("stable_functions",), read=read_stable_functions),
-        ),
-    ),
-)
 _PREFIX = "torch_"
 """How the names of the functions begin; those of the older interface (`aoti_torch_`) are not looked at."""
 
@@ -280,7 +259,26 @@ def find_called_functions(artefact: Artefact, member: str) -> list[str]:
     return names
 
 
-_READERS_AUDIO = (
+READERS = (
+    FactReader(
+        package="torch",
+        revision=4,
+        model=TorchFacts,
+        choose=_CHOOSE_WHEEL,
+        read=read_torch,
+        additional=(
+            AdditionalWheel(
+                choose=choose_aarch64_wheel,
+                facts=("aarch64_cuda", "aarch64_wheel_size"),
+                read=read_aarch64_wheel,
+            ),
+            AdditionalWheel(
+                choose=choose_aarch64_wheel, facts=("aarch64_sass", "aarch64_ptx"), read=read_aarch64_gpu_code
+            ),
+            AdditionalWheel(choose=_CHOOSE_WHEEL, facts=("numpy_1_only",), read=read_numpy_api),
+            AdditionalWheel(choose=_CHOOSE_WHEEL, facts=("stable_functions",), read=read_stable_functions),
+        ),
+    ),
     FactReader(
         package="torchaudio",
         revision=1,

@@ -117,7 +117,7 @@ def load_known_failures(folder: Path | None = None) -> KnownFailures:
 
 def _list_files(root: Path, incidents: Path) -> list[tuple[str, int, int, int]]:
     """Path, size and times of all files that decide the result; a change of one changes at least its last time."""
-    modules = (incident, log_scan, incident, gpus, rule)
+    modules = (incident, log_scan, gpus, rule)
     here = Path(__file__)
     # Two more take time to be imported, and are only needed when the cache is written.
     parsers = (here, here.parents[1] / "compat/incident_file.py", here.parents[1] / "core/yaml_document.py")

@@ -1,7 +1,7 @@
 """The incidents on the site: their pages as HTML, and their signatures for the page that diagnoses a log.
 
 The HTML has the same source as docs/incidents/; raw HTML in it is shown as text. The signatures and the patterns that
-read versions out of a log are those of `log_signature` and `log_versions`, translated to JavaScript. The browser keeps
+read versions out of a log are those of `incident` and `log_versions`, translated to JavaScript. The browser keeps
 logs as strings of bytes, so a pattern over bytes has the same meaning there.
 """
 
