@@ -29,18 +29,20 @@ import re
 import shutil
 import subprocess
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uv
 from atlas_pairs import PackagePair, foretell_module
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from knowngood.facts.atlas_store import atlas_folder, find_owner, open_atlas
+from knowngood.facts.atlas_lookup import atlas_folder, find_owner, open_atlas
 from knowngood.facts.broken_use_table import read_broken_uses
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
 
 DATA = Path(__file__).parent / "data"
 PAIRS = DATA / "atlas_pairs.json"

@@ -25,21 +25,24 @@ import json
 import random
 import re
 import subprocess
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from packaging.specifiers import SpecifierSet
 
-from knowngood.facts import atlas_store
-from knowngood.facts.atlas_lookup import AtlasLookup
+from knowngood.facts import atlas_lookup
 from knowngood.facts.broken_use_answer import describe_use
 from knowngood.facts.broken_use_table import BrokenUse, list_table_packages, read_broken_uses
-from knowngood.facts.module_reach import find_reached_modules
+from knowngood.facts.broken_uses import find_reached_modules
 from knowngood.index.package_index import SimpleIndex
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from knowngood.facts.atlas_lookup import AtlasLookup
 
 PAIRS = Path(__file__).parent / "data" / "atlas_pairs.json"
 PYTHON = "3.11"
@@ -77,12 +80,12 @@ class PackagePair:
 @cache
 def list_package_pairs() -> list[PackagePair]:
     """Return the pairs of packages of the atlas with a use at import time that some of their releases break."""
-    folder = atlas_store.atlas_folder()
+    folder = atlas_lookup.atlas_folder()
     pairs = []
     for package in sorted(set(list_table_packages(folder)) - COMPILED):
-        caller, table = atlas_store.open_atlas(package), read_broken_uses(package, folder)
+        caller, table = atlas_lookup.open_atlas(package), read_broken_uses(package, folder)
         for name in sorted(table.callees.keys() - COMPILED) if table else ():
-            callee = atlas_store.open_atlas(name)
+            callee = atlas_lookup.open_atlas(name)
             at_import = tuple(use for use in table.uses[name] if not use.place) if table else ()
             if caller is not None and callee is not None and at_import and (package, name) not in CHECKED:
                 pairs.append(PackagePair(caller=caller, callee=callee, uses=at_import))

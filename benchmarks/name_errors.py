@@ -14,19 +14,23 @@ from __future__ import annotations
 import random
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BytesIO
+from typing import TYPE_CHECKING
 
 from packaging.specifiers import SpecifierSet
 
-from knowngood.facts import atlas_store
-from knowngood.facts.atlas_lookup import AtlasLookup
-from knowngood.facts.atlas_parameters import parse_signature
+from knowngood.facts import atlas_lookup
+from knowngood.facts.atlas_lookup import parse_signature
 from knowngood.failures.diagnosis import Diagnosis, diagnose_log
 from knowngood.failures.names.atlas_shelf import AtlasShelf
 from knowngood.failures.names.name_causes import explain_names
-from knowngood.failures.names.release_places import place_of_version
+from knowngood.failures.names.name_situation import place_of_version
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from knowngood.facts.atlas_lookup import AtlasLookup
 
 LIBRARIES = ("transformers", "trl", "peft", "accelerate", "datasets", "huggingface-hub", "liger-kernel", "optimum")
 CALLERS = ("trl", "peft", "accelerate", "axolotl", "llamafactory", "ms-swift", "verl", "openrlhf", "liger-kernel")
@@ -70,7 +74,7 @@ def draw_release(source: random.Random, lookup: AtlasLookup, present: int, possi
 
 def open_one(source: random.Random, names: tuple[str, ...]) -> AtlasLookup:
     """Return the atlas of one of these packages."""
-    lookup = atlas_store.open_atlas(source.choice(names))
+    lookup = atlas_lookup.open_atlas(source.choice(names))
     assert lookup is not None
     return lookup
 
@@ -130,8 +134,8 @@ def make_used_import(source: random.Random) -> MadeError | None:
             continue
         target, _, _, callers = source.choice(uses)
         owner, _, name = target.partition(":")
-        package = atlas_store.find_owner(owner.partition(".")[0])
-        lookup = atlas_store.open_atlas(package) if package else None
+        package = atlas_lookup.find_owner(owner.partition(".")[0])
+        lookup = atlas_lookup.open_atlas(package) if package else None
         if lookup is None or not name.isidentifier() or package == caller.file.package:
             continue
         presence, around = lookup.find_name(f"{owner}.{name}"), lookup.find_name(owner)
@@ -246,7 +250,7 @@ def make_keyword(source: random.Random) -> MadeError | None:
 
 def make_model_type(source: random.Random) -> MadeError | None:
     """A model whose type a release of transformers does not know."""
-    lookup = atlas_store.open_atlas("transformers")
+    lookup = atlas_lookup.open_atlas("transformers")
     assert lookup is not None
     masks: dict[str, int] = {}
     for _, (path, _, _, mask) in lookup.file.find_rows("CONFIG_MAPPING_NAMES["):
@@ -274,7 +278,7 @@ def judge_answer(made: MadeError, diagnosis: Diagnosis) -> tuple[bool, bool, boo
     if not diagnosis.matches:
         return False, False, False
     first = diagnosis.matches[0]
-    lookup = atlas_store.open_atlas(made.package)
+    lookup = atlas_lookup.open_atlas(made.package)
     assert lookup is not None
     releases = lookup.file.releases
     at = place_of_version(made.release, releases)
@@ -304,7 +308,7 @@ def main() -> None:
     """Make the errors, diagnose them and print what was right, by kind."""
     count, seed = (int(text) for text in (*sys.argv[1:3], *("120", "21")[len(sys.argv[1:3]) :]))
     shelf = AtlasShelf(
-        open=atlas_store.open_atlas, owner=atlas_store.find_owner, packages=atlas_store.list_atlas_packages()
+        open=atlas_lookup.open_atlas, owner=atlas_lookup.find_owner, packages=atlas_lookup.list_atlas_packages()
     )
     table: dict[str, Counter[str]] = {}
     for made in make_errors(count, seed):

@@ -11,17 +11,20 @@ PyYAML.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from knowngood.reproductions import reproduction_evidence, reproduction_files, reproduction_run
+from knowngood.reproductions import reproduction, reproduction_run
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def fetch(incident: str, sources: str) -> None:
     """Write the files that any side unpacks into the folder `sources`."""
-    from knowngood.reproductions.release_files import unpack_release
+    from knowngood.reproductions.local_places import unpack_release
 
-    definition = reproduction_files.load_reproduction(incident).definition
+    definition = reproduction.load_reproduction(incident).definition
     for side in definition.sides:
         for pin, globs in definition.side(side).sources.items():
             for name, content in unpack_release(pin, globs, definition.python[0]).items():
@@ -39,15 +42,15 @@ def run(incident: str, sources: str, out: str) -> None:
         root = Path(sources, pin)
         return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
-    case = reproduction_files.load_reproduction(incident)
+    case = reproduction.load_reproduction(incident)
     known = {item.id: item for item in load_incidents()}
     sides = case.definition.choose_sides(None)
     document = reproduction_run.reproduce_failure(
         case, known, CurrentEnvironment(), read_sources, sides=sides, notify=lambda text: print(text, flush=True)
     )
-    print(reproduction_evidence.store_reproduction(document, Path(out)), document["outcome"])
+    print(reproduction_run.store_reproduction(document, Path(out)), document["outcome"])
     for side in document["sides"]:
-        print(f"{side['side']}: {side['outcome']}: {reproduction_evidence.describe_side(side)}")
+        print(f"{side['side']}: {side['outcome']}: {reproduction_run.describe_side(side)}")
 
 
 {"fetch": fetch, "run": run}[sys.argv[1]](*sys.argv[2:])

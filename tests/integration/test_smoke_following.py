@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from knowngood.compat.log_signature import normalize_log
+from knowngood.compat.incident import normalize_log
 from knowngood.compat.rule_files import load_incidents
 from knowngood.facts.harvest_run import open_artefact
 from knowngood.index.package_index import SimpleIndex

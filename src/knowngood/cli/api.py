@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-import argparse
 import re
+from typing import TYPE_CHECKING
 
 from knowngood.cli.main import Answer
 from knowngood.core.errors import UnknownError, UsageError
 from knowngood.core.lazy_patterns import lazy_pattern
-from knowngood.facts import atlas_store
-from knowngood.facts.atlas_answer import NameAnswer, answer_about_name, answer_about_parameter
-from knowngood.facts.atlas_lookup import AtlasLookup
-from knowngood.facts.atlas_registries import REGISTRIES, find_registry_keys
+from knowngood.facts import atlas_lookup
+from knowngood.facts.atlas_answer import (
+    REGISTRIES,
+    NameAnswer,
+    answer_about_name,
+    answer_about_parameter,
+    find_registry_keys,
+)
+
+if TYPE_CHECKING:
+    import argparse
+
+    from knowngood.facts.atlas_lookup import AtlasLookup
 
 _NAME = lazy_pattern(r"[^\W\d]\w*(?:[.:][^\W\d]\w*)*(?:\[[^\]]+\])?")
 _PARAMETER = lazy_pattern(r"(?P<name>[\w.:]+)\((?P<parameter>[^\W\d]\w*)=?\)")
@@ -43,7 +52,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     else:
         answers = _answers_about_name(dotted) or _answers_about_key(dotted)
     if not answers:
-        known = ", ".join(atlas_store.list_atlas_packages()) or "nothing"
+        known = ", ".join(atlas_lookup.list_atlas_packages()) or "nothing"
         what = re.split(r"[.\[(]", dotted, maxsplit=1)[0]
         key = f", nor has transformers any {', '.join(REGISTRIES)} of that name" if dotted == what else ""
         raise UnknownError(f"the atlas does not have {what}{key}; it has {known}")
@@ -64,11 +73,11 @@ def _answers_about_parameter(dotted: str, parameter: str) -> list[NameAnswer]:
 
 def _open_owners(dotted: str) -> list[AtlasLookup]:
     """Return the packages that have the name's top-level module: one, but for shared modules."""
-    owners = atlas_store.list_owners(re.split(r"[.\[]", dotted, maxsplit=1)[0])
-    return [lookup for owner in owners if (lookup := atlas_store.open_atlas(owner)) is not None]
+    owners = atlas_lookup.list_owners(re.split(r"[.\[]", dotted, maxsplit=1)[0])
+    return [lookup for owner in owners if (lookup := atlas_lookup.open_atlas(owner)) is not None]
 
 
 def _answers_about_key(key: str) -> list[NameAnswer]:
     """Return what transformers' registries say of a word without dots, such as `qwen3` or `adamw_torch`."""
-    lookup = atlas_store.open_atlas("transformers") if _KEY.fullmatch(key) else None
+    lookup = atlas_lookup.open_atlas("transformers") if _KEY.fullmatch(key) else None
     return list(find_registry_keys(lookup, key)) if lookup else []

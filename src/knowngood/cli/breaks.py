@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
+from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from knowngood.cli.main import Answer
 from knowngood.core.errors import UnknownError, UsageError
-from knowngood.facts import atlas_store
-from knowngood.facts.atlas_lookup import AtlasLookup
+from knowngood.facts import atlas_lookup
 from knowngood.facts.broken_use_answer import BrokenPair, select_uses
 from knowngood.facts.broken_use_table import read_broken_uses
+
+if TYPE_CHECKING:
+    import argparse
+
+    from knowngood.facts.atlas_lookup import AtlasLookup
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +33,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     wanted = dict(_find_releases(text) for text in arguments.callees)
     callees = {lookup.file.package: mask for lookup, mask in wanted.items()}
 
-    table = read_broken_uses(caller.file.package, atlas_store.atlas_folder())
+    table = read_broken_uses(caller.file.package, atlas_lookup.atlas_folder())
     chosen = select_uses(table.uses, releases, callees) if table else {}
     pairs = [BrokenPair(table=table, callee=name, uses=tuple(rows)) for name, rows in chosen.items() if table]
     lines = [line for pair in pairs for line in [f"{pair.callee}:", *pair.lines()]]
@@ -44,9 +48,9 @@ def _find_releases(text: str) -> tuple[AtlasLookup, int]:
     except InvalidRequirement as error:
         raise UsageError(f"{text!r} is not a package or requirement: {str(error).splitlines()[0]}") from None
     name = canonicalize_name(requirement.name)
-    lookup = atlas_store.open_atlas(name)
+    lookup = atlas_lookup.open_atlas(name)
     if lookup is None:
-        known = ", ".join(atlas_store.list_atlas_packages()) or "nothing"
+        known = ", ".join(atlas_lookup.list_atlas_packages()) or "nothing"
         raise UnknownError(f"the atlas does not have {name}; it has {known}")
     allowed = set(requirement.specifier.filter(lookup.file.releases, prereleases=True))
     mask = sum(1 << place for place, release in enumerate(lookup.file.releases) if release in allowed)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,8 @@ from knowngood.core import local_files
 from knowngood.core.errors import KnowngoodError, UsageError, error_from_os
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
     from knowngood.compat.incident import Incident
     from knowngood.compat.universe import Universe
     from knowngood.core.gpus import GpuCatalog
@@ -151,7 +152,7 @@ def _load_universe(known: KnownFailures, gpus: GpuCatalog, packages: Collection[
 
 def _function_lines(package: str) -> Mapping[str, Any]:
     """Return release -> the lines of its functions, nothing when they were not harvested; raises `InputError`."""
-    from knowngood.facts.fact_document import LINES_FOLDER, load_fact_document
+    from knowngood.facts.fact_store import LINES_FOLDER, load_fact_document
 
     try:
         document = load_fact_document(local_files.data_folder() / "facts" / LINES_FOLDER / f"{package}.json")
@@ -170,20 +171,20 @@ def _explain_names(errors: Sequence[LoggedError], versions: Mapping[str, Sequenc
 def _explain_message(error: LastError, versions: Mapping[str, Sequence[str]]) -> MessageCause | None:
     """Compute the cause of an error from what pip or packages say of releases, or from the line that raises it."""
     from knowngood.facts import message_store
-    from knowngood.facts.wheel_names import read_wheel_names
-    from knowngood.failures.machines.killed_programs import explain_killed_program
-    from knowngood.failures.machines.missing_commands import explain_missing_command
-    from knowngood.failures.machines.package_files import explain_lost_file, explain_vanished_file
-    from knowngood.failures.machines.pip_conflicts import explain_pip_conflict
-    from knowngood.failures.machines.triton_kernels import explain_kernel
+    from knowngood.facts.package_metadata import read_wheel_names
+    from knowngood.failures.machines.gpu_errors import explain_kernel
+    from knowngood.failures.machines.missing_commands import (
+        explain_killed_program,
+        explain_lost_file,
+        explain_missing_command,
+        explain_vanished_file,
+    )
+    from knowngood.failures.machines.resolver_words import explain_pip_conflict
     from knowngood.failures.names.message_causes import MessageReading
-    from knowngood.failures.reasons.absent_modules import explain_absent_module
-    from knowngood.failures.reasons.key_reasons import explain_lost_key
-    from knowngood.failures.reasons.missing_fields import drop_lookups, explain_missing_field
-    from knowngood.failures.reasons.own_errors import explain_own_error
-    from knowngood.failures.reasons.raised_words import explain_raised_words, explain_unimplemented
-    from knowngood.failures.reasons.unset_variables import explain_unset_variable
-    from knowngood.failures.reasons.version_demands import explain_version_demand
+    from knowngood.failures.reasons.key_reasons import drop_lookups, explain_lost_key, explain_missing_field
+    from knowngood.failures.reasons.own_errors import explain_own_error, explain_raised_words, explain_unimplemented
+    from knowngood.failures.reasons.refused_settings import explain_unset_variable
+    from knowngood.failures.reasons.version_demands import explain_absent_module, explain_version_demand
 
     def find(text: str, package: str) -> Sequence[message_store.MessageMatch]:
         file = message_store.open_messages(package)
@@ -218,16 +219,15 @@ def _explain_message(error: LastError, versions: Mapping[str, Sequence[str]]) ->
 def _explain_inside(error: LastError, versions: Mapping[str, Sequence[str]]) -> MessageCause | None:
     """Name the package in whose file Python raises an error of which nothing else is known."""
     from knowngood.failures.reasons.inner_errors import explain_inner_error
-    from knowngood.failures.reasons.missing_fields import drop_lookups
+    from knowngood.failures.reasons.key_reasons import drop_lookups
     from knowngood.failures.reasons.own_errors import explain_stated_condition
 
     return explain_inner_error(drop_lookups(error), versions, _open_shelf()) or explain_stated_condition(error)
 
 
 def _open_shelf() -> AtlasShelf:
-    from knowngood.facts import atlas_store
-    from knowngood.facts.package_metadata import list_metadata_packages, read_package_metadata
-    from knowngood.facts.wheel_names import read_wheel_names
+    from knowngood.facts import atlas_lookup
+    from knowngood.facts.package_metadata import list_metadata_packages, read_package_metadata, read_wheel_names
     from knowngood.failures.names.atlas_shelf import AtlasShelf
 
     folder = local_files.data_folder() / "facts" / "metadata"
@@ -237,9 +237,9 @@ def _open_shelf() -> AtlasShelf:
         return {text: item.requires_python for text, item in metadata.releases.items()} if metadata else {}
 
     return AtlasShelf(
-        open=atlas_store.open_atlas,
-        owner=atlas_store.find_owner,
-        packages=atlas_store.list_atlas_packages(),
+        open=atlas_lookup.open_atlas,
+        owner=atlas_lookup.find_owner,
+        packages=atlas_lookup.list_atlas_packages(),
         distributions=frozenset(list_metadata_packages(folder)),
         pythons=read_pythons,
         installed=lambda: read_wheel_names().modules,

@@ -7,12 +7,10 @@ which modules and commands they install.
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -25,22 +23,28 @@ from knowngood.core import matrix
 from knowngood.core.data_files import read_data_text
 from knowngood.core.errors import MissingError, UsageError
 from knowngood.core.formatting import format_bytes
-from knowngood.facts.atlas_harvest import harvest_atlas
-from knowngood.facts.atlas_packages import ATLAS_PACKAGES_FILE, AtlasField, parse_atlas_field
-from knowngood.facts.broken_use_harvest import renew_broken_uses
+from knowngood.facts.atlas_harvest import (
+    ATLAS_PACKAGES_FILE,
+    AtlasField,
+    MessageHarvest,
+    harvest_atlas,
+    parse_atlas_field,
+)
 from knowngood.facts.broken_use_table import read_broken_uses
+from knowngood.facts.broken_uses import renew_broken_uses
 from knowngood.facts.harvest_run import HarvestReport, harvest_facts
-from knowngood.facts.message_harvest import MessageHarvest
 from knowngood.facts.message_store import MESSAGES_FOLDER
-from knowngood.facts.metadata_field import SEEDS_FILE, parse_metadata_field
-from knowngood.facts.metadata_harvest import harvest_metadata
-from knowngood.facts.package_metadata import list_metadata_packages
-from knowngood.facts.wheel_names import WHEEL_NAMES_FILE, read_wheel_names
+from knowngood.facts.metadata_harvest import SEEDS_FILE, harvest_metadata, parse_metadata_field
+from knowngood.facts.package_metadata import WHEEL_NAMES_FILE, list_metadata_packages, read_wheel_names
 from knowngood.facts.wheel_names_harvest import harvest_wheel_names
 from knowngood.failures.incident_ranges import find_range_drifts
 from knowngood.index.artefact import UnansweredError, UnreadableError
 from knowngood.index.package_index import SimpleIndex
 from knowngood.project.checkout import MATRIX_FILE, find_checkout, read_matrix_text
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Mapping, Sequence
 
 T = TypeVar("T")
 

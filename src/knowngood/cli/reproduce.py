@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from knowngood.cli.main import Answer
 from knowngood.cli.progress import report_progress
 from knowngood.compat.rule_files import load_incidents
 from knowngood.core.errors import UsageError
 from knowngood.core.formatting import format_table
-from knowngood.core.notify import Notify
 from knowngood.engine import container_engine
 from knowngood.project.checkout import find_project
-from knowngood.reproductions import reproduction_evidence, reproduction_files
-from knowngood.reproductions.local_places import CurrentEnvironment, VirtualEnvironments
-from knowngood.reproductions.program_run import ReproductionPlace
-from knowngood.reproductions.release_files import unpack_release
+from knowngood.reproductions import reproduction, reproduction_run
+from knowngood.reproductions.local_places import CurrentEnvironment, VirtualEnvironments, unpack_release
 from knowngood.reproductions.reproduce_image import ReproductionImages
 from knowngood.reproductions.reproduction_run import reproduce_failure, reproduction_exit_code
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping
+
+    from knowngood.core.notify import Notify
+    from knowngood.reproductions.reproduction import ReproductionPlace
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +47,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     """Reproduce one incident, or list all that can be reproduced."""
     if arguments.incident is None:
         return _list_reproductions()
-    case = reproduction_files.load_reproduction(arguments.incident)
+    case = reproduction.load_reproduction(arguments.incident)
     sides = case.definition.choose_sides(arguments.side)
     if not sides:
         known = ", ".join(map(repr, case.definition.sides))
@@ -53,7 +55,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     with report_progress(arguments.incident) as notify:
         place = _prepare_place(arguments.place, keep=arguments.keep, notify=notify)
         evidence = reproduce_failure(case, _incidents(), place, unpack_release, sides=sides, notify=notify)
-    path = None if arguments.side else reproduction_evidence.store_reproduction(evidence)
+    path = None if arguments.side else reproduction_run.store_reproduction(evidence)
     text = _table(evidence, part=bool(arguments.side))
     if path:
         text += f"\nevidence: {path}"
@@ -74,7 +76,7 @@ def _incidents() -> Mapping[str, Any]:
 
 
 def _table(evidence: Mapping[str, Any], *, part: bool) -> str:
-    rows = [[side["side"], side["outcome"], reproduction_evidence.describe_side(side)] for side in evidence["sides"]]
+    rows = [[side["side"], side["outcome"], reproduction_run.describe_side(side)] for side in evidence["sides"]]
     lines = [format_table(["side", "outcome", "what it did"], rows)]
     lines += [f"stands in: {item['module']}, for {item['for']}" for item in evidence["stand_ins"]]
     return "\n".join([*lines, *([] if part else [f"{evidence['reproduction']}: {evidence['outcome']}"])])
@@ -82,8 +84,8 @@ def _table(evidence: Mapping[str, Any], *, part: bool) -> str:
 
 def _list_reproductions() -> Answer:
     rows, document = [], []
-    for name in reproduction_files.list_reproductions():
-        summary = reproduction_evidence.summarize_reproduction(name)
+    for name in reproduction.list_reproductions():
+        summary = reproduction_run.summarize_reproduction(name)
         last = summary.runs[-1] if summary.runs else None
         document.append(
             {

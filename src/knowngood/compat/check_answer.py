@@ -1,49 +1,59 @@
-"""Does this combination work: a verdict, findings, and the smallest change that helps. Pure.
-
-The way of a query: it is placed in the universe (which values does it mean), the rules that its values break become
-findings, then a search shows whether what it leaves open can be completed. The verdict is `broken` with at least one
-error; else `unknown` when facts do not cover the query; else `verified` when a run has trained with exactly this
-combination on a GPU; else `compatible`.
-"""
+"""Does this combination work: a verdict, findings, and the smallest change that helps. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from knowngood.compat.box_search import BoxSearch
 from knowngood.compat.broken_pairs import USES, find_broken_pairs
-from knowngood.compat.conflicts import Demand, DemandProblem, apply_demands, find_minimal_conflict, find_minimal_rules
-from knowngood.compat.extra_requirements import find_passed_over_extras
+from knowngood.compat.dependency_markers import Dependency, ResolutionTarget, is_of_extra, parse_dependency
 from knowngood.compat.findings import (
+    Demand,
+    DemandProblem,
     Finding,
+    apply_demands,
     conditions_apply,
     describe_versions,
     fact_finding,
     fill_template,
+    find_minimal_conflict,
+    find_minimal_rules,
     finding_from_box,
     sort_findings,
 )
-from knowngood.compat.host_wheels import find_missing_host_wheels
-from knowngood.compat.matrix_cells import PublishedCells, find_evidence, find_published_cell, find_retired_cell
-from knowngood.compat.model_findings import MODEL_RUN, describe_model_runs, was_seen_right
-from knowngood.compat.query import MACHINE, Query, UnreadLine
+from knowngood.compat.matrix_cells import (
+    PublishedCells,
+    find_evidence,
+    find_published_cell,
+    find_retired_cell,
+    find_wanted_trainers,
+)
+from knowngood.compat.query import DEFAULT_MACHINE, MACHINE, PackageSpec, Query, UnreadLine
 from knowngood.compat.query_placement import QueryPlacement, place_query
-from knowngood.compat.query_resolution import QueryResolution, conflicts_beside, resolve_query_packages, with_chains
-from knowngood.compat.resolution_changes import find_resolving_moves
+from knowngood.compat.query_resolution import (
+    QueryResolution,
+    conflicts_beside,
+    find_resolving_moves,
+    resolve_query_packages,
+    with_chains,
+)
 from knowngood.compat.resolution_findings import list_names
-from knowngood.compat.rule import Rule
 from knowngood.compat.suggestions import check_problem, find_suggestions, stated_condition_boxes
-from knowngood.compat.trainer_cells import find_wanted_trainers
-from knowngood.compat.trainer_findings import describe_trainers
-from knowngood.compat.universe import Universe
+from knowngood.compat.trainer_findings import MODEL_RUN, describe_model_runs, describe_trainers, was_seen_right
 from knowngood.compat.use_conditions import SettledQuery, settle_query
-from knowngood.compat.value_domain import NONE, iterate_bits
+from knowngood.compat.value_domain import NONE, iterate_bits, version_matches
 from knowngood.compat.waivers import waive_pairs
 from knowngood.core.errors import UsageError
 from knowngood.core.gpus import UncoveredGpuError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from knowngood.compat.metadata_store import MetadataStore
+    from knowngood.compat.rule import Rule
+    from knowngood.compat.universe import Universe
 
 _FINDINGS_LIMIT = 20_000
 """A cache with more findings is emptied, because a batch can be long."""
@@ -463,3 +473,85 @@ def _collision_finding(placement: QueryPlacement, problem: DemandProblem, settle
         source=tuple(dict.fromkeys(sources)),
         confidence=boxes[0].rule.confidence if boxes else "artefact",
     )
+
+
+EXTRA = "extra:"
+"""The ids of these findings begin so."""
+
+
+def find_passed_over_extras(
+    packages: Sequence[PackageSpec], settled: Mapping[str, str], store: MetadataStore, target: ResolutionTarget
+) -> Iterator[Finding]:
+    """Yield where a package has an extra that names another release of a package of the query than the query has.
+
+    Args:
+        packages: the packages of the query.
+        settled: the releases that these can have only, by name.
+        store: the metadata.
+        target: the machine and the Python that markers are asked about.
+    """
+    versions = {package.name: settled[package.name] for package in packages if package.name in settled}
+    for package in packages:
+        if package.name not in versions:
+            continue
+        passed_over: dict[str, dict[str, list[str]]] = {}
+        for extra, dependency in _requirements_of_extras(package, versions, store, target):
+            texts = passed_over.setdefault(dependency.name, {})
+            texts.setdefault(dependency.specifier, []).append(extra)
+        for name, by_specifier in passed_over.items():
+            if all(not version_matches(specifier, versions[name]) for specifier in by_specifier):
+                yield _describe(package.name, name, versions, by_specifier)
+
+
+def _requirements_of_extras(
+    package: PackageSpec, versions: Mapping[str, str], store: MetadataStore, target: ResolutionTarget
+) -> Iterator[tuple[str, Dependency]]:
+    """Yield what a package's extras require of the packages they are named after, but for extras that are asked for."""
+    releases = store.find_package(package.name)
+    place = None if releases is None else releases.domain.index.get(versions[package.name])
+    if releases is None or place is None:
+        return
+    for line, mask in releases.requirements.items():
+        if not (mask >> place & 1 and is_of_extra(line)):
+            continue
+        dependency = parse_dependency(line)
+        if dependency is None or dependency.name not in versions or not dependency.specifier:
+            continue
+        for extra in sorted(dependency.marked_extras - set(package.extras)):
+            if extra.startswith(dependency.name) and target.fulfils(dependency.marker, extra):
+                yield extra, dependency
+
+
+def _describe(
+    package: str, other: str, versions: Mapping[str, str], by_specifier: Mapping[str, Sequence[str]]
+) -> Finding:
+    named = ", ".join(
+        f"{other}{specifier} for its extra{'s' * (len(extras) > 1)} {', '.join(extras)}"
+        for specifier, extras in by_specifier.items()
+    )
+    because = f"{package} {versions[package]} names {named}; you have {versions[other]}"
+    packages = {package: versions[package], other: versions[other]}
+    return fact_finding(f"{EXTRA}{package}:{other}", "info", packages, because, [f"the metadata of {package}"])
+
+
+def find_missing_host_wheels(placement: QueryPlacement) -> Iterator[Finding]:
+    """Yield a warning for each pinned release that has to be compiled on the host, because its wheels are for others.
+
+    A release without a source archive cannot be installed there, which the resolution says. For x86-64 nothing is
+    yielded: what has no wheel for it, rules and resolution say.
+    """
+    machine = placement.machine
+    for package in placement.packages if machine != DEFAULT_MACHINE else ():
+        known = placement.universe.metadata.find_package(package.name)
+        release = known.declarations.releases.get(package.version) if known and package.version else None
+        if release is None or not release.has_sdist or not release.wheels:
+            continue
+        platforms = (tag.rpartition("-")[2] for tag in release.wheels)
+        if any("any" in name.split(".") or ("linux" in name and name.endswith(machine)) for name in platforms):
+            continue
+        name = f"{package.name} {package.version}"
+        because = f"{name} has no wheel for Linux on {machine}, only its source archive, which is compiled there"
+        pins = {package.name: str(package.version)}
+        yield fact_finding(
+            f"wheel:{machine}:{package.name}", "warning", pins, because, [f"{name}: its files in the index"]
+        )

@@ -7,17 +7,19 @@ milliseconds. A fact that is missing is unknown, never an error. Only `FactFolde
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
 from knowngood.compat.dependency_markers import Dependency, ResolutionTarget, is_of_extra, parse_dependency
 from knowngood.compat.metadata_store import BUILD_PACKAGES, NO_METADATA, MetadataStore
-from knowngood.facts.fact_document import load_fact_document
+from knowngood.facts.fact_store import load_fact_document
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from pathlib import Path
 
 DRIVERS = "drivers"
 """The one table whose "releases" are those of CUDA and not of a distribution."""

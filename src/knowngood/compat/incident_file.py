@@ -8,7 +8,7 @@
                                       # harmless: a warning to ignore
     component: xtuner                 # the package at fault, which often is not the one that the log names;
                                       # or what is no package, as `OwnComponent` has it: your-code, gpu-memory, ...
-    signatures:                       # one of them must be in the log (knowngood.compat.log_signature); a silent fault
+    signatures:                       # one of them must be in the log (knowngood.compat.incident); a silent fault
                                       # that leaves no line in a log has none, but `affected` of two packages, or `when`
       - "AttributeError: '{name}FlashAttention2' object has no attribute '_flash_attention_forward'"
       - {text: "__init__() got an unexpected keyword argument 'x'", beside: thing/part.py}  # this too
@@ -50,8 +50,17 @@ from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, IncidentUse, RangeOrigin
-from knowngood.compat.log_signature import Signature, SignatureError, compile_signature
+from knowngood.compat.incident import (
+    Fix,
+    Incident,
+    IncidentKind,
+    IncidentSeverity,
+    IncidentUse,
+    RangeOrigin,
+    Signature,
+    SignatureError,
+    compile_signature,
+)
 from knowngood.compat.rule import CONFIDENCES, INCIDENT_KEYS
 from knowngood.core import yaml_document
 from knowngood.core.errors import InputError, InputProblem

@@ -1,22 +1,16 @@
-"""The cells of matrix.yaml and what runs proved about them, read in milliseconds for `check` and `pick`.
-
-`knowngood.core.matrix` reads the whole file and reports every defect with its line. This module takes only the cells,
-of a file without defects; an integration test compares the two.
-"""
+"""The cells of matrix.yaml and what runs proved about them, read in milliseconds for `check` and `pick`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from knowngood.compat.factbook import Factbook
 from knowngood.compat.findings import AXES
-from knowngood.compat.query import MACHINE, Query
+from knowngood.compat.query import MACHINE, PackageSpec, Query
 from knowngood.compat.query_placement import QueryPlacement, stated_packages
-from knowngood.compat.trainer_cells import find_lock_conflict, find_wanted_trainers, has_wanted_framework
+from knowngood.compat.value_domain import NONE, version_matches
 from knowngood.compat.waivers import Waiver
 from knowngood.core.cell import Cell, parse_cell
 from knowngood.core.errors import UsageError
@@ -26,11 +20,13 @@ from knowngood.core.selection import CellFilter
 from knowngood.evidence.model_runs import SeenSettings, load_model_runs, merge_model_runs
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from knowngood.compat.factbook import Factbook
     from knowngood.evidence.cell_standing import CellStanding
     from knowngood.evidence.model_judgement import RunIncident
     from knowngood.evidence.run_evidence import Evidence, Tier
     from knowngood.project.release_seal import ReleaseSeal
-
 
 # `knowngood.evidence` is imported in functions: a query that fits no cell needs none of it.
 
@@ -348,3 +344,36 @@ def _run_shows(run: Evidence, packages: Mapping[str, str], placement: QueryPlace
         if there != version.partition("+")[0] and (version or there == "none"):
             return False
     return query.attn is None or run.outcomes.get(query.attn) == "pass"
+
+
+def find_wanted_trainers(packages: Iterable[PackageSpec], cells: Iterable[Cell]) -> dict[str, PackageSpec]:
+    """Return the packages of a query that are the framework of one of these cells, by name."""
+    names = {cell.framework_pin[0] for cell in cells if cell.framework_pin}
+    return {item.name: item for item in packages if item.name in names and item.specifier != NONE}
+
+
+def has_wanted_framework(cell: Cell, wanted: Mapping[str, PackageSpec]) -> bool:
+    """Return whether a cell's framework is one of the wanted trainers, in a release that the query takes."""
+    if cell.framework_pin is None:
+        return False
+    name, version = cell.framework_pin
+    return name in wanted and takes_release(wanted[name], version)
+
+
+def takes_release(package: PackageSpec, version: str) -> bool:
+    """Return whether a package of a query may be this release; one without a specifier may be any."""
+    return not package.specifier or version_matches(package.specifier, version)
+
+
+def find_lock_conflict(packages: Sequence[PackageSpec], locked: Mapping[str, str]) -> str | None:
+    """Return which package a locked cell has in another release than a query wants; `None` when there is none.
+
+    Args:
+        packages: the packages of the query.
+        locked: the packages of the cell's lock, with their versions; empty for a cell without a lock.
+    """
+    for package in packages:
+        version = locked.get(package.name, "").partition("+")[0]
+        if version and not (package.specifier != NONE and takes_release(package, version)):
+            return f"its lock has {package.name} {version}, and not {package.text}"
+    return None

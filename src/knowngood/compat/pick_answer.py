@@ -8,36 +8,49 @@ they do, and for each demand the smallest relaxation that helps.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from knowngood.compat.box_index import Assignment
 from knowngood.compat.broken_pairs import find_excluded_releases
 from knowngood.compat.cell_answer import SettingState, setting_state
-from knowngood.compat.cell_resolution import find_nearest_releases, resolve_with_cell
-from knowngood.compat.conflicts import (
+from knowngood.compat.findings import (
+    AXES,
     Demand,
     DemandProblem,
+    Finding,
+    fact_finding,
+    fill_template,
     find_minimal_conflict,
     find_minimal_rules,
     find_relaxation,
+    finding_from_box,
+    sort_findings,
 )
-from knowngood.compat.findings import AXES, Finding, fact_finding, fill_template, finding_from_box, sort_findings
-from knowngood.compat.matrix_cells import PublishedCells, packages_of_cell, values_of_cell
-from knowngood.compat.outgrown_releases import OUTGROWN
+from knowngood.compat.matrix_cells import (
+    PublishedCells,
+    find_lock_conflict,
+    find_wanted_trainers,
+    has_wanted_framework,
+    packages_of_cell,
+    values_of_cell,
+)
 from knowngood.compat.query import DEFAULT_MACHINE, PackageSpec, Query
 from knowngood.compat.query_placement import QueryPlacement, exclude_broken_releases, place_query
-from knowngood.compat.query_resolution import resolve_query_packages
+from knowngood.compat.query_resolution import find_nearest_releases, resolve_query_packages, resolve_with_cell
+from knowngood.compat.rule_boxes import OUTGROWN
 from knowngood.compat.suggestions import stated_condition_boxes
-from knowngood.compat.trainer_cells import find_lock_conflict, find_wanted_trainers, has_wanted_framework
 from knowngood.compat.trainer_findings import describe_trainers, note_absent_trainers
 from knowngood.compat.universe import ALWAYS_INSTALLED, CELL_PACKAGES, Universe
 from knowngood.compat.use_conditions import settle_query
 from knowngood.compat.value_domain import iterate_bits
 from knowngood.core.cell import NO_FLASH_ATTN, Cell
 from knowngood.evidence.cell_standing import CellStanding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from knowngood.compat.box_search import Assignment
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import difflib
 import posixpath
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+import tomllib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
-from knowngood.compat.poetry_versions import poetry_requirement
-from knowngood.compat.requirement_lines import RequirementReader
-from knowngood.compat.toml_text import TomlText, parse_toml
-from knowngood.core.errors import UsageError
+from knowngood.compat.query import UnreadLine
+from knowngood.core.errors import InputError, InputProblem, UsageError, redact_credentials
 from knowngood.core.package_names import canonical_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from knowngood.compat.requirement_lines import RequirementReader
 
 _MARKER_PYTHON = "3.11"
 """The Python for which markers are evaluated when nothing states one."""
@@ -27,6 +30,49 @@ def read_project_file(reader: RequirementReader, text: str, origin: str) -> None
         raise UsageError(f"{origin}: it has none of the tables project, dependency-groups and tool.poetry")
     project = _ProjectFile(reader=reader, document=document)
     project.read()
+
+
+@dataclass(kw_only=True)
+class TomlText:
+    """The content of a TOML file, and where its values stand."""
+
+    file: str
+    text: str
+    data: dict[str, Any]
+    _next: dict[str, int] = field(default_factory=dict)
+
+    def place(self, value: str, *, key: bool = False) -> tuple[UnreadLine, int]:
+        """Return the line and the column of a value (or of a key), its next mention when it was looked up before."""
+        needles = [value] if key else [f'"{value}"', f"'{value}'"]
+        starts = [self.text.find(needle, self._next.get(value, 0)) for needle in needles]
+        start = min((place for place in starts if place >= 0), default=-1)
+        if start < 0:  # written with escapes, or looked up more often than it is there
+            start = max(0, self._next.get(value, 1) - 1)
+        self._next[value] = start + 1
+        line = self.text.count("\n", 0, start) + 1
+        column = start - self.text.rfind("\n", 0, start) + (0 if key else 1)
+        return UnreadLine(file=self.file, line=line, text=redact_credentials(value), because=""), column
+
+    def error(self, text: str, value: str) -> InputError:
+        """Return an error about a key of the file."""
+        place, column = self.place(value, key=True)
+        return InputError([InputProblem(file=self.file, line=place.line, column=column, text=text)])
+
+    def table(self, *path: str) -> dict[str, Any]:
+        """Return a table below the top, empty where the file has none; raises `InputError` for any other value."""
+        value: Any = self.data
+        for key in path:
+            value = value.get(key, {})
+            if not isinstance(value, dict):
+                raise self.error(f"{'.'.join(path)} is a table", key)
+        assert isinstance(value, dict)  # noqa: S101 - the loop and the parser give tables only
+        return value
+
+    def strings(self, value: Any, name: str) -> list[str]:
+        """Return a list of texts; raises `InputError` for anything else."""
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise self.error(f"{name} is a list of texts", name.rpartition(".")[2])
+        return value
 
 
 @dataclass(kw_only=True)
@@ -195,3 +241,70 @@ def refuse_unknown_names(wanted: Iterable[str], known: Sequence[str], kind: str,
             near = difflib.get_close_matches(name, known, 1, 0)
             there = f"the nearest is {near[0]} (known: {', '.join(known)})" if near else f"it has no {kind}s"
             raise UsageError(f"{posixpath.basename(origin)} has no {kind} {name!r}; {there}")
+
+
+def poetry_requirement(name: str, value: Any) -> str:
+    """Return the requirement that one entry of Poetry's dependencies means, as in `torch[opt] >=2.1,<3; marker`.
+
+    Raises:
+        UsageError: the entry has neither of Poetry's forms.
+    """
+    table = {"version": value} if isinstance(value, str) else value
+    if not isinstance(table, dict):
+        raise UsageError(f'{name}: a dependency of Poetry is a version or a table, as in {name} = "^2.1"')
+    extras = f"[{','.join(map(str, table['extras']))}]" if table.get("extras") else ""
+    markers = [f"({table['markers']})"] if table.get("markers") else []
+    if table.get("python"):
+        clauses = poetry_specifier(str(table["python"])).split(",")
+        markers += [re.sub(r"^(\W+)\s*(.*)$", r"python_version \1 '\2'", clause) for clause in clauses]
+    marker = f" ; {' and '.join(markers)}" if markers else ""
+    if table.get("git"):
+        revision = table.get("tag") or table.get("rev") or table.get("branch")
+        return f"{name}{extras} @ git+{table['git']}{f'@{revision}' if revision else ''}{marker}"
+    if table.get("url"):
+        return f"{name}{extras} @ {table['url']}{marker}"
+    return f"{name}{extras}{poetry_specifier(str(table.get('version', '*')))}{marker}"
+
+
+def poetry_specifier(text: str) -> str:
+    """Return Poetry's constraint as a specifier (PEP 440); the empty text allows everything.
+
+    Raises:
+        UsageError: the constraint is a choice (`||`), which no specifier can say, or cannot be parsed.
+    """
+    if "|" in text:
+        raise UsageError(f"{text!r} is a choice of ranges, which is not read; give one range")
+    clauses = [_clause(part) for part in re.split(r"\s*,\s*|(?<=[\w*])\s+(?=[\^~<>=!\d])", text.strip()) if part]
+    return ",".join(clause for clause in clauses if clause)
+
+
+def _clause(part: str) -> str:
+    match = re.fullmatch(r"(\^|~=|~|===?|!=|<=|>=|<|>)?\s*v?([0-9][\w.!+*-]*|\*)", part.strip())
+    if match is None:
+        raise UsageError(f"{part!r} is not a version constraint of Poetry, as in ^2.1")
+    operator, version = match[1] or "==", match[2]
+    if version == "*":
+        return ""
+    if operator not in ("^", "~"):
+        return f"{operator}{version}"
+    numbers = [int(number) for number in re.match(r"[0-9.]*[0-9]", version)[0].split(".")]  # type: ignore[index]
+    if operator == "~":
+        kept = min(2, len(numbers))
+    else:
+        kept = next((place for place, number in enumerate(numbers, start=1) if number), len(numbers))
+    upper = [*numbers[: kept - 1], numbers[kept - 1] + 1]
+    return f">={version},<{'.'.join(map(str, upper))}"
+
+
+def parse_toml(text: str, file: str) -> TomlText:
+    """Return the content of a TOML file; raises `InputError` with line and column when it is not well-formed."""
+    try:
+        return TomlText(file=file, text=text, data=tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        message, _, position = str(error).rpartition(" (at ")
+        numbers = [int(word.strip(",)")) for word in position.split() if word.strip(",)").isdigit()]
+        if len(numbers) != 2:  # "at end of document"
+            numbers = [text.count("\n") + 1, 1]
+            message = str(error)
+        line, column = numbers
+        raise InputError([InputProblem(file=file, line=line, column=column, text=f"not TOML: {message}")]) from None

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from knowngood.compat.findings import Finding
 from knowngood.compat.metadata_store import specifier_mask
-from knowngood.compat.query import PackageSpec
-from knowngood.compat.requirement_graph import Excludes, Requires
-from knowngood.compat.requirement_resolution import Conflict, RequirementResolution
-from knowngood.compat.requirement_solver import Clash
+from knowngood.compat.requirement_graph import Conflict, Excludes, RequirementResolution, Requires
 from knowngood.compat.value_domain import NONE, ValueDomain, iterate_bits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from knowngood.compat.query import PackageSpec
+    from knowngood.compat.requirement_solver import Clash
 
 _SOURCES = 6
 """A finding names up to so many releases whose metadata it was read from."""

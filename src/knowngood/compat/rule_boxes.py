@@ -1,27 +1,27 @@
-"""Rules as boxes: sets of values that do not go together.
-
-A `Box` has a set of values for each of a few variables; an assignment that lies in all of them breaks the box's rule.
-A rule becomes a handful of boxes, because releases with the same facts share one. `knowngood.compat.box_index` gives
-each box a bit: a combination is then checked by one AND for each variable, and a search over 10^9 combinations tests a
-partial one in microseconds. Pure.
-"""
+"""Rules and requirements as boxes: sets of values that do not go together."""
 
 from __future__ import annotations
 
 import functools
 import itertools
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from knowngood.compat import rule_relations
-from knowngood.compat.factbook import Factbook
+from knowngood.compat.dependency_markers import ResolutionTarget
+from knowngood.compat.metadata_store import specifier_mask
 from knowngood.compat.rule import REFERENCE, Condition, Rule
 from knowngood.compat.rule_relations import condition_holds
-from knowngood.compat.value_domain import ValueDomain, version_matches
+from knowngood.compat.value_domain import ValueDomain, iterate_bits, specifiers_overlap, version_matches
 from knowngood.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from knowngood.compat.factbook import DeclaredRequirement, Factbook
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -360,3 +360,137 @@ def fill_arguments(condition: Condition, known: Mapping[str, Any]) -> list[Any]:
         whole = REFERENCE.fullmatch(text)
         filled.append(known[whole[1]] if whole else REFERENCE.sub(lambda match: str(known[match[1]]), text))
     return filled
+
+
+_Domains = Mapping[str, ValueDomain]
+
+
+def boxes_of_requirements(book: Factbook, domains: _Domains) -> Iterator[Box]:
+    """Yield, for each requirement of a package with facts on another one, the releases that it excludes."""
+    for package in book.packages:
+        for item in book.requirements(package):
+            other = item.dependency.name
+            if other not in book.tables or other == package:
+                continue
+            pythons = _pythons_of_marker(item.dependency.marker, domains["python"])
+            # A package that is required must be there, in a release that fulfils the specifier.
+            refused = domains[other].all & ~specifier_mask(domains[other], item.dependency.specifier)
+            masks = {package: _mask_of_releases(item, domains[package]), other: refused}
+            if pythons != domains["python"].all:
+                masks["python"] = pythons
+            if all(masks.values()):
+                yield Box(rule=_requirement_rule(package, other, item.dependency.specifier), masks=masks)
+
+
+def boxes_of_conflicting_bounds(book: Factbook, domains: _Domains) -> Iterator[Box]:
+    """Yield a box for each pair of packages whose bounds on a third package exclude each other."""
+    bounds: dict[str, dict[str, list[DeclaredRequirement]]] = {}
+    for package in book.packages:
+        for item in book.requirements(package):
+            if item.dependency.specifier and item.dependency.name not in book.tables:
+                bounds.setdefault(item.dependency.name, {}).setdefault(package, []).append(item)
+    for name, packages in bounds.items():
+        for first, second in itertools.combinations(sorted(packages), 2):
+            for one, two in itertools.product(packages[first], packages[second]):
+                if not specifiers_overlap(one.dependency.specifier, two.dependency.specifier):
+                    yield from _box_of_bounds(name, (first, one), (second, two), domains)
+
+
+def _box_of_bounds(
+    name: str, first: tuple[str, DeclaredRequirement], second: tuple[str, DeclaredRequirement], domains: _Domains
+) -> Iterator[Box]:
+    """Yield the box of two bounds on a package that exclude each other; none when no Python has both."""
+    masks = {package: _mask_of_releases(item, domains[package]) for package, item in (first, second)}
+    pythons = domains["python"].all
+    for _, item in (first, second):
+        pythons &= _pythons_of_marker(item.dependency.marker, domains["python"])
+    if pythons != domains["python"].all:
+        masks["python"] = pythons
+    (one, one_item), (two, two_item) = first, second
+    one_text, two_text = (item.dependency.specifier for item in (one_item, two_item))
+    rule = Rule(
+        id=f"bounds:{one}:{two}:{name}",
+        require={},
+        because=f"{one} {{{one}}} requires {name}{one_text}, {two} {{{two}}} {name}{two_text}",
+        source=(f"{{source:{one}}}", f"{{source:{two}}}"),
+    )
+    if all(masks.values()):
+        yield Box(rule=rule, masks=masks)
+
+
+def _requirement_rule(package: str, other: str, specifier: str) -> Rule:
+    return Rule(
+        id=f"requires:{package}:{other}",
+        require={},
+        because=f"{package} {{{package}}} requires {other}{specifier}",
+        source=(f"{{source:{package}}}",),
+    )
+
+
+def _mask_of_releases(item: DeclaredRequirement, domain: ValueDomain) -> int:
+    return sum(1 << domain.index[version] for version in item.versions)
+
+
+def _pythons_of_marker(marker: str, pythons: ValueDomain) -> int:
+    """Return the Pythons of a domain for which a marker holds."""
+    if not marker:
+        return pythons.all
+    return sum(1 << place for place in iterate_bits(pythons.all) if _target(pythons.text(place)).fulfils(marker))
+
+
+_TARGETS: dict[str, ResolutionTarget] = {}
+
+
+def _target(python: str) -> ResolutionTarget:
+    """Return the target of a Python; what it has evaluated once it keeps."""
+    if python not in _TARGETS:
+        _TARGETS[python] = ResolutionTarget(python=python)
+    return _TARGETS[python]
+
+
+OUTGROWN = "outgrown:"
+"""How the ids of these rules begin."""
+
+_BOUNDED = ("torch", "transformers")
+
+
+def boxes_of_outgrown_releases(
+    book: Factbook, domains: Mapping[str, ValueDomain], frameworks: Iterable[str]
+) -> Iterator[Box]:
+    """Yield, for each framework, its older releases with what is newer than its newest release takes.
+
+    Only releases that declare nothing against the newer package are in a box; the requirements of the others exclude
+    it already.
+    """
+    for name in frameworks:
+        domain = domains[name]
+        final = [place for place in iterate_bits(domain.final) if not book.yanked(name, domain.values[place])]
+        if not final:
+            continue
+        newest = domain.values[final[-1]]
+        for package in _BOUNDED:
+            bound = book.requires(name, newest).get(package, "")
+            above = _above(domains[package], bound)
+            older = [
+                place
+                for place in range(final[-1])
+                if above & domains[package].mask(book.requires(name, domain.values[place]).get(package, ""))
+            ]
+            if above and older:
+                rule = Rule(
+                    id=f"{OUTGROWN}{name}:{package}",
+                    require={},
+                    because=(
+                        f"{name} {{{name}}} declares nothing against {package} {{{package}}}, but its newest release, "
+                        f"{newest}, takes {package}{bound}: no release of {name} was made for a newer {package}"
+                    ),
+                    source=(f"{{source:{name}}}", book.source(name, newest)),
+                    severity="warning",
+                )
+                yield Box(rule=rule, masks={name: sum(1 << place for place in older), package: above})
+
+
+def _above(domain: ValueDomain, bound: str) -> int:
+    """Return the releases that are newer than all that `bound` takes; none without a bound."""
+    taken = domain.mask(bound) & domain.some if bound else 0
+    return domain.some & ~((1 << taken.bit_length()) - 1) if taken else 0

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from knowngood.compat.box_index import BoxIndex
-from knowngood.compat.conflicts import DemandProblem, find_smallest_change
-from knowngood.compat.findings import AXES, Finding, conditions_apply
-from knowngood.compat.query_placement import QueryPlacement
-from knowngood.compat.universe import Universe
+from knowngood.compat.findings import AXES, DemandProblem, Finding, conditions_apply, find_smallest_change
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from knowngood.compat.box_search import BoxIndex
+    from knowngood.compat.query_placement import QueryPlacement
+    from knowngood.compat.universe import Universe
 
 DISPENSABLE = frozenset({"flash-attn", "flash-attn-4", "xformers"})
 """Packages of kernels: without them the same program trains by another attention setting."""

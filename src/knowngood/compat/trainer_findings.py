@@ -1,17 +1,26 @@
-"""What an answer says about a trainer that a query names: which cells have it, and why there is no other. Pure."""
+"""What an answer says about a trainer or a model that a query names, by the cells and runs that have it. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from packaging.version import Version
 
 from knowngood.compat.broken_pairs import find_broken_pairs
-from knowngood.compat.cell_resolution import resolve_with_cell
 from knowngood.compat.findings import Finding, fact_finding
-from knowngood.compat.matrix_cells import PublishedCells, packages_of_cell
-from knowngood.compat.query import PackageSpec
-from knowngood.compat.query_placement import QueryPlacement
-from knowngood.compat.trainer_cells import takes_release
-from knowngood.core.cell import Cell
+from knowngood.compat.matrix_cells import PublishedCells, packages_of_cell, takes_release
+from knowngood.compat.query_resolution import resolve_with_cell
+from knowngood.compat.rule_relations import condition_holds
+from knowngood.evidence.model_judgement import LAYOUTS, RunIncident, model_name_of_type, shorten_reason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from knowngood.compat.query import PackageSpec
+    from knowngood.compat.query_placement import QueryPlacement
+    from knowngood.core.cell import Cell
+    from knowngood.evidence.model_runs import SeenSetting, SeenSettings
 
 TRAINER = "trainer:"
 """The ids of findings about the cells of a trainer begin so."""
@@ -86,3 +95,141 @@ def note_absent_trainers(cell: Cell, absent: Iterable[PackageSpec]) -> Iterator[
 def _finding(package: PackageSpec, because: str) -> Finding:
     packages = {package.name: package.version or package.specifier}
     return fact_finding(f"{TRAINER}{package.name}", "info", packages, because, ["matrix.yaml"])
+
+
+MODEL_RUN = "model-run:"
+"""The ids of findings from runs of the model suite begin so."""
+_PACKING = {"packing": "true|position-ids"}
+_NO_SUPPORT = "transformers has no"
+"""How the suite's reason begins where transformers refuses a setting for a model, on whatever machine."""
+_TOO_WIDE = ("fa2", "the kernel takes no heads of this width")
+"""flash-attn 2 takes no heads wider than 256 on any GPU (csrc/flash_attn/flash_api.cpp of 2.8.3.post2)."""
+
+
+def describe_model_runs(
+    conditions: Mapping[str, str],
+    transformers: str | None,
+    table: SeenSettings,
+    read_incidents: Callable[[], Sequence[RunIncident]],
+) -> Iterator[Finding]:
+    """Yield what was seen of the model and the attention setting that the conditions state, both of which they must.
+
+    What is silently wrong is an error, as is a setting that transformers or flash-attn 2 refuse for the model on every
+    machine. What ended with an error in all kinds of data is a warning. Both link to the incidents that they show
+    (which are read only then). What was right is a remark, since a miniature on another machine shows nothing of this
+    one's kernels; so is what was seen with other releases, where the stated one was not run or none is stated.
+    """
+    model, setting = conditions["model"], conditions["attn"]
+    releases = _find_releases(conditions, table)
+    kinds = _wanted_kinds(conditions)
+    exact = releases.get(str(transformers))
+    if exact is not None:
+        settings = {
+            name: item
+            for (model_type, release, name), item in table.items()
+            if release == transformers and model_name_of_type(model_type) == model
+        }
+        finding = _judge_exact(model, exact, kinds, settings, packing_stated="packing" in conditions)
+        yield finding if finding.severity == "info" else _link_incidents(finding, exact, read_incidents())
+    elif releases:
+        states = [
+            f"{release}: {_describe_states(releases[release], kinds)}" for release in sorted(releases, key=Version)
+        ]
+        where = "no release of transformers is stated" if transformers is None else f"{transformers} was not run"
+        because = f"{where} with {model} under {setting}; runs with others saw: {'; '.join(states)}"
+        newest = releases[max(releases, key=Version)]
+        yield _model_finding(newest, "info", because, transformers)
+
+
+def was_seen_right(conditions: Mapping[str, str], transformers: str | None, table: SeenSettings) -> bool:
+    """Return whether the stated model was right under the stated setting in some kind of data that is meant."""
+    item = _find_releases(conditions, table).get(str(transformers))
+    states = [] if item is None else [item.judgement.states.get(kind) for kind in _wanted_kinds(conditions)]
+    return "right" in states and "silently wrong" not in states
+
+
+def _find_releases(conditions: Mapping[str, str], table: SeenSettings) -> dict[str, SeenSetting]:
+    """Return what was seen of the stated model and setting, by the release of transformers."""
+    return {
+        release: item
+        for (model_type, release, name), item in table.items()
+        if name == conditions.get("attn") and model_name_of_type(model_type) == conditions.get("model")
+    }
+
+
+def _wanted_kinds(conditions: Mapping[str, str]) -> list[str]:
+    """Return the kinds of data that a query means: packed or others where it states packing, else all."""
+    if "packing" not in conditions:
+        return list(LAYOUTS)
+    packed = condition_holds(_PACKING["packing"], conditions["packing"])
+    return [kind for kind in LAYOUTS if (kind == "packed") is packed]
+
+
+def _judge_exact(
+    model: str, item: SeenSetting, kinds: Sequence[str], settings: Mapping[str, SeenSetting], *, packing_stated: bool
+) -> Finding:
+    states = {kind: state for kind, state in item.judgement.states.items() if kind in kinds}
+    wrong = [kind for kind, state in states.items() if state == "silently wrong"]
+    because = f"a run saw {model} under {item.judgement.setting}: {_describe_states(item, kinds)}"
+    release = item.run.transformers
+    fix = _find_right_settings(settings, wrong or list(states))
+    if wrong == ["packed"] and not packing_stated:
+        return replace(_model_finding(item, "warning", because, release, fix), when=_PACKING, undecided=True)
+    severity = "error" if wrong or _is_refused_anywhere(item, states) else "info"
+    if severity == "info" and set(states.values()) == {"fails"}:
+        severity = "warning"
+    return _model_finding(item, severity, because, release, fix if severity != "info" else ())
+
+
+def _is_refused_anywhere(item: SeenSetting, states: Mapping[str, str]) -> bool:
+    judgement = item.judgement
+    if set(states.values()) != {"refused"}:
+        return False
+    return judgement.reasons[0].startswith(_NO_SUPPORT) or (judgement.setting, judgement.reasons[0]) == _TOO_WIDE
+
+
+def _link_incidents(finding: Finding, item: SeenSetting, incidents: Sequence[RunIncident]) -> Finding:
+    return replace(finding, incidents=tuple(item.judgement.find_incidents(item.run.model_type, incidents)))
+
+
+def _find_right_settings(settings: Mapping[str, SeenSetting], kinds: Sequence[str]) -> tuple[Mapping[str, str], ...]:
+    """Return a fix that names the settings which were right for all of these kinds of data with the same release."""
+    right = [
+        name
+        for name, item in settings.items()
+        if kinds and all(item.judgement.states.get(kind) == "right" for kind in kinds)
+    ]
+    return ({"note": f"seen right for this model with the same release: {', '.join(right)}"},) if right else ()
+
+
+def _describe_states(item: SeenSetting, kinds: Sequence[str]) -> str:
+    """Return what was seen of each kind of data, and why it is not right."""
+    judgement = item.judgement
+    states = {kind: state for kind, state in judgement.states.items() if kind in kinds}
+    words = ", ".join(
+        f"{kind} data {state.replace('silently wrong', 'SILENTLY WRONG')}" for kind, state in states.items()
+    )
+    reasons = [shorten_reason(reason) for reason in judgement.reasons] if set(states.values()) != {"right"} else []
+    where = f"on {item.run.gpu or 'a CPU'}"
+    return f"{words or 'nothing'} ({'; '.join([*dict.fromkeys(reasons), where])})"
+
+
+def _model_finding(
+    item: SeenSetting,
+    severity: str,
+    because: str,
+    transformers: str | None,
+    fix: tuple[Mapping[str, str], ...] = (),
+) -> Finding:
+    packages = {} if transformers is None else {"transformers": transformers}
+    model = model_name_of_type(item.run.model_type)
+    return Finding(
+        id=f"{MODEL_RUN}{model}/{item.judgement.setting}",
+        kind="fact",
+        severity=severity,
+        packages=packages,
+        because=because,
+        source=(f"evidence/{item.run.file}",),
+        confidence="measured",
+        fix=fix,
+    )

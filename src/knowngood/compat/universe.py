@@ -7,22 +7,31 @@ Pure: facts, rules and GPUs in, boxes out.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from knowngood.compat.box_index import BoxIndex
+from knowngood.compat.box_search import BoxIndex
 from knowngood.compat.broken_pairs import ReadTable, boxes_of_broken_pairs, no_broken_uses
 from knowngood.compat.factbook import DRIVERS, Factbook
-from knowngood.compat.metadata_store import MetadataStore
-from knowngood.compat.outgrown_releases import boxes_of_outgrown_releases
-from knowngood.compat.requirement_boxes import boxes_of_conflicting_bounds, boxes_of_requirements
 from knowngood.compat.rule import Condition, Rule
-from knowngood.compat.rule_boxes import Box, ValueSpace, all_subjects_known, compile_rules
+from knowngood.compat.rule_boxes import (
+    Box,
+    ValueSpace,
+    all_subjects_known,
+    boxes_of_conflicting_bounds,
+    boxes_of_outgrown_releases,
+    boxes_of_requirements,
+    compile_rules,
+)
 from knowngood.compat.value_domain import NameDomain, ValueDomain
 from knowngood.compat.waivers import Waiver, apply_waivers
-from knowngood.core.gpus import GpuCatalog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+    from knowngood.compat.metadata_store import MetadataStore
+    from knowngood.core.gpus import GpuCatalog
 
 ATTENTION: Mapping[str, str] = {
     "sdpa": "sdpa",

@@ -3,32 +3,39 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from knowngood.compat import knowledge, query
 from knowngood.compat.check_answer import CheckAnswer, check_query
-from knowngood.compat.knowledge import CompatKnowledge
 from knowngood.compat.matrix_cells import packages_of_cell
 from knowngood.compat.query import MACHINE
 from knowngood.compat.rule_files import load_incidents
 from knowngood.compat.rule_relations import parse_capability
 from knowngood.core.cell import Cell, parse_cell
 from knowngood.core.hosts import DEFAULT_HOST, HostArchitecture, detect_host_architecture, parse_host
-from knowngood.doctor.doctor_line import DoctorLine
 from knowngood.doctor.judge_binaries import judge_binaries
-from knowngood.doctor.judge_environment import judge_environment
-from knowngood.doctor.judge_gpu import judge_gpus_and_driver
-from knowngood.doctor.judge_host import ExaminedHost, choose_host, judge_environment_host
-from knowngood.doctor.judge_image import judge_image
+from knowngood.doctor.judge_environment import judge_environment, judge_variables
+from knowngood.doctor.judge_host import (
+    ExaminedHost,
+    choose_host,
+    judge_environment_host,
+    judge_gpus_and_driver,
+    judge_image,
+)
 from knowngood.doctor.judge_machine import judge_system, judge_tools
-from knowngood.doctor.judge_variables import judge_variables
 from knowngood.doctor.python_environment import list_installed_packages
-from knowngood.doctor.system_state import ImageDescription, SystemState
 from knowngood.facts import fact_store
 from knowngood.facts.driver_reader import DriverFacts
 from knowngood.failures.diagnosis import diagnose_log
 from knowngood.images.dockerfile import LABEL_PREFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from knowngood.compat.knowledge import CompatKnowledge
+    from knowngood.doctor.doctor_line import DoctorLine
+    from knowngood.doctor.system_state import ImageDescription, SystemState
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from knowngood.doctor.doctor_line import BAD, NOT_APPLICABLE, OK, UNKNOWN, WARN, DoctorLine, DoctorVerdict
-from knowngood.doctor.dynamic_linking import version_numbers
-from knowngood.doctor.load_failures import missing_libraries
-from knowngood.doctor.system_state import CacheFolder, InstalledBinary, InstalledTool, MachineState, SystemState
+from knowngood.doctor.elf_reader import version_numbers
+from knowngood.doctor.judge_binaries import missing_libraries
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from knowngood.doctor.system_state import CacheFolder, InstalledBinary, InstalledTool, MachineState, SystemState
 
 _COMPILE_AT_FIRST_USE = frozenset({"deepspeed"})
 """Packages that compile CUDA extensions when they are used."""

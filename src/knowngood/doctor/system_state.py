@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from knowngood.doctor.dynamic_linking import LinkResult
-from knowngood.facts.gpu_code import GpuCode
+from knowngood.doctor.elf_reader import LinkResult
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from knowngood.facts.gpu_code import GpuCode
 
 
 @dataclass(frozen=True, kw_only=True)

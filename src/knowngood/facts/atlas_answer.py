@@ -1,15 +1,16 @@
-"""The answer of `knowngood api`: since when and until when a name is there, and what to use where it is not. Pure."""
+"""The answer of `knowngood api`: since when and until when a name or a registry's key is there, and what to use now."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from knowngood.facts.atlas_lookup import AtlasLookup, NamePresence
-from knowngood.facts.atlas_parameters import find_parameter, parse_signature
-from knowngood.facts.atlas_rows import RowKind
+from knowngood.facts.atlas_file import RowKind
+from knowngood.facts.atlas_lookup import AtlasLookup, NamePresence, find_parameter, parse_signature
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
 
 _ELSEWHERE_LIMIT = 5
 
@@ -228,3 +229,26 @@ def _spans(table: Mapping[str, int], releases: Sequence[str]) -> dict[str, tuple
 def describe_spans(spans: Sequence[ReleaseSpan]) -> str:
     """Return `until 4.38.2, 4.45.0 to 4.46.3`."""
     return ", ".join(span.text() for span in spans)
+
+
+REGISTRIES: Mapping[str, tuple[str, ...]] = {
+    "model type": (
+        "transformers.models.auto.configuration_auto.CONFIG_MAPPING_NAMES[{}]",
+        "transformers.models.auto.auto_mappings.CONFIG_MAPPING_NAMES[{}]",
+    ),
+    "attention function": ("transformers.modeling_utils.AttentionInterface._global_mapping[{}]",),
+    "optimizer": ("transformers.training_args.OptimizerNames[{}]",),
+    "scheduler": ("transformers.trainer_utils.SchedulerType[{}]",),
+    "training argument": ("transformers.training_args.TrainingArguments.{}",),
+}
+"""What a registry holds -> the places of a key in it, over time."""
+
+
+def find_registry_keys(transformers: AtlasLookup, key: str) -> Iterator[NameAnswer]:
+    """Yield an answer for each registry of transformers that has a key in some release, such as `qwen3`."""
+    for registry, places in REGISTRIES.items():
+        if registry == "training argument" and not key.isidentifier():
+            continue
+        keys = [place.format(key) for place in places]
+        if any(transformers.find_name(place).present for place in keys):
+            yield answer_about_key(transformers, f"the {registry} {key}", keys)

@@ -1,26 +1,19 @@
 """The file of one package's atlas: rows with the releases that have them, in compressed blocks that are read alone.
 
-A file is one line of JSON (releases, and where each block begins), then blocks of zstd. A block holds the rows of some
-modules, in the order of their names:
-
-    #transformers.models.qwen2.modeling_qwen2
-    Qwen2FlashAttention2 TAB c TAB Qwen2Attention TAB 3-17
-
-The last column has the releases, as places in the list of releases: `3-17`, or `3-` up to the newest. Uses of other
-packages stand in blocks of their own, in which the module's name begins with `@`. For a package that exports whole
-folders lazily, `#!Qwen2Model` lists the modules that have this name in their `__all__`, so that none is searched.
+A row says what a module offers or uses. Which blocks have a word is computed once and kept in the cache folder.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
-import re
+import mmap
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cached_property
-from pathlib import Path
-from typing import Literal, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Literal, NotRequired, TypedDict
 
 import zstandard
 
@@ -28,10 +21,177 @@ from knowngood.core.data_files import read_data_bytes
 from knowngood.core.errors import InputError, InputProblem
 from knowngood.core.json_document import parse_json
 from knowngood.core.lazy_patterns import lazy_pattern
-from knowngood.core.local_files import write_atomically
-from knowngood.facts.atlas_rows import RowKind
-from knowngood.facts.block_index import BlockIndex, open_block_index
-from knowngood.facts.release_intervals import parse_intervals, render_intervals
+from knowngood.core.local_files import cache_folder, write_atomically
+
+if TYPE_CHECKING:
+    import re
+    from pathlib import Path
+
+DETAIL_LIMIT = 400
+"""Longer details are cut or left out, in characters."""
+
+
+class RowKind(StrEnum):
+    """What a row of the atlas says."""
+
+    MODULE = "m"
+    """The module is there; the flags of the detail: `p` a package, `g` with `__getattr__`, `x` it did not parse."""
+    CLASS = "c"
+    """A class; the detail has its bases as written, separated by commas."""
+    FUNCTION = "f"
+    """A function or method; the detail is its signature."""
+    PROPERTY = "p"
+    """A property or another descriptor made by a decorator."""
+    VALUE = "v"
+    """A variable of the module or the class."""
+    ATTRIBUTE = "a"
+    """An attribute that a method assigns to `self`."""
+    IMPORT = "i"
+    """A name that is imported; the detail is the module, or `module:name`, with `?` behind it under `if` or `try`."""
+    STAR = "s"
+    """Everything public of another module; the detail is that module, with `?` as for an import."""
+    EXPORT = "e"
+    """A name that the module lists in `__all__`, whether or not it defines it; the detail is empty."""
+    LAZY = "z"
+    """A name that the module exports lazily; the detail is the module that has it."""
+    LAZY_FOLDER = "d"
+    """Everything that the modules below this folder list in `__all__` is exported lazily; the detail is the module."""
+    KEY = "k"
+    """A string key of a table or a value of an enumeration, as `TABLE[key]`."""
+    WORDS = "w"
+    """The deprecation's own words: the decorator as written."""
+    CALL = "q"
+    """A call of its own method that a class makes; the path is the method, the detail is the call's shape."""
+    RETURNS = "r"
+    """Of a function that returns tuples only: how many values they have, as `4,5`."""
+    SOURCE = "t"
+    """Of a function or variable that tells what is installed: its shortened source (see `guard_sources`)."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class AtlasRow:
+    """One thing that a module has."""
+
+    path: str
+    """The name inside the module: empty for the module itself, `Class.method`, `TABLE[key]`."""
+    kind: RowKind
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class AtlasUse:
+    """One use of another package by a module."""
+
+    target: str
+    """`module:name` as imported, or a module; with a call's shape after a space (see `use_collector`).
+    `super:Class.method` is a method that a class of this module calls of its bases."""
+    place: str
+    """The function or class in which it stands, or empty when importing the module runs it."""
+    guard: str
+    """The guards around it, separated by ` & `: `try ImportError`, `if is_peft_available()`; empty without one.
+    `except ImportError of a:b,c` is a handler that runs where one of these imports fails; `past x` is code behind an
+    `if x` that raises or returns. Inside functions, conditions that ask neither for a version nor for whether something
+    is there are left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleRows:
+    """What was read from one module."""
+
+    rows: tuple[AtlasRow, ...]
+    uses: tuple[AtlasUse, ...]
+
+
+def fits_row(text: str) -> bool:
+    """Return whether a text can stand in a row: it is printable and not too long."""
+    return text.isprintable() and len(text) <= DETAIL_LIMIT
+
+
+def render_intervals(mask: int, count: int) -> str:
+    """Return `0-3,5,7-` for the bits of a mask; an interval that reaches the newest of `count` releases is open."""
+    parts: list[str] = []
+    place = 0
+    while mask >> place:
+        if not (mask >> place) & 1:
+            place += 1
+            continue
+        end = place
+        while (mask >> (end + 1)) & 1:
+            end += 1
+        parts.append(f"{place}-" if end == count - 1 else str(place) if end == place else f"{place}-{end}")
+        place = end + 1
+    return ",".join(parts)
+
+
+def parse_intervals(text: str, count: int) -> int:
+    """Return the mask of `0-3,5,7-`; raises `ValueError` for another text."""
+    mask = 0
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        begin = int(first)
+        end = begin if not dash else int(last) if last else count - 1
+        mask |= ((1 << (end - begin + 1)) - 1) << begin
+    return mask
+
+
+_VERSION = 1
+"""To be raised when the same file gives another index."""
+
+ListWords = Callable[[], Iterable[Iterable[str]]]
+"""Returns the words of each block of a file, the first block first."""
+
+
+class BlockIndex:
+    """The words of one file, each with the blocks that have it."""
+
+    def __init__(self, content: bytes | mmap.mmap) -> None:
+        self._content = content
+
+    def find_blocks(self, word: str) -> list[int]:
+        """Return the numbers of the blocks that have a word, sorted."""
+        content, wanted = self._content, word.encode() + b"\t"
+        low, high = 0, len(content)
+        while low < high:
+            start = content.rfind(b"\n", 0, (low + high) // 2) + 1
+            end = content.find(b"\n", start) + 1
+            if content[start : start + len(wanted)] == wanted:
+                return [int(text) for text in content[start + len(wanted) : end].split()]
+            if content[start:end] < wanted:
+                low = end
+            else:
+                high = start
+        return []
+
+
+def open_block_index(path: Path, kind: str, list_words: ListWords) -> BlockIndex:
+    """Open the index of a file; it is made first when the cache folder has none of the file as it is now.
+
+    Args:
+        path: the file.
+        kind: a name for what counts as a word.
+        list_words: reads the file, when the index has to be made.
+    """
+    state = path.stat()
+    folder = cache_folder() / "atlas" / path.parent.name
+    place = folder / f"{path.stem}.{kind}.{_VERSION}-{state.st_size}-{state.st_mtime_ns}"
+    with contextlib.suppress(OSError, ValueError), place.open("rb") as file:
+        return BlockIndex(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    content = _render_index(list_words())
+    with contextlib.suppress(OSError):
+        for old in folder.glob(f"{path.stem}.{kind}.*"):
+            old.unlink(missing_ok=True)
+        write_atomically(place, content)
+    return BlockIndex(content)
+
+
+def _render_index(words: Iterable[Iterable[str]]) -> bytes:
+    blocks: dict[str, list[str]] = {}
+    for number, block in enumerate(words):
+        for word in block:
+            blocks.setdefault(word, []).append(str(number))
+    lines = (f"{word}\t{' '.join(numbers)}\n".encode() for word, numbers in blocks.items())
+    return b"".join(sorted(lines))
+
 
 SCHEMA = "knowngood/atlas/1"
 _REMEDY = "restore it, or delete it and run `knowngood harvest --atlas`"

@@ -1,31 +1,96 @@
-"""The harvest of the atlas: reads the sources of every release that is new, and writes each package's file.
-
-A source that did not change since the release read before is not read again. A package's file is written after every
-few releases, so that a harvest that was stopped goes on where it was.
-"""
+"""The harvest of the atlas and of messages: reads the sources of every release that is new, and writes the files."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from packaging.version import Version
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
 
-from knowngood.facts.atlas_file import AtlasFile, AtlasTables
-from knowngood.facts.atlas_packages import AtlasPackage
-from knowngood.facts.atlas_rows import ModuleRows
+from knowngood.core import yaml_document
+from knowngood.core.errors import InputError
+from knowngood.facts.atlas_file import AtlasFile, AtlasTables, ModuleRows
 from knowngood.facts.harvest_run import group_by_release
+from knowngood.facts.message_store import MessageRow, extract_messages, group_rows
 from knowngood.facts.module_rows import extract_module
 from knowngood.index.artefact import PackageIndex, PublishedFile, UnreadableError
 from knowngood.index.remote_archive import open_bulk_archive
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from concurrent.futures import Executor
+
     from knowngood.core.notify import Notify
     from knowngood.facts.fact_reader import IndexedRelease
+
+ATLAS_PACKAGES_FILE = "facts/atlas/packages.yaml"
+_KEYS = {"since", "packages", "series"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtlasField:
+    """The packages of the atlas, and from when on their releases are read."""
+
+    since: str
+    """The day, `2024-01-01`, from which final releases are read."""
+    modules: Mapping[str, str]
+    """Normalized name of a package -> its top-level module."""
+    series: Mapping[str, Version] = field(default_factory=dict)
+    """Normalized name of a package -> the release from which only the last of each series is read."""
+
+    def package(self, name: str, floor: Version | None = None) -> AtlasPackage:
+        """Return what to read of one of the packages, from a floor of matrix.yaml on too."""
+        return AtlasPackage(
+            name=name, module=self.modules[name], since=self.since, floor=floor, series=self.series.get(name)
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtlasPackage:
+    """A package of the atlas with the releases of interest."""
+
+    name: str
+    module: str
+    """The module below which its own modules lie, such as `trl`; other modules of its wheels are not read."""
+    since: str
+    """The day from which releases are read."""
+    floor: Version | None = None
+    """The release from which older ones are read too."""
+    series: Version | None = None
+    """The release from which the last of each series is read, and no other, whatever its day."""
+
+
+def parse_atlas_field(text: str, file: str) -> AtlasField:
+    """Return the rule in the text of `packages.yaml`; `InputError` with the line of what is wrong."""
+    source = yaml_document.parse_yaml(text, file)
+    data = source.data if isinstance(source.data, Mapping) else {}
+    since, packages = data.get("since"), data.get("packages")
+    problems = [source.problem([key], f"there is no key {key}", key=True) for key in data.keys() - _KEYS]
+    if not re.fullmatch(r"\d{4}-\d\d-\d\d", str(since)):
+        problems.append(source.problem(["since"], "`since` is a day such as 2024-01-01"))
+    if not isinstance(packages, Mapping) or not packages:
+        problems.append(source.problem(["packages"], "`packages` gives the top-level module of each package"))
+        packages = {}
+    for name, module in packages.items():
+        if not str(module).isidentifier():
+            problems.append(source.problem(["packages", name], f"{module} is not the name of a module"))
+    modules: dict[str, str] = {canonicalize_name(str(name)): str(module) for name, module in packages.items()}
+    series = dict[str, Version]()
+    for name, version in (data.get("series") or {}).items():
+        try:
+            series[canonicalize_name(str(name))] = Version(str(version))
+        except InvalidVersion:
+            problems.append(source.problem(["series", name], f"{version} is not a release"))
+        if canonicalize_name(str(name)) not in modules:
+            problems.append(source.problem(["series", name], "`packages` does not have it"))
+    if problems:
+        raise InputError(problems)
+    return AtlasField(since=str(since), modules=modules, series=series)
+
 
 READER_REVISION = 3
 """Raised when the rows of the same source change; then every release is read again."""
@@ -233,3 +298,106 @@ def _render_rows(modules: Mapping[str, tuple[str, ModuleRows]]) -> dict[str, lis
         if rows.uses:
             rendered[f"@{module}"] = [f"{use.target}\t{use.place}\t{use.guard}" for use in rows.uses]
     return rendered
+
+
+_READER_REVISION = 1
+"""Raised when the messages of the same source change; then every release is read again."""
+_OPTION = "--messages"
+_MESSAGE_CHUNK = 48  # modules that one worker reads at a time
+_SPEAKS = re.compile(rb"\braise\b|\bassert\b|\.(?:error|critical|fatal|exception)\(")
+
+_Known = Mapping[str, tuple[str, tuple[MessageRow, ...]]]
+"""Module -> the key of its content, and its messages."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MessageHarvest:
+    """What a harvest of messages works with."""
+
+    folder: Path
+    """The folder of the messages' files."""
+    index: PackageIndex
+    workers: Executor
+    notify: Notify
+
+    def harvest_package(self, package: AtlasPackage) -> AtlasReport:
+        """Read the last release of every series that the package's file does not have.
+
+        A series whose last release is a newer one now is read again: the older release is left out.
+
+        Raises:
+            UnreadableError: the index has no proper page of the package.
+            InputError: the package's file is damaged.
+        """
+        path = self.folder / f"{package.name}.atlas"
+        wanted = list(last_of_series(list_wanted_releases(package, self.index)))
+        fresh = AtlasTables(package=package.name, root=package.module, option=_OPTION, reader=_READER_REVISION)
+        tables = AtlasFile(path).tables() if path.exists() else fresh
+        versions = {str(release.version) for release in wanted}
+        if tables.reader != fresh.reader or not versions.issuperset(tables.releases):
+            tables = fresh
+        tables.option = _OPTION
+        known: _Known = {}
+        new: list[str] = []
+        for release in wanted:
+            version = str(release.version)
+            file = None if version in tables.artefacts else choose_source(release.files)
+            if file is None:
+                continue
+            try:
+                known = self._read_release(package.module, file, known)
+            except UnreadableError as error:
+                tables.failed[version] = str(error)
+                self.notify(f"{package.name} {version}: {error}")
+                continue
+            place = sum(Version(other) < release.version for other in tables.releases)
+            rows = dict(group_rows({module: messages for module, (_, messages) in known.items() if messages}))
+            tables.add_release(version, place, file.name, rows)
+            new.append(version)
+            self.notify(f"messages of {package.name} {version}: {sum(map(len, rows.values()))}")
+            if len(new) % _SAVE_EVERY == 0:
+                tables.write(self.folder, level=3)
+        if new or not path.exists():
+            tables.write(self.folder)
+        return AtlasReport(
+            package=package.name,
+            new=tuple(new),
+            known=len(tables.releases) - len(new),
+            failed=dict(tables.failed),
+            size=path.stat().st_size,
+        )
+
+    def _read_release(
+        self, root: str, file: PublishedFile, known: _Known
+    ) -> dict[str, tuple[str, tuple[MessageRow, ...]]]:
+        """Return the messages of the modules below the package's own; what did not change is taken from `known`."""
+        archive = open_bulk_archive(file, self.index.session)
+        keys = archive.content_keys()
+        members = {
+            module: name
+            for module, name in select_sources(keys).items()
+            if name.endswith(".py") and module.partition(".")[0] == root
+        }
+        due = {
+            name: module for module, name in members.items() if module not in known or known[module][0] != keys[name]
+        }
+        rows = {module: known[module] for module, name in members.items() if name not in due}
+        jobs = []
+        chunk: list[tuple[str, str]] = []
+        for name, content in archive.read_members(due):
+            if not _SPEAKS.search(content):
+                rows[due[name]] = keys[name], ()
+                continue
+            chunk.append((due[name], content.decode("utf-8", "replace")))
+            if len(chunk) >= _MESSAGE_CHUNK:
+                jobs.append(self.workers.submit(_extract_all, chunk))
+                chunk = []
+        jobs.append(self.workers.submit(_extract_all, chunk))
+        for job in jobs:
+            rows.update({module: (keys[members[module]], messages) for module, messages in job.result()})
+        return rows
+
+
+def _extract_all(sources: list[tuple[str, str]]) -> list[tuple[str, tuple[MessageRow, ...]]]:
+    """Read modules one after another; the work of one process."""
+    return [(module, extract_messages(source)) for module, source in sources]

@@ -17,7 +17,7 @@ from typing import Literal, TypedDict
 
 from knowngood.core import json_document
 from knowngood.core.data_files import load_json_checked_once
-from knowngood.facts.release_intervals import parse_intervals, render_intervals
+from knowngood.facts.atlas_file import parse_intervals, render_intervals
 
 SCHEMA = "knowngood/broken-uses/2"
 _REMEDY = "restore it, or make it again with `knowngood harvest --atlas`"

@@ -1,24 +1,32 @@
-"""Which uses of one package break with which releases of another, computed from the atlas of both. Pure.
-
-A use is broken with a release of the callee that lacks the name, whose signature lacks a keyword that is passed, which
-returns another number of values than are unpacked, or which passes a keyword that an overriding method does not take.
-Only what is certain counts: the use must fit some release, the sources must tell, and the guards around it must be
-decided by the callee's release (`guard_conditions`).
-"""
+"""Which uses of one package break with which releases of another, computed from the atlas of both."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING
 
-from knowngood.facts.atlas_lookup import AtlasLookup, NamePresence
-from knowngood.facts.atlas_parameters import find_parameter, parse_signature
-from knowngood.facts.atlas_rows import RowKind
-from knowngood.facts.base_methods import BaseMethods, OpenAtlas
-from knowngood.facts.broken_use_table import BrokenUse, UseFailure
-from knowngood.facts.call_rows import fits_unpacking
-from knowngood.facts.guard_conditions import RunningCode
-from knowngood.facts.module_reach import find_reached_modules
+from knowngood.core.data_files import write_compressed_text
+from knowngood.facts.atlas_file import RowKind
+from knowngood.facts.atlas_lookup import (
+    AtlasLookup,
+    find_owner,
+    find_parameter,
+    list_atlas_packages,
+    list_owners,
+    open_atlas,
+    parse_signature,
+)
+from knowngood.facts.broken_use_table import BrokenUse, BrokenUseTable, UseFailure, list_table_packages, table_path
+from knowngood.facts.guard_program import RunningCode
+from knowngood.facts.use_collector import fits_unpacking
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+    from pathlib import Path
+
+    from knowngood.facts.atlas_lookup import NamePresence
 
 _INHERITED = "super"
 """The module in the target of a use of a method that a class has from its bases."""
@@ -235,3 +243,206 @@ def _find_misfits(
 def _keywords(shape: str) -> list[str]:
     """The keywords in `(2,a,b,*)`."""
     return [word for word in shape.strip("()").split(",")[1:] if word != "*"]
+
+
+_DEPTH = 8
+"""How many classes are followed one after another."""
+
+OpenAtlas = Callable[[str], AtlasLookup | None]
+"""Gives the atlas that has a top-level module, or `None`."""
+
+
+class BaseMethods:
+    """Follows the bases of one package's classes."""
+
+    def __init__(self, caller: AtlasLookup, open_callee: OpenAtlas) -> None:
+        self._caller = caller
+        self._open = open_callee
+        self._rows: dict[str, dict[str, list[tuple[str, str, int]]]] = {}
+        self._homes: dict[tuple[str, str], dict[str, int]] = {}
+
+    def find_owners(self, module: str, owner: str, method: str) -> dict[str, int]:
+        """Return `lib.part:Base` -> releases of the caller in which `super().method` in a class is that base's.
+
+        Bases of packages that the atlas does not have, and methods that the caller's own classes define, are left out.
+        """
+        owners: dict[str, int] = {}
+        self._walk(module, owner, method, self._caller.every, owners, _DEPTH)
+        return owners
+
+    def list_ancestors(self, module: str, owner: str, depth: int = _DEPTH) -> Iterator[tuple[str, str, int]]:
+        """Yield module, class and releases of a class and of those of its ancestors that are the package's own."""
+        yield module, owner, self._caller.every
+        for bases, mask in self._classes(module, owner) if depth else ():
+            for base in bases:
+                for home, releases in self._find_homes(module, base).items():
+                    if self._is_own(home):
+                        place, _, name = home.partition(":")
+                        for other, path, both in self.list_ancestors(place, name, depth - 1):
+                            yield other, path, both & releases & mask
+
+    def _walk(  # noqa: PLR0913, PLR0917 - one step through the tree of bases
+        self, module: str, owner: str, method: str, mask: int, owners: dict[str, int], depth: int
+    ) -> int:
+        """Add to `owners` for the releases in `mask`; return those that are settled, by whomever."""
+        settled = 0
+        for bases, releases in self._classes(module, owner) if depth else ():
+            todo = mask & releases
+            for base in bases:
+                for home, there in self._find_homes(module, base).items():
+                    here = todo & there
+                    if here:
+                        done = self._settle(home, method, here, owners, depth)
+                        todo &= ~done
+                        settled |= done
+        return settled
+
+    def _settle(self, home: str, method: str, mask: int, owners: dict[str, int], depth: int) -> int:
+        """Look for a method in one base; return the releases in which it has it, or may have it."""
+        place, _, name = home.partition(":")
+        if self._is_own(home):
+            defined = mask & self._releases_with(place, f"{name}.{method}")
+            return defined | self._walk(place, name, method, mask & ~defined, owners, depth - 1)
+        callee = self._open(place.partition(".")[0])
+        if callee is None:
+            return mask
+        presence = callee.find_name(f"{place}.{name}.{method}")
+        if not presence.present:
+            return mask if presence.unclear else 0
+        owners[home] = owners.get(home, 0) | mask
+        return mask
+
+    def _releases_with(self, module: str, path: str) -> int:
+        releases = 0
+        for _, _, mask in self._read(module).get(path, ()):
+            releases |= mask
+        return releases
+
+    def _is_own(self, home: str) -> bool:
+        return home.partition(":")[0].partition(".")[0] == self._caller.file.root
+
+    def _classes(self, module: str, owner: str) -> Iterator[tuple[list[str], int]]:
+        """Yield the bases of a class, as written, with the releases."""
+        for kind, bases, mask in self._read(module).get(owner, ()):
+            if kind == RowKind.CLASS:
+                yield [base for base in bases.split(",") if base not in {"", "?", "object"}], mask
+
+    def _find_homes(self, module: str, base: str) -> dict[str, int]:
+        """Return where a base is defined: `module:Class` -> releases; empty for builtins and the standard library."""
+        key = (module, base)
+        if key not in self._homes:
+            homes = self._caller.find_name(f"{module}.{base}").homes
+            self._homes[key] = {home: mask for home, mask in homes.items() if ":" in home}
+        return self._homes[key]
+
+    def _read(self, module: str) -> dict[str, list[tuple[str, str, int]]]:
+        if module not in self._rows:
+            rows = self._rows[module] = dict[str, list[tuple[str, str, int]]]()
+            for path, kind, detail, mask in self._caller.file.rows(module):
+                rows.setdefault(path, []).append((kind, detail, mask))
+        return self._rows[module]
+
+
+def find_reached_modules(caller: AtlasLookup, start: str = "") -> Mapping[str, int]:
+    """Return module -> releases, as bits, in which importing `start` imports it too.
+
+    `start` is a module of the caller, with the packages around it; its top-level module when empty.
+    """
+    reach: dict[str, int] = {}
+    todo = [(parent, caller.every) for parent in _with_parents(start or caller.file.root)]
+    while todo:
+        module, releases = todo.pop()
+        new = releases & ~reach.get(module, 0)
+        if not new:
+            continue
+        reach[module] = reach.get(module, 0) | new
+        todo += [(other, mask & new) for other, mask in _imports_of(caller, module).items() if mask & new]
+    return reach
+
+
+@cache
+def _imports_of(caller: AtlasLookup, module: str) -> Mapping[str, int]:
+    """Return the modules that a module imports itself, with the releases."""
+    imports: dict[str, int] = {}
+    for _, kind, detail, mask in caller.file.rows(module):
+        if kind not in {RowKind.IMPORT, RowKind.STAR} or detail.endswith("?"):
+            continue
+        base, _, name = detail.partition(":")
+        if base.partition(".")[0] != caller.file.root:
+            continue
+        for other in _with_parents(base):
+            imports[other] = imports.get(other, 0) | mask
+        for other, releases in _modules_of_name(caller, base, name) if name else ():
+            imports[other] = imports.get(other, 0) | (mask & releases)
+    return imports
+
+
+def _modules_of_name(caller: AtlasLookup, base: str, name: str) -> Iterator[tuple[str, int]]:
+    """Yield the modules that `from base import name` imports beside `base`: a submodule, or what it exports lazily."""
+    submodule = f"{base}.{name}"
+    for path, kind, _, mask in caller.file.rows(submodule):
+        if not path and kind == RowKind.MODULE:
+            yield submodule, mask
+    for path, kind, detail, mask in caller.file.rows(base):
+        if path == name and kind == RowKind.LAZY:
+            yield detail, mask
+
+
+def _with_parents(module: str) -> list[str]:
+    """Return `a`, `a.b` and `a.b.c` for `a.b.c`: all are imported with it."""
+    parts = module.split(".")
+    return [".".join(parts[: count + 1]) for count in range(len(parts))]
+
+
+def renew_broken_uses(folder: Path) -> list[str]:
+    """Compute the tables of all packages in a folder of the atlas, and return those that changed.
+
+    Raises:
+        InputError: a file of the atlas is damaged.
+    """
+    changed = []
+    for package in list_atlas_packages(folder):
+        table = compute_broken_uses(package, folder)
+        if table.uses and write_compressed_text(table_path(package, folder), table.render()):
+            changed.append(package)
+        if not table.uses and package in list_table_packages(folder):
+            table_path(package, folder).unlink()
+            changed.append(package)
+    return changed
+
+
+def compute_broken_uses(package: str, folder: Path, among: Collection[str] | None = None) -> BrokenUseTable:
+    """Compute the table of one package of the atlas, which takes seconds.
+
+    Args:
+        package: the package that uses others.
+        folder: the atlas.
+        among: the packages whose use is judged; None for all.
+
+    Raises:
+        FileNotFoundError: the atlas does not have the package.
+        InputError: a file of the atlas is damaged.
+    """
+    caller = open_atlas(package, folder)
+    if caller is None:
+        raise FileNotFoundError(folder / f"{package}.atlas")
+    callees: dict[str, AtlasLookup] = {}
+
+    def open_module(module: str) -> AtlasLookup | None:
+        name = find_owner(module, folder)
+        callee = open_atlas(name, folder) if name and (among is None or name in among) else None
+        if callee is not None:
+            callees[callee.file.package] = callee
+        return callee
+
+    def is_shared(module: str) -> bool:
+        others = list_owners(module.partition(".")[0], folder)[1:]
+        return any(other.file.rows(module) for name in others if (other := open_atlas(name, folder)) is not None)
+
+    uses = find_broken_uses(caller, open_module, is_shared)
+    return BrokenUseTable(
+        package=package,
+        releases=caller.file.releases,
+        callees={name: callees[name].file.releases for name in uses},
+        uses=uses,
+    )

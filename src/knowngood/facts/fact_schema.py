@@ -11,14 +11,16 @@ import functools
 import operator
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired, TypedDict, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, TypedDict, get_args, get_origin, get_type_hints
 
 from pydantic import Field
 
 from knowngood.core import json_document
 from knowngood.core.errors import InputError
-from knowngood.facts.fact_document import LINES_FOLDER
+from knowngood.facts.fact_store import LINES_FOLDER
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 VersionKey = Annotated[
     str, Field(pattern=r"^[0-9]{1,12}(\.[0-9]{1,12}){0,9}((a|b|rc)[0-9]{1,9})?(\.(post|dev)[0-9]{1,9})*$")

@@ -1,20 +1,29 @@
-"""flash-attn's sdists: what the setup can build, the signatures of functions, what modules import, run-time checks."""
+"""flash-attn's sdists and flash-attn-4's wheels: what they can build, signatures, imports, checks, accepted GPUs."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
+import sys
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from knowngood.facts import import_closure, python_source
-from knowngood.facts.fact_reader import FactReader, Functions, IndexedRelease, ReleaseReading, choose_sdist
-from knowngood.index.artefact import Artefact, read_text_member
+from knowngood.facts import python_source
+from knowngood.facts.fact_reader import (
+    FactReader,
+    Functions,
+    IndexedRelease,
+    ReleaseReading,
+    Requirements,
+    choose_sdist,
+    choose_wheel_by,
+)
+from knowngood.index import wheel_metadata
+from knowngood.index.artefact import Artefact, UnreadableError, read_text_member
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 _MODULES = (
     "flash_attn/flash_attn_interface.py",
@@ -90,7 +99,7 @@ def read_flash_attn(artefact: Artefact, _: IndexedRelease, reading: ReleaseReadi
     reading.take("extensions", lambda: list_extension_folders(artefact))
     reading.take_all("limits", lambda: parse_runtime_limits(read_text_member(artefact, _API_SOURCE)))
     reading.take("functions", lambda: read_function_signatures(artefact, _MODULES))
-    reading.take("needs", lambda: import_closure.find_needed_modules(artefact, "flash_attn"))
+    reading.take("needs", lambda: find_needed_modules(artefact, "flash_attn"))
 
 
 def parse_runtime_limits(source: str) -> dict[str, Any]:
@@ -202,6 +211,132 @@ def read_function_signatures(artefact: Artefact, members: tuple[str, ...]) -> di
     return signatures
 
 
+def list_module_files(artefact: Artefact, package: str) -> dict[str, str]:
+    """Return dotted module name -> member path, for every module of a package in the artefact."""
+    paths: dict[str, str] = {}
+    for member in artefact.members:
+        if member.startswith(f"{package}/") and member.endswith(".py"):
+            name = member.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+            if all(part.isidentifier() for part in name.split(".")):
+                paths[name] = member
+    return paths
+
+
+def find_needed_modules(artefact: Artefact, package: str) -> dict[str, list[str]]:
+    """Return module -> top-level modules of other packages that importing it needs.
+
+    The entry of the package itself has what every module needs; the others only list what they need beyond that.
+    Guarded imports (`try`, `if`) are not needed; the standard library and torch are left out. A module of the package
+    that is imported but not in the artefact is named in full, because then the import fails. A module without further
+    needs is left out, and so is one that does not parse.
+    """
+    files = list_module_files(artefact, package)
+    direct: dict[str, tuple[list[str], list[str]]] = {}
+    for name, member in files.items():
+        try:
+            tree = python_source.parse_python(read_text_member(artefact, member), member)
+        except UnreadableError:
+            continue
+        direct[name] = python_source.list_imports(tree, name, is_package=member.endswith("/__init__.py"))
+    folders = {parent for name in files for parent in _parents(name)}
+    needs = {name: _foreign(name, direct, package, folders) for name in direct}
+    common = needs.get(package, frozenset())
+    rest = {name: sorted(names - common) for name, names in sorted(needs.items()) if name != package}
+    return {package: sorted(common)} | {name: names for name, names in rest.items() if names}
+
+
+def _foreign(
+    start: str, direct: Mapping[str, tuple[list[str], list[str]]], package: str, known: set[str]
+) -> frozenset[str]:
+    visited: set[str] = set()
+    foreign: set[str] = set()
+    todo = _parents(start)
+    while todo:
+        name = todo.pop()
+        if name in visited:
+            continue
+        visited.add(name)
+        top = name.partition(".")[0]
+        if top == package:
+            modules, taken = direct.get(name, ([], []))
+            foreign |= {wanted for wanted in modules if wanted.partition(".")[0] == package and wanted not in known}
+            todo += [parent for wanted in (*modules, *taken) for parent in _parents(wanted)]
+        elif top and top not in sys.stdlib_module_names and top != "torch":
+            foreign.add(top)
+    return frozenset(foreign)
+
+
+def _parents(name: str) -> list[str]:
+    """Return `a`, `a.b` and `a.b.c` for `a.b.c`: importing the last one imports all of them."""
+    parts = name.split(".")
+    return [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
+
+
+_INTERFACE = "flash_attn/cute/interface.py"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FlashAttn4Facts:
+    """The wheel of a flash-attn-4 release."""
+
+    requires_python: str | None
+    """PEP 440 specifier; METADATA."""
+    requires: Requirements | None
+    """Distribution -> specifier that it requires; METADATA."""
+    requires_cu13: Requirements | None
+    """What the extra `cu13` adds; METADATA."""
+    forward_majors: tuple[int, ...] | None
+    """Major compute capabilities that the forward pass accepts; `_flash_attn_fwd` in `interface.py`."""
+    backward_majors: tuple[int, ...] | None
+    """The same for the backward pass, so for training; `_flash_attn_bwd`."""
+    functions: Functions | None
+    """Module-level functions of `interface.py`."""
+    needs: tuple[str, ...] | None
+    """Modules of other packages that importing `flash_attn.cute.interface` needs."""
+
+
+def read_flash_attn_4(artefact: Artefact, _: IndexedRelease, reading: ReleaseReading) -> None:
+    """Record the facts of one release (see `FlashAttn4Facts`)."""
+    core = wheel_metadata.read_metadata(artefact)
+    reading.take("requires_python", lambda: core.requires_python)
+    python = wheel_metadata.oldest_python(core.requires_python)
+    reading.take("requires", lambda: wheel_metadata.requirement_map(core.requirements_on(python)))
+    cuda13 = {name: req for name, req in core.requirements_on(python, extra="cu13").items() if req.marker is not None}
+    reading.take("requires_cu13", lambda: wheel_metadata.requirement_map(cuda13) or None, optional=True)
+    tree = python_source.parse_python(read_text_member(artefact, _INTERFACE), _INTERFACE)
+    for fact, name in (("forward_majors", "_flash_attn_fwd"), ("backward_majors", "_flash_attn_bwd")):
+        reading.take(fact, partial(find_accepted_majors, tree, name))
+    reading.take("functions", lambda: read_function_signatures(artefact, (_INTERFACE,)))
+    reading.take("needs", lambda: find_needed_modules(artefact, "flash_attn").get("flash_attn.cute.interface"))
+
+
+def find_accepted_majors(tree: ast.Module, name: str) -> list[int]:
+    """Return the major compute capabilities in a function's first `assert arch // 10 in [9, 10, 11]` (or `arch in`).
+
+    `UnreadableError` when there is no such function or assertion.
+    """
+    node = python_source.find_function(tree, name)
+    if node is None:
+        raise UnreadableError(f"interface.py has no {name}")
+    asserts = [part for part in ast.walk(node) if isinstance(part, ast.Assert)]
+    for test in (part.test for part in sorted(asserts, key=lambda part: part.lineno)):
+        if (
+            isinstance(test, ast.Compare)
+            and isinstance(test.ops[0], ast.In)
+            and isinstance(test.comparators[0], ast.List | ast.Tuple)
+            and any(word in ast.unparse(test.left) for word in ("arch", "compute_capability"))
+        ):
+            return [int(item) for item in ast.literal_eval(test.comparators[0])]
+    raise UnreadableError(f"{name} asserts no compute capability where it did")
+
+
 READERS = (
     FactReader(package="flash-attn", revision=4, model=FlashAttnFacts, choose=choose_sdist, read=read_flash_attn),
+    FactReader(
+        package="flash-attn-4",
+        revision=2,
+        model=FlashAttn4Facts,
+        choose=choose_wheel_by("-any.whl"),
+        read=read_flash_attn_4,
+    ),
 )

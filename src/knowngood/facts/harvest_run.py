@@ -10,10 +10,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from packaging.utils import canonicalize_name
-from packaging.version import Version
 
 from knowngood.core.errors import UsageError
-from knowngood.facts.fact_file import FactFile, read_fact_file
 from knowngood.facts.fact_reader import (
     AdditionalWheel,
     FactReader,
@@ -22,6 +20,7 @@ from knowngood.facts.fact_reader import (
     TableReader,
     find_readers,
 )
+from knowngood.facts.fact_store import FactFile, read_fact_file
 from knowngood.index.artefact import PackageIndex, PublishedFile, UnansweredError, UnreadableError
 from knowngood.index.package_index import SimpleIndex
 from knowngood.index.remote_archive import RemoteSdist, RemoteWheel
@@ -29,6 +28,8 @@ from knowngood.index.remote_archive import RemoteSdist, RemoteWheel
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
+
+    from packaging.version import Version
 
     from knowngood.core.notify import Notify
     from knowngood.index.artefact import Artefact

@@ -1,35 +1,20 @@
-"""What the releases of a package declare: requirements, Pythons, wheels; read from `facts/metadata/`, one at a time.
-
-    from knowngood.facts.package_metadata import read_package_metadata
-
-    trl = read_package_metadata("trl")
-    trl.releases["0.9.6"].requirements      # ("accelerate", "datasets", "torch>=1.4.0", ...)
-
-A file is text. After two header lines each release has a block, oldest first, which states how it differs from the
-release before it (`metadata_file` writes it):
-
-    = 0.9.6 2024-07-08 wheel sdist          version, day of upload, source; then `sdist` and `yanked` where they hold
-    py >=3.9                                its Requires-Python from here on
-    r+ torch>=1.4.0                         a requirement from here on; `r-` ends it
-    x+ dev                                  an extra; `x-` ends it
-    w+ py3-none-any                         the tags of a wheel; `w-` ends them
-
-Commands that must start fast import this module, so it imports neither `packaging` nor the index.
-"""
+"""What the releases of a package declare, and the modules and commands that its newest release installs."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property
-from pathlib import Path
-from typing import Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 from knowngood.core.data_files import read_data_text
 from knowngood.core.errors import InputError, InputProblem
 from knowngood.core.package_names import canonical_name
 from knowngood.facts.fact_store import facts_folder
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SCHEMA = "knowngood/metadata/1"
 SUFFIX = ".txt"
@@ -58,66 +43,6 @@ class ReleaseMetadata:
     """What the requirements were read from. `none`: they are not known, because an sdist's are dynamic (PEP 643)."""
     uploaded: str
     """The day of its first file, `2024-07-08`; empty when the index states none."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PackageMetadata:
-    """All known releases of a package."""
-
-    name: str
-    """The name in lower case with single dashes, as the index spells it in addresses (PEP 503)."""
-    releases: StoredReleases
-    """Version -> what it declares, oldest first; decoded when a value is first asked for."""
-
-    @property
-    def requirements(self) -> Mapping[str, int]:
-        """Requirement, as in a release -> the releases that state it, as bits in the order of `releases`."""
-        return self.releases.requirements
-
-
-def metadata_folder() -> Path:
-    """Return the folder of the metadata that this installation uses."""
-    return facts_folder() / "metadata"
-
-
-def list_metadata_packages(folder: Path | None = None) -> list[str]:
-    """Return the normalized names of the packages that there is metadata about, sorted."""
-    paths = (folder or metadata_folder()).glob(f"*{SUFFIX}")
-    return sorted(path.name.removesuffix(SUFFIX) for path in paths)
-
-
-def read_package_metadata(name: str, folder: Path | None = None) -> PackageMetadata | None:
-    """Return the metadata of a package, read once in a process; `None` when there is none about it.
-
-    Raises:
-        InputError: the file is damaged.
-    """
-    return _read_package(canonical_name(name), folder or metadata_folder())
-
-
-def parse_package_metadata(text: str, label: str) -> PackageMetadata:
-    """Return the metadata in the text of a file; `label` names it in the message of an `InputError`."""
-    head, *blocks = text.removesuffix("\n").split("\n= ")
-    schema, _, name = head.partition("\n")[0].partition(" ")
-    if schema != SCHEMA or not name:
-        why = f"the first line is not `{SCHEMA} NAME`"
-        raise _damage(label, 1, why)
-    releases = StoredReleases(blocks, label, head.count("\n") + 2)
-    if len(releases) != len(blocks):
-        raise _damage(label, 1, "a release stands in it twice")
-    return PackageMetadata(name=name, releases=releases)
-
-
-@cache
-def _read_package(name: str, folder: Path) -> PackageMetadata | None:
-    if not re.fullmatch(r"[a-z0-9-]+", name):
-        return None
-    path = folder / f"{name}{SUFFIX}"
-    try:
-        text = read_data_text(path)
-    except FileNotFoundError:
-        return None
-    return parse_package_metadata(text, str(path))
 
 
 def _damage(label: str, line: int, why: str) -> InputError:
@@ -213,3 +138,143 @@ class StoredReleases(Mapping[str, ReleaseMetadata]):
             states[version] = (head, python, fixed["r"], fixed["x"], fixed["w"])
             number += 1 + len(lines)
         return states
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackageMetadata:
+    """All known releases of a package."""
+
+    name: str
+    """The name in lower case with single dashes, as the index spells it in addresses (PEP 503)."""
+    releases: StoredReleases
+    """Version -> what it declares, oldest first; decoded when a value is first asked for."""
+
+    @property
+    def requirements(self) -> Mapping[str, int]:
+        """Requirement, as in a release -> the releases that state it, as bits in the order of `releases`."""
+        return self.releases.requirements
+
+
+def metadata_folder() -> Path:
+    """Return the folder of the metadata that this installation uses."""
+    return facts_folder() / "metadata"
+
+
+def list_metadata_packages(folder: Path | None = None) -> list[str]:
+    """Return the normalized names of the packages that there is metadata about, sorted."""
+    paths = (folder or metadata_folder()).glob(f"*{SUFFIX}")
+    return sorted(path.name.removesuffix(SUFFIX) for path in paths)
+
+
+def read_package_metadata(name: str, folder: Path | None = None) -> PackageMetadata | None:
+    """Return the metadata of a package, read once in a process; `None` when there is none about it.
+
+    Raises:
+        InputError: the file is damaged.
+    """
+    return _read_package(canonical_name(name), folder or metadata_folder())
+
+
+def parse_package_metadata(text: str, label: str) -> PackageMetadata:
+    """Return the metadata in the text of a file; `label` names it in the message of an `InputError`."""
+    head, *blocks = text.removesuffix("\n").split("\n= ")
+    schema, _, name = head.partition("\n")[0].partition(" ")
+    if schema != SCHEMA or not name:
+        why = f"the first line is not `{SCHEMA} NAME`"
+        raise _damage(label, 1, why)
+    releases = StoredReleases(blocks, label, head.count("\n") + 2)
+    if len(releases) != len(blocks):
+        raise _damage(label, 1, "a release stands in it twice")
+    return PackageMetadata(name=name, releases=releases)
+
+
+@cache
+def _read_package(name: str, folder: Path) -> PackageMetadata | None:
+    if not re.fullmatch(r"[a-z0-9-]+", name):
+        return None
+    path = folder / f"{name}{SUFFIX}"
+    try:
+        text = read_data_text(path)
+    except FileNotFoundError:
+        return None
+    return parse_package_metadata(text, str(path))
+
+
+NAMES_SCHEMA = "knowngood/wheel-names/1"
+WHEEL_NAMES_FILE = "wheels/names.txt"
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstalledNames:
+    """What one release installs by name."""
+
+    version: str
+    modules: tuple[str, ...] = ()
+    """Top-level modules; below a folder that several packages share, with the part that is this package's."""
+    commands: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class WheelNames:
+    """What packages install by name."""
+
+    packages: Mapping[str, InstalledNames] = field(default_factory=dict)
+
+    @cached_property
+    def modules(self) -> Mapping[str, str]:
+        """Module -> the package that installs it; of a package and its variants, the plain one."""
+        return _invert((module, name) for name, names in self.packages.items() for module in names.modules)
+
+    @cached_property
+    def commands(self) -> Mapping[str, str]:
+        """Command -> the package that installs it; of a package and its variants, the plain one."""
+        return _invert((command, name) for name, names in self.packages.items() for command in names.commands)
+
+
+@cache
+def read_wheel_names(path: Path | None = None) -> WheelNames:
+    """Return what is known of packages' names; nothing where the file is not there."""
+    place = path or facts_folder() / WHEEL_NAMES_FILE
+    try:
+        return parse_wheel_names(read_data_text(place), str(place))
+    except FileNotFoundError:
+        return WheelNames()
+
+
+def parse_wheel_names(text: str, label: str) -> WheelNames:
+    """Return the names in a file's text; `label` names it in the message of an `InputError`."""
+    head, *blocks = text.removesuffix("\n").split("\n= ")
+    if head.partition("\n")[0] != NAMES_SCHEMA:
+        missing = f"its first line is not `{NAMES_SCHEMA}`"
+        why = f"this is not a file of names ({missing}); run `knowngood harvest --wheel-names`"
+        raise InputError([InputProblem(file=label, line=1, column=1, text=why)])
+    packages = {}
+    for block in blocks:
+        first, *lines = block.split("\n")
+        name, _, version = first.partition(" ")
+        packages[name] = InstalledNames(
+            version=version,
+            modules=tuple(line[2:] for line in lines if line.startswith("m ")),
+            commands=tuple(line[2:] for line in lines if line.startswith("c ")),
+        )
+    return WheelNames(packages=packages)
+
+
+def render_wheel_names(names: WheelNames) -> str:
+    """Return the text of the file."""
+    lines = [NAMES_SCHEMA, "regenerate: knowngood harvest --wheel-names"]
+    for name, own in sorted(names.packages.items()):
+        lines += [
+            f"= {name} {own.version}",
+            *(f"m {item}" for item in own.modules),
+            *(f"c {item}" for item in own.commands),
+        ]
+    return "\n".join([*lines, ""])
+
+
+def _invert(pairs: Iterator[tuple[str, str]]) -> dict[str, str]:
+    owners: dict[str, set[str]] = {}
+    for item, name in pairs:
+        owners.setdefault(item, set()).add(name)
+    shortest = {item: min(names, key=len) for item, names in owners.items()}
+    return {item: name for item, name in shortest.items() if all(other.startswith(name) for other in owners[item])}

@@ -1,27 +1,19 @@
-"""torch's wheels: what they pin, what they need of the system, and which GPU code they contain.
-
-Of the wheel for Linux x86_64 METADATA, `torch/version.py`, `libc10*.so` and the first part of `libtorch_cuda.so` are
-read, up to its first fatbins: some 20 MB of 300 to 550; of `libtorch_python.so` which NumPy it looks for; the header
-of its stable C interface. Of the wheel for aarch64 only `torch/version.py`, the list of files, and where it has CUDA
-the first fatbins.
-"""
+"""The wheels of torch and torchaudio: what they pin, need and call, and which GPU code they contain."""
 
 from __future__ import annotations
 
+import io
 import re
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from elftools.common.exceptions import ELFError
+from elftools.elf.elffile import ELFFile
+from elftools.elf.sections import SymbolTableSection
 from packaging.version import Version
 
-from knowngood.facts.fact_reader import (
-    AdditionalWheel,
-    FactReader,
-    IndexedRelease,
-    ReleaseReading,
-    choose_wheel_by,
-)
+from knowngood.facts.fact_reader import AdditionalWheel, FactReader, IndexedRelease, ReleaseReading, choose_wheel_by
 from knowngood.facts.gpu_code import FatbinScanner, sort_architectures
 from knowngood.facts.torch_files import detect_cxx11abi, parse_build_constants
 from knowngood.index import wheel_metadata, wheel_tags
@@ -225,6 +217,48 @@ def _python_of(wheel: str) -> str:
     return f"{interpreter[2]}.{interpreter[3:]}"
 
 
+_PREFIX = "torch_"
+"""How the names of the functions begin; those of the older interface (`aoti_torch_`) are not looked at."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TorchaudioFacts:
+    """torchaudio's wheel for Linux x86_64."""
+
+    torch_functions: tuple[str, ...] | None
+    """The functions of torch's stable C interface that its libraries call, sorted; their dynamic symbols."""
+
+
+def read_torchaudio(artefact: Artefact, _: IndexedRelease, reading: ReleaseReading) -> None:
+    """Record the facts of one release (see `TorchaudioFacts`)."""
+    libraries = [member for member in artefact.members if member.endswith(".so")]
+    reading.take(
+        "torch_functions",
+        lambda: sorted({name for member in libraries for name in find_called_functions(artefact, member)}),
+    )
+
+
+def find_called_functions(artefact: Artefact, member: str) -> list[str]:
+    """Return the functions of torch's stable C interface that a library calls.
+
+    Raises `UnreadableError` when it is no ELF file, or has no dynamic symbols.
+    """
+
+    def find() -> list[str]:
+        try:
+            table = ELFFile(io.BytesIO(artefact.read(member))).get_section_by_name(".dynsym")
+        except ELFError as error:
+            raise UnreadableError(f"{member} is not a shared library: {error}") from None
+        if not isinstance(table, SymbolTableSection):
+            raise UnreadableError(f"{member} has no dynamic symbols")
+        called = (symbol for symbol in table.iter_symbols() if symbol["st_shndx"] == "SHN_UNDEF")
+        needed = (symbol.name for symbol in called if symbol["st_info"]["bind"] != "STB_WEAK")
+        return sorted(name for name in needed if name.startswith(_PREFIX))
+
+    names: list[str] = artefact.derived(f"torch-functions of {member}", find)
+    return names
+
+
 READERS = (
     FactReader(
         package="torch",
@@ -244,5 +278,12 @@ READERS = (
             AdditionalWheel(choose=_CHOOSE_WHEEL, facts=("numpy_1_only",), read=read_numpy_api),
             AdditionalWheel(choose=_CHOOSE_WHEEL, facts=("stable_functions",), read=read_stable_functions),
         ),
+    ),
+    FactReader(
+        package="torchaudio",
+        revision=1,
+        model=TorchaudioFacts,
+        choose=choose_wheel_by("-cp311-cp311-", "-cp310-cp310-", "-cp312-cp312-"),
+        read=read_torchaudio,
     ),
 )

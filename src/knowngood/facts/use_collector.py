@@ -1,20 +1,17 @@
-"""Collects what one module uses of other packages: calls, attributes and inherited methods. Pure.
-
-The collector knows which names of the module were imported from the packages of interest, and the class and method
-whose statements are being read.
-"""
+"""Collects what one module uses of other packages: calls, attributes and inherited methods, with their guards. Pure."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from knowngood.facts.assigned_names import find_own_attributes, flatten_body, list_assigned_names
-from knowngood.facts.atlas_rows import AtlasUse
-from knowngood.facts.call_rows import find_inherited_call, find_unpacked_call, render_call
-from knowngood.facts.python_source import Function, dotted_name
-from knowngood.facts.use_guards import add_condition, join_guards
+from knowngood.facts.atlas_file import AtlasUse, fits_row
+from knowngood.facts.python_source import Function, dotted_name, find_own_attributes, flatten_body, list_assigned_names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
 
 _INSIDE = "an expression"
 """The place for conditions inside an expression: as in a function, only those that ask for a package count."""
@@ -161,3 +158,202 @@ class UseCollector:
             is_derived=any(dotted_name(base) not in {"", "object"} for base in node.bases),
             is_watched=any(target and target.partition(":")[0].partition(".")[0] != "torch" for target in targets),
         )
+
+
+_CONDITION_LIMIT = 300
+"""Longer conditions are cut, in characters."""
+
+_AVAILABILITY = re.compile(
+    r"version|signature|available|installed|greater|hasattr|find_spec|import|_HAS|HAS_|has_|is_torch|supports?_"
+    r"|['\"]\d+\.\d+",
+    re.IGNORECASE,
+)
+
+_PAST = "past"
+"""The word of a guard for code behind an `if` whose body always leaves: it runs where the condition was false."""
+
+
+def add_condition(guards: Sequence[str], test: ast.expr, word: str, place: str) -> tuple[str, ...]:
+    """Return the guards with a condition; `word` is `if` or `unless`.
+
+    Inside a function (`place`) only a condition that asks for a version, or whether something is there, is added.
+    """
+    text = " ".join(ast.unparse(test).split())
+    if place and not _AVAILABILITY.search(text):
+        return tuple(guards) if guards else ("",)
+    return (*guards, f"{word} {text[:_CONDITION_LIMIT]}")
+
+
+def add_exit(guards: Sequence[str], node: ast.If, place: str) -> Sequence[str]:
+    """Return the guards of what follows an `if`: with its condition when its body always leaves and it asks."""
+    leaves = isinstance(node.body[-1], ast.Raise | ast.Return | ast.Continue | ast.Break)
+    if leaves and _AVAILABILITY.search(ast.unparse(node.test)):
+        return add_condition(guards, node.test, _PAST, place)
+    return guards
+
+
+def open_try(guards: Sequence[str], node: ast.Try) -> tuple[str, ...]:
+    """Return the guards of the body of a `try`.
+
+    A handler that raises again catches nothing, unless another `try` is around.
+    """
+    is_outer = not any(guard.startswith("try ") for guard in guards)
+    kept = [one for one in node.handlers if not (is_outer and isinstance(one.body[-1], ast.Raise))]
+    return (*guards, f"try {','.join(list_caught_names(kept))}") if kept else tuple(guards)
+
+
+def open_with(guards: Sequence[str], headers: Iterable[ast.expr]) -> tuple[str, ...]:
+    """Return the guards of the body of a `with`: `contextlib.suppress(ImportError)` catches what a `try` would."""
+    caught = ",".join(
+        dotted_name(argument)
+        for header in headers
+        if isinstance(header, ast.Call) and dotted_name(header.func).rpartition(".")[2] == "suppress"
+        for argument in header.args
+    )
+    return (*guards, f"try {caught}") if caught else tuple(guards)
+
+
+def join_guards(guards: Iterable[str]) -> str:
+    """Return the guards as a row has them; one that is only there to say that there is a condition is left out."""
+    return " & ".join(filter(None, guards))
+
+
+def is_conditional(guards: Iterable[str]) -> bool:
+    """Return whether code under these guards may be left out while the module is imported."""
+    return any(not guard.startswith(_PAST) for guard in guards)
+
+
+def list_caught_names(handlers: Iterable[ast.ExceptHandler]) -> list[str]:
+    """Return the exceptions that handlers catch, as written; `BaseException` for one that names none."""
+    names = []
+    for handler in handlers:
+        types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type] if handler.type else []
+        names += [dotted_name(item) for item in types] or ["BaseException"]
+    return names
+
+
+def is_type_checking(test: ast.expr) -> bool:
+    """Return whether a condition is `TYPE_CHECKING`."""
+    return dotted_name(test).rpartition(".")[2] == "TYPE_CHECKING"
+
+
+_DEFAULT_LIMIT = 30
+"""A longer default value is shown as `...`."""
+
+_PLAIN_DECORATORS = frozenset({"staticmethod", "classmethod", "override"})
+"""Decorators that leave what a function returns as it is."""
+
+
+def render_call(call: ast.Call) -> str:
+    """Return `(1,a,b)` for a call with one positional argument and the keywords a and b."""
+    positional = len([argument for argument in call.args if not isinstance(argument, ast.Starred)])
+    unpacked = any(isinstance(argument, ast.Starred) for argument in call.args) or any(
+        keyword.arg is None for keyword in call.keywords
+    )
+    names = [keyword.arg for keyword in call.keywords if keyword.arg]
+    return f"({','.join([str(positional), *names, *(['*'] if unpacked else [])])})"
+
+
+def render_parameters(arguments: ast.arguments) -> str:
+    """Return the parameters without annotations, long defaults as `...`: `q, k, *, causal=False, **kwargs`."""
+    parts: list[str] = []
+    positional = [*arguments.posonlyargs, *arguments.args]
+    without_default = len(positional) - len(arguments.defaults)
+    for place, argument in enumerate(positional):
+        default = arguments.defaults[place - without_default] if place >= without_default else None
+        parts.append(argument.arg + _render_default(default))
+        if arguments.posonlyargs and place == len(arguments.posonlyargs) - 1:
+            parts.append("/")
+    if arguments.vararg:
+        parts.append(f"*{arguments.vararg.arg}")
+    elif arguments.kwonlyargs:
+        parts.append("*")
+    parts += [
+        argument.arg + _render_default(default)
+        for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    ]
+    if arguments.kwarg:
+        parts.append(f"**{arguments.kwarg.arg}")
+    return ",".join(parts)
+
+
+def _render_default(default: ast.expr | None) -> str:
+    if default is None:
+        return ""
+    text = ast.unparse(default) if isinstance(default, ast.Constant | ast.Name | ast.Attribute | ast.UnaryOp) else "..."
+    return f"={text}" if len(text) <= _DEFAULT_LIMIT and fits_row(text) and "," not in text else "=..."
+
+
+def find_unpacked_call(node: ast.AST) -> tuple[ast.Call, str] | None:
+    """Return the call and `=4` for `a, b, c, d = f(x)`; `None` for any other statement."""
+    match node:
+        case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Call() as call) if len(names) > 1:
+            starred = any(isinstance(name, ast.Starred) for name in names)
+            return call, f"={len(names) - starred}{'*' if starred else ''}"
+    return None
+
+
+def fits_unpacking(unpacked: str, count: int) -> bool:
+    """Return whether `count` values can be unpacked as `4`, or as `3*`, which takes three or more."""
+    return count >= int(unpacked[:-1]) if unpacked.endswith("*") else count == int(unpacked)
+
+
+def find_tuple_sizes(function: Function) -> list[int]:
+    """Return how many values the `return`s of a function give, each number once and sorted.
+
+    Empty when the source does not show it for each of them, when one is not a tuple, and for generators, coroutines
+    and decorated functions.
+    """
+    if isinstance(function, ast.AsyncFunctionDef):
+        return []
+    if any(not isinstance(item, ast.Name) or item.id not in _PLAIN_DECORATORS for item in function.decorator_list):
+        return []
+    sizes = set()
+    for node in _own_nodes(function.body):
+        match node:
+            case ast.Yield() | ast.YieldFrom():
+                return []
+            case ast.Return(value=ast.Tuple(elts=items)) if not any(isinstance(item, ast.Starred) for item in items):
+                sizes.add(len(items))
+            case ast.Return():
+                return []
+    return sorted(sizes)
+
+
+def _own_nodes(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """Yield every node of a function, without those of functions and classes inside it."""
+    todo = list(body)
+    while todo:
+        node = todo.pop()
+        if not isinstance(node, Function | ast.Lambda | ast.ClassDef):
+            yield node
+            todo.extend(ast.iter_child_nodes(node))
+
+
+def list_own_calls(function: Function) -> Iterator[tuple[str, ast.Call]]:
+    """Yield method and call of each `self.method(...)` that a method makes under no `if` and no `try`."""
+    own = next((argument.arg for argument in [*function.args.posonlyargs, *function.args.args]), "")
+    todo: list[ast.AST] = list(function.body)
+    while todo:
+        node = todo.pop()
+        if isinstance(
+            node, ast.If | ast.Try | ast.IfExp | ast.BoolOp | ast.Match | ast.ClassDef | Function | ast.Lambda
+        ):
+            continue
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=method)) if name == own:
+                yield method, node
+        todo.extend(ast.iter_child_nodes(node))
+
+
+def find_inherited_call(call: ast.Call, own: str) -> tuple[str, bool] | None:
+    """Return the method and whether it is called by `super()`, for `super().method(...)` and `self.method(...)`.
+
+    `own` is the method's name for its object. `None` for any other call.
+    """
+    match call.func:
+        case ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=method):
+            return method, True
+        case ast.Attribute(value=ast.Name(id=name), attr=method) if own and name == own:
+            return method, False
+    return None

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import configparser
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
 
 from knowngood.core.local_files import write_atomically
 from knowngood.facts.harvest_run import HarvestReport, open_artefact
-from knowngood.facts.wheel_names import InstalledNames, WheelNames, read_wheel_names, render_wheel_names
+from knowngood.facts.package_metadata import InstalledNames, WheelNames, read_wheel_names, render_wheel_names
 from knowngood.index.artefact import Artefact, PackageIndex, PublishedFile, UnansweredError, UnreadableError
 from knowngood.index.wheel_contents import installed_path
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
     from knowngood.core.notify import Notify
 
 _EXTENSION = re.compile(r"^(?P<name>\w+)(?:\.[\w-]+)*\.(?:so|pyd)$")

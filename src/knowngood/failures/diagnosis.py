@@ -19,8 +19,7 @@ from packaging.version import InvalidVersion, Version
 
 from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, OwnComponent
 from knowngood.core.errors import UnknownError, UsageError
-from knowngood.failures.incident_table import IncidentTable
-from knowngood.failures.logs.extension_names import find_extension_package
+from knowngood.failures.known_failures import IncidentTable
 from knowngood.failures.logs.last_errors import (
     LastError,
     LastErrorReader,
@@ -30,27 +29,43 @@ from knowngood.failures.logs.last_errors import (
     is_only_mentioned,
 )
 from knowngood.failures.logs.log_scan import LogSource, SignatureScan
-from knowngood.failures.logs.log_versions import VersionReader
-from knowngood.failures.logs.logged_errors import ErrorReader, LoggedError
-from knowngood.failures.logs.lost_files import FILE_INCIDENT, MISSING_INCIDENTS, find_lost_file, find_vanished_file
-from knowngood.failures.logs.mere_warnings import goes_on, is_destructor, is_overtaken, is_probe, is_warning
-from knowngood.failures.logs.nan_losses import NAN_INCIDENT, NanLossReader
-from knowngood.failures.logs.rocm_logs import fit_to_rocm, is_rocm
-from knowngood.failures.logs.traceback_frames import (
+from knowngood.failures.logs.log_versions import (
     FrameReader,
     LineEvidence,
     LoadLineTable,
     TracebackDetector,
+    VersionReader,
+    find_extension_package,
     judge_frames,
 )
-from knowngood.failures.logs.trouble_signs import TroubleReader
-from knowngood.failures.machines.compilation_words import COMPILERS_OWN
-from knowngood.failures.machines.compiler_errors import BUILD_INCIDENTS, CompilerErrorReader, explain_compiler_error
-from knowngood.failures.machines.linker_errors import explain_build_reason
+from knowngood.failures.logs.logged_errors import ErrorReader, LoggedError
+from knowngood.failures.logs.trouble_signs import (
+    FILE_INCIDENT,
+    MISSING_INCIDENTS,
+    NAN_INCIDENT,
+    NanLossReader,
+    TroubleReader,
+    find_lost_file,
+    find_vanished_file,
+    fit_to_rocm,
+    goes_on,
+    is_destructor,
+    is_overtaken,
+    is_probe,
+    is_rocm,
+    is_warning,
+)
+from knowngood.failures.machines.compiler_errors import (
+    BUILD_INCIDENTS,
+    COMPILERS_OWN,
+    CompilerErrorReader,
+    explain_compiler_error,
+)
+from knowngood.failures.machines.library_errors import explain_build_reason
 from knowngood.failures.machines.missing_commands import find_missing_command
-from knowngood.failures.names.stale_imports import note_installed_release
+from knowngood.failures.names.undefined_names import note_installed_release
 from knowngood.failures.narrowed_reasons import OPEN_REASONS, narrow_reason
-from knowngood.failures.reasons.handled_errors import find_handled_lines
+from knowngood.failures.reasons.inner_errors import find_handled_lines
 
 if TYPE_CHECKING:
     from knowngood.core.gpus import GpuCatalog

@@ -1,12 +1,4 @@
-"""What `knowngood diagnose` knows: incidents, rules and GPUs, read from YAML once and then kept as JSON in the cache.
-
-Parsing hundreds of YAML files and compiling their signatures takes longer than the diagnosis of a page of log. The
-first line of the cached file has size and times of all those files and of the modules that parse them; when one of them
-differs, or the cached file cannot be read, the YAML files are parsed. Each incident has a line of its own, which is
-decoded when a log may show it.
-
-msgspec would decode the JSON without code for each field, but its import costs more time than it saves.
-"""
+"""What `knowngood diagnose` knows: incidents, rules and GPUs, read from YAML once and kept as JSON in the cache."""
 
 from __future__ import annotations
 
@@ -14,22 +6,88 @@ import contextlib
 import json
 import os
 import zlib
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 from packaging.specifiers import SpecifierSet
 
-from knowngood.compat import incident, log_signature, rule, rule_files
-from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, IncidentUse, RangeOrigin
-from knowngood.compat.log_signature import Signature
+from knowngood.compat import incident, rule, rule_files
+from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, IncidentUse, RangeOrigin, Signature
 from knowngood.compat.rule import Condition, Rule, rule_from_incident
 from knowngood.core import gpus, local_files
 from knowngood.core.errors import InputError
-from knowngood.failures import incident_table
-from knowngood.failures.incident_table import IncidentTable
 from knowngood.failures.logs import log_scan
+from knowngood.failures.logs.log_scan import WordIndex, index_words
+
+
+class IncidentTable(Sequence[Incident]):
+    """Incidents whose signatures have numbers: those of an incident follow one another in the order of its `marks`."""
+
+    def __init__(self, incidents: Sequence[Incident], starts: Sequence[int], words: WordIndex) -> None:
+        """Take incidents that are decoded when they are asked for, with what `of` computed of the same incidents.
+
+        Args:
+            incidents: the incidents in their order.
+            starts: the number of the first signature of each, and behind them the count of all signatures.
+            words: the words of all signatures.
+        """
+        self._incidents = incidents
+        self.starts = starts
+        self.words = words
+
+    @classmethod
+    def of(cls, incidents: Sequence[Incident]) -> IncidentTable:
+        """Return the table of some incidents; a table is returned as it is."""
+        if isinstance(incidents, IncidentTable):
+            return incidents
+        starts = [0]
+        for known in incidents:
+            starts.append(starts[-1] + len(known.marks))
+        return cls(incidents, starts, index_words(mark for incident in incidents for mark in incident.marks))
+
+    def __len__(self) -> int:
+        return len(self._incidents)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._incidents[place]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, IncidentTable) and list(self) == list(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.starts))
+
+    @property
+    def marks(self) -> Sequence[Signature]:
+        """The signatures of all incidents by their numbers."""
+        return _Marks(self)
+
+    def find_by_marks(self, numbers: Iterable[int]) -> Iterator[tuple[Incident, int]]:
+        """Yield the incidents that have any of these signatures, in their order, with the number of their first one."""
+        for place in sorted({self.place_of_mark(number) for number in numbers}):
+            yield self[place], self.starts[place]
+
+    def place_of_mark(self, number: int) -> int:
+        """Return the place of the incident that has a signature."""
+        return bisect_right(self.starts, number) - 1
+
+
+class _Marks(Sequence[Signature]):
+    def __init__(self, table: IncidentTable) -> None:
+        self._table = table
+        self._read: dict[int, Signature] = {}
+
+    def __len__(self) -> int:
+        return self._table.starts[-1]
+
+    def __getitem__(self, number: Any) -> Any:
+        if number not in self._read:
+            place = self._table.place_of_mark(number)
+            self._read.update(enumerate(self._table[place].marks, self._table.starts[place]))
+        return self._read[number]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +117,7 @@ def load_known_failures(folder: Path | None = None) -> KnownFailures:
 
 def _list_files(root: Path, incidents: Path) -> list[tuple[str, int, int, int]]:
     """Path, size and times of all files that decide the result; a change of one changes at least its last time."""
-    modules = (incident, incident_table, log_scan, log_signature, gpus, rule)
+    modules = (incident, log_scan, gpus, rule)
     here = Path(__file__)
     # Two more take time to be imported, and are only needed when the cache is written.
     parsers = (here, here.parents[1] / "compat/incident_file.py", here.parents[1] / "core/yaml_document.py")

@@ -5,21 +5,24 @@ Pure, but for the evidence that the published cells read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from knowngood.compat.cell_answer import describe_tier
-from knowngood.compat.knowledge import CompatKnowledge
-from knowngood.compat.matrix_cells import PublishedCells
+from knowngood.compat.matrix_cells import PublishedCells, find_wanted_trainers, has_wanted_framework
 from knowngood.compat.pick_answer import CellChoice, PickAnswer, pick_cells
 from knowngood.compat.query import MACHINE, PackageSpec, Query, parse_requirement
 from knowngood.compat.rule_relations import parse_capability
-from knowngood.compat.trainer_cells import find_wanted_trainers, has_wanted_framework
-from knowngood.core.cell import Cell
 from knowngood.core.errors import KnowngoodError, UsageError
 from knowngood.core.hosts import DEFAULT_HOST, detect_host_architecture
-from knowngood.doctor.system_state import NvidiaState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from knowngood.compat.knowledge import CompatKnowledge
+    from knowngood.core.cell import Cell
+    from knowngood.doctor.system_state import NvidiaState
 
 ANY_GPU = "auto"
 """The value of `--gpu` that means the GPU of this machine."""

@@ -10,13 +10,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from knowngood.facts import fact_store
 from knowngood.facts.driver_reader import DriverFacts
-from knowngood.facts.flash_attn_4_reader import FlashAttn4Facts
-from knowngood.facts.flash_attn_reader import FlashAttnFacts
-from knowngood.facts.framework_reader import FrameworkFacts
+from knowngood.facts.flash_attn_reader import FlashAttn4Facts, FlashAttnFacts
+from knowngood.facts.framework_reader import FrameworkFacts, TransformersFacts
+from knowngood.facts.kernel_reader import TransformerEngineFacts, TritonFacts
 from knowngood.facts.torch_reader import TorchFacts
-from knowngood.facts.transformer_engine_reader import TransformerEngineFacts
-from knowngood.facts.transformers_reader import TransformersFacts
-from knowngood.facts.triton_reader import TritonFacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -13,7 +13,7 @@ from knowngood.compat.rule import rule_from_incident
 from knowngood.core.errors import KnowngoodError
 from knowngood.facts import fact_store
 from knowngood.facts.package_metadata import read_package_metadata
-from knowngood.reproductions import reproduction_evidence
+from knowngood.reproductions import reproduction_run
 
 if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
@@ -239,7 +239,7 @@ def load_incident_context() -> IncidentContext:
     """Load facts and reproductions of this project for the pages."""
     return IncidentContext(
         releases=load_known_releases,
-        reproduction=lambda name: reproduction_evidence.summarize_reproduction(name).markdown_lines(),
+        reproduction=lambda name: reproduction_run.summarize_reproduction(name).markdown_lines(),
     )
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from knowngood.facts.broken_use_answer import describe_use
-from knowngood.facts.broken_use_harvest import compute_broken_uses
 from knowngood.facts.broken_use_table import BrokenUseTable, list_table_packages
-from knowngood.reports.index_changes import UpstreamRelease
+from knowngood.facts.broken_uses import compute_broken_uses
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from knowngood.reports.index_changes import UpstreamRelease
 
 ReadRelease = Callable[[str, str], str]
 """Reads the names of a package's release into the atlas; returns why that was not possible, else an empty text."""

@@ -1,26 +1,26 @@
 """The incidents on the site: their pages as HTML, and their signatures for the page that diagnoses a log.
 
 The HTML has the same source as docs/incidents/; raw HTML in it is shown as text. The signatures and the patterns that
-read versions out of a log are those of `log_signature` and `log_versions`, translated to JavaScript. The browser keeps
+read versions out of a log are those of `incident` and `log_versions`, translated to JavaScript. The browser keeps
 logs as strings of bytes, so a pattern over bytes has the same meaning there.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from markdown_it import MarkdownIt
 from markupsafe import Markup
 
-from knowngood.compat import log_signature
-from knowngood.compat.log_signature import Signature
-from knowngood.failures.logs import log_scan, log_versions, traceback_frames
+from knowngood.compat import incident as incident_module
+from knowngood.failures.logs import log_scan, log_versions
 from knowngood.reports.incident_pages import load_incident_context, render_incident_page
 
 if TYPE_CHECKING:
-    from knowngood.compat.incident import Incident
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from knowngood.compat.incident import Incident, Signature
 
 _PAGE_HEADER = re.compile(r"\A<!--.*?-->\s*# [^\n]*\n", re.DOTALL)
 """The top of a page, up to its title. The site's page has a title of its own."""
@@ -116,7 +116,7 @@ def javascript_segment(pattern: bytes) -> str:
     """
     translated, number = "", 0
     rest = pattern
-    placeholders = log_signature._PLACEHOLDERS.values()  # noqa: SLF001 - the same compiled form
+    placeholders = incident_module._PLACEHOLDERS.values()  # noqa: SLF001 - the same compiled form
     while rest:
         starts = [(at, text) for text in placeholders if (at := rest.find(text)) >= 0]
         at, text = min(starts, key=lambda pair: (pair[0], -len(pair[1])), default=(len(rest), b""))
@@ -145,17 +145,17 @@ def browser_signatures(known: Sequence[Incident]) -> dict[str, Any]:
             "around": log_scan.AROUND,
             "looks": log_scan.MOST_COMPARISONS,
             "steps": log_scan.MOST_STEPS,
-            "gap": log_signature.GAP,
+            "gap": incident_module.GAP,
             "head": log_versions.HEAD,
             "most": log_versions.MOST,
         },
-        "prefix": javascript_pattern(log_signature._PREFIX.pattern),  # noqa: SLF001
+        "prefix": javascript_pattern(incident_module._PREFIX.pattern),  # noqa: SLF001
         "ansi": javascript_pattern(log_scan._ANSI.pattern),  # noqa: SLF001
         "names": dict(log_versions._NAMES),  # noqa: SLF001
         "patterns": patterns,
         "signatures": [_signature_data(item) for item in compiled],
         "incidents": list(_incident_data(known)),
-        "frames": [mark.decode() for mark in traceback_frames.FRAME_MARKS],
+        "frames": [mark.decode() for mark in log_versions.FRAME_MARKS],
     }
 
 

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
 from knowngood.compat import knowledge
 from knowngood.core import local_files, matrix
-from knowngood.core.notify import Notify
 from knowngood.facts.atlas_file import AtlasFile
-from knowngood.facts.atlas_harvest import READER_REVISION, harvest_atlas
-from knowngood.facts.atlas_packages import AtlasPackage
-from knowngood.facts.fact_file import read_fact_file
+from knowngood.facts.atlas_harvest import READER_REVISION, AtlasPackage, harvest_atlas
 from knowngood.facts.fact_reader import find_readers
+from knowngood.facts.fact_store import read_fact_file
 from knowngood.facts.harvest_run import harvest_facts
 from knowngood.facts.metadata_harvest import harvest_metadata
 from knowngood.facts.package_metadata import list_metadata_packages
@@ -32,9 +28,13 @@ from knowngood.reports.newly_broken_uses import find_newly_broken_uses
 from knowngood.reports.nightly_report import NightlyCheck, NightlyFinding, NightlyResult, NightlySeverity
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
     import requests
 
     from knowngood.core.cell import Cell
+    from knowngood.core.notify import Notify
     from knowngood.facts.harvest_run import HarvestReport
     from knowngood.project.checkout import Project
 

@@ -13,27 +13,38 @@ import json
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
-from docker.models.containers import Container
 from packaging.requirements import Requirement
 
 from knowngood.core import local_files, yaml_document
 from knowngood.core.errors import KnowngoodError
-from knowngood.core.notify import Notify
 from knowngood.engine import container_engine
-from knowngood.engine.container_engine import Engine
 from knowngood.images.pipeline import Pipeline, PipelineOptions
 from knowngood.project.checkout import MATRIX_FILE, Project, read_matrix_text
-from knowngood.reproductions.observation import Observation, observation_from_report
-from knowngood.reproductions.program_run import PROGRAM_SECONDS, CannotTryError, SideJob, file_mode, program_variables
-from knowngood.reproductions.reproduction import pinned_version
+from knowngood.reproductions.reproduction import (
+    PROGRAM_SECONDS,
+    CannotTryError,
+    Observation,
+    SideJob,
+    file_mode,
+    observation_from_report,
+    pinned_version,
+    program_variables,
+)
 from knowngood.smoke import suite_command, suite_run
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+    from docker.models.containers import Container
+
+    from knowngood.core.notify import Notify
+    from knowngood.engine.container_engine import Engine
 
 _FOLDER = "/tmp/reproduce"  # noqa: S108 - a folder in the container, which nobody else uses
 _LABEL = "io.knowngood.reproduce"

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from knowngood.compat import knowledge
-from knowngood.compat.box_index import BoxIndex
-from knowngood.compat.box_search import BoxSearch
-from knowngood.compat.conflicts import (
+from knowngood.compat.box_search import BoxIndex, BoxSearch
+from knowngood.compat.factbook import Factbook
+from knowngood.compat.findings import (
     Demand,
     DemandProblem,
     find_minimal_conflict,
@@ -20,10 +20,12 @@ from knowngood.compat.conflicts import (
     find_smallest_change,
     move_cost,
 )
-from knowngood.compat.factbook import Factbook
 from knowngood.compat.rule import Rule
 from knowngood.compat.rule_boxes import Box, ValueSpace
 from knowngood.compat.value_domain import ValueDomain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
 
 SIZES = {"a": 3, "b": 4, "c": 3, "d": 2}
 

@@ -6,10 +6,8 @@ import bisect
 import io
 import itertools
 import json
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
@@ -26,13 +24,18 @@ from knowngood.compat.factbook import FactFolder
 from knowngood.compat.matrix_cells import packages_of_cell
 from knowngood.compat.query import PackageSpec, Query, parse_attention, parse_requirement, query_from_document
 from knowngood.compat.suggestions import kept_attentions
-from knowngood.core.cell import Cell
 from knowngood.core.errors import UsageError
 from knowngood.core.local_files import data_folder
 from knowngood.evidence.run_evidence import Evidence, RunPlace, store_evidence
-from knowngood.facts.atlas_store import atlas_folder
+from knowngood.facts.atlas_lookup import atlas_folder
 from knowngood.facts.broken_use_table import read_broken_uses
 from knowngood.facts.package_metadata import read_package_metadata
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from knowngood.core.cell import Cell
 
 KNOWN = knowledge.load_knowledge()
 BOOK = FactFolder(path=data_folder() / "facts").read_book()

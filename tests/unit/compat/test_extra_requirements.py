@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from knowngood.compat import knowledge
-from knowngood.compat.check_answer import check_query
-from knowngood.compat.extra_requirements import EXTRA
+from knowngood.compat.check_answer import EXTRA, check_query
 from knowngood.compat.query import Query, parse_requirement
 
 KNOWN = knowledge.load_knowledge()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from knowngood.compat.model_findings import describe_model_runs, was_seen_right
 from knowngood.compat.rule_files import load_run_incidents
+from knowngood.compat.trainer_findings import describe_model_runs, was_seen_right
 from knowngood.evidence.model_judgement import model_name_of_type
 from knowngood.evidence.model_runs import ModelRun, merge_model_runs
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
@@ -13,8 +13,11 @@ from packaging.version import Version
 
 from knowngood.compat.dependency_markers import ResolutionTarget
 from knowngood.compat.query import PackageSpec, parse_requirement
-from knowngood.compat.requirement_resolution import RequirementResolution, RequirementSearches, resolve_packages
+from knowngood.compat.requirement_graph import RequirementResolution, RequirementSearches, resolve_packages
 from knowngood.compat.value_domain import ReleaseDomain, version_matches
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 TARGET = ResolutionTarget(python="3.11")
 

@@ -27,7 +27,7 @@ SHORT = {
     "base/base_image.py": 1,  # does this perl have what mmdebstrap needs?
     "doctor/elf_reader.py": 1,
     "launch/warm_inside.py": 1,  # runs in a container
-    "doctor/probe_machine.py": 1,
+    "doctor/probe.py": 1,
     "doctor/python_environment.py": 2,
     "registry/image_release.py": 1,  # git
     "reports/git_history.py": 2,

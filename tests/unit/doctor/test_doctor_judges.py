@@ -8,18 +8,9 @@ import pytest
 
 from knowngood.core import local_files
 from knowngood.core.hosts import HostArchitecture
-from knowngood.doctor import (
-    judge_binaries,
-    judge_environment,
-    judge_gpu,
-    judge_host,
-    judge_image,
-    judge_machine,
-    judge_variables,
-    load_failures,
-)
+from knowngood.doctor import judge_binaries, judge_environment, judge_host, judge_machine
 from knowngood.doctor.doctor_line import DoctorLine, DoctorVerdict, doctor_exit_code, overall_verdict
-from knowngood.doctor.dynamic_linking import LinkResult
+from knowngood.doctor.elf_reader import LinkResult
 from knowngood.doctor.system_state import (
     CacheFolder,
     FileOverlap,
@@ -128,7 +119,7 @@ def test_the_gravest_line_decides(verdicts, word, code):
 )
 def test_driver_against_torchs_cuda(driver, cuda, verdict):
     state = replace(STATE, torch=replace(TORCH, cuda=cuda), nvidia=replace(STATE.nvidia, driver=driver))
-    line = one(judge_gpu.judge_gpus_and_driver(state, (), None, MINIMUMS), "driver")
+    line = one(judge_host.judge_gpus_and_driver(state, (), None, MINIMUMS), "driver")
     assert line.verdict == verdict
     assert (line.incidents == ("nvidia-driver-too-old",)) == (verdict == "bad")
     assert bool(line.fix) == (verdict == "bad")
@@ -137,11 +128,11 @@ def test_driver_against_torchs_cuda(driver, cuda, verdict):
 def test_a_driver_is_compared_as_a_version():
     nvidia = NvidiaState(driver="525.60.13", gpus=(H200,))
     for least, verdict in (("525.60.9", "ok"), ("525.60.13", "ok"), ("525.60.100", "bad")):
-        assert judge_gpu.judge_driver(nvidia, None, "12.4", {"12.4": least}, "torch").verdict == verdict
+        assert judge_host.judge_driver(nvidia, None, "12.4", {"12.4": least}, "torch").verdict == verdict
 
 
 def test_a_stated_driver_and_gpu_replace_the_machines():
-    lines = [*judge_gpu.judge_gpus_and_driver(STATE, ("sm_70",), "470.82", MINIMUMS)]
+    lines = [*judge_host.judge_gpus_and_driver(STATE, ("sm_70",), "470.82", MINIMUMS)]
     assert [line.id for line in lines] == ["gpu", "driver"]
     assert one(lines, "driver").verdict == "bad"
 
@@ -161,21 +152,21 @@ def test_a_stated_driver_and_gpu_replace_the_machines():
 )
 def test_a_gpu(gpu, name, verdict):
     state = replace(STATE, nvidia=replace(STATE.nvidia, gpus=(gpu,)))
-    line = one(judge_gpu.judge_gpus(state, ()), name)
+    line = one(judge_host.judge_gpus(state, ()), name)
     assert line.verdict == verdict
     assert bool(line.fix) == (verdict != "ok")
 
 
 def test_no_gpu_is_unknown_with_the_problem_of_nvml():
     state = replace(STATE, nvidia=NvidiaState(problem="NVML's library (libnvidia-ml.so.1) is not found"))
-    line = one(judge_gpu.judge_gpus(state, ()), "gpu")
+    line = one(judge_host.judge_gpus(state, ()), "gpu")
     assert line.verdict == "unknown"
     assert "libnvidia-ml" in line.observation
     assert "--gpu" in line.fix[-1]
     inside = replace(state, machine=replace(MACHINE, container=True))
-    assert "--gpus all" in one(judge_gpu.judge_gpus(inside, ()), "gpu").fix[0]
+    assert "--gpus all" in one(judge_host.judge_gpus(inside, ()), "gpu").fix[0]
     cpu = replace(state, torch=replace(TORCH, cuda=None))
-    assert one(judge_gpu.judge_gpus(cpu, ()), "gpu").verdict == "n/a"
+    assert one(judge_host.judge_gpus(cpu, ()), "gpu").verdict == "n/a"
 
 
 # Binaries.
@@ -326,17 +317,17 @@ def test_a_symbol_that_is_missed_only_in_a_call_is_a_warning():
 
 def test_symbols_of_a_missing_driver_do_not_count():
     linked = LinkResult(missing=(("libcuda.so.1", "/x.so"),), undefined=("cuInit", "other_symbol"))
-    assert load_failures.undefined_symbols(replace(FLASH, linked=linked), STATE) == ["other_symbol"]
+    assert judge_binaries.undefined_symbols(replace(FLASH, linked=linked), STATE) == ["other_symbol"]
     there = LinkResult(undefined=("cuInit", "other_symbol"))
-    assert load_failures.undefined_symbols(replace(FLASH, linked=there), STATE) == ["cuInit", "other_symbol"]
+    assert judge_binaries.undefined_symbols(replace(FLASH, linked=there), STATE) == ["cuInit", "other_symbol"]
 
 
 def test_symbols_of_torch_count_only_if_torch_is_installed():
     """Where another library is missing too, its symbols could be in that one."""
     linked = LinkResult(missing=(("libother.so.1", "/x.so"),), undefined=(ERROR, "other_symbol"))
     item = replace(FLASH, linked=linked)
-    assert load_failures.undefined_symbols(item, STATE) == [ERROR]
-    assert load_failures.undefined_symbols(item, replace(STATE, torch=None)) == []
+    assert judge_binaries.undefined_symbols(item, STATE) == [ERROR]
+    assert judge_binaries.undefined_symbols(item, replace(STATE, torch=None)) == []
 
 
 def test_binaries_without_fault_or_gpu_code_share_one_line():
@@ -556,7 +547,7 @@ def test_the_glibc_of_a_binary_for_another_system_does_not_count():
     ],
 )
 def test_a_variable(name, value, verdict):
-    lines = [*judge_variables.judge_variables(machine(variables={name: value}), ("sm_90",))]
+    lines = [*judge_environment.judge_variables(machine(variables={name: value}), ("sm_90",))]
     if verdict is None:
         assert [line.id for line in lines] == ["variables"]
     else:
@@ -568,19 +559,19 @@ def test_ld_library_path_that_shadows_names_the_library_and_the_incident():
         name="libnvJitLink.so.12", taken="/cuda/x.so", instead="/s/y.so", by="nvidia/cusparse/lib/z.so"
     )
     state = replace(machine(variables={"LD_LIBRARY_PATH": "/cuda"}), shadows=(shadow,))
-    line = one(judge_variables.judge_variables(state, ()), "variable:LD_LIBRARY_PATH")
+    line = one(judge_environment.judge_variables(state, ()), "variable:LD_LIBRARY_PATH")
     assert line.incidents == ("cusparse-nvjitlink",)
     assert "libnvJitLink.so.12 from /cuda/x.so" in line.because
     for count, more in ((3, False), (4, True)):
         shadowed = replace(state, shadows=(shadow,) * count)
-        line = one(judge_variables.judge_variables(shadowed, ()), "variable:LD_LIBRARY_PATH")
+        line = one(judge_environment.judge_variables(shadowed, ()), "variable:LD_LIBRARY_PATH")
         assert (" and 1 more, for" in line.because) is more
         assert (" more, for" in line.because) is more
 
 
 def test_code_of_an_older_minor_is_compiled_for_a_gpu_of_the_same_major():
     for value, verdict in (("8.0", None), ("8.9", "bad"), ("7.5", "bad")):
-        lines = [*judge_variables.judge_variables(machine(variables={"TORCH_CUDA_ARCH_LIST": value}), ("sm_86",))]
+        lines = [*judge_environment.judge_variables(machine(variables={"TORCH_CUDA_ARCH_LIST": value}), ("sm_86",))]
         verdicts = [line.verdict for line in lines if line.id != "variables"]
         assert verdicts == ([verdict] if verdict else [])
 
@@ -601,7 +592,7 @@ HERE = judge_host.choose_host(X86_64)
 
 def image_lines(image, *, state=STATE, stated=(), driver=None, host=HERE, twin=None):
     return [
-        *judge_image.judge_image(
+        *judge_host.judge_image(
             image,
             state,
             host=host,
@@ -685,7 +676,7 @@ def test_the_incidents_that_lines_name_exist():
 
     known = {path.stem for path in (local_files.data_folder() / "incidents").glob("*.yaml")}
     folder = local_files.data_folder() / "src" / "knowngood" / "doctor"
-    named = set(load_failures._OTHER_TORCH.values())
+    named = set(judge_binaries._OTHER_TORCH.values())
     for path in folder.glob("*.py"):
         for listed in re.findall(r"incidents=\(([^)]*)\)|, \((\"[a-z0-9-]+\",)\)", path.read_text()):
             named |= set(re.findall(r'"([a-z][a-z0-9-]+)"', " ".join(listed)))

@@ -12,9 +12,8 @@ from dataclasses import replace
 import elf_samples
 import pytest
 
-from knowngood.doctor import elf_reader, probe_binaries
-from knowngood.doctor.dynamic_linking import DynamicLinker, SharedLibrary, newest_version
-from knowngood.doctor.elf_reader import MachineLibraries
+from knowngood.doctor import elf_reader, probe
+from knowngood.doctor.elf_reader import DynamicLinker, MachineLibraries, SharedLibrary, newest_version
 from knowngood.facts.gpu_code import GpuCode
 
 
@@ -208,10 +207,10 @@ def test_system_folders_are_searched_before_those_of_wheels(place, tmp_path, mon
     system = place("libkg-2.so", "usr/lib/libkg.so.1")
     wheel = place("libkg-1.so", "wheel/lib/libkg.so.1")
     library = SharedLibrary(path=str(tmp_path / "it.so"), needed=("libkg.so.1",))
-    monkeypatch.setattr("knowngood.doctor.dynamic_linking._SYSTEM_FOLDERS", [str(tmp_path / "usr/lib")])
+    monkeypatch.setattr("knowngood.doctor.elf_reader._SYSTEM_FOLDERS", [str(tmp_path / "usr/lib")])
     folders = {"wheel_folders": [str(tmp_path / "wheel/lib")]}
     assert DynamicLinker(source=MachineLibraries(), **folders).closure(library).libraries[1].path == system.path
-    monkeypatch.setattr("knowngood.doctor.dynamic_linking._SYSTEM_FOLDERS", [])
+    monkeypatch.setattr("knowngood.doctor.elf_reader._SYSTEM_FOLDERS", [])
     assert DynamicLinker(source=MachineLibraries(), **folders).closure(library).libraries[1].path == wheel.path
 
 
@@ -282,15 +281,15 @@ def test_the_dlopen_flags_of_a_package_are_read_from_its_source(tmp_path):
     (tmp_path / "__init__.py").write_text(
         "import ctypes\n# RTLD_LAZY would be nice\nctypes.CDLL('a.so', mode=ctypes.RTLD_GLOBAL)\n"
     )
-    assert probe_binaries.read_dlopen_flags(tmp_path) == probe_binaries.DlopenFlags(everywhere=True)
+    assert probe.read_dlopen_flags(tmp_path) == probe.DlopenFlags(everywhere=True)
     text = "import ctypes, os\nctypes.CDLL('core.so', mode=ctypes.RTLD_GLOBAL | os.RTLD_LAZY)\n"
     (tmp_path / "common" / "__init__.py").write_text(text)
-    assert probe_binaries.read_dlopen_flags(tmp_path) == probe_binaries.DlopenFlags(everywhere=True, lazily=True)
+    assert probe.read_dlopen_flags(tmp_path) == probe.DlopenFlags(everywhere=True, lazily=True)
     (tmp_path / "common" / "__init__.py").write_text("CDLL(")
     assert (
-        probe_binaries.read_dlopen_flags(tmp_path / "common")
-        == probe_binaries.read_dlopen_flags(tmp_path / "absent")
-        == probe_binaries.DlopenFlags()
+        probe.read_dlopen_flags(tmp_path / "common")
+        == probe.read_dlopen_flags(tmp_path / "absent")
+        == probe.DlopenFlags()
     )
 
 

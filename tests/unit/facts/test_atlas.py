@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from textwrap import dedent
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -11,11 +11,21 @@ from hypothesis import strategies as st
 
 from knowngood.core.errors import InputError
 from knowngood.facts.atlas_answer import answer_about_name
-from knowngood.facts.atlas_file import AtlasFile, AtlasTables
+from knowngood.facts.atlas_file import (
+    AtlasFile,
+    AtlasRow,
+    AtlasTables,
+    AtlasUse,
+    ModuleRows,
+    RowKind,
+    parse_intervals,
+    render_intervals,
+)
 from knowngood.facts.atlas_lookup import AtlasLookup
-from knowngood.facts.atlas_rows import AtlasRow, AtlasUse, ModuleRows, RowKind
 from knowngood.facts.module_rows import extract_module
-from knowngood.facts.release_intervals import parse_intervals, render_intervals
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def extract(source: str, module: str = "pack.part", *, is_package: bool = False) -> ModuleRows:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
-import pytest
 from packaging.version import Version
 
 from knowngood.facts import atlas_harvest
 from knowngood.facts.atlas_file import AtlasFile
-from knowngood.facts.atlas_harvest import AtlasReport
-from knowngood.facts.atlas_packages import ATLAS_PACKAGES_FILE, AtlasPackage, parse_atlas_field
-from knowngood.facts.atlas_store import atlas_folder, list_atlas_packages
+from knowngood.facts.atlas_harvest import ATLAS_PACKAGES_FILE, AtlasPackage, parse_atlas_field
+from knowngood.facts.atlas_lookup import atlas_folder, list_atlas_packages
 from knowngood.index.artefact import PackageIndex, PublishedFile
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+    from pathlib import Path
+
+    import pytest
+
+    from knowngood.facts.atlas_harvest import AtlasReport
 
 SOURCES = {
     "1.0": {"lib-1.0.dist-info/METADATA": ""},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from knowngood.facts.block_index import open_block_index
+from knowngood.facts.atlas_file import open_block_index
 
 
 def test_a_word_is_found_in_its_blocks_and_no_other_word_is(tmp_path):

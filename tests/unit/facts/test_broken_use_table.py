@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from atlas_samples import write_atlas
@@ -10,9 +10,12 @@ from test_broken_uses import LIB
 
 from knowngood.core.data_files import read_compressed_text, write_compressed_text
 from knowngood.core.errors import InputError
-from knowngood.facts.atlas_store import atlas_folder, open_atlas
-from knowngood.facts.broken_use_harvest import compute_broken_uses, renew_broken_uses
+from knowngood.facts.atlas_lookup import atlas_folder, open_atlas
 from knowngood.facts.broken_use_table import list_table_packages, read_broken_uses, table_path
+from knowngood.facts.broken_uses import compute_broken_uses, renew_broken_uses
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def write_pair(folder: Path) -> None:

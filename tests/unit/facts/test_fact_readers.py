@@ -7,18 +7,12 @@ import pytest
 from packaging.version import Version
 
 from knowngood.facts import (
-    bitsandbytes_reader,
     driver_reader,
-    flash_attn_4_reader,
     flash_attn_reader,
     framework_reader,
-    import_closure,
+    kernel_reader,
     python_source,
     torch_reader,
-    torchaudio_reader,
-    transformer_engine_reader,
-    transformers_reader,
-    triton_reader,
 )
 from knowngood.facts.fact_reader import IndexedRelease, ReleaseReading, choose_wheel_by
 from knowngood.index.artefact import PublishedFile, UnreadableError
@@ -127,7 +121,7 @@ def test_needs_follows_cycles_and_relative_imports():
             "p/b.py": "from .a import x\nimport foreign\ntry:\n    import guarded\nexcept ImportError: pass\n",
         }
     )
-    assert import_closure.find_needed_modules(artefact, "p") == {"p": [], "p.a": ["foreign"], "p.b": ["foreign"]}
+    assert flash_attn_reader.find_needed_modules(artefact, "p") == {"p": [], "p.a": ["foreign"], "p.b": ["foreign"]}
 
 
 def test_needs_names_modules_that_the_artefact_lacks():
@@ -138,7 +132,7 @@ def test_needs_names_modules_that_the_artefact_lacks():
             "p/space/b.py": "",
         }
     )
-    assert import_closure.find_needed_modules(artefact, "p") == {"p": [], "p.a": ["p.gone"]}
+    assert flash_attn_reader.find_needed_modules(artefact, "p") == {"p": [], "p.a": ["p.gone"]}
 
 
 IMPORTS = """
@@ -161,27 +155,27 @@ def is_flash_attn_3_available():
 
 
 def test_transformers_demands():
-    assert transformers_reader.find_demands(tree(IMPORTS)) == {
+    assert framework_reader.find_demands(tree(IMPORTS)) == {
         "torch_enforced": "2.6.0",
         "sdpa_torch": "2.1.1",
         "flash_attn_minimum": "2.1.0",
         "flash_attention_2_module": "flash_attn",
         "flash_attention_3_module": "flash_attn_interface",
     }
-    assert transformers_reader.find_minimums(tree(IMPORTS)) == {"kernels": "0.9.0"}
+    assert framework_reader.find_minimums(tree(IMPORTS)) == {"kernels": "0.9.0"}
 
 
 def test_transformers_that_enforced_torch_at_module_level():
     text = 'if USE_TORCH:\n    _torch_available = version.parse(_torch_version) >= version.parse("2.1.0")\n'
-    assert transformers_reader.find_demands(tree(text)) == {"torch_enforced": "2.1.0"}
-    assert transformers_reader.find_demands(tree("")) == {}
+    assert framework_reader.find_demands(tree(text)) == {"torch_enforced": "2.1.0"}
+    assert framework_reader.find_demands(tree("")) == {}
 
 
 def test_transformers_attention():
     modeling = tree('X = {"flash_attention_2": f, "sdpa": g}\nif a == "eager": "use flash_attention_3 instead"\n')
-    assert transformers_reader.find_implementations(modeling) == ["eager", "flash_attention_2", "sdpa"]
+    assert framework_reader.find_implementations(modeling) == ["eager", "flash_attention_2", "sdpa"]
     with pytest.raises(UnreadableError):
-        transformers_reader.find_implementations(tree("x = 1"))
+        framework_reader.find_implementations(tree("x = 1"))
 
 
 @pytest.mark.parametrize(
@@ -193,13 +187,13 @@ def test_transformers_attention():
     ],
 )
 def test_qwen2_attention(model, has):
-    assert transformers_reader.find_qwen2_attention(tree(model), ["eager", "sdpa", "flash_attention_2"]) == has
+    assert framework_reader.find_qwen2_attention(tree(model), ["eager", "sdpa", "flash_attention_2"]) == has
 
 
 def test_transformers_min_majors():
     table = 'FLASH_ATTENTION_COMPATIBILITY_MATRIX = {2: {"x": 1}, 3: {"cuda_min_major_version": 8}}'
-    assert transformers_reader.find_min_majors(tree(table)) == {"3": 8}
-    assert transformers_reader.find_min_majors(tree("")) is None
+    assert framework_reader.find_min_majors(tree(table)) == {"3": 8}
+    assert framework_reader.find_min_majors(tree("")) is None
 
 
 WINDOW = """
@@ -213,7 +207,7 @@ class FlashAttentionUtils:
 
 @pytest.mark.parametrize(("operator", "included"), [("<", False), ("<=", True)])
 def test_transformer_engine_window(operator, included):
-    assert transformer_engine_reader.find_flash_attn_window([tree(WINDOW.format(operator))]) == {
+    assert kernel_reader.find_flash_attn_window([tree(WINDOW.format(operator))]) == {
         "flash_attn_minimum": "2.1.1",
         "flash_attn_minimum_blackwell": "2.7.3",
         "flash_attn_maximum": "2.8.4",
@@ -223,7 +217,7 @@ def test_transformer_engine_window(operator, included):
 
 def test_transformer_engine_later_assignments_do_not_count():
     text = '_flash_attn_max_version = PkgVersion("2.6.3")\ndef f():\n    _flash_attn_max_version = PkgVersion("2.1")\n'
-    assert transformer_engine_reader.find_flash_attn_window([tree(text)])["flash_attn_maximum"] == "2.6.3"
+    assert kernel_reader.find_flash_attn_window([tree(text)])["flash_attn_maximum"] == "2.6.3"
 
 
 ASSERTED = """
@@ -246,8 +240,8 @@ class FlashAttention(torch.nn.Module):
 
 @pytest.mark.parametrize(("text", "expected"), [(ASSERTED, True), (GUARDED, False), ("", False)])
 def test_transformer_engine_that_cannot_do_without_a_fitting_flash_attn(text, expected):
-    assert transformer_engine_reader.imports_flash_attn(tree(text)) is expected
-    assert transformer_engine_reader.asserts_flash_attn(tree(text)) is expected
+    assert kernel_reader.imports_flash_attn(tree(text)) is expected
+    assert kernel_reader.asserts_flash_attn(tree(text)) is expected
 
 
 def test_flash_attn_4_takes_the_first_assertion_about_the_gpu():
@@ -257,9 +251,9 @@ def _flash_attn_fwd(q):
     assert arch // 10 in [8, 9], "no"
     assert arch // 10 in [9], "less"
 """
-    assert flash_attn_4_reader.find_accepted_majors(tree(text), "_flash_attn_fwd") == [8, 9]
+    assert flash_attn_reader.find_accepted_majors(tree(text), "_flash_attn_fwd") == [8, 9]
     with pytest.raises(UnreadableError, match="no _flash_attn_bwd"):
-        flash_attn_4_reader.find_accepted_majors(tree(text), "_flash_attn_bwd")
+        flash_attn_reader.find_accepted_majors(tree(text), "_flash_attn_bwd")
 
 
 def test_xtuner_model_minimums():
@@ -285,10 +279,10 @@ def test_xtuner_models_are_named_by_their_type(name, model):
 def test_triton_assembler_is_found_across_pieces():
     artefact = Memory({"triton/bin/ptxas": b""})
     artefact.stream = lambda _: iter([b"\0" * 9 + b"release 12.8, V1", b"2.8.93\0"])
-    assert triton_reader.find_assembler_release(artefact, "triton/bin/ptxas") == "12.8.93"
+    assert kernel_reader.find_assembler_release(artefact, "triton/bin/ptxas") == "12.8.93"
     artefact.stream = lambda _: iter([b"nothing"])
     with pytest.raises(UnreadableError):
-        triton_reader.find_assembler_release(artefact, "triton/bin/ptxas")
+        kernel_reader.find_assembler_release(artefact, "triton/bin/ptxas")
 
 
 @pytest.mark.parametrize(
@@ -296,7 +290,7 @@ def test_triton_assembler_is_found_across_pieces():
     [("os.path.join(path, 'libcuda.so')", "libcuda.so"), ('if "libcuda.so.1" in line', "libcuda.so.1"), ("", None)],
 )
 def test_triton_libcuda(text, name):
-    assert triton_reader.find_launcher_libcuda([text]) == name
+    assert kernel_reader.find_launcher_libcuda([text]) == name
 
 
 def test_drivers():
@@ -364,27 +358,27 @@ def test_which_of_them_a_library_calls(tmp_path):
     command = ["gcc", "-shared", "-fPIC", "-nostdlib", "-o", tmp_path / "x.so", tmp_path / "x.c"]
     subprocess.run(command, check=True)
     artefact = Memory({"lib/x.so": (tmp_path / "x.so").read_bytes(), "lib/y.so": b"nothing"})
-    assert torchaudio_reader.find_called_functions(artefact, "lib/x.so") == ["torch_a", "torch_b"]
+    assert torch_reader.find_called_functions(artefact, "lib/x.so") == ["torch_a", "torch_b"]
     with pytest.raises(UnreadableError, match=r"lib/y\.so is not a shared library"):
-        torchaudio_reader.find_called_functions(artefact, "lib/y.so")
+        torch_reader.find_called_functions(artefact, "lib/y.so")
 
 
 CHOOSES = "def _find_cuda_libs(): pass\ndef get_cuda_bnb_library_path(specs):\n    return {}\n"
 
 
 def test_whether_bitsandbytes_takes_a_binary_of_the_same_major():
-    assert bitsandbytes_reader.takes_same_major(CHOOSES.format("_find_cuda_libs()"))
-    assert not bitsandbytes_reader.takes_same_major(CHOOSES.format("specs"))
+    assert kernel_reader.takes_same_major(CHOOSES.format("_find_cuda_libs()"))
+    assert not kernel_reader.takes_same_major(CHOOSES.format("specs"))
     with pytest.raises(UnreadableError, match="not understood"):
-        bitsandbytes_reader.takes_same_major("def other(): pass\n" + CHOOSES.format("other()"))
+        kernel_reader.takes_same_major("def other(): pass\n" + CHOOSES.format("other()"))
     with pytest.raises(UnreadableError, match="has no get_cuda_bnb_library_path"):
-        bitsandbytes_reader.takes_same_major("")
+        kernel_reader.takes_same_major("")
 
 
 def test_which_binary_bitsandbytes_loads():
-    exact = bitsandbytes_reader.list_loaded_binaries(["11.8", "12.6"], same_major=False)
+    exact = kernel_reader.list_loaded_binaries(["11.8", "12.6"], same_major=False)
     assert exact == {"11.8": "11.8", "12.6": "12.6"}
-    nearest = bitsandbytes_reader.list_loaded_binaries(["12.4", "12.10", "12.6"], same_major=True)
+    nearest = kernel_reader.list_loaded_binaries(["12.4", "12.10", "12.6"], same_major=True)
     assert [nearest[cuda] for cuda in ("12.1", "12.4", "12.5", "12.9")] == ["12.4", "12.4", "12.4", "12.6"]
     assert "13.0" not in nearest
 
@@ -393,6 +387,6 @@ def test_the_gpu_code_of_a_binary_of_bitsandbytes():
     kernels = harvest_registry.fatbin((2, 80, 0x2011), (2, 90, 0x2011), (1, 90, 0x11))
     linked = harvest_registry.fatbin((2, 80, 0x2011), (2, 90, 0x2011))
     artefact = Memory({"x.so": b"\x7fELF" + kernels + linked, "none.so": b"\x7fELF"})
-    assert bitsandbytes_reader.scan_binary(artefact, "x.so") == {"sass": ("80", "90"), "ptx": ("90",)}
+    assert kernel_reader.scan_binary(artefact, "x.so") == {"sass": ("80", "90"), "ptx": ("90",)}
     with pytest.raises(UnreadableError, match="has no fatbin"):
-        bitsandbytes_reader.scan_binary(artefact, "none.so")
+        kernel_reader.scan_binary(artefact, "none.so")

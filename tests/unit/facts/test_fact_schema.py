@@ -12,9 +12,9 @@ import pytest
 from knowngood.compat.factbook import FactFolder
 from knowngood.core.errors import InputError
 from knowngood.facts import fact_schema
-from knowngood.facts.fact_document import load_fact_document
 from knowngood.facts.fact_reader import find_readers
 from knowngood.facts.fact_schema import KnownFacts, KnownFlashAttnFacts, parse_fact_document
+from knowngood.facts.fact_store import load_fact_document
 
 FACTS = Path(__file__).resolve().parents[3] / "facts"
 

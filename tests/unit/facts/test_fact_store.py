@@ -8,12 +8,12 @@ from packaging.version import Version
 from knowngood.core.errors import UnknownError
 from knowngood.facts import fact_store
 from knowngood.facts.driver_reader import DriverFacts
-from knowngood.facts.fact_file import FactFile
 from knowngood.facts.fact_reader import find_readers
+from knowngood.facts.fact_store import FactFile
 from knowngood.facts.flash_attn_reader import FlashAttnFacts
+from knowngood.facts.framework_reader import TransformersFacts
+from knowngood.facts.kernel_reader import TritonFacts
 from knowngood.facts.torch_reader import TorchFacts
-from knowngood.facts.transformers_reader import TransformersFacts
-from knowngood.facts.triton_reader import TritonFacts
 
 ALL = fact_store.list_packages()
 READERS = find_readers()

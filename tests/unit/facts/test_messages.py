@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from packaging.version import Version
 
-from knowngood.facts import message_harvest
+from knowngood.facts import atlas_harvest
 from knowngood.facts.atlas_file import AtlasFile
-from knowngood.facts.atlas_packages import AtlasPackage
-from knowngood.facts.message_harvest import MessageHarvest
-from knowngood.facts.message_rows import MessageKind, extract_messages
-from knowngood.facts.message_store import find_bare_asserts, find_messages, match_template
+from knowngood.facts.atlas_harvest import AtlasPackage, MessageHarvest
+from knowngood.facts.message_store import (
+    MessageKind,
+    extract_messages,
+    find_bare_asserts,
+    find_messages,
+    match_template,
+)
 from knowngood.index.artefact import PackageIndex, PublishedFile
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+    from pathlib import Path
 
 SOURCE = """
 class Trainer:
@@ -110,7 +116,7 @@ class Index:
 
 @pytest.fixture
 def harvested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AtlasFile:
-    monkeypatch.setattr(message_harvest, "open_bulk_archive", lambda file, _: Archive(file))
+    monkeypatch.setattr(atlas_harvest, "open_bulk_archive", lambda file, _: Archive(file))
     with ThreadPoolExecutor(1) as workers:
         harvest = MessageHarvest(
             folder=tmp_path, index=cast("PackageIndex", Index()), workers=workers, notify=lambda _: None

@@ -6,8 +6,7 @@ import stamina
 from harvest_registry import metadata, sdist, wheel
 
 from knowngood.core.errors import InputError
-from knowngood.facts.metadata_field import parse_metadata_field
-from knowngood.facts.metadata_harvest import harvest_metadata
+from knowngood.facts.metadata_harvest import harvest_metadata, parse_metadata_field
 from knowngood.facts.package_metadata import parse_package_metadata
 from knowngood.index.artefact import UnansweredError
 from knowngood.index.package_index import SimpleIndex

@@ -3,7 +3,7 @@
 import pytest
 
 from knowngood.core.errors import InputError
-from knowngood.facts.metadata_file import render_package_metadata
+from knowngood.facts.metadata_harvest import render_package_metadata
 from knowngood.facts.package_metadata import (
     ReleaseMetadata,
     list_metadata_packages,

@@ -8,7 +8,7 @@ import pytest
 from packaging.version import Version
 
 from knowngood.core.errors import InputError
-from knowngood.facts.wheel_names import InstalledNames, WheelNames, parse_wheel_names, render_wheel_names
+from knowngood.facts.package_metadata import InstalledNames, WheelNames, parse_wheel_names, render_wheel_names
 from knowngood.facts.wheel_names_harvest import list_modules, read_installed_names
 
 NAMES = WheelNames(

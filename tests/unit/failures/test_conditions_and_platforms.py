@@ -6,7 +6,7 @@ import pytest
 
 from knowngood.cli.main import main
 from knowngood.failures.logs.log_scan import LogBlock
-from knowngood.failures.logs.nan_losses import NanLossReader
+from knowngood.failures.logs.trouble_signs import NanLossReader
 from knowngood.failures.reasons import refused_settings
 
 BEGIN = "Traceback (most recent call last):\n"

@@ -16,11 +16,10 @@ import yaml
 from packaging.specifiers import SpecifierSet
 
 from knowngood.cli.main import main
-from knowngood.compat.incident import Fix
-from knowngood.compat.log_signature import SignatureError, compile_signature, normalize_log
+from knowngood.compat.incident import Fix, SignatureError, compile_signature, normalize_log
 from knowngood.compat.rule_files import load_incidents
 from knowngood.core import gpus
-from knowngood.facts import atlas_store
+from knowngood.facts import atlas_lookup
 from knowngood.failures.diagnosis import diagnose_log
 from knowngood.failures.logs.log_scan import BLOCK, SignatureScan, strip_digits
 from knowngood.failures.names.atlas_shelf import AtlasShelf
@@ -44,8 +43,8 @@ def ids(log):
 
 
 def explain_by_atlas(errors, versions):
-    packages = atlas_store.list_atlas_packages()
-    shelf = AtlasShelf(open=atlas_store.open_atlas, owner=atlas_store.find_owner, packages=packages)
+    packages = atlas_lookup.list_atlas_packages()
+    shelf = AtlasShelf(open=atlas_lookup.open_atlas, owner=atlas_lookup.find_owner, packages=packages)
     return explain_names(errors, versions, shelf)
 
 

@@ -17,7 +17,7 @@ from knowngood.core.local_files import data_folder
 from knowngood.facts.function_lines import TRACEBACK_FILES, find_function_ranges
 from knowngood.failures.diagnosis import diagnose_log
 from knowngood.failures.logs.log_scan import LogBlock
-from knowngood.failures.logs.traceback_frames import PACKAGES, FrameReader, TracebackFrame, judge_frames
+from knowngood.failures.logs.log_versions import PACKAGES, FrameReader, TracebackFrame, judge_frames
 
 FILE = "thing/core.py"
 TABLE = {

@@ -7,7 +7,7 @@ from dataclasses import replace
 from packaging.specifiers import SpecifierSet
 
 from knowngood.compat.rule_files import load_incidents
-from knowngood.facts.atlas_store import atlas_folder
+from knowngood.facts.atlas_lookup import atlas_folder
 from knowngood.facts.broken_use_table import read_broken_uses
 from knowngood.failures.incident_ranges import find_range_drifts
 

@@ -11,7 +11,7 @@ import pytest
 
 from knowngood.cli.main import main
 from knowngood.facts.package_metadata import read_package_metadata
-from knowngood.failures.machines import missing_libraries
+from knowngood.failures.machines import library_errors
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate "
 OTHERS = (
@@ -334,7 +334,7 @@ def test_each_wheel_that_is_named_for_a_library_is_one_that_torch_or_a_layer_ins
     layers = Path(__file__).parents[3] / "docker" / "layers"
     known = set(re.findall(r"nvidia-[a-z0-9-]+", required))
     known |= {name for path in layers.rglob("requirements.txt") for name in _nvidia_wheels(path)}
-    named = {name for _, names in missing_libraries._WHEELS for name in re.findall(r"nvidia-[a-z0-9-]+", names)}
+    named = {name for _, names in library_errors._WHEELS for name in re.findall(r"nvidia-[a-z0-9-]+", names)}
     assert named
     assert named - known == set()
 

@@ -9,7 +9,7 @@ from samples import FA0
 from knowngood.core.cell import parse_cell
 from knowngood.core.errors import KnowngoodError
 from knowngood.engine import image_store
-from knowngood.project import signing_keys
+from knowngood.project import release_signers
 from knowngood.registry import image_pull, signatures
 from knowngood.registry.image_reference import immutable_tag
 
@@ -38,8 +38,8 @@ def test_an_image_that_is_labelled_as_another_cell_is_not_pulled(home, registry,
 
 def test_an_image_that_is_signed_for_another_tag_is_not_pulled(home, registry, monkeypatch, tmp_path):
     label(monkeypatch, FA0)
-    signing_keys.make_key_pair(tmp_path / "a.key", tmp_path / "a.pub", None)
-    key = signing_keys.load_signing_key(tmp_path / "a.key")
+    release_signers.make_key_pair(tmp_path / "a.key", tmp_path / "a.pub", None)
+    key = release_signers.load_signing_key(tmp_path / "a.key")
     signatures.sign_name(registry, f"{registry.repository}:another", DIGEST, key)
     with pytest.raises(KnowngoodError, match=r"the signature is for the tag another, .*; nothing was pulled"):
         image_pull.check_cell_image(home, registry, CELL, [key.verification_key])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from knowngood.facts.atlas_store import atlas_folder
+from knowngood.facts.atlas_lookup import atlas_folder
 from knowngood.facts.broken_use_table import BrokenUse, BrokenUseTable, UseFailure, read_broken_use_tables
 from knowngood.reports.broken_pair_page import render_broken_pairs
 

@@ -3,8 +3,8 @@ import pytest
 from knowngood.core import local_files
 from knowngood.facts import fact_store
 from knowngood.facts.flash_attn_reader import FlashAttnFacts
+from knowngood.facts.framework_reader import TransformersFacts
 from knowngood.facts.torch_reader import TorchFacts
-from knowngood.facts.transformers_reader import TransformersFacts
 from knowngood.reports import compatibility_tables
 
 

@@ -14,7 +14,7 @@ from packaging.version import Version
 from knowngood.compat.rule_files import load_incidents
 from knowngood.core import local_files
 from knowngood.failures.diagnosis import diagnose_log
-from knowngood.failures.logs.nan_losses import NAN_INCIDENT
+from knowngood.failures.logs.trouble_signs import NAN_INCIDENT
 from knowngood.reports import site_build, site_incidents
 
 KNOWN = load_incidents()

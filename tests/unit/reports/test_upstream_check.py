@@ -7,9 +7,9 @@ from atlas_samples import write_atlas
 from samples import FA4
 
 from knowngood.core.cell import parse_cell
-from knowngood.facts.atlas_store import open_atlas
-from knowngood.facts.broken_use_harvest import renew_broken_uses
+from knowngood.facts.atlas_lookup import open_atlas
 from knowngood.facts.broken_use_table import list_table_packages
+from knowngood.facts.broken_uses import renew_broken_uses
 from knowngood.facts.harvest_run import HarvestReport
 from knowngood.reports import upstream_check
 from knowngood.reports.index_changes import UpstreamRelease

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from knowngood.reproductions import reproduction_files
+from knowngood.reproductions import reproduction
 from knowngood.reproductions.local_places import CurrentEnvironment, unmet_requirements
-from knowngood.reproductions.program_run import CannotTryError, SideJob
+from knowngood.reproductions.reproduction import CannotTryError, SideJob
 
 PYTEST = importlib.metadata.version("pytest")
 DEFINITION = f"""
@@ -31,11 +31,11 @@ def case(tmp_path):
     for name, text in {
         "thing/reproduction.yaml": DEFINITION,
         "thing/program.py": PROGRAM,
-        "observe.py": (reproduction_files.reproductions_folder() / "observe.py").read_text(),
+        "observe.py": (reproduction.reproductions_folder() / "observe.py").read_text(),
     }.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    return reproduction_files.load_reproduction("thing", tmp_path)
+    return reproduction.load_reproduction("thing", tmp_path)
 
 
 def test_a_side_runs_with_this_python_and_the_callers_variables(case, monkeypatch, tmp_path):

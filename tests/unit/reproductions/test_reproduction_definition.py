@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from knowngood.compat.log_signature import compile_signature
+from knowngood.compat.incident import compile_signature
 from knowngood.core.errors import InputError
-from knowngood.reproductions.observation import (
+from knowngood.reproductions.reproduction import (
     Observation,
     ReproductionOutcome,
+    SideExpectation,
     SideResult,
     judge_side,
     overall_outcome,
+    parse_reproduction,
 )
-from knowngood.reproductions.reproduction import SideExpectation, parse_reproduction
 
 SIGNATURES = (
     compile_signature("AttributeError: '{name}Attention' object has no attribute '_flash_attention_forward'"),

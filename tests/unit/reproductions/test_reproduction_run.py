@@ -17,11 +17,10 @@ from knowngood.cli import reproduce as command
 from knowngood.compat import incident_file
 from knowngood.core import local_files
 from knowngood.core.errors import InputError, KnowngoodError, MissingError, UnknownError
-from knowngood.reproductions import release_files, reproduction_evidence, reproduction_files
+from knowngood.reproductions import local_places, reproduction, reproduction_run
 from knowngood.reproductions.local_places import VirtualEnvironments
-from knowngood.reproductions.observation import Observation, observation_from_report
-from knowngood.reproductions.program_run import CannotTryError, program_variables
 from knowngood.reproductions.reproduce_image import render_scratch_matrix
+from knowngood.reproductions.reproduction import CannotTryError, Observation, observation_from_report, program_variables
 from knowngood.reproductions.reproduction_run import reproduce_failure, reproduction_exit_code
 
 INCIDENT = """
@@ -103,7 +102,7 @@ def run(place, where, sides=("failing", "fixed", "on two")):
         return {"thing/__init__.py": b"x = 1"}
 
     return reproduce_failure(
-        reproduction_files.load_reproduction("gone", place),
+        reproduction.load_reproduction("gone", place),
         incidents,
         where,
         unpack,
@@ -133,10 +132,10 @@ def test_a_failure_and_its_cure_are_stored_as_evidence(place, tmp_path):
     assert set(where.jobs[0].files) == {"program.py", "observe.py", "kernels.py"}
     assert set(where.jobs[1].files) == {*where.jobs[0].files, "more.py", "sources/thing/__init__.py"}
 
-    path = reproduction_evidence.store_reproduction(document, tmp_path)
-    assert reproduction_evidence.store_reproduction(document, tmp_path) == path
+    path = reproduction_run.store_reproduction(document, tmp_path)
+    assert reproduction_run.store_reproduction(document, tmp_path) == path
     assert path.parent == tmp_path / "incidents/gone"
-    summary = reproduction_evidence.summarize_reproduction("gone", tmp_path)
+    summary = reproduction_run.summarize_reproduction("gone", tmp_path)
     assert summary.outcome == "reproduced"
     table = "\n".join(summary.markdown_lines())
     assert "`AttributeError: 'Thing' object has no attribute 'method_of_old'`" in table
@@ -177,16 +176,16 @@ def test_a_single_side_is_judged_by_its_own_expectation(place, side, code):
 
 def test_unknown_reproductions_and_missing_stand_ins_are_errors(place):
     with pytest.raises(UnknownError, match="there is no reproduction of 'other'"):
-        reproduction_files.load_reproduction("other", place)
+        reproduction.load_reproduction("other", place)
     (place / "stand-ins/more.py").unlink()
     with pytest.raises(InputError, match=r"there is no more.py in reproductions/stand-ins/"):
-        reproduction_files.load_reproduction("gone", place)
+        reproduction.load_reproduction("gone", place)
 
 
 def test_a_changed_program_changes_the_digest(place):
-    before = reproduction_files.load_reproduction("gone", place).digest
+    before = reproduction.load_reproduction("gone", place).digest
     (place / "gone/program.py").write_text("print(2)")
-    assert reproduction_files.load_reproduction("gone", place).digest != before
+    assert reproduction.load_reproduction("gone", place).digest != before
 
 
 def test_evidence_that_is_damaged_or_of_another_schema_is_left_out(tmp_path):
@@ -194,8 +193,8 @@ def test_evidence_that_is_damaged_or_of_another_schema_is_left_out(tmp_path):
     folder.mkdir(parents=True)
     (folder / "a.json").write_text("{")
     (folder / "b.json").write_text(json.dumps({"schema": "knowngood/reproduction/9", "reproduction": "gone"}))
-    assert reproduction_evidence.list_reproduction_runs("gone", tmp_path) == []
-    assert reproduction_evidence.summarize_reproduction("gone", tmp_path).outcome == "not-run"
+    assert reproduction_run.list_reproduction_runs("gone", tmp_path) == []
+    assert reproduction_run.summarize_reproduction("gone", tmp_path).outcome == "not-run"
 
 
 def test_folders_of_the_machine_are_replaced_in_the_observation():
@@ -241,9 +240,9 @@ def test_a_side_may_ask_for_a_base_without_packages(place, tmp_path):
         "debian11": {"python": "3.9", "bootstrap": {"suite": "bullseye", "packages": ["python3", "libstdc++6"]}}
     }
     assert set(yaml.safe_load(render_scratch_matrix(data, other))["bases"]) == {"debian11", "debian12"}
-    reproduction_evidence.store_reproduction(document, tmp_path)
+    reproduction_run.store_reproduction(document, tmp_path)
     assert "; a base without gcc, g++, with libstdc++6 |" in "\n".join(
-        reproduction_evidence.summarize_reproduction("gone", tmp_path).markdown_lines()
+        reproduction_run.summarize_reproduction("gone", tmp_path).markdown_lines()
     )
     base["bootstrap"]["packages"].remove("gcc")
     with pytest.raises(KnowngoodError, match="the base does not ask for gcc, but for python3, g"):
@@ -253,7 +252,7 @@ def test_a_side_may_ask_for_a_base_without_packages(place, tmp_path):
 
 
 def test_the_observer_reports_what_a_program_did(tmp_path):
-    observer = local_files.data_folder() / "reproductions" / reproduction_files.OBSERVER
+    observer = local_files.data_folder() / "reproductions" / reproduction.OBSERVER
     (tmp_path / "program.py").write_text("import sys\nprint(sys.argv[1])\ndef f():\n    raise KeyError('gone')\nf()\n")
     argv = [sys.executable, str(observer), "report.json", "program.py", "word"]
     done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -269,19 +268,19 @@ def test_the_observer_reports_what_a_program_did(tmp_path):
     assert json.loads((tmp_path / "report.json").read_text())["exception"] is None
 
 
-@pytest.mark.parametrize("name", reproduction_files.list_reproductions())
+@pytest.mark.parametrize("name", reproduction.list_reproductions())
 def test_every_reproduction_is_valid_and_names_known_incidents(name):
     known = {path.stem for path in (local_files.data_folder() / "incidents").glob("*.yaml")}
-    case = reproduction_files.load_reproduction(name)
+    case = reproduction.load_reproduction(name)
     assert {name, *(side.incident for side in case.definition.sides.values() if side.incident)} <= known
     compile(case.files["program.py"], "program.py", "exec")
 
 
-@pytest.mark.parametrize("name", reproduction_files.list_reproductions())
+@pytest.mark.parametrize("name", reproduction.list_reproductions())
 def test_committed_evidence_belongs_to_the_committed_program(name):
-    runs = reproduction_evidence.summarize_reproduction(name, local_files.data_folder() / "evidence").runs
+    runs = reproduction_run.summarize_reproduction(name, local_files.data_folder() / "evidence").runs
     assert runs, f"run `knowngood reproduce {name}` and commit its evidence"
-    digest = reproduction_files.load_reproduction(name).digest
+    digest = reproduction.load_reproduction(name).digest
     assert [run["file"] for run in runs if run["digest"] != digest] == []
     assert {run["outcome"] for run in runs} == {"reproduced"}
 
@@ -289,7 +288,7 @@ def test_committed_evidence_belongs_to_the_committed_program(name):
 def test_the_list_names_the_last_evidence():
     answer = command.run(argparse.Namespace(incident=None))
     assert answer.code == 0
-    assert {item["incident"] for item in answer.document} == set(reproduction_files.list_reproductions())
+    assert {item["incident"] for item in answer.document} == set(reproduction.list_reproductions())
     assert "evidence/incidents/" in answer.text
 
 
@@ -310,24 +309,24 @@ def test_unpacked_files_are_where_an_installer_would_put_them(monkeypatch):
         is_wheel: bool
 
     files = [File("x-1.0-py3-none-any.whl", Version("1.0"), is_wheel=True)]
-    monkeypatch.setattr(release_files, "SimpleIndex", lambda: SimpleNamespace(files=lambda _: files))
-    monkeypatch.setattr(release_files, "open_artefact", lambda *_: Wheel())
-    files_of_release = release_files.unpack_release("x==1.0", ["x/*.py"], "3.11")
+    monkeypatch.setattr(local_places, "SimpleIndex", lambda: SimpleNamespace(files=lambda _: files))
+    monkeypatch.setattr(local_places, "open_artefact", lambda *_: Wheel())
+    files_of_release = local_places.unpack_release("x==1.0", ["x/*.py"], "3.11")
     assert files_of_release == {
         "x/a.py": b"x-1.0.data/purelib/x/a.py",
         "x-1.0.dist-info/METADATA": b"x-1.0.dist-info/METADATA",
     }
     with pytest.raises(CannotTryError, match=r"has no file y/\*\.py"):
-        release_files.unpack_release("x==1.0", ["y/*.py"], "3.11")
+        local_places.unpack_release("x==1.0", ["y/*.py"], "3.11")
 
 
 def test_a_reproduction_without_its_incident_is_an_error(place):
     with pytest.raises(KnowngoodError, match="there is no incident 'gone'"):
         reproduce_failure(
-            reproduction_files.load_reproduction("gone", place),
+            reproduction.load_reproduction("gone", place),
             {},
             FakePlace(),
-            release_files.unpack_release,
+            local_places.unpack_release,
             sides=["failing"],
             notify=lambda _: None,
         )

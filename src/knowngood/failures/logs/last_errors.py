@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from knowngood.compat.incident import Incident
-from knowngood.compat.log_signature import COMMON
+from knowngood.compat.incident import COMMON, Incident
 from knowngood.core.errors import redact_credentials
 from knowngood.core.lazy_patterns import lazy_pattern
-from knowngood.failures.logs.log_scan import LogBlock
 from knowngood.failures.logs.logged_errors import CodeFrame, list_frames_above
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from knowngood.failures.logs.log_scan import LogBlock
 
 _MARKS = (
     b"Error",

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
-from knowngood.compat.log_signature import Signature, normalize_log
+from knowngood.compat.incident import Signature, normalize_log
 from knowngood.core.lazy_patterns import lazy_pattern
 
 BLOCK = 1 << 20

@@ -1,23 +1,25 @@
-"""Which requirements exclude each other, as pip and uv say it in the lines below their own error. Pure.
-
-The resolvers end with a chain of "depends on" lines. Two demands for one package that no release meets are the
-conflict; a demand for a package of which there is nothing (for this Python, this platform, on this index) is another.
-"""
+"""Why packages cannot be installed, by what pip and uv say: requirements that exclude each other, no wheel. Pure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from knowngood.compat.incident import Fix, Incident, OwnComponent
+from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, OwnComponent
 from knowngood.core.lazy_patterns import lazy_pattern
-from knowngood.failures.logs.last_errors import LastError
+from knowngood.core.package_names import canonical_name
+from knowngood.failures.names.message_causes import MessageCause
 from knowngood.failures.names.name_situation import advise
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from knowngood.failures.logs.last_errors import LastError
 
 _NAME = r"[A-Za-z](?:[\w.-]*\w)?(?:\[[\w, -]+\])?(?:\{[^{}]{1,200}\})?"
 _RANGE = r"(?:[<>=!~]=?=?[\w.+*]*\w\*?(?:,\s?[<>=!~]=?=?[\w.+*]*\w\*?)*)"
@@ -419,5 +421,114 @@ def _describe_file(incident: Incident, file: str) -> Incident | None:
                 "exactly those tags"
             ),
             advise(f"An environment with {python}, when there is no other wheel"),
+        ),
+    )
+
+
+_CONFLICT = lazy_pattern(
+    r"(?P<who>[A-Za-z][\w.-]*) (?P<version>\d[\w.+]*) (?:requires|has requirement) "
+    r"(?P<name>[A-Za-z][\w.-]*)(?:\[[\w,-]+\])?(?P<range>[<>=!~][^\s;]*?(?:, ?[<>=!~][^\s;]*?)*)?"
+    r"(?:; [^,]{1,80})?, (?:but you(?:'ll)? have (?P<other>[A-Za-z][\w.-]*) (?P<installed>\d[\w.+]*)"
+    r"|which is not installed)"
+)
+
+
+def explain_pip_conflict(error: LastError) -> MessageCause | None:
+    """Return what the first line of pip's list of conflicts says; `None` for another error."""
+    line = _CONFLICT.search(error.message)
+    if line is None:
+        return None
+    name, who = canonical_name(line["name"]), canonical_name(line["who"])
+    wanted = (line["range"] or "").replace(" ", "")
+    try:
+        SpecifierSet(wanted)
+    except InvalidSpecifier:
+        wanted = ""
+    demand = f"{who} {line['version']} requires {name}{wanted}"
+    there = f"{line['installed']} is installed" if line["installed"] else "it is not installed"
+    fixes = [
+        Fix(change={name: wanted or "*"}, note=f"as {who} {line['version']} requires"),
+        advise(
+            f"Or a newer {who}, made for the {name} that is there; or, when nothing uses {who}: pip uninstall {who}"
+        ),
+        advise("knowngood check -r requirements.txt names releases of all that go together; one environment a project"),
+    ]
+    incident = Incident(
+        id=f"pip-conflict:{who}:{name}",
+        title=f"{demand}, and {there}",
+        kind=IncidentKind.BOUNDS,
+        severity=IncidentSeverity.FAILURE,
+        component=name,
+        because="pip has installed what it was asked for, and names what does not fit it any more.",
+        fix=tuple(fixes),
+        source=("pip's own list of conflicts",),
+        confidence="reported",
+    )
+    return MessageCause(incident=incident, line=error.line, package=name, version=line["installed"] or "")
+
+
+_BUILT = lazy_pattern(
+    r"(?:Failed building wheel for|Failed to (?:download and )?build|Building wheel for|build wheels? for) "
+    r"[`'\"]?(?P<name>[A-Za-z][\w.-]*\w)(?:==(?P<version>\d[\w.+]*\w))?"
+)
+_SOURCE = lazy_pattern(r"(?:^|[\s/])(?P<name>[A-Za-z][\w.-]*?)-(?P<version>\d[\w.]*?)\.(?:tar\.gz|zip)\b", re.MULTILINE)
+_PYTHON = lazy_pattern(
+    r"(?:cpython-|[-_]cp|lib/python|Python|python)(?P<major>3)\.?(?P<minor>\d{1,2})\b(?=[-/\\.\s_]|$)"
+)
+_WINDOWS = lazy_pattern(r"win_amd64|win-amd64|\[WinError|[A-Z]:\\|Visual C\+\+")
+_MAC = lazy_pattern(r"macosx|/Users/|/private/var/")
+_NOT_ONE = frozenset(("installable", "wheels", "some", "one", "more", "editable", "the"))
+_WITH_KERNELS = frozenset(
+    (
+        "flash-attn",
+        "xformers",
+        "apex",
+        "mamba-ssm",
+        "causal-conv1d",
+        "deepspeed",
+        "transformer-engine",
+        "auto-gptq",
+        "vllm",
+    )
+)
+"""Packages whose builds ask for nvcc and torch: a Python with a wheel is not their remedy."""
+
+
+def describe_unbuilt(incident: Incident, error: LastError) -> Incident | None:
+    """Name the package that did not build, with the Python and the system that have no wheel of it."""
+    text = error.log_end.decode("utf-8", "replace")
+    names = [match for match in _BUILT.finditer(text) if match["name"].lower() not in _NOT_ONE]
+    if not names:
+        return None
+    name = canonicalize_name(names[-1]["name"])
+    if name in _WITH_KERNELS:
+        return None
+    version = next((match["version"] for match in reversed(names) if match["version"]), "")
+    for match in _SOURCE.finditer(text):
+        if canonicalize_name(match["name"]) == name:
+            version = match["version"]
+    pythons = [f"3.{match['minor']}" for match in _PYTHON.finditer(text)]
+    python = max(set(pythons), key=pythons.count) if pythons else ""
+    system = "Windows" if _WINDOWS.search(text) else "macOS" if _MAC.search(text) else ""
+    where = " and ".join(part for part in (f"Python {python}" if python else "", system) if part)
+    where = where or "this Python and system"
+    named = f"{name} {version}".strip()
+    return replace(
+        incident,
+        title=f"{named} has no wheel for {where}, and did not build",
+        component=name,
+        because=(
+            f"pip took the sources of {name}, because this release of it has no ready wheel for {where}. "
+            "An older release that another package pins mostly has none for a newer Python. Compiling it "
+            "then failed, for want of a "
+            "compiler, cmake or a library, or because its sources are older than this Python."
+        ),
+        fix=(
+            advise(
+                f"A Python for which {named} has a wheel, mostly one or two older than the newest "
+                "(conda create python=3.11, uv venv --python 3.11)"
+            ),
+            advise(f"A newer {name}, which has a wheel for this Python; and a newer release of what pins the old one"),
+            *incident.fix[:1],
         ),
     )

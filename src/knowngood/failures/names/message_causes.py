@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, OwnComponent
 from knowngood.core.lazy_patterns import lazy_pattern
-from knowngood.facts.message_rows import MessageKind
-from knowngood.failures.logs.last_errors import LastError
-from knowngood.failures.logs.logged_errors import CodeFrame
-from knowngood.failures.names.newest_releases import NEWER_OR_OLDER, is_about_unknown_value, upgrade_package
-from knowngood.failures.names.release_places import place_of_version
+from knowngood.facts.message_store import MessageKind
+from knowngood.failures.names.atlas_shelf import NEWER_OR_OLDER, is_about_unknown_value, upgrade_package
+from knowngood.failures.names.name_situation import place_of_version
 
 if TYPE_CHECKING:
     from knowngood.facts.message_store import MessageMatch
+    from knowngood.failures.logs.last_errors import LastError
+    from knowngood.failures.logs.logged_errors import CodeFrame
     from knowngood.failures.names.atlas_shelf import AtlasShelf
 
 FindMessages = Callable[[str, str], "Iterable[MessageMatch]"]

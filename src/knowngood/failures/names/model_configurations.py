@@ -1,23 +1,21 @@
-"""Why a model's configuration lacks a field that a program asks of it, as far as the atlas says. Pure.
-
-The field may be one of generation, which transformers 5 no longer keeps there; or one of the configuration of a part;
-or the class is one that came with the model, which the asking package learns to know in a later release.
-"""
+"""Why a model's configuration, or a class that unsloth rewrote, lacks a field that a program asks of it. Pure."""
 
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
-from knowngood.compat.incident import Fix
+from knowngood.compat.incident import Fix, IncidentKind
 from knowngood.core.lazy_patterns import lazy_pattern
-from knowngood.facts.atlas_lookup import AtlasLookup
-from knowngood.facts.atlas_rows import RowKind
-from knowngood.failures.logs.logged_errors import LoggedError
-from knowngood.failures.names.atlas_shelf import AtlasShelf
-from knowngood.failures.names.name_callers import NameCaller
-from knowngood.failures.names.name_situation import NameCause, advise
-from knowngood.failures.names.newest_releases import upgrade_package
-from knowngood.failures.names.own_causes import build_own_cause, component_of, describe_caller
+from knowngood.facts.atlas_file import RowKind
+from knowngood.failures.names.atlas_shelf import AtlasShelf, upgrade_package
+from knowngood.failures.names.message_causes import describe_traceback
+from knowngood.failures.names.name_situation import NameCause, advise, build_own_cause, component_of, describe_caller
+
+if TYPE_CHECKING:
+    from knowngood.facts.atlas_lookup import AtlasLookup
+    from knowngood.failures.logs.logged_errors import LoggedError
+    from knowngood.failures.names.name_situation import NameCaller
 
 _ASKS_CONFIG = lazy_pattern(r"\b(?:\w*config|\w*cfg)\.", re.IGNORECASE)
 _FROM_FIVE = "5.0.0"
@@ -141,3 +139,44 @@ def _explain_unknown_model(error: LoggedError, caller: NameCaller, shelf: AtlasS
         fixes=fixes,
         component=package,
     )
+
+
+_PACKAGE = "unsloth"
+_FOLDER = "unsloth_compiled_cache"
+"""Where unsloth keeps the classes that it wrote."""
+
+
+def explain_unsloth_class(error: LoggedError) -> NameCause | None:
+    """Return why a class that unsloth writes, or should have replaced, lacks an attribute; `None` for other classes."""
+    fault = error.fault
+    is_written = fault.owner.startswith("Unsloth")
+    if is_written or any(_FOLDER in frame.parts for frame in error.frames):
+        title = f"What unsloth wrote in place of another package's class does not go together: no `{fault.name}`"
+        because = (
+            f"{fault.owner} is a class that unsloth wrote from trl's or transformers', or one asks for it. unsloth "
+            f"does not know the trl or transformers that is installed, or {_FOLDER} has files of another release."
+        )
+        fixes = [
+            advise(f"rm -r {_FOLDER}, in the folder where the program starts; it is written again"),
+            upgrade_package(_PACKAGE, "the newest release, which knows newer packages"),
+            advise("The trl and transformers of this unsloth's time: pip check, or the pins of its own notebooks"),
+        ]
+    elif fault.name.startswith("unsloth_"):
+        title = f"{fault.owner} was made before unsloth replaced it: it has no `{fault.name}`"
+        because = (
+            f"unsloth's trainer asks for {fault.name}, which only its own {fault.owner} has; this one is the original."
+        )
+        fixes = [
+            advise("import unsloth in the first line, before trl, transformers and peft, in each file and process"),
+            Fix(
+                change={},
+                note=f"Take {fault.owner} from trl after that import, and not from a module that had it before",
+            ),
+            upgrade_package(_PACKAGE),
+        ]
+    else:
+        return None
+    incident = describe_traceback(
+        f"name:{fault.text}", IncidentKind.API_UNKNOWN, _PACKAGE, title=title, because=because, fixes=fixes
+    )
+    return NameCause(error=error, incident=incident, package=_PACKAGE, is_fallback=True)

@@ -7,28 +7,23 @@ local file has the package's name, or the release has it and something else fail
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from knowngood.compat.incident import Fix, IncidentKind, OwnComponent
 from knowngood.core.lazy_patterns import lazy_pattern
-from knowngood.failures.logs.logged_errors import CodeFrame, LoggedError
-from knowngood.failures.logs.name_faults import FaultKind
-from knowngood.failures.names.atlas_shelf import AtlasShelf
-from knowngood.failures.names.key_places import is_asked_for_model_type
-from knowngood.failures.names.missing_packages import explain_missing_package
-from knowngood.failures.names.moved_names import explain_moved_name
-from knowngood.failures.names.name_place import NamePlace
-from knowngood.failures.names.name_places import NameFinder, list_likely_bases
-from knowngood.failures.names.name_situation import NameCause, NameSituation, advise
-from knowngood.failures.names.overridden_methods import explain_overridden_method
+from knowngood.failures.logs.logged_errors import CodeFrame, FaultKind, LoggedError
+from knowngood.failures.names.missing_packages import explain_missing_package, explain_unread_package, mask_of_refused
+from knowngood.failures.names.name_places import NameFinder, is_asked_for_model_type, list_likely_bases
+from knowngood.failures.names.name_situation import NameCause, NameSituation, advise, ranges_of_mask
+from knowngood.failures.names.overridden_methods import explain_overridden_method, explain_replaced_forward
 from knowngood.failures.names.own_names import explain_own_name
-from knowngood.failures.names.python_bounds import mask_of_refused
-from knowngood.failures.names.release_places import ranges_of_mask
-from knowngood.failures.names.replaced_forwards import explain_replaced_forward
-from knowngood.failures.names.stale_imports import RESTART
-from knowngood.failures.names.undefined_names import explain_other_python, explain_undefined_name
-from knowngood.failures.names.unread_packages import explain_unread_package
+from knowngood.failures.names.undefined_names import (
+    RESTART,
+    explain_moved_name,
+    explain_other_python,
+    explain_undefined_name,
+)
 from knowngood.failures.names.wrong_releases import (
     explain_class_of_caller,
     explain_older_release,
@@ -36,6 +31,11 @@ from knowngood.failures.names.wrong_releases import (
     explain_unset_attribute,
     explain_wrong_release,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from knowngood.failures.names.atlas_shelf import AtlasShelf, NamePlace
 
 _IMPORTS = frozenset((FaultKind.IMPORT, FaultKind.MODULE_ATTRIBUTE, FaultKind.MODULE))
 """The errors for which a name that is there can fail all the same."""

@@ -1,33 +1,29 @@
-"""Which package owns the name of an error, and in which of its releases the name is there: asked of the atlas."""
+"""Which package owns the name or key of an error, and in which of its releases it is there: asked of the atlas."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from knowngood.facts.atlas_lookup import AtlasLookup
-from knowngood.facts.atlas_parameters import find_parameter, takes_positions
-from knowngood.facts.atlas_rows import RowKind
-from knowngood.failures.logs.logged_errors import LoggedError
-from knowngood.failures.logs.name_faults import FaultKind, NameFault
-from knowngood.failures.names.atlas_shelf import AtlasShelf
-from knowngood.failures.names.key_places import (
-    find_auto_class,
-    find_model_type,
-    find_table_key,
-    find_training_argument,
-    list_choices,
-)
-from knowngood.failures.names.name_callers import passes_all_on
-from knowngood.failures.names.name_neighbours import (
+from knowngood.facts.atlas_file import RowKind
+from knowngood.facts.atlas_lookup import find_parameter, takes_positions
+from knowngood.failures.logs.logged_errors import FaultKind, LoggedError, NameFault
+from knowngood.failures.names.atlas_shelf import (
+    AtlasShelf,
+    NamePlace,
     find_moved_module,
     find_other_homes,
     list_foreign_bases,
     list_modules_beside,
     list_names_in,
 )
-from knowngood.failures.names.name_place import NamePlace
+from knowngood.failures.names.name_situation import passes_all_on
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from knowngood.facts.atlas_lookup import AtlasLookup
 
 _BASES: Sequence[tuple[str, Sequence[str]]] = (
     (r"Config$", ("transformers.PretrainedConfig",)),
@@ -327,26 +323,6 @@ class NameFinder:
 
 _SAME_PROJECT = {"lightning": "pytorch-lightning"}
 """A package -> the older one whose classes it has under the same names."""
-_CANDIDATES: Mapping[FaultKind, Callable[[NameFinder, LoggedError], Iterator[NamePlace]]] = {
-    FaultKind.OBJECT_ATTRIBUTE: NameFinder._attributes,  # noqa: SLF001 - this class's own
-    FaultKind.KEYWORD: NameFinder._parameters,  # noqa: SLF001
-    FaultKind.REQUIRED: NameFinder._parameters,  # noqa: SLF001
-    FaultKind.POSITIONS: NameFinder._positions,  # noqa: SLF001
-    FaultKind.CHOICE: lambda finder, error: list_choices(finder.shelf, error),
-}
-"""The errors that name a class or function without its module, so that several can be meant."""
-
-_PLACES: Mapping[FaultKind, Callable[[NameFinder, LoggedError], NamePlace | None]] = {
-    FaultKind.IMPORT: NameFinder._in_module,  # noqa: SLF001
-    FaultKind.MODULE_ATTRIBUTE: NameFinder._in_module,  # noqa: SLF001
-    FaultKind.TOKENIZER: NameFinder._in_module,  # noqa: SLF001
-    FaultKind.MODULE: NameFinder._module,  # noqa: SLF001
-    FaultKind.MODEL_TYPE: lambda finder, error: find_model_type(finder.shelf, error),
-    FaultKind.KEY: lambda finder, error: find_table_key(finder.shelf, error),
-    FaultKind.CONFIGURATION: lambda finder, error: find_auto_class(finder.shelf, error),
-    FaultKind.CLASS_KEY: lambda *_: None,
-    FaultKind.ARGUMENT: lambda finder, error: find_training_argument(finder.shelf, error),
-}
 
 
 def is_plain_word(name: str) -> bool:
@@ -403,3 +379,146 @@ def _list_targets(dotted: str) -> tuple[str, ...]:
     """The ways in which code may reach a name: `torch.library:wrap_triton`, or `torch:library.wrap_triton`."""
     parts = dotted.split(".")
     return tuple(f"{'.'.join(parts[:count])}:{'.'.join(parts[count:])}" for count in range(1, len(parts)))
+
+
+_PLACES: Mapping[FaultKind, Callable[[NameFinder, LoggedError], NamePlace | None]] = {
+    FaultKind.IMPORT: NameFinder._in_module,  # noqa: SLF001
+    FaultKind.MODULE_ATTRIBUTE: NameFinder._in_module,  # noqa: SLF001
+    FaultKind.TOKENIZER: NameFinder._in_module,  # noqa: SLF001
+    FaultKind.MODULE: NameFinder._module,  # noqa: SLF001
+    FaultKind.MODEL_TYPE: lambda finder, error: find_model_type(finder.shelf, error),
+    FaultKind.KEY: lambda finder, error: find_table_key(finder.shelf, error),
+    FaultKind.CONFIGURATION: lambda finder, error: find_auto_class(finder.shelf, error),
+    FaultKind.CLASS_KEY: lambda *_: None,
+    FaultKind.ARGUMENT: lambda finder, error: find_training_argument(finder.shelf, error),
+}
+_CANDIDATES: Mapping[FaultKind, Callable[[NameFinder, LoggedError], Iterator[NamePlace]]] = {
+    FaultKind.OBJECT_ATTRIBUTE: NameFinder._attributes,  # noqa: SLF001 - this class's own
+    FaultKind.KEYWORD: NameFinder._parameters,  # noqa: SLF001
+    FaultKind.REQUIRED: NameFinder._parameters,  # noqa: SLF001
+    FaultKind.POSITIONS: NameFinder._positions,  # noqa: SLF001
+    FaultKind.CHOICE: lambda finder, error: list_choices(finder.shelf, error),
+}
+"""The errors that name a class or function without its module, so that several can be meant."""
+_CONFIGURATIONS = "transformers.models.auto.configuration_auto.CONFIG_MAPPING_NAMES"
+_MODELS = "transformers.models.auto.modeling_auto"
+
+
+def _find_key(shelf: AtlasShelf, table: str, key: str, what: str) -> NamePlace | None:
+    """Return the place of a key of a table, in whichever module of the package the table stands in a release."""
+    lookup = shelf.lookup_of(table)
+    if lookup is None:
+        return None
+    name = table.rpartition(".")[2]
+    keys: dict[str, int] = {}
+    for _, (path, kind, _, mask) in lookup.file.find_rows(f"{name}["):
+        if kind == RowKind.KEY:
+            other = path[len(name) + 1 : -1]
+            keys[other] = keys.get(other, 0) | mask
+    every = 0
+    for mask in keys.values():
+        every |= mask
+    if not every:
+        return None
+    present = keys.get(key, 0)
+    return NamePlace(
+        lookup=lookup, dotted=f"{table}[{key}]", present=present, possible=every & ~present, what=what, names=keys
+    )
+
+
+def find_model_type(shelf: AtlasShelf, error: LoggedError) -> NamePlace | None:
+    """Return the place of a model type that the configurations lack."""
+    return _find_key(shelf, _CONFIGURATIONS, error.fault.name, f"the model type `{error.fault.name}`")
+
+
+def find_table_key(shelf: AtlasShelf, error: LoggedError) -> NamePlace | None:
+    """Return the place of a key: of the table in the line of code, else a model type."""
+    key, last = error.fault.name, error.frames[-1] if error.frames else None
+    module = shelf.module_of(last) if last else ""
+    if last is not None:
+        lookup = shelf.lookup_of(module or "transformers")
+        for table in re.findall(r"\b([A-Z][A-Z0-9_]{3,})\s?\[", last.code):
+            for own, (_, _, _, mask) in lookup.file.find_rows(f"{table}[{key}]\t") if lookup else ():
+                place = _find_key(shelf, f"{own}.{table}", key, f"the key '{key}' of {table}")
+                if place is not None and mask:
+                    return place
+    if last is None or module.startswith("transformers.models.auto."):
+        place = _find_key(shelf, _CONFIGURATIONS, key, f"the model type `{key}`")
+        if place is not None and (place.present or module):
+            return place
+    return None
+
+
+def is_asked_for_model_type(place: NamePlace, error: LoggedError, shelf: AtlasShelf) -> bool:
+    """Whether the auto classes of transformers look a key up that a model's configuration names as its type."""
+    last = error.frames[-1] if error.frames else None
+    if last is None or not place.dotted.startswith(f"{_CONFIGURATIONS}["):
+        return False
+    return shelf.module_of(last).startswith("transformers.models.auto.") and "CONFIG_MAPPING[" in last.code
+
+
+def find_auto_class(shelf: AtlasShelf, error: LoggedError) -> NamePlace | None:
+    """Return the place of an auto class that has no model for a configuration."""
+    fault = error.fault
+    lookup = shelf.lookup_of("transformers")
+    if lookup is None or not fault.name.startswith("transformers.models."):
+        return None
+    model = fault.name.split(".")[2]
+    words = re.findall(
+        r"[A-Z]+(?=[A-Z][a-z]|\d|$)|[A-Z][a-z0-9]+|\d+[A-Z]?[a-z]*", fault.owner.removeprefix("AutoModel")
+    )
+    table = "_".join(["MODEL", *(word.upper() for word in words), "MAPPING_NAMES"])
+    aliases = (table, table.replace("CAUSAL_L_M", "CAUSAL_LM"), table.replace("MASKED_L_M", "MASKED_LM"))
+    for name in aliases:
+        place = _find_key(shelf, f"{_MODELS}.{name}", model, f"{fault.owner} for `{model}`")
+        if place is not None:
+            return replace(place, names={}, elsewhere=tuple(_tables_with(lookup, model)))
+    return None
+
+
+def find_training_argument(shelf: AtlasShelf, error: LoggedError) -> NamePlace | None:
+    """Return the place of an argument of the trainers' command lines."""
+    name = error.fault.name.replace("-", "_")
+    for module, path in (
+        ("transformers.training_args", "TrainingArguments"),
+        ("trl", "SFTConfig"),
+        ("trl", "ModelConfig"),
+    ):
+        lookup = shelf.lookup_of(module)
+        if lookup is None:
+            continue
+        dotted = f"{module}.{path}"
+        parameter = find_parameter(lookup, dotted, name)
+        if parameter.accepted:
+            return NamePlace(
+                lookup=lookup,
+                dotted=f"{dotted}.{name}",
+                present=parameter.accepted,
+                possible=parameter.refused & ~parameter.accepted,
+                what=f"`{name}` of {path}",
+                names=parameter.names,
+                successor=parameter.successor,
+            )
+    return None
+
+
+def list_choices(shelf: AtlasShelf, error: LoggedError) -> Iterator[NamePlace]:
+    """Yield the enumerations of that name, with the releases that have the value."""
+    fault = error.fault
+    for package in shelf.packages:
+        lookup = shelf.open(package)
+        for home, _ in lookup.definitions_of(fault.owner) if lookup else ():
+            module, _, path = home.partition(":")
+            place = _find_key(shelf, f"{module}.{path}", fault.name, f"`{fault.name}` of {fault.owner}")
+            if place is not None and (place.present or place.names):
+                yield place
+
+
+def _tables_with(lookup: AtlasLookup, model: str) -> Iterator[str]:
+    """Yield the auto classes that have a model for a model type."""
+    for path, kind, _, _ in lookup.file.rows(_MODELS):
+        if kind == RowKind.KEY and path.endswith(f"_MAPPING_NAMES[{model}]"):
+            words = path.partition("_MAPPING_NAMES[")[0].removeprefix("MODEL").split("_")
+            name = "AutoModel" + "".join(word.capitalize() if word != "LM" else word for word in words)
+            if lookup.find_name(f"{_MODELS}.{name}").present:
+                yield name

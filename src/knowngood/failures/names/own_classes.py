@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
+
+from packaging.version import Version
 
 from knowngood.compat.incident import Fix, OwnComponent
 from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.core.nearest_names import find_nearest_name
-from knowngood.failures.logs.logged_errors import LoggedError
-from knowngood.failures.logs.name_faults import NameFault
-from knowngood.failures.names.atlas_shelf import AtlasShelf
-from knowngood.failures.names.model_configurations import explain_model_configuration
-from knowngood.failures.names.name_callers import NameCaller, find_caller
-from knowngood.failures.names.name_places import (
-    PYTHON_TYPES,
-    is_plain_word,
-    list_frame_packages,
-    list_likely_bases,
+from knowngood.facts.atlas_file import RowKind
+from knowngood.failures.names.model_configurations import explain_model_configuration, explain_unsloth_class
+from knowngood.failures.names.name_places import PYTHON_TYPES, is_plain_word, list_frame_packages, list_likely_bases
+from knowngood.failures.names.name_situation import (
+    NameCaller,
+    NameCause,
+    advise,
+    build_own_cause,
+    component_of,
+    describe_caller,
+    find_caller,
+    list_defining_packages,
 )
-from knowngood.failures.names.name_situation import NameCause, advise
-from knowngood.failures.names.own_causes import build_own_cause, component_of, describe_caller, list_defining_packages
 from knowngood.failures.names.plain_values import explain_value
-from knowngood.failures.names.replaced_classes import explain_replaced_class
-from knowngood.failures.names.unsloth_classes import explain_unsloth_class
-from knowngood.failures.names.wrapped_objects import WRAPPED_PACKAGES, explain_bare_model, explain_unwrapped
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from knowngood.facts.atlas_lookup import AtlasLookup
+    from knowngood.failures.logs.logged_errors import LoggedError, NameFault
+    from knowngood.failures.names.atlas_shelf import AtlasShelf
 
 _OF_A_MODEL = lazy_pattern(
     r"(?:For[A-Z]\w+|Model|LM|Config|Tokenizer(?:Fast)?|Processor|Transformer|Criterion|Loader|Net|Loss|Encoder|Decoder"
@@ -326,3 +333,157 @@ def _describe_bases(fault: NameFault, shelf: AtlasShelf) -> str:
             f" {name} of {package} has it from {releases[0]} to {releases[-1]} only: {fault.owner} may derive from it."
         )
     return ""
+
+
+_WRAPPERS = ("peft", "deepspeed", "accelerate")
+"""Packages that make an object of their own of a model, an optimizer or a loader."""
+WRAPPED_PACKAGES = frozenset(("transformers", "torch", "peft"))
+_CAN_BEWRAPPED_PACKAGES = lazy_pattern(
+    r"(?:For[A-Z]\w+|Model|LM|Module|Net|Linear|Sequential|Optimizer|Adam\w*|SGD|Loader|Scheduler)$"
+)
+"""How the names of classes end of which such a package makes an object of its own."""
+
+
+def explain_bare_model(error: LoggedError, caller: NameCaller) -> NameCause:
+    """`model.module` of a model that nothing wraps: the script was written for several processes."""
+    owner = error.fault.owner
+    because = (
+        f"model.module is the model inside DistributedDataParallel, DataParallel or DeepSpeed's engine. {owner} is the "
+        "bare model: with one process or one GPU nothing wraps it (accelerate and the Trainer leave it as it is)."
+        f"{describe_caller(caller)}"
+    )
+    return build_own_cause(
+        error,
+        title=f"{owner} is not wrapped, and the code asks for model.module, which only a wrapped model has",
+        because=because,
+        fixes=[
+            advise(
+                "Start it as the project does, with the launcher (torchrun --nproc_per_node=1, accelerate launch with "
+                "MULTI_GPU, python -m torch.distributed.launch), so that the model is wrapped"
+            ),
+            advise(
+                "In that line: getattr(model, 'module', model) in place of model.module, or "
+                "accelerator.unwrap_model(model)"
+            ),
+        ],
+        component=component_of(caller),
+    )
+
+
+def _find_wrapping_package(fault: NameFault, package: str, shelf: AtlasShelf) -> str:
+    """The package whose own class, which wraps others, has an attribute that a wrapped class lacks; empty for none."""
+    if package not in WRAPPED_PACKAGES or len(fault.name) < _FEWEST_LETTERS or fault.name.startswith("_"):
+        return ""
+    if not _CAN_BEWRAPPED_PACKAGES.search(fault.owner):
+        return ""
+    for wrapper in _WRAPPERS:
+        lookup = shelf.open(wrapper)
+        rows = lookup.file.search_rows(fault.name) if lookup else ()
+        if any(path.endswith(f".{fault.name}") for _, (path, _, _, _) in rows):
+            return wrapper
+    return ""
+
+
+def explain_unwrapped(
+    error: LoggedError, package: str, caller: NameCaller | None, shelf: AtlasShelf
+) -> NameCause | None:
+    """An attribute of the object that one package makes of another's model, asked of the bare model."""
+    fault = error.fault
+    wrapper = _find_wrapping_package(fault, package, shelf)
+    if not wrapper:
+        return None
+    asks_itself = caller is not None and caller.package in {"transformers", "accelerate"} and wrapper == "deepspeed"
+    first = (
+        [
+            advise(
+                "The Trainer takes this run for one with DeepSpeed, and the model was not prepared for it: unset "
+                "ACCELERATE_USE_DEEPSPEED and leave --deepspeed (and accelerate's saved configuration for DeepSpeed) "
+                "out, or start with the deepspeed launcher and a configuration"
+            )
+        ]
+        if asks_itself
+        else []
+    )
+    return build_own_cause(
+        error,
+        title=f"{fault.owner} of {package} has no `{fault.name}`: that is {wrapper}'s, which does not wrap the object",
+        because=(
+            f"A class of {wrapper} has {fault.name}, and {fault.owner} is a plain class of {package}: the object was "
+            f"not yet given to {wrapper}, was unwrapped or merged before, or the adapter did not load."
+            f"{describe_caller(caller)}"
+        ),
+        fixes=[
+            *first,
+            advise(
+                f"print(type(...)) of the object: {fault.name} is of what {wrapper} returns (PeftModel.from_pretrained "
+                "or get_peft_model, deepspeed.initialize, accelerator.prepare); keep that, and call it there"
+            ),
+            advise(f"Leave the call out where the object is merged or unwrapped already: {package}'s own methods do"),
+        ],
+        component=component_of(caller),
+    )
+
+
+_MEMBERS = frozenset((RowKind.ATTRIBUTE, RowKind.PROPERTY, RowKind.FUNCTION, RowKind.VALUE))
+
+
+def explain_replaced_class(
+    error: LoggedError, owners: Sequence[str], caller: NameCaller | None, shelf: AtlasShelf
+) -> NameCause | None:
+    """Return which class of an older release had the attribute; `None` where no class of the module had.
+
+    Args:
+        error: an error about an attribute that no release gives to its class.
+        owners: the packages that have a class of that name.
+        caller: the code that asks.
+        shelf: the atlas of all packages.
+    """
+    for package in owners:
+        lookup = shelf.open(package)
+        older_class = _find_older_class(lookup, error) if lookup else None
+        if lookup and older_class:
+            return _describe(error, lookup, *older_class, caller)
+    return None
+
+
+def _find_older_class(lookup: AtlasLookup, error: LoggedError) -> tuple[str, int] | None:
+    """The class that had the attribute and is gone, with its releases, all of them older than the newest."""
+    owner, name = error.fault.owner, error.fault.name
+    modules = {home.partition(":")[0] for home, _ in lookup.definitions_of(owner)}
+    for module, (path, kind, _, mask) in lookup.file.search_rows(name):
+        other, _, member = path.rpartition(".")
+        is_other = member == name and other.isidentifier() and other != owner and kind in _MEMBERS
+        if not is_other or module not in modules:
+            continue
+        if (
+            _ends_with_series(lookup.find_name(f"{module}.{other}").present, lookup.file.releases)
+            and lookup.find_name(f"{module}.{owner}").present & ~mask
+        ):
+            return other, mask
+    return None
+
+
+def _ends_with_series(mask: int, releases: Sequence[str]) -> bool:
+    """Whether the last of some releases ends a main release: from one to the next a package may be rewritten."""
+    last = mask.bit_length() - 1
+    if not 0 <= last < len(releases) - 1:
+        return False
+    return Version(releases[last]).major != Version(releases[last + 1]).major
+
+
+def _describe(error: LoggedError, lookup: AtlasLookup, other: str, mask: int, caller: NameCaller | None) -> NameCause:
+    package, owner, name = lookup.file.package, error.fault.owner, error.fault.name
+    newest = lookup.file.releases[mask.bit_length() - 1]
+    asker = caller.package if caller and caller.package != package else ""
+    because = (
+        f"{name} is an attribute of {other}, which {package} has until {newest}. Newer releases have objects of "
+        f"{owner} in their place, without {name}: the {package} that runs is too new for the code that asks."
+        f"{describe_caller(caller)}"
+    )
+    fixes = [Fix(change={package: f"<={newest}"}, note=f"still has {other}, with {name}", cost="a pin")]
+    if asker:
+        fixes.append(Fix(change={asker: "*"}, note=f"a newer {asker}, written for the {package} that is there"))
+    else:
+        fixes.append(advise(f"A newer release of the package whose file asks, written for the {package} that is there"))
+    title = f"This {package} is too new: {owner} has no `{name}`, which {other} had until {newest}"
+    return build_own_cause(error, title=title, because=because, fixes=fixes, component=package)

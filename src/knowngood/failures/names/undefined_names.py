@@ -1,17 +1,29 @@
-"""The causes of a name that is not defined where it is used, and of a module that another Python lacks. Pure."""
+"""The causes of a name that is not defined, was moved, or is still that of a release that was loaded before. Pure."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
 
 from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, OwnComponent
-from knowngood.facts.atlas_rows import RowKind
-from knowngood.failures.logs.logged_errors import LoggedError
-from knowngood.failures.names.atlas_shelf import AtlasShelf
-from knowngood.failures.names.name_callers import NameCaller, find_caller
-from knowngood.failures.names.name_situation import NameCause, advise
+from knowngood.core.lazy_patterns import lazy_pattern
+from knowngood.core.package_names import canonical_name
+from knowngood.facts.atlas_file import RowKind
+from knowngood.failures.logs.logged_errors import FaultKind
+from knowngood.failures.names.atlas_shelf import FOLDERS_OF_PROJECTS
+from knowngood.failures.names.name_situation import NameCaller, NameCause, NameSituation, advise, find_caller
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from knowngood.failures.logs.last_errors import LastError
+    from knowngood.failures.logs.logged_errors import LoggedError
+    from knowngood.failures.names.atlas_shelf import AtlasShelf
 
 _ALWAYS_THERE = frozenset(("numpy", "torch", "transformers"))
 """Packages without which no training runs: a name of theirs that is not defined was forgotten."""
@@ -179,3 +191,101 @@ def _cause(  # noqa: PLR0913 - the fields of an incident
         confidence="artefact",
     )
     return NameCause(error=error, incident=incident, package=component)
+
+
+_MOST_PLACES = 2
+"""Of a name that is in more places, none is known to be the one."""
+
+
+def explain_moved_name(situation: NameSituation) -> NameCause | None:
+    """Return where a name is now that no release has in its old place; `None` where nothing of that name is there."""
+    place, fault, package = situation.place, situation.error.fault, situation.package
+    last = (fault.owner if fault.kind is FaultKind.MODULE else fault.name).rpartition(".")[2]
+    homes = [home for home in place.elsewhere if not home.endswith(f".{fault.owner}")]
+    if place.present or not 0 < len(homes) <= _MOST_PLACES or last in FOLDERS_OF_PROJECTS:
+        return None
+    home, oldest = homes[0], situation.releases[0]
+    has = place.lookup.find_name(home).present
+    if not has:
+        return None
+    asker = situation.caller_package
+    whose = situation.caller.file if situation.caller else "the code"
+    spans = situation.describe_releases(has)
+    because = (
+        f"{package} has {last} as {home} ({spans}), and in no release since {oldest} as {fault.owner}: it was moved "
+        f"before {oldest}, and {whose} asks in the old place."
+    )
+    is_gone = not has >> (len(situation.releases) - 1) & 1
+    own = advise(f"In that file: {home} in place of {_name_old_place(situation)}")
+    older = advise(
+        f"An older {package}, which has it in the old place: the one that the instructions of that code "
+        f"name, from before {oldest} (the last of these may have moved it already)"
+    )
+    fixes = [older, own] if asker and asker != package else [own, older]
+    if asker and asker != package:
+        newer = f"a newer {asker}, which asks in the new place: pip install -U {asker}"
+        fixes.insert(0, Fix(change={asker: "*"}, note=newer))
+    if is_gone:
+        newest = situation.releases[has.bit_length() - 1]
+        because += f" After {newest} it is gone from there too."
+        fixes.append(Fix(change={package: f"<={newest}"}, note=f"the last that has {home}", cost="a pin"))
+    title = f"{place.what} was moved in {package}, to {home}, before {oldest}"
+    component = asker or (package if situation.caller is None else OwnComponent.YOUR_CODE)
+    return situation.explain(IncidentKind.API_REMOVED, title, because, fixes, component=component)
+
+
+def _name_old_place(situation: NameSituation) -> str:
+    fault = situation.error.fault
+    return fault.owner if fault.kind is FaultKind.MODULE else f"{fault.owner}.{fault.name}"
+
+
+_DEMAND = lazy_pattern(
+    r"(?:requires?|needs?|please (?:install|upgrade|update)(?: to)?) "
+    r"[`'\"]?(?P<name>[A-Za-z][\w.-]*?)(?:\[\w+\])?[`'\"]? ?(?:version )?(?P<range>>=? ?\d[\w.]*\w)",
+    re.IGNORECASE,
+)
+RESTART = (
+    "Restart the notebook's kernel (the runtime), or the process, and run it again from its first cell: pip changes "
+    "files, and not what is imported already"
+)
+
+
+def note_installed_release(
+    incident: Incident, error: LastError | None, versions: Mapping[str, Sequence[str]]
+) -> Incident:
+    """Return a failure whose message demands a release, with the restart first where the log has that release.
+
+    Args:
+        incident: a known failure whose signature is in the log.
+        error: the last error of the log.
+        versions: package -> the versions in the log.
+    """
+    stated = _DEMAND.search(error.message) if error is not None else None
+    name = canonical_name(stated["name"]) if stated else ""
+    if stated is None or name != incident.component or not versions.get(name):
+        return incident
+    wanted = stated["range"].replace(" ", "")
+    try:
+        is_enough = all(SpecifierSet(wanted).contains(Version(text), prereleases=True) for text in versions[name])
+    except (InvalidSpecifier, InvalidVersion):
+        return incident
+    if not is_enough:
+        return incident
+    installed = versions[name][-1]
+    module = name.replace("-", "_")
+    return replace(
+        incident,
+        title=f"{name} {installed} is installed and new enough ({wanted}): the process runs what it imported before",
+        because=(
+            f"The message demands {name}{wanted}, and the log states {installed}. So the Python that runs looked at "
+            "another one: a notebook that imported the packages before pip installed this release, or a program of "
+            "another environment than the one that was listed."
+        ),
+        fix=(
+            advise(RESTART),
+            advise(
+                f"After that, python -c 'import {module}, sys; print({module}.__version__, sys.executable)' shows "
+                "which release and which Python run; python -m pip install for that very Python, when it is another"
+            ),
+        ),
+    )

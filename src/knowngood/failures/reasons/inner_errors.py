@@ -1,26 +1,24 @@
-"""What can be said of an error that Python raises inside a package's own file, when nothing else is known. Pure.
-
-Such an error is mostly a defect of one release, or of two releases that do not go together; with code that came with a
-model it is mostly code written for another transformers. It is the last thing that is asked.
-"""
+"""What can be said of an error inside a package's own file, and of one that was caught or passed on before it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from knowngood.compat.incident import Fix, IncidentKind, OwnComponent
+from knowngood.compat.incident import Fix, Incident, IncidentKind, OwnComponent
 from knowngood.core.lazy_patterns import lazy_pattern
-from knowngood.failures.logs.last_errors import LastError
-from knowngood.failures.logs.logged_errors import CodeFrame
-from knowngood.failures.names.atlas_shelf import AtlasShelf
+from knowngood.facts.atlas_lookup import find_parameter
+from knowngood.failures.logs.last_errors import LAUNCHER_ERROR, LastError
+from knowngood.failures.names.atlas_shelf import AtlasShelf, upgrade_package
 from knowngood.failures.names.message_causes import ERROR_CLASS, SPEAKS, MessageCause, describe_traceback, shorten_text
-from knowngood.failures.names.name_callers import REMOTE_CODE, is_standard_library
-from knowngood.failures.names.name_situation import advise
-from knowngood.failures.names.newest_releases import upgrade_package
-from knowngood.failures.names.none_values import explain_empty_value, find_empty_value
-from knowngood.failures.reasons.handed_in_values import explain_handed_in
-from knowngood.failures.reasons.ignored_settings import explain_ignored_setting
-from knowngood.failures.reasons.unset_locals import find_unset_local
+from knowngood.failures.names.name_situation import REMOTE_CODE, advise, is_standard_library
+from knowngood.failures.names.plain_values import explain_empty_value, find_empty_value
+from knowngood.failures.reasons.handed_in_values import explain_handed_in, find_unset_local
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from knowngood.failures.logs.logged_errors import CodeFrame
 
 _OF_PYTHON = frozenset(
     ("AttributeError", "IndexError", "KeyError", "NameError", "TypeError", "UnboundLocalError", "ZeroDivisionError")
@@ -76,7 +74,7 @@ def explain_inner_error(  # noqa: C901, PLR0911, PLR0912 - one for each thing th
         return _explain_called_class(error, called["owner"], text, shelf)
     if any(REMOTE_CODE in frame.parts for frame in frames) and (of_python or _TENSORS.search(text)):
         return _explain_remote_code(error, frames, f"{name}: {text}")
-    if not of_python or "unexpected keyword" in text:  # a keyword is its caller's, which `own_keywords` looks for
+    if not of_python or "unexpected keyword" in text:  # a keyword is its caller's, which `own_names` looks for
         return None
     if not error.frames:
         return _explain_trainer(error, versions, f"{name}: {text}") or _explain_plain_value(error, name, text)
@@ -273,3 +271,101 @@ def _cause(error: LastError, component: str, title: str, because: str, fixes: li
         "inner-error", IncidentKind.FAILS_INSIDE, component, title=title, because=because, fixes=fixes
     )
     return MessageCause(incident=incident, line=error.line, package=component)
+
+
+_IGNORED = lazy_pattern(
+    r"The config attributes \{(?P<keys>[^}]{3,800})\} were passed to (?P<owner>\w+), but are not expected"
+)
+_KEY = lazy_pattern(r"['\"](?P<key>\w+)['\"]:")
+_PACKAGE = "diffusers"
+_SHOWN_SETTINGS = 120
+
+
+def explain_ignored_setting(error: LastError, shelf: AtlasShelf) -> MessageCause | None:
+    """Return that diffusers is older than the model; `None` where no setting was ignored, or none of a later release.
+
+    Args:
+        error: the last error of the log, which arises in a file of diffusers.
+        shelf: the atlas of all packages.
+    """
+    stated = list(_IGNORED.finditer(error.above.decode("utf-8", "replace")))
+    lookup = shelf.open(_PACKAGE)
+    if not stated or lookup is None or not any(_PACKAGE in frame.installed[:1] for frame in error.frames[-4:]):
+        return None
+    owner, keys = stated[-1]["owner"], [match["key"] for match in _KEY.finditer(stated[-1]["keys"])]
+    taken = {key: find_parameter(lookup, f"{lookup.file.root}.{owner}", key).accepted for key in keys}
+    known = {key: mask for key, mask in taken.items() if mask}
+    if not known:
+        return None
+    at = max((mask & -mask).bit_length() - 1 for mask in known.values())
+    first, shown = lookup.file.releases[at], ", ".join(known)
+    since = f"in every release from {first} on that was read" if at == 0 else f"since {first}"
+    because = (
+        f"A line above says that {owner} was passed {shown} by the model's config.json, does not expect it, and "
+        f"ignores it. diffusers takes it {since}: an older one runs, builds the model without that setting, and fails "
+        f"at what follows from it ({shorten_text(error.message, _SHOWN_SETTINGS)})."
+    )
+    fixes = [
+        Fix(change={_PACKAGE: f">={first}"}, note=f"its {owner} takes {shown}", cost="an upgrade"),
+        upgrade_package(_PACKAGE, f"the newest {_PACKAGE}"),
+        advise("A model of the age of the diffusers that the project needs"),
+    ]
+    incident = describe_traceback(
+        "ignored-setting",
+        IncidentKind.API_NOT_YET,
+        _PACKAGE,
+        title=f"diffusers is older than the model: its {owner} does not know {shown}",
+        because=because,
+        fixes=fixes,
+    )
+    return MessageCause(incident=incident, line=error.line, package=_PACKAGE)
+
+
+_HANDLING = b"During handling of the above exception, another exception occurred"
+_BEGIN = b"Traceback (most recent call last)"
+_HANDLER_CLASSES = (
+    "TypeError",
+    "AttributeError",
+    "NameError",
+    "UnboundLocalError",
+    "ModuleNotFoundError",
+    "ImportError",
+)
+"""Classes with which Python refuses what a handler does."""
+
+
+def find_handled_lines(error: LastError | None) -> range:
+    """Return the numbers of the lines of the error that was caught; none where the last error repeats it."""
+    frame = error.frames[-1] if error is not None and error.frames else None
+    if error is None or frame is None or SPEAKS.match(frame.code):
+        return range(0)
+    if not error.message.rpartition(": ")[0].startswith(_HANDLER_CLASSES) and not error.message.startswith(
+        _HANDLER_CLASSES
+    ):
+        return range(0)
+    at = error.above.rfind(_HANDLING)
+    if at < 0 or error.above.count(_BEGIN, at) != 1:
+        return range(0)
+    first = error.above.rfind(_BEGIN, 0, at)
+    if first < 0:
+        return range(0)
+    return range(error.line - error.above.count(b"\n", first), error.line - error.above.count(b"\n", at))
+
+
+_SHOWN_OF_FIRST = 180
+
+
+def describe_passed_on(incident: Incident, error: LastError) -> Incident | None:
+    """Name the error that was passed on; `None` where the log has only the line that passes it on."""
+    sentence = (error.message or error.text).partition(' File "')[0]
+    if LAUNCHER_ERROR.search(error.text):
+        return None
+    shown = shorten_text(sentence, _SHOWN_OF_FIRST)
+    frame = error.frames[-1] if error.frames else None
+    at = f" It arises in {frame.short_file}, line {frame.line}." if frame is not None else ""
+    return replace(
+        incident,
+        title=f"{incident.title.partition(':')[0]}: {shown}",
+        because=f"The process that the others wait for ended by this error of its own.{at} {incident.because}",
+        fix=(advise(f"What that error says, not the lines behind it: {shown}"), *incident.fix),
+    )

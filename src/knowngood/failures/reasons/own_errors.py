@@ -1,27 +1,35 @@
-"""The cause of an error that a project's own file raises, or that Python raises in it. Pure.
-
-It is said only of a traceback that ends in a file of the project, and of errors that no package can have made: the line
-itself raises or asserts, or Python finds a plain value that is missing or of another kind.
-"""
+"""The cause of an error that a project's own file or an installed package raises in a line that is quoted. Pure."""
 
 from __future__ import annotations
 
 import re
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from knowngood.compat.incident import Fix, Incident, IncidentKind, OwnComponent
+from knowngood.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, OwnComponent
 from knowngood.core.lazy_patterns import lazy_pattern
-from knowngood.failures.logs.last_errors import LastError
-from knowngood.failures.logs.logged_errors import CodeFrame
-from knowngood.failures.machines.build_scripts import explain_build_error, is_build_script
-from knowngood.failures.names.atlas_shelf import AtlasShelf
-from knowngood.failures.names.message_causes import ERROR_CLASS, SPEAKS, MessageCause, describe_traceback, shorten_text
-from knowngood.failures.names.name_callers import REMOTE_CODE, is_standard_library
-from knowngood.failures.names.name_situation import advise
-from knowngood.failures.names.none_values import explain_empty_value
-from knowngood.failures.reasons.asserted_conditions import read_assertion
-from knowngood.failures.reasons.handed_in_values import explain_generated_trainer
-from knowngood.failures.reasons.required_packages import explain_required_package
-from knowngood.failures.reasons.unset_locals import find_unset_local
+from knowngood.failures.logs.last_errors import LAUNCHER_ERROR, LastError
+from knowngood.failures.machines.missing_commands import explain_build_error, is_build_script
+from knowngood.failures.names.atlas_shelf import NEWER_OR_OLDER, AtlasShelf, is_about_unknown_value, upgrade_package
+from knowngood.failures.names.message_causes import (
+    ABOUT_ARGUMENTS,
+    ADDRESSES,
+    ERROR_CLASS,
+    SPEAKS,
+    MessageCause,
+    describe_calling_line,
+    describe_traceback,
+    find_missing_package,
+    read_own_fixes,
+    shorten_text,
+)
+from knowngood.failures.names.name_situation import REMOTE_CODE, advise, is_standard_library
+from knowngood.failures.names.plain_values import explain_empty_value
+from knowngood.failures.reasons.handed_in_values import explain_generated_trainer, find_unset_local
+
+if TYPE_CHECKING:
+    from knowngood.failures.logs.logged_errors import CodeFrame
 
 _OF_VALUES = frozenset(("KeyError", "IndexError", "UnboundLocalError", "ZeroDivisionError"))
 """The classes with which Python itself refuses a plain value."""
@@ -182,3 +190,276 @@ def _is_own(frame: CodeFrame, shelf: AtlasShelf) -> bool:
 
 def _incident(title: str, because: str, fixes: list[Fix], component: str) -> Incident:
     return describe_traceback("own-error", IncidentKind.CONFIG, component, title=title, because=because, fixes=fixes)
+
+
+_KIND = lazy_pattern(r"^assert isinstance\((?P<what>[A-Za-z_][\w.]*), ?(?P<kinds>[\w.]+|\([\w., ]+\))\)")
+_EQUAL = lazy_pattern(r"^assert (?P<what>[A-Za-z_][\w.]*) == (?P<value>['\"][^'\"]{1,80}['\"]|[\w.]+)(?:,|$)")
+_CONFIGURATION = lazy_pattern(r"(?:^|[._])(?:config|cfg)(?:[._]|$)")
+_SHOWN_CONDITION = 120
+
+
+@dataclass(frozen=True, kw_only=True)
+class AssertedCondition:
+    """What an assertion demands, in words."""
+
+    title: str
+    because: str
+    """A sentence, to stand behind the line of code."""
+    fixes: tuple[Fix, ...]
+
+
+def read_assertion(frame: CodeFrame, caller: CodeFrame | None) -> AssertedCondition | None:
+    """Return what the assertion of a frame demands; `None` for another line, or one that says nothing of it.
+
+    Args:
+        frame: the frame whose line asserts.
+        caller: the frame above it.
+    """
+    if (kind := _KIND.match(frame.code)) is not None:
+        what, kinds = kind["what"], kind["kinds"]
+        call = (
+            f" The call is {shorten_text(caller.code, _SHOWN_CONDITION)}." if caller is not None and caller.code else ""
+        )
+        return AssertedCondition(
+            title=f"{frame.short_file} takes only {kinds} for {what}, and was given another kind of value",
+            because=f"What calls it hands over another kind of value for {what}.{call}",
+            fixes=(
+                advise(f"Give {what} as {kinds} in the call above it" + _hint_of_kind(kinds)),
+                advise(f"The release of what {frame.short_file} belongs to that takes it, mostly a newer one"),
+            ),
+        )
+    equal = _EQUAL.match(frame.code)
+    if equal is None or not _CONFIGURATION.search(equal["what"]):
+        return None
+    what, value = equal["what"], equal["value"]
+    return AssertedCondition(
+        title=f"{frame.short_file} demands that {what} is {value}",
+        because=(
+            f"The configuration that is loaded has another value for it, or lost {what.rpartition('.')[2]} when the "
+            "model was saved again."
+        ),
+        fixes=(
+            advise(f"Compare {what} in config.json with that of the original model, and write {value} back"),
+            advise("The release of transformers for which the model's code was written, when it saves the field"),
+        ),
+    )
+
+
+def _hint_of_kind(kinds: str) -> str:
+    return ": a name or a path in place of an object that is loaded already" if kinds == "str" else ""
+
+
+_ABSENT = lazy_pattern(
+    r"^(?:no|missing) (?P<only>[A-Za-z][\w.-]+)(?= ?(?:[/!.,]|$| (?:package|module|library|found|installed)))"
+    r"|(?P<before>[A-Za-z][\w-]+) (?:(?:package|module|library) )?(?:is|was|are) (?:not (?:installed|found|available)"
+    r"|missing|required)"
+    r"|install (?P<linked>[A-Za-z][\w-]+)(?= (?:from http|to use|by running|using pip))"
+    r"|(?:install|pip install|requires?|needs?|import) (?:the )?[`'\"]?(?P<named>[A-Za-z][\w-]+)[`'\"]?"
+    r"|(?P<short>[A-Za-z][\w-]+) not (?:installed|found|available)",
+    re.IGNORECASE,
+)
+_IMPORTS = frozenset(("ImportError", "ModuleNotFoundError"))
+_PLAIN = frozenset(("the", "a", "it", "this", "that", "package", "packages", "library", "module", "them", "or", "and"))
+_SHOWN_REQUEST = 140
+
+
+def explain_required_package(error: LastError, name: str, text: str, shelf: AtlasShelf) -> MessageCause | None:
+    """Return the package that the message says is not there; `None` where it names none that is known.
+
+    Args:
+        error: the last error of the log.
+        name: its class.
+        text: its message, without the class.
+        shelf: the atlas of all packages.
+    """
+    package = find_missing_package(text, "", "", shelf) if name in _IMPORTS else ""
+    for stated in _ABSENT.finditer(text):
+        word = next(filter(None, stated.groups())).lower().rstrip(".")
+        known = _find_package(word, shelf)
+        is_named = name in _IMPORTS and (stated["only"] or stated["linked"]) and word not in _PLAIN
+        if not package and (known or is_named):
+            package = known or word.replace("_", "-")
+    if not package:
+        return None
+    frame = error.frames[-1]
+    file = frame.short_file
+    incident = describe_traceback(
+        f"package-required:{package}",
+        IncidentKind.NOT_INSTALLED,
+        package,
+        title=f"{package} is not installed, or cannot be imported: {shorten_text(text, _SHOWN_REQUEST)}",
+        because=(
+            f"Line {frame.line} of {file} raises this where its import of {package} failed. It is needed for an option "
+            "that was chosen (an optimizer, a precision, a kind of attention), and it is not in the "
+            "environment that runs, "
+            "or its import fails there."
+        ),
+        fixes=(
+            Fix(
+                change={package: "*"},
+                note=f"install it into the very environment that runs: python -m pip install {package}",
+            ),
+            Fix(
+                change={},
+                note=(
+                    f"python -c 'import {package.replace('-', '_')}' shows whether it is there, and why "
+                    "its import fails"
+                ),
+            ),
+            Fix(change={}, note=f"Choose what needs no {package}: another value of the option"),
+        ),
+    )
+    return MessageCause(incident=incident, line=error.line, package=package)
+
+
+def _find_package(word: str, shelf: AtlasShelf) -> str:
+    """The known package of that name; empty for a word that is none, and for what every training has."""
+    plain = word.replace("_", "-")
+    if word in _PLAIN or plain in {"torch", "python", "cuda"}:
+        return ""
+    return shelf.distribution_of(plain.replace("-", "_")) or (
+        plain if plain in shelf.distributions or plain in shelf.packages else ""
+    )
+
+
+_FEWEST_WORDS = 4
+_ABOUT_OTHERS = frozenset(
+    [
+        "aiohttp",
+        "botocore",
+        "datasets",
+        "grpc",
+        "httpcore",
+        "httpx",
+        "huggingface_hub",
+        "jaxlib",
+        "joblib",
+        "ray",
+        "requests",
+        "torch",
+        "triton",
+        "urllib3",
+    ]
+)
+"""Packages whose errors tell of what they were given, or of another program, and not of themselves."""
+_WORDS = ("'", '"', "f'", 'f"')
+"""How the line begins that a traceback quotes, in Pythons before 3.8: they quote the last line of the words."""
+_SPEAKER = lazy_pattern(r"^\W*(?P<who>Unsloth)\b")
+"""Packages that begin their messages with their name."""
+_PASSES_ON = ("during handling", "following error", "see above", "traceback")
+"""Words of one who passes another error on."""
+
+
+def explain_raised_words(error: LastError, shelf: AtlasShelf) -> MessageCause | None:
+    """Return what a package says itself; `None` unless its line or its class shows that it does."""
+    frame = error.frames[-1] if error.frames else None
+    named = ERROR_CLASS.match(error.message)
+    if named is None:
+        return None
+    name, text = named["name"], named["text"].strip()
+    if name in {"KeyError", "AttributeError"} or LAUNCHER_ERROR.search(name):
+        return None
+    top = _find_raising_module(frame, shelf) if frame is not None else ""
+    if not top and len(text.split()) >= _FEWEST_WORDS:
+        top = _find_speaker(text) or (_find_package_of_class(error.message) if frame is None else "")
+    if not top or any(words in text.lower() for words in _PASSES_ON):
+        return None
+    text = text or (frame.code if frame is not None else "")
+    package = shelf.owner(top) or shelf.distribution_of(top) or top
+    missing = find_missing_package(text, "", package, shelf)
+    caller = next((item for item in reversed(error.frames) if _is_of_project(item, shelf)), None)
+    is_about_call = caller is not None and name in ABOUT_ARGUMENTS and bool(ADDRESSES.search(text))
+    because = f"The class of the error, or the head of its message, is {package}'s own."
+    if frame is not None:
+        because = f"Line {frame.line} of {'/'.join(frame.installed or frame.parts[-2:])}.py says so."
+    if caller is not None:
+        because += f" {describe_calling_line(caller)}"
+    fixes = list(read_own_fixes(text, missing)) or [
+        advise(f"Change what {package} refuses in its words: an option, an argument, a file or a row of the data")
+    ]
+    if not missing and is_about_unknown_value(text):
+        fixes.append(upgrade_package(package, NEWER_OR_OLDER))
+    elif not missing and (name == "AssertionError" or _find_speaker(text)):
+        fixes.append(upgrade_package(package, "a newer release may go on"))
+    verb = f"{missing} is missing, or too old" if missing else f"{package} refuses to go on"
+    component = OwnComponent.YOUR_CODE if is_about_call else package
+    if passing := _find_passing_package(error, top, shelf):
+        component, because = passing, f"{because} It is {passing} that calls it."
+        fixes.append(advise(f"A newer {passing}, or the {package} that its requirements name"))
+    incident = Incident(
+        id=f"raised:{'.'.join(frame.installed or frame.parts[-2:]) if frame else top}",
+        title=f"{verb}: {shorten_text(text, 140)}",
+        kind=IncidentKind.NOT_INSTALLED if missing else IncidentKind.CONFIG,
+        severity=IncidentSeverity.FAILURE,
+        component=missing or component,
+        because=because,
+        fix=tuple(fixes),
+        source=("the traceback",),
+        confidence="reported",
+    )
+    return MessageCause(incident=incident, line=error.line, package=package)
+
+
+def explain_unimplemented(error: LastError, shelf: AtlasShelf) -> MessageCause | None:
+    """Return that the class in use lacks a method which a package's base class leaves to it; else `None`."""
+    frame = error.frames[-1] if error.frames else None
+    if frame is None or error.message != "NotImplementedError" or not frame.function.isidentifier():
+        return None
+    top = _find_raising_module(frame, shelf)
+    if not top:
+        return None
+    package = shelf.owner(top) or shelf.distribution_of(top) or top
+    because = (
+        f"{frame.function} of a base class of {package} (line {frame.line} of "
+        f"{'/'.join(frame.installed or frame.parts[-2:])}.py) only says that the class below it must have it. The "
+        "class in use has not: mostly the code of a model or of the project is older than what now calls it."
+    )
+    fixes = [
+        advise(
+            f"A newer revision of the class's own code (download the model's *.py again) that defines {frame.function}"
+        ),
+        advise(f"Define {frame.function} in that class, or leave out the option for which it is called"),
+        advise("The packages that the model's or the project's own requirements name"),
+    ]
+    incident = describe_traceback(
+        "not-implemented",
+        IncidentKind.CONFIG,
+        OwnComponent.MODEL if package == "transformers" else OwnComponent.YOUR_CODE,
+        title=f"The class in use does not implement {frame.function}, which {package} leaves to it",
+        because=because,
+        fixes=fixes,
+    )
+    return MessageCause(incident=incident, line=error.line, package="", is_likely=True)
+
+
+def _find_raising_module(frame: CodeFrame, shelf: AtlasShelf) -> str:
+    """Return the top-level module in whose file a line refuses to go on; empty for other lines and for own files."""
+    if is_standard_library(frame) or not (SPEAKS.match(frame.code) or frame.code.startswith(_WORDS)):
+        return ""
+    return frame.installed[0] if frame.installed else shelf.module_of(frame).partition(".")[0]
+
+
+def _is_of_project(frame: CodeFrame, shelf: AtlasShelf) -> bool:
+    """Whether a frame's file is the project's own: not installed, and not of a package's checkout."""
+    return not frame.installed and frame.path.endswith(".py") and not shelf.module_of(frame)
+
+
+def _find_speaker(text: str) -> str:
+    """Return the package that begins its messages with its name; empty for none."""
+    named = _SPEAKER.match(text)
+    return named["who"].lower() if named else ""
+
+
+def _find_passing_package(error: LastError, top: str, shelf: AtlasShelf) -> str:
+    """Return the package that passes to torch and the like what they refuse; empty when the program does it itself."""
+    outer = next((item for item in reversed(error.frames) if item.installed[:1] != (top,)), None)
+    if top not in _ABOUT_OTHERS or outer is None or not outer.installed or outer.installed[0] in _ABOUT_OTHERS:
+        return ""
+    name = outer.installed[0]
+    return shelf.owner(name) or shelf.distribution_of(name) or ""
+
+
+def _find_package_of_class(message: str) -> str:
+    """Return the module at the head of an error's dotted class, if its words are that package's own; else ""."""
+    top, dot, _rest = message.split(":", 1)[0].partition(".")
+    return top if dot and top not in _ABOUT_OTHERS and top not in sys.stdlib_module_names else ""

@@ -1,4 +1,4 @@
-"""Which value a function, a data set or a collator does not take, by what the message says of it. Pure."""
+"""Which value a function, a data set or a configuration does not take, and the limits that a message states. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from knowngood.compat.incident import Incident, OwnComponent
 from knowngood.core.lazy_patterns import lazy_pattern
-from knowngood.failures.logs.last_errors import LastError
+from knowngood.failures.logs.last_errors import LastError, redact_secrets
 from knowngood.failures.names.name_situation import advise
 
 _INDEX = lazy_pattern(r"index (?P<index>-?\d+) is out of bounds for (?:dimension|axis) \d+ with size (?P<size>\d+)")
@@ -262,3 +262,131 @@ def describe_invoked(incident: Incident, error: LastError) -> Incident | None:
         )
         title = "The address of the first process is empty in init_method (tcp://HOST:PORT)"
     return replace(incident, title=title, because=because, component=OwnComponent.YOUR_CODE, fix=tuple(fixes))
+
+
+_REFUSED = lazy_pattern(
+    r"validation errors? for (?P<owner>\S{1,80}) (?P<field>\S{1,120}) (?P<words>.{1,160}?) \[type=\w+"
+    r"(?:, input_value=(?P<value>.{1,80}?), input_type=(?P<kind>\w{1,40})\])?"
+)
+
+
+def describe_fields(incident: Incident, error: LastError) -> Incident | None:
+    """Return the failure with the first field that is refused, and why; `None` where the log does not say it."""
+    refused = _REFUSED.search(error.message)
+    if refused is None:
+        return None
+    sentence = f"Here it is {refused['field']} of {refused['owner']}: {refused['words']}"
+    if refused["kind"]:
+        sentence += f", and it was given a {refused['kind']} ({redact_secrets(refused['value'])})"
+    return replace(incident, because=f"{incident.because} {sentence}.")
+
+
+_SHARED = lazy_pattern(r"shared memory,? ?Required: (?P<wanted>\d+),? ?Hardware limit: (?P<limit>\d+)")
+_LARGEST = 232_448
+"""The most shared memory a block, in bytes, that a message stated: on an H200, in evidence/models/deepseek_v3."""
+_LIMITS = ((_LARGEST, "H100 and H200"),)
+"""Bytes and the cards that state them as their limit, the smallest first; what no message here stated is left out."""
+_LISTED = lazy_pattern(r"['\"](?P<path>:+/[^'\"\n]{1,300}|/[^'\"\n:]{1,300}:/[^'\"\n]{0,300})/bin/nvcc['\"]")
+_BOUND = lazy_pattern(
+    r"failed to bind to (?:\[[^\]\s]*\]|[\w.-]+):(?P<port>\d{1,5})\b|"
+    r"\(port: (?P<stated>\d{1,5})\)|(?:localhost|127\.0\.0\.1|0\.0\.0\.0|\*):(?P<other>\d{1,5})\b.{0,80}in use",
+)
+_USUAL, _PRIVILEGED = 29_500, 1_024
+_SERVICES = {22: "ssh", 80: "a web server", 111: "rpcbind", 443: "a web server", 631: "the printing service"}
+_NEAR = 4_000
+
+
+def describe_shared_memory(incident: Incident, error: LastError) -> Incident | None:
+    """A demand of shared memory, compared with what GPUs have."""
+    stated = _SHARED.search(error.message)
+    if stated is None:
+        return None
+    wanted, limit = int(stated["wanted"]), int(stated["limit"])
+    if wanted > _LARGEST:
+        return replace(
+            incident,
+            title=f"A Triton kernel wants {wanted} bytes of shared memory a block, more than an H200 has",
+            because=(
+                f"This GPU has {limit} bytes a block, and an H200 {_LARGEST}: another card hardly ends it. "
+                "The block of this kernel grows with a size of the model that it takes whole (the head dimension, the "
+                "size of the state, the width of a row), with num_stages, and is twice as large in "
+                "float32. One of these "
+                "is set higher than the kernel was written for."
+            ),
+            fix=(
+                advise(
+                    "A smaller head dimension with more heads (headdim=64 or 128 in Mamba-2, not the whole inner "
+                    "width; head_dim of attention at most 128 or 256), or a smaller d_state"
+                ),
+                advise(
+                    "num_stages=1 and smaller blocks in the kernel's own list of settings (triton.Config; or "
+                    "kernel_options of flex_attention)"
+                ),
+                advise("bf16 in the place of float32; or the implementation in plain torch of the same layer"),
+            ),
+        )
+    has = next((names for most, names in _LIMITS if most >= wanted and most > limit), "")
+    if not has:
+        return None
+    because = f"{incident.because} Here {wanted} bytes are wanted and the GPU has {limit}; {has} have enough."
+    return replace(incident, because=because)
+
+
+def describe_toolkit_path(incident: Incident, error: LastError) -> Incident | None:
+    """A path of the CUDA toolkit that is a list with colons, as PATH is, where one folder is wanted."""
+    stated = _LISTED.search(f"{error.message} {error.text}")
+    if stated is None:
+        return None
+    path = stated["path"]
+    folder = next((part for part in reversed(path.split(":")) if part), "/usr/local/cuda")
+    return replace(
+        incident,
+        title=f"CUDA_HOME is written as a list: {path}",
+        because=(
+            f"nvcc is looked for in {path}/bin. A colon divides the folders of a list such as PATH, "
+            "and CUDA_HOME is one "
+            f"folder: it was set with something like export CUDA_HOME=$CUDA_HOME:{folder}, which "
+            "leaves the colon when it "
+            "was empty before."
+        ),
+        component=OwnComponent.YOUR_CODE,
+        fix=(
+            advise(
+                f"export CUDA_HOME={folder} (without a colon, without $CUDA_HOME), also in ~/.bashrc "
+                "or the Dockerfile; "
+                f"ls {folder}/bin/nvcc shows whether it is there"
+            ),
+            advise("A ready wheel whose name matches torch, CUDA, Python and ABI needs no toolkit"),
+        ),
+    )
+
+
+def describe_port(incident: Incident, error: LastError) -> Incident | None:
+    """The number of the port that is taken, and whose it mostly is."""
+    above = error.above[-_NEAR:].decode("utf-8", "replace")
+    places = list(_BOUND.finditer(f"{above}\n{error.text} {error.message}"))
+    port = int(next(text for text in places[-1].groups() if text)) if places else 0
+    if not 0 < port < _PRIVILEGED:
+        if not port or port == _USUAL:
+            return None
+        because = f"{incident.because} Here it is {port}: a free one is shown by ss -ltn."
+        return replace(incident, title=f"The port of the rendezvous is taken: {port}", because=because)
+    service = _SERVICES.get(port, "a service of the system")
+    whose = f"is that of {service}" if port in _SERVICES else f"belongs to {service}"
+    return replace(
+        incident,
+        title=f"The port of the rendezvous is {port}, which {whose} on this machine",
+        because=(
+            f"The launcher was told to listen on port {port}: by --master_port, or by a variable of the environment "
+            "(PORT, MASTER_PORT) that a script takes over and that cloud machines and containers set for ssh or a web "
+            "server. Ports below 1024 belong to services."
+        ),
+        component=OwnComponent.YOUR_CODE,
+        fix=(
+            advise(
+                "A port of its own: PORT=29501 (or MASTER_PORT=29501) before the command, --master_port 29501; "
+                "echo $PORT $MASTER_PORT shows what is set"
+            ),
+            advise("torchrun --rdzv-backend=c10d --rdzv-endpoint=localhost:0 takes a free one"),
+        ),
+    )
