@@ -7,8 +7,6 @@ import re
 import shlex
 from pathlib import Path
 
-import pytest
-
 from knowngood.cli import main
 from knowngood.core.errors import UsageError
 from knowngood.reports import fault_totals
@@ -43,24 +41,31 @@ PRESENT = [path for path in DOCUMENTS if path.name != "CHANGELOG.md"]
 """The documents about this program as it is; the changelog names commands of its time."""
 
 
-@pytest.mark.parametrize("document", PRESENT, ids=lambda path: str(path.relative_to(ROOT)))
-def test_knowngood_commands_parse(document):
-    for text in commands(document, "knowngood"):
-        words = [word for word in shlex.split(text, comments=True) if word not in ("...", "…")]
-        if not words or (words[0] not in main.COMMANDS and not re.fullmatch(r"[a-z-]+", words[0])):
-            continue
-        words = [re.sub(r"<id>|ID|CELL|SELECT", "default", word) for word in words]
-        try:
-            main.parse_words(words, words[0] if words[0] in main.COMMANDS else None)
-        except (SystemExit, UsageError) as error:
-            pytest.fail(f"{document.name}: `knowngood {text}` is refused: {error}")
+def test_knowngood_commands_parse():
+    breaches = []
+    for document in PRESENT:
+        for text in commands(document, "knowngood"):
+            words = [word for word in shlex.split(text, comments=True) if word not in ("...", "…")]
+            if not words or (words[0] not in main.COMMANDS and not re.fullmatch(r"[a-z-]+", words[0])):
+                continue
+            words = [re.sub(r"<id>|ID|CELL|SELECT", "default", word) for word in words]
+            try:
+                main.parse_words(words, words[0] if words[0] in main.COMMANDS else None)
+            except (SystemExit, UsageError) as error:
+                breaches.append(f"{document.relative_to(ROOT)}: `knowngood {text}` is refused: {error}")
+    assert not breaches, "\n".join(breaches)
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_nox_sessions_exist(document):
-    for text in commands(document, "nox"):
-        named = re.match(r"-s (\S+)", text)
-        assert named is None or named[1] in SESSIONS, f"{document.name}: there is no session {named[1]}"
+def test_nox_sessions_exist():
+    named = [
+        (document.relative_to(ROOT), match[1])
+        for document in DOCUMENTS
+        for text in commands(document, "nox")
+        if (match := re.match(r"-s (\S+)", text))
+    ]
+    assert named, "the pattern finds them"
+    missing = [f"{document}: there is no session {name}" for document, name in named if name not in SESSIONS]
+    assert not missing, "\n".join(missing)
 
 
 def test_the_readme_has_the_two_commands_of_ci():
@@ -94,17 +99,26 @@ FAULTS = (ROOT / "docs/faults.md").read_text()
 FAULT_ROWS = fault_totals.parse_fault_rows(FAULTS)
 
 
-@pytest.mark.parametrize("row", FAULT_ROWS, ids=lambda row: row.fault[:60])
-def test_each_fault_names_tests_that_exist(row):
-    assert row.lost
-    assert row.code in ("0", "1", "2", "3", "4", "killed")
-    names = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", row.tests)
-    assert names
-    for path, name in names:
-        tree = ast.parse((ROOT / path).read_text())
-        assert name in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}, (
-            f"{path} lacks {name}"
-        )
+def list_functions(path):
+    """Return the names of all functions of a Python file of the repository."""
+    return {node.name for node in ast.walk(ast.parse((ROOT / path).read_text())) if isinstance(node, ast.FunctionDef)}
+
+
+def test_each_fault_names_tests_that_exist():
+    breaches, functions = [], {}
+    for row in FAULT_ROWS:
+        if not row.lost or row.code not in ("0", "1", "2", "3", "4", "killed"):
+            breaches.append(f"{row.fault}: lost {row.lost!r}, exit code {row.code!r}")
+        names = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", row.tests)
+        if not names:
+            breaches.append(f"{row.fault}: names no test")
+        for path, name in names:
+            if path not in functions:
+                functions[path] = list_functions(path)
+            if name not in functions[path]:
+                breaches.append(f"{row.fault}: {path} lacks {name}")
+    assert FAULT_ROWS
+    assert not breaches, "\n".join(breaches)
 
 
 def test_the_totals_of_faults_are_counted_from_the_tables():

@@ -91,14 +91,19 @@ def test_each_thread_is_there_once():
     assert len(threads) == len(set(threads)) >= 60
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case["thread"])
-def test_a_judgement_is_whole(case):
-    assert set(case) == {"thread", "kind", "cause", "at_fault", "says", "remedy", "log"}
-    assert _THREAD.fullmatch(case["thread"])
-    assert case["kind"] in KINDS
-    assert case["cause"]
-    assert case["log"].strip()
-    assert bool(case["at_fault"]) == bool(case["remedy"]) == bool(case["says"]) == (case["kind"] != "healthy")
+def find_defects(case: dict) -> Iterator[str]:
+    """Yield what is wrong with the judgement of one log; a pattern or range that cannot be read raises."""
+    if set(case) != {"thread", "kind", "cause", "at_fault", "says", "remedy", "log"}:
+        yield f"its keys are {sorted(case)}"
+        return
+    if not _THREAD.fullmatch(case["thread"]):
+        yield "its thread is not owner/name#number"
+    if case["kind"] not in KINDS:
+        yield f"its kind is {case['kind']}"
+    if not case["cause"] or not case["log"].strip():
+        yield "its cause or log is empty"
+    if not bool(case["at_fault"]) == bool(case["remedy"]) == bool(case["says"]) == (case["kind"] != "healthy"):
+        yield "it needs at_fault, remedy and says, or is healthy and has none"
     for pattern in case["says"]:
         re.compile(pattern)
     for remedy in case["remedy"]:
@@ -107,3 +112,8 @@ def test_a_judgement_is_whole(case):
         else:
             for specifier in remedy.values():
                 SpecifierSet(specifier)
+
+
+def test_each_judgement_is_whole():
+    defects = [f"{case.get('thread')}: {defect}" for case in CASES for defect in find_defects(case)]
+    assert not defects, "\n".join(defects)

@@ -6,8 +6,6 @@ import json
 import shutil
 from pathlib import Path
 
-import pytest
-
 from knowngood.cli.main import main
 from knowngood.compat import incident_file
 from knowngood.compat.rule_files import load_incidents
@@ -123,9 +121,10 @@ def test_the_committed_pages_are_current():
         assert (FOLDER / name).read_text(encoding="utf-8") == text, f"{name} is stale; run `knowngood render`"
 
 
-@pytest.mark.parametrize("incident", load_incidents(), ids=lambda incident: incident.id)
-def test_each_page_is_in_the_list(incident):
-    assert f"({incident.id}.md)" in (FOLDER / "README.md").read_text(encoding="utf-8")
+def test_each_page_is_in_the_list():
+    text = (FOLDER / "README.md").read_text(encoding="utf-8")
+    missing = [incident.id for incident in load_incidents() if f"({incident.id}.md)" not in text]
+    assert not missing, "\n".join(missing)
 
 
 def test_a_package_without_facts_has_no_releases():
