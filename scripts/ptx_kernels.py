@@ -72,7 +72,7 @@ def stand_in_for_others(caller: Path) -> Path:
 
 def find_gpu_code(site: str) -> str:
     """Return the architectures of an extension's machine code and PTX, in words."""
-    from knowngood.facts.gpu_code import describe_gpu_code
+    from knowngood.index.gpu_code import describe_gpu_code
     from knowngood.wheels.wheel_packing import read_folder_code
 
     codes = {describe_gpu_code(code) for library in read_folder_code(Path(site)) for code in library.fatbins}

@@ -17,8 +17,8 @@ from knowngood.cli.main import main
 from knowngood.core.cell import parse_cell
 from knowngood.doctor import probe
 from knowngood.facts import fact_store
-from knowngood.facts.gpu_code import sort_architectures
 from knowngood.facts.torch_reader import TorchFacts
+from knowngood.index.gpu_code import sort_architectures
 from knowngood.lock import resolver
 from knowngood.registry import manifests, registry_client
 from knowngood.registry.image_reference import Repository

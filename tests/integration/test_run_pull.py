@@ -12,8 +12,8 @@ import pytest
 import registry_server
 import small
 
-from knowngood.doctor.system_state import NvidiaState
 from knowngood.engine import embedded_engine
+from knowngood.engine.probe_gpus import NvidiaState
 from knowngood.launch import kernel_store
 from knowngood.launch.kernel_pack import KernelPack
 

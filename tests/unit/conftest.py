@@ -12,7 +12,7 @@ from knowngood.core.cell import parse_cell
 from knowngood.lock import cell_locking
 from knowngood.lock.cell_lock import split_into_layers
 from knowngood.lock.lock_tree import CellLock
-from knowngood.project import checkout
+from knowngood.project import core_facts
 from knowngood.project.checkout import Project
 
 hypothesis.settings.register_profile("any-machine", deadline=None)  # a busy machine must not fail a test
@@ -37,8 +37,8 @@ def home(tmp_path, monkeypatch):
     (root / "matrix.yaml").write_text(samples.MATRIX)
     shutil.copytree(samples.ROOT / "templates", root / "templates")
     monkeypatch.chdir(root)
-    monkeypatch.setattr(checkout, "load_matrix_facts", lambda: samples.KNOWLEDGE)
-    monkeypatch.setattr(checkout, "load_torch_cxx11abi", lambda _torch: True)
+    monkeypatch.setattr(core_facts, "load_matrix_facts", lambda: samples.KNOWLEDGE)
+    monkeypatch.setattr(core_facts, "load_torch_cxx11abi", lambda _torch: True)
     return Project(root)
 
 

@@ -12,16 +12,17 @@ from knowngood.cli.main import Answer
 from knowngood.cli.progress import report_progress
 from knowngood.cli.request_arguments import add_request_arguments, request_from_arguments
 from knowngood.compat import knowledge
-from knowngood.compat.cell_answer import BrokenCellError, find_cell_errors
+from knowngood.compat.cell_judgement import find_cell_errors
 from knowngood.compat.pick_answer import pick_cells
 from knowngood.core import matrix as matrix_file
 from knowngood.core.cell import Cell, parse_cell
 from knowngood.core.errors import InputError, KnowngoodError, UnknownError, UsageError
 from knowngood.core.local_files import write_atomically
 from knowngood.core.matrix_entries import MatrixAddition, insert_matrix_entry, render_matrix_entry
+from knowngood.evidence.cell_answer import BrokenCellError
 from knowngood.lock import cell_locking, wheelhouse
 from knowngood.lock.cell_locking import NoWheelError
-from knowngood.project import checkout
+from knowngood.project import core_facts
 from knowngood.project.checkout import MATRIX_FILE, Project, find_checkout, find_project, read_matrix_text
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ def _add_to_text(text: str, matrix: Matrix, cell: Cell, extras: tuple[str, ...],
     addition = insert_matrix_entry(text.removeprefix(mark), MATRIX_FILE, render_matrix_entry(cell, base, extras))
     addition = replace(addition, text=mark + addition.text)
     try:
-        new = matrix_file.parse_matrix(addition.text.removeprefix(mark), MATRIX_FILE, checkout.load_matrix_facts())
+        new = matrix_file.parse_matrix(addition.text.removeprefix(mark), MATRIX_FILE, core_facts.load_matrix_facts())
     except InputError as error:
         reasons = "; ".join(problem.text for problem in error.problems)
         raise UsageError(f"{cell} cannot be added: {reasons}") from None
@@ -163,7 +164,7 @@ def _lock_and_write(project: Project, new: _NewCell, text: str, folder: str | No
                     matrix=new.matrix,
                     tree=project.tree,
                     wheel_folder=wheelhouse.wheelhouse_folder(folder),
-                    cxx11abi=checkout.load_torch_cxx11abi,
+                    cxx11abi=core_facts.load_torch_cxx11abi,
                     notify=notify,
                 ),
             )

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from knowngood.cli import compile as compile_command
 from knowngood.cli import shared_arguments
-from knowngood.cli.cell_judgement import split_broken_cells
 from knowngood.cli.main import Answer
 from knowngood.cli.progress import report_progress
 from knowngood.core.cell import Cell
@@ -28,6 +27,7 @@ from knowngood.images.cell_tasks import CellResult, CellStatus
 from knowngood.images.matrix_plan import Holdings, PlanInput
 from knowngood.images.pipeline import PipelineOptions
 from knowngood.lock import wheelhouse
+from knowngood.project.cell_answers import split_broken_cells
 from knowngood.project.checkout import Project, find_project
 from knowngood.registry import image_release, wheel_supply
 from knowngood.registry.image_reference import Repository

@@ -10,6 +10,7 @@ from knowngood.cli.main import Answer
 from knowngood.core.formatting import format_table
 from knowngood.core.matrix_entries import Retirement
 from knowngood.evidence.observed_run import RecordedRun
+from knowngood.project.cell_answers import CellAnswers
 from knowngood.project.checkout import find_project
 
 
@@ -28,7 +29,6 @@ def run(arguments: argparse.Namespace) -> Answer:
 
     A maintained cell that the rules forbid makes the exit code 1, and so does an evidence file that cannot be trusted.
     """
-    from knowngood.compat import knowledge, waivers
     from knowngood.evidence.sealed_files import describe_unsigned_run
     from knowngood.smoke.suite_files import has_suite, hash_suite
     from knowngood.smoke.trainer_suite import find_cell_suite, has_trainer_checks
@@ -38,8 +38,8 @@ def run(arguments: argparse.Namespace) -> Answer:
     project = find_project()
     matrix = project.matrix
     selected = matrix.select_all_cells(arguments.select)
-    known = knowledge.load_knowledge()
-    answers = knowledge.judge_cells(known, matrix, selected)
+    known = CellAnswers(project)
+    answers = {str(cell): known.answer(cell) for cell in selected}
     plain = hash_suite(project.suite) if has_suite(project.suite) else None
     suites = {
         name: hash_suite(find_cell_suite(project, answer.cell))
@@ -53,22 +53,17 @@ def run(arguments: argparse.Namespace) -> Answer:
             "aliases": [alias for alias, target in matrix.aliases.items() if target == name],
             "tier": str(answer.tier),
             "suite": _suite_document(answer.run, suites.get(name, plain)),
-            "attention": known.published.standing(name).attention,
+            "attention": known.standing(name).attention,
             "settings": {setting: state.document() for setting, state in answer.settings.items()},
-            "errors": [finding.document() for finding in answer.errors],
+            "errors": [dict(error.finding) for error in answer.errors],
             "retired": retired.document() if (retired := matrix.retired.get(name)) else None,
-            "unsigned": list(known.published.standing(name).unsigned),
+            "unsigned": list(known.standing(name).unsigned),
         }
         for name, answer in answers.items()
     ]
-    left_out = [note for name in answers for note in known.published.standing(name).left_out]
-    index = known.universe.index
-    needless = [
-        f"matrix.yaml waives {finding} for cells that do not have that finding"
-        for finding in waivers.needless_waivers(index.space, index.boxes, known.universe.waivers)
-    ]
-    unsigned = [describe_unsigned_run(file) for name in answers for file in known.published.standing(name).unsigned]
-    notes = [*left_out, *unsigned, *known.seal_notes, *needless]
+    left_out = [note for name in answers for note in known.standing(name).left_out]
+    unsigned = [describe_unsigned_run(file) for name in answers for file in known.standing(name).unsigned]
+    notes = [*left_out, *unsigned, *known.judgements.notes]
     return _answer(cells, notes, trusted=not left_out)
 
 

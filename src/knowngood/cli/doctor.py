@@ -14,9 +14,10 @@ from knowngood.cli.progress import report_progress
 from knowngood.core.errors import UsageError
 from knowngood.core.formatting import format_table
 from knowngood.core.notify import Notify
-from knowngood.doctor import doctor_line, examination, probe, probe_gpus
+from knowngood.doctor import doctor_line, examination, probe
 from knowngood.doctor.doctor_line import DoctorLine, DoctorVerdict
 from knowngood.doctor.system_state import SystemState
+from knowngood.engine import probe_gpus
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from knowngood.cli import shared_arguments
-from knowngood.cli.cell_judgement import split_broken_cells
 from knowngood.cli.main import Answer
 from knowngood.cli.progress import report_progress
 from knowngood.core.errors import UsageError, strip_user_information
@@ -16,6 +15,7 @@ from knowngood.index.package_index import SimpleIndex
 from knowngood.lock import lock_exports, wheelhouse
 from knowngood.lock.lock_exports import ExportFormat
 from knowngood.lock.lock_tree import CellLock
+from knowngood.project.cell_answers import split_broken_cells
 from knowngood.project.checkout import find_project
 from knowngood.registry import image_release
 from knowngood.registry.image_reference import ImageReference

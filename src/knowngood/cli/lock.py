@@ -6,13 +6,13 @@ import argparse
 
 from knowngood.base import base_image
 from knowngood.cli import shared_arguments
-from knowngood.cli.cell_judgement import split_broken_cells
 from knowngood.cli.main import Answer
 from knowngood.cli.progress import report_progress
 from knowngood.core.errors import KnowngoodError, UsageError
 from knowngood.core.formatting import format_table
 from knowngood.lock import cell_locking, wheelhouse
-from knowngood.project import checkout
+from knowngood.project import core_facts
+from knowngood.project.cell_answers import split_broken_cells
 from knowngood.project.checkout import Project, find_checkout, find_project
 from knowngood.registry import wheel_supply
 
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     document: list[dict[str, object]] = []
     code = 0
     cells = matrix.select_cells(arguments.select)
-    _, broken = split_broken_cells(project, cells)
+    _, broken = split_broken_cells(project, cells, renew=True)
     for cell in cells:
         name = str(cell)
         try:
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> Answer:
                         matrix=matrix,
                         tree=project.tree,
                         wheel_folder=wheel_folder,
-                        cxx11abi=checkout.load_torch_cxx11abi,
+                        cxx11abi=core_facts.load_torch_cxx11abi,
                         locked_only=arguments.locked,
                         notify=notify,
                     ),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from knowngood.cli.main import Answer
 from knowngood.cli.request_arguments import add_request_arguments, request_from_arguments
-from knowngood.compat.cell_answer import describe_tier
+from knowngood.evidence.cell_answer import describe_tier
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Sequence
 
 from knowngood.cli import shared_arguments
-from knowngood.cli.cell_judgement import split_broken_cells
 from knowngood.cli.main import Answer
 from knowngood.core.cell import Cell
 from knowngood.core.errors import KnowngoodError, UsageError
@@ -16,6 +15,7 @@ from knowngood.engine import container_engine
 from knowngood.images import build_survey, matrix_plan
 from knowngood.images.matrix_plan import CellPlan, LayerPlan, MatrixPlan, PlanAction
 from knowngood.lock import wheelhouse
+from knowngood.project.cell_answers import split_broken_cells
 from knowngood.project.checkout import MATRIX_FILE, Project, find_project
 from knowngood.registry import image_release
 from knowngood.registry.image_reference import Repository

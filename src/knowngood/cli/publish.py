@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from knowngood.cli import shared_arguments
-from knowngood.cli.cell_judgement import split_broken_cells
 from knowngood.cli.main import Answer
 from knowngood.cli.progress import report_progress
 from knowngood.core.cell import Cell
@@ -20,6 +19,7 @@ from knowngood.engine import container_engine
 from knowngood.images import build_inputs
 from knowngood.lock import wheelhouse
 from knowngood.project import release_signers
+from knowngood.project.cell_answers import split_broken_cells
 from knowngood.project.checkout import MATRIX_FILE, Project, find_project
 from knowngood.project.release_signers import ReleaseSigner, ReleaseVerifier
 from knowngood.registry import image_release, platform_index, publication, publication_check, signatures, wheel_supply

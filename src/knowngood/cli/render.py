@@ -15,9 +15,12 @@ from knowngood.core.local_files import write_atomically
 from knowngood.evidence import cell_runs, model_runs, run_evidence
 from knowngood.evidence.run_evidence import Evidence
 from knowngood.facts.broken_use_table import read_broken_use_tables
+from knowngood.facts.core_facts_file import compute_core_facts
 from knowngood.images import build_inputs, dockerfile
 from knowngood.lock import cell_locking
+from knowngood.project.cell_answers import JUDGEMENTS_FILE, CellAnswers, judge_cells
 from knowngood.project.checkout import Project, find_checkout
+from knowngood.project.core_facts import CORE_FACTS_FILE
 from knowngood.reports import attention_page, catalog_collection, ci_workflows, compatibility_tables, readme_parts
 from knowngood.reports import incident_pages as diagnose_pages
 from knowngood.reports.broken_pair_page import render_broken_pairs
@@ -52,6 +55,9 @@ def render_project(project: Project, *, check: bool) -> Answer:
         path = project.tree.cell_folder(cell) / "Dockerfile"
         files[path] = dockerfile.render_dockerfile(locked, project.templates)
     runs, left_out = _load_evidence(project)
+    files[project.root / CORE_FACTS_FILE] = compute_core_facts().render()
+    if judgements := judge_cells(project, project.matrix.cells):
+        files[project.root / JUDGEMENTS_FILE] = judgements.render()
     pages, obsolete = _render_pages(project, runs)
     files |= pages
     notes = [f"{name} is not locked; run `knowngood lock '{name}'`" for name in unlocked]
@@ -87,7 +93,7 @@ def _render_pages(project: Project, runs: Sequence[Evidence]) -> tuple[dict[Path
             front, "compatibility", compatibility_tables.render_readme_compatibility()
         )
         files[project.root / "README.md"] = readme_parts.replace_marked_part(
-            front, "cells", readme_parts.render_cell_table(_rows(project, known))
+            front, "cells", readme_parts.render_cell_table(_rows(project))
         )
     if tables := read_broken_use_tables(project.root / "facts" / "atlas"):
         files[project.root / "docs/broken-pairs.md"] = render_broken_pairs(tables)
@@ -124,9 +130,10 @@ def _render_pages(project: Project, runs: Sequence[Evidence]) -> tuple[dict[Path
     return files, obsolete
 
 
-def _rows(project: Project, known: CompatKnowledge) -> list[ReadmeRow]:
+def _rows(project: Project) -> list[ReadmeRow]:
     """Return the rows of the README's table of maintained cells, from what is committed."""
-    answers = knowledge.judge_cells(known, project.matrix, project.matrix.select_cells([]))
+    known = CellAnswers(project, judge_cells(project, project.matrix.cells))
+    answers = {str(cell): known.answer(cell) for cell in project.matrix.select_cells([])}
     rows = []
     for name, answer in answers.items():
         record = project.tree.load_record(answer.cell)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from knowngood.core import attention
 from knowngood.core.data_files import refuse_long_numbers
 from knowngood.core.errors import UsageError
 from knowngood.core.hosts import DEFAULT_HOST, detect_host_architecture, parse_host
@@ -158,7 +159,7 @@ def parse_request(stated: StatedRequest) -> Query:
     return query.Query(
         gpu=stated.gpu,
         axes=axes,
-        attn=None if stated.attn is None else query.parse_attention(stated.attn),
+        attn=None if stated.attn is None else attention.parse_attention(stated.attn),
         conditions=dict(query.parse_use_condition(text) for text in stated.used) | _machine_condition(stated.host),
         packages=(*filter(None, named), *(package for item in listed for package in item.packages)),
         constraints=tuple(package for item in listed for package in item.constraints),

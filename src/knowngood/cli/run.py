@@ -16,16 +16,17 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from knowngood.cli import run_cell, run_image, shared_arguments
 from knowngood.cli.main import Answer
 from knowngood.cli.progress import print_notice, report_progress
+from knowngood.core import extensions
 from knowngood.core.errors import MissingError, UsageError
+from knowngood.core.extensions import ExaminedLine
 from knowngood.launch import added_packages, container_run, run_guard, run_host
 from knowngood.launch.container_run import ContainerRun, GpuAccess, UserIds
 from knowngood.launch.run_choice import ANY_GPU, RunChoice
 
 if TYPE_CHECKING:
     from knowngood.cli.run_cell import CellForMachine
-    from knowngood.doctor.doctor_line import DoctorLine
-    from knowngood.doctor.system_state import NvidiaState
     from knowngood.engine.container_engine import Engine
+    from knowngood.engine.probe_gpus import NvidiaState
 
 _SEPARATOR = "--"
 
@@ -164,13 +165,13 @@ def run(arguments: argparse.Namespace) -> Answer:
     return become_program(engine, container)
 
 
-def _examine(chosen: CellForMachine) -> Sequence[DoctorLine]:
-    """Return the doctor's lines about this machine's GPUs and the cell; none where it has no GPU."""
-    from knowngood.launch import run_examination
-
+def _examine(chosen: CellForMachine) -> Sequence[ExaminedLine]:
+    """Return what the doctor says of this machine's GPUs and the cell; nothing without a GPU or a doctor."""
     if not chosen.nvidia.gpus:
         return ()
-    return run_examination.examine_before_run(chosen.known, chosen.nvidia, chosen.choice.cell)
+    examine = extensions.load_extension(extensions.EXAMINE_RUN)
+    lines: Sequence[ExaminedLine] = examine(chosen.nvidia, chosen.choice.cell) if examine else ()
+    return lines
 
 
 def become_program(engine: Engine, container: ContainerRun) -> NoReturn:
@@ -213,7 +214,7 @@ def _remove_abandoned(engine: Engine, user: UserIds) -> None:
             print_notice(f"removed {name}, which an earlier run left when it was killed")
 
 
-def _tell(choice: RunChoice, lines: Sequence[DoctorLine], gpus: GpuAccess, nvidia: NvidiaState) -> None:
+def _tell(choice: RunChoice, lines: Sequence[ExaminedLine], gpus: GpuAccess, nvidia: NvidiaState) -> None:
     """Print to stderr what runs where; stdout is the program's."""
     print_notice(choice.text)
     if gpus is GpuAccess.NONE:
@@ -225,7 +226,9 @@ def _tell(choice: RunChoice, lines: Sequence[DoctorLine], gpus: GpuAccess, nvidi
         print_notice(f"{line.verdict}  {line.subject}  {line.observation}{because}{fix}")
 
 
-def _printed(container: ContainerRun, choice: RunChoice, lines: Sequence[DoctorLine], engine: Engine | None) -> Answer:
+def _printed(
+    container: ContainerRun, choice: RunChoice, lines: Sequence[ExaminedLine], engine: Engine | None
+) -> Answer:
     """Return the command for each tool; nothing was run."""
     docker = engine.docker if engine and engine.docker else (shutil.which("docker") or "docker",)
     commands = {

@@ -11,8 +11,7 @@ from knowngood.launch import run_choice
 from knowngood.launch.run_choice import ANY_GPU
 
 if TYPE_CHECKING:
-    from knowngood.compat.knowledge import CompatKnowledge
-    from knowngood.doctor.system_state import NvidiaState
+    from knowngood.engine.probe_gpus import NvidiaState
     from knowngood.launch.run_choice import RunChoice
     from knowngood.project.checkout import Project
 
@@ -22,7 +21,6 @@ class CellForMachine:
     """A cell for this machine, and what it was chosen by."""
 
     project: Project
-    known: CompatKnowledge
     nvidia: NvidiaState
     choice: RunChoice
 
@@ -46,17 +44,24 @@ def choose_cell_for_machine(
 
     Raises what `run_choice.choose_run_cell` does, and `UsageError` for what selects no cell.
     """
-    from knowngood.compat import knowledge, query
-    from knowngood.doctor import probe_gpus
+    from knowngood.core import gpus
+    from knowngood.core.attention import parse_attention
+    from knowngood.engine import probe_gpus
+    from knowngood.project.cell_answers import CellAnswers
     from knowngood.project.checkout import find_project
 
-    project, known, nvidia = find_project(), knowledge.load_knowledge(), probe_gpus.read_nvidia_state()
-    choice = run_choice.choose_run_cell(
-        known,
+    project, nvidia = find_project(), probe_gpus.read_nvidia_state()
+    matrix = project.matrix
+    chooser = run_choice.RunChooser(
+        matrix,
+        gpus.gpu_catalog_from_sections({sm: dict(item) for sm, item in matrix.gpus.items()}),
+        CellAnswers(project),
+    )
+    choice = chooser.choose(
         nvidia,
-        project.matrix.select_cells([select]) if select else [],
+        matrix.select_cells([select]) if select else [],
         gpu=gpu,
-        attn=query.parse_attention(attn) if attn else None,
+        attn=parse_attention(attn) if attn else None,
         wanted=wanted,
     )
-    return CellForMachine(project=project, known=known, nvidia=nvidia, choice=choice)
+    return CellForMachine(project=project, nvidia=nvidia, choice=choice)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from knowngood.cli.progress import print_notice, report_progress
+from knowngood.core import extensions
 from knowngood.core.errors import KnowngoodError
 from knowngood.launch import added_packages
 from knowngood.launch.container_run import ContainerRun, GpuAccess
@@ -118,10 +119,11 @@ def choose_image_additions(arguments: argparse.Namespace, project: Project, cell
 
 def _examine_added(lock: CellLock, added: Sequence[AddedPackage], *, unchecked: bool) -> None:
     """Print what is known to break with added packages; raises `KnowngoodError` for an error of `check`."""
-    from knowngood.compat import knowledge
-    from knowngood.launch import added_package_check
-
-    findings, unread = added_package_check.examine_added_packages(knowledge.load_knowledge(), lock, added)
+    check = extensions.load_extension(extensions.CHECK_PACKAGES)
+    if check is None:
+        print_notice("nobody has looked at whether they go with the cell: knowngood-facts is not installed")
+        return
+    findings, unread = check(lock, added)
     for text in unread:
         print_notice(text)
     errors = [item for item in findings if item.severity == "error" and not unchecked]

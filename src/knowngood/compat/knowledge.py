@@ -7,7 +7,7 @@ which the command runs, else this program's own.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -28,11 +28,11 @@ from knowngood.evidence.model_runs import list_run_models
 from knowngood.facts.broken_use_table import read_broken_uses
 from knowngood.facts.package_metadata import list_metadata_packages, read_package_metadata
 from knowngood.project import checkout
+from knowngood.project.cell_answers import CellJudgements, digest_matrix
+from knowngood.project.checkout import Project
 
 if TYPE_CHECKING:
-    from knowngood.compat.cell_answer import CellAnswer
     from knowngood.compat.rule import Rule
-    from knowngood.core.matrix import Matrix
     from knowngood.project.release_seal import ReleaseSeal
 
 
@@ -101,22 +101,25 @@ class CompatKnowledge:
         """Which facts, rules and incidents are unsigned; nothing where the project names no key."""
         return self.published.seal.knowledge_notes if self.published.seal else ()
 
-    def answer(self, cell: Cell, glibc: str | None = None) -> CellAnswer:
-        """Return what is known of a cell of matrix.yaml; `glibc` is that of its base."""
-        from knowngood.compat.cell_answer import answer_about_cell  # a check of packages needs no cell
 
-        name = str(cell)
-        standing, locked = self.published.standing(name), name in self.published.locked
-        recorded = name in self.published.recorded
-        return answer_about_cell(self.universe, cell, standing, locked=locked, recorded=recorded, glibc=glibc)
+def judge_project_cells(project: Project, cells: Sequence[Cell]) -> CellJudgements:
+    """Return what rules and facts say of cells of a project now; the extension `knowngood.judge_cells`."""
+    from knowngood.compat.cell_judgement import judge_cell
+    from knowngood.compat.waivers import needless_waivers
 
-
-def judge_cells(known: CompatKnowledge, matrix: Matrix, cells: Iterable[Cell]) -> dict[str, CellAnswer]:
-    """Return what is known of each of these cells of a matrix, by its id.
-
-    Every command that makes something of a cell asks this first, and refuses a cell that is broken.
-    """
-    return {str(cell): known.answer(cell, matrix.bases[matrix.entry(cell).base].glibc) for cell in cells}
+    known = load_knowledge()
+    matrix, universe = project.matrix, known.universe
+    judgements = {}
+    for cell in cells:
+        entry = matrix.entries.get(str(cell))
+        glibc = matrix.bases[entry.base].glibc if entry else None
+        judgements[str(cell)] = judge_cell(universe, cell, glibc)
+    needless = [
+        f"matrix.yaml waives {finding} for cells that do not have that finding"
+        for finding in needless_waivers(universe.index.space, universe.index.boxes, universe.waivers)
+    ]
+    notes = (*known.seal_notes, *needless)
+    return CellJudgements(cells=judgements, notes=notes, matrix=digest_matrix(project.root))
 
 
 def load_knowledge(root: Path | None = None) -> CompatKnowledge:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from knowngood.compat.broken_pairs import find_excluded_releases
-from knowngood.compat.cell_answer import SettingState, setting_state
+from knowngood.compat.cell_judgement import judge_setting
 from knowngood.compat.findings import (
     AXES,
     Demand,
@@ -45,6 +45,7 @@ from knowngood.compat.universe import ALWAYS_INSTALLED, CELL_PACKAGES, Universe
 from knowngood.compat.use_conditions import settle_query
 from knowngood.compat.value_domain import iterate_bits
 from knowngood.core.cell import NO_FLASH_ATTN, Cell
+from knowngood.evidence.cell_answer import SettingState, setting_state
 from knowngood.evidence.cell_standing import CellStanding
 
 if TYPE_CHECKING:
@@ -169,7 +170,8 @@ def pick_cells(universe: Universe, query: Query, published: PublishedCells, *, c
         state = None
         if query.attn:
             standing = published.standing(name) if choice.published else CellStanding()
-            state = setting_state(universe, choice.cell, query.attn, standing)
+            judgement = judge_setting(universe, choice.cell, query.attn)
+            state = setting_state(judgement, choice.cell, query.attn, standing)
             if choice.published and not state.trains:
                 left_out[name] = f"{query.attn}: {state.text}: {state.reason}"
         if not _is_cell_of_matrix(choice, published) and (choice.extras or name not in left_out):

@@ -13,7 +13,7 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
-from knowngood.compat.universe import ATTENTION
+from knowngood.core.attention import parse_attention
 from knowngood.core.errors import UsageError
 from knowngood.core.package_names import canonical_name
 from knowngood.index import wheel_tags
@@ -209,21 +209,6 @@ def parse_axis_version(name: str, text: str) -> str:
 
 
 _EXAMPLES = {"driver": "580.65.06", "nvcc": "12.8", "python": "3.11", "glibc": "2.36"}
-
-
-def parse_attention(text: str) -> str:
-    """Return the attention setting of any of its names; raises `UsageError` with the nearest name."""
-    names = {name: name for name in ATTENTION}
-    names |= {"flash-attn": "fa2", "sdpa-mem-efficient": "sdpa-efficient"}
-    for setting, implementation in ATTENTION.items():
-        names.setdefault(implementation.replace("_", "-"), setting)
-    name = re.sub(r"[_\s]+", "-", text.strip().lower())
-    if name in names:
-        return names[name]
-    import difflib  # only here, because its import takes a while
-
-    near = difflib.get_close_matches(name, names, 1, 0)[0]
-    raise UsageError(f"there is no attention setting {text!r}; the nearest is {near} (known: {', '.join(ATTENTION)})")
 
 
 def parse_use_condition(text: str) -> tuple[str, str]:

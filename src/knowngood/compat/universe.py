@@ -26,26 +26,13 @@ from knowngood.compat.rule_boxes import (
 )
 from knowngood.compat.value_domain import NameDomain, ValueDomain
 from knowngood.compat.waivers import Waiver, apply_waivers
+from knowngood.core.attention import ATTENTION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from knowngood.compat.metadata_store import MetadataStore
     from knowngood.core.gpus import GpuCatalog
-
-ATTENTION: Mapping[str, str] = {
-    "sdpa": "sdpa",
-    "eager": "eager",
-    "sdpa-math": "sdpa",
-    "sdpa-flash": "sdpa",
-    "sdpa-efficient": "sdpa",
-    "sdpa-cudnn": "sdpa",
-    "flex": "flex_attention",
-    "fa2": "flash_attention_2",
-    "fa3": "flash_attention_3",
-    "fa4": "flash_attention_4",
-}
-"""Attention setting (as in the smoke suite) -> transformers' `attn_implementation`."""
 
 REFERENCE_MODEL = "qwen2"
 """The model that is meant when a query states none: the one that the smoke suite trains."""

@@ -11,8 +11,9 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from knowngood.compat.query import DEFAULT_MACHINE, MACHINE, Query, parse_attention
+from knowngood.compat.query import DEFAULT_MACHINE, MACHINE, Query
 from knowngood.compat.universe import Universe
+from knowngood.core.attention import parse_attention
 from knowngood.core.errors import UsageError
 from knowngood.core.gpus import UncoveredGpuError
 

@@ -19,6 +19,7 @@ from functools import cached_property
 from typing import Any
 
 from knowngood.core.errors import UnknownError, UsageError
+from knowngood.core.lazy_patterns import lazy_pattern
 
 _CAPABILITY = "^(?:(?:sm|compute|cc|compute capability)[ _-]*)?([0-9]{1,2})[.]?([0-9])[af]?$"
 
@@ -319,3 +320,40 @@ def gpu_catalog_from_sections(sections: Mapping[str, Mapping[str, object]]) -> G
 
 def _as_list(value: object) -> list[object]:
     return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+_ARCH = lazy_pattern(r"(\d+)([af]?)")
+
+
+def parse_capability(text: str) -> tuple[int, int]:
+    """Return the major and minor number of a compute capability.
+
+    `sm_90`, `90` and `90a` are (9, 0), `121` is (12, 1). Raises `ValueError` for anything else.
+    """
+    digits = _ARCH.fullmatch(text.removeprefix("sm_"))
+    if digits is None:
+        raise ValueError(f"{text!r} is not an architecture; write for example sm_90")
+    return int(digits[1][:-1]), int(digits[1][-1])
+
+
+def code_runs_on_gpu(gpu: str, sass: Iterable[str], ptx: Iterable[str] = ()) -> bool:
+    """Whether a binary with this machine code (SASS) and PTX runs on a GPU.
+
+    Machine code runs within its major version, from its own minor version upwards: 80 runs on 8.6, but 86 not on 8.0
+    and 100 not on 12.0. With the suffix `a` it runs only on that very capability, with `f` within the family from that
+    minor version upwards. The driver compiles PTX for any equal or newer capability; `a` and `f` restrict PTX in the
+    same way as machine code.
+    """
+    capability = parse_capability(gpu)
+    return any(_sass_runs(capability, text) for text in sass) or any(_ptx_runs(capability, text) for text in ptx)
+
+
+def _sass_runs(capability: tuple[int, int], arch: str) -> bool:
+    built = parse_capability(arch)
+    if arch.endswith("a"):
+        return capability == built
+    return capability[0] == built[0] and capability[1] >= built[1]
+
+
+def _ptx_runs(capability: tuple[int, int], arch: str) -> bool:
+    return _sass_runs(capability, arch) if arch[-1] in "af" else capability >= parse_capability(arch)

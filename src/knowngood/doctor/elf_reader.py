@@ -21,7 +21,7 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerDefSection, GNUVerNeedSection
 
 from knowngood.core.hosts import DEFAULT_HOST, HostArchitecture, detect_host_architecture
-from knowngood.facts.gpu_code import GpuCode, iterate_fatbins
+from knowngood.index.gpu_code import GpuCode, iterate_fatbins
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -11,8 +11,8 @@ from knowngood.compat.check_answer import CheckAnswer, check_query
 from knowngood.compat.matrix_cells import packages_of_cell
 from knowngood.compat.query import MACHINE
 from knowngood.compat.rule_files import load_incidents
-from knowngood.compat.rule_relations import parse_capability
 from knowngood.core.cell import Cell, parse_cell
+from knowngood.core.gpus import parse_capability
 from knowngood.core.hosts import DEFAULT_HOST, HostArchitecture, detect_host_architecture, parse_host
 from knowngood.doctor.judge_binaries import judge_binaries
 from knowngood.doctor.judge_environment import judge_environment, judge_variables

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from knowngood.compat.rule_relations import code_runs_on_gpu, parse_capability
+from knowngood.core.gpus import code_runs_on_gpu, parse_capability
 from knowngood.doctor.doctor_line import BAD, NOT_APPLICABLE, OK, WARN, DoctorLine
-from knowngood.facts.gpu_code import describe_gpu_code, sort_architectures
+from knowngood.index.gpu_code import describe_gpu_code, sort_architectures
 
 if TYPE_CHECKING:
     from knowngood.doctor.system_state import InstalledBinary, SystemState

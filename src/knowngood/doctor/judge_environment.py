@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from knowngood.compat.rule_relations import parse_capability
+from knowngood.core.gpus import parse_capability
 from knowngood.doctor.doctor_line import BAD, NOT_APPLICABLE, OK, UNKNOWN, WARN, DoctorLine, DoctorVerdict
 from knowngood.doctor.system_state import FileOverlap, InstalledDistribution, SystemState
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from knowngood.compat.rule_relations import code_runs_on_gpu
+from knowngood.core.gpus import code_runs_on_gpu
 from knowngood.core.hosts import DEFAULT_HOST, HostArchitecture
 from knowngood.doctor.doctor_line import BAD, NOT_APPLICABLE, OK, UNKNOWN, WARN, DoctorLine
 from knowngood.images.dockerfile import LABEL_PREFIX
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from knowngood.compat.check_answer import CheckAnswer
-    from knowngood.doctor.system_state import GpuState, ImageDescription, NvidiaState, SystemState
+    from knowngood.doctor.system_state import ImageDescription, SystemState
+    from knowngood.engine.probe_gpus import GpuState, NvidiaState
     from knowngood.evidence.run_evidence import Tier
 
 

@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from knowngood.doctor import probe_gpus, python_environment
+from knowngood.doctor import python_environment
 from knowngood.doctor.elf_reader import DynamicLinker, LinkResult, MachineLibraries, SharedLibrary, demangle_symbol
 from knowngood.doctor.judge_environment import JUDGED_VARIABLES
 from knowngood.doctor.system_state import (
@@ -27,6 +27,7 @@ from knowngood.doctor.system_state import (
     ShadowedLibrary,
     SystemState,
 )
+from knowngood.engine import probe_gpus
 from knowngood.facts.torch_files import detect_cxx11abi, parse_build_constants, parse_compiler_bounds
 
 if TYPE_CHECKING:

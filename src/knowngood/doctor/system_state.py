@@ -6,59 +6,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from knowngood.doctor.elf_reader import LinkResult
+from knowngood.engine.probe_gpus import NvidiaState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from knowngood.facts.gpu_code import GpuCode
-
-
-@dataclass(frozen=True, kw_only=True)
-class GpuProcess:
-    """A process of somebody else that uses a GPU."""
-
-    pid: int
-    name: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class GpuState:
-    """A GPU as NVML describes it."""
-
-    index: int
-    name: str
-    sm: str
-    """The compute capability, such as `sm_90`."""
-    memory: int
-    """Memory of the GPU in bytes."""
-    used: int
-    """Memory that is in use, in bytes."""
-    processes: tuple[GpuProcess, ...] = ()
-    ecc_errors: int | None = None
-    """Uncorrected errors since the driver was loaded; `None` without ECC."""
-    mig: bool = False
-    exclusive: str = ""
-    """The compute mode when it is not the default: `exclusive process`, `prohibited`."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class NvidiaState:
-    """The NVIDIA driver and its GPUs."""
-
-    driver: str | None = None
-    """The version of the driver, such as `580.65.06`."""
-    cuda: str | None = None
-    """The newest CUDA that the driver supports, `13.0`."""
-    gpus: tuple[GpuState, ...] = ()
-    problem: str = ""
-    """Why NVML does not answer."""
-    loaded: bool = False
-    """Whether the kernel has the driver, even when NVML does not answer."""
-
-    @property
-    def capabilities(self) -> tuple[str, ...]:
-        """The architectures of the GPUs, each once: `sm_90`."""
-        return tuple(dict.fromkeys(gpu.sm for gpu in self.gpus))
+    from knowngood.index.gpu_code import GpuCode
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,9 +18,9 @@ from knowngood.facts.fact_reader import (
     choose_sdist,
     choose_wheel_by,
 )
-from knowngood.facts.gpu_code import FatbinScanner, GpuCode, sort_architectures
 from knowngood.index import wheel_metadata, wheel_tags
 from knowngood.index.artefact import Artefact, UnreadableError, read_text_member
+from knowngood.index.gpu_code import FatbinScanner, GpuCode, sort_architectures
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -14,10 +14,10 @@ from elftools.elf.sections import SymbolTableSection
 from packaging.version import Version
 
 from knowngood.facts.fact_reader import AdditionalWheel, FactReader, IndexedRelease, ReleaseReading, choose_wheel_by
-from knowngood.facts.gpu_code import FatbinScanner, sort_architectures
 from knowngood.facts.torch_files import detect_cxx11abi, parse_build_constants
 from knowngood.index import wheel_metadata, wheel_tags
 from knowngood.index.artefact import Artefact, PublishedFile, UnreadableError, read_text_member
+from knowngood.index.gpu_code import FatbinScanner, sort_architectures
 
 _CUDA_LIBRARY = "torch/lib/libtorch_cuda.so"
 _PYTHON_LIBRARY = "torch/lib/libtorch_python.so"

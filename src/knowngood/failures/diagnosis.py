@@ -12,6 +12,7 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packaging.specifiers import SpecifierSet
@@ -606,3 +607,16 @@ def _measure_quotes(incident: Incident, lines: Sequence[int | None], line: int) 
     """How specific the quotes of an incident in a line are: what also needs other words of the log counts more."""
     quoted = (item for item, place in zip(incident.signatures, lines, strict=False) if place == line)
     return len(incident.context) * 40 + max((len(item.text) for item in quoted), default=0)
+
+
+def explain_log(log: Path) -> str:
+    """Return a line for each known failure in a log, the best first; the extension `knowngood.explain_log`."""
+    from knowngood.compat.rule_files import load_incidents
+
+    with log.open("rb") as opened:
+        matches = diagnose_log(opened, load_incidents()).matches
+    lines = []
+    for match in matches[:3]:
+        fixes = "; ".join(str(fix["note"]) for fix in match.document()["fix"])
+        lines.append(f"\nknown: {match.incident.title} [{match.incident.id}]" + (f"; fix: {fixes}" if fixes else ""))
+    return "".join(lines)

@@ -19,7 +19,7 @@ from knowngood.images.build_command import INPUTS_LABEL
 from knowngood.images.build_inputs import read_image_shape, read_recipe_digest
 from knowngood.images.matrix_plan import Holdings, PlanInput
 from knowngood.lock import cell_locking
-from knowngood.project import checkout
+from knowngood.project import core_facts
 from knowngood.project.checkout import Project
 
 
@@ -59,7 +59,7 @@ def _survey_cell(project: Project, cell: Cell, house: Path | None, recipe_digest
     try:
         if house:
             cell, _ = cell_locking.choose_buildable_cell(
-                cell, project.matrix, house, cxx11abi=checkout.load_torch_cxx11abi
+                cell, project.matrix, house, cxx11abi=core_facts.load_torch_cxx11abi
             )
     except cell_locking.NoWheelError as error:
         return PlanInput(cell=str(cell), missing_wheel=str(error))

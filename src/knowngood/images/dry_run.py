@@ -16,7 +16,7 @@ from knowngood.images.dockerfile import render_dockerfile
 from knowngood.images.pipeline import Pipeline, cell_log_path
 from knowngood.index import index_settings
 from knowngood.lock import cell_locking, resolver
-from knowngood.project import checkout
+from knowngood.project import core_facts
 from knowngood.smoke import suite_command
 from knowngood.smoke.trainer_suite import find_cell_suite
 
@@ -56,7 +56,7 @@ def cell_commands(pipeline: Pipeline, cell: Cell, *, compiled: bool = False) -> 
     try:
         if not compiled:
             cell, reason = cell_locking.choose_buildable_cell(
-                cell, matrix, house, cxx11abi=checkout.load_torch_cxx11abi
+                cell, matrix, house, cxx11abi=core_facts.load_torch_cxx11abi
             )
     except cell_locking.NoWheelError as error:
         return [*commands, f"# {error}"]

@@ -35,7 +35,7 @@ from knowngood.images.cell_tasks import CellResult, CellStatus
 from knowngood.images.dockerfile import describe_stale_files, render_dockerfile
 from knowngood.lock import cell_locking
 from knowngood.lock.lock_tree import CellLock
-from knowngood.project import checkout
+from knowngood.project import core_facts
 from knowngood.project.checkout import Project
 from knowngood.smoke import suite_files, suite_run, trainer_suite
 from knowngood.smoke.predictions import load_predictions, predictions_for_cell
@@ -165,7 +165,7 @@ class Pipeline:
         Raises:
             NoWheelError: the wheelhouse lacks a wheel, and no twin can take the cell's place.
         """
-        matrix, wheel_folder, cxx11abi = self.project.matrix, self.options.wheelhouse, checkout.load_torch_cxx11abi
+        matrix, wheel_folder, cxx11abi = self.project.matrix, self.options.wheelhouse, core_facts.load_torch_cxx11abi
         buildable, _ = cell_locking.choose_buildable_cell(cell, matrix, wheel_folder, cxx11abi=cxx11abi)
         place = cell_locking.LockingPlace(
             matrix=matrix,

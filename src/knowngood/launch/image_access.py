@@ -16,6 +16,7 @@ from knowngood.core.formatting import format_bytes
 from knowngood.core.notify import Notify
 from knowngood.engine import container_engine, image_store
 from knowngood.engine.container_engine import Engine
+from knowngood.project import core_facts
 from knowngood.project.checkout import Project
 from knowngood.registry import image_reference
 
@@ -130,12 +131,11 @@ def build_cell_image(project: Project, cell: Cell, notify: Notify) -> RunnableIm
     """
     from knowngood.images import pipeline
     from knowngood.lock import cell_locking, wheelhouse
-    from knowngood.project import checkout
     from knowngood.registry import wheel_supply
 
     house = wheelhouse.wheelhouse_folder()
     wheel_supply.supply_wheels(project, [cell], house, notify)
-    missing = cell_locking.find_missing_wheel(cell, project.matrix, house, cxx11abi=checkout.load_torch_cxx11abi)
+    missing = cell_locking.find_missing_wheel(cell, project.matrix, house, cxx11abi=core_facts.load_torch_cxx11abi)
     if missing:
         raise MissingError(f"{missing.message}; or name a repository that has the image in KNOWNGOOD_REGISTRY")
     engine = container_engine.ensure_engine(notify=notify)

@@ -13,8 +13,8 @@ from knowngood.launch import image_access, kernel_store
 
 if TYPE_CHECKING:
     from knowngood.core.cell import Cell
-    from knowngood.doctor.system_state import NvidiaState
     from knowngood.engine.container_engine import Engine
+    from knowngood.engine.probe_gpus import NvidiaState
     from knowngood.launch.container_run import ContainerRun
     from knowngood.launch.image_access import RunnableImage
     from knowngood.launch.kernel_pack import KernelPack

@@ -17,7 +17,7 @@ from knowngood.launch.kernel_pack import (
 )
 
 if TYPE_CHECKING:
-    from knowngood.doctor.system_state import NvidiaState
+    from knowngood.engine.probe_gpus import NvidiaState
 
 
 def kernel_folder() -> Path:

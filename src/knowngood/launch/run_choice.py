@@ -1,28 +1,27 @@
-"""The cell in which a program runs: the best one that `pick` offers for a GPU, among all cells or the selected ones.
+"""The cell in which a program runs: the best of the matrix, or of those selected, for a GPU. Pure.
 
-Pure, but for the evidence that the published cells read.
+It is a filter over the cells of the matrix and what is known of each: no solver, and no facts of other packages.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
-from knowngood.compat.cell_answer import describe_tier
-from knowngood.compat.matrix_cells import PublishedCells, find_wanted_trainers, has_wanted_framework
-from knowngood.compat.pick_answer import CellChoice, PickAnswer, pick_cells
-from knowngood.compat.query import MACHINE, PackageSpec, Query, parse_requirement
-from knowngood.compat.rule_relations import parse_capability
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
+from knowngood.core.cell import Cell
 from knowngood.core.errors import KnowngoodError, UsageError
-from knowngood.core.hosts import DEFAULT_HOST, detect_host_architecture
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from knowngood.compat.knowledge import CompatKnowledge
-    from knowngood.core.cell import Cell
-    from knowngood.doctor.system_state import NvidiaState
+from knowngood.core.gpus import GpuCatalog, parse_capability
+from knowngood.core.hosts import DEFAULT_HOST, HostArchitecture, detect_host_architecture
+from knowngood.core.matrix import Matrix
+from knowngood.engine.probe_gpus import NvidiaState
+from knowngood.evidence.cell_answer import CellAnswer, describe_tier
+from knowngood.evidence.run_evidence import Tier
+from knowngood.project.cell_answers import CellAnswers
 
 ANY_GPU = "auto"
 """The value of `--gpu` that means the GPU of this machine."""
@@ -46,92 +45,136 @@ class RunChoice:
         return f"{self.cell} ({describe_tier(self.tier)}{setting}), {self.because}"
 
 
-def choose_run_cell(  # noqa: PLR0913 - what a program needs of its cell
-    known: CompatKnowledge,
-    nvidia: NvidiaState,
-    cells: Sequence[Cell],
-    *,
-    gpu: str,
-    attn: str | None,
-    wanted: Sequence[str] = (),
-) -> RunChoice:
-    """Return the best cell for a program.
+@dataclass(frozen=True, kw_only=True)
+class RunDemands:
+    """What a cell must fulfil."""
 
-    Args:
-        known: facts, rules, and the cells of matrix.yaml.
-        nvidia: the driver and the GPUs of this machine.
-        cells: the cells that were selected; none when the user selected none.
-        gpu: the GPU that was named, or `auto` for that of this machine.
-        attn: the attention setting that must train.
-        wanted: requirements; a locked cell that has a trainer among them comes first, also one on a selected cell.
-
-    Raises:
-        UsageError: the name of the GPU is not known, or several cells were selected for no GPU.
-        KnowngoodError: no cell fits; the message has the command that explains why.
-    """
-    query, because = _query_for_machine(nvidia, gpu, attn)
-    host = detect_host_architecture() or DEFAULT_HOST
-    if host != DEFAULT_HOST:
-        query = replace(query, conditions={MACHINE: host.machine})
-    if len(cells) == 1:  # the user has decided; what speaks against it on this GPU is told by the doctor's lines
-        query = Query(attn=attn, conditions={MACHINE: cells[0].host.machine})
-        because = "as selected"
-    elif not cells and query.gpu is None:
-        default = known.published.aliases.get("default")
-        cells = [cell for cell in known.published.cells if str(cell.on_host(DEFAULT_HOST)) == default]
-        cells = [cell for cell in cells if cell.host == host]
-        if not cells and attn is None:
-            raise UsageError("this machine has no GPU, and matrix.yaml has no alias default; name a GPU with --gpu")
-    locked = [cell for cell in known.published.cells if str(cell) in known.published.locked]
-    trainers = find_wanted_trainers(_parse_requirements(wanted), locked)
-    having = [cell for cell in locked if has_wanted_framework(cell, trainers)]
-    if cells:
-        having = [cell for cell in having if cell.without_framework() in cells]
-    plain = cells or [cell for cell in known.published.cells if not cell.framework_pin]
-    published = replace(known.published, cells=tuple(dict.fromkeys((*plain, *having))))
-    answer = _pick_one(known, replace(query, packages=tuple(trainers.values())), published)
-    choice = next((choice for choice in answer.choices if choice.published), None)
-    if choice is None and trainers:
-        # What speaks against adding them to a cell without them is told when they are added.
-        answer = _pick_one(known, query, published)
-        choice = next((choice for choice in answer.choices if choice.published), None)
-    if choice is not None and choice.cell in having:
-        because += f", with {' '.join(choice.cell.framework_pin or ())}"
-    if choice is None:
-        words = [f"--gpu {query.gpu}" if query.gpu else "", f"--driver {query.axes['driver']}" if query.axes else ""]
-        words += [f"--attn {attn}" if attn else ""]
-        reasons = [f"{name}: {reason}" for name, reason in answer.left_out.items()]
-        reasons += [finding.because for finding in answer.findings if finding.severity == "error"]
-        raise KnowngoodError(
-            "; ".join(["no cell of matrix.yaml fits", *reasons])
-            + f"; `{' '.join(['knowngood', 'pick', *filter(None, words)])}` says what would"
-        )
-    return RunChoice(cell=choice.cell, tier=choice.tier, because=because, setting=_setting_text(choice, attn))
+    capabilities: tuple[str, ...]
+    """The architectures of the GPU, any of which a cell may be for; empty where no GPU was named and none is here."""
+    driver: str | None
+    host: HostArchitecture
+    attn: str | None
 
 
-def _parse_requirements(texts: Sequence[str]) -> Iterator[PackageSpec]:
-    """Yield the requirements among these texts; one that is none is told when it is added."""
-    for text in texts:
-        with suppress(UsageError):
-            if package := parse_requirement(text):
-                yield package
+@dataclass(frozen=True)
+class RunChooser:
+    """Chooses among the cells of a project."""
+
+    matrix: Matrix
+    catalog: GpuCatalog
+    answers: CellAnswers
+
+    def choose(
+        self,
+        nvidia: NvidiaState,
+        cells: Sequence[Cell],
+        *,
+        gpu: str = ANY_GPU,
+        attn: str | None = None,
+        wanted: Sequence[str] = (),
+    ) -> RunChoice:
+        """Return the best cell for a program.
+
+        Args:
+            nvidia: the driver and the GPUs of this machine.
+            cells: the cells that were selected; none when the user selected none.
+            gpu: the GPU that was named, or `auto` for that of this machine.
+            attn: the attention setting that must train.
+            wanted: requirements; a locked cell that has a trainer among them comes first, also one on a selected cell.
+
+        Raises:
+            UsageError: the name of the GPU is not known, or several cells were selected for no GPU.
+            KnowngoodError: no cell fits; the message has the command that explains why.
+        """
+        demands, because = self._demands_of_machine(nvidia, gpu, attn)
+        maintained = [cell for cell in self.matrix.cells if str(cell) not in self.matrix.retired]
+        if len(cells) == 1:  # the user has decided; what speaks against it on this GPU is told before it runs
+            demands = RunDemands(capabilities=(), driver=None, host=cells[0].host, attn=attn)
+            because = "as selected"
+        elif not cells and not demands.capabilities:
+            default = self.matrix.aliases.get("default")
+            cells = [cell for cell in maintained if str(cell.on_host(DEFAULT_HOST)) == default]
+            cells = [cell for cell in cells if cell.host == demands.host]
+            if not cells and attn is None:
+                raise UsageError("this machine has no GPU, and matrix.yaml has no alias default; name a GPU with --gpu")
+        locked = self.answers.project.tree.locked()
+        having = list(_cells_with_trainer((cell for cell in maintained if str(cell) in locked), wanted))
+        if cells:
+            having = [cell for cell in having if cell.without_framework() in cells]
+        plain = cells or [cell for cell in maintained if not cell.framework_pin]
+        reasons: dict[str, str] = {}
+        chosen = self._best(having, demands, {}) or self._best(plain, demands, reasons)
+        if chosen is None:
+            raise _nothing_fits(gpu, demands, reasons)
+        if chosen.cell in having:
+            because += f", with {' '.join(chosen.cell.framework_pin or ())}"
+        setting = f"{attn}: {chosen.settings[attn].text}" if attn else ""
+        return RunChoice(cell=chosen.cell, tier=chosen.tier, because=because, setting=setting)
+
+    def _demands_of_machine(self, nvidia: NvidiaState, gpu: str, attn: str | None) -> tuple[RunDemands, str]:
+        """Return the demands, and their reason in words. Of several kinds of GPU here the oldest counts."""
+        host = detect_host_architecture() or DEFAULT_HOST
+        driver = nvidia.driver if nvidia.gpus else None
+        if gpu != ANY_GPU:
+            capabilities = tuple(self.catalog.find_capabilities(gpu))
+            if self.catalog.has_arm_host(gpu):
+                host = HostArchitecture.AARCH64
+            return RunDemands(capabilities=capabilities, driver=driver, host=host, attn=attn), f"for {gpu}"
+        if not nvidia.gpus:
+            nothing = RunDemands(capabilities=(), driver=None, host=host, attn=attn)
+            return nothing, "the default, since this machine has no GPU"
+        oldest = min(nvidia.capabilities, key=parse_capability)
+        name = next(item.name for item in nvidia.gpus if item.sm == oldest)
+        demands = RunDemands(capabilities=(oldest,), driver=driver, host=host, attn=attn)
+        return demands, f"for the {name} of this machine"
+
+    def _best(self, cells: Iterable[Cell], demands: RunDemands, reasons: dict[str, str]) -> CellAnswer | None:
+        """Return the best proven of the cells that fit, in the matrix's order; `reasons` gets why others do not."""
+        fitting = []
+        for cell in dict.fromkeys(cells):
+            if demands.host != cell.host or (demands.capabilities and cell.gpu not in demands.capabilities):
+                continue
+            answer = self.answers.answer(cell)
+            if reason := self._reason_against(answer, demands):
+                reasons[str(cell)] = reason
+            else:
+                fitting.append(answer)
+        order = list(Tier)
+        return max(fitting, key=lambda answer: order.index(answer.tier), default=None)
+
+    def _reason_against(self, answer: CellAnswer, demands: RunDemands) -> str:
+        """Return why a cell for this GPU does not fit; empty when it does."""
+        if answer.errors:
+            return answer.errors[0].because
+        drivers = self.answers.judgement(answer.cell).drivers
+        if demands.driver and not SpecifierSet(drivers).contains(demands.driver):
+            return f"on {answer.cell.gpu} it needs a driver {drivers}, and {demands.driver} is here"
+        if demands.attn and not (state := answer.settings[demands.attn]).trains:
+            return f"{demands.attn}: {state.text}: {state.reason}"
+        return ""
 
 
-def _pick_one(known: CompatKnowledge, query: Query, published: PublishedCells) -> PickAnswer:
-    return pick_cells(known.for_query(query, cells=True), query, published, count=1)
+def _cells_with_trainer(cells: Iterable[Cell], wanted: Sequence[str]) -> Iterator[Cell]:
+    """Yield the cells whose framework is one of the requirements, in a release that it takes."""
+    requirements = {}
+    for text in wanted:
+        with suppress(InvalidRequirement):  # what is none is told when it is added
+            requirement = Requirement(text)
+            requirements[canonicalize_name(requirement.name)] = requirement
+    for cell in cells:
+        pinned, version = cell.framework_pin or ("", "")
+        name = canonicalize_name(pinned)
+        if name in requirements and requirements[name].specifier.contains(version, prereleases=True):
+            yield cell
 
 
-def _setting_text(choice: CellChoice, attn: str | None) -> str:
-    return f"{attn}: {choice.setting.text}" if choice.setting else ""
-
-
-def _query_for_machine(nvidia: NvidiaState, gpu: str, attn: str | None) -> tuple[Query, str]:
-    """Return the query for `pick`, and its reason in words. Of several kinds of GPU here the oldest counts."""
-    axes = {"driver": nvidia.driver} if nvidia.driver and nvidia.gpus else {}
-    if gpu != ANY_GPU:
-        return Query(gpu=gpu, axes=axes, attn=attn), f"for {gpu}"
-    if not nvidia.gpus:
-        return Query(attn=attn), "the default, since this machine has no GPU"
-    oldest = min(nvidia.capabilities, key=parse_capability)
-    name = next(item.name for item in nvidia.gpus if item.sm == oldest)
-    return Query(gpu=oldest, axes=axes, attn=attn), f"for the {name} of this machine"
+def _nothing_fits(gpu: str, demands: RunDemands, reasons: Mapping[str, str]) -> KnowngoodError:
+    named = gpu if gpu != ANY_GPU else demands.capabilities[0] if demands.capabilities else ""
+    words = [f"--gpu {named}" if named else "", f"--driver {demands.driver}" if demands.driver else ""]
+    words += [f"--attn {demands.attn}" if demands.attn else ""]
+    lines = [f"{name}: {reason}" for name, reason in reasons.items()]
+    lines = lines or [f"it has none for {' or '.join(demands.capabilities) or 'a CPU'} on {demands.host.machine}"]
+    return KnowngoodError(
+        "; ".join(["no cell of matrix.yaml fits", *lines])
+        + f"; `{' '.join(['knowngood', 'pick', *filter(None, words)])}` says what would"
+    )

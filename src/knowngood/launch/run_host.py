@@ -15,8 +15,8 @@ from knowngood.core.errors import UsageError
 from knowngood.launch.container_run import ContainerRun, GpuAccess, UserIds
 
 if TYPE_CHECKING:
-    from knowngood.doctor.system_state import NvidiaState
     from knowngood.engine.container_engine import Engine
+    from knowngood.engine.probe_gpus import NvidiaState
 
 PROCESSES = Path("/proc")
 """Where the kernel shows the processes of this machine."""

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from knowngood.core import local_files
 from knowngood.core.data_files import read_data_text
-from knowngood.core.errors import UnknownError, UsageError
+from knowngood.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from knowngood.core.matrix import Matrix, MatrixFacts
+    from knowngood.core.matrix import Matrix
     from knowngood.lock.lock_tree import LockTree
     from knowngood.project.release_seal import ReleaseSeal
 
@@ -29,8 +29,9 @@ class Project:
     def matrix(self) -> Matrix:
         """matrix.yaml, checked against the facts. Raises `InputError` with every defect."""
         from knowngood.core import matrix
+        from knowngood.project import core_facts
 
-        return matrix.parse_matrix(read_matrix_text(self.root), MATRIX_FILE, load_matrix_facts())
+        return matrix.parse_matrix(read_matrix_text(self.root), MATRIX_FILE, core_facts.load_matrix_facts())
 
     @cached_property
     def tree(self) -> LockTree:
@@ -138,42 +139,3 @@ def find_checkout(written: str) -> Project:
             f"in a folder with {MATRIX_FILE} and templates/"
         )
     return project
-
-
-def load_matrix_facts() -> MatrixFacts:
-    """Read the facts that matrix.yaml is checked against."""
-    from knowngood.core.matrix import MatrixFacts, TorchPins
-    from knowngood.facts import fact_store
-
-    def releases(package: str) -> list[str] | None:
-        try:
-            return fact_store.list_versions(package)
-        except UnknownError:
-            return None
-
-    torch = {}
-    for version, release in fact_store.read_releases("torch").items():
-        facts = release["facts"]
-        if facts.get("cuda") and facts.get("triton") and facts.get("pythons"):
-            pins = TorchPins(
-                cuda=facts["cuda"],
-                triton=facts["triton"],
-                pythons=tuple(facts["pythons"]),
-                aarch64_cuda=facts.get("aarch64_cuda"),
-            )
-            torch[version] = pins
-    return MatrixFacts(torch=torch, releases=releases)
-
-
-def load_torch_cxx11abi(torch: str) -> bool:
-    """Return whether a torch release uses the C++11 ABI, as its binaries show.
-
-    Raises `UnknownError` when no fact says so.
-    """
-    from knowngood.facts import fact_store
-    from knowngood.facts.torch_reader import TorchFacts
-
-    cxx11abi = fact_store.load_facts("torch", TorchFacts)[torch].facts.cxx11abi
-    if cxx11abi is None:
-        raise UnknownError(f"facts/torch.json lacks the C++ ABI of torch {torch}; run `knowngood harvest torch`")
-    return cxx11abi

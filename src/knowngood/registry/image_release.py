@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from knowngood import __version__
 from knowngood.base import base_image
-from knowngood.compat.cell_answer import describe_tier, explain_tier
 from knowngood.core.data_files import read_data_text
 from knowngood.core.errors import KnowngoodError, MissingError, UsageError, strip_user_information
 from knowngood.evidence import run_evidence
+from knowngood.evidence.cell_answer import describe_tier, explain_tier
 from knowngood.evidence.run_evidence import Evidence, RunPlace, Tier
 from knowngood.images import build_command, build_inputs, dockerfile, image_build
 from knowngood.lock.debian_lock import PackagesLock

@@ -22,7 +22,7 @@ from knowngood.core.errors import CorruptArchiveError, KnowngoodError, MissingEr
 from knowngood.core.notify import Notify
 from knowngood.lock import cell_lock, wheelhouse
 from knowngood.lock.wheelhouse import WheelPin
-from knowngood.project import checkout
+from knowngood.project import core_facts
 from knowngood.registry import attachments, image_reference
 from knowngood.registry.image_reference import Repository
 from knowngood.registry.manifests import DamagedContentError, Descriptor, RegistryManifest, UnservedContentError
@@ -57,7 +57,7 @@ def supply_wheel(
 
     Raises `CorruptArchiveError` when a place has other bytes under its name, and no place has the right ones.
     """
-    abi = checkout.load_torch_cxx11abi(cell.torch)
+    abi = core_facts.load_torch_cxx11abi(cell.torch)
     pin = wheelhouse.find_wheel_pin(cell, project.tree, *release, cxx11abi=abi)
     places = list_wheel_places(project, os.environ)
     if pin is None or not places:
@@ -75,7 +75,7 @@ def supply_wheels(project: Project, cells: Iterable[Cell], wheel_folder: Path, n
     fetched = []
     for cell in cells:
         for package, version in project.matrix.compiled_packages(cell):
-            abi = checkout.load_torch_cxx11abi(cell.torch)
+            abi = core_facts.load_torch_cxx11abi(cell.torch)
             present, _ = wheelhouse.find_wheel(cell, wheel_folder, cxx11abi=abi, package=package, version=version)
             if present is None:
                 wheel = supply_wheel(project, cell, (package, version), wheel_folder, notify)

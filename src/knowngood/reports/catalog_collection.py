@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from knowngood.compat.cell_answer import CellAnswer, answer_about_cell, describe_tier
+from knowngood.compat.cell_judgement import judge_cell
 from knowngood.core import cell as cells
 from knowngood.core.errors import UsageError
 from knowngood.evidence import cell_runs, sealed_files
+from knowngood.evidence.cell_answer import CellAnswer, answer_about_cell, describe_tier
 from knowngood.evidence.cell_standing import CellStanding
 from knowngood.evidence.observed_run import RecordedRun, printable_name
 from knowngood.images import image_sizes
@@ -102,9 +103,8 @@ def collect_catalog_cells(  # noqa: PLR0913, PLR0917
         lock = here.tree.load(cell) if name in wanted and name in locked else None
         tag = immutable_tag(name, lock.digest) if lock else None
         glibc = matrix.bases[matrix.entry(cell).base].glibc if name in wanted else None
-        answer = answer_about_cell(
-            known.universe, cell, standing, locked=name in locked, recorded=name in recorded, glibc=glibc
-        )
+        judgement = judge_cell(known.universe, cell, glibc)
+        answer = answer_about_cell(judgement, cell, standing, locked=name in locked, recorded=name in recorded)
         document = {
             "id": name,
             "axes": {str(axis): value for axis, value in cell.axes().items()},
@@ -112,7 +112,7 @@ def collect_catalog_cells(  # noqa: PLR0913, PLR0917
             "in_matrix": name in wanted,
             "tier": str(answer.tier),
             "tier_text": describe_tier(answer.tier),
-            "errors": [finding.document() for finding in answer.errors],
+            "errors": [dict(error.finding) for error in answer.errors],
             "driver_minimum": known.universe.space.book.fact("torch", cell.torch, "driver_minimum"),
             "reference": _image_reference(name, tag, repository) if name in wanted else None,
             "published": repository is not None,

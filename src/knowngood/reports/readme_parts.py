@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from knowngood.compat.cell_answer import CellAnswer, SettingStateKind
-from knowngood.compat.universe import ATTENTION
+from knowngood.core.attention import ATTENTION
 from knowngood.core.cell import Cell
 from knowngood.core.errors import UsageError
+from knowngood.evidence.cell_answer import CellAnswer, SettingStateKind
 from knowngood.reports import site_pages
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from knowngood.compat import knowledge
-from knowngood.compat.universe import ATTENTION
 from knowngood.core import local_files, worker_pool
+from knowngood.core.attention import ATTENTION
 from knowngood.core.local_files import cache_folder, write_atomically
 from knowngood.evidence.cell_standing import CellStanding
 from knowngood.reports import catalog_collection, site_incidents, site_pages, site_questions, site_verdicts

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from knowngood.compat.universe import ATTENTION
+from knowngood.core.attention import ATTENTION
 from knowngood.core.cell import NO_FLASH_ATTN, NO_FRAMEWORK, Cell, flash_attn_package, parse_cell, parse_framework
 from knowngood.reports.run_commands import ImageOrigin, RunCommand, fill_run_command, list_run_commands
 

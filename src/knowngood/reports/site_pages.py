@@ -13,8 +13,8 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from knowngood.compat.cell_answer import explain_tier
-from knowngood.compat.universe import ATTENTION
+from knowngood.core.attention import ATTENTION
+from knowngood.evidence.cell_answer import explain_tier
 from knowngood.evidence.run_evidence import Tier
 from knowngood.reports import catalog as catalogs
 from knowngood.reports.site_cards import MARK_MEANINGS, SETTING_NAMES, CellCard

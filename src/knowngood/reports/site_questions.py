@@ -13,15 +13,17 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from knowngood.compat.box_search import BoxSearch
-from knowngood.compat.cell_answer import setting_state
+from knowngood.compat.cell_judgement import judge_setting
 from knowngood.compat.findings import fill_template
 from knowngood.compat.matrix_cells import PublishedCells, packages_of_cell
 from knowngood.compat.pick_answer import pick_cells, pick_problem
 from knowngood.compat.query import PackageSpec, Query
 from knowngood.compat.query_placement import place_query
-from knowngood.compat.universe import ATTENTION, Universe
+from knowngood.compat.universe import Universe
 from knowngood.compat.value_domain import NONE, iterate_bits
+from knowngood.core.attention import ATTENTION
 from knowngood.core.cell import Cell
+from knowngood.evidence.cell_answer import SettingState, setting_state
 from knowngood.evidence.cell_standing import CellStanding
 from knowngood.evidence.run_evidence import Tier
 
@@ -142,7 +144,11 @@ class GpuAnswers:
         return BoxSearch(index=index, among=live).can_complete(sets, live, point)
 
     def _offers(self, cell: Cell, setting: str) -> bool:
-        return setting_state(self.universe, cell, setting, self.published.standing(str(cell))).trains
+        return self._state(cell, setting).trains
+
+    def _state(self, cell: Cell, setting: str) -> SettingState:
+        judgement = judge_setting(self.universe, cell, setting)
+        return setting_state(judgement, cell, setting, self.published.standing(str(cell)))
 
     def knows(self, cell: Cell) -> bool:
         """Return whether there are facts about everything that a cell has."""
@@ -155,7 +161,7 @@ class GpuAnswers:
     def against(self, cell: Cell, axis: str, value: str) -> list[str]:
         """Return why a published cell is no answer for an attention setting (`attn`) or a `driver`."""
         if axis == "attn":
-            state = setting_state(self.universe, cell, value, self.published.standing(str(cell)))
+            state = self._state(cell, value)
             if not state.trains and state.rule is None:
                 return [f"{state.text}: {state.reason}"]
         index = self.universe.index

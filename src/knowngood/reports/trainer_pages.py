@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from knowngood.compat.cell_answer import describe_tier
+from knowngood.evidence.cell_answer import describe_tier
 from knowngood.evidence.run_evidence import RunPlace, Tier
 from knowngood.reports.trainer_options import Options, SeenOptions, find_seen_options, format_options
 

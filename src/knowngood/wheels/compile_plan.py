@@ -16,7 +16,8 @@ from knowngood.images import dry_run
 from knowngood.images.pipeline import Pipeline
 from knowngood.lock import cell_locking, wheelhouse
 from knowngood.lock.lock_tree import CellLock, LockTree
-from knowngood.project.checkout import Project, load_torch_cxx11abi
+from knowngood.project.checkout import Project
+from knowngood.project.core_facts import load_torch_cxx11abi
 from knowngood.wheels import compile_inside, compile_request, cuda_toolkit
 from knowngood.wheels.compile_request import CompileHost, CompileOptions, CompilePlace, CompilePlan, WheelRequest
 

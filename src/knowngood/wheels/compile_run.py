@@ -9,14 +9,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from knowngood.core import local_files
+from knowngood.core import extensions, local_files
 from knowngood.core.cell import Cell
 from knowngood.core.errors import KnowngoodError, MissingError
 from knowngood.core.notify import Notify
 from knowngood.images.pipeline import Pipeline
 from knowngood.lock import wheelhouse
 from knowngood.lock.wheelhouse import WheelRecord
-from knowngood.project.checkout import load_torch_cxx11abi
+from knowngood.project.core_facts import load_torch_cxx11abi
 from knowngood.wheels import compile_plan, compile_request, published_wheel, wheel_packing
 from knowngood.wheels.compile_request import (
     CompileOptions,
@@ -207,14 +207,6 @@ def compile_error(outcome: CompileOutcome, each: int) -> KnowngoodError:
 
 
 def _known_failures(log: Path) -> str:
-    """Return further lines with the known failures that `diagnose` finds in the log."""
-    from knowngood.compat.rule_files import load_incidents
-    from knowngood.failures import diagnosis
-
-    with log.open("rb") as opened:
-        matches = diagnosis.diagnose_log(opened, load_incidents()).matches
-    lines = []
-    for match in matches[:3]:
-        fixes = "; ".join(str(fix["note"]) for fix in match.document()["fix"])
-        lines.append(f"\nknown: {match.incident.title} [{match.incident.id}]" + (f"; fix: {fixes}" if fixes else ""))
-    return "".join(lines)
+    """Return further lines with the known failures in the log; none where nothing that knows them is installed."""
+    explain = extensions.load_extension(extensions.EXPLAIN_LOG)
+    return str(explain(log)) if explain else ""

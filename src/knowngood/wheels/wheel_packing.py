@@ -20,11 +20,11 @@ from pathlib import Path
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-from knowngood.compat.rule_relations import code_runs_on_gpu
 from knowngood.core import local_files
 from knowngood.core.errors import KnowngoodError
-from knowngood.facts import gpu_code
-from knowngood.facts.gpu_code import GpuCode
+from knowngood.core.gpus import code_runs_on_gpu
+from knowngood.index import gpu_code
+from knowngood.index.gpu_code import GpuCode
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from knowngood.cli.main import COMMANDS, build_parser, main
 from knowngood.compat import knowledge
 from knowngood.core.selection import select_cells
-from knowngood.project import checkout
+from knowngood.project import core_facts
 from knowngood.registry.image_reference import ImageReference
 
 QUESTIONS = [
@@ -53,7 +53,7 @@ QUESTIONS = [
     "add --dry-run --gpu H100",
     "add --dry-run --gpu V100 --attn fa2",
 ]
-KNOWN, FACTS = knowledge.load_knowledge(), checkout.load_matrix_facts()
+KNOWN, FACTS = knowledge.load_knowledge(), core_facts.load_matrix_facts()
 
 PURPOSES = "get it|add it|try|pick a cell|what there is"
 
@@ -62,7 +62,7 @@ PURPOSES = "get it|add it|try|pick a cell|what there is"
 def _facts_are_read_once():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(knowledge, "load_knowledge", lambda *_, **__: KNOWN)
-        patch.setattr(checkout, "load_matrix_facts", lambda: FACTS)
+        patch.setattr(core_facts, "load_matrix_facts", lambda: FACTS)
         yield
 
 

@@ -12,10 +12,9 @@ from types import SimpleNamespace
 import pytest
 
 from knowngood.cli import main
-from knowngood.doctor import probe_gpus
-from knowngood.doctor.system_state import GpuState, NvidiaState
-from knowngood.engine import container_engine
+from knowngood.engine import container_engine, probe_gpus
 from knowngood.engine.container_engine import Engine
+from knowngood.engine.probe_gpus import GpuState, NvidiaState
 from knowngood.launch import added_packages, derived_image, image_access, kernel_store, run_guard, run_host, warm_up
 from knowngood.launch.added_packages import AddedPackage
 from knowngood.launch.container_run import GpuAccess

@@ -25,7 +25,7 @@ CELL = parse_cell(FA2)
 @pytest.fixture
 def far(home, tmp_path, monkeypatch):
     """A place that has the wheel of `CELL`, whose bytes the project records; the wheelhouse is empty."""
-    monkeypatch.setattr(wheel_supply.checkout, "load_torch_cxx11abi", lambda _: True)
+    monkeypatch.setattr(wheel_supply.core_facts, "load_torch_cxx11abi", lambda _: True)
     wheelhouse.record_wheel(home.tree, wheel_samples.record())
     place = wheel_samples.fill_folder(tmp_path / "place")
     monkeypatch.setenv("KNOWNGOOD_WHEEL_PLACES", str(place))

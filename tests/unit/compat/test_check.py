@@ -18,12 +18,14 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from knowngood.cli.main import main
-from knowngood.compat import knowledge, rule_relations
+from knowngood.compat import knowledge
 from knowngood.compat.check_answer import CheckAnswer, check_query
 from knowngood.compat.factbook import FactFolder
 from knowngood.compat.matrix_cells import packages_of_cell
-from knowngood.compat.query import PackageSpec, Query, parse_attention, parse_requirement, query_from_document
+from knowngood.compat.query import PackageSpec, Query, parse_requirement, query_from_document
 from knowngood.compat.suggestions import kept_attentions
+from knowngood.core import gpus
+from knowngood.core.attention import parse_attention
 from knowngood.core.errors import UsageError
 from knowngood.core.local_files import data_folder
 from knowngood.evidence.run_evidence import Evidence, RunPlace, store_evidence
@@ -439,9 +441,9 @@ def oracle(cell: Mapping[str, str]) -> bool:  # noqa: C901, PLR0911 - one questi
     if not all(item.specifier.contains(cell["triton"]) for item in tritons_of(cell["torch"], cell["python"])):
         return False
     has_cuda = torch["aarch64_cuda"] != "none" or not KNOWN.universe.gpus.has_arm_host(cell["gpu"])
-    if not (has_cuda and rule_relations.code_runs_on_gpu(cell["gpu"], torch["sass"], torch["ptx"])):
+    if not (has_cuda and gpus.code_runs_on_gpu(cell["gpu"], torch["sass"], torch["ptx"])):
         return False
-    if flash and not rule_relations.code_runs_on_gpu(cell["gpu"], flash["sass"], flash["ptx"]):
+    if flash and not gpus.code_runs_on_gpu(cell["gpu"], flash["sass"], flash["ptx"]):
         return False
     branches = {"sm_86": "455", "sm_89": "520", "sm_90": "520", "sm_103": "575", "sm_121": "575"}
     card = branches.get(cell["gpu"], "570" if int(cell["gpu"][3:]) >= 100 else "0")

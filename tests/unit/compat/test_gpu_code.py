@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from knowngood.compat import rule_relations
+from knowngood.core.gpus import code_runs_on_gpu
 
 
 @pytest.mark.parametrize(
@@ -26,4 +26,4 @@ from knowngood.compat import rule_relations
     ],
 )
 def test_which_gpu_runs_which_binary_code(gpu: str, sass: list[str], ptx: list[str], runs: bool):
-    assert rule_relations.code_runs_on_gpu(gpu, sass, ptx) is runs
+    assert code_runs_on_gpu(gpu, sass, ptx) is runs

@@ -12,8 +12,9 @@ import pytest
 
 from knowngood.compat import knowledge, rule, rule_files
 from knowngood.compat.check_answer import CheckAnswer, check_query
-from knowngood.compat.query import Query, parse_attention, parse_requirement
+from knowngood.compat.query import Query, parse_requirement
 from knowngood.compat.rule_files import load_incidents
+from knowngood.core.attention import parse_attention
 from knowngood.core.errors import InputError
 from knowngood.core.local_files import data_folder
 from knowngood.reports.incident_pages import load_known_releases, render_check_command

@@ -15,7 +15,8 @@ from knowngood.cli.main import main
 from knowngood.compat import knowledge
 from knowngood.compat.check_answer import check_query
 from knowngood.compat.pick_answer import PickAnswer, count_combinations, pick_cells
-from knowngood.compat.query import Query, parse_attention, parse_requirement, query_from_document
+from knowngood.compat.query import Query, parse_requirement, query_from_document
+from knowngood.core.attention import parse_attention
 from knowngood.core.cell import Cell, parse_cell
 from knowngood.core.hosts import HostArchitecture
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from knowngood.compat import query
+from knowngood.core import attention
 from knowngood.core.errors import UsageError
 from knowngood.index import wheel_tags
 
@@ -102,14 +103,16 @@ def test_the_extras_of_a_requirement():
 
 
 def test_an_attention_setting_by_any_of_its_names():
-    assert [query.parse_attention(name) for name in ("FA2", "flash_attention_2", "flex_attention", "sdpa_math")] == [
+    assert [
+        attention.parse_attention(name) for name in ("FA2", "flash_attention_2", "flex_attention", "sdpa_math")
+    ] == [
         "fa2",
         "fa2",
         "flex",
         "sdpa-math",
     ]
     with pytest.raises(UsageError, match="nearest is fa"):
-        query.parse_attention("fa5")
+        attention.parse_attention("fa5")
 
 
 @pytest.mark.parametrize("text", ["dtype", "=bf16", "dtype="])

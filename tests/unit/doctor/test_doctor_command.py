@@ -19,8 +19,9 @@ from samples import FA4
 from knowngood.cli.main import main
 from knowngood.compat import knowledge
 from knowngood.core.errors import MissingError
-from knowngood.doctor import probe_gpus, probe_image, python_environment, system_state
-from knowngood.engine import container_engine
+from knowngood.doctor import probe_image, python_environment, system_state
+from knowngood.engine import container_engine, probe_gpus
+from knowngood.engine.probe_gpus import NvidiaState
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 TAG = sysconfig.get_config_var("SOABI")
@@ -84,9 +85,7 @@ def here(tmp_path):
 @pytest.fixture
 def doctor(here, capsys, monkeypatch):
     """Return a function that runs the command and returns its exit code and its lines by id; no GPU is visible."""
-    monkeypatch.setattr(
-        probe_gpus, "read_nvidia_state", lambda: system_state.NvidiaState(problem="NVML's library is not found")
-    )
+    monkeypatch.setattr(probe_gpus, "read_nvidia_state", lambda: NvidiaState(problem="NVML's library is not found"))
     for name in ("LD_LIBRARY_PATH", "PYTHONPATH", "CUDA_HOME", "CUDA_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
 
@@ -363,7 +362,7 @@ def test_a_gpu_that_fell_off_the_bus_does_not_hide_the_others():
 
 
 def test_a_cell_is_judged_by_its_id(capsys, monkeypatch):
-    monkeypatch.setattr(probe_gpus, "read_nvidia_state", lambda: system_state.NvidiaState(problem="none"))
+    monkeypatch.setattr(probe_gpus, "read_nvidia_state", lambda: NvidiaState(problem="none"))
     cell = "sm90-cu130-torch2.11.0-tf4.57.6-fa2.8.3.post2-triton3.6.0-py311"
     assert main(["doctor", "--json", "--image", cell, "--gpu", "A100", "--driver", "550.54"]) == 1
     lines = {line["id"]: line for line in json.loads(capsys.readouterr().out)["lines"]}
@@ -382,7 +381,7 @@ def test_a_cell_is_judged_by_its_id(capsys, monkeypatch):
     ],
 )
 def test_a_cell_is_judged_for_the_host(capsys, monkeypatch, arguments, code, verdict):
-    monkeypatch.setattr(probe_gpus, "read_nvidia_state", lambda: system_state.NvidiaState(problem="none"))
+    monkeypatch.setattr(probe_gpus, "read_nvidia_state", lambda: NvidiaState(problem="none"))
     monkeypatch.setattr(container_engine, "find_running_engine", lambda: None)
     assert main(["doctor", "--json", "--driver", "580.65.06", "--image", *arguments]) == code
     lines = {line["id"]: line for line in json.loads(capsys.readouterr().out)["lines"]}

@@ -14,20 +14,18 @@ from knowngood.doctor.elf_reader import LinkResult
 from knowngood.doctor.system_state import (
     CacheFolder,
     FileOverlap,
-    GpuProcess,
-    GpuState,
     ImageDescription,
     InstalledBinary,
     InstalledDistribution,
     InstalledTool,
     InstalledTorch,
     MachineState,
-    NvidiaState,
     PythonInterpreter,
     ShadowedLibrary,
     SystemState,
 )
-from knowngood.facts.gpu_code import GpuCode
+from knowngood.engine.probe_gpus import GpuProcess, GpuState, NvidiaState
+from knowngood.index.gpu_code import GpuCode
 
 GIB = 1 << 30
 H200 = GpuState(index=0, name="NVIDIA H200", sm="sm_90", memory=140 * GIB, used=GIB)

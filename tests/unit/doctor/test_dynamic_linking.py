@@ -14,7 +14,7 @@ import pytest
 
 from knowngood.doctor import elf_reader, probe
 from knowngood.doctor.elf_reader import DynamicLinker, MachineLibraries, SharedLibrary, newest_version
-from knowngood.facts.gpu_code import GpuCode
+from knowngood.index.gpu_code import GpuCode
 
 
 @pytest.fixture(scope="module")

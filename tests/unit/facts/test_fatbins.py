@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from knowngood.facts.gpu_code import FatbinScanner, GpuCode, parse_fatbin, parse_nvcc_flags, sort_architectures
+from knowngood.index.gpu_code import FatbinScanner, GpuCode, parse_fatbin, parse_nvcc_flags, sort_architectures
 
 ONE = harvest_registry.fatbin((2, 80, 0x2011), (2, 90, 0x102011), (1, 90, 0x11))
 FLAGS = b"-gencode;arch=compute_80,code=sm_80;-gencode;arch=compute_90,code=compute_90\0"

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from knowngood.core.errors import KnowngoodError
-from knowngood.doctor.system_state import GpuState, NvidiaState
+from knowngood.engine.probe_gpus import GpuState, NvidiaState
 from knowngood.launch import kernel_pack, kernel_store, warm_inside, warm_up
 from knowngood.launch.kernel_pack import KernelMachine, KernelPack
 

@@ -8,7 +8,7 @@ import pytest
 from memory_registry import DIGEST, MemoryRegistry
 
 from knowngood.core.errors import KnowngoodError
-from knowngood.doctor.system_state import NvidiaState
+from knowngood.engine.probe_gpus import NvidiaState
 from knowngood.launch import kernel_delivery, kernel_sharing, kernel_store, warm_up
 from knowngood.launch.image_access import RunnableImage
 from knowngood.launch.kernel_pack import KernelMachine, KernelPack

@@ -11,7 +11,7 @@ from knowngood.compat.pick_answer import pick_cells
 from knowngood.compat.query import Query, parse_requirement
 from knowngood.core.cell import parse_cell
 from knowngood.core.errors import KnowngoodError
-from knowngood.doctor.system_state import GpuState, NvidiaState
+from knowngood.engine.probe_gpus import GpuState, NvidiaState
 from knowngood.launch.run_choice import ANY_GPU, choose_run_cell
 
 NO_GPU = NvidiaState(problem="NVML's library is not found")

@@ -69,7 +69,7 @@ def test_a_registry_with_other_bytes_is_refused(tmp_path, monkeypatch):
 
 
 def test_what_cells_need_and_the_wheelhouse_lacks_is_fetched(home, tmp_path, monkeypatch):
-    monkeypatch.setattr(wheel_supply.checkout, "load_torch_cxx11abi", lambda _: True)
+    monkeypatch.setattr(wheel_supply.core_facts, "load_torch_cxx11abi", lambda _: True)
     house = tmp_path / "house"
     monkeypatch.setenv("KNOWNGOOD_WHEEL_PLACES", str(wheel_samples.fill_folder(tmp_path / "place")))
     cells = [parse_cell(FA0), CELL]

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from knowngood.compat.cell_answer import CellAnswer, SettingState, SettingStateKind
 from knowngood.core.cell import parse_cell
 from knowngood.core.errors import UsageError
+from knowngood.evidence.cell_answer import CellAnswer, SettingState, SettingStateKind
 from knowngood.evidence.run_evidence import Tier
 from knowngood.reports import readme_parts
 

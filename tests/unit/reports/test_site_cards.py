@@ -7,8 +7,8 @@ import shlex
 import pytest
 
 from knowngood.cli.main import main
-from knowngood.compat.universe import ATTENTION
 from knowngood.core import local_files
+from knowngood.core.attention import ATTENTION
 from knowngood.reports import catalog, site_incidents, site_pages
 from knowngood.reports.run_commands import ImageOrigin, list_run_commands, run_command_templates
 from knowngood.reports.site_cards import MARK_MEANINGS, SETTING_NAMES, CardTable, CellCard, gpu_label

@@ -16,8 +16,8 @@ from knowngood.cli.main import main
 from knowngood.compat import knowledge
 from knowngood.compat.pick_answer import pick_cells
 from knowngood.compat.query import Query
-from knowngood.compat.universe import ATTENTION
 from knowngood.core import local_files
+from knowngood.core.attention import ATTENTION
 from knowngood.core.errors import UsageError
 from knowngood.evidence import observed_run, run_evidence, sealed_files
 from knowngood.project import checkout

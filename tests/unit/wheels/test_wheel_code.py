@@ -6,7 +6,7 @@ import pytest
 import wheel_samples
 
 from knowngood.core.errors import KnowngoodError
-from knowngood.facts.gpu_code import GpuCode
+from knowngood.index.gpu_code import GpuCode
 from knowngood.wheels import wheel_packing
 
 EVERY_GPU = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120", "sm_121")

@@ -7,8 +7,7 @@ import json
 import pytest
 
 from knowngood.cli import main
-from knowngood.compat import knowledge
-from knowngood.launch import added_package_check, added_packages
+from knowngood.compat import added_package_check, added_packages, knowledge
 from knowngood.launch.added_packages import AddedPackage
 from knowngood.project.checkout import find_project
 

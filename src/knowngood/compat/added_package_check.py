@@ -47,3 +47,10 @@ def examine_added_packages(
             read = f"{table.releases[0]} to {table.releases[-1]}"
             unread.append(f"{item.name} {item.version}: nobody has looked at what it breaks, only at releases {read}")
     return sorted(concerned, key=lambda item: item.severity != "error"), unread
+
+
+def check_added_packages(lock: CellLock, added: Sequence[AddedPackage]) -> tuple[list[Finding], list[str]]:
+    """Return what `examine_added_packages` does, with all that is known; the extension `knowngood.check_packages`."""
+    from knowngood.compat import knowledge
+
+    return examine_added_packages(knowledge.load_knowledge(), lock, added)

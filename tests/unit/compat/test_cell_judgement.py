@@ -7,20 +7,22 @@ from dataclasses import replace
 import pytest
 
 from knowngood.compat import knowledge
-from knowngood.compat.cell_answer import (
-    SettingStateKind,
-    answer_about_cell,
-    describe_tier,
-    explain_tier,
-    find_cell_errors,
-)
+from knowngood.compat.cell_judgement import find_cell_errors, judge_cell, judge_setting
 from knowngood.compat.check_answer import CheckVerdict, check_query
 from knowngood.compat.matrix_cells import values_of_cell, waivers_from_matrix
 from knowngood.compat.pick_answer import pick_cells
 from knowngood.compat.query import PackageSpec, Query
-from knowngood.compat.universe import ATTENTION, build_universe
+from knowngood.compat.universe import build_universe
 from knowngood.compat.waivers import Waiver
+from knowngood.core.attention import ATTENTION
 from knowngood.core.cell import Cell, parse_cell
+from knowngood.evidence.cell_answer import (
+    SettingStateKind,
+    answer_about_cell,
+    describe_tier,
+    explain_tier,
+    setting_state,
+)
 from knowngood.evidence.cell_standing import CellStanding
 from knowngood.evidence.observed_run import RecordedRun
 from knowngood.evidence.run_evidence import RunPlace, SettingObservation, Tier
@@ -54,7 +56,7 @@ def standing(sm=None, place=RunPlace.CONTAINER_CPU, **settings):
 
 
 def states(cell, how):
-    return answer_about_cell(KNOWN.universe, cell, how, locked=True).settings
+    return answer_about_cell(judge_cell(KNOWN.universe, cell), cell, how, locked=True).settings
 
 
 @pytest.mark.parametrize(
@@ -108,7 +110,9 @@ def test_a_cell_without_code_for_its_gpu_is_broken():
 
 
 def test_the_glibc_of_a_base_counts():
-    findings = {finding.id: finding.packages["glibc"] for finding in find_cell_errors(KNOWN.universe, HOPPER, "2.17")}
+    findings = {
+        error.id: error.finding["packages"].get("glibc") for error in find_cell_errors(KNOWN.universe, HOPPER, "2.17")
+    }
     assert findings["binary:torch:glibc"] == "2.17"
 
 
@@ -125,7 +129,7 @@ def query_of(cell: Cell, setting: str | None = None) -> Query:
 
 @pytest.mark.parametrize("cell", KNOWN.published.cells, ids=str)
 def test_no_cell_of_the_matrix_is_broken(cell):
-    assert not KNOWN.answer(cell).errors
+    assert not judge_cell(KNOWN.universe, cell, "2.36").errors
     verdict = check_query(KNOWN.universe, query_of(cell), KNOWN.published).verdict
     # What DeepSpeed requires no artefact states before it is built.
     unknown = [CheckVerdict.UNKNOWN] if cell.framework.startswith("deepspeed") else []
@@ -142,7 +146,8 @@ def test_pick_offers_a_cell_exactly_where_its_answer_says_that_it_trains(setting
     for cell in KNOWN.published.cells:
         picked = pick_cells(KNOWN.universe, query_of(cell, setting), KNOWN.published, count=100)
         offered = cell in [choice.cell for choice in picked.choices if choice.published]
-        state = KNOWN.answer(cell).settings[setting]
+        standing = KNOWN.published.standing(str(cell))
+        state = setting_state(judge_setting(KNOWN.universe, cell, setting), cell, setting, standing)
         assert offered is state.trains, (str(cell), setting, state)
         assert (str(cell) in picked.left_out) <= (not state.trains)
 

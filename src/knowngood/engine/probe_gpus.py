@@ -6,13 +6,60 @@ import contextlib
 import importlib
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from knowngood.doctor.system_state import GpuProcess, GpuState, NvidiaState
-
 _MODES = {1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
 _KERNEL_FILES = (Path("/sys/module/nvidia/version"), Path("/proc/driver/nvidia/version"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuProcess:
+    """A process of somebody else that uses a GPU."""
+
+    pid: int
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuState:
+    """A GPU as NVML describes it."""
+
+    index: int
+    name: str
+    sm: str
+    """The compute capability, such as `sm_90`."""
+    memory: int
+    """Memory of the GPU in bytes."""
+    used: int
+    """Memory that is in use, in bytes."""
+    processes: tuple[GpuProcess, ...] = ()
+    ecc_errors: int | None = None
+    """Uncorrected errors since the driver was loaded; `None` without ECC."""
+    mig: bool = False
+    exclusive: str = ""
+    """The compute mode when it is not the default: `exclusive process`, `prohibited`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NvidiaState:
+    """The NVIDIA driver and its GPUs."""
+
+    driver: str | None = None
+    """The version of the driver, such as `580.65.06`."""
+    cuda: str | None = None
+    """The newest CUDA that the driver supports, `13.0`."""
+    gpus: tuple[GpuState, ...] = ()
+    problem: str = ""
+    """Why NVML does not answer."""
+    loaded: bool = False
+    """Whether the kernel has the driver, even when NVML does not answer."""
+
+    @property
+    def capabilities(self) -> tuple[str, ...]:
+        """The architectures of the GPUs, each once: `sm_90`."""
+        return tuple(dict.fromkeys(gpu.sm for gpu in self.gpus))
 
 
 def read_nvidia_state(nvml: Any = None, kernel: tuple[Path, ...] = _KERNEL_FILES) -> NvidiaState:

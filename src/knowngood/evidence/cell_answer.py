@@ -1,7 +1,8 @@
 """What is known of a cell: whether `check` finds an error in it, and what each attention setting does on its GPU.
 
 Every list, page and gate asks here, so that all of them say the same: `cells`, `pick`, `lock`, `build`, `publish`, the
-site and its catalog. Pure.
+site and its catalog. Runs say what was observed. What rules and facts say is a `CellJudgement`, which the distribution
+that knows them computes, and which is kept in `docker/judgements.json`. Pure.
 """
 
 from __future__ import annotations
@@ -11,16 +12,43 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from knowngood.compat.findings import Finding, finding_from_box, sort_findings
-from knowngood.compat.matrix_cells import values_of_cell
-from knowngood.compat.suggestions import stated_condition_boxes
-from knowngood.compat.universe import ATTENTION, Universe
-from knowngood.compat.value_domain import NONE, iterate_bits
+from knowngood.core.attention import ATTENTION
 from knowngood.core.cell import Cell
 from knowngood.core.errors import KnowngoodError
 from knowngood.evidence.cell_standing import CellStanding
 from knowngood.evidence.observed_run import RecordedRun
 from knowngood.evidence.run_evidence import RunPlace, SettingObservation, Tier
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellError:
+    """Something that rules or facts say is wrong with a cell."""
+
+    id: str
+    because: str
+    finding: Mapping[str, Any]
+    """The whole finding, as `check --json` prints it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictedRefusal:
+    """Why a rule says that an attention setting is refused."""
+
+    rule: str
+    because: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellJudgement:
+    """What rules and facts say of a cell; its defaults are those of a cell that nobody judged."""
+
+    errors: tuple[CellError, ...] = ()
+    refusals: Mapping[str, PredictedRefusal] = field(default_factory=dict)
+    """Attention setting -> the refusal that rules over known facts predict."""
+    doubts: Mapping[str, PredictedRefusal] = field(default_factory=dict)
+    """The same by rules about packages without facts; they count where no run has tried the setting."""
+    drivers: str = ""
+    """The drivers that run the cell on its GPU, as a specifier (`>=525.60.13,<590`); empty for any."""
 
 
 class SettingStateKind(StrEnum):
@@ -93,7 +121,7 @@ class CellAnswer:
 
     cell: Cell
     tier: Tier
-    errors: tuple[Finding, ...] = ()
+    errors: tuple[CellError, ...] = ()
     """What is wrong with it by rules and facts, without what matrix.yaml waives."""
     settings: Mapping[str, SettingState] = field(default_factory=dict)
     """Attention setting -> its state, for every setting."""
@@ -114,7 +142,7 @@ class CellAnswer:
 class BrokenCellError(KnowngoodError):
     """A cell that the rules forbid (exit 1); it is neither locked, built nor published."""
 
-    def __init__(self, cell: Cell, errors: tuple[Finding, ...]) -> None:
+    def __init__(self, cell: Cell, errors: tuple[CellError, ...]) -> None:
         reasons = "; ".join(f"{finding.because} [{finding.id}]" for finding in errors)
         super().__init__(
             f"{cell} is broken: {reasons}. Correct the cell, or waive the finding in matrix.yaml's amendments: "
@@ -160,97 +188,46 @@ def explain_tier(tier: Tier | str, gpu: str) -> str:
     return f"Unseen on a GPU: no run has observed this image training, on a CPU or on a GPU of architecture {gpu}."
 
 
-def answer_about_cell(  # noqa: PLR0913
-    universe: Universe,
-    cell: Cell,
-    standing: CellStanding,
-    *,
-    locked: bool,
-    recorded: bool = False,
-    glibc: str | None = None,
+def answer_about_cell(
+    judgement: CellJudgement, cell: Cell, standing: CellStanding, *, locked: bool, recorded: bool = False
 ) -> CellAnswer:
     """Return what is known of a cell.
 
     Args:
-        universe: the facts and rules, without what matrix.yaml waives.
+        judgement: what rules and facts say of it, without what matrix.yaml waives.
         cell: the cell.
         standing: what its runs prove.
         locked: whether it has a lock.
         recorded: whether an image of it was built and recorded.
-        glibc: the glibc of its base, where that is known.
     """
-    errors = find_cell_errors(universe, cell, glibc)
     return CellAnswer(
         cell=cell,
         tier=standing.tier(locked=locked, recorded=recorded),
-        errors=errors,
-        settings={setting: setting_state(universe, cell, setting, standing) for setting in ATTENTION},
+        errors=judgement.errors,
+        settings={setting: setting_state(judgement, cell, setting, standing) for setting in ATTENTION},
         run=standing.run,
     )
 
 
-def find_cell_errors(universe: Universe, cell: Cell, glibc: str | None = None) -> tuple[Finding, ...]:
-    """Return the errors of a cell by rules and facts, under any attention setting and all conditions of use."""
-    assignment, as_written = _assignment_of_cell(universe, cell), dict[str, str]()
-    below = universe.index.domains["glibc"].mask(f"<={glibc}") if glibc else 0
-    if glibc and below:
-        assignment["glibc"] = below.bit_length() - 1
-        as_written["glibc"] = glibc
-    index = universe.index
-    return _findings(universe, assignment, as_written, index.find_broken(assignment, index.errors))
-
-
-def _assignment_of_cell(universe: Universe, cell: Cell) -> dict[str, int]:
-    """Return variable -> place of the cell's value; a value that facts do not know is left out."""
-    domains = universe.index.domains
-    places = {
-        name: len(domains[name].values) if value == NONE else domains[name].index.get(value)
-        for name, value in values_of_cell(cell).items()
-        if name in domains
-    }
-    return {name: place for name, place in places.items() if place is not None}
-
-
-def _findings(
-    universe: Universe, assignment: Mapping[str, int], as_written: Mapping[str, str], bits: int
-) -> tuple[Finding, ...]:
-    index = universe.index
-    boxes = (index.boxes[bit] for bit in iterate_bits(bits))
-    return tuple(sort_findings([finding_from_box(index, box, assignment, as_written, {}) for box in boxes]))
-
-
-def setting_state(universe: Universe, cell: Cell, setting: str, standing: CellStanding) -> SettingState:
+def setting_state(judgement: CellJudgement, cell: Cell, setting: str, standing: CellStanding) -> SettingState:
     """Return what is known of an attention setting in a cell."""
     observation, run = standing.settings.get(setting), standing.run
     if observation and run and run.sm is not None and run.sm == cell.gpu:
         return _state_on_gpu(observation)
-    if refusal := _predicted_refusal(universe, cell, setting, universe.index.errors):
+    if refusal := judgement.refusals.get(setting):
         return _predicted_state(refusal)
     if observation and run and run.where is not RunPlace.BARE and run.sm is None:
         emulated = run.where is RunPlace.CONTAINER_EMULATED
         return _state_on_cpu(
             observation, trained=SettingStateKind.SEEN_EMULATED if emulated else SettingStateKind.SEEN_ON_CPU
         )
-    # What a rule says of a package without facts counts where no run has tried it.
-    if refusal := _predicted_refusal(universe, cell, setting, universe.index.unknown_errors):
+    if refusal := judgement.doubts.get(setting):
         return _predicted_state(refusal)
     return SettingState(kind=SettingStateKind.PREDICTED, trains=True, reason="no rule forbids it")
 
 
-def _predicted_state(refusal: Finding) -> SettingState:
-    return SettingState(kind=SettingStateKind.PREDICTED, trains=False, reason=refusal.because, rule=refusal.id)
-
-
-def _predicted_refusal(universe: Universe, cell: Cell, setting: str, errors: int) -> Finding | None:
-    """Return the first of the errors, a bit set, that the cell has under this setting and not under all."""
-    index = universe.index
-    among: int = universe.cached(
-        f"refusals of {setting} among {errors}",
-        lambda: (errors | stated_condition_boxes(universe, {"attn": setting})) & index.mentions["attn"],
-    )
-    assignment = _assignment_of_cell(universe, cell) | {"attn": index.domains["attn"].index[setting]}
-    bits = index.find_broken(assignment, among)
-    return _findings(universe, assignment, {}, bits)[0] if bits else None
+def _predicted_state(refusal: PredictedRefusal) -> SettingState:
+    return SettingState(kind=SettingStateKind.PREDICTED, trains=False, reason=refusal.because, rule=refusal.rule)
 
 
 def _state_on_gpu(observation: SettingObservation) -> SettingState:

@@ -1,0 +1,22 @@
+"""Renders `docker/facts.json` from the harvested facts, for the program that builds without them."""
+
+from __future__ import annotations
+
+from knowngood.facts import fact_store
+from knowngood.project.core_facts import CoreFacts, TorchRecord
+
+
+def compute_core_facts() -> CoreFacts:
+    """Return the facts that building needs, from those in `facts/`."""
+    torch = {}
+    for version, release in fact_store.read_releases("torch").items():
+        facts = release["facts"]
+        torch[version] = TorchRecord(
+            cuda=facts.get("cuda"),
+            triton=facts.get("triton"),
+            pythons=list(facts.get("pythons") or ()),
+            aarch64_cuda=facts.get("aarch64_cuda"),
+            cxx11abi=facts.get("cxx11abi"),
+        )
+    releases = {package: fact_store.list_versions(package) for package in fact_store.list_packages()}
+    return CoreFacts(torch=torch, releases=releases)
