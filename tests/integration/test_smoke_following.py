@@ -12,8 +12,8 @@ from packaging.version import Version
 
 from knowngood.compat.incident import normalize_log
 from knowngood.compat.rule_files import load_incidents
-from knowngood.facts.harvest_run import open_artefact
 from knowngood.index.package_index import SimpleIndex
+from knowngood.index.releases import open_artefact
 from smoke_tests.framework_transformer_engine import bound
 
 ROOT = Path(__file__).resolve().parents[2]

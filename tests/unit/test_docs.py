@@ -46,11 +46,11 @@ def test_knowngood_commands_parse():
     for document in PRESENT:
         for text in commands(document, "knowngood"):
             words = [word for word in shlex.split(text, comments=True) if word not in ("...", "…")]
-            if not words or (words[0] not in main.COMMANDS and not re.fullmatch(r"[a-z-]+", words[0])):
+            if not words or (words[0] not in main.all_commands() and not re.fullmatch(r"[a-z-]+", words[0])):
                 continue
             words = [re.sub(r"<id>|ID|CELL|SELECT", "default", word) for word in words]
             try:
-                main.parse_words(words, words[0] if words[0] in main.COMMANDS else None)
+                main.parse_words(words, words[0] if words[0] in main.all_commands() else None)
             except (SystemExit, UsageError) as error:
                 breaches.append(f"{document.relative_to(ROOT)}: `knowngood {text}` is refused: {error}")
     assert not breaches, "\n".join(breaches)

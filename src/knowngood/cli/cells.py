@@ -17,11 +17,6 @@ from knowngood.project.checkout import find_project
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     shared_arguments.add_select(parser)
-    parser.add_argument(
-        "--catalog",
-        metavar="URL|FILE",
-        help="list the cells of a site, from its catalog.json, instead of this project's",
-    )
 
 
 def run(arguments: argparse.Namespace) -> Answer:
@@ -33,8 +28,6 @@ def run(arguments: argparse.Namespace) -> Answer:
     from knowngood.smoke.suite_files import has_suite, hash_suite
     from knowngood.smoke.trainer_suite import find_cell_suite, has_trainer_checks
 
-    if arguments.catalog:
-        return _list_catalog(arguments.catalog, arguments.select)
     project = find_project()
     matrix = project.matrix
     selected = matrix.select_all_cells(arguments.select)
@@ -70,33 +63,6 @@ def run(arguments: argparse.Namespace) -> Answer:
 def _suite_document(run: RecordedRun | None, suite: str | None) -> dict[str, Any] | None:
     """Return the suite of the run that the tier comes from; `current` is `None` where the project has no suite."""
     return {"hash": run.suite, "current": suite and run.suite == suite} if run else None
-
-
-def _list_catalog(origin: str, words: list[str]) -> Answer:
-    """List the selected cells of a site's catalog."""
-    from knowngood.core.cell import parse_cell
-    from knowngood.core.selection import select_cells
-    from knowngood.reports import site_files
-
-    catalog = site_files.load_catalog(origin)
-    aliases = {alias: item.id for item in catalog.cells for alias in item.aliases}
-    items = {item.id: item for item in catalog.cells if item.in_matrix}
-    selected = [items[str(cell)] for cell in select_cells(map(parse_cell, items), aliases, words)]
-    cells = [
-        {
-            "id": item.id,
-            "axes": item.axes,
-            "aliases": item.aliases,
-            "tier": item.tier,
-            "suite": None,
-            "attention": {setting: result.outcome for setting, result in item.attention.items()},
-            "settings": {setting: result.model_dump() for setting, result in item.attention.items()},
-            "errors": item.errors,
-            "retired": item.retired and item.retired.model_dump(by_alias=True),
-        }
-        for item in selected
-    ]
-    return _answer(cells, catalog.left_out)
 
 
 def _answer(cells: list[dict[str, Any]], left_out: list[str], *, trusted: bool = True) -> Answer:

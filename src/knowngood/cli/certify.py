@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from knowngood.cli import shared_arguments
 from knowngood.cli.main import Answer
 from knowngood.cli.progress import report_progress
-from knowngood.compat.rule_files import load_run_incidents
+from knowngood.core import extensions
 from knowngood.core.errors import KnowngoodError, MissingError, UnknownError, UsageError
 from knowngood.core.formatting import format_table
 from knowngood.project.checkout import find_project
@@ -19,6 +19,7 @@ from knowngood.smoke.model_config import ModelConfig, read_model_config, read_mo
 from knowngood.smoke.suite_command import SuiteOptions
 
 if TYPE_CHECKING:
+    from knowngood.evidence.model_judgement import RunIncident
     from knowngood.project.checkout import Project
     from knowngood.smoke.certify_run import ModelEvidence, ModelRequest
 
@@ -82,8 +83,15 @@ def run(arguments: argparse.Namespace) -> Answer:
         evidence = _run_in_cell(project, request, options, arguments)
     _raise_problem(config, evidence.report)
     path = certify_run.store_model_evidence(evidence, project.evidence_store)
-    document = certificate.certificate_document(evidence.report, load_run_incidents()) | {"evidence": str(path)}
+    document = certificate.certificate_document(evidence.report, _load_run_incidents()) | {"evidence": str(path)}
     return Answer(_exit_code(document), document, _answer_text(config, document))
+
+
+def _load_run_incidents() -> Sequence[RunIncident]:
+    """Return the known failures that explain what runs observe; none where nothing that knows them is installed."""
+    load = extensions.load_extension(extensions.EXPLAIN_RUNS)
+    incidents: Sequence[RunIncident] = load() if load else ()
+    return incidents
 
 
 def _run_here(project: Project, request: ModelRequest, options: SuiteOptions) -> ModelEvidence:

@@ -15,53 +15,79 @@ import itertools
 import json
 import os
 import re
+import shutil
 import signal
 import sys
+import textwrap
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NoReturn
 
 from knowngood import __version__
-from knowngood.core import local_files
+from knowngood.core import extensions, local_files
 from knowngood.core.errors import InputError, KnowngoodError, UsageError, error_from_os
 
-COMMANDS = {
-    "cells": "list the cells with tier and attention settings",
-    "check": "check whether a combination of packages, GPU, driver and use works",
-    "pick": "the best cells for a request, or the demands that contradict each other",
-    "add": "add a cell to matrix.yaml, lock it and render its files",
-    "diagnose": "what failed in this log, which component is at fault, what fixes it",
-    "api": "in which releases a Python name is there, with which parameters, and where it went",
-    "breaks": "which uses of other packages break, and with which of their releases",
-    "doctor": "check this machine, an environment or an image: GPU, driver, binaries, compilers, versions",
-    "run": "run a program in the image of the best cell for this machine's GPU",
-    "warm": "compile a cell's kernels on this machine's GPU once, and keep them for `run`",
-    "prune": "remove derived images and caches, and say how much that frees",
-    "reproduce": "make a known failure and its cure happen, and store the evidence",
-    "lock": "resolve cells to hash-pinned distributions, into docker/",
-    "render": "write Dockerfiles and compatibility tables, or --check that they are up to date",
-    "engine": "up, down, status or env of the embedded engine",
-    "plan": "what a build would do, fetch and reuse, and in which order",
-    "compile": "compile wheels that nobody publishes, such as flash-attn 2, once for each cell",
-    "build": "build the images of cells",
-    "smoke": "train a tiny Qwen2 under every attention setting, in the image or --here",
-    "certify": "which attention settings are right for a model, from its config.json",
-    "build-matrix": "all steps for the selected cells: engine, base, lock, render, build, smoke",
-    "verify": "build cells again from nothing and compare with the recorded digests",
-    "size": "the size of layers and cells in a registry, or --check against the budget",
-    "publish": "push proven images to a registry; existing tags are never overwritten",
-    "pull": "get published images into the engine by digest, after checking record and signature",
-    "keys": "make a pair of keys to sign with, or show those that matrix.yaml names",
-    "seal": "sign one list of the hashes of facts, rules, incidents and runs, at a release",
-    "audit": "known vulnerabilities of the packages that cells lock, from OSV and Debian's tracker",
-    "sbom": "a cell's bill of materials (CycloneDX), from its committed lock",
-    "export": "a cell's lock as requirements, pylock, apptainer, devcontainer or conda",
-    "nightly": "check that what is known good is still good: files, upstream, vulnerabilities, rebuilds, suites",
-    "bisect": "find the package that turns a good lock bad, with few environments",
-    "site": "write static pages where people find their image, and catalog.json for programs",
-    "harvest": "read facts from the artefacts of the package index, into facts/",
+
+@dataclass(frozen=True)
+class Command:
+    """A word of the command line."""
+
+    group: str
+    """The heading in the help: a key of `GROUPS`."""
+    summary: str
+    module: str = ""
+    """The module with `configure` and `run`; that of the same name in `knowngood.cli` where it is empty."""
+
+
+GROUPS = {
+    "use": "train, and find out what works",
+    "get": "take images and locks elsewhere",
+    "maintain": "make, prove and publish images",
+    "facts": "what releases are like, and the engine",
 }
+
+COMMANDS: dict[str, Command] = {
+    "run": Command("use", "run a program in the image of the best cell for this machine's GPU"),
+    "cells": Command("use", "list the cells with tier and attention settings"),
+    "warm": Command("use", "compile a cell's kernels on this machine's GPU once, and keep them for `run`"),
+    "prune": Command("use", "remove derived images and caches, and say how much that frees"),
+    "pull": Command("get", "get published images into the engine by digest, after checking record and signature"),
+    "export": Command("get", "a cell's lock as requirements, pylock, apptainer, devcontainer or conda"),
+    "sbom": Command("get", "a cell's bill of materials (CycloneDX), from its committed lock"),
+    "lock": Command("maintain", "resolve cells to hash-pinned distributions, into docker/"),
+    "render": Command("maintain", "write Dockerfiles and compatibility tables, or --check that they are up to date"),
+    "plan": Command("maintain", "what a build would do, fetch and reuse, and in which order"),
+    "build": Command("maintain", "build the images of cells"),
+    "build-matrix": Command("maintain", "all steps for the selected cells: engine, base, lock, render, build, smoke"),
+    "compile": Command("maintain", "compile wheels that nobody publishes, such as flash-attn 2, once for each cell"),
+    "smoke": Command("maintain", "train a tiny Qwen2 under every attention setting, in the image or --here"),
+    "certify": Command("maintain", "which attention settings are right for a model, from its config.json"),
+    "verify": Command("maintain", "build cells again from nothing and compare with the recorded digests"),
+    "size": Command("maintain", "the size of layers and cells in a registry, or --check against the budget"),
+    "publish": Command("maintain", "push proven images to a registry; existing tags are never overwritten"),
+    "keys": Command("maintain", "make a pair of keys to sign with, or show those that matrix.yaml names"),
+    "seal": Command("maintain", "sign one list of the hashes of facts, rules, incidents and runs, at a release"),
+    "audit": Command(
+        "maintain", "known vulnerabilities of the packages that cells lock, from OSV and Debian's tracker"
+    ),
+    "nightly": Command(
+        "maintain", "check that what is known good is still good: files, upstream, vulnerabilities, rebuilds, suites"
+    ),
+    "bisect": Command("maintain", "find the package that turns a good lock bad, with few environments"),
+    "engine": Command("facts", "up, down, status or env of the embedded engine"),
+}
+"""The commands of this distribution; others add theirs (`all_commands`)."""
+
+
+@cache
+def all_commands() -> dict[str, Command]:
+    """Return the commands of all distributions, by their word, group after group."""
+    commands = dict(COMMANDS)
+    for _, added in extensions.load_extensions(extensions.COMMANDS):
+        commands |= added
+    return dict(sorted(commands.items(), key=lambda item: list(GROUPS).index(item[1].group)))
 
 
 PROGRAM_NOT_STARTED = 125
@@ -82,15 +108,23 @@ def build_parser(command: str | None = None, *, alone: bool = False) -> argparse
     top = _Parser(prog="knowngood", description="Known-good container images for training transformer models.")
     top.add_argument("--version", action="version", version=f"knowngood {__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name, summary in COMMANDS.items():
+    top.commands = {name: COMMANDS[name]} if (name := command or "") in COMMANDS and alone else all_commands()
+    for name, entry in top.commands.items():
         if alone and name != command:
             continue
-        text = summary[0].upper() + summary[1:] + "."
-        one = commands.add_parser(name, help=summary, description=text, allow_abbrev=False)
+        text = entry.summary[0].upper() + entry.summary[1:] + "."
+        one = commands.add_parser(name, help=entry.summary, description=text, allow_abbrev=False)
         one.add_argument("--json", action="store_true", help="one JSON document on stdout")
         if name == command:
             _import_command(name).configure(one)
     return top
+
+
+def find_command(words: Sequence[str]) -> str | None:
+    """Return the first word that names a command; `None` where none does."""
+    if words and words[0] in COMMANDS:
+        return words[0]
+    return next((word for word in words if word in all_commands()), None)
 
 
 def parse_words(words: Sequence[str], command: str | None) -> argparse.Namespace:
@@ -104,7 +138,8 @@ def parse_words(words: Sequence[str], command: str | None) -> argparse.Namespace
 
 
 def _import_command(command: str) -> Any:
-    return importlib.import_module(f"knowngood.cli.{command.replace('-', '_')}")
+    entry = COMMANDS.get(command) or all_commands()[command]
+    return importlib.import_module(entry.module or f"knowngood.cli.{command.replace('-', '_')}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -134,7 +169,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run_command(words: Sequence[str], own: Sequence[str]) -> int:
     """Run a command and return its exit code. `own` are the words before `--`; those after it are a program's."""
-    command = next((word for word in own if word in COMMANDS), None)
+    command = find_command(own)
     as_json = "--json" in own
     try:
         _refuse_long_numbers(own)
@@ -178,6 +213,26 @@ def _json(document: Any) -> str:
 
 
 class _Parser(argparse.ArgumentParser):
+    commands: Mapping[str, Command] | None = None
+    """The commands below it, which its help shows by groups."""
+
+    def format_help(self) -> str:
+        if not self.commands:
+            return super().format_help()
+        width = max(map(len, self.commands))
+        lines = [f"usage: {self.prog} COMMAND ...", "", str(self.description)]
+        for group, title in GROUPS.items():
+            lines += ["", f"{title}:"]
+            for name, entry in self.commands.items():
+                if entry.group == group:
+                    lines += textwrap.wrap(
+                        entry.summary,
+                        initial_indent=f"  {name:{width}}  ",
+                        subsequent_indent=" " * (width + 4),
+                        width=shutil.get_terminal_size().columns - 1,
+                    )
+        return "\n".join([*lines, "", f"`{self.prog} COMMAND --help` says more; --version prints the version.", ""])
+
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}\n{self.format_usage().strip()}")
 

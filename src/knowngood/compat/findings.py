@@ -46,7 +46,7 @@ class Finding:
     def pages(self) -> tuple[str, ...]:
         """The pages with more about this finding."""
         names = (self.id,) if self.kind == "incident" else self.incidents
-        return tuple(f"docs/incidents/{name}.md" for name in names)
+        return tuple(f"incidents/{name}.yaml" for name in names)
 
     def document(self) -> dict[str, Any]:
         """The finding as `check --json` prints it."""

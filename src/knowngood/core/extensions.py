@@ -28,8 +28,8 @@ EXPLAIN_RUNS = "knowngood.explain_runs"
 """`() -> tuple[RunIncident, ...]`: the known failures that explain what runs of the model suite observed."""
 RENDERED_FILES = "knowngood.rendered_files"
 """`(project, files) -> obsolete`: adds the texts of files that facts and evidence determine."""
-NIGHTLY_CHECKS = "knowngood.nightly_checks"
-"""`(project, cells, request) -> mapping`: further checks of the whole project, by their name."""
+UPSTREAM_CHECK = "knowngood.upstream_check"
+"""`(here, cells) -> check`: the nightly check of new releases, which takes a `Notify` and returns its result."""
 
 
 class ExaminedLine(Protocol):

@@ -14,10 +14,10 @@ from packaging.version import InvalidVersion, Version
 from knowngood.core import yaml_document
 from knowngood.core.errors import InputError
 from knowngood.facts.atlas_file import AtlasFile, AtlasTables, ModuleRows
-from knowngood.facts.harvest_run import group_by_release
 from knowngood.facts.message_store import MessageRow, extract_messages, group_rows
 from knowngood.facts.module_rows import extract_module
 from knowngood.index.artefact import PackageIndex, PublishedFile, UnreadableError
+from knowngood.index.releases import group_by_release
 from knowngood.index.remote_archive import open_bulk_archive
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from knowngood.core.notify import Notify
-    from knowngood.facts.fact_reader import IndexedRelease
+    from knowngood.index.releases import IndexedRelease
 
 ATLAS_PACKAGES_FILE = "facts/atlas/packages.yaml"
 _KEYS = {"since", "packages", "series"}

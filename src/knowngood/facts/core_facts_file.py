@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from knowngood.facts import fact_store
-from knowngood.project.core_facts import CoreFacts, TorchRecord
+from knowngood.project.checkout import Project
+from knowngood.project.core_facts import CORE_FACTS_FILE, CoreFacts, TorchRecord
 
 
 def compute_core_facts() -> CoreFacts:
@@ -20,3 +23,10 @@ def compute_core_facts() -> CoreFacts:
         )
     releases = {package: fact_store.list_versions(package) for package in fact_store.list_packages()}
     return CoreFacts(torch=torch, releases=releases)
+
+
+def render_core_facts(project: Project, files: dict[Path, str]) -> list[Path]:
+    """Add `docker/facts.json` to the files of a project; the extension `knowngood.rendered_files`."""
+    if (project.root / "facts").is_dir():
+        files[project.root / CORE_FACTS_FILE] = compute_core_facts().render()
+    return []

@@ -13,10 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from packaging.utils import BuildTag, parse_wheel_filename
-
 from knowngood import facts
 from knowngood.index.artefact import BrokenArchiveError, PublishedFile, UnreadableError
+from knowngood.index.releases import IndexedRelease, choose_wheel_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,20 +32,6 @@ Functions = Mapping[str, tuple[str, tuple[int, ...]]]
 
 No number: the source does not show it (the function returns the result of a call). `(1, 3)`: it depends on an argument.
 """
-
-
-@dataclass(frozen=True, kw_only=True)
-class IndexedRelease:
-    """A release as the index lists it."""
-
-    project: str
-    version: Version
-    files: tuple[PublishedFile, ...]
-
-    @property
-    def yanked(self) -> bool:
-        """Whether the release is withdrawn: all of its files are."""
-        return all(file.yanked for file in self.files)
 
 
 @dataclass
@@ -154,27 +139,6 @@ def find_readers() -> dict[str, FactReader | TableReader]:
     names = sorted(module.name for module in pkgutil.iter_modules(facts.__path__) if module.name.endswith("_reader"))
     modules = (importlib.import_module(f"{facts.__name__}.{name}") for name in names if name != "fact_reader")
     return {reader.package: reader for module in modules for reader in module.READERS}
-
-
-def choose_wheel_by(*preferred: str) -> Callable[[IndexedRelease], PublishedFile | None]:
-    """Return a chooser of a wheel for Linux x86_64 or any platform, the first of these texts in its name preferred.
-
-    Of several such wheels it takes the one with the highest build number, as installers do (PEP 427).
-    """
-
-    def rank(file: PublishedFile) -> tuple[int, BuildTag, str]:
-        place = next((-place for place, text in enumerate(preferred) if text in file.name), -len(preferred))
-        return place, parse_wheel_filename(file.name)[2], file.name
-
-    def choose(release: IndexedRelease) -> PublishedFile | None:
-        wheels = [file for file in release.files if file.is_wheel and _runs_on_linux_x86(file.name)]
-        return max(wheels, key=rank, default=None)
-
-    return choose
-
-
-def _runs_on_linux_x86(name: str) -> bool:
-    return name.endswith("-any.whl") or ("linux" in name and "x86_64" in name)
 
 
 def choose_sdist(release: IndexedRelease) -> PublishedFile | None:

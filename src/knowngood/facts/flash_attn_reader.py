@@ -10,17 +10,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from knowngood.facts import python_source
-from knowngood.facts.fact_reader import (
-    FactReader,
-    Functions,
-    IndexedRelease,
-    ReleaseReading,
-    Requirements,
-    choose_sdist,
-    choose_wheel_by,
-)
+from knowngood.facts.fact_reader import FactReader, Functions, ReleaseReading, Requirements, choose_sdist
 from knowngood.index import wheel_metadata
 from knowngood.index.artefact import Artefact, UnreadableError, read_text_member
+from knowngood.index.releases import IndexedRelease, choose_wheel_by
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

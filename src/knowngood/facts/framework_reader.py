@@ -9,16 +9,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from knowngood.facts import python_source
-from knowngood.facts.fact_reader import (
-    FactReader,
-    IndexedRelease,
-    ReleaseReading,
-    Requirements,
-    choose_wheel_by,
-    choose_wheel_or_sdist,
-)
+from knowngood.facts.fact_reader import FactReader, ReleaseReading, Requirements, choose_wheel_or_sdist
 from knowngood.index import wheel_metadata, wheel_tags
 from knowngood.index.artefact import Artefact, UnreadableError, read_text_member
+from knowngood.index.releases import IndexedRelease, choose_wheel_by
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

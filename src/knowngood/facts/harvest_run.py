@@ -6,33 +6,24 @@ import datetime as dt
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from packaging.utils import canonicalize_name
 
 from knowngood.core.errors import UsageError
-from knowngood.facts.fact_reader import (
-    AdditionalWheel,
-    FactReader,
-    IndexedRelease,
-    ReleaseReading,
-    TableReader,
-    find_readers,
-)
+from knowngood.facts.fact_reader import AdditionalWheel, FactReader, ReleaseReading, TableReader, find_readers
 from knowngood.facts.fact_store import FactFile, read_fact_file
-from knowngood.index.artefact import PackageIndex, PublishedFile, UnansweredError, UnreadableError
+from knowngood.index.artefact import PackageIndex, UnansweredError, UnreadableError
 from knowngood.index.package_index import SimpleIndex
-from knowngood.index.remote_archive import RemoteSdist, RemoteWheel
+from knowngood.index.releases import IndexedRelease, group_by_release, open_artefact
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from packaging.version import Version
 
     from knowngood.core.notify import Notify
-    from knowngood.index.artefact import Artefact
 
 _WORKERS = 4
 
@@ -219,20 +210,6 @@ class _Harvest:
         else:
             self.report.unchanged += 1
         self.notify(f"{name}: {len(entry['facts'])} facts, {len(entry['unknown'])} unknown")
-
-
-def group_by_release(project: str, files: Iterable[PublishedFile]) -> list[IndexedRelease]:
-    """Return the releases of a project with their files, oldest first."""
-    ordered = sorted(files, key=lambda file: (file.version, file.name))
-    return [
-        IndexedRelease(project=project, version=version, files=tuple(group))
-        for version, group in groupby(ordered, key=lambda file: file.version)
-    ]
-
-
-def open_artefact(file: PublishedFile, index: PackageIndex, cache: Path | None = None) -> Artefact:
-    """Open a published file so that it can be read member by member."""
-    return (RemoteWheel if file.is_wheel else RemoteSdist)(file, index.session, cache)
 
 
 def _today() -> str:

@@ -10,17 +10,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from knowngood.facts import python_source
-from knowngood.facts.fact_reader import (
-    FactReader,
-    IndexedRelease,
-    ReleaseReading,
-    Requirements,
-    choose_sdist,
-    choose_wheel_by,
-)
+from knowngood.facts.fact_reader import FactReader, ReleaseReading, Requirements, choose_sdist
 from knowngood.index import wheel_metadata, wheel_tags
 from knowngood.index.artefact import Artefact, UnreadableError, read_text_member
 from knowngood.index.gpu_code import FatbinScanner, GpuCode, sort_architectures
+from knowngood.index.releases import IndexedRelease, choose_wheel_by
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -22,8 +22,7 @@ from knowngood.core import yaml_document
 from knowngood.core.data_files import read_data_text
 from knowngood.core.errors import InputError
 from knowngood.core.local_files import write_atomically
-from knowngood.facts.fact_reader import IndexedRelease, choose_wheel_by
-from knowngood.facts.harvest_run import HarvestReport, group_by_release
+from knowngood.facts.harvest_run import HarvestReport
 from knowngood.facts.package_metadata import (
     SCHEMA,
     SUFFIX,
@@ -34,6 +33,7 @@ from knowngood.facts.package_metadata import (
 )
 from knowngood.index.artefact import NoProjectError, PackageIndex, PublishedFile, UnansweredError, UnreadableError
 from knowngood.index.package_index import SimpleIndex
+from knowngood.index.releases import IndexedRelease, choose_wheel_by, group_by_release
 from knowngood.index.remote_metadata import fetch_metadata_text
 from knowngood.index.wheel_metadata import linux_environment
 

@@ -13,11 +13,12 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 from packaging.version import Version
 
-from knowngood.facts.fact_reader import AdditionalWheel, FactReader, IndexedRelease, ReleaseReading, choose_wheel_by
+from knowngood.facts.fact_reader import AdditionalWheel, FactReader, ReleaseReading
 from knowngood.facts.torch_files import detect_cxx11abi, parse_build_constants
 from knowngood.index import wheel_metadata, wheel_tags
 from knowngood.index.artefact import Artefact, PublishedFile, UnreadableError, read_text_member
 from knowngood.index.gpu_code import FatbinScanner, sort_architectures
+from knowngood.index.releases import IndexedRelease, choose_wheel_by
 
 _CUDA_LIBRARY = "torch/lib/libtorch_cuda.so"
 _PYTHON_LIBRARY = "torch/lib/libtorch_python.so"

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from packaging.utils import canonicalize_name
 
 from knowngood.core.local_files import write_atomically
-from knowngood.facts.harvest_run import HarvestReport, open_artefact
+from knowngood.facts.harvest_run import HarvestReport
 from knowngood.facts.package_metadata import InstalledNames, WheelNames, read_wheel_names, render_wheel_names
 from knowngood.index.artefact import Artefact, PackageIndex, PublishedFile, UnansweredError, UnreadableError
+from knowngood.index.releases import open_artefact
 from knowngood.index.wheel_contents import installed_path
 
 if TYPE_CHECKING:

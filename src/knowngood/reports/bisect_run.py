@@ -22,16 +22,15 @@ from knowngood.core import local_files
 from knowngood.core.child_processes import end_with_parent
 from knowngood.core.errors import KnowngoodError, MissingError
 from knowngood.core.notify import Notify
-from knowngood.facts.fact_reader import IndexedRelease, choose_wheel_by
-from knowngood.facts.harvest_run import group_by_release, open_artefact
 from knowngood.index.artefact import PackageIndex, UnreadableError
+from knowngood.index.local_pythons import find_python
 from knowngood.index.package_index import SimpleIndex
+from knowngood.index.releases import IndexedRelease, choose_wheel_by, group_by_release, open_artefact
 from knowngood.index.wheel_metadata import parse_metadata
 from knowngood.lock import resolver
 from knowngood.reports.lock_bisect import BisectResult, EndProblem, EnvironmentOutcome, bisect_locks
 from knowngood.reports.lock_pins import PinnedPackages
 from knowngood.reports.package_changes import LockVersions, PackageChange, list_package_changes
-from knowngood.reproductions.local_places import find_python
 
 _CANNOT_TELL = (125, 126, 127)
 """The exit codes that give no answer: 125 as in `git bisect run`, the others for a command that cannot be started."""

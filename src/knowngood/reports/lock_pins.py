@@ -5,6 +5,7 @@ They come from a file, from a cell's lock, or from a cell's lock at a revision o
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
 
-from knowngood.compat.list_formats import parse_requirement_file
 from knowngood.core import data_files, yaml_document
 from knowngood.core.cell import parse_cell
 from knowngood.core.errors import UsageError
@@ -26,6 +26,9 @@ from knowngood.reports.git_history import read_file_at
 
 if TYPE_CHECKING:
     from knowngood.project.checkout import Project
+
+
+_PIN = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*)(\[[^]]*\])?\s*==\s*(?P<version>[^\s;,*]+)\s*(;.*)?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,10 +100,14 @@ def _read_file(path: Path) -> PinnedPackages:
     if path.suffix == ".toml":
         return _parse_pylock(text, str(path))
     versions: dict[str, str] = {}
-    for wanted in parse_requirement_file(text, str(path)).packages:
-        if not wanted.specifier.startswith("==") or "," in wanted.specifier:
-            raise UsageError(f"{path}: {wanted.name} is not pinned; every line has to be NAME==VERSION")
-        versions[canonicalize_name(wanted.name)] = wanted.specifier[2:] + (f"+{wanted.local}" if wanted.local else "")
+    for line in text.replace("\\\n", " ").splitlines():
+        pin = re.sub(r"(^|\s)#.*|\s--hash=\S+", "", line).strip()
+        if not pin or pin.startswith("-"):  # an option, such as --index-url
+            continue
+        match = _PIN.fullmatch(pin)
+        if match is None:
+            raise UsageError(f"{path}: {pin} is not pinned; every line has to be NAME==VERSION")
+        versions[canonicalize_name(match["name"])] = match["version"]
     if not versions:
         raise UsageError(f"{path}: it pins no package")
     return PinnedPackages(source=str(path), versions=versions, hashes={})

@@ -22,8 +22,8 @@ from knowngood.index.artefact import PackageIndex, UnreadableError
 from knowngood.index.package_index import SimpleIndex
 from knowngood.lock import wheelhouse
 from knowngood.registry import vulnerability_audit
-from knowngood.reports import index_changes, nightly_locks
-from knowngood.reports.index_changes import IndexFile, IndexListing
+from knowngood.reports import locked_files, nightly_locks
+from knowngood.reports.locked_files import IndexFile, IndexListing
 from knowngood.reports.nightly_report import (
     NightlyCheck,
     NightlyFinding,
@@ -150,7 +150,7 @@ class LockedFilesCheck:
         """Check every locked file; a wheel that was compiled here is checked in the wheelhouse, if it is there."""
         read = nightly_locks.read_nightly_locks(self.here, self.cells)
         locks = {str(cell): lock.distributions for cell, lock in read.locks.items()}
-        locked = index_changes.list_locked_files(locks)
+        locked = locked_files.list_locked_files(locks)
         compiled_here = [item for item in locked if item.made_here]
         projects = sorted({item.name for item in locked if not item.made_here})
         notify(f"reading {len(projects)} projects of the index")
@@ -159,7 +159,7 @@ class LockedFilesCheck:
             listings = dict(zip(projects, pool.map(lambda name: _read_listing(source, name), projects), strict=True))
         findings = [
             *read.findings(NightlyCheck.FILES),
-            *index_changes.judge_locked_files(locks, listings),
+            *locked_files.judge_locked_files(locks, listings),
             *(finding for item in compiled_here for finding in self._judge_compiled_wheel(item, locked[item])),
         ]
         absent = sum(item.kind == "not-compared" for item in findings)

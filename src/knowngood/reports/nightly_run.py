@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from knowngood.core import cell as cells
-from knowngood.core import local_files
+from knowngood.core import extensions, local_files
 from knowngood.core.errors import KnowngoodError
 from knowngood.core.notify import Notify
 from knowngood.engine import container_engine as engines
@@ -31,8 +31,7 @@ from knowngood.reports.nightly_report import (
     NightlySeverity,
     findings_exit_code,
 )
-from knowngood.reports.nightly_tasks import NightlyChecks, NightlyExecution, TaskReporter
-from knowngood.reports.upstream_check import UpstreamCheck
+from knowngood.reports.nightly_tasks import NightlyChecks, NightlyExecution, ProjectCheck, TaskReporter
 from knowngood.smoke import suite_command, suite_files, suite_run
 from knowngood.smoke.trainer_suite import find_cell_suite
 
@@ -214,7 +213,7 @@ def prepare_nightly(
     checks = NightlyChecks(
         project={
             NightlyCheck.FILES: LockedFilesCheck(here=here, cells=chosen, wheelhouse=wheels_folder),
-            NightlyCheck.UPSTREAM: UpstreamCheck(here=here, cells=chosen),
+            NightlyCheck.UPSTREAM: _upstream_check(here, chosen),
             NightlyCheck.AUDIT: AuditCheck(
                 here=here,
                 cells=chosen,
@@ -241,6 +240,18 @@ def prepare_nightly(
         newest=nightly_failures.find_newest_report(reports, now.date().isoformat()),
         notes=notes,
     )
+
+
+def _upstream_check(here: Project, chosen: Sequence[Cell]) -> ProjectCheck:
+    """Return the check of new releases that an extension brings; without one, a check that says that none is there."""
+    make = extensions.load_extension(extensions.UPSTREAM_CHECK)
+    if make is not None:
+        check: ProjectCheck = make(here=here, cells=chosen)
+        return check
+    reason = "knowngood-facts, which compares releases with facts, is not installed"
+    finding = nightly_report.unexamined_finding(NightlyCheck.UPSTREAM, reason, NightlySeverity.UNKNOWN)
+    missing = NightlyResult(check=NightlyCheck.UPSTREAM, outcome="not known", note=reason, findings=(finding,))
+    return lambda _notify: missing
 
 
 def _image_checks(here: Project, request: NightlyRequest, wheels_folder: Path, notify: Notify) -> ImageChecks:

@@ -12,8 +12,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from knowngood.core.errors import KnowngoodError, NetworkError, UsageError, error_from_os
-from knowngood.reports.catalog import Catalog, parse_catalog
+from knowngood.core.errors import UsageError
 
 SITE_MARKER = "catalog.json"
 
@@ -69,39 +68,3 @@ def _write_or_link(path: Path, data: bytes, old: Path) -> bool:
 
 CATALOG_LIMIT = 200_000_000
 """In bytes; a catalog of 500 cells with 5,000 runs has about five million."""
-
-
-def load_catalog(origin: str) -> Catalog:
-    """Load a catalog from a URL, a file, or the folder of a site.
-
-    Raises:
-        UsageError: there is no such file, or it is not a catalog that this program can read.
-        NetworkError: the URL cannot be read.
-    """
-    if origin.startswith(("http://", "https://")):
-        return parse_catalog(_download(origin), origin)
-    path = Path(origin)
-    path = path / "catalog.json" if path.is_dir() else path
-    try:
-        return parse_catalog(path.read_bytes(), origin)
-    except FileNotFoundError:
-        raise UsageError(f"there is no file {path}") from None
-    except OSError as error:
-        raise error_from_os(error) or KnowngoodError(f"{path} cannot be read: {error}") from None
-
-
-def _download(url: str) -> bytes:
-    import requests
-
-    try:
-        with requests.get(url, timeout=30, stream=True) as answer:
-            if answer.status_code != requests.codes.ok:
-                raise NetworkError(f"{url} answers with {answer.status_code} {answer.reason}")
-            data = bytearray()
-            for part in answer.iter_content(1 << 20):
-                data += part
-                if len(data) > CATALOG_LIMIT:
-                    raise UsageError(f"{url} is larger than {CATALOG_LIMIT:,} bytes; that is not a catalog")
-            return bytes(data)
-    except requests.RequestException as error:
-        raise NetworkError(f"{url} cannot be read: {error}") from None

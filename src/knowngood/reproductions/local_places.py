@@ -25,10 +25,11 @@ from packaging.version import Version
 
 from knowngood.core import local_files
 from knowngood.core.child_processes import end_with_parent
-from knowngood.core.errors import KnowngoodError
-from knowngood.facts.harvest_run import open_artefact
+from knowngood.core.errors import KnowngoodError, MissingError
 from knowngood.index.artefact import PublishedFile, UnreadableError
+from knowngood.index.local_pythons import find_python
 from knowngood.index.package_index import SimpleIndex
+from knowngood.index.releases import open_artefact
 from knowngood.index.wheel_contents import installed_path
 from knowngood.lock import resolver
 from knowngood.lock.resolver import supported_tags
@@ -72,7 +73,7 @@ class VirtualEnvironments:
     def observe(self, job: SideJob, notify: Notify) -> Observation:
         """Run the program in an environment with the pins of the job; raises `CannotTryError`."""
         _refuse_another_base(job)
-        python = find_python(job.case.definition.python)
+        python = _find_python(job.case.definition.python)
         with self._environment(python, job, notify) as venv, tempfile.TemporaryDirectory() as folder:
             notify("running the program")
             environment = {"PATH": f"{venv / 'bin'}:/usr/local/bin:/usr/bin:/bin", **program_variables(job, folder)}
@@ -164,30 +165,6 @@ def _installed_version(name: str) -> str | None:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def find_python(wanted: Sequence[str]) -> Path:
-    """Return an interpreter of the first of these releases that this machine has; raises `CannotTryError`."""
-    roots = [Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"]
-    roots.append(Path(os.environ.get("UV_PYTHON_INSTALL_DIR", Path.home() / ".local/share/uv/python")))
-    for version in wanted:
-        if version == ".".join(map(str, sys.version_info[:2])):
-            return Path(sys.base_prefix) / "bin" / f"python{version}"
-        candidates = [Path(folder) / f"python{version}" for folder in os.get_exec_path()]
-        candidates += [path for root in roots for path in sorted(root.glob(f"*/bin/python{version}"))]
-        for path in candidates:
-            if path.is_file() and _is_python(path, version):
-                return path
-    raise CannotTryError(f"this machine has no Python {' or '.join(wanted)}; --in image brings its own")
-
-
-def _is_python(path: Path, version: str) -> bool:
-    """Run it and compare its release: a version manager's shim may have no interpreter behind its name."""
-    program = "import sys, venv; print('%d.%d' % sys.version_info[:2])"
-    done = subprocess.run(
-        [path, "-c", program], capture_output=True, text=True, check=False, preexec_fn=end_with_parent()
-    )
-    return done.returncode == 0 and done.stdout.strip() == version
 
 
 def create_environment(venv: Path, python: Path, job: SideJob, locked_at: str, notify: Notify) -> None:
@@ -301,3 +278,11 @@ def _choose_file(files: Sequence[PublishedFile], python: str) -> PublishedFile |
         if file.is_wheel and (tags := parse_wheel_filename(file.name)[3] & order.keys())
     }
     return min(ranks, key=lambda file: ranks[file]) if ranks else next((f for f in files if not f.is_wheel), None)
+
+
+def _find_python(wanted: Sequence[str]) -> Path:
+    """Return an interpreter of the first of these releases; raises `CannotTryError` where there is none."""
+    try:
+        return find_python(wanted)
+    except MissingError as error:
+        raise CannotTryError(f"{error}; --in image brings its own") from None

@@ -466,7 +466,7 @@ def test_a_terminal_without_the_characters_is_no_traceback(home, words):
         json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("command", sorted(main.COMMANDS))
+@pytest.mark.parametrize("command", sorted(main.all_commands()))
 def test_every_command_takes_json(command):
     needed = {
         "api": ["trl.SFTTrainer"],

@@ -87,7 +87,7 @@ OPTIONAL = {name: {"pick", "add"} for name in ("files", "here", "extras", "group
 """Options that code shared by several commands reads, with the commands that do not have them."""
 
 
-@pytest.mark.parametrize("command", sorted(main.COMMANDS.keys() - {"smoke"}))
+@pytest.mark.parametrize("command", sorted(main.all_commands().keys() - {"smoke"}))
 def test_a_command_has_the_options_that_it_reads(command):
     read = {name for name in attributes_read(command_module(command).run) if command not in OPTIONAL.get(name, ())}
     read -= {"json"}  # every command has it

@@ -14,8 +14,9 @@ from knowngood.facts import (
     python_source,
     torch_reader,
 )
-from knowngood.facts.fact_reader import IndexedRelease, ReleaseReading, choose_wheel_by
+from knowngood.facts.fact_reader import ReleaseReading
 from knowngood.index.artefact import PublishedFile, UnreadableError
+from knowngood.index.releases import IndexedRelease, choose_wheel_by
 
 
 class Memory:

@@ -14,13 +14,13 @@ from knowngood.core.errors import KnowngoodError, MissingError, NetworkError, Un
 from knowngood.evidence.run_evidence import Evidence, RunPlace
 from knowngood.reports import (
     failing_cells,
-    index_changes,
+    locked_files,
     nightly_folder,
     nightly_plan,
     nightly_report,
     nightly_tasks,
 )
-from knowngood.reports.index_changes import IndexFile
+from knowngood.reports.locked_files import IndexFile
 from knowngood.reports.nightly_checks import ImageChecks, vulnerability_findings
 from knowngood.reports.nightly_report import (
     NightlyCheck,
@@ -79,12 +79,12 @@ LOCKS = {FA4: [WHEEL, distribution("torch", "2.11.0")], FA2: [WHEEL]}
 class TestFiles:
     def listing(self, **changes):
         found = {
-            item.file: IndexFile(sha256=item.sha256, yanked=False) for item in index_changes.list_locked_files(LOCKS)
+            item.file: IndexFile(sha256=item.sha256, yanked=False) for item in locked_files.list_locked_files(LOCKS)
         }
         return {name: found | changes.get(name, {}) for name in ("numpy", "torch")}
 
     def kinds(self, listing):
-        return [(item.kind, item.severity, item.cells) for item in index_changes.judge_locked_files(LOCKS, listing)]
+        return [(item.kind, item.severity, item.cells) for item in locked_files.judge_locked_files(LOCKS, listing)]
 
     def test_all_is_there(self):
         assert self.kinds(self.listing()) == []
@@ -110,7 +110,7 @@ class TestFiles:
 
     def test_unread_projects_are_one_finding_for_each_reason(self):
         listing = {name: f"the registry does not answer for {name}" for name in ("numpy", "torch")}
-        (found,) = index_changes.judge_locked_files(LOCKS, listing)
+        (found,) = locked_files.judge_locked_files(LOCKS, listing)
         assert (found.kind, found.severity) == ("unanswered", "unknown")
         assert found.text == "numpy, torch: the registry does not answer for it"
 
