@@ -5,10 +5,9 @@ from __future__ import annotations
 from knowngood.cli.main import Command
 
 _WORDS = {
-    "site": Command(
+    "site": (
         "maintain",
         "write static pages where people find their image, and catalog.json for programs",
-        "knowngood.cli.site",
     ),
 }
 COMMANDS = {word: Command(*entry, f"knowngood.cli.{word}") for word, entry in _WORDS.items()}
