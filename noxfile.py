@@ -52,7 +52,7 @@ def integration(session: nox.Session) -> None:
     install(session)
     session.run(
         *("pytest", "-p", "no:randomly", "-m", "integration", "-n", "2", "--dist", "loadfile", "--durations=20"),
-        *("tests/integration", *session.posargs),
+        *("packages/knowngood/tests/integration", *session.posargs),
     )
 
 
@@ -106,7 +106,7 @@ def parallel(session: nox.Session) -> None:
 def fuzz(session: nox.Session) -> None:
     """Damage data files, answers of registries and logs for a minute; `-- --seconds N --seed N` sets how."""
     install(session)
-    session.run("python", "tests/fuzz", *session.posargs)
+    session.run("python", "packages/knowngood/tests/fuzz", *session.posargs)
 
 
 @nox.session

@@ -1,0 +1,326 @@
+"""`knowngood diagnose`: find out what failed in a log, which component is at fault, and what fixes it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from knowngood.cli.main import Answer
+from knowngood.core import local_files
+from knowngood.core.errors import KnowngoodError, UsageError, error_from_os
+from knowngood.core.local_files import FACTS_FOLDER
+from knowngood_facts.cli.request_arguments import StatedRequest, add_list_argument, add_use_arguments, parse_request
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from knowngood.core.gpus import GpuCatalog
+    from knowngood_diagnose.failures.diagnosis import Diagnosis, IncidentMatch, LogSupplement
+    from knowngood_diagnose.failures.known_failures import KnownFailures
+    from knowngood_diagnose.failures.logs.last_errors import LastError
+    from knowngood_diagnose.failures.logs.log_scan import LogSource
+    from knowngood_diagnose.failures.logs.logged_errors import LoggedError
+    from knowngood_diagnose.failures.names.atlas_shelf import AtlasShelf
+    from knowngood_diagnose.failures.names.message_causes import MessageCause
+    from knowngood_diagnose.failures.names.name_situation import NameCause
+    from knowngood_facts.compat.incident import Incident
+    from knowngood_facts.compat.universe import Universe
+
+
+_EPILOG = """\
+examples:
+  my-training 2>&1 | knowngood diagnose
+  pip freeze > freeze.txt; knowngood diagnose train.log -r freeze.txt --gpu A100
+
+exit codes: 0 a known failure, 2 a file or option that cannot be used, 3 no known failure (an unknown one, or none)
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _EPILOG
+    parser.add_argument("log", nargs="?", metavar="LOG", help="a log file (default: - for stdin)")
+    add_use_arguments(parser, also=", or a version: transformers==4.44.2")
+    add_list_argument(parser, also=", for what the log does not state")
+    parser.add_argument(
+        "--incidents", metavar="FOLDER", help="read the incidents of this folder instead of knowngood's own"
+    )
+
+
+def run(arguments: argparse.Namespace) -> Answer:
+    """Diagnose one log; exit 3 when it has no known failure, or no failure at all."""
+    from knowngood_diagnose.failures import known_failures as diagnose_known
+    from knowngood_diagnose.failures.diagnosis import diagnose_log
+
+    name = arguments.log or "-"
+    if name == "-" and arguments.log is None and sys.stdin.isatty():
+        raise UsageError("no log; name a file, or pipe it in: `my-training 2>&1 | knowngood diagnose`")
+    known = diagnose_known.load_known_failures(Path(arguments.incidents) if arguments.incidents else None)
+    supplement = _read_supplement(arguments, known)
+
+    def diagnose(log: LogSource) -> Diagnosis:
+        return diagnose_log(
+            log,
+            known.incidents,
+            known.catalog,
+            _function_lines,
+            _explain_names,
+            _explain_message,
+            supplement,
+            _explain_inside,
+        )
+
+    if name == "-":
+        diagnosis = diagnose(sys.stdin.buffer)
+    else:
+        path = Path(name)
+        if path.is_dir():
+            raise UsageError(f"{name} is a folder; name the log file in it")
+        try:
+            with path.open("rb") as log:
+                diagnosis = diagnose(log)
+        except FileNotFoundError:
+            raise UsageError(f"there is no file {name}") from None
+        except OSError as error:
+            raise error_from_os(error) or KnowngoodError(f"{name} cannot be read: {error}") from None
+    diagnosis = _try_remedies(diagnosis, known)
+    return Answer(0 if diagnosis.outcome == "known" else 3, diagnosis.document(), _text(diagnosis))
+
+
+def _read_supplement(arguments: argparse.Namespace, known: KnownFailures) -> LogSupplement | None:
+    """Return what the options state beside the log, `None` without any."""
+    from knowngood_diagnose.failures.diagnosis import LogSupplement
+
+    if not (arguments.gpu or arguments.used or arguments.files):
+        return None
+    from knowngood_facts.compat.findings import conditions_apply
+    from knowngood_facts.compat.rule import rule_from_incident
+    from knowngood_facts.compat.use_conditions import settle_query
+
+    pins = [text for text in arguments.used if "==" in text]
+    used = [text for text in arguments.used if "==" not in text]
+    request = parse_request(StatedRequest(requirements=pins, used=used, files=arguments.files, gpu=arguments.gpu))
+    if used and known.catalog is not None:
+        settled = settle_query(_load_universe(known, known.catalog, ()), request)
+        request = settled.query
+        for note in settled.notes:
+            print(f"note: {note}", file=sys.stderr)
+    versions = {
+        item.name: f"{item.version}+{item.local}" if item.local else item.version
+        for item in request.packages
+        if item.version
+    }
+    versions |= dict(request.axes)
+    if arguments.gpu and known.catalog is not None:
+        versions["gpu"] = known.catalog.find_capabilities(arguments.gpu)[0].removeprefix("sm_")
+    conditions = request.stated_conditions if used else {}
+
+    def excludes(incident: Incident) -> bool:
+        rule = rule_from_incident(incident) if conditions else None
+        return rule is not None and conditions_apply(rule, conditions) is False
+
+    return LogSupplement(versions=versions, excludes=excludes)
+
+
+def _try_remedies(diagnosis: Diagnosis, known: KnownFailures) -> Diagnosis:
+    """Return the diagnosis with its remedies tried against the facts, when there is something to try."""
+    packages = diagnosis.packages_to_try
+    if not packages or known.catalog is None:
+        return diagnosis
+    from knowngood_diagnose.failures.remedy_trial import try_remedies
+
+    return try_remedies(diagnosis, _load_universe(known, known.catalog, packages))
+
+
+def _load_universe(known: KnownFailures, gpus: GpuCatalog, packages: Collection[str]) -> Universe:
+    """Return the facts about some packages with all rules, those of incidents among them."""
+    from knowngood.evidence.model_runs import list_run_models
+    from knowngood_facts.compat.factbook import FactFolder
+    from knowngood_facts.compat.metadata_store import MetadataStore
+    from knowngood_facts.compat.universe import build_universe
+    from knowngood_facts.facts.package_metadata import read_package_metadata
+
+    root = local_files.data_folder()
+    folder = root / FACTS_FOLDER
+    metadata = MetadataStore(read=lambda name: read_package_metadata(name, folder / "metadata"), names=tuple)
+    book = FactFolder(path=folder, metadata=metadata).read_book(packages)
+    return replace(build_universe(book, gpus, known.rules), models=list_run_models(root / "evidence"))
+
+
+def _function_lines(package: str) -> Mapping[str, Any]:
+    """Return release -> the lines of its functions, nothing when they were not harvested; raises `InputError`."""
+    from knowngood_facts.facts.fact_store import LINES_FOLDER, load_fact_document
+
+    try:
+        document = load_fact_document(local_files.data_folder() / FACTS_FOLDER / LINES_FOLDER / f"{package}.json")
+    except FileNotFoundError:
+        return {}
+    return {version: entry["facts"] for version, entry in document["releases"].items()}
+
+
+def _explain_names(errors: Sequence[LoggedError], versions: Mapping[str, Sequence[str]]) -> Sequence[NameCause]:
+    """Compute the causes of errors about names from the atlas."""
+    from knowngood_diagnose.failures.names.name_causes import explain_names
+
+    return explain_names(errors, versions, _open_shelf())
+
+
+def _explain_message(error: LastError, versions: Mapping[str, Sequence[str]]) -> MessageCause | None:
+    """Compute the cause of an error from what pip or packages say of releases, or from the line that raises it."""
+    from knowngood_diagnose.failures.machines.gpu_errors import explain_kernel
+    from knowngood_diagnose.failures.machines.missing_commands import (
+        explain_killed_program,
+        explain_lost_file,
+        explain_missing_command,
+        explain_vanished_file,
+    )
+    from knowngood_diagnose.failures.machines.resolver_words import explain_pip_conflict
+    from knowngood_diagnose.failures.names.message_causes import MessageReading
+    from knowngood_diagnose.failures.reasons.key_reasons import drop_lookups, explain_lost_key, explain_missing_field
+    from knowngood_diagnose.failures.reasons.own_errors import (
+        explain_own_error,
+        explain_raised_words,
+        explain_unimplemented,
+    )
+    from knowngood_diagnose.failures.reasons.refused_settings import explain_unset_variable
+    from knowngood_diagnose.failures.reasons.version_demands import explain_absent_module, explain_version_demand
+    from knowngood_facts.facts import message_store
+    from knowngood_facts.facts.package_metadata import read_wheel_names
+
+    def find(text: str, package: str) -> Sequence[message_store.MessageMatch]:
+        file = message_store.open_messages(package)
+        return list(message_store.find_messages(text, file)) if file else ()
+
+    def find_asserts(code: str, module: str, package: str) -> Sequence[message_store.MessageMatch]:
+        file = message_store.open_messages(package)
+        return list(message_store.find_bare_asserts(code, module, file)) if file else ()
+
+    packages = message_store.list_message_packages()
+    shelf = _open_shelf()
+    reading = MessageReading(shelf=shelf, packages=packages, find=find, find_asserts=find_asserts)
+    return (
+        explain_missing_command(error, versions, read_wheel_names().commands)
+        or explain_pip_conflict(error)
+        or explain_version_demand(error, shelf, versions)
+        or explain_kernel(error, shelf)
+        or explain_absent_module(error, shelf)
+        or explain_lost_file(error, shelf)
+        or explain_vanished_file(error)
+        or reading.explain_message(error, versions)
+        or explain_missing_field(error)
+        or explain_unset_variable(error)
+        or explain_lost_key(error)
+        or explain_unimplemented(error, shelf)
+        or explain_raised_words(error, shelf)
+        or explain_own_error(drop_lookups(error), shelf)
+        or explain_killed_program(error)
+    )
+
+
+def _explain_inside(error: LastError, versions: Mapping[str, Sequence[str]]) -> MessageCause | None:
+    """Name the package in whose file Python raises an error of which nothing else is known."""
+    from knowngood_diagnose.failures.reasons.inner_errors import explain_inner_error
+    from knowngood_diagnose.failures.reasons.key_reasons import drop_lookups
+    from knowngood_diagnose.failures.reasons.own_errors import explain_stated_condition
+
+    return explain_inner_error(drop_lookups(error), versions, _open_shelf()) or explain_stated_condition(error)
+
+
+def _open_shelf() -> AtlasShelf:
+    from knowngood_diagnose.failures.names.atlas_shelf import AtlasShelf
+    from knowngood_facts.facts import atlas_lookup
+    from knowngood_facts.facts.package_metadata import list_metadata_packages, read_package_metadata, read_wheel_names
+
+    folder = local_files.data_folder() / FACTS_FOLDER / "metadata"
+
+    def read_pythons(package: str) -> Mapping[str, str]:
+        metadata = read_package_metadata(package, folder)
+        return {text: item.requires_python for text, item in metadata.releases.items()} if metadata else {}
+
+    return AtlasShelf(
+        open=atlas_lookup.open_atlas,
+        owner=atlas_lookup.find_owner,
+        packages=atlas_lookup.list_atlas_packages(),
+        distributions=frozenset(list_metadata_packages(folder)),
+        pythons=read_pythons,
+        installed=lambda: read_wheel_names().modules,
+    )
+
+
+def _text(diagnosis: Diagnosis) -> str:
+    lines: list[str] = []
+    for number, match in enumerate(diagnosis.matches, 1):
+        lines += [*([""] if lines else []), *_paragraph(number, match)]
+    lines = _with_outcome(diagnosis, lines)
+    if diagnosis.install:
+        lines += ["", f"the smallest change that fits the other versions in the log: {diagnosis.install}"]
+    if diagnosis.excluded:
+        lines.append(f"similar, but excluded by the versions in the log: {', '.join(diagnosis.excluded)}")
+    for name, reading in diagnosis.traceback.items():
+        if reading.claimed:
+            lines.append(
+                f"{name}: the log states {reading.claimed}, but {reading.frame} is a line of {reading.span}: "
+                "another release runs, or its files were changed"
+            )
+        elif not reading.releases:
+            lines.append(
+                f"{name}: its lines in the traceback fit no release: releases are mixed, or files were changed"
+            )
+        elif name not in diagnosis.versions:
+            lines.append(f"{name}: {reading.span}, by its lines in the traceback")
+    versions_text = ", ".join(f"{name} {' / '.join(versions)}" for name, versions in diagnosis.versions.items())
+    return "\n".join([*lines, f"versions in the log: {versions_text or 'none'}"])
+
+
+def _with_outcome(diagnosis: Diagnosis, lines: list[str]) -> list[str]:
+    """The matches with what the log shows as a whole."""
+    if diagnosis.outcome == "no-failure":
+        lines = ["no failure: this log has no error" + ("; what it has is harmless:" if lines else ""), *lines]
+    elif diagnosis.outcome == "unknown":
+        lines = [*_unknown(diagnosis), *lines]
+    elif diagnosis.last_error:
+        lines += ["", f"the last error, in line {diagnosis.last_error.line}: {diagnosis.last_error.text}"]
+    return lines
+
+
+def _unknown(diagnosis: Diagnosis) -> list[str]:
+    """What is known of a log whose failure is not."""
+    error = diagnosis.last_error
+    lines = ["unknown: this log has an error that is no known failure"]
+    if diagnosis.trouble:
+        lines = [
+            "unknown: this log has no error that is known, but tells of trouble",
+            f"  the last such line, {diagnosis.trouble.line}: {diagnosis.trouble.text}",
+        ]
+    if diagnosis.is_cut:
+        lines = ["unknown: this log ends within a traceback, before the error"]
+    if error:
+        lines.append(f"  the last error, in line {error.line}: {error.text}")
+    if diagnosis.nearest:
+        lines.append(f"  the nearest known failure: {diagnosis.nearest.title} [{diagnosis.nearest.id}]")
+    if diagnosis.paste:
+        lines.append(f"  what would say more, in the log or beside it (-r, --gpu): {', '.join(diagnosis.paste)}")
+    return lines
+
+
+def _paragraph(number: int, match: IncidentMatch) -> list[str]:
+    incident = match.incident
+    how = "" if incident.severity == "failure" else f" ({incident.severity})"
+    sure = "versions confirmed by the log" if match.confirmed else incident.confidence
+    lines = [
+        f"{number}. {'likely: ' if match.certainty == 'likely' else ''}{incident.title}{how}",
+        f"   line {match.line}; at fault: {incident.component}  [{incident.id}; {sure}; {', '.join(incident.source)}]",
+        f"   {incident.because}",
+    ]
+    for remedy in match.fix:
+        change = ", ".join(f"{name} {versions}" for name, versions in remedy.fix.change.items())
+        cost = f" (costs: {remedy.fix.cost})" if remedy.fix.cost else ""
+        only = f" (only on GPUs {remedy.fix.gpu})" if remedy.undecided else ""
+        lines.append(f"   fix: {': '.join(filter(None, [change, remedy.fix.note]))}{only}{cost}")
+        if remedy.broken_by:
+            lines.append(f"        not here: {remedy.broken_by}")
+    return lines

@@ -1,0 +1,376 @@
+"""Why a GPU cannot be used or has no kernel: the driver's number, whose kernel lacks code, what refused, no CUDA."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from knowngood.core.lazy_patterns import lazy_pattern
+from knowngood_diagnose.failures.logs.log_versions import name_package
+from knowngood_diagnose.failures.names.message_causes import MessageCause, describe_traceback, shorten_text
+from knowngood_diagnose.failures.names.name_situation import REMOTE_CODE, advise, ranges_of_mask
+from knowngood_facts.compat.incident import Fix, Incident, IncidentKind, OwnComponent
+from knowngood_facts.facts.atlas_answer import describe_spans, spans_of_mask
+from knowngood_facts.facts.atlas_lookup import find_parameter
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from knowngood_diagnose.failures.logs.last_errors import LastError
+    from knowngood_diagnose.failures.names.atlas_shelf import AtlasShelf
+    from knowngood_facts.facts.atlas_lookup import AtlasLookup
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Code:
+    """A code of the driver, and what it means."""
+
+    words: re.Pattern[str]
+    title: str
+    because: str
+    fixes: tuple[str, ...]
+    component: str = OwnComponent.DRIVER
+    of_driver_age: bool = False
+    """Whether it belongs to the incident of a driver that is too old."""
+
+
+_CODES = (
+    _Code(
+        words=lazy_pattern(r"system not yet initialized"),
+        title="The GPUs are joined by NVSwitch, and the fabric manager does not run (802)",
+        because=(
+            "On machines with NVSwitch (HGX, DGX) a GPU can be used only when nvidia-fabricmanager of the "
+            "driver's very release runs."
+        ),
+        fixes=(
+            (
+                "systemctl status nvidia-fabricmanager on the host: install the release of the driver "
+                "(nvidia-smi shows it), enable and start it"
+            ),
+            "After an update of the driver: update the fabric manager to the same release, or restart the machine",
+        ),
+    ),
+    _Code(
+        words=lazy_pattern(r"forward compatibility was attempted on non supported HW|\bError 804\b", re.IGNORECASE),
+        title="A libcuda of the image is loaded that this kind of GPU, or the host's driver, does not allow (804)",
+        because=(
+            "The image brings a libcuda for forward compatibility (cuda-compat), because it is made for a "
+            "newer CUDA than the host's "
+            "driver. NVIDIA allows that on data-centre GPUs only, and between some releases of the driver."
+        ),
+        fixes=(
+            "A newer driver on the host, at least that for the image's CUDA (and restart the machine after an update)",
+            (
+                "Without the image's own libcuda: LD_LIBRARY_PATH without /usr/local/cuda/compat, or rm -r "
+                "/usr/local/cuda/compat"
+            ),
+            "An image, or torch, for an older CUDA that the driver takes",
+        ),
+        of_driver_age=True,
+    ),
+    _Code(
+        words=lazy_pattern(
+            r"unsupported display driver / cuda driver combination|CUDA_ERROR_SYSTEM_DRIVER_MISMATCH|"
+            r"Driver/library version mismatch"
+            r"|does not match DSO version|\bError 803\b"
+        ),
+        title="The driver in the kernel and its libraries are of two releases",
+        because=(
+            "The driver was updated (often by itself) while the old one was loaded, or the container or "
+            "LD_LIBRARY_PATH brings a "
+            "libcuda of another release than the host's."
+        ),
+        fixes=(
+            "Restart the machine (or unload and load the nvidia modules); start containers anew afterwards",
+            "No libcuda.so of its own in the image or in LD_LIBRARY_PATH; hold the driver's package (apt-mark hold)",
+        ),
+    ),
+    _Code(
+        words=lazy_pattern(r"No CUDA GPUs are available|no CUDA-capable device is detected|no GPUs found"),
+        title="The process sees no GPU: most likely it was not given one",
+        because=(
+            "The driver answers and has no GPU for this process: CUDA_VISIBLE_DEVICES is empty or names one "
+            "that is not there, the "
+            "job or the container was started without a GPU, or the process is one (of Ray, or a login node) "
+            "that got none."
+        ),
+        fixes=(
+            "echo $CUDA_VISIBLE_DEVICES and nvidia-smi in the same place: unset it, or name GPUs that nvidia-smi shows",
+            (
+                "Ask for one: --gpus all (docker), --gres=gpu:1 (Slurm), num_gpus=1 (Ray), a runtime with a GPU "
+                "(Colab, Kaggle)"
+            ),
+        ),
+        component=OwnComponent.CONTAINER,
+    ),
+    _Code(
+        words=lazy_pattern(r"all CUDA-capable devices are busy or unavailable"),
+        title="Another process has the GPU for itself, or the GPU hangs",
+        because="The GPU is in exclusive mode and taken, or a process that was killed still holds it.",
+        fixes=(
+            (
+                "nvidia-smi shows the mode (nvidia-smi -c 0 for the default) and the processes: end the one that "
+                "is left, by its id"
+            ),
+            "Restart the container or the machine when none is shown",
+        ),
+    ),
+    _Code(
+        words=lazy_pattern(r"uncorrectable ECC error"),
+        title="The GPU's memory is defective: an ECC error that cannot be corrected",
+        because="The GPU reports a fault of its memory itself; no program mends it.",
+        fixes=(
+            "nvidia-smi -q -d ECC shows the counts; reset or restart, and have the card replaced when it comes again",
+            "Another GPU",
+        ),
+    ),
+    _Code(
+        words=lazy_pattern(r"Unable to determine the device handle for GPU|GPU is lost|fallen off the bus"),
+        title="A GPU has fallen off the bus",
+        because="The driver cannot speak to the card any more: heat, power, the slot or a defect. dmesg has an Xid 79.",
+        fixes=(
+            "Restart the machine; check power and cooling (nvidia-smi -q, dmesg | grep Xid)",
+            "Leave that card out: CUDA_VISIBLE_DEVICES",
+        ),
+    ),
+)
+
+
+def describe_driver_code(incident: Incident, error: LastError) -> Incident | None:
+    """What the driver's code or words say; `None` where they leave it open."""
+    text = f"{error.text} {error.message}"
+    for code in _CODES:
+        if code.words.search(text):
+            if code.of_driver_age != (incident.id == "nvidia-driver-too-old"):
+                return None
+            return replace(
+                incident,
+                title=code.title,
+                because=code.because,
+                component=code.component,
+                fix=tuple(advise(fix) for fix in code.fixes),
+            )
+    return None
+
+
+_CALL = lazy_pattern(
+    r"\b(?P<module>[a-z]\w*?_(?:cuda|ext|gpu|kernels?|C|backend)|_C|ops|flash_attn_gpu|fused_\w+|"
+    r"selective_scan\w*|causal_conv1d\w*)\.\w+\("
+)
+_PLAIN = frozenset(
+    ("torch", "transformers", "accelerate", "peft", "trl", "lightning", "pytorch_lightning", "diffusers")
+)
+"""Packages without kernels of their own: a line of theirs calls torch's."""
+
+
+def describe_kernel_owner(incident: Incident, error: LastError) -> Incident | None:
+    """Name the extension whose kernel was called; `None` where it was torch's, or where the log does not say."""
+    if not error.frames or "is not compatible with the current PyTorch" in error.log_end.decode("utf-8", "replace"):
+        return None
+    frame = error.frames[-1]
+    installed = frame.installed[:1]
+    call = _CALL.search(frame.code)
+    if not installed or installed[0] in _PLAIN or call is None:
+        return None
+    module = call["module"]
+    owner = name_package(installed[0] if module in {"_C", "ops"} else module)
+    return replace(
+        incident,
+        title=f"{owner} was compiled without code for this GPU",
+        component=owner,
+        because=(
+            f"The line that failed calls a kernel of {owner} ({frame.short_file}: {frame.code}), not one of "
+            "torch: no kernel image in it is for this GPU. Its binary has "
+            "code for the architectures that were on the list when it was compiled, and this GPU is not among them."
+        ),
+        fix=(
+            advise(
+                f"Compile {owner} on this machine: TORCH_CUDA_ARCH_LIST=X.Y (python -c 'import torch; "
+                "print(torch.cuda.get_device_capability())') pip install --no-build-isolation "
+                f"--no-cache-dir --force-reinstall --no-deps --no-binary {owner} {owner}"
+            ),
+            advise(
+                f"A release or a wheel of {owner} that names this GPU; an old GPU may be below what its "
+                "kernels need at all"
+            ),
+            advise("The slower path of plain torch, where the model has one"),
+        ),
+    )
+
+
+_HEAD = lazy_pattern(
+    r"(?P<kernel>Flash attention|Memory efficient|cuDNN attention|CuDNN attention) kernel not used because:"
+)
+_REASON = lazy_pattern(
+    r"(?P<text>(?:(?:Flash|Mem(?:ory)? Efficient|Mem efficient|Efficient|cuDNN|CuDNN) ?(?:[Aa]ttention|MHA)|"
+    r"Both fused kernels|All fused kernels"
+    r"|Expected query, key and value|For dense inputs?, both|The runtime disabled)[^\n]{5,240})"
+)
+_NO_REASON = ("kernel not used because", "defaults to a non-deterministic")
+_DISABLED = "has been runtime disabled"
+_TE = lazy_pattern(r"Disabling (?P<kernel>\w+(?: \d)?) (?P<why>(?:as|for|due to|because)[^\n]{3,200})")
+_SHOWN = 160
+_REMEDIES: Mapping[re.Pattern[str], str] = {
+    lazy_pattern(
+        r"attn_mask"
+    ): "No attn_mask for the flash kernel: is_causal=True, or SDPBackend.EFFICIENT_ATTENTION, which takes a mask",
+    lazy_pattern(r"gpu architectures|Ampere"): (
+        "On this GPU another kernel: SDPBackend.EFFICIENT_ATTENTION or MATH; flash and cuDNN want the newer GPU "
+        "that the warning names"
+    ),
+    lazy_pattern(r"dtype"): "fp16 or bf16 inputs (torch.autocast, model.to(torch.bfloat16)): flash takes no float32",
+    lazy_pattern(
+        r"head_dim|last dimension|head dimension"
+    ): "A head size that the kernel takes (a multiple of 8, up to 256), or SDPBackend.MATH for this layer",
+    lazy_pattern(
+        r"num_heads|batch_size"
+    ): "Repeat keys and values to the number of query heads, or enable_gqa=True in newer torch",
+    lazy_pattern(r"4 dimensional"): "Inputs of four dimensions (batch, heads, length, head size)",
+}
+
+
+def describe_refusals(incident: Incident, error: LastError) -> Incident | None:
+    """Which kernels of torch's SDPA refused, and why; `None` without their warnings."""
+    text = error.log_end.decode("utf-8", "replace")
+    reasons = dict.fromkeys(
+        shorten_text(match["text"].strip().rstrip("."), _SHOWN)
+        for match in _REASON.finditer(text)
+        if not any(words in match["text"] for words in _NO_REASON)
+    )
+    stated = [reason for reason in reasons if _DISABLED not in reason]
+    if not stated:
+        return None
+    fixes = [fix for pattern, fix in _REMEDIES.items() if any(pattern.search(reason) for reason in stated)]
+    return replace(
+        incident,
+        title=f"No kernel of SDPA that is allowed takes these inputs: {stated[0]}",
+        because=(
+            "The warnings before the error say why each kernel refused: "
+            f"{'; '.join(stated[:3])}. The others were switched off by sdpa_kernel or by the program."
+        ),
+        fix=(
+            *(advise(fix) for fix in fixes[:3]),
+            advise("Allow SDPBackend.MATH (and EFFICIENT_ATTENTION) besides, at the price of speed and memory"),
+        ),
+    )
+
+
+def describe_disabled_backends(incident: Incident, error: LastError) -> Incident | None:
+    """Which backends TransformerEngine left out for these inputs, and why; `None` without its lines."""
+    text = error.log_end.decode("utf-8", "replace")
+    reasons = dict.fromkeys(f"{match['kernel']} {match['why'].strip().rstrip('.')}" for match in _TE.finditer(text))
+    if not reasons:
+        return None
+    shown = "; ".join(shorten_text(reason, _SHOWN) for reason in list(reasons)[:4])
+    return replace(incident, because=f"{incident.because} Here it left out: {shown}.")
+
+
+_KERNEL_ERROR = lazy_pattern(r"^(?:triton\.compiler\.\S*)?CompilationError: at \d+:\d+:")
+_LANGUAGE_CALL = lazy_pattern(r"\btl\.(?P<name>\w+)\((?P<arguments>(?:[^()]|\([^()]*\)){0,200})\)?")
+_KEYWORD = lazy_pattern(r"(?:^|,)\s*(?P<keyword>[a-z]\w*)\s*=(?!=)")
+
+
+def explain_kernel(error: LastError, shelf: AtlasShelf) -> MessageCause | None:
+    """Return which call of a kernel this triton does not take; `None` for other errors."""
+    lookup = shelf.open("triton")
+    calls = list(_LANGUAGE_CALL.finditer(error.message)) if _KERNEL_ERROR.match(error.message) else []
+    if lookup is None or not calls:
+        return None
+    name, arguments = calls[-1]["name"], calls[-1]["arguments"]
+    dotted = f"triton.language.{name}"
+    if not (has := lookup.find_name(dotted).present):
+        return None
+    if has != lookup.every and not has >> (len(lookup.file.releases) - 1) & 1:
+        return _describe(error, lookup, f"tl.{name}", has)
+    for keyword in (match["keyword"] for match in _KEYWORD.finditer(arguments)):
+        parameter = find_parameter(lookup, dotted, keyword)
+        if parameter.refused and not parameter.accepted >> (len(lookup.file.releases) - 1) & 1:
+            return _describe(error, lookup, f"{keyword} of tl.{name}", parameter.accepted)
+    return None
+
+
+def _describe(error: LastError, lookup: AtlasLookup, what: str, taken: int) -> MessageCause:
+    releases = lookup.file.releases
+    of_model = any(REMOTE_CODE in frame.parts for frame in error.frames)
+    whose = "came with the model" if of_model else "is the project's or a package's"
+    spans = describe_spans(spans_of_mask(taken, releases)) if taken else f"in no release since {releases[0]}"
+    because = (
+        f"The last line of the kernel uses {what}, which triton has {spans}. The kernel (it {whose}) is for an "
+        "older triton than the one that runs."
+    )
+    fixes = [
+        Fix(change={"triton": text}, note=f"has {what}; with the torch of that time", cost="a pin")
+        for text in (ranges_of_mask(taken, releases)[-1:] if taken else [f"<{releases[0]}"])
+    ]
+    fixes = [
+        advise(
+            "Run without this kernel: attention without flash (the option of the model or the configuration, such as "
+            "use_flash_attn=False); code that imports triton in a try goes on without it after pip uninstall triton"
+        ),
+        *fixes,
+        advise("A newer revision of the model's code or commit of the project, whose kernel is for this triton"),
+    ]
+    incident = describe_traceback(
+        "kernel-of-another-triton",
+        IncidentKind.API_REMOVED,
+        OwnComponent.MODEL if of_model else "triton",
+        title=f"A triton kernel uses {what}, which this triton does not have any longer",
+        because=because,
+        fixes=fixes,
+    )
+    return MessageCause(incident=incident, line=error.line, package="triton")
+
+
+_MAC = lazy_pattern(r"(?:^|[\s\"'(=])/Users/\w|macosx[_-]\d|-darwin\.so|\barm64-apple|/opt/homebrew/")
+_WINDOWS = lazy_pattern(r"\bWindowsPath\(|[A-Za-z]:\\[^\n\"']{1,200}\\bitsandbytes\\")
+_NO_LIBRARY = lazy_pattern(r"libbitsandbytes_\w+\.so\b|\blibcudart\.so\b")
+_FIRST_ON_WINDOWS = "0.43"
+"""bitsandbytes' first release with libraries (.dll) for Windows: the wheels of 0.42.0 and 0.43.0."""
+
+
+def is_mac(text: str) -> bool:
+    """Whether the paths of a log are those of a Mac."""
+    return bool(_MAC.search(text))
+
+
+def describe_without_cuda(incident: Incident, error: LastError) -> Incident | None:
+    """Say that a Mac has no CUDA; `None` for another machine."""
+    if not is_mac(error.log_end.decode("utf-8", "replace")):
+        return None
+    return replace(
+        incident,
+        title=f"This is a Mac, which has no CUDA: {incident.title[:1].lower()}{incident.title[1:]}",
+        because=(
+            "The paths in the log (/Users, macosx) are those of a Mac. It has no NVIDIA GPU, so that what "
+            "needs CUDA, such as "
+            "quantization in 8 and 4 bits by older releases of bitsandbytes, cannot run there."
+        ),
+        fix=(
+            advise(
+                "Without it: device 'mps' (torch.backends.mps.is_available()) or 'cpu', no load_in_8bit or "
+                "load_in_4bit, optim='adamw_torch'"
+            ),
+            advise("pip install --upgrade bitsandbytes: newer releases have wheels for macOS, with fewer functions"),
+            advise("A machine with an NVIDIA GPU (a cloud's, Colab)"),
+        ),
+    )
+
+
+def describe_bitsandbytes(incident: Incident, error: LastError) -> Incident | None:
+    """Say that a bitsandbytes has nothing for this platform; `None` where the paths are those of Linux."""
+    text = error.log_end.decode("utf-8", "replace")
+    if not (_WINDOWS.search(text) and _NO_LIBRARY.search(text)):
+        return describe_without_cuda(incident, error)
+    return replace(
+        incident,
+        title=f"This bitsandbytes has no library for Windows: a release before {_FIRST_ON_WINDOWS} runs",
+        because=(
+            "It looks for files of Linux (.so) on Windows and finds none that it can load. Its wheels have libraries "
+            f"for Windows (.dll) since {_FIRST_ON_WINDOWS}."
+        ),
+        fix=(
+            Fix(change={"bitsandbytes": f">={_FIRST_ON_WINDOWS}"}, note="has libraries for Windows", cost="an upgrade"),
+            advise("Linux, or WSL on the same machine, when an older release is wanted"),
+        ),
+    )

@@ -1,0 +1,323 @@
+"""The cause of an error by the message that a package's own source has: who says it, where, since when, and why. Pure.
+
+A message that tells its own remedy is passed on as the remedy. The condition above it in the source says when it comes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from knowngood.core.lazy_patterns import lazy_pattern
+from knowngood_diagnose.failures.names.atlas_shelf import NEWER_OR_OLDER, is_about_unknown_value, upgrade_package
+from knowngood_diagnose.failures.names.name_situation import place_of_version
+from knowngood_facts.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, OwnComponent
+from knowngood_facts.facts.message_store import MessageKind
+
+if TYPE_CHECKING:
+    from knowngood_diagnose.failures.logs.last_errors import LastError
+    from knowngood_diagnose.failures.logs.logged_errors import CodeFrame
+    from knowngood_diagnose.failures.names.atlas_shelf import AtlasShelf
+    from knowngood_facts.facts.message_store import MessageMatch
+
+FindMessages = Callable[[str, str], "Iterable[MessageMatch]"]
+"""Finds the messages of a package (second) that a text (first) shows."""
+FindAsserts = Callable[[str, str, str], "Iterable[MessageMatch]"]
+"""Finds the asserts of a module (second) of a package (third) that a line of code (first) shows."""
+
+ERROR_CLASS = lazy_pattern(
+    r"^(?:[A-Za-z_]\w*\.)*(?P<name>Exception|[A-Z]\w*(?:Error|Exception|Failure))(?:$|: ?)(?P<text>.*)$"
+)
+SPEAKS = lazy_pattern(r"(?:if .{1,100}: ?)?(?:raise|assert)\b")
+"""How a line of code begins that refuses to go on in its own words."""
+_LETTERS_WITHOUT_FRAMES = 22
+"""A message without a traceback must show so many characters of its text, since any program may say a shorter one."""
+_SHARE_WITHOUT_FRAMES = 0.4
+"""So large a part of the text must then be the message's own words, and not values that are filled in."""
+_LONGEST_TEXT = 300
+_ASKS = lazy_pattern(
+    r"\b(?:please|try|use|set|install|upgrade|update|downgrade|pass|provide|specify|add|remove|enable|disable|consider"
+    r"|make sure|ensure|you (?:should|can|must|need|have to|may)|must|should|instead|run|change|rename|requires?|needs?"
+    r"|expected|only (?:be|supports?|works?))\b",
+    re.IGNORECASE,
+)
+_ASKS_TO_REPORT = lazy_pattern(r"\breport (?:this|it|the|a bug)\b|open an? (?:new )?issue", re.IGNORECASE)
+_OF_PYTHON = lazy_pattern(
+    r"has no attribute|because of the following error|No module named|unexpected keyword"
+    r"|index out of range|division by zero|values to unpack|is not (?:iterable|subscriptable|callable)"
+)
+"""Words of Python itself, or of one who passes another error on: a package that repeats them is not their cause."""
+ADDRESSES = lazy_pattern(
+    r"\b(?:please|you|your|must|should|expected|invalid|unsupported|(?:not|only) supported?|only supports?|cannot|can't"
+    r"|does not exist|not found|provide|specify|either)\b",
+    re.IGNORECASE,
+)
+ABOUT_ARGUMENTS = frozenset(("ValueError", "TypeError", "KeyError", "AttributeError", "OSError", "EnvironmentError"))
+_PIP_COMMAND = lazy_pattern(
+    r"\bpip3? install (?:-\S+ |--\S+ )*[`'\"]?(?P<name>[A-Za-z][\w.-]*)(?:\[[\w,-]+\])?(?P<range>[<>=!~]=?[\w.,<>=]+)?"
+)
+_WANTS = lazy_pattern(
+    r"\b(?P<before>[A-Za-z][\w-]+) (?:(?:library|package|backend|module) )?(?:is|are) "
+    r"(?:required|not (?:installed|available))"
+    r"|\brequires? (?:the )?(?:latest )?`?(?P<behind>[A-Za-z][\w-]+)`?"
+    r"|\b(?:install|missing|without) (?:the )?`?(?P<named>[A-Za-z][\w-]+)`?",
+    re.IGNORECASE,
+)
+_AVAILABLE = lazy_pattern(
+    r"\bnot (?:\w+\.)*_?is_(?P<name>\w+?)_available\(\)|\bnot (?:\w+\.)?(?:_?HAS|USE)_(?P<flag>[A-Z_]+?)(?:_BACKEND)?\b"
+)
+_MOST_WORDS = 3
+_SHOWN_CODE = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class MessageCause:
+    """An error that a package raises in its own words."""
+
+    incident: Incident
+    line: int
+    package: str
+    version: str = ""
+    """The package's version in the log; empty when the log states none."""
+    is_likely: bool = False
+    """Whether it is only likely, whatever else the log has."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MessageReading:
+    """What is needed to explain a message."""
+
+    shelf: AtlasShelf
+    packages: Sequence[str]
+    """The packages whose messages were read."""
+    find: FindMessages
+    find_asserts: FindAsserts
+
+    def explain_message(self, error: LastError, versions: Mapping[str, Sequence[str]]) -> MessageCause | None:
+        """Return the cause of the last error of a log; `None` when no package is known to say it."""
+        named = ERROR_CLASS.match(error.message)
+        text = named["text"].strip() if named else error.message
+        if _OF_PYTHON.search(text):
+            return None
+        inner = _innermost(error.frames)
+        module = self.shelf.module_of(inner) if inner else ""
+        owner = self.shelf.owner(module.partition(".")[0]) if module else None
+        if inner is not None and owner is None:
+            return None  # the user's own code, or that of another package, says it
+        candidates = [
+            match
+            for package in ([owner] if owner else self.packages)
+            for match in self.find(text, package)
+            if _is_of(match, named["name"] if named else "")
+        ]
+        if not candidates and inner is not None and owner and inner.code.startswith("assert"):
+            candidates = list(self.find_asserts(inner.code, module, owner))
+        if inner is None:
+            least = max(_LETTERS_WITHOUT_FRAMES, _SHARE_WITHOUT_FRAMES * min(len(text), _LONGEST_TEXT))
+            candidates = [match for match in candidates if match.letters >= least]
+        best = self._choose(candidates, module, versions)
+        if best is None:
+            return None
+        return _explain(best, candidates, error, text, versions, self.shelf)
+
+    @staticmethod
+    def _choose(
+        candidates: Sequence[MessageMatch], module: str, versions: Mapping[str, Sequence[str]]
+    ) -> MessageMatch | None:
+        """Return the candidate that fits best: by the module of the traceback, the packages of the log, its length."""
+        if not candidates:
+            return None
+        longest = max(match.letters for match in candidates)
+        near = [match for match in candidates if match.letters >= 0.8 * longest]
+
+        def rank(match: MessageMatch) -> tuple[bool, bool, bool, int, int]:
+            return (
+                match.module != module,
+                match.package not in versions,
+                match.row.kind is MessageKind.LOG,
+                -match.letters,
+                -match.mask.bit_length(),
+            )
+
+        near.sort(key=rank)
+        if not module and near[0].package not in versions and len({match.package for match in near}) > _MOST_WORDS:
+            return None  # words that many packages use
+        return near[0]
+
+
+def _is_of(match: MessageMatch, name: str) -> bool:
+    """Whether a message is raised with this class; a class of one's own may be another's subclass."""
+    written = match.row.error.rpartition(".")[2]
+    pairs = {frozenset((written, name)), frozenset((written.replace("Environment", "OS"), name))}
+    return not name or not written or any(len(pair) == 1 for pair in pairs) or not written.endswith("Error")
+
+
+def _innermost(frames: Sequence[CodeFrame]) -> CodeFrame | None:
+    return next((frame for frame in reversed(frames) if not frame.path.startswith("<")), None)
+
+
+def _explain(  # noqa: PLR0913, PLR0917 - one step of `explain_message`
+    match: MessageMatch,
+    candidates: Sequence[MessageMatch],
+    error: LastError,
+    text: str,
+    versions: Mapping[str, Sequence[str]],
+    shelf: AtlasShelf,
+) -> MessageCause:
+    from knowngood_facts.facts.atlas_answer import describe_spans, spans_of_mask  # most logs need nothing of the atlas
+
+    package, row = match.package, match.row
+    mask = 0
+    for other in candidates:
+        if other.package == package and other.row.text == row.text and other.module == match.module:
+            mask |= other.mask
+    version = next(iter(reversed(versions.get(package, ()))), "")
+    missing = find_missing_package(text, row.condition, package, shelf)
+    caller = _calling_frame(error.frames)
+    title = (
+        f"{package} refuses to go on: {shorten_text(text, 140)}"
+        if text
+        else f"{package}'s own check failed: {row.condition}"
+    )
+    place = f"{row.place} of {match.module}" if row.place else match.module
+    because = [f"{package} says so itself, in {place}{_condition_words(row.kind, row.condition)}."]
+    spans = describe_spans(spans_of_mask(mask, match.releases))
+    because.append(
+        f"Of the releases that were read ({match.releases[0]} to {match.releases[-1]}) these say it: {spans}."
+    )
+    if caller is not None:
+        because.append(describe_calling_line(caller))
+    fixes = list(_fixes(match, mask, text, version, missing, caller))
+    component: str = package
+    kind = IncidentKind.CONFIG
+    if missing:
+        component, kind = missing, IncidentKind.NOT_INSTALLED
+        title = f"{missing} is missing, or too old: {shorten_text(text, 140)}"
+    elif caller and row.error.rpartition(".")[2] in ABOUT_ARGUMENTS and ADDRESSES.search(text):
+        component = OwnComponent.YOUR_CODE
+    incident = Incident(
+        id=f"message:{match.module}:{row.place}" if row.place else f"message:{match.module}",
+        title=title,
+        kind=kind,
+        severity=IncidentSeverity.FAILURE,
+        component=component,
+        because=" ".join(because),
+        fix=tuple(fixes),
+        source=(f"{package} {match.releases[0]} to {match.releases[-1]}: {match.module}",),
+        confidence="artefact",
+    )
+    return MessageCause(incident=incident, line=error.line, package=package, version=version)
+
+
+def _condition_words(kind: MessageKind, condition: str) -> str:
+    if not condition:
+        return ""
+    if kind is MessageKind.ASSERT:
+        return f", which asks that `{condition}`"
+    if condition.startswith("except "):
+        return f", where {condition.removeprefix('except ')} was caught"
+    return f", when `{condition}`"
+
+
+def _calling_frame(frames: Sequence[CodeFrame]) -> CodeFrame | None:
+    """The last frame of a file that is not installed: what called into the packages."""
+    return next((frame for frame in reversed(frames) if not frame.installed and frame.path.endswith(".py")), None)
+
+
+def describe_calling_line(caller: CodeFrame) -> str:
+    """Say which line of a file that is not installed leads to an error, in its own words where the log has them."""
+    code = f" ({shorten_text(caller.code, _SHOWN_CODE)})" if caller.code else ""
+    return f"What leads there is {caller.parts[-1]}.py, line {caller.line}{code}."
+
+
+def _fixes(  # noqa: PLR0913, PLR0917 - the parts of one explanation
+    match: MessageMatch, mask: int, text: str, version: str, missing: str, caller: CodeFrame | None
+) -> Iterator[Fix]:
+    """Yield what the message itself asks for, then the releases that do not say it."""
+    own = list(read_own_fixes(text, missing))
+    yield from own
+    if not own:
+        what = f"what {caller.parts[-1]}.py, line {caller.line}, passes" if caller else "what your program passes"
+        condition = match.row.condition
+        if condition.startswith(("except ", "not (")) or not condition:
+            yield Fix(note=f"Change {what}: the message says what is refused", change={})
+        else:
+            verb = "holds" if match.row.kind is MessageKind.ASSERT else "does not hold"
+            yield Fix(note=f"Change {what}, so that `{condition}` {verb}", change={})
+    newest = len(match.releases) - 1
+    at = place_of_version(version, match.releases) if version else None
+    if not mask >> newest & 1:
+        first = match.releases[mask.bit_length()]
+        if at is None or at < mask.bit_length():
+            yield Fix(
+                change={match.package: f">={first}"},
+                note="no longer says it: what it refuses may work there",
+                cost="an upgrade",
+            )
+    elif not missing and is_about_unknown_value(text):
+        yield upgrade_package(match.package, NEWER_OR_OLDER)
+
+
+def read_own_fixes(text: str, missing: str) -> Iterator[Fix]:
+    """Yield what a message itself asks for.
+
+    Args:
+        text: the message.
+        missing: the package that it says is not there; empty for none.
+    """
+    if missing:
+        named = next((item for item in _PIP_COMMAND.finditer(text) if item["name"].lower() == missing), None)
+        yield Fix(
+            change={missing: (named["range"] or "*") if named else "*"}, note=f"install it: pip install -U {missing}"
+        )
+    parts = re.split(r"(?<=[.!?;])\s+|\n", text)
+    asking = [part for part in parts if _ASKS.search(part) and not _ASKS_TO_REPORT.search(part)]
+    if asking:
+        yield Fix(note=f"The message says what to do: {shorten_text(' '.join(asking), 400)}", change={})
+
+
+def find_missing_package(text: str, condition: str, package: str, shelf: AtlasShelf) -> str:
+    """Return the package that a message, or the condition above it, says is not there; empty for none.
+
+    Args:
+        text: the message.
+        condition: the condition as the source has it.
+        package: the package that says it.
+        shelf: the atlas of all packages.
+    """
+    names = [item["name"] for item in _PIP_COMMAND.finditer(text)]
+    names += [item["name"] or item["flag"].lower() for item in _AVAILABLE.finditer(condition)]
+    if not names and re.search(r"install|required|requires|not available", text, re.IGNORECASE):
+        names += [next(filter(None, item.groups())) for item in _WANTS.finditer(text)]
+    for name in names:
+        plain = name.lower().rstrip(".").replace("_", "-")
+        known = shelf.distribution_of(plain.replace("-", "_")) or (
+            plain if plain in shelf.distributions or plain in shelf.packages else None
+        )
+        if known and known not in {package, "torch", "python", "cuda"}:
+            return known
+    return ""
+
+
+def describe_traceback(  # noqa: PLR0913
+    incident_id: str, kind: IncidentKind, component: str, *, title: str, because: str, fixes: Sequence[Fix]
+) -> Incident:
+    """Return the failure that only a log's own traceback speaks for: it is `reported`, with the traceback as source."""
+    return Incident(
+        id=incident_id,
+        title=title,
+        kind=kind,
+        severity=IncidentSeverity.FAILURE,
+        component=component,
+        because=because,
+        fix=tuple(fixes),
+        source=("the traceback",),
+        confidence="reported",
+    )
+
+
+def shorten_text(text: str, limit: int) -> str:
+    """Return the beginning of a text, with dots where it is cut."""
+    return text if len(text) <= limit else f"{text[:limit].rstrip()} ..."

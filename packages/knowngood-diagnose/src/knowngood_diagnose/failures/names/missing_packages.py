@@ -1,0 +1,443 @@
+"""The causes of modules that are not installed, are a file of the project, or are of a package without an atlas."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import Version
+
+from knowngood.core.lazy_patterns import lazy_pattern
+from knowngood.core.nearest_names import find_nearest_name
+from knowngood_diagnose.failures.logs.logged_errors import FaultKind, LoggedError, NameFault
+from knowngood_diagnose.failures.names.atlas_shelf import FOLDERS_OF_PROJECTS, FROM_REPOSITORIES, upgrade_package
+from knowngood_diagnose.failures.names.name_situation import NameCaller, NameCause, advise, find_caller, ranges_of_mask
+from knowngood_facts.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, OwnComponent
+from knowngood_facts.facts.atlas_answer import describe_spans, spans_of_mask
+from knowngood_facts.facts.atlas_file import RowKind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from knowngood_diagnose.failures.logs.logged_errors import CodeFrame
+    from knowngood_diagnose.failures.names.atlas_shelf import AtlasShelf
+
+_COMPILED = frozenset(
+    ("flash-attn", "xformers", "transformer-engine", "transformer-engine-torch", "bitsandbytes", "deepspeed")
+)
+"""Packages whose wheels must fit torch, CUDA and Python, or that compile against them."""
+
+
+_IMPORTS = lazy_pattern(r"\b(?:from|import) (?P<module>[A-Za-z_][\w.]*)")
+
+
+def explain_missing_package(
+    error: LoggedError, versions: Mapping[str, Sequence[str]], shelf: AtlasShelf
+) -> NameCause | None:
+    """A top-level module that is not installed, of a package that the atlas has, or that a package asks for."""
+    fault = error.fault
+    top = fault.owner.partition(".")[0]
+    package = shelf.owner(top) or _find_distribution(error, shelf)
+    if fault.kind is FaultKind.DISTRIBUTION:
+        package = fault.owner.replace("_", "-").lower()
+    caller = find_caller(error, shelf)
+    asks = bool(caller and caller.package and not caller.is_remote_code)
+    name = package or top
+    fixes: list[Fix] = []
+    is_module = fault.kind is FaultKind.MODULE
+    if is_module and not package and (own := find_own_file(error, caller)) is not None:
+        return _explain_own_file(error, top, own)
+    if package and caller and not caller.frame.installed and caller.package == package:
+        because = f"The code of {package} runs from a checkout, and its package is not installed in this Python."
+        fixes.append(Fix(note="pip install -e . in the checkout, or PYTHONPATH to the folder that has it", change={}))
+    else:
+        whose = caller.file if caller and asks else "The program"
+        verb = "asks for the version of" if fault.kind is FaultKind.DISTRIBUTION else "imports"
+        because = f"{whose} {verb} {fault.owner}, which is not installed in the Python that runs."
+        if package and package in versions:
+            because += f" The log shows {package} {versions[package][-1]}: it was installed for another Python."
+            fixes.append(Fix(note=f"python -m pip install {package}, with the very python that runs", change={}))
+    if not package and not asks and name not in FROM_REPOSITORIES:
+        because += f" Nor is there a file {top}.py or a folder {top} beside the program, or on PYTHONPATH."
+        fixes.append(
+            Fix(
+                note=f"When {top} is a folder of the project: start from its root, or add that to PYTHONPATH", change={}
+            )
+        )
+    near = "" if package or asks else find_nearest_name(top, [*shelf.packages, *shelf.distributions]) or ""
+    if near:
+        because += f" There is a package {near}, of nearly the same name."
+        fixes.insert(0, Fix(change={}, note=f"When {near} is meant: write import {near.replace('-', '_')}"))
+    if is_module and _is_ray_worker(error):
+        because += (
+            " It is a process that ray started: its environment is that of the ray node and of the job's runtime_env, "
+            "and not the one of the shell that submitted the job."
+        )
+        fixes += _advise_workers(name)
+    if name in FROM_REPOSITORIES:
+        because += f" The package index has no {name} that is meant here, or another project of that name."
+    fixes.append(_advise_install(name, top, is_known=bool(package)))
+    title = f"{name} is not installed{f', or a wrong name for {near}' if near else ''}"
+    component = OwnComponent.YOUR_CODE if near else name
+    incident = describe_missing_module(top, title, because, fixes, component)
+    is_unknown = not package and name not in FROM_REPOSITORIES
+    return NameCause(error=error, incident=incident, package=name, is_likely=is_unknown)
+
+
+def _explain_own_file(error: LoggedError, top: str, own: OwnFile) -> NameCause:
+    because, fixes = own.because, list(own.fixes)
+    if _is_ray_worker(error):
+        because += " It is a worker of ray, which runs in a folder of its own, perhaps on another machine."
+        note = 'The project\'s files go to the workers with ray.init(runtime_env={"working_dir": "."})'
+        fixes.insert(0, advise(f"{note}, or PYTHONPATH in its env_vars"))
+    incident = describe_missing_module(top, own.title, because, fixes, own.component)
+    return NameCause(error=error, incident=incident, package=own.component, is_likely=own.is_likely)
+
+
+def _advise_workers(name: str) -> list[Fix]:
+    return [
+        advise(
+            f"Install {name} on every node of the cluster, for the Python with which ray start ran (its image), and "
+            "start ray again"
+        ),
+        advise(f'Or for this job: ray job submit --runtime-env-json=\'{{"pip": ["{name}"]}}\' ...'),
+    ]
+
+
+def _advise_install(name: str, top: str, *, is_known: bool) -> Fix:
+    """How to install what is missing: from the index, from its repository, or by the name of the module."""
+    if (place := FROM_REPOSITORIES.get(name)) is not None:
+        note = f"pip install --no-build-isolation git+https://github.com/{place} (not pip install {name})"
+        return advise(f"Install it from its repository: {note}; or take an image that has it")
+    if not is_known:
+        return advise(f"install the package that has the module {top} (mostly pip install {top.replace('_', '-')})")
+    note = "install it, for the torch, CUDA and Python that are there" if name in _COMPILED else "install it"
+    return Fix(change={name: "*"}, note=f"{note}: pip install {name}")
+
+
+def describe_missing_module(top: str, title: str, because: str, fixes: Sequence[Fix], component: str) -> Incident:
+    """Return a failure of which the message says that a top-level module is not there."""
+    return Incident(
+        id=f"name:{top}",
+        title=title,
+        kind=IncidentKind.NOT_INSTALLED,
+        severity=IncidentSeverity.FAILURE,
+        component=component,
+        because=because,
+        fix=tuple(fixes),
+        source=("the message",),
+        confidence="artefact",
+    )
+
+
+def _find_distribution(error: LoggedError, shelf: AtlasShelf) -> str | None:
+    """The distribution of the module; in a folder that several share, that of the part which the line imports."""
+    owner = error.fault.owner
+    top = owner.partition(".")[0]
+    if (package := shelf.distribution_of(owner) or shelf.distribution_of(top)) is not None or not error.frames:
+        return package
+    statement = _IMPORTS.search(error.frames[-1].code)
+    parts = statement["module"].split(".") if statement else []
+    names = (".".join(parts[:count]) for count in range(2, len(parts) + 1) if parts[0] == top)
+    return next(filter(None, map(shelf.distribution_of, names)), None)
+
+
+def _is_ray_worker(error: LoggedError) -> bool:
+    """Whether the error comes from a process that ray started."""
+    return any(frame.installed[:2] == ("ray", "_private") for frame in error.frames)
+
+
+_PARTS = lazy_pattern(r"^(?:from|import) (?P<top>\w+)\.(?P<part>\w+)")
+_OWN_FUNCTION = lazy_pattern(
+    r"^from (?P<module>[a-z]+_\w+) import "
+    r"(?P<name>(?:add|build|compute|create|get|init|is|load|make|parse|prepare|process|read|run|save|set|setup|to)_\w+)"
+)
+"""A module of two words from which a function is imported: mostly a file beside the one that asks."""
+_OWN_ENDING = lazy_pattern(
+    r"^[a-z]+_(?:utils?|helpers?|models?|modules?|layers?|lib|common|config|configs|loaders?|misc)$"
+)
+"""How the names of a project's own folders and files end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnFile:
+    """What is known of a missing module that may be the project's own."""
+
+    component: str
+    title: str
+    because: str
+    fixes: Sequence[Fix]
+    is_likely: bool = True
+
+
+def find_own_file(error: LoggedError, caller: NameCaller | None) -> OwnFile | None:
+    """Return why a module of no known package may be the project's own file; `None` where nothing says so."""
+    top = error.fault.owner.partition(".")[0]
+    folder = next((frame for frame in error.frames if not frame.installed and top in frame.parts[:-1]), None)
+    if folder is not None:
+        return _describe_folder(error, top, folder)
+    is_own_code = caller is None or not caller.package
+    is_unpickled = caller is not None and bool(caller.frame.code) and top not in caller.frame.code
+    if (is_own_code or is_unpickled) and (top in FOLDERS_OF_PROJECTS or _OWN_ENDING.search(top)):
+        return _describe_project_folder(error, top)
+    if caller is None:
+        return None
+    if caller.frame.installed:
+        return _describe_sibling(top, caller) if _OWN_FUNCTION.match(caller.frame.code) else None
+    if is_own_code and (near := find_nearest_name(top, sorted(FOLDERS_OF_PROJECTS))):
+        return _describe_mistyped_folder(top, near, caller)
+    parts = _PARTS.match(caller.frame.code)
+    is_folder = parts is not None and parts["top"] == top and parts["part"] in FOLDERS_OF_PROJECTS
+    return _describe_unfound_folder(top, parts["part"], caller) if parts and is_folder else None
+
+
+def _describe_folder(error: LoggedError, top: str, folder: CodeFrame) -> OwnFile:
+    script = next((frame for frame in error.frames if not frame.installed), folder)
+    place = folder.path.replace("\\", "/")
+    root = place[: f"/{place}".index(f"/{top}/")].rstrip("/") or "."
+    because = (
+        f"The traceback has a file in a folder {top} ({root}/{top}), so the project has it. Python looks for {top} "
+        f"beside the script that was started ({script.parts[-1]}.py), on PYTHONPATH and among the installed packages, "
+        "and that folder is in none of these."
+    )
+    fixes = [
+        advise(f"PYTHONPATH={root} python ..., or start it from {root} with python -m and dots for the slashes"),
+        advise(f"pip install -e . in the checkout, when it has a setup.py or pyproject.toml that installs {top}"),
+    ]
+    title = f"The project's own folder {top} is not on Python's path"
+    return OwnFile(component=OwnComponent.YOUR_CODE, title=title, because=because, fixes=fixes)
+
+
+def _describe_project_folder(error: LoggedError, top: str) -> OwnFile:
+    script = next((frame for frame in error.frames if not frame.installed and frame.path.endswith(".py")), None)
+    because = f"{top} is a name that projects give to their own folders and files, and no package is meant."
+    root = "the project's root"
+    if script is not None:
+        folder = script.path.replace("\\", "/").rpartition("/")[0].removeprefix("./")
+        because += (
+            f" Python looks for it beside the script that was started ({script.parts[-1]}.py, in "
+            f"{folder or 'the current folder'}), on PYTHONPATH and among the installed packages. The folder in which "
+            "the command is given does not count."
+        )
+        if folder and not folder.startswith(("/", "~")) and ":" not in folder:
+            root = "the folder in which the command was given"
+    fixes = [
+        advise(
+            f"PYTHONPATH=. before the command, in the folder that has {top} (mostly {root}); or python -m with dots in "
+            "the place of slashes and without .py"
+        ),
+        advise(f"pip install -e . in the project, when its instructions say so, which puts {top} on the path"),
+        advise(
+            f"When the checkout has no {top} at all: git submodule update --init, a newer commit, or the part that the "
+            f"instructions put there. Not pip install {top}: that is another project's"
+        ),
+    ]
+    title = f"The project's own {top} is not found: its folder is not on Python's path"
+    return OwnFile(component=OwnComponent.YOUR_CODE, title=title, because=because, fixes=fixes, is_likely=False)
+
+
+def _describe_mistyped_folder(top: str, near: str, caller: NameCaller) -> OwnFile:
+    because = (
+        f"{caller.file} imports {top}. No known package has that module, and it is {near} with a slip of the pen: a "
+        "file of the project that is called otherwise, or that was never put into the repository."
+    )
+    fixes = [
+        advise(f"ls {top}.py {near}.py: write import {near} when that is there"),
+        advise("A newer commit of the project, which has the file"),
+    ]
+    title = f"The project has no {top}: a wrong name for {near}, or a file that is missing in the repository"
+    return OwnFile(component=OwnComponent.YOUR_CODE, title=title, because=because, fixes=fixes)
+
+
+def _describe_sibling(top: str, caller: NameCaller) -> OwnFile:
+    package = caller.frame.installed[0]
+    because = (
+        f"{caller.file} imports {caller.frame.code.split()[-1]} from {top} by the bare name. No known package has such "
+        f"a module: it looks like a file of {package} itself ({package}/{top}.py). When {package} is imported as a "
+        "package, Python does not look beside that file; it does so only when the file is started as the script. "
+        f"Otherwise {top} is a package which is not installed."
+    )
+    fixes = [
+        advise(f"In {caller.file}: from {package}.{top} import ..., or from .{top} import ...; a newer {package} may"),
+        advise(f"PYTHONPATH with the folder of {caller.file} goes around it: export PYTHONPATH=FOLDER:$PYTHONPATH"),
+        advise(f"When {package} has no such file: install the package that has the module {top}"),
+    ]
+    title = f"{top} is not found: most likely a file of {package} itself, imported as if it stood alone"
+    return OwnFile(component=package, title=title, because=because, fixes=fixes)
+
+
+def _describe_unfound_folder(top: str, part: str, caller: NameCaller) -> OwnFile:
+    because = (
+        f"{caller.file} imports {top}.{part}. No known package has the module {top}, and {part} is a folder that "
+        f"projects have: so {top} is mostly the project's own folder, and the root of the project is not on the path."
+    )
+    fixes = [
+        advise(
+            f"Start it from the folder that has {top}, with PYTHONPATH=. before the command; or pip install -e . there"
+        ),
+        advise(f"When there is no folder {top}: clone the project that has it, or install its package"),
+    ]
+    title = f"{top} is not found: the project's own folder, or another project's that is not installed"
+    return OwnFile(component=OwnComponent.YOUR_CODE, title=title, because=because, fixes=fixes)
+
+
+def explain_unread_package(error: LoggedError, shelf: AtlasShelf) -> NameCause | None:
+    """A name that an installed package without an atlas lacks; `None` when it may be a module of the user's own."""
+    fault = error.fault
+    top = fault.owner.partition(".")[0]
+    caller = find_caller(error, shelf)
+    path = fault.path.replace("\\", "/")
+    is_installed = "site-packages/" in path or "dist-packages/" in path
+    asks = caller.package if caller and not caller.is_remote_code else ""
+    is_known = is_installed or bool(shelf.distribution_of(top))
+    is_project = fault.kind is FaultKind.MODULE and not fault.not_a_package and top not in FOLDERS_OF_PROJECTS
+    if fault.circular or asks == top or not (is_known or is_project):
+        return None
+    package = shelf.owner(top) or shelf.distribution_of(top) or top
+    what = f"the module {fault.owner}" if fault.kind is FaultKind.MODULE else f"`{fault.name}` in {fault.owner}"
+    whose = f"{caller.file} of {asks}" if caller and asks else "the code that asks for it"
+    if (submodule := _explain_unimported_submodule(error, top, caller.file if caller else "", asks)) is not None:
+        return submodule
+    because = f"The {package} that is installed is older or newer than the one for which {whose} was written."
+    fixes = [
+        Fix(change={}, note=f"The release of {package} that its caller asks for; pip check names what does not fit"),
+        upgrade_package(package, f"when the {package} that runs is the older one, a newer release"),
+    ]
+    if not is_known:
+        fixes = [
+            Fix(
+                change={},
+                note=f"The commit of {package} that its caller was written for, or a newer caller; the module may have "
+                f"moved: python -c 'import {top}; print({top}.__path__)' shows which {top} is imported",
+            )
+        ]
+    if asks and asks != package:
+        fixes.append(Fix(change={}, note=f"A newer {asks}, written for the {package} that is there"))
+    if caller is not None and (request := _find_request(fault, caller)) is not None:
+        because += f" {request.words}"
+        fixes = [*request.fixes, *fixes[:1]]
+    incident = Incident(
+        id=f"name:{fault.text}",
+        title=f"The {package} that is installed has not {what}",
+        kind=IncidentKind.API_UNKNOWN,
+        severity=IncidentSeverity.FAILURE,
+        component=package,
+        because=because,
+        fix=tuple(fixes),
+        source=("the message",),
+        confidence="artefact",
+    )
+    return NameCause(error=error, incident=incident, package=package, is_likely=not is_known)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Request:
+    """Which releases of a package of the atlas import a name of another package."""
+
+    words: str
+    fixes: tuple[Fix, ...]
+
+
+def _find_request(fault: NameFault, caller: NameCaller) -> _Request | None:
+    """Return which releases of the caller import the name, and whether only where the other package is installed."""
+    if caller.lookup is None or fault.kind is FaultKind.MODULE_ATTRIBUTE:
+        return None
+    asks, lookup = caller.package, caller.lookup
+    target = f"{fault.owner}:{fault.name}" if fault.kind is FaultKind.IMPORT else fault.owner
+    rows = [
+        row for _, row in lookup.file.search_rows(target) if row[1] == RowKind.IMPORT and _is_target(row[2], target)
+    ]
+    using = 0
+    for row in rows:
+        using |= row[3]
+    free = ranges_of_mask(lookup.every & ~using, lookup.file.releases)
+    if not using:
+        return None
+    spans = describe_spans(spans_of_mask(using, lookup.file.releases))
+    words = f"{asks} imports it {spans}."
+    fixes = [Fix(change={asks: free[-1]}, note=f"these releases of {asks} do not ask for it")] if free else []
+    if all(row[2].endswith("?") for row in rows):
+        top = fault.owner.partition(".")[0]
+        words += f" It does so only where {top} is installed."
+        fixes.append(Fix(change={}, note=f"pip uninstall {top}, when nothing else needs it: {asks} goes on without it"))
+    return _Request(words=words, fixes=tuple(fixes))
+
+
+def _is_target(detail: str, target: str) -> bool:
+    plain = detail.removesuffix("?")
+    return plain == target or plain.startswith((f"{target}:", f"{target}."))
+
+
+def _explain_unimported_submodule(error: LoggedError, top: str, file: str, asks: str) -> NameCause | None:
+    """A name that code uses as a module of its package, which `import` of the package alone does not load."""
+    fault = error.fault
+    code = error.frames[-1].code if error.frames else ""
+    whole = f"{fault.owner}.{fault.name}"
+    if fault.kind is not FaultKind.MODULE_ATTRIBUTE or not re.search(rf"\b{re.escape(whole)}\.\w", code):
+        return None
+    fixes = [
+        Fix(
+            change={},
+            note=f"Write `import {whole}` where {file or 'the code'} has `import {fault.owner}`, or before it",
+        ),
+        Fix(change={}, note=f"python -c 'import {whole}' must work: when it does not, pip install -U {top}"),
+    ]
+    if asks:
+        fixes.insert(0, upgrade_package(asks, f"a newer {asks}, which imports {whole} itself"))
+    incident = Incident(
+        id=f"name:{whole}",
+        title=f"`import {fault.owner}` alone does not load its module {fault.name}",
+        kind=IncidentKind.CONFIG,
+        severity=IncidentSeverity.FAILURE,
+        component=asks or OwnComponent.YOUR_CODE,
+        because=(
+            f"The line uses {whole} as a module. It is there only after somebody has imported it: {file or 'the code'} "
+            "counted on another package that did."
+        ),
+        fix=tuple(fixes),
+        source=("the traceback",),
+        confidence="reported",
+    )
+    return NameCause(error=error, incident=incident, package=asks, is_likely=True)
+
+
+def mask_of_refused(pythons: Sequence[str], releases: Sequence[str], bounds: Mapping[str, str]) -> int:
+    """Return the releases that the Pythons of a log cannot have installed, as bits; 0 where the log states none.
+
+    Args:
+        pythons: the Pythons in the log.
+        releases: the releases of a package, oldest first.
+        bounds: release -> the Pythons that it takes.
+    """
+    refused: dict[str, bool] = {}
+    mask = 0
+    for place, release in enumerate(releases):
+        text = bounds.get(release, "")
+        if text not in refused:
+            refused[text] = bool(pythons) and not any(_takes(text, python) for python in pythons)
+        mask |= refused[text] << place
+    return mask
+
+
+def find_newest_for(pythons: Sequence[str], bounds: Mapping[str, str]) -> str:
+    """Return the newest final release that a Python of the log takes; empty when none is known."""
+    final = [text for text in bounds if not Version(text).is_prerelease]
+    taken = [text for text in final if any(_takes(bounds[text], python) for python in pythons)]
+    return max(taken, key=Version, default="")
+
+
+_LOWER = frozenset((">=", ">", "~=", "=="))
+"""What bounds a Python from below: what a release says of newer Pythons is often passed over."""
+
+
+def _takes(bound: str, python: str) -> bool:
+    """Whether a release takes a Python, of which the log may state only the first two numbers."""
+    try:
+        specifier = SpecifierSet(bound)
+    except InvalidSpecifier:
+        return True
+    low = SpecifierSet(",".join(str(part) for part in specifier if part.operator in _LOWER))
+    whole = python if python.count(".") > 1 else f"{python}.99"
+    return low.contains(whole, prereleases=True) or low.contains(python, prereleases=True)

@@ -1,0 +1,516 @@
+"""Which setting a program refuses or lacks: an argument, a key, a batch size, a model's class, a variable. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from knowngood.core.lazy_patterns import lazy_pattern
+from knowngood.core.nearest_names import find_nearest_name
+from knowngood_diagnose.failures.names.message_causes import MessageCause, describe_traceback, shorten_text
+from knowngood_diagnose.failures.names.name_situation import advise, find_two_checkouts
+from knowngood_facts.compat.incident import Fix, Incident, IncidentKind, OwnComponent
+
+if TYPE_CHECKING:
+    from knowngood_diagnose.failures.logs.last_errors import LastError
+    from knowngood_diagnose.failures.logs.logged_errors import CodeFrame
+
+_ACCELERATE_KEY = lazy_pattern(
+    r"had unknown keys \(\[(?P<keys>[^\]]{1,300})\]\)|unexpected keyword argument '(?P<key>\w+)'"
+)
+_LOCAL_RANK = lazy_pattern(r"unrecognized arguments: .{0,200}?--(?P<given>local[-_]rank)\b")
+_UNKNOWN = lazy_pattern(r"(?P<script>[\w./-]+): error: unrecognized arguments: (?P<rest>[^\n]{1,600})")
+_UNUSED = lazy_pattern(
+    r"Some (?:specified arguments|keys) are not used by the HfArgumentParser: \[(?P<keys>[^\]]{1,1000})\]"
+)
+_OF_TRAINING = frozenset(
+    (
+        "ddp_timeout",
+        "do_eval",
+        "do_predict",
+        "do_train",
+        "gradient_accumulation_steps",
+        "learning_rate",
+        "logging_steps",
+        "num_train_epochs",
+        "output_dir",
+        "overwrite_output_dir",
+        "per_device_eval_batch_size",
+        "per_device_train_batch_size",
+        "predict_with_generate",
+        "save_steps",
+    )
+)
+"""Arguments of every training of transformers, which a command that only loads a model has not."""
+_FLAG = lazy_pattern(r"(?<![\w-])--?[A-Za-z][\w-]*")
+_NEAR = 4_000
+"""How far above the last line the usage of the script is looked for, in bytes."""
+_FEWEST_TAKEN, _SHORT = 3, 5
+"""A usage with fewer options says little; a flag of so few letters resembles any other."""
+_CHOICE = lazy_pattern(
+    r"error: argument (?P<what>\S{1,200}(?: \w+)?): invalid choice: '?(?P<choice>[^'\s]{1,60})'? "
+    r"\(choose from (?P<there>[^)]{1,600})\)"
+)
+
+
+def describe_choice(incident: Incident, error: LastError) -> Incident | None:
+    """A command or a value that the program's own list of choices lacks."""
+    text = f"{error.above[-_NEAR:].decode('utf-8', 'replace')} {error.text} {error.message}"
+    if (rank := _LOCAL_RANK.search(text)) is not None:
+        return _describe_local_rank(incident, rank["given"], text)
+    stated = _CHOICE.search(f"{error.text} {error.message}")
+    if stated is None:
+        return _describe_unused_keys(incident, error) or _describe_unknown_flags(incident, text)
+    what, choice = stated["what"].strip("{}"), stated["choice"]
+    there = [text.strip(" '\"") for text in stated["there"].split(",")]
+    is_command = any(word in what.lower() for word in ("command", "cmd", "action", "mode")) or "," in what
+    parts = {part for part in re.split(r"[_\W]+", choice) if part}
+    near = next((name for name in there if name in parts or parts & set(re.split(r"[_\W]+", name))), "")
+    title = f"The program that runs has no {'command' if is_command else f'{what}'} {choice}"
+    because = f"It takes {', '.join(there[:12])}."
+    because += (
+        " The command is of the documentation of another release: an older release runs, which does not have it yet, "
+        "or a newer one, which renamed it."
+        if is_command
+        else f" {choice} is a slip of the pen, or a choice that only another release of the program has."
+    )
+    fixes = [
+        advise(
+            "pip show PROGRAM (or git log -1) says which release runs; upgrade it to the one of the documentation "
+            "(pip install -U), or read the documentation of the one that runs"
+        )
+    ]
+    if near:
+        fixes.append(advise(f"{near}, which is the nearest that this release has; --help of it lists its options"))
+    return replace(incident, title=title, because=because, fix=tuple(fixes))
+
+
+def _describe_unused_keys(incident: Incident, error: LastError) -> Incident | None:
+    """Arguments that transformers' parser read, and that no class of the script's options has."""
+    stated = _UNUSED.search(error.message) or _UNUSED.search(error.text)
+    if stated is None:
+        return None
+    given = [text.strip(" '\"") for text in stated["keys"].split(",")]
+    is_line = any(text.startswith("--") for text in given)
+    names = [text.lstrip("-").partition("=")[0] for text in given if text.startswith("--") or not is_line]
+    shown = ", ".join(names[:6])
+    if len(_OF_TRAINING.intersection(names)) >= _FEWEST_TAKEN:
+        return replace(
+            incident,
+            title=f"A command that does not train was given the options of a training: {shown}",
+            because=(
+                "What runs reads only the options of a model (a chat, an export, an API, a web page), so that those "
+                "of the training are left over: the command is another one than that of which the file is."
+            ),
+            fix=(
+                advise("Start the file with the command for training (llamafactory-cli train FILE), also to predict"),
+                advise("For a chat or an export: a file of its own, without the options of the training"),
+            ),
+        )
+    own = next((frame for frame in reversed(error.frames) if not frame.installed), None)
+    where = f" ({own.short_file}, line {own.line})" if own is not None else ""
+    because = (
+        f"None of the classes into which the program puts its options{where} has {shown}: it is a slip of the pen, or "
+        "the file or the command line is of another version of the program than the code that runs."
+    )
+    fixes = [
+        advise(f"Leave {shown} out, or write the name that this version has: grep -rn in its classes of arguments"),
+        advise("The file or the command of the instructions of the very commit or release that is installed"),
+    ]
+    if (copies := find_two_checkouts(error.frames)) is not None:
+        because, fixes = because + copies.words, [copies.fix, *fixes]
+    return replace(incident, title=f"The script's options have no {shown}", because=because, fix=tuple(fixes))
+
+
+def _describe_unknown_flags(incident: Incident, text: str) -> Incident | None:
+    """Options that the printed usage lacks; `None` without them or without the usage."""
+    stated = _UNKNOWN.search(text)
+    usage = text[: stated.start()].rpartition("usage: ")[2] if stated else ""
+    taken = list(dict.fromkeys(_FLAG.findall(usage)))
+    given = list(dict.fromkeys(_FLAG.findall(stated["rest"]))) if stated else []
+    if stated is None or not given or len(taken) < _FEWEST_TAKEN:
+        return None
+    script, names = stated["script"].rpartition("/")[2], " and ".join(given)
+    near = {flag: nearest for flag in given if len(flag) > _SHORT and (nearest := find_nearest_name(flag, taken))}
+    if near:
+        pairs = ", ".join(f"{nearest} in place of {flag}" for flag, nearest in near.items())
+        return replace(
+            incident,
+            title=f"{script} has no {names}: a slip of the pen, or the name of another release",
+            because=f"The usage above the message lists what it takes, and the nearest is there: {pairs}.",
+            fix=(advise(f"Write {pairs}"), *incident.fix[1:]),
+        )
+    return replace(
+        incident,
+        title=f"{script} does not know {names}: what starts it is of another version than the script",
+        because=(
+            f"The usage above the message is that of the {script} which ran, and has no {names}. The "
+            "command line (typed "
+            "from instructions, or made by an interface such as a web page) is of another version, mostly a newer one: "
+            f"{script} is older, because only a part of the files was updated or another checkout is found first."
+        ),
+        fix=(
+            advise(
+                f"Update the project as a whole (git pull, or the whole archive in a new folder), {script} and what "
+                "starts it together"
+            ),
+            advise(
+                f"Leave {names} out of the command, when you type it yourself; python {script} --help lists the rest"
+            ),
+        ),
+    )
+
+
+def _describe_local_rank(incident: Incident, given: str, usage: str) -> Incident:
+    """The rank that a launcher adds to the command line, spelled otherwise than the script has it."""
+    other = given.replace("-", "_") if "-" in given else given.replace("_", "-")
+    has_other = f"--{other} " in usage or f"--{other}]" in usage
+    because = (
+        f"It is the launcher that adds --{given}, and not you: torch.distributed.launch does so in each process, with "
+        "a hyphen since torch 2.0 and with an underscore before; torchrun adds nothing and sets LOCAL_RANK."
+    )
+    because += f" The script takes --{other}." if has_other else " The script takes neither."
+    fixes = (
+        advise("Start it with torchrun (--nproc_per_node=N script.py), and let it read int(os.environ['LOCAL_RANK'])"),
+        advise(
+            "In the script: parser.add_argument('--local_rank', '--local-rank', type=int, "
+            "default=int(os.environ.get('LOCAL_RANK', 0)))"
+        ),
+    )
+    title = f"The launcher passes --{given}, which the script does not take" + (
+        f": it takes --{other}" if has_other else ""
+    )
+    return replace(incident, title=title, because=because, fix=fixes)
+
+
+def describe_own_call(incident: Incident, error: LastError) -> Incident | None:
+    """A keyword that the project's own file passes to Accelerator, and not the package that mostly does."""
+    frame = error.frames[-1] if error.frames else None
+    if frame is None or frame.installed or "Accelerator(" not in frame.code:
+        return None
+    because = (
+        f"{frame.short_file}, line {frame.line}, makes the Accelerator itself, with arguments that accelerate 1.0 "
+        "takes in a DataLoaderConfiguration only."
+    )
+    own = advise(
+        "In that file: Accelerator(dataloader_config=DataLoaderConfiguration(dispatch_batches=..., split_batches=...))"
+    )
+    kept = tuple(fix for fix in incident.fix if "transformers" not in fix.change)
+    title = "The project's own file passes dispatch_batches to Accelerator, which accelerate 1.0 does not take"
+    return replace(incident, title=title, because=because, component=OwnComponent.YOUR_CODE, fix=(*kept, own))
+
+
+def describe_accelerate_key(incident: Incident, error: LastError) -> Incident | None:
+    """Which key of accelerate's saved configuration is not known."""
+    stated = _ACCELERATE_KEY.search(error.message)
+    if stated is None:
+        return None
+    key = stated["key"] or re.sub(r"['\" ]", "", stated["keys"])
+    title = f"accelerate's saved configuration has {key}, which the accelerate that runs does not know"
+    return replace(incident, title=title)
+
+
+_BATCH = lazy_pattern(
+    r"world_size (?P<total>\d+) != (?P<micro>\d+) \* (?P<steps>\d+) \* (?P<ranks>\d+)",
+)
+_ACCUMULATION = lazy_pattern(r"gradient_accumulation_steps['\"]?[ =:]+(\d{1,5})\b")
+_MISMATCHES = lazy_pattern(r"- ds (?P<name>[\w.]+)=(?P<own>\S+) vs hf \w+=(?P<other>\S+)")
+
+
+def describe_batch(incident: Incident, error: LastError) -> Incident | None:
+    """How many processes DeepSpeed counts, and for how many the numbers were made."""
+    stated = _BATCH.search(error.message)
+    if stated is None:
+        return _describe_equal_values(incident, error) or _describe_device_map(incident, error)
+    total, micro, steps, ranks = (int(stated[name]) for name in ("total", "micro", "steps", "ranks"))
+    if not micro or not steps or total % (micro * steps):
+        return replace(
+            incident,
+            title=f"DeepSpeed's train_batch_size {total} is no product of the other numbers: {micro} x "
+            f"{steps} x {ranks}",
+            because="train_batch_size is the micro batch size times the accumulation steps times the number of "
+            "processes; one of the three stands in the configuration with another value than the run has.",
+        )
+    meant = total // (micro * steps)
+    if asked_steps := _find_accumulation(error, total // micro // ranks if ranks else 0, steps):
+        return _describe_accumulation(incident, asked_steps, steps, (total, micro, ranks))
+    if meant <= ranks:
+        return None
+    return replace(
+        incident,
+        title=f"DeepSpeed counts {ranks} process{'es' if ranks > 1 else ''}, and its batch size is that of {meant}",
+        because=(
+            f"{total} is {micro} x {steps} x {meant}, and the world size that DeepSpeed sees is {ranks}: "
+            "the script was "
+            f"started without a launcher for {meant} GPUs, or the configuration was read before the process group was "
+            "set up (a Trainer and an accelerate whose releases do not fit)."
+        ),
+        fix=(
+            advise(
+                f"Start {meant} processes: torchrun --nproc_per_node={meant}, deepspeed --num_gpus={meant} "
+                "or accelerate "
+                'launch; or "auto" for train_batch_size in the DeepSpeed configuration'
+            ),
+            advise(
+                "With torchrun and the Trainer already: pip install -U transformers accelerate together; in a program "
+                "of your own, deepspeed.init_distributed() before the configuration is made"
+            ),
+        ),
+    )
+
+
+def _find_accumulation(error: LastError, fitting: int, steps: int) -> int:
+    """The steps of accumulation that the command in the log states, where they and no others make the product right."""
+    stated = [int(match[1]) for match in _ACCUMULATION.finditer(error.log_end.decode("utf-8", "replace"))]
+    return fitting if fitting != steps and fitting in stated else 0
+
+
+def _describe_accumulation(incident: Incident, asked_steps: int, steps: int, numbers: tuple[int, int, int]) -> Incident:
+    total, micro, ranks = numbers
+    return replace(
+        incident,
+        title=f"DeepSpeed accumulates {steps} step{'s' if steps > 1 else ''}, and the command says {asked_steps}",
+        because=(
+            f"train_batch_size {total} is {micro} x {asked_steps} x {ranks}, which the command asks for, and "
+            "DeepSpeed multiplies "
+            f"{micro} x {steps} x {ranks}: its configuration has no gradient_accumulation_steps, or was read "
+            "before the trainer "
+            "could fill it in (from_pretrained under ZeRO-3 with a configuration of fixed numbers)."
+        ),
+        fix=(
+            advise(
+                '"auto" for train_batch_size, train_micro_batch_size_per_gpu and gradient_accumulation_steps in the '
+                "DeepSpeed configuration, so that all three come from the arguments"
+            ),
+            advise(f'Or "gradient_accumulation_steps": {asked_steps} there, as in the command'),
+        ),
+    )
+
+
+def _describe_equal_values(incident: Incident, error: LastError) -> Incident | None:
+    """A value of DeepSpeed's configuration that looks like the argument's and is of another type: a text."""
+    pairs = _MISMATCHES.findall(error.message)
+    equal = [(name, value) for name, value, other in pairs if value == other]
+    if not equal:
+        return None
+    name, value = equal[0]
+    return replace(
+        incident,
+        title=f'{name} is the text "{value}" in DeepSpeed\'s configuration, and the number {value} in the arguments',
+        because=f"Both are shown as {value} and differ all the same, so they are of two types: the JSON file has the "
+        f'number in quotes ("{value}"), and a text equals no number.',
+        fix=(advise(f'"{name}": {value} without quotes in the JSON file, or "auto"'), *incident.fix[:1]),
+    )
+
+
+def _describe_device_map(incident: Incident, error: LastError) -> Incident | None:
+    if "low_cpu_mem_usage" not in error.message:
+        return None
+    return replace(
+        incident,
+        title="The model is loaded with low_cpu_mem_usage or a device_map, which ZeRO-3 forbids",
+        because="Under ZeRO-3 the weights are divided while the model is built; from_pretrained then takes neither "
+        "low_cpu_mem_usage=True nor a device_map (nor a quantization, which sets both).",
+    )
+
+
+_REFUSED = lazy_pattern(
+    r"Model architectures \[(?P<refused>[^\]]{1,200})\] are not supported for now\.?(?P<rest>.{0,20000})", re.DOTALL
+)
+_NAME = lazy_pattern(r"['\"](?P<name>\w+)['\"]")
+_REMOTE_CLASS = lazy_pattern(
+    r"Unrecognized configuration class <class '(?P<module>transformers_modules\.[\w.-]*)\.(?P<name>\w+)'> "
+    r"for this kind of AutoModel: (?P<auto>\w+)"
+)
+_WORKS = lazy_pattern(
+    r"\bworks? (?:fine |well )?with (?:transformers )?v?(?P<old>\d[\w.]*\w),? but (?:not )?with (?:transformers )?"
+    r"v?(?P<new>\d[\w.]*\w)"
+)
+_OF_CLASSES = lazy_pattern(r"For(?:Sequence|Token)Classification$|RewardModel$")
+
+
+def describe_architecture(incident: Incident, error: LastError) -> Incident | None:
+    """Return what the refused class is, beside those that are supported; `None` where the message has no list."""
+    stated = _REFUSED.search(error.message) or _REFUSED.search(error.text)
+    if stated is None:
+        return None
+    refused = [match["name"] for match in _NAME.finditer(stated["refused"])]
+    has = {match["name"] for match in _NAME.finditer(stated["rest"])}
+    name = next(iter(refused), "")
+    stem = re.sub(r"(?:Model|For[A-Z]\w+)$", "", name)
+    if name in has:
+        return replace(
+            incident,
+            title=f"vLLM has {name}, and its look at the class failed: the reason stands further up",
+            because=(
+                f"{name} is in the very list of what this vLLM supports. To look at a class vLLM imports it in a "
+                "process of its own, and that one failed: of an extension or a package that does not load there, or of "
+                "a system for which vLLM is not made (Windows)."
+            ),
+            fix=(
+                advise("python -m vllm.model_executor.models.registry shows the error of that process"),
+                advise(f"The lines above with 'Error in inspecting model architecture {name!r}' have its traceback"),
+                advise("On Windows: WSL or a container with Linux; else install vLLM anew in an empty environment"),
+            ),
+        )
+    if f"{stem}ForCausalLM" in has and name == f"{stem}Model":
+        return replace(
+            incident,
+            title=f"{name} is the model without its head, which this vLLM does not serve",
+            because=(
+                f"config.json names {name}: the model was saved without its last layer, as for embeddings "
+                f"(sentence-transformers). This vLLM has only {stem}ForCausalLM, which makes text."
+            ),
+            fix=(
+                advise("A newer vLLM, which serves such a model for embeddings (--task embed, --runner pooling later)"),
+                advise(f"To make text: save the whole {stem}ForCausalLM, and its name in architectures of config.json"),
+            ),
+        )
+    if _OF_CLASSES.search(name) and f"{stem}ForCausalLM" in has:
+        return replace(
+            incident,
+            title=f"{name} is a classifier or a reward model, which this vLLM does not have for {stem}",
+            because=(
+                f"This vLLM has {stem}ForCausalLM, which makes text. Classes that give a score came to it later, one "
+                "by one."
+            ),
+            fix=(
+                advise("A newer vLLM, which may have the class (its list of models for classification and rewards)"),
+                advise("transformers itself, AutoModelForSequenceClassification, which needs no server for a score"),
+            ),
+        )
+    return None
+
+
+def describe_own_auto_class(incident: Incident, error: LastError) -> Incident | None:
+    """The model's own code asks an auto class for one of its parts, in a transformers where that is not registered."""
+    stated = _REMOTE_CLASS.search(error.message)
+    if stated is None or stated["auto"] != "AutoModelForCausalLM":
+        return None
+    name, auto = stated["name"], stated["auto"]
+    works = _WORKS.search(error.above.decode("utf-8", "replace"))
+    because = (
+        f"{name} is a class of the model's own code, and {auto} is what such code mostly registers it for. That it is "
+        "not there means that the code is of another time than this transformers: it makes a part of itself with an "
+        f"auto class, or registers the class, in a way that another release has. "
+    )
+    because += f"The log says that {works['old']} works, and {works['new']} does not." if works else ""
+    fixes = [
+        advise("The transformers that the model's config.json names (transformers_version), or that its page asks for"),
+        advise("A newer revision of the model's code; or the model's class in transformers, without trust_remote_code"),
+    ]
+    if works:
+        fixes.insert(
+            0, Fix(change={"transformers": f"<{works['new']}"}, note="the last with which it works", cost="a pin")
+        )
+    title = f"The model's own code does not go with this transformers: {name} is not known to {auto}"
+    return replace(incident, title=title, because=because.strip(), fix=tuple(fixes))
+
+
+_KEY = lazy_pattern(r"^KeyError: (?P<quote>['\"])(?P<key>[A-Za-z_]\w{0,80})(?P=quote)(?=$|\s)")
+_READS = lazy_pattern(r"\benviron\[")
+_OF_LAUNCHER = frozenset(
+    ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
+)
+"""Variables that torchrun and the launchers of deepspeed and accelerate set (NODE_RANK only those of clusters)."""
+_OF_SCHEDULER = lazy_pattern(r"^(?:SLURM|PMI|PMIX|OMPI|PBS|LSB)_")
+_SECRET = lazy_pattern(r"(?:KEY|TOKEN|SECRET|PASSWORD)$")
+_SHOWN = 100
+
+
+def explain_unset_variable(error: LastError) -> MessageCause | None:
+    """Return which environment variable is missing and how it is set; `None` for another KeyError."""
+    stated = _KEY.match(error.message)
+    if stated is None or not error.frames:
+        return None
+    asking = [frame for frame in error.frames if not _is_environ(frame)]
+    by_python = len(asking) < len(error.frames)
+    frame = asking[-1] if asking else None
+    if not by_python and not (frame and _READS.search(frame.code)):
+        return None
+    name = stated["key"]
+    where = "The program"
+    if frame is not None:
+        code = f" ({shorten_text(frame.code, _SHOWN)})" if frame.code else ""
+        where = f"Line {frame.line} of {'/'.join((frame.installed or frame.parts)[-2:])}.py{code}"
+    reason, fixes = _describe_variable(name, frame)
+    incident = describe_traceback(
+        "environment-variable-unset",
+        IncidentKind.CONFIG,
+        OwnComponent.YOUR_CODE,
+        title=f"The environment variable {name} is not set",
+        because=f"{where} reads the environment variable {name} and takes for granted that it is set. {reason}",
+        fixes=fixes,
+    )
+    return MessageCause(incident=incident, line=error.line, package="")
+
+
+def describe_launcher_variable(incident: Incident, error: LastError) -> Incident | None:
+    """Return the failure with the variable that no launcher set; `None` where the message names none."""
+    cause = explain_unset_variable(error)
+    stated = _KEY.match(error.message)
+    if cause is None or stated is None or stated["key"] not in _OF_LAUNCHER:
+        return None
+    stated_cause = cause.incident
+    return replace(incident, title=stated_cause.title, because=stated_cause.because, fix=stated_cause.fix)
+
+
+def _is_environ(frame: CodeFrame) -> bool:
+    return frame.parts[-1:] == ("os",) and frame.function == "__getitem__"
+
+
+def _describe_variable(name: str, frame: CodeFrame | None) -> tuple[str, tuple[Fix, ...]]:
+    if name in _OF_LAUNCHER:
+        return (
+            (
+                "A launcher sets it for each process; the program was started with python alone, or by a launcher that "
+                "does not set this one."
+            ),
+            (
+                advise(
+                    "torchrun --nproc_per_node=NUMBER_OF_GPUS SCRIPT (or deepspeed, accelerate launch) in the place of "
+                    "python SCRIPT; also for one GPU, with 1"
+                ),
+                advise(f"For one process: {_one_process(name)} before the start; or switch distributed training off"),
+            ),
+        )
+    if _OF_SCHEDULER.match(name):
+        return (
+            "The scheduler of a cluster sets it in its jobs; the program runs outside of one.",
+            (
+                advise(f"Start it in a job of that scheduler (srun, mpirun), or export {name} by hand"),
+                advise("Choose the program's other launcher (pytorch, torchrun, none), when it has an option for it"),
+            ),
+        )
+    if _SECRET.search(name):
+        return (
+            "It holds a key or a token of a service.",
+            (
+                advise(f"export {name}=... in the shell or the job that starts it (a .env file is not read by itself)"),
+                advise("Switch the service off, when the program has an option for it (such as report_to=none)"),
+            ),
+        )
+    compared = re.search(
+        rf"{re.escape(name)}['\"]\s*\]\s*==\s*['\"](?P<value>[^'\"]{{0,40}})['\"]", frame.code if frame else ""
+    )
+    value = compared["value"] if compared else "VALUE"
+    return (
+        "The project's own script or instructions set it before this line, and this way of starting does not.",
+        (
+            advise(
+                f"export {name}={value} before the start; or os.environ['{name}'] = '{value}' at the "
+                "top of the script, "
+                "before the import that reads it"
+            ),
+            advise(
+                f"grep -rn {name} in the project shows which values it takes and which script sets it: start that one"
+            ),
+            advise(f"os.environ.get('{name}', DEFAULT) in that line, when the program is yours"),
+        ),
+    )
+
+
+def _one_process(name: str) -> str:
+    values = {"WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    return f"export {name}={values.get(name, '0')}"

@@ -1,0 +1,90 @@
+"""What an assertion demands, losses that are nan between others, source folders, and platforms without a library."""
+
+from __future__ import annotations
+
+import pytest
+
+from knowngood.cli.main import main
+from knowngood_diagnose.failures.logs.log_scan import LogBlock
+from knowngood_diagnose.failures.logs.trouble_signs import NanLossReader
+from knowngood_diagnose.failures.reasons import refused_settings
+
+BEGIN = "Traceback (most recent call last):\n"
+OWN = '  File "/home/u/run/train.py", line 44, in main\n    model = load(cfg)\n'
+STEP = "{'loss': %s, 'lr': 0.0002, 'epoch': 0.09}\n"
+SOURCE = "/home/u/src/DeepSpeed/deepspeed"
+FLATTEN = "ValueError: Must flatten tensors with uniform dtype but got torch.bfloat16 and torch."
+CASES = {
+    "losses that are nan now and then": (
+        "".join(STEP % loss for loss in ("5.6", "nan", "5.1", "nan", "5.8", "nan", "5.4")),
+        ("your-code", "not a number", "bf16"),
+    ),
+    "an evaluation that is nan": (
+        "***** eval metrics *****\n  epoch       =   5.0\n  eval_loss               =        nan\n",
+        ("your-code", "not a number", "bf16"),
+    ),
+    "a kind of value": (
+        BEGIN
+        + OWN
+        + '  File "/home/u/harness/models/hf.py", line 103, in __init__\n    assert isinstance(pretrained, str)\n'
+        + "AssertionError\n",
+        ("your-code", "takes only str for pretrained", "a name or a path"),
+    ),
+    "a configuration's value": (
+        BEGIN
+        + '  File "/home/u/.cache/huggingface/modules/transformers_modules/modeling_f.py", line 2, in __init__\n'
+        + "    assert config.vision_config.model_type == 'davit', 'only DaViT'\nAssertionError: only DaViT\n",
+        ("model", "demands that config.vision_config.model_type is 'davit'", "config.json"),
+    ),
+    "a source folder": (
+        BEGIN
+        + f'  File "{SOURCE}/ops/adam/cpu_adam.py", line 9, in <module>\n    from ..op_builder import CPUAdamBuilder\n'
+        + "ModuleNotFoundError: No module named 'deepspeed.ops.op_builder'\n",
+        ("your-code", "from its source folder", "another folder"),
+    ),
+    "a tokenizer of the model's own code": (
+        BEGIN
+        + '  File "/x/site-packages/transformers/models/auto/tokenization_auto.py", line 724, in from_pretrained\n'
+        + "    raise ValueError(\n"
+        + "ValueError: Tokenizer class QWenTokenizer does not exist or is not currently imported.\n",
+        ("model", "QWenTokenizer", "trust_remote_code=True"),
+    ),
+    "an option that is None": (
+        BEGIN
+        + '  File "/home/u/run/train.py", line 4, in main\n    output_length=int(args.output_length),\n'
+        + "TypeError: int() argument must be a string, a bytes-like object or a real number, not 'NoneType'\n",
+        ("your-code", "output_length", "output_length"),
+    ),
+    "FSDP over 8 bits": (f"{FLATTEN}int8\n", ("your-code", "weights in 8 bits", "Without quantisation")),
+    "FSDP over 4 bits": (f"{FLATTEN}uint8\n", ("your-code", "weights in 4 bits", "bnb_4bit_quant_storage")),
+    "FSDP over two dtypes": (f"{FLATTEN}float32\n", ("your-code", "bfloat16 and in float32", "fsdp_use_orig_params")),
+    "a bitsandbytes without Windows": (
+        (
+            "CUDA SETUP: Loading binary h:\\envs\\a\\lib\\site-packages\\bitsandbytes\\libbitsandbytes_cuda118.so...\n"
+            "CUDA SETUP: Problem: The main issue seems to be that the main CUDA runtime library was not detected.\n"
+        ),
+        ("bitsandbytes", "no library for Windows", "libraries for Windows"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_reason_is_named_with_what_ends_it(first_match, name: str):
+    log, (component, words, remedy) = CASES[name]
+    match = first_match(log)
+    assert (match["component"], words in match["title"]) == (component, True), match["title"]
+    assert remedy in match["fix"][0]["note"]
+
+
+@pytest.mark.parametrize("losses", [("5.6", "nan", "5.1"), ("5.6", "nan", "5.1", "nan", "5.0")])
+def test_a_loss_that_is_nan_once_or_twice_is_no_failure(losses: tuple[str, ...]):
+    reader = NanLossReader()
+    raw = "".join(STEP % loss for loss in losses).encode()
+    reader.feed(LogBlock(raw=raw, fresh=len(raw)), frozenset())
+    assert reader.line == 0
+
+
+@pytest.mark.parametrize("name", sorted(refused_settings._OF_TRAINING))
+def test_each_option_of_a_training_is_one_of_transformers(name: str, capsys: pytest.CaptureFixture[str]):
+    classes = ("TrainingArguments", "Seq2SeqTrainingArguments")
+    assert 0 in [main(["api", f"transformers.{owner}.{name}"]) for owner in classes], capsys.readouterr().out

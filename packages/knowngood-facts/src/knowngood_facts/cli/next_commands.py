@@ -1,0 +1,188 @@
+"""The command with which an answer of `pick` and `check` ends, so that it can be typed as it is printed."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from knowngood.cli.main import Answer
+from knowngood.core.cell import Cell, parse_cell, parse_framework
+from knowngood.core.errors import UsageError
+from knowngood.core.formatting import format_bytes
+from knowngood.project.checkout import find_project
+from knowngood_facts.compat.check_answer import CheckAnswer, CheckVerdict
+from knowngood_facts.compat.query import VERSION_AXES, PackageSpec, Query
+
+if TYPE_CHECKING:
+    from knowngood_facts.compat.knowledge import CompatKnowledge
+    from knowngood_facts.compat.matrix_cells import PublishedCells
+    from knowngood_facts.compat.pick_answer import CellChoice, PickAnswer
+
+_LIST_CELLS = "knowngood cells"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NextCommand:
+    """A command to type next."""
+
+    command: str
+    purpose: str
+    """What it is for: `get it`, `add it`, ..."""
+    note: str = ""
+    """What it costs, or what it needs."""
+
+    @property
+    def text(self) -> str:
+        """The line that is printed."""
+        return f"{self.purpose}: {self.command}" + (f"  ({self.note})" if self.note else "")
+
+    def document(self) -> dict[str, str]:
+        """The value as `--json` prints it."""
+        return {"command": self.command, "purpose": self.purpose, "note": self.note}
+
+
+def command_to_get_cell(cell: Cell) -> NextCommand:
+    """Return the command that gives the image of a cell of matrix.yaml: a pull where a repository is set, else a build.
+
+    Raises:
+        UsageError: KNOWNGOOD_REPOSITORY is not the name of a repository.
+    """
+    from knowngood.core.image_record import IMAGE_RECORD_FILE, load_image_record
+
+    folder = find_project().root / "docker" / "cells" / str(cell)
+    record = folder / IMAGE_RECORD_FILE
+    size = load_image_record(record).size if record.is_file() else None
+    note = format_bytes(size) if size else ""
+    lock = folder / "cell.json"
+    if (repository := os.environ.get("KNOWNGOOD_REPOSITORY")) and lock.is_file() and size:
+        from knowngood.lock.lock_tree import load_cell_document
+        from knowngood.registry.image_reference import Repository, immutable_tag
+
+        tag = immutable_tag(str(cell), load_cell_document(lock)["lock"])
+        return NextCommand(command=f"docker pull {Repository.parse(repository)}:{tag}", purpose="get it", note=note)
+    words = ["knowngood", "build-matrix", str(cell)]
+    if cell.flash_attn_package == "flash-attn":
+        words.insert(2, "--compile")
+        note = ", ".join(filter(None, [note, "first compiles what nobody publishes, unless the wheelhouse has it"]))
+    return NextCommand(command=shlex.join(words), purpose="get it", note=note)
+
+
+def command_to_add(choice: CellChoice) -> NextCommand:
+    """Return the command that adds a cell that `pick` offers to matrix.yaml."""
+    cell, requirements = cell_with_extras(choice)
+    words = [str(cell)]
+    if requirements:
+        cell = choice.cell
+        pins = {"torch": cell.torch, "transformers": cell.transformers, "flash-attn": "none", "flash-attn-4": "none"}
+        pins |= {cell.flash_attn_package or "flash-attn": cell.flash_attn if cell.flash_attn_package else "none"}
+        words = ["--gpu", cell.gpu, "--python", cell.python]
+        words += [f"{name}=={version}" for name, version in (pins | dict(choice.extras)).items()]
+    return NextCommand(command=shlex.join(["knowngood", "add", *words]), purpose="add it")
+
+
+def cell_with_extras(choice: CellChoice) -> tuple[Cell, tuple[str, ...]]:
+    """Return the cell that `pick` offers with the first of its extras as its framework, and requirements for the rest.
+
+    A package whose name an id cannot have, such as transformer-engine-cu12, is a requirement too.
+    """
+    cell, requirements = choice.cell, []
+    for name, version in choice.extras.items():
+        if version == "none":
+            continue
+        if cell.framework_pin is None and _is_framework(name, version):
+            cell = replace(cell, framework=name + version)
+        else:
+            requirements.append(f"{name}=={version}")
+    return cell, tuple(requirements)
+
+
+def _is_framework(name: str, version: str) -> bool:
+    try:
+        return parse_framework(name + version) == (name, version)
+    except UsageError:
+        return False
+
+
+def command_for_choice(choice: CellChoice, published: PublishedCells) -> NextCommand | None:
+    """Return the command for one cell that `pick` offers; `None` when no base has its Python."""
+    if choice.published:
+        return command_to_get_cell(choice.cell)
+    return command_to_add(choice) if choice.cell.python in published.pythons else None
+
+
+def command_after_pick(answer: PickAnswer, request: Query, known: CompatKnowledge) -> NextCommand:
+    """Return the command with which the whole answer of `pick` ends."""
+    for choice in answer.choices:
+        if command := command_for_choice(choice, known.published):
+            return command
+    if answer.choices and known.published.pythons:
+        python = {"python": known.published.pythons[0]}
+        note = f"no base of matrix.yaml has Python {answer.choices[0].cell.python}"
+        return NextCommand(command=request_command("pick", request, python), purpose="try", note=note)
+    if harvest := _command_to_harvest(answer.findings, known):
+        return harvest
+    changes = [clash.relax["change"] for clash in answer.conflict if clash.relax]
+    if changes:  # another release comes before leaving out what was asked for
+        least = min(changes, key=lambda change: "none" in change.values())
+        return NextCommand(command=request_command("pick", request, least), purpose="try")
+    return NextCommand(command=_LIST_CELLS, purpose="what there is")
+
+
+def end_check_answer(answer: Answer, known: CompatKnowledge, request: Query, result: CheckAnswer) -> Answer:
+    """Return the answer of `check` with the command to type next, as its last line and as the key `next`."""
+    command = _command_after_check(known, request, result)
+    return replace(
+        answer, document={**answer.document, "next": command.document()}, text=f"{answer.text}\n  {command.text}"
+    )
+
+
+def _command_after_check(known: CompatKnowledge, request: Query, result: CheckAnswer) -> NextCommand:
+    covered = [package for package in request.packages if package.name in {*known.packages, *result.covered}]
+    request = replace(request, packages=tuple(covered))
+    if result.cell:
+        return command_to_get_cell(parse_cell(result.cell))
+    if result.verdict is CheckVerdict.BROKEN and result.changes:
+        return NextCommand(command=request_command("check", request, result.changes), purpose="try")
+    if result.verdict is CheckVerdict.UNKNOWN and (harvest := _command_to_harvest(result.findings, known)):
+        return harvest
+    pinned = {package.name for package in covered if package.version}
+    if result.verdict is CheckVerdict.COMPATIBLE and request.gpu and {"torch", "transformers"} <= pinned:
+        from knowngood_facts.compat.pick_answer import pick_cells
+
+        return command_after_pick(
+            pick_cells(known.for_query(request, cells=True), request, known.published, count=1), request, known
+        )
+    if result.verdict is not CheckVerdict.BROKEN and covered:
+        return NextCommand(command=request_command("pick", request, {}), purpose="pick a cell")
+    return NextCommand(command=_LIST_CELLS, purpose="what there is")
+
+
+def _command_to_harvest(findings: tuple[object, ...], known: CompatKnowledge) -> NextCommand | None:
+    """Return the command that reads the facts of packages of which a release is not known."""
+    ids = [str(getattr(finding, "id", "")).removeprefix("unknown:") for finding in findings]
+    names = [name for name in dict.fromkeys(ids) if name in known.packages]
+    note = "reads new releases from the index"
+    return NextCommand(command=f"knowngood harvest {' '.join(names)}", purpose="try", note=note) if names else None
+
+
+def request_command(command: str, request: Query, changes: Mapping[str, str]) -> str:
+    """Return the command line that asks a request with some axes and packages changed."""
+    options = {"gpu": request.gpu, **request.axes, "attn": request.attn}
+    options |= {name: value for name, value in changes.items() if name in ("gpu", "attn", *VERSION_AXES)}
+    words = [word for name, value in options.items() if value is not None for word in (f"--{name}", value)]
+    words += [word for key, value in request.conditions.items() for word in ("--with", f"{key}={value}")]
+    packages = {package.name: _package_text(package, changes.get(package.name)) for package in request.packages}
+    packages |= {name: f"{name}=={value}" for name, value in changes.items() if name not in {*options, *packages}}
+    return shlex.join(["knowngood", command, *words, *packages.values()])
+
+
+def _package_text(package: PackageSpec, release: str | None) -> str:
+    """Return a package as a requirement, with its extras, and with another release where one is given."""
+    extras = f"[{','.join(package.extras)}]" if package.extras else ""
+    if release is not None:
+        return f"{package.name}{extras}=={release}"
+    local = f"+{package.local}" if package.local and package.version else ""
+    return f"{package.name}{extras}{package.text.removeprefix(package.name)}{local}"

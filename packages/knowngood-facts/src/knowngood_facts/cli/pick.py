@@ -1,0 +1,88 @@
+"""`knowngood pick`: find the best cells for a request, or the demands that contradict each other."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from knowngood.cli.main import Answer
+from knowngood.evidence.cell_answer import describe_tier
+from knowngood_facts.cli.request_arguments import add_request_arguments, request_from_arguments
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from knowngood_facts.cli.next_commands import NextCommand
+    from knowngood_facts.compat.pick_answer import CellChoice, DemandClash, PickAnswer
+    from knowngood_facts.compat.query import Query
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    add_request_arguments(parser)
+    parser.add_argument(
+        "--count",
+        type=int,
+        choices=range(1, 101),
+        default=3,
+        metavar="N",
+        help="the most cells to list (default: %(default)s)",
+    )
+
+
+def run(arguments: argparse.Namespace) -> Answer:
+    """Print the best cells, or the conflict when no cell fits."""
+    from knowngood_facts.cli import next_commands
+    from knowngood_facts.compat import knowledge
+    from knowngood_facts.compat.pick_answer import pick_cells
+
+    request = request_from_arguments(arguments)
+    known = knowledge.load_knowledge()
+    answer = pick_cells(known.for_query(request, cells=True), request, known.published, count=arguments.count)
+    commands = [next_commands.command_for_choice(choice, known.published) for choice in answer.choices]
+    last = next_commands.command_after_pick(answer, request, known)
+    document = answer.document()
+    for cell, command in zip(document["cells"], commands, strict=True):
+        cell["next"] = command.document() if command else None
+    document["next"] = last.document()
+    return Answer(answer.exit_code, document, _text(answer, request, commands, last))
+
+
+def _text(answer: PickAnswer, request: Query, commands: Sequence[NextCommand | None], last: NextCommand) -> str:
+    """Return the answer in words: what is not known first, then the cells or the conflict, a command at the end."""
+    clashing = {rule["id"] for clash in answer.conflict for rule in clash.rules}
+    lines = [
+        f"{'unknown' if finding.id.startswith('unknown:') else finding.severity}: {finding.because}"
+        for finding in answer.findings
+        if finding.id not in clashing
+    ]
+    if answer.unknown and answer.choices:
+        lines.append("what follows fits the rest of the request:")
+    for choice, command in zip(answer.choices, commands, strict=True):
+        lines += _choice(choice, request.attn)
+        lines += [f"  {command.text}"] if command else []
+    if answer.conflict:
+        lines.append(f"nothing fits, out of {answer.considered:,} combinations; these demands contradict each other:")
+    lines += [f"not offered: {name}: {reason}" for name, reason in answer.left_out.items()]
+    for clash in answer.conflict:
+        lines += _clash(clash)
+    return "\n".join(lines if last in commands else [*lines, last.text])
+
+
+def _choice(choice: CellChoice, setting: str | None) -> list[str]:
+    state = describe_tier(choice.tier) if choice.published else "valid by facts and rules, not built"
+    extras = "".join(f", with {name} {version}" for name, version in choice.extras.items() if version != "none")
+    lines = [f"{choice.cell}  ({state}{extras})"]
+    if choice.setting:
+        limits = f"; there it refuses {', '.join(choice.setting.limits)}" if choice.setting.limits else ""
+        lines.append(f"  {setting}: {choice.setting.text}{limits}")
+    return lines + [f"  {finding.severity}: {finding.because}" for finding in choice.findings]
+
+
+def _clash(clash: DemandClash) -> list[str]:
+    lines = [f"  {clash.demand}"]
+    lines += [f"    {rule['because']}  [{rule['id']}; {', '.join(rule['source'])}]" for rule in clash.rules]
+    if clash.relax is None:
+        return [*lines, "    giving this up alone does not help"]
+    change = ", ".join(f"{name} {value}" for name, value in clash.relax["change"].items())
+    return [*lines, f"    the nearest that works: {change}  ({clash.relax['cell']})"]

@@ -1,0 +1,207 @@
+"""The arguments of `check`, `pick` and `diagnose` that describe a request; options may stand between the packages."""
+
+from __future__ import annotations
+
+import argparse
+import codecs
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from knowngood.core import attention
+from knowngood.core.data_files import refuse_long_numbers
+from knowngood.core.errors import UsageError
+from knowngood.core.hosts import DEFAULT_HOST, detect_host_architecture, parse_host
+
+if TYPE_CHECKING:
+    from knowngood_facts.compat.query import Query
+    from knowngood_facts.compat.requirement_lines import RequirementList
+
+
+def add_request_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that describe a combination: packages, axes and conditions of use."""
+    parser.add_argument(
+        "requirements", nargs="*", metavar="NAME==VERSION", help="a package, or the file name of a wheel"
+    )
+    add_use_arguments(parser)
+    parser.add_argument("--driver", metavar="VERSION", help="the version of the NVIDIA driver, such as 580.65.06")
+    parser.add_argument(
+        "--nvcc", metavar="VERSION", help="the version of the CUDA toolkit that compiles extensions, such as 12.8"
+    )
+    parser.add_argument("--python", metavar="VERSION")
+    parser.add_argument("--glibc", metavar="VERSION")
+    parser.add_argument(
+        "--host",
+        metavar="ARCH",
+        help="the host's processor: x86-64 or aarch64 (default: the card's, or this machine's)",
+    )
+    parser.add_argument("--attn", metavar="NAME", help="sdpa, fa2, flash_attention_2, flex, ...")
+    allow_intermixed_arguments(parser)
+
+
+def add_use_arguments(parser: argparse.ArgumentParser, *, also: str = "") -> None:
+    """Add `--gpu` and `--with`; `also` is what else the command takes for `--with`, for its help."""
+    parser.add_argument("--gpu", metavar="GPU", help="a card, a family or an architecture: V100, Hopper, sm_90")
+    parser.add_argument(
+        "--with",
+        dest="used",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help=f"how it is used: dtype=bf16{also}",
+    )
+
+
+def add_list_argument(parser: argparse.ArgumentParser, *, also: str = "") -> None:
+    """Add `-r`, a list of packages in a file; `also` is what else the command says of it in its help."""
+    parser.add_argument(
+        *("-r", "--requirements"),
+        dest="files",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a requirements file, pyproject.toml, uv.lock, pylock.toml or environment.yml; - is stdin" + also,
+    )
+
+
+def allow_intermixed_arguments(parser: argparse.ArgumentParser) -> None:
+    """Allow packages and options in any order; argparse itself accepts packages in one place only."""
+    parse_once = parser.parse_known_args
+    inside = False
+
+    def parse(args: Sequence[str] | None = None, namespace: Any = None) -> Any:
+        nonlocal inside
+        if inside:
+            return parse_once(args, namespace)
+        inside = True
+        try:
+            return parser.parse_known_intermixed_args(args, namespace)
+        finally:
+            inside = False
+
+    parser.parse_known_args = parse  # type: ignore[method-assign,assignment]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatedRequest:
+    """What a command line says of a request, as text."""
+
+    requirements: Sequence[str] = ()
+    used: Sequence[str] = ()
+    """The conditions of use, as `KEY=VALUE`."""
+    files: Sequence[str] = ()
+    """The lists of packages, as names of files."""
+    here: bool = False
+    """Whether what is installed beside this Python counts too."""
+    gpu: str | None = None
+    host: str | None = None
+    """The host's processor, `None` for that of the card where it has its own, or else of this machine."""
+    attn: str | None = None
+    axes: Mapping[str, str | None] = field(default_factory=dict)
+    """Axis -> its version, `None` when it is not stated."""
+    extras: Sequence[str] = ()
+    groups: Sequence[str] = ()
+
+
+def request_from_arguments(arguments: argparse.Namespace) -> Query:
+    """Return the request that the command line of `check`, `pick` or `add` describes."""
+    return parse_request(
+        StatedRequest(
+            requirements=arguments.requirements,
+            used=arguments.used,
+            files=getattr(arguments, "files", ()),
+            here=getattr(arguments, "here", False),
+            gpu=arguments.gpu,
+            host=arguments.host,
+            attn=arguments.attn,
+            axes={
+                "driver": arguments.driver,
+                "nvcc": arguments.nvcc,
+                "python": arguments.python,
+                "glibc": arguments.glibc,
+            },
+            extras=getattr(arguments, "extras", ()),
+            groups=getattr(arguments, "groups", ()),
+        )
+    )
+
+
+def _machine_condition(host: str | None) -> dict[str, str]:
+    """Return the condition of use that a host is; none for x86-64 that nobody stated, which the card may overrule."""
+    from knowngood_facts.compat.query import MACHINE
+
+    here = detect_host_architecture() if sys.platform == "linux" else None
+    if host is None and here in (None, DEFAULT_HOST):
+        return {}
+    return {MACHINE: (parse_host(host) if host else here or DEFAULT_HOST).machine}
+
+
+def parse_request(stated: StatedRequest) -> Query:
+    """Return the request that these texts describe; raises `UsageError` for one that cannot be read."""
+    from knowngood_facts.compat import query
+
+    axes = {name: query.parse_axis_version(name, value) for name, value in stated.axes.items() if value is not None}
+    listed = [_read_list(name, stated, axes.get("python")) for name in stated.files]
+    if stated.here:
+        from knowngood_diagnose.doctor import python_environment
+
+        python, distributions = python_environment.read_installed_packages()
+        installed = {"python": python} | ({"glibc": libc} if (libc := python_environment.glibc_release()) else {})
+        axes = {**installed, **axes}
+        listed.append(python_environment.list_installed_packages(distributions))
+    of_lists = [item.python for item in listed if item.python is not None]
+    if of_lists and "python" not in axes:
+        axes["python"] = query.parse_axis_version("python", of_lists[0])
+    named = [query.parse_requirement(text, python=axes.get("python")) for text in stated.requirements]
+    return query.Query(
+        gpu=stated.gpu,
+        axes=axes,
+        attn=None if stated.attn is None else attention.parse_attention(stated.attn),
+        conditions=dict(query.parse_use_condition(text) for text in stated.used) | _machine_condition(stated.host),
+        packages=(*filter(None, named), *(package for item in listed for package in item.packages)),
+        constraints=tuple(package for item in listed for package in item.constraints),
+        unread=tuple(line for item in listed for line in item.unread),
+        notes=tuple(note for item in listed for note in item.notes),
+    )
+
+
+def _read_list(name: str, stated: StatedRequest, python: str | None) -> RequirementList:
+    """Return what one file of `-r` asks for."""
+    from knowngood_facts.compat.list_formats import parse_requirement_file
+    from knowngood_facts.compat.requirement_lines import ListOptions
+
+    options = ListOptions(
+        python=python,
+        extras=tuple(stated.extras),
+        groups=tuple(stated.groups),
+        environ=os.environ,
+        read=_read_if_there,
+    )
+    text = _decode_text(sys.stdin.buffer.read(), "stdin") if name == "-" else _read_text(name)
+    return parse_requirement_file(text, "stdin" if name == "-" else name, options)
+
+
+def _read_if_there(name: str) -> str | None:
+    return _read_text(name) if Path(name).is_file() else None
+
+
+def _read_text(name: str) -> str:
+    try:
+        content = Path(name).read_bytes()
+    except (FileNotFoundError, IsADirectoryError):
+        raise UsageError(f"there is no file {name}; -r takes a file of requirements, or - for stdin") from None
+    return _decode_text(content, name)
+
+
+def _decode_text(content: bytes, name: str) -> str:
+    """Return the text of a file: UTF-8, or UTF-16 with its mark, as PowerShell writes it."""
+    marked = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    try:
+        text = content.decode("utf-16" if marked else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{name}: not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8") from None
+    refuse_long_numbers(text, name)
+    return text

@@ -1,0 +1,30 @@
+"""The commands that this distribution adds to the command line."""
+
+from __future__ import annotations
+
+from knowngood.cli.main import Command
+
+_WORDS = {
+    "check": (
+        "use",
+        "check whether a combination of packages, GPU, driver and use works",
+    ),
+    "pick": (
+        "use",
+        "the best cells for a request, or the demands that contradict each other",
+    ),
+    "add": ("maintain", "add a cell to matrix.yaml, lock it and render its files"),
+    "api": (
+        "facts",
+        "in which releases a Python name is there, with which parameters, and where it went",
+    ),
+    "breaks": (
+        "facts",
+        "which uses of other packages break, and with which of their releases",
+    ),
+    "harvest": (
+        "facts",
+        "read facts from the artefacts of the package index, into facts/",
+    ),
+}
+COMMANDS = {word: Command(*entry, f"knowngood_facts.cli.{word}") for word, entry in _WORDS.items()}

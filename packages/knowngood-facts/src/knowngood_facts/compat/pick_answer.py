@@ -1,0 +1,530 @@
+"""Which cells fit a partial query, or why none does. Pure.
+
+Published cells come first, the best proven before the others; then the newest cell of the whole universe for each
+family of flash attention. When no cell fits, the answer is a minimal set of demands that collide, the rules by which
+they do, and for each demand the smallest relaxation that helps.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from knowngood.core.cell import NO_FLASH_ATTN, Cell
+from knowngood.evidence.cell_answer import SettingState, setting_state
+from knowngood.evidence.cell_standing import CellStanding
+from knowngood_facts.compat.broken_pairs import find_excluded_releases
+from knowngood_facts.compat.cell_judgement import judge_setting
+from knowngood_facts.compat.findings import (
+    AXES,
+    Demand,
+    DemandProblem,
+    Finding,
+    fact_finding,
+    fill_template,
+    find_minimal_conflict,
+    find_minimal_rules,
+    find_relaxation,
+    finding_from_box,
+    sort_findings,
+)
+from knowngood_facts.compat.matrix_cells import (
+    PublishedCells,
+    find_lock_conflict,
+    find_wanted_trainers,
+    has_wanted_framework,
+    packages_of_cell,
+    values_of_cell,
+)
+from knowngood_facts.compat.query import DEFAULT_MACHINE, PackageSpec, Query
+from knowngood_facts.compat.query_placement import QueryPlacement, exclude_broken_releases, place_query
+from knowngood_facts.compat.query_resolution import find_nearest_releases, resolve_query_packages, resolve_with_cell
+from knowngood_facts.compat.rule_boxes import OUTGROWN
+from knowngood_facts.compat.suggestions import stated_condition_boxes
+from knowngood_facts.compat.trainer_findings import describe_trainers, note_absent_trainers
+from knowngood_facts.compat.universe import ALWAYS_INSTALLED, CELL_PACKAGES, Universe
+from knowngood_facts.compat.use_conditions import settle_query
+from knowngood_facts.compat.value_domain import iterate_bits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from knowngood_facts.compat.box_search import Assignment
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellChoice:
+    """A cell that fulfils a query."""
+
+    cell: Cell
+    tier: str
+    """How far the cell is proven; `none` when it is not in matrix.yaml."""
+    published: bool
+    """Whether it is a cell of matrix.yaml."""
+    extras: Mapping[str, str]
+    """The packages of the query that are not axes of a cell: name -> version."""
+    findings: tuple[Finding, ...] = ()
+    setting: SettingState | None = None
+    """What is known of the attention setting that the query states."""
+
+    def document(self) -> dict[str, Any]:
+        """The value as `pick --json` prints it."""
+        return {
+            "id": str(self.cell),
+            "axes": {str(axis): value for axis, value in self.cell.axes().items()},
+            "published": self.published,
+            "tier": self.tier,
+            "extras": dict(self.extras),
+            "findings": [finding.document() for finding in self.findings],
+            "setting": self.setting.document() if self.setting else None,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemandClash:
+    """One demand of a minimal conflict."""
+
+    demand: str
+    rules: tuple[Mapping[str, Any], ...]
+    relax: Mapping[str, Any] | None
+    """`{"change": {...}, "cell": ...}`: the nearest value with which all the other demands can be met; `None` when
+    giving this demand up alone does not help."""
+
+    def document(self) -> dict[str, Any]:
+        """The value as `pick --json` prints it."""
+        return {"demand": self.demand, "rules": [dict(rule) for rule in self.rules], "relax": self.relax}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PickAnswer:
+    """The cells that fit a query, or the demands that collide."""
+
+    choices: tuple[CellChoice, ...]
+    conflict: tuple[DemandClash, ...]
+    considered: int
+    """The number of combinations of the cells' axes."""
+    findings: tuple[Finding, ...] = ()
+    unknown: bool = False
+    """The query names something that facts do not cover."""
+    uncovered: Mapping[str, str] = field(default_factory=dict)
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """The cells of matrix.yaml that fit but for the attention setting: id -> what is known of the setting there."""
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the command: 1 no cell can fit, 3 facts do not cover the whole query, else 0."""
+        return 1 if self.conflict else 3 if self.unknown else 0 if self.choices else 1
+
+    def document(self) -> dict[str, Any]:
+        """The value as `pick --json` prints it."""
+        return {
+            "cells": [choice.document() for choice in self.choices],
+            "conflict": [clash.document() for clash in self.conflict],
+            "considered": self.considered,
+            "findings": [finding.document() for finding in self.findings],
+            "uncovered": dict(self.uncovered),
+            "left_out": dict(self.left_out),
+        }
+
+
+FAMILIES = ("flash-attn", "flash-attn-4")
+
+NOT_FRAMEWORKS = AXES | set(CELL_PACKAGES)
+"""The variables that are neither frameworks nor other packages beside the axes of a cell."""
+
+
+def pick_cells(universe: Universe, query: Query, published: PublishedCells, *, count: int = 3) -> PickAnswer:
+    """Return up to `count` cells that fit a query; raises `UsageError` for a name that is not known."""
+    query = settle_query(universe, query).query
+    placement = place_query(universe, query)
+    findings = tuple(sort_findings(placement.findings))
+    considered = count_combinations(universe)
+    broken = any(finding.severity == "error" for finding in findings)
+    unknown = not broken and any(item.id.removeprefix("unknown:") in universe.index.domains for item in findings)
+    if unknown or broken:
+        return PickAnswer(choices=(), conflict=(), considered=considered, findings=findings, unknown=unknown)
+    host = placement.foreign_host
+    if host and placement.machine not in {cell.host.machine for cell in published.cells} - {DEFAULT_MACHINE}:
+        clash = _clash_with_host(host)
+        return PickAnswer(choices=(), conflict=(clash,), considered=considered, findings=(host, *findings))
+    _exclude_what_settled_packages_break(placement, query)
+    problem = pick_problem(placement, query, published)
+    without_facts = {name: text for name, text in placement.uncovered.items() if name not in placement.declared}
+    choices: dict[str, CellChoice] = {}
+    left_out: dict[str, str] = {}
+    retired_cells: list[Finding] = []
+    wanted = find_wanted_trainers(placement.packages, published.cells)
+    every = itertools.chain(
+        _published_choices(placement, problem, published, wanted),
+        () if host else _newest_choices(placement, problem),  # the facts are about wheels for x86-64
+    )
+    for choice in _resolving_choices(placement, problem, every, published, left_out):
+        name = str(choice.cell)
+        retired = None if choice.published else published.find_retired(choice.cell, choice.extras)
+        if retired:
+            because = published.retired[retired].sentence(str(retired))
+            retired_cells.append(fact_finding(f"retired:{retired}", "info", {}, because, ["matrix.yaml"]))
+            continue
+        state = None
+        if query.attn:
+            standing = published.standing(name) if choice.published else CellStanding()
+            judgement = judge_setting(universe, choice.cell, query.attn)
+            state = setting_state(judgement, choice.cell, query.attn, standing)
+            if choice.published and not state.trains:
+                left_out[name] = f"{query.attn}: {state.text}: {state.reason}"
+        if not _is_cell_of_matrix(choice, published) and (choice.extras or name not in left_out):
+            choices.setdefault(name, replace(choice, setting=state))
+        if len(choices) == count:
+            break
+    offered = [choice.cell for choice in choices.values() if choice.published]
+    about_trainers = describe_trainers(placement, published, wanted, offered)
+    return PickAnswer(
+        choices=tuple(choices.values()),
+        conflict=() if choices or retired_cells else tuple(_find_all_clashes(placement, problem, published)),
+        considered=considered,
+        findings=(*([host] if host and not choices else []), *findings, *about_trainers, *retired_cells),
+        unknown=placement.unknown or bool(without_facts),
+        uncovered=without_facts,
+        left_out=left_out,
+    )
+
+
+def _exclude_what_settled_packages_break(placement: QueryPlacement, query: Query) -> None:
+    """Demand releases that can be imported with what follows from the query's pins, as with the pins themselves."""
+    resolved = (
+        resolve_query_packages(placement.universe, placement.packages, query.axes, placement.machine)
+        if placement.declared
+        else None
+    )
+    named = {package.name for package in placement.packages}
+    for name, version in resolved.resolution.settled.items() if resolved is not None else ():
+        if name not in named and name not in placement.universe.packages:
+            text = f"{name}=={version}, which follows from what is asked for"
+            exclude_broken_releases(placement, name, version, text)
+
+
+def _find_all_clashes(
+    placement: QueryPlacement, problem: DemandProblem, published: PublishedCells
+) -> Iterator[DemandClash]:
+    """Yield a minimal set of demands that collide, each with its rules.
+
+    For a host that facts say little about, these are the host and the other demands that no cell for it meets.
+    """
+    host = placement.foreign_host
+    if host is None:
+        yield from find_clashes(placement, problem)
+        return
+    first = _clash_with_host(host)
+    kept = list(problem.demands)
+    for demand in problem.demands:
+        fewer = tuple(item for item in kept if item is not demand)
+        fits = demand.text == first.demand or any(
+            _published_choices(placement, replace(problem, demands=fewer), published, {})
+        )
+        kept = kept if fits else list(fewer)
+    yield first
+    yield from (replace(first, demand=demand.text) for demand in kept if demand.text != first.demand)
+
+
+def _clash_with_host(host: Finding) -> DemandClash:
+    demand = " ".join(f"{name}={value}" for name, value in host.packages.items())
+    return DemandClash(demand=demand, rules=(_rule_document(host),), relax=None)
+
+
+def _resolving_choices(
+    placement: QueryPlacement,
+    problem: DemandProblem,
+    choices: Iterable[CellChoice],
+    published: PublishedCells,
+    left_out: dict[str, str],
+) -> Iterator[CellChoice]:
+    """Yield the choices whose packages resolve with the query's; note in `left_out` why the others do not.
+
+    Without packages that only metadata is about, the rules know what the packages require of each other.
+    """
+    if not placement.declared:
+        yield from choices
+        return
+    without_facts = [package for package in placement.packages if package.name in placement.declared]
+    trainers = find_wanted_trainers(without_facts, published.cells)
+    for choice in choices:
+        locked = published.read_lock(choice.cell) if choice.published else {}
+        if reason := find_lock_conflict(without_facts, locked):
+            left_out[str(choice.cell)] = reason
+            continue
+        resolving = _resolving_choice(placement, problem, choice)
+        if isinstance(resolving, Finding):
+            left_out[str(choice.cell)] = resolving.because
+        elif choice.published:
+            absent = [package for name, package in trainers.items() if name not in locked]
+            notes = note_absent_trainers(choice.cell, absent)
+            yield replace(resolving, findings=(*resolving.findings, *notes))
+        else:
+            pinned = {name: package.version for name, package in trainers.items() if package.version}
+            yield replace(resolving, extras={**resolving.extras, **pinned})
+
+
+def _resolving_choice(placement: QueryPlacement, problem: DemandProblem, choice: CellChoice) -> CellChoice | Finding:
+    """Return a choice when its packages resolve with the query's, else the nearest that does, or why none does."""
+    cell = choice.cell
+    versions = {**packages_of_cell(cell), **choice.extras}
+    resolved = resolve_with_cell(placement, cell.python, versions)
+    if resolved is None or not resolved.findings:
+        return choice
+    nearest = (
+        None
+        if choice.published
+        else find_nearest_releases(placement, {"python": cell.python, "gpu": cell.gpu}, versions, problem.among)
+    )
+    if nearest is None:
+        return resolved.findings[0]
+    domains = problem.index.domains
+    places = {
+        name: domains[name].index.get(value, len(domains[name].values))
+        for name, value in (nearest | {"gpu": cell.gpu, "python": cell.python}).items()
+        if name in domains
+    }
+    absent = {name: len(domains[name].values) for name in placement.universe.packages}
+    return _choice_from_assignment(placement, absent | places)
+
+
+def _is_cell_of_matrix(choice: CellChoice, published: PublishedCells) -> bool:
+    """Whether a choice that is not from matrix.yaml is, with one of its packages as the framework, a cell of it."""
+    frameworks = (f"{name}{version}" for name, version in choice.extras.items())
+    return not choice.published and any(
+        cell.framework == framework and replace(cell, framework=choice.cell.framework) == choice.cell
+        for framework in frameworks
+        for cell in published.cells
+    )
+
+
+def count_combinations(universe: Universe) -> int:
+    """Return the number of combinations of the cells' axes for which there are facts."""
+    domains = universe.index.domains
+    product = 1 + sum(len(domains[name].values) for name in FAMILIES)
+    for name in ("gpu", "torch", "transformers", "triton", "python"):
+        product *= len(domains[name].values)
+    return product
+
+
+def pick_problem(placement: QueryPlacement, query: Query, published: PublishedCells) -> DemandProblem:
+    """Return the query as a search problem whose best solution has the newest releases."""
+    universe = placement.universe
+    index = universe.index
+    base = dict(universe.selectable)
+    for name in ALWAYS_INSTALLED:
+        base[name] &= index.domains[name].some
+    base["gpu"] = sum(
+        1 << place
+        for place, name in enumerate(index.domains["gpu"].values)
+        # No image for x86-64 runs there.
+        if placement.machine != DEFAULT_MACHINE or not universe.gpus.has_only_arm_hosts([name])
+    )
+    for demand in placement.demands:
+        # A pre-release or a withdrawn release may be chosen when the query names it.
+        if demand.variable in base and demand.mask & base[demand.variable] == 0:
+            base[demand.variable] |= demand.mask
+    return DemandProblem(
+        index=index,
+        demands=(*placement.demands, *placement.implied_demands),
+        base=base,
+        # A cell has one flash attention; for other combinations that rule is only a warning.
+        among=index.errors
+        | index.unknown_errors
+        | stated_condition_boxes(universe, query.stated_conditions)
+        | index.boxes_of_rule.get("one-flash-attention", 0)
+        | _outgrown_boxes(placement),
+        order=_preferred_order(placement, published),
+        # A framework that the query names is the newest that fits, and a Python is one that a base has, before the
+        # other packages are the newest.
+        first=(*(item.variable for item in placement.demands if item.variable not in NOT_FRAMEWORKS), "python"),
+    )
+
+
+def _outgrown_boxes(placement: QueryPlacement) -> int:
+    """The boxes of outgrown releases, without those of which the query names both releases."""
+    index = placement.universe.index
+    boxes: int = placement.universe.cached(
+        "outgrown", lambda: index.select(lambda box: box.rule.id.startswith(OUTGROWN))
+    )
+    named = (bit for bit in iterate_bits(boxes) if placement.assignment.keys() >= index.boxes[bit].masks.keys())
+    return boxes & ~sum(1 << bit for bit in named)
+
+
+def _preferred_order(placement: QueryPlacement, published: PublishedCells) -> dict[str, Sequence[int]]:
+    """Prefer the absence of packages that the query does not name, and the Pythons and GPUs of published cells."""
+    universe = placement.universe
+    demanded = {demand.variable for demand in placement.demands}
+    domains = universe.index.domains
+    newest: Mapping[str, Sequence[int]] = universe.cached(
+        "newest", lambda: {name: tuple(domain.newest_first(domain.some)) for name, domain in domains.items()}
+    )
+    others: Mapping[str, Sequence[int]] = universe.cached(
+        "others",
+        lambda: {
+            name: (*iterate_bits(domains[name].absent), *newest[name])
+            for name in universe.packages
+            if name not in CELL_PACKAGES
+        },
+    )
+    order = {name: places for name, places in others.items() if name not in demanded}
+    # A Python that a base image has comes first: a cell can be built only with such a one.
+    for name, first in (("python", published.pythons), ("gpu", published.gpus)):
+        places = [domains[name].index[value] for value in first if value in domains[name].index]
+        order[name] = tuple(dict.fromkeys([*places, *newest[name]]))
+    return order
+
+
+def _published_choices(
+    placement: QueryPlacement, problem: DemandProblem, published: PublishedCells, trainers: Mapping[str, PackageSpec]
+) -> Iterator[CellChoice]:
+    """Yield the fitting cells of matrix.yaml: first those with one of the trainers, which no other query is for."""
+    domains = problem.index.domains
+    with_trainer = [cell for cell in published.ranked if has_wanted_framework(cell, trainers)]
+    for cell in (*with_trainer, *(cell for cell in published.ranked if not cell.framework_pin)):
+        if cell.host.machine != placement.machine:
+            continue
+        values = values_of_cell(cell)
+        if cell.framework_pin and cell.framework_pin[0] not in domains:
+            values = {name: value for name, value in values.items() if name != cell.framework_pin[0]}
+        sets = dict(problem.base)
+        try:
+            for name, value in values.items():
+                sets[name] = domains[name].absent if value == "none" else 1 << domains[name].index[value]
+        except KeyError:
+            continue
+        for name in placement.universe.packages:
+            sets[name] = sets[name] if name in values else domains[name].absent
+        assignment = replace(problem, base=sets).solve(problem.demands)
+        if assignment is not None:
+            tier = str(published.tier(str(cell)))
+            findings = _warnings(placement, assignment)
+            yield CellChoice(cell=cell, tier=tier, published=True, extras={}, findings=findings)
+
+
+def _newest_choices(placement: QueryPlacement, problem: DemandProblem) -> Iterator[CellChoice]:
+    """The newest fitting cells: one with flash-attn 2, one with flash-attn 4 and one with neither."""
+    for family in (*FAMILIES, None):
+        assignment = replace(problem, base=_values_with_family(problem, family)).solve(problem.demands)
+        if assignment is not None:
+            yield _choice_from_assignment(placement, assignment)
+
+
+def _values_with_family(problem: DemandProblem, family: str | None) -> dict[str, int]:
+    """The allowed values with one family of flash attention present and the other absent; `None`: both absent."""
+    base = dict(problem.base)
+    for name in FAMILIES:
+        domain = problem.index.domains[name]
+        base[name] = base[name] & domain.some if name == family else domain.absent
+    return base
+
+
+def _choice_from_assignment(placement: QueryPlacement, assignment: Assignment) -> CellChoice:
+    cell = cell_from_assignment(placement.universe, assignment)
+    demanded = list(dict.fromkeys(demand.variable for demand in placement.demands))
+    domains = placement.universe.index.domains
+    extras = {
+        name: domains[name].text(assignment[name])
+        for name in dict.fromkeys((*demanded, *placement.universe.packages))
+        if name not in NOT_FRAMEWORKS and (name in demanded or assignment[name] < len(domains[name].values))
+    }
+    findings = _warnings(placement, assignment)
+    return CellChoice(cell=cell, tier="none", published=False, extras=extras, findings=findings)
+
+
+def cell_from_assignment(universe: Universe, assignment: Mapping[str, int]) -> Cell:
+    """Return the cell with the values of an assignment."""
+    domains = universe.index.domains
+    values = {name: domains[name].text(assignment[name]) for name in (*CELL_PACKAGES, "gpu", "python")}
+    flash = next((values[name] for name in FAMILIES if values[name] != "none"), NO_FLASH_ATTN)
+    return _cell(
+        gpu=values["gpu"],
+        cuda=str(universe.space.book.fact("torch", values["torch"], "cuda")),
+        torch=values["torch"].partition("+")[0],
+        transformers=values["transformers"],
+        flash_attn=flash,
+        triton=values["triton"],
+        python=values["python"],
+    )
+
+
+_cell = lru_cache(maxsize=10_000)(Cell)
+"""A cell validates its values when it is created, so the same cell is created once."""
+
+
+def _warnings(placement: QueryPlacement, chosen: Assignment) -> tuple[Finding, ...]:
+    index = placement.universe.index
+    assignment = {name: chosen[name] for name in (*CELL_PACKAGES, "gpu", "python")} | placement.assignment
+    boxes = (index.boxes[bit] for bit in iterate_bits(index.find_broken(assignment, index.advice)))
+    return tuple(sort_findings([finding_from_box(index, box, assignment, placement.as_written, {}) for box in boxes]))
+
+
+def _rule_document(finding: Finding) -> dict[str, Any]:
+    """A finding in the form of a rule of a conflict."""
+    source, confidence = list(finding.source), finding.confidence
+    return {"id": finding.id, "because": finding.because, "source": source, "confidence": confidence}
+
+
+def find_clashes(placement: QueryPlacement, problem: DemandProblem) -> list[DemandClash]:
+    """Return a minimal set of demands that collide, each with its rules and its smallest relaxation."""
+    index = problem.index
+    demands = find_minimal_conflict(problem)
+    boxes = [index.boxes[bit] for bit in find_minimal_rules(problem, demands)]
+    assignment = {
+        name: place for name, place in placement.assignment.items() if any(d.variable == name for d in demands)
+    }
+    rules = [
+        {
+            "id": box.rule.id,
+            "because": fill_template(index.space, box.rule.because, box, assignment, placement.as_written),
+            "source": [fill_template(index.space, text, box, assignment, {}) for text in box.rule.source],
+            "confidence": box.rule.confidence,
+        }
+        for box in boxes
+    ]
+    clashes = []
+    for demand in demands:
+        own = [rule for rule, box in zip(rules, boxes, strict=True) if demand.variable in box.masks]
+        own += [_rule_document(demand.reason)] if demand.reason else []
+        # What follows from a package is given up with it.
+        change = _relax_owner if demand.owner in placement.declared else _relax
+        relax = change(placement, problem, demand)
+        clashes.append(DemandClash(demand=demand.text, rules=tuple(own or rules), relax=relax))
+    return clashes
+
+
+def _relax(placement: QueryPlacement, problem: DemandProblem, demand: Demand) -> dict[str, Any] | None:
+    """The nearest value of a demand's variable with which all other demands can be met, over all families."""
+    others = [item for item in problem.demands if item is not demand]
+    best: tuple[int, dict[str, Any]] | None = None
+    for family in (*FAMILIES, None):
+        # Another family of flash attention counts only when its value is nearer.
+        base = _values_with_family(problem, family)
+        relaxation = find_relaxation(replace(problem, base=base), demand, others, best and best[0])
+        if relaxation is not None:
+            place, assignment = relaxation
+            domain = problem.index.domains[demand.variable]
+            cell = str(cell_from_assignment(placement.universe, assignment))
+            change = {"change": {demand.variable: domain.text(place)}, "cell": cell}
+            best = domain.distance(place, demand.mask), change
+    return None if best is None else best[1]
+
+
+def _relax_owner(placement: QueryPlacement, problem: DemandProblem, demand: Demand) -> dict[str, Any] | None:
+    """The nearest release of the package from which a demand follows with which all other demands can be met."""
+    universe, owner = placement.universe, demand.owner
+    known = universe.metadata.find_package(owner)
+    pinned = known.domain.mask(f"=={placement.declared[owner]}") if known else 0
+    others = [item for item in problem.demands if item.owner != owner]
+    assignment = problem.solve(others)
+    if known is None or not pinned or assignment is None:
+        return None
+    domains = universe.index.domains
+    for place in known.domain.nearest_places(known.domain.final & known.domain.some & ~pinned, pinned):
+        release = known.domain.text(place)
+        excluded = find_excluded_releases(owner, release, universe.packages, universe.broken_uses)
+        if not any(item.mask_in(domains[name]) >> assignment[name] & 1 for name, item in excluded.items()):
+            return {"change": {owner: release}, "cell": str(cell_from_assignment(universe, assignment))}
+    return None

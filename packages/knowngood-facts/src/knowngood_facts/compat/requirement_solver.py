@@ -1,0 +1,324 @@
+"""A search for releases that go together, which learns from each failure. Pure.
+
+It decides in the way of PubGrub: what cannot be true together is a `Clash`, sets of values of a few variables.
+A variable is a package (its releases and its absence) or an extra of one (asked for, or not). A failure is traced back
+along the clashes that led to it, and what follows from them is kept as a new clash. Sets of values are the bits of
+integers, as in `knowngood_facts.compat.box_search`; but here clashes come while the search goes on, because of a hundred
+packages with their thousand requirements only a few matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+STEP_LIMIT = 20_000
+"""A search that takes more decisions is given up; the worst that was measured took a few hundred."""
+
+
+class SearchLimitError(Exception):
+    """The search took too many steps."""
+
+
+@dataclass(slots=True, eq=False)
+class Clash:
+    """Sets of values that cannot all hold: not every variable of it can have a value of its set."""
+
+    sets: dict[str, int]
+    cause: object
+    """Why, when it was not derived: what a release requires, or why releases cannot be installed."""
+    parents: tuple[Clash, ...] = ()
+    """The clashes from which it follows."""
+    widen: Callable[[Clash], None] | None = None
+    """Extends its sets to all releases for which it holds; called once, when a failure is traced back to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is asked for: a variable has one of some values."""
+
+    variable: str
+    mask: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchFailure:
+    """Why there is no solution."""
+
+    wishes: tuple[Wish, ...]
+    """The wishes that cannot be fulfilled together; some of them may be left out still."""
+    clashes: tuple[Clash, ...]
+    """The clashes with a cause that exclude them, each once."""
+
+
+class ClashSource(Protocol):
+    """Where the search learns about variables while it goes on."""
+
+    def everything(self, variable: str) -> int:
+        """Return all values of a variable."""
+
+    def absence(self, variable: str) -> int:
+        """Return the bit of a variable's absence."""
+
+    def expand(self, variable: str, value: int) -> Sequence[Clash]:
+        """Return what is known about one value of a variable, which has been chosen; nothing when it is asked again."""
+
+    def prefer(self, variable: str, mask: int) -> int:
+        """Return the bit of the best value of a mask that has no absence."""
+
+
+@dataclass(slots=True)
+class _Step:
+    """One narrowing of a variable's values."""
+
+    variable: str
+    mask: int
+    """The values that are left."""
+    level: int
+    clash: Clash | None
+    """The clash from which it follows; `None` for a decision."""
+
+
+@dataclass(kw_only=True)
+class RequirementSearch:
+    """A search; it can be asked again with other wishes, and what it learned is kept."""
+
+    source: ClashSource
+    about: dict[str, list[Clash]] = field(default_factory=dict)
+    """Variable -> the clashes that are about it."""
+    steps: list[_Step] = field(default_factory=list)
+    values: dict[str, int] = field(default_factory=dict)
+    """Variable -> the values that are left, for those that are narrowed."""
+    history: dict[str, list[int]] = field(default_factory=dict)
+    """Variable -> the places of its steps."""
+    starts: list[int] = field(default_factory=list)
+    """The place at which each level begins."""
+    open: list[str] = field(default_factory=list)
+    """The variables that were narrowed, in that order; some are to be decided."""
+    unexpanded: list[str] = field(default_factory=list)
+    decisions: int = 0
+    absences: dict[str, int] = field(default_factory=dict)
+    """Variable -> the bit of its absence, for those that were narrowed."""
+    domains: dict[str, int] = field(default_factory=dict)
+    """Variable -> all its values, for those that a clash is about."""
+    settled: dict[str, int] = field(default_factory=dict)
+    """What followed from the last wishes before anything was decided: variable -> the bit of its only value."""
+
+    def solve(
+        self, wishes: Sequence[Wish], prefer: Mapping[str, Sequence[int]] | None = None
+    ) -> dict[str, int] | SearchFailure:
+        """Return variable -> the bit of its value for all that is needed, or why the wishes cannot be fulfilled.
+
+        `prefer` has variables whose best values come first, in the order given, before anything else is decided.
+
+        Raises:
+            SearchLimitError: the search took too many steps.
+        """
+        self._go_back(0)
+        self.decisions = 0
+        clash = self._propagate(list(self.about))
+        while True:
+            if clash is not None:
+                learned = self._learn(clash)
+                if learned is None:
+                    return self._explain(clash, wishes)
+                clash = self._add(learned)
+                continue
+            level = len(self.starts)
+            if level < len(wishes):
+                wish = wishes[level]
+                left = self._left(wish.variable)
+                if not left & wish.mask:
+                    refused = Clash({wish.variable: self.source.everything(wish.variable) & ~wish.mask}, wish)
+                    return self._explain(refused, wishes)
+                self.starts.append(len(self.steps))
+                clash = self._narrow_and_propagate(wish.variable, left & wish.mask)
+                continue
+            if not self.decisions:
+                self.settled = {name: mask for name, mask in self.values.items() if not mask & (mask - 1)}
+            chosen = self._choose(prefer or {})
+            if chosen is None:
+                source = self.source
+                return {name: mask for name, mask in self.values.items() if not mask & source.absence(name)}
+            self.decisions += 1
+            if self.decisions > STEP_LIMIT:
+                raise SearchLimitError
+            self.starts.append(len(self.steps))
+            clash = self._narrow_and_propagate(*chosen)
+
+    def _left(self, variable: str) -> int:
+        mask = self.values.get(variable)
+        return self._everything(variable) if mask is None else mask
+
+    def _everything(self, variable: str) -> int:
+        mask = self.domains.get(variable)
+        if mask is None:
+            mask = self.domains[variable] = self.source.everything(variable)
+        return mask
+
+    def _choose(self, prefer: Mapping[str, Sequence[int]]) -> tuple[str, int] | None:
+        """The variable to decide next with its best value; `None` when everything needed is decided."""
+        for name, bits in prefer.items():
+            left = self._left(name)
+            if left & (left - 1):
+                best = next((bit for bit in bits if bit & left), None)
+                if best is not None:
+                    return name, best
+        values, absences, best_count, best_name = self.values, self.absences, 0, None
+        for name in self.open:
+            mask = values[name]
+            if mask & (mask - 1) and not mask & absences[name]:
+                count = mask.bit_count()
+                if best_name is None or count < best_count:
+                    best_count, best_name = count, name
+        return None if best_name is None else (best_name, self.source.prefer(best_name, values[best_name]))
+
+    def _narrow(self, variable: str, mask: int, clash: Clash | None) -> None:
+        if variable not in self.values:
+            self.open.append(variable)
+            if variable not in self.absences:
+                self.absences[variable] = self.source.absence(variable)
+        self.values[variable] = mask
+        self.history.setdefault(variable, []).append(len(self.steps))
+        self.steps.append(_Step(variable, mask, len(self.starts), clash))
+        if not mask & (mask - 1) and not mask & self.absences[variable]:
+            self.unexpanded.append(variable)
+
+    def _narrow_and_propagate(self, variable: str, mask: int) -> Clash | None:
+        self._narrow(variable, mask, None)
+        return self._propagate([variable])
+
+    def _add(self, clash: Clash) -> Clash | None:
+        """Add a clash, and apply it."""
+        for name in clash.sets:
+            self.about.setdefault(name, []).append(clash)
+        touched: list[str] = []
+        failed = self._apply(clash, touched)
+        return failed or self._propagate(touched)
+
+    def _propagate(self, touched: list[str]) -> Clash | None:
+        """Apply the clashes about changed variables until nothing changes; return one that is violated."""
+        while touched or self.unexpanded:
+            while touched:
+                for clash in self.about.get(touched.pop(), ()):
+                    failed = self._apply(clash, touched)
+                    if failed is not None:
+                        return failed
+            while self.unexpanded:
+                name = self.unexpanded.pop()
+                violated = None
+                for clash in self.source.expand(name, self.values[name]):
+                    for other in clash.sets:
+                        self.about.setdefault(other, []).append(clash)
+                    violated = violated or self._apply(clash, touched)
+                if violated is not None:
+                    return violated
+        return None
+
+    def _apply(self, clash: Clash, touched: list[str]) -> Clash | None:
+        """Narrow the only variable of a clash that can still avoid it; return the clash when none can."""
+        values, free = self.values, None
+        for name, mask in clash.sets.items():
+            left = values.get(name)
+            if left is None:
+                left = self._everything(name)
+            if left & ~mask:
+                if free is not None or not left & mask:
+                    return None
+                free = name
+        if free is None:
+            return clash
+        self._narrow(free, self._left(free) & ~clash.sets[free], clash)
+        touched.append(free)
+        return None
+
+    def _go_back(self, level: int) -> None:
+        """Take back everything from a level on, which is not kept itself."""
+        if level >= len(self.starts):
+            return
+        start = self.starts[level]
+        del self.starts[level:]
+        for step in reversed(self.steps[start:]):
+            places = self.history[step.variable]
+            places.pop()
+            if places:
+                self.values[step.variable] = self.steps[places[-1]].mask
+            else:
+                del self.values[step.variable]
+        del self.steps[start:]
+        self.open = [name for name in self.open if name in self.values]
+        self.unexpanded.clear()
+
+    def _satisfier(self, variable: str, mask: int) -> int:
+        """The place of the step since which a variable has only values of a mask."""
+        for place in self.history[variable]:
+            if not self.steps[place].mask & ~mask:
+                return place
+        raise AssertionError(variable)
+
+    def _learn(self, clash: Clash) -> Clash | None:
+        """Go back to where a violated clash leaves one choice, and return the clash that says so; `None`: nowhere."""
+        while True:
+            _widen(clash)
+            places = {name: self._satisfier(name, mask) for name, mask in clash.sets.items()}
+            last = max(places, key=places.__getitem__, default=None)
+            if last is None or self.steps[places[last]].level == 0:
+                return None
+            step = self.steps[places[last]]
+            level = max((self.steps[place].level for name, place in places.items() if name != last), default=0)
+            if step.clash is None or level < step.level:
+                self._go_back(level)
+                return clash
+            clash = self._resolve(clash, step.clash, last)
+
+    def _resolve(self, one: Clash, two: Clash, variable: str) -> Clash:
+        """Return what follows from two clashes whatever the value of a variable is."""
+        _widen(two)
+        either = one.sets[variable] | two.sets[variable]
+        sets = {name: mask for name, mask in one.sets.items() if name != variable}
+        for name, mask in two.sets.items():
+            if name != variable:
+                sets[name] = sets.get(name, -1) & mask
+        if either != self.source.everything(variable):
+            sets[variable] = either
+        return Clash(sets, None, (one, two))
+
+    def _explain(self, clash: Clash, wishes: Sequence[Wish]) -> SearchFailure:
+        """Trace a violated clash back to the wishes, and collect the clashes with a cause on the way."""
+        used: list[Wish] = []
+        while clash.sets:
+            _widen(clash)
+            places = {name: self._satisfier(name, mask) for name, mask in clash.sets.items()}
+            last = max(places, key=places.__getitem__)
+            step = self.steps[places[last]]
+            reason = step.clash
+            if reason is None:
+                wish = wishes[step.level - 1]
+                used.append(wish)
+                reason = Clash({last: self.source.everything(last) & ~wish.mask}, wish)
+            clash = self._resolve(clash, reason, last)
+        causes = [item for item in _ancestors(clash) if not item.parents]
+        used += [item.cause for item in causes if isinstance(item.cause, Wish)]
+        return SearchFailure(
+            wishes=tuple(wish for wish in wishes if wish in used),
+            clashes=tuple(item for item in causes if not isinstance(item.cause, Wish)),
+        )
+
+
+def _widen(clash: Clash) -> None:
+    if clash.widen is not None:
+        widen, clash.widen = clash.widen, None
+        widen(clash)
+
+
+def _ancestors(clash: Clash) -> list[Clash]:
+    """A clash and all clashes from which it was derived, each once."""
+    ancestors: dict[int, Clash] = {}
+    left = [clash]
+    while left:
+        item = left.pop()
+        if id(item) not in ancestors:
+            ancestors[id(item)] = item
+            left.extend(item.parents)
+    return list(ancestors.values())

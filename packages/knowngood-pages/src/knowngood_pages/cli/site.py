@@ -1,0 +1,61 @@
+"""`knowngood site`: write static pages where people find their image, and `catalog.json` for programs."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+from pathlib import Path
+
+from knowngood.cli.main import Answer
+from knowngood.core.errors import UsageError
+from knowngood.project.checkout import find_project
+from knowngood_facts.compat.rule_files import load_incidents
+from knowngood_pages import site_build, site_files
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.add_argument(
+        "-o",
+        "--output",
+        default="site",
+        metavar="FOLDER",
+        help="where to write the site (default: %(default)s); an earlier site there is replaced",
+    )
+    parser.add_argument("--evidence", metavar="FOLDER", help="the folder of runs (default: the project's evidence/)")
+    parser.add_argument(
+        "--repository", metavar="NAME", help="the repository of the published images, as in `publish --to`"
+    )
+    parser.add_argument(
+        "--evidence-url", metavar="URL", help="the address of that folder; the files of runs become links"
+    )
+
+
+def run(arguments: argparse.Namespace) -> Answer:
+    """Render the site and write the files that changed."""
+    project = find_project()
+    evidence = Path(arguments.evidence) if arguments.evidence else project.evidence
+    if arguments.evidence and not evidence.is_dir():
+        raise UsageError(f"there is no folder {evidence}")
+    evidence_url = arguments.evidence_url
+    if evidence_url and not evidence_url.startswith(("https://", "http://")):
+        raise UsageError(
+            f"--evidence-url {evidence_url}: write the address of the folder, as https://HOST/PATH/evidence"
+        )
+    gc.disable()  # as in its worker processes: nothing that is site here is freed before the end
+    try:
+        site = site_build.build_site(
+            project, evidence, load_incidents(), arguments.repository, evidence_url and evidence_url.rstrip("/")
+        )
+    finally:
+        gc.enable()
+    changed = site_files.write_site(Path(arguments.output), site.files)
+    document = {
+        "folder": arguments.output,
+        "files": len(site.files),
+        "changed": changed,
+        "cells": len(site.catalog.cells),
+        "left_out": site.catalog.left_out,
+    }
+    summary = f"{arguments.output}: {len(site.files)} files, {len(changed)} of them new or changed"
+    return Answer(0, document, "\n".join([summary, *(f"left out: {text}" for text in site.catalog.left_out)]))

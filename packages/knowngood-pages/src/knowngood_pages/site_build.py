@@ -1,0 +1,249 @@
+"""Makes all files of the site out of the catalog, the pages, the answers for each GPU and the incidents' signatures."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from knowngood.core import local_files, worker_pool
+from knowngood.core.attention import ATTENTION
+from knowngood.core.local_files import cache_folder, write_atomically
+from knowngood.evidence.cell_standing import CellStanding
+from knowngood_facts.compat import knowledge
+from knowngood_pages import catalog_collection, site_incidents, site_pages, site_questions, site_verdicts
+from knowngood_pages.run_commands import run_command_templates
+from knowngood_pages.site_cards import MARK_MEANINGS, SETTING_NAMES, UNBUILT_WORDS, CardTable, gpu_label
+from knowngood_pages.trainer_page_files import render_project_trainers
+
+if TYPE_CHECKING:
+    from knowngood.project.checkout import Project
+    from knowngood_facts.compat.incident import Incident
+    from knowngood_facts.compat.matrix_cells import PublishedCells
+    from knowngood_pages.catalog import Catalog
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuiltSite:
+    """The files of a site by name, and the catalog that they show."""
+
+    files: dict[str, str]
+    catalog: Catalog
+
+
+def build_site(
+    here: Project,
+    evidence: Path,
+    incidents: Sequence[Incident],
+    repository: str | None,
+    runs_at: str | None = None,
+) -> BuiltSite:
+    """Make all files of the site.
+
+    `repository` is where the images are published (`None`: they are local), `runs_at` the URL of the evidence.
+    """
+    known = _read_knowledge()
+    standings = catalog_collection.read_cell_standings(evidence, here.seal)
+    templates = (
+        here.templates / "site" if (here.templates / "site").is_dir() else local_files.data_folder() / "templates/site"
+    )
+    cell_standings = {name: standing for name, (standing, _) in standings.items()}
+    with computed_tables(known, cell_standings) as answers:
+        # The pages are made here while the worker processes compute the tables.
+        catalog = catalog_collection.collect_catalog(here, evidence, standings, incidents, known, repository)
+        sections = known.universe.gpus.sections
+        labels = {sm: gpu_label(cards) for sm, (_, cards) in sections.items()}
+        bodies = site_incidents.render_incident_bodies(incidents)
+        files = site_pages.render_site(catalog, templates, bodies, runs_at, labels)
+        trainers = render_project_trainers(here, replace(known.published, folder=evidence))
+        pages = {
+            name: (site_incidents.find_page_title(text), site_incidents.render_page_body(text))
+            for name, text in trainers.items()
+        }
+        files |= site_pages.render_trainer_site(catalog, templates, pages)
+        files["data/signatures.js"] = render_page_script("signatures", site_incidents.browser_signatures(incidents))
+        files["data/find.js"] = render_page_script("find", _find_page_data(known, catalog, labels, runs_at))
+        cells = [cell for cell in catalog.cells if cell.in_matrix]
+        for gpu, table in answers():
+            cards = CardTable().document((cell for cell in cells if cell.axes["gpu"] == gpu), cells_of_answers(table))
+            files[f"data/{gpu}.js"] = render_page_script(gpu, compress_table(table | cards))
+    return BuiltSite(files=files, catalog=catalog)
+
+
+def cells_of_answers(table: Mapping[str, Any]) -> list[str]:
+    """Return the ids of the cells that the answers in a GPU's table name."""
+    return list(dict.fromkeys(choice["id"] for answer in table["answers"] for choice in answer.get("cells", [])))
+
+
+def _find_page_data(
+    known: knowledge.CompatKnowledge, catalog: Catalog, labels: Mapping[str, str], runs_at: str | None
+) -> dict[str, Any]:
+    """Return the choices of the form on the first page, and the texts that cards of all GPUs have in common."""
+    gpus = known.universe.gpus
+    cells = [cell for cell in catalog.cells if cell.in_matrix and not cell.retired]
+    covered = {cell.axes["gpu"] for cell in cells}
+    first = next((cell for cell in cells if "default" in cell.aliases), cells[0] if cells else None)
+    releases = {".".join(cell.axes["transformers"].split(".")[:2]) for cell in cells}
+    return {
+        "gpu_names": gpus.name_table.matching_data(),
+        "gpus": [
+            {
+                "sm": sm,
+                "family": gpus.family(sm),
+                "label": labels[sm],
+                "cards": list(gpus.sections[sm][1]),
+                "covered": sm in covered,
+            }
+            for sm in reversed(gpus.names)
+        ],
+        "start": first.axes["gpu"] if first else gpus.names[0],
+        "attention": [[setting, SETTING_NAMES[setting]] for setting in ATTENTION],
+        "frameworks": site_verdicts.list_frameworks(known.universe, known.published),
+        "releases": [release for release in site_verdicts.list_minor_releases(known.universe) if release in releases][
+            :6
+        ],
+        "drivers": site_verdicts.list_drivers(known.universe),
+        "minimum": site_verdicts.list_minimum_drivers(known.universe),
+        "commands": run_command_templates(),
+        "unbuilt": UNBUILT_WORDS,
+        "marks": {mark: [site_pages.STATE_GLYPHS[mark], text] for mark, text in site_pages.STATE_MEANINGS.items()},
+        "explanations": dict(MARK_MEANINGS),
+        "titles": {incident.id: incident.title for incident in catalog.incidents if incident.id in _shown(catalog)},
+        "runs": runs_at,
+    }
+
+
+def _shown(catalog: Catalog) -> set[str]:
+    """Return the incidents that checks of cells show."""
+    settings = (item for cell in catalog.cells for item in cell.attention.values())
+    return {defect.incident for item in settings for defect in item.defects if defect.incident}
+
+
+@contextmanager
+def computed_tables(
+    known: knowledge.CompatKnowledge, standings: Mapping[str, CellStanding]
+) -> Iterator[Callable[[], Iterator[tuple[str, dict[str, Any]]]]]:
+    """Begin to compute the table of answers for each GPU, in worker processes; yield a function that waits for them.
+
+    A table is taken from the cache when nothing that decides it has changed.
+    """
+    names = known.universe.gpus.names
+    common = _common_key(known)
+    keys = {name: _gpu_key(common, name, known.published, standings) for name in names}
+    tables = {name: cached for name in names if (cached := _read_cached(keys[name])) is not None}
+    missing = [name for name in names if name not in tables]
+    # Neighbouring GPUs share work, so they go in pairs; the newest take longest and therefore begin.
+    pairs = [missing[place : place + 2] for place in range(0, len(missing), 2)][::-1]
+    with worker_pool.process_pool(len(pairs)) as pool:
+        locked = known.published.locked
+        tasks = [(pair, pool.submit(_compute_tables, locked, standings, pair)) for pair in pairs]
+        running = {name: task for pair, task in tasks for name in pair}
+
+        def answers() -> Iterator[tuple[str, dict[str, Any]]]:
+            for name in names:
+                if name in running:
+                    tables[name] = running[name].result()[name]
+                    write_atomically(_cache_path(keys[name]), json.dumps(tables[name]))
+                yield name, tables[name]
+
+        yield answers
+
+
+@cache
+def _read_knowledge() -> knowledge.CompatKnowledge:
+    """Load the knowledge once; worker processes that are forked afterwards have it without loading it."""
+    return knowledge.load_knowledge()
+
+
+def _compute_tables(
+    locked: frozenset[str], standings: Mapping[str, CellStanding], gpus: Iterable[str]
+) -> dict[str, Any]:
+    known = _read_knowledge()
+    cells, settings = known.published.cells, list(ATTENTION)
+    retired = known.published.retired
+    tables = {}
+    for gpu in gpus:
+        published = site_questions.GpuCells(
+            cells=cells,
+            retired=retired,
+            locked=locked,
+            recorded=known.published.recorded,
+            gpu=gpu,
+            known_standings=standings,
+        )
+        table = site_verdicts.GpuAnswerTable(universe=known.universe, published=published)
+        tables[gpu] = table.document(
+            settings,
+            site_verdicts.list_minor_releases(known.universe),
+            site_verdicts.list_frameworks(known.universe, known.published),
+        )
+    return tables
+
+
+def _common_key(known: knowledge.CompatKnowledge) -> str:
+    """Return a hash of what decides the answers for every GPU: the data files, the cards and the program."""
+    root = local_files.data_folder()
+    program = Path(__file__).resolve().parent.parent
+    digest = hashlib.sha256()
+    for base, paths in (
+        (root, [path for name in ("facts", "rules", "incidents") for path in (root / name).rglob("*")]),
+        (program, program.rglob("*.py")),
+    ):
+        for path in sorted(path for path in paths if path.is_file()):
+            digest.update(f"{path.relative_to(base)}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
+    digest.update(repr(known.universe.gpus).encode())
+    return digest.hexdigest()
+
+
+def _gpu_key(common: str, gpu: str, published: PublishedCells, standings: Mapping[str, CellStanding]) -> str:
+    """Return the cache key of a GPU's table: with its cells in order, what is known of them, Pythons and frameworks."""
+    cells, nothing = published.cells, CellStanding()
+    lines = []
+    for name in (str(cell) for cell in cells if cell.gpu == gpu):
+        standing = standings.get(name, nothing)
+        tier = standing.tier(locked=name in published.locked, recorded=name in published.recorded)
+        lines.append(f"{name} {tier} {standing.settings}")
+    pythons = list(dict.fromkeys(cell.python for cell in cells))
+    pins = sorted({(cell.framework, cell.transformers) for cell in cells if cell.framework_pin})
+    retired = [str(cell) for cell in published.retired if cell.gpu == gpu]
+    return hashlib.sha256(repr((common, gpu, lines, pythons, pins, retired)).encode()).hexdigest()
+
+
+def _cache_path(key: str) -> Path:
+    return cache_folder() / "site" / f"{key[:32]}.json"
+
+
+def _read_cached(key: str) -> dict[str, Any] | None:
+    try:
+        table: dict[str, Any] = json.loads(_cache_path(key).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return table
+
+
+def compress_table(table: Mapping[str, Any]) -> str:
+    """Return a table as JSON, compressed by gzip and written in base64; the page's script unpacks it.
+
+    The answers of a GPU repeat the same ids and words: 330 KB are 40 KB so, also for a page that is opened as a file.
+    """
+    text = json.dumps(table, ensure_ascii=False, separators=(",", ":"))
+    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode("ascii")
+
+
+_SCRIPT_ESCAPES = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
+
+
+def render_page_script(name: str, value: Any) -> str:
+    """Return a script that sets `knowngood.NAME`, in which no text can end the script element or begin another.
+
+    A page that is opened as a file can load a script; it could not request JSON, which `file://` refuses.
+    """
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":")).translate(_SCRIPT_ESCAPES)
+    return f"(globalThis.knowngood ??= {{}})[{json.dumps(name)}]={text};\n"

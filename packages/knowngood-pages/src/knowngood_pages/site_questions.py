@@ -1,0 +1,216 @@
+"""Answers questions about one GPU; only those whose answer does not follow from another one's are given to `pick`.
+
+The cells of an answer are the best of all that fit. So when all of them fit a narrower question as well, they are its
+answer too. And settings that no rule of this GPU distinguishes have the same answers, unless the setting is part of a
+conflict, and so named in the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+from knowngood.core.attention import ATTENTION
+from knowngood.core.cell import Cell
+from knowngood.evidence.cell_answer import SettingState, setting_state
+from knowngood.evidence.cell_standing import CellStanding
+from knowngood.evidence.run_evidence import Tier
+from knowngood_facts.compat.box_search import BoxSearch
+from knowngood_facts.compat.cell_judgement import judge_setting
+from knowngood_facts.compat.findings import fill_template
+from knowngood_facts.compat.matrix_cells import PublishedCells, packages_of_cell
+from knowngood_facts.compat.pick_answer import pick_cells, pick_problem
+from knowngood_facts.compat.query import PackageSpec, Query
+from knowngood_facts.compat.query_placement import place_query
+from knowngood_facts.compat.universe import Universe
+from knowngood_facts.compat.value_domain import NONE, iterate_bits
+
+if TYPE_CHECKING:
+    from knowngood_facts.compat.pick_answer import CellChoice, PickAnswer
+
+
+class SiteQuestion(NamedTuple):
+    """A question that the page can ask about a GPU; empty parts are not part of it."""
+
+    setting: str = ""
+    release: str = ""
+    """A minor release of transformers, `4.57`."""
+    pin: str = ""
+    """A framework, as `xtuner==0.2.0`."""
+    driver: str = ""
+
+    def request(self, gpu: str) -> Query:
+        """Return the question as `pick` takes it."""
+        packages = []
+        if self.release:
+            packages.append(PackageSpec(name="transformers", specifier=f"=={self.release}.*"))
+        if self.pin:
+            name, _, version = self.pin.partition("==")
+            packages.append(PackageSpec(name=name, specifier=f"=={version}"))
+        axes = {"driver": self.driver} if self.driver else {}
+        return Query(gpu=gpu, attn=self.setting or None, axes=axes, packages=tuple(packages))
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuCells(PublishedCells):
+    """The published cells, of which only those of one GPU and one release can be answers."""
+
+    gpu: str
+    known_standings: Mapping[str, CellStanding]
+    release: str = ""
+    """A minor release of transformers, or empty for all."""
+
+    @property
+    def standings(self) -> Mapping[str, CellStanding]:
+        """What the runs of each cell prove, as in the catalog."""
+        return self.known_standings
+
+    @cached_property
+    def ranked(self) -> list[Cell]:
+        """The cells that can be answers, the best proven first, then in the matrix's order."""
+        order = list(Tier)
+        here = [cell for cell in self.cells if cell.gpu == self.gpu and is_of_release(cell.transformers, self.release)]
+        return sorted(here, key=lambda cell: -order.index(self.tier(str(cell))))
+
+
+def is_of_release(version: str, release: str) -> bool:
+    """Return whether a version is of a minor release, as 4.57.6 is of 4.57; every version is when that is empty."""
+    return not release or f"{version}.".startswith(f"{release}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuAnswers:
+    """The answers to questions about one GPU; each is computed once."""
+
+    universe: Universe
+    published: GpuCells
+    _by_release: dict[str, GpuCells] = field(default_factory=dict)
+    _answers: dict[SiteQuestion, PickAnswer] = field(default_factory=dict)
+    _places: dict[str, tuple[frozenset[str], int]] = field(default_factory=dict)
+
+    def answer(self, question: SiteQuestion) -> PickAnswer:
+        """Return what `pick` answers to a question."""
+        if question not in self._answers:
+            self._answers[question] = self._infer(question) or self._pick(question)
+        return self._answers[question]
+
+    def holds(self, answer: PickAnswer, question: SiteQuestion) -> bool:
+        """Return whether an answer to a wider question has cells, and all of them fit a narrower question."""
+        if not self._advice_is_general:
+            return False
+        return bool(answer.choices) and all(self._fits(choice, question) for choice in answer.choices)
+
+    def _infer(self, question: SiteQuestion) -> PickAnswer | None:
+        """Return the answer that follows from that of another question, or `None`."""
+        if question.driver:
+            wider = self.answer(question._replace(driver=""))
+            if self.holds(wider, question):
+                return wider
+        if question.setting:
+            wider = self.answer(question._replace(setting=""))
+            if self.holds(wider, question):
+                return wider
+            twin = self._twins[question.setting]
+            if twin != question.setting and self._advice_is_general:
+                alike = self.answer(question._replace(setting=twin))
+                if not any(clash.demand.startswith("attn=") for clash in alike.conflict):
+                    return alike
+        return None
+
+    def _pick(self, question: SiteQuestion) -> PickAnswer:
+        return pick_cells(self.universe, question.request(self.published.gpu), self._cells_of(question.release))
+
+    def _cells_of(self, release: str) -> GpuCells:
+        if release not in self._by_release:
+            self._by_release[release] = replace(self.published, release=release)
+        return self._by_release[release]
+
+    def _fits(self, choice: CellChoice, question: SiteQuestion) -> bool:
+        """Return whether the cell is offered for the setting, and no rule forbids it with the question's driver."""
+        if question.setting and choice.published and not self._offers(choice.cell, question.setting):
+            return False
+        index = self.universe.index
+        point, live = self._inside(choice.cell, choice.extras)
+        live &= self._active_boxes[question.setting]
+        sets = {"glibc": index.domains["glibc"].all, "nvcc": index.domains["nvcc"].all}
+        for name, value in (("attn", question.setting), ("driver", question.driver)):
+            if value:
+                live &= ~index.outside[name][index.domains[name].index[value]]
+                point |= {name}
+            else:
+                sets[name] = index.domains[name].all
+        return BoxSearch(index=index, among=live).can_complete(sets, live, point)
+
+    def _offers(self, cell: Cell, setting: str) -> bool:
+        return self._state(cell, setting).trains
+
+    def _state(self, cell: Cell, setting: str) -> SettingState:
+        judgement = judge_setting(self.universe, cell, setting)
+        return setting_state(judgement, cell, setting, self.published.standing(str(cell)))
+
+    def knows(self, cell: Cell) -> bool:
+        """Return whether there are facts about everything that a cell has."""
+        domains = self.universe.index.domains
+        values = {**packages_of_cell(cell), "gpu": cell.gpu, "python": cell.python}
+        return all(
+            value == NONE or (name in domains and value in domains[name].index) for name, value in values.items()
+        )
+
+    def against(self, cell: Cell, axis: str, value: str) -> list[str]:
+        """Return why a published cell is no answer for an attention setting (`attn`) or a `driver`."""
+        if axis == "attn":
+            state = self._state(cell, value)
+            if not state.trains and state.rule is None:
+                return [f"{state.text}: {state.reason}"]
+        index = self.universe.index
+        position = index.domains[axis].index[value]
+        variables, live = self._inside(cell, {})
+        live &= self._active_boxes[value if axis == "attn" else ""] & index.mentions[axis]
+        broken = live & ~index.outside[axis][position] & index.within(variables | {axis})
+        point = {axis: position, "gpu": index.domains["gpu"].index[cell.gpu]}
+        boxes = (index.boxes[bit] for bit in iterate_bits(broken))
+        return list(dict.fromkeys(fill_template(index.space, box.rule.because, box, point, {}) for box in boxes))
+
+    def _inside(self, cell: Cell, extras: Mapping[str, str]) -> tuple[frozenset[str], int]:
+        """Return a cell's variables, and the bit set of the boxes that contain its values."""
+        if (key := str(cell)) not in self._places:
+            index = self.universe.index
+            values = {**packages_of_cell(cell), **extras, "gpu": cell.gpu, "python": cell.python}
+            variables = frozenset((*self.universe.packages, "gpu", "python"))
+            live = index.everything
+            for name in variables:
+                domain, value = index.domains[name], values.get(name, NONE)
+                live &= ~index.outside[name][-1 if value == NONE else domain.index[value]]
+            self._places[key] = variables, live
+        return self._places[key]
+
+    @cached_property
+    def _active_boxes(self) -> Mapping[str, int]:
+        """Attention setting (or none) to the bit set of the boxes that apply with it."""
+        requests = {setting: SiteQuestion(setting).request(self.published.gpu) for setting in ("", *ATTENTION)}
+        return {
+            setting: pick_problem(place_query(self.universe, request), request, self.published).among
+            for setting, request in requests.items()
+        }
+
+    @cached_property
+    def _advice_is_general(self) -> bool:
+        """Whether no advice that comes with a cell depends on, or names, the attention setting or the driver."""
+        index = self.universe.index
+        return not index.advice & (index.mentions["attn"] | index.mentions["driver"])
+
+    @cached_property
+    def _twins(self) -> Mapping[str, str]:
+        """Attention setting to the first setting with the same rules, which the same cells are offered for."""
+        index = self.universe.index
+        domain, outside = index.domains["attn"], index.outside["attn"]
+        gpu = index.outside["gpu"][index.domains["gpu"].index[self.published.gpu]]
+        first: dict[tuple[int, tuple[bool, ...]], str] = {}
+        twins = {}
+        for setting, position in domain.index.items():
+            offered = tuple(self._offers(cell, setting) for cell in self.published.ranked)
+            rules = self._active_boxes[setting] & ~gpu & ~outside[position]
+            twins[setting] = first.setdefault((rules, offered), setting)
+        return twins

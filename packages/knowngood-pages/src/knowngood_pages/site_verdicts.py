@@ -1,0 +1,181 @@
+"""Computes what `pick` answers to every question that the page can ask, so that the page decides nothing itself.
+
+A question is a GPU, an attention setting (or none), a minor release of transformers (or none) and a framework (or
+none). For the driver there is a ladder: the answers for ever older drivers, each with the oldest driver for which it
+holds. For the oldest drivers there is one answer for all releases of transformers, and the page says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from knowngood.core.cell import Cell
+from knowngood_facts.compat.factbook import DRIVERS
+from knowngood_facts.compat.matrix_cells import PublishedCells
+from knowngood_facts.compat.universe import Universe
+from knowngood_pages.site_questions import GpuAnswers, GpuCells, SiteQuestion, is_of_release
+
+if TYPE_CHECKING:
+    from knowngood_facts.compat.pick_answer import DemandClash, PickAnswer
+
+NO_FRAMEWORK = ""
+
+
+def list_minor_releases(universe: Universe) -> list[str]:
+    """Return the minor releases of transformers, newest first."""
+    versions = universe.index.domains["transformers"].values
+    return list(dict.fromkeys(".".join(version.split(".")[:2]) for version in reversed(versions)))
+
+
+def list_frameworks(universe: Universe, published: PublishedCells) -> list[str]:
+    """Return the frameworks of published cells, as `xtuner==0.2.0`, after the choice of no framework.
+
+    A framework without facts, such as the trainer of a stack, cannot be asked for here: each such question is resolved
+    by metadata, which takes seconds for each GPU. It has a page of its own (`trainer_pages`).
+    """
+    pins = {cell.framework_pin for cell in published.cells if cell.framework_pin}
+    pins = {(name, version) for name, version in pins if name in universe.packages}
+    return [NO_FRAMEWORK, *(f"{name}=={version}" for name, version in sorted(pins))]
+
+
+_BEYOND_DRIVERS = "9999"
+"""Newer than any driver: the least of a step that is only for questions without a driver."""
+
+
+def list_drivers(universe: Universe) -> list[str]:
+    """Return the drivers that facts and rules distinguish, newest first; any other counts as the next older one."""
+    return [value for value in reversed(universe.index.domains["driver"].values) if value != "0"]
+
+
+def list_minimum_drivers(universe: Universe) -> dict[str, str]:
+    """Return the oldest driver for each CUDA release, which is written as in cells (`130`)."""
+    book = universe.space.book
+    minimum = {version: book.fact(DRIVERS, version, "minimum") for version in book.versions(DRIVERS)}
+    return {version.replace(".", ""): str(driver) for version, driver in minimum.items() if driver}
+
+
+_COSTS = ("attn", "transformers", "driver", "gpu")
+"""What a demand is about, the cheapest to change first: a word in a script, a package, a machine, another machine."""
+
+
+def change_cost(clash: DemandClash) -> int:
+    """Return how much the way out of a conflict changes, to begin with the least; without a way out it comes last."""
+    if clash.relax is None:
+        return len(_COSTS) + 1
+    (name,) = clash.relax["change"]
+    # Any other name is that of a framework, which is a package too.
+    return _COSTS.index(name if name in _COSTS else "transformers")
+
+
+@dataclass(kw_only=True)
+class GpuAnswerTable:
+    """The answers for one GPU, in which each different answer, ladder and text is stored once."""
+
+    universe: Universe
+    published: GpuCells
+
+    def __post_init__(self) -> None:
+        self.gpu = self.published.gpu
+        self.answers = GpuAnswers(universe=self.universe, published=self.published)
+        self._answers: dict[str, int] = {}
+        self._ladders: dict[tuple[tuple[str, int], ...], int] = {}
+        self._texts: dict[str, int] = {}
+        self._answer_documents: list[Any] = []
+
+    def document(self, settings: Sequence[str], releases: Sequence[str], pins: Sequence[str]) -> dict[str, Any]:
+        """Return the data of the page.
+
+        `rows[framework][setting]` has the number of a ladder for any transformers, then one for each minor release.
+        """
+        rows = {
+            pin: {setting: self._row(setting, ["", *self._releases(pin, releases)], pin) for setting in ["", *settings]}
+            for pin in pins
+        }
+        return {
+            "gpu": self.gpu,
+            "transformers": {pin: list(self._releases(pin, releases)) for pin in pins},
+            "rows": rows,
+            "ladders": [[list(step) for step in ladder] for ladder in self._ladders],
+            "answers": self._answer_documents,
+            "others": [self._other(cell, settings) for cell in self.published.ranked if self.answers.knows(cell)],
+            "texts": list(self._texts),
+        }
+
+    def _other(self, cell: Cell, settings: Sequence[str]) -> dict[str, Any]:
+        """Return what forbids a published cell, for questions to which it is not an answer."""
+        document: dict[str, Any] = {"id": str(cell)}
+        for axis, values in (("attn", settings), ("driver", list_drivers(self.universe))):
+            against = {value: self.answers.against(cell, axis, value) for value in values}
+            document[axis] = {value: [self._text(text) for text in texts] for value, texts in against.items() if texts}
+        return document
+
+    def _releases(self, pin: str, releases: Sequence[str]) -> Sequence[str]:
+        """Return the releases that a framework can be asked for with: those of the cells that have it."""
+        if not pin:
+            return releases
+        name, _, version = pin.partition("==")
+        versions = {cell.transformers for cell in self.published.cells if cell.framework_pin == (name, version)}
+        return [release for release in releases if any(is_of_release(text, release) for text in versions)]
+
+    def _row(self, setting: str, releases: Iterable[str], pin: str) -> list[int]:
+        every = list_drivers(self.universe)
+        # For the oldest driver (of CUDA 11), a single release of transformers hardly ever matters.
+        return [
+            self._ladder(SiteQuestion(setting, release, pin), every[:-1] if release else every) for release in releases
+        ]
+
+    def _ladder(self, question: SiteQuestion, known: Iterable[str]) -> int:
+        """Return the number of a question's ladder.
+
+        An answer also holds for the next older driver when all its cells run there. The newest driver may know the GPU
+        no more; then the answer without a driver is a step of its own, which no driver reaches.
+        """
+        steps: list[tuple[str, int]] = []
+        answer = self.answers.answer(question)
+        is_possible, whole = bool(answer.choices), self._answer(answer)
+        for driver in known if is_possible else list_drivers(self.universe)[-1:]:
+            older = question._replace(driver=driver)
+            if is_possible and not (answer.choices and self.answers.holds(answer, older)):
+                answer = self.answers.answer(older)
+            number = self._answer(answer)
+            if not steps and number != whole:
+                steps.append((_BEYOND_DRIVERS, whole))
+            if steps and steps[-1][1] == number:
+                steps[-1] = (driver, number)
+            else:
+                steps.append((driver, number))
+        return self._ladders.setdefault(tuple(steps), len(self._ladders))
+
+    def _answer(self, answer: PickAnswer) -> int:
+        """Return the number of an answer."""
+        document: dict[str, Any] = {}
+        if answer.choices:
+            document["cells"] = [
+                {
+                    "id": str(choice.cell),
+                    "published": choice.published,
+                    "extras": dict(choice.extras),
+                    "findings": [self._text(finding.because) for finding in choice.findings],
+                }
+                for choice in answer.choices
+            ]
+        if answer.conflict:
+            document["conflict"] = [
+                {
+                    "demand": clash.demand,
+                    "rules": [self._text(str(rule["because"])) for rule in clash.rules],
+                    "sources": sorted({self._text(source) for rule in clash.rules for source in rule["source"]}),
+                    "relax": clash.relax,
+                }
+                for clash in sorted(answer.conflict, key=change_cost)
+            ]
+        key = repr(document)
+        if key not in self._answers:
+            self._answers[key] = len(self._answers)
+            self._answer_documents.append(document)
+        return self._answers[key]
+
+    def _text(self, text: str) -> int:
+        return self._texts.setdefault(text, len(self._texts))

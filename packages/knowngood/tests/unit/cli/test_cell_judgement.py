@@ -1,0 +1,120 @@
+"""Every command that makes something of a cell asks whether the rules allow it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from knowngood.cli import main
+from knowngood.registry import image_release, publication
+from knowngood.registry.attachments import DocumentList
+from knowngood.registry.content_inspection import ImageInspection
+from memory_registry import IMAGE
+from samples import FA0, FA4, MATRIX
+
+BROKEN = "sm70-cu130-torch2.11.0-tf5.17.0-fa0-triton3.6.0-py311"
+VOLTA = (
+    MATRIX.replace("gpus:\n", "gpus:\n  sm_70: {family: Volta, cards: [V100]}\n")
+    .replace("cells:\n", "cells:\n  - {gpu: sm_70, torch: 2.11.0, transformers: 5.17.0, base: debian12}\n")
+    .replace("amendments:\n", "amendments:\n{waiver}")
+)
+WAIVER = "  - {when: gpu=sm_70, waive: torch-runs-on-gpu, on: 2026-11-22, because: it is compiled here}\n"
+
+
+@pytest.fixture
+def call(capsys):
+    def run(*words: str):
+        code = main.main([*words, "--json"])
+        out, err = capsys.readouterr()
+        return code, json.loads(out), err
+
+    return run
+
+
+@pytest.fixture
+def volta(home):
+    (home.root / "matrix.yaml").write_text(VOLTA.replace("{waiver}", ""))
+    return home
+
+
+@pytest.fixture(autouse=True)
+def registry(monkeypatch):
+    """A registry that has the image of FA0, and that notes which aliases are moved."""
+    moved = []
+    digest = "sha256:" + "d" * 64
+    monkeypatch.setattr(image_release, "recorded_digest", lambda *_: digest)
+    state = publication.PublicationState(
+        tagged=digest,
+        tag_fault=None,
+        image=ImageInspection(manifest=IMAGE, faults=()),
+        documents=DocumentList(documents=()),
+    )
+    monkeypatch.setattr(publication, "inspect_publication", lambda *_: state)
+    monkeypatch.setattr(publication, "move_alias", lambda _, alias, digest: moved.append((alias, digest)) or True)
+    return moved
+
+
+@pytest.mark.usefixtures("volta")
+def test_cells_names_the_broken_cell_and_why(call):
+    code, document, _ = call("cells")
+    assert code == 1
+    errors = {cell["id"]: [error["id"] for error in cell["errors"]] for cell in document["cells"]}
+    assert errors[BROKEN] == ["torch-runs-on-gpu"]
+    assert errors[FA0] == []
+
+
+@pytest.mark.parametrize("command", ["build", "build-matrix", "lock"])
+def test_a_broken_cell_is_neither_locked_nor_built(volta, call, command):
+    code, document, _ = call(command, BROKEN)
+    [row] = document["cells"] if isinstance(document, dict) else document
+    assert (code, row["status"]) == (1, "failed")
+    assert "is broken: torch 2.11.0 has machine code for" in row["error"]
+    assert "waive: torch-runs-on-gpu" in row["error"]
+    assert not volta.tree.cell_folder(next(iter(volta.matrix.cells))).exists()
+
+
+@pytest.mark.usefixtures("volta")
+@pytest.mark.parametrize("words", [("plan", BROKEN, "--offline"), ("export", BROKEN)])
+def test_a_broken_cell_is_neither_planned_nor_exported(call, words):
+    code, document, _ = call(*words)
+    assert code == 1
+    assert "[torch-runs-on-gpu]" in document["error"]
+
+
+@pytest.mark.usefixtures("volta")
+def test_a_broken_cell_is_not_published(call):
+    code, document, _ = call("publish", BROKEN, "--to", "registry.example/team/images")
+    assert (code, document["cells"][0]["status"]) == (1, "failed")
+    assert "[torch-runs-on-gpu]" in document["cells"][0]["error"]
+
+
+def test_a_waived_finding_refuses_nothing(volta, call):
+    (volta.root / "matrix.yaml").write_text(VOLTA.replace("{waiver}", WAIVER))
+    code, document, _ = call("cells", BROKEN)
+    assert (code, document["cells"][0]["errors"]) == (0, [])
+
+
+@pytest.mark.parametrize("item", ["waive: x", "on: 2026-11-22", "waive: x, on: yesterday"])
+def test_a_waiver_has_a_finding_and_a_day(home, call, item):
+    waiver = f"  - {{when: gpu=sm_90, {item}, because: y}}\n"
+    (home.root / "matrix.yaml").write_text(MATRIX.replace("amendments:\n", f"amendments:\n{waiver}"))
+    code, document, _ = call("cells")
+    assert code == 2
+    assert "matrix.yaml:17:" in document["error"]
+
+
+def test_an_image_in_the_registry_without_a_good_run_gets_no_alias(home, call, registry):
+    (home.root / "matrix.yaml").write_text(MATRIX.replace(f"default: {FA4}", f"default: {FA0}"))
+    code, document, _ = call("publish", FA0, "--to", "registry.example/team/images")
+    [row] = document["cells"]
+    assert (code, row["status"], document["aliases"], registry) == (1, "failed", {}, [])
+    assert "evidence/ has no run of it" in row["error"]
+
+
+def test_a_waiver_that_waives_nothing_is_named(home, call):
+    waiver = "  - {when: gpu=sm_90, waive: torch-runs-on-gpu, on: 2026-11-22, because: y}\n"
+    (home.root / "matrix.yaml").write_text(MATRIX.replace("amendments:\n", f"amendments:\n{waiver}"))
+    code, document, _ = call("cells", FA0)
+    assert code == 0
+    assert "matrix.yaml waives torch-runs-on-gpu for cells that do not have that finding" in document["left_out"]

@@ -1,0 +1,112 @@
+"""`plan` shows what `build` does: the same cells, in the same order, with the same options."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+import pytest
+
+from knowngood.base import base_image
+from knowngood.cli import build_matrix, main, plan
+from knowngood.core.errors import KnowngoodError
+from knowngood.engine.container_engine import Engine
+from knowngood.images import dry_run
+from samples import FA0, FA2, FA4
+
+ENGINE = Engine(
+    host="unix:///nowhere",
+    docker=("docker",),
+    version="",
+    buildkit="",
+    containerd_store=True,
+    embedded=False,
+    network="host",
+)
+
+
+@pytest.fixture
+def ask(home, lock_of, monkeypatch, capsys):
+    """A function that runs a command on a project with three locked cells, and returns its exit code and document."""
+    for name in (FA4, FA2, FA0):
+        lock_of(name)
+    for module in (plan, build_matrix):
+        monkeypatch.setattr(module, "split_broken_cells", lambda _project, cells: (list(cells), {}))
+    monkeypatch.setattr(base_image, "read_base_digest", lambda *_: "sha256:" + "b" * 64)
+    monkeypatch.setattr(base_image, "expected_base_context", lambda *_: "oci-layout:///base@sha256:" + "b" * 64)
+    monkeypatch.setattr(base_image, "find_cached_digest", lambda *_: None)
+    monkeypatch.setattr(dry_run, "dry_run_engine", lambda: ENGINE)
+    assert home
+
+    def call(*words):
+        code = main.main([*words, "--json"])
+        return code, json.loads(capsys.readouterr().out)
+
+    return call
+
+
+def planned_cells(document):
+    return [cell["cell"] for cell in document["cells"]]
+
+
+def commented_cells(document):
+    lines = [line.removeprefix("# ") for line in document["commands"] if line.startswith("# sm90-")]
+    return [line for line in lines if ":" not in line and " " not in line]
+
+
+@pytest.mark.parametrize("words", [["--all"], [FA2, FA4], [FA4], ["--all", "--compile"], ["transformers=4.57.6"]])
+def test_plan_and_build_have_the_same_cells_in_the_same_order(ask, words):
+    _, shown = ask("plan", "--offline", *words)
+    code, built = ask("build", "--dry-run", *words)
+    assert code == 0
+    assert planned_cells(shown) == commented_cells(built)
+    if "--compile" in words:
+        assert set(planned_cells(shown)) == {FA4, FA2, FA0}
+
+
+def test_a_plan_without_select_is_of_all_cells_and_names_the_command_that_builds_them(ask):
+    _, everything = ask("plan", "--offline")
+    _, same = ask("plan", "--offline", "--all")
+    assert everything == same
+    assert same["command"] == "knowngood build --all"
+    assert len(planned_cells(same)) == 2  # without a wheel, a cell is replaced by its twin
+
+
+@pytest.mark.parametrize(
+    "words", [["default"], ["transformers=4.57.6"], ["--all", "--compile"], [FA4, "--wheelhouse", "wheels of mine"]]
+)
+def test_the_command_that_a_plan_names_builds_what_it_shows(ask, home, words):
+    (home.root / "wheels of mine").mkdir()
+    _, shown = ask("plan", "--offline", *words)
+    program, *command = shlex.split(shown["command"])
+    assert program == "knowngood"
+    code, built = ask(*command, "--dry-run")
+    assert (code, commented_cells(built)) == (0, planned_cells(shown))
+
+
+@pytest.mark.parametrize("command", [["plan", "--offline"], ["build", "--dry-run"], ["build-matrix", "--dry-run"]])
+def test_all_and_select_contradict_each_other(ask, command):
+    code, said = ask(*command, "--all", "default")
+    assert code == 2
+    assert said["error"] == "--all is every cell, default only some; give one of the two"
+
+
+def test_the_plan_of_a_ci_system_takes_no_compile(ask):
+    code, said = ask("plan", "--format", "github", "--compile")
+    assert code == 2
+    assert said["error"].startswith("--compile does nothing with --format")
+
+
+def test_a_dry_run_with_a_broken_cell_fails_as_the_plan_does_and_builds_nothing(ask, monkeypatch):
+    def split(_project, cells):
+        return list(cells)[1:], {str(cells[0]): KnowngoodError(f"{cells[0]} is broken")}
+
+    def fail(**_more):
+        raise AssertionError("a dry run asks for no engine")
+
+    for module in (plan, build_matrix):
+        monkeypatch.setattr(module, "split_broken_cells", split)
+    monkeypatch.setattr(build_matrix.container_engine, "ensure_engine", fail)
+    shown, built = ask("plan", "--offline", "--all"), ask("build", "--dry-run", "--all")
+    assert shown == built
+    assert (built[0], built[1]["error"]) == (1, f"{FA4} is broken")

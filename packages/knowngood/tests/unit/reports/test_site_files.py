@@ -1,0 +1,489 @@
+"""The site: what it says is what the program says; nothing hostile acts; nothing half is left behind."""
+
+import base64
+import gzip
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from knowngood.cli.main import main
+from knowngood.core import local_files
+from knowngood.core.attention import ATTENTION
+from knowngood.core.errors import UsageError
+from knowngood.evidence import observed_run, run_evidence, sealed_files
+from knowngood.project import checkout
+from knowngood_facts.compat import knowledge
+from knowngood_facts.compat.pick_answer import pick_cells
+from knowngood_facts.compat.query import Query
+from knowngood_pages import (
+    catalog,
+    catalog_collection,
+    readme_parts,
+    site_build,
+    site_files,
+    site_pages,
+    site_questions,
+    site_verdicts,
+)
+
+ROOT = local_files.data_folder()
+CELL = "sm90-cu130-torch2.11.0-tf5.17.0-fa4.0.0b33-triton3.6.0-py311"
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>]]>\u2028'\"`{{ 7*7 }}"
+SUITE = "ab" * 32
+
+
+def run_file(**changes):
+    check = {
+        "id": "sdpa/bf16",
+        "topic": "training",
+        "setting": "sdpa",
+        "outcome": "pass",
+        "reason": "",
+        "message": None,
+    }
+    report = {
+        "suite_hash": SUITE,
+        "verdict": {"ok": True, "domain": "none", "text": "1 pass"},
+        "checks": [check],
+        "environment": {"gpu": "NVIDIA H200", "distributions": {}},
+    }
+    stored = {
+        "schema": run_evidence.EVIDENCE_SCHEMA,
+        "cell": CELL,
+        "where": "container-gpu",
+        "image": "sha256:" + "0" * 64,
+        "node": {},
+        "when": "2026-11-20T01:02:03+00:00",
+        "command": [],
+        "report": report,
+    }
+    return stored | changes
+
+
+def put(place, stored):
+    text = stored if isinstance(stored, str) else json.dumps(stored)
+    return sealed_files.write_sealed_json(place / CELL, f"20261120T010203Z-{SUITE[:12]}", text)
+
+
+def made(cells, **changes):
+    whole = {
+        "schema": catalog.CATALOG_SCHEMA,
+        "cells": cells,
+        "layers": [],
+        "incidents": [],
+        "compatibility": [],
+        "left_out": [],
+    }
+    return catalog.parse_catalog(json.dumps(whole | changes), "catalog.json")
+
+
+def cell(**changes):
+    run = {
+        "file": "x.json",
+        "when": "2026-11-20T01:02:03+00:00",
+        "where": "container-gpu",
+        "image": None,
+        "suite": SUITE,
+    }
+    run |= {"gpu": "H200", "ok": True, "quick": False, "verdict": "fine", "outcomes": {"sdpa": "pass"}}
+    whole = {"id": CELL, "axes": {"gpu": "sm_90"}, "aliases": ["default"], "in_matrix": True, "tier": "trains-on-gpu"}
+    whole |= {"driver_minimum": "580", "reference": f"knowngood:{CELL}", "image": None, "evidence": "x.json"}
+    seen = {"outcome": "pass", "state": "seen-on-gpu", "trains": True}
+    return whole | {"attention": {"sdpa": seen}, "runs": [run]} | changes
+
+
+@pytest.mark.parametrize(
+    ("stored", "said"),
+    [
+        (json.dumps(run_file())[:-40], "not readable"),
+        ("[" * 100_000, "not readable"),
+        ("null", "not readable"),
+        (run_file(schema="knowngood/evidence/9"), "this program reads knowngood/evidence/1"),
+        (run_file(when="yesterday"), "not readable"),
+        (run_file(when="2026-11-21T01:02:03+00:00"), "its name states"),
+        (run_file(report=run_file()["report"] | {"suite_hash": "cd" * 32}), "its name states"),
+        (run_file(report=run_file()["report"] | {"environment": None}), "not readable"),
+        (run_file(image="<script>"), "is not a digest"),
+        (run_file(cell="another"), "not of the cell that its folder names"),
+    ],
+)
+def test_evidence_that_cannot_be_trusted_is_left_out_with_a_reason(tmp_path, stored, said):
+    why = observed_run.load_run_details(put(tmp_path, stored))
+    assert said in why
+    assert str(tmp_path) not in why
+
+
+def test_forged_evidence_is_listed_and_not_shown(tmp_path, known):
+    good, bad = (put(tmp_path, run_file(node={"n": number})) for number in range(2))
+    bad.write_text(bad.read_text().replace("1 pass", "2 pass"))
+    incident = sealed_files.write_sealed_json(tmp_path / "incidents" / "gone", "20261120T010203Z-abababababab", "{}")
+    incident.write_text("{ }")
+    shown, left_out = catalog_collection.collect_catalog_cells(checkout.Project(ROOT), tmp_path, known)
+    assert [run.file for one in shown for run in one.runs] == [f"{CELL}/{good.name}"]
+    assert [why.partition(":")[0] for why in left_out] == [
+        f"incidents/gone/{incident.name}",
+        f"{CELL}/{bad.name}",
+    ]
+    assert "forged or damaged" in left_out[1]
+    assert "forged or damaged" in left_out[0]
+
+
+def test_of_many_runs_the_newest_are_listed_and_all_are_counted(tmp_path, known):
+    for number in range(30):
+        run = run_file(when=f"2026-11-20T01:02:{number:02}+00:00")
+        sealed_files.write_sealed_json(tmp_path / CELL, f"20261120T0102{number:02}Z-{SUITE[:12]}", json.dumps(run))
+    shown, left_out = catalog_collection.collect_catalog_cells(checkout.Project(ROOT), tmp_path, known)
+    (one,) = [item for item in shown if item.id == CELL]
+    assert ([run.when[17:19] for run in one.runs], one.runs_seen) == ([str(it) for it in range(10, 30)], 30)
+    assert left_out == []
+    text = site_pages.render_site(made([one.model_dump()]), ROOT / "templates" / "site", {})[f"cells/{CELL}.html"]
+    assert "the newest 20 of 30 runs" in text
+
+
+class Elements(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.scripts, self.handlers = [], []
+
+    def handle_starttag(self, tag, attrs):
+        if tag == "script":
+            self.scripts.append(dict(attrs).get("src"))
+        self.handlers += [name for name, _ in attrs if name.startswith("on")]
+
+
+def test_hostile_strings_are_inert_on_every_page():
+    attention = {"sdpa": {"outcome": "fail", "reason": HOSTILE}}
+    run = cell()["runs"][0] | {"verdict": HOSTILE, "gpu": HOSTILE, "file": HOSTILE, "suite": HOSTILE}
+    incident = {"id": "bad", "title": HOSTILE, "kind": HOSTILE, "severity": "failure", "component": HOSTILE}
+    incident |= {
+        "signatures": [HOSTILE],
+        "affected": [],
+        "because": HOSTILE,
+        "fix": [],
+        "source": [],
+        "confidence": "x",
+    }
+    table = {"title": HOSTILE, "text": HOSTILE, "head": [HOSTILE], "rows": [[HOSTILE]]}
+    found = made(
+        [cell(aliases=[HOSTILE], attention=attention, runs=[run], axes={"gpu": HOSTILE}, evidence=HOSTILE)],
+        incidents=[incident],
+        compatibility=[table],
+        left_out=[HOSTILE],
+        layers=[{"name": HOSTILE, "digest": HOSTILE, "size": 5, "cells": [CELL]}],
+    )
+    files = site_pages.render_site(found, ROOT / "templates" / "site", {"bad": "text"})
+    shown = 0
+    for name, text in files.items():
+        if name.endswith(".html"):
+            elements = Elements()
+            elements.feed(text)
+            assert all(elements.scripts), name  # only scripts of our own, none inline
+            assert not elements.handlers, name
+            assert "<img" not in text, name
+            shown += "&lt;img" in text
+    assert shown >= 5
+
+
+def many(gpus, torches, each):
+    """Cells of so many GPUs and torches."""
+    return [
+        cell(id=f"{gpu}-{torch}-{number}", axes={"gpu": f"sm_{gpu}", "torch": f"2.{torch}.0"}, runs=[], aliases=[])
+        for gpu in range(gpus)
+        for torch in range(torches)
+        for number in range(each)
+    ]
+
+
+def test_a_matrix_that_is_too_large_for_a_page_is_in_parts():
+    assert site_pages.split_matrix(made(many(4, 1, 50)).cells) == []
+    parts = site_pages.split_matrix(made([*many(4, 1, 51), *many(1, 3, 250)]).cells)
+    assert [(part.name, len(part.cells)) for part in parts] == [
+        ("sm_0-torch2.0.0-1", 200),
+        ("sm_0-torch2.0.0-2", 101),
+        ("sm_0-torch2.1.0-1", 200),
+        ("sm_0-torch2.1.0-2", 50),
+        ("sm_0-torch2.2.0-1", 200),
+        ("sm_0-torch2.2.0-2", 50),
+        ("sm_1", 51),
+        ("sm_2", 51),
+        ("sm_3", 51),
+    ]
+
+
+def test_a_part_that_is_just_full_is_not_divided():
+    parts = site_pages.split_matrix(made([*many(1, 2, 100), *many(2, 1, 100)[100:]]).cells)
+    assert [(part.name, part.title, len(part.cells)) for part in parts] == [
+        ("sm_0", "sm_0", 200),
+        ("sm_1", "sm_1", 100),
+    ]
+    assert site_pages.split_matrix(made(many(1, 2, 100)).cells) == []
+
+
+def test_every_cell_is_on_one_part_and_every_part_is_linked():
+    found = made(many(8, 1, 30), left_out=["a/b.json: forged"])
+    files = site_pages.render_site(found, ROOT / "templates" / "site", {})
+    parts = [text for name, text in files.items() if name.startswith("matrix/")]
+    assert len(parts) == 8
+    for one in found.cells:
+        assert sum(f'"../cells/{one.id}.html"' in text for text in parts) == 1
+    links = re.findall(r'class="part" href="([^"]+)"', files["matrix.html"])
+    assert sorted(links) == sorted(name for name in files if name.startswith("matrix/"))
+    assert "30 of 30" in files["matrix.html"]
+    assert "forged" in files["matrix.html"]
+    assert "forged" not in parts[0]
+
+
+def test_a_hostile_string_does_not_end_a_script():
+    text = site_build.render_page_script("x", {"it": [HOSTILE]})
+    assert not re.search("[<>&\u2028\u2029]", text)
+    if shutil.which("node"):
+        ask = f"{text} console.log(JSON.stringify(globalThis.knowngood.x));"
+        said = subprocess.run(["node", "-e", ask], capture_output=True, text=True, check=True).stdout
+        assert json.loads(said) == {"it": [HOSTILE]}
+
+
+def test_the_templates_escape_by_themselves():
+    text = (ROOT / "src/knowngood/reports/site_pages.py").read_text()
+    assert "autoescape=True" in text
+    templates = (ROOT / "templates/site").glob("*.j2")
+    assert not [path.name for path in templates if re.search(r"\|\s*safe|autoescape false", path.read_text())]
+
+
+def test_the_picture_is_well_formed_and_inert():
+    axes = {"gpu": HOSTILE, "torch": "2.11.0", "transformers": "5.17.0", "framework": HOSTILE}
+    trained = {"outcome": "pass", "state": "seen-on-gpu", "step_ms": 20.0, "peak_bytes": 10}
+    seen = {"sdpa": trained, "fa2": {"outcome": "refused", "state": "refused"}}
+    shown = made([cell(axes=axes, attention=seen), cell(in_matrix=False, attention=seen, axes=cell_axes())]).cells
+    text = readme_parts.render_matrix_picture(shown, ROOT / "templates" / "site")
+    found = [item.tag.rpartition("}")[2] for item in ET.fromstring(text).iter()]  # noqa: S314 - made here
+    assert set(found) == {"svg", "title", "desc", "style", "rect", "text", "path"}
+    assert (
+        text.count('class="seen-on-gpu" x=') == 1 + 2 * 3
+    )  # the legend; of each row its tier, its square and its mark
+    assert "prefers-color-scheme: dark" in text
+
+
+def cell_axes():
+    return {"gpu": "sm_90", "torch": "2.11.0", "transformers": "5.17.0", "flash-attn": "4.0.0b33"}
+
+
+def test_a_row_of_the_picture_has_a_short_label():
+    (one,) = made([cell(axes=cell_axes())]).cells
+    assert readme_parts.shorten_cell(one) == "sm_90, torch 2.11.0, tf 5.17.0, fa 4.0.0b33"
+
+
+@pytest.mark.parametrize(
+    ("tier", "text"),
+    [
+        ("trains-on-cpu", "Unseen on a GPU: the suite trained a small model in this image on a CPU only."),
+        ("trains-on-gpu", "The suite trained a small model in this image on a GPU."),
+    ],
+)
+def test_the_page_of_a_cell_says_what_its_tier_means(tier, text):
+    page = site_pages.render_site(made([cell(tier=tier)]), ROOT / "templates" / "site", {})[f"cells/{CELL}.html"]
+    assert text in page
+
+
+@pytest.mark.parametrize(
+    ("successor", "text"), [(CELL, f'href="../cells/{CELL}.html"'), (None, "It has no successor.")]
+)
+def test_the_page_of_a_retired_cell_names_its_successor(successor, text):
+    retired = made([cell(retired={"on": "2026-11-01", "for": successor})])
+    page = site_pages.render_site(retired, ROOT / "templates" / "site", {})[f"cells/{CELL}.html"]
+    assert "Retired on 2026-11-01" in page
+    assert text in page
+    assert json.loads(retired.render_json())["cells"][0]["retired"] == {"on": "2026-11-01", "for": successor}
+
+
+def test_a_retired_cell_is_marked_in_the_matrix_and_apart_in_the_picture():
+    old = {"id": CELL.replace("py311", "py312"), "retired": {"on": "2026-11-01", "for": None}}
+    both = [cell(axes=cell_axes()), cell(axes=cell_axes(), **old)]
+    page = site_pages.render_site(made(both), ROOT / "templates" / "site", {})["matrix.html"]
+    assert [", retired</td>" in row for row in page.split("<tr")[1:] if 'class="tier' in row] == [False, True]
+    picture = readme_parts.render_matrix_picture(made(both).cells, ROOT / "templates" / "site")
+    assert picture.count(">retired<") == 1
+    assert ">retired<" not in readme_parts.render_matrix_picture(made(both[:1]).cells, ROOT / "templates" / "site")
+
+
+@pytest.mark.parametrize(("url", "linked"), [(None, False), ("https://forge.example/e", True)])
+def test_files_of_runs_are_links_where_their_folder_is_known(url, linked):
+    files = site_pages.render_site(made([cell()]), ROOT / "templates" / "site", {}, url)
+    assert ('href="https://forge.example/e/x.json"' in files[f"cells/{CELL}.html"]) is linked
+
+
+def test_a_script_is_refused_as_an_address(tmp_path, capsys):
+    assert main(["site", "-o", str(tmp_path / "site"), "--evidence-url", "javascript:alert(1)"]) == 2
+    assert "the address of the folder" in capsys.readouterr().err
+
+
+def test_a_cell_that_is_not_an_answer_has_its_rules(known):
+    published = site_questions.GpuCells(cells=known.published.cells, gpu="sm_90", known_standings={})
+    table = site_verdicts.GpuAnswerTable(universe=known.universe, published=published).document(
+        ["sdpa", "fa4"], ["5.17"], [""]
+    )
+    other = next(item for item in table["others"] if "-fa2." in item["id"] and "-cu130-" in item["id"])
+    assert [table["texts"][number] for number in other["attn"]["fa4"]]
+    assert "sdpa" not in other["attn"]
+    assert any("580" in table["texts"][number] for number in other["driver"]["525.60.13"])
+    assert "580" not in other["driver"]
+
+
+def test_the_history_states_what_changed():
+    first, second = (cell()["runs"][0] | {"when": f"2026-11-2{day}T00:00:00+00:00"} for day in (0, 1))
+    second |= {"ok": False, "image": "sha256:" + "1" * 64}
+    found = site_pages.run_history(made([cell(runs=[first, second])]).cells[0])
+    assert [item["changed"] for item in found] == [["turned red", "another image"], []]
+
+
+def test_only_changed_files_are_written_and_others_removed(tmp_path):
+    site = tmp_path / "site"
+    assert site_files.write_site(site, {"catalog.json": "1", "a/b.html": "x", "old.html": ""}) != []
+    before = (site / "a/b.html").stat()
+    assert site_files.write_site(site, {"catalog.json": "2", "a/b.html": "x"}) == ["catalog.json"]
+    after = (site / "a/b.html").stat()
+    assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
+    assert not (site / "old.html").exists()
+    assert site_files.write_site(site, {"catalog.json": "2", "a/b.html": "x"}) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["site"]
+
+
+def test_a_failure_leaves_the_old_site(tmp_path, monkeypatch):
+    site = tmp_path / "site"
+    site_files.write_site(site, {"catalog.json": "1"})
+    monkeypatch.setattr(Path, "write_bytes", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(OSError, match="No space"):
+        site_files.write_site(site, {"catalog.json": "2"})
+    assert (site / "catalog.json").read_text() == "1"
+    assert [path.name for path in tmp_path.iterdir()] == ["site"]
+
+
+def test_a_run_killed_between_the_renames_is_repaired(tmp_path):
+    site = tmp_path / "site"
+    site_files.write_site(site, {"catalog.json": "1", "same.html": "s"})
+    site.rename(tmp_path / ".site.old")
+    assert site_files.write_site(site, {"catalog.json": "2", "same.html": "s"}) == ["catalog.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["site"]
+
+
+def test_a_folder_that_is_not_a_site_is_refused(tmp_path):
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(UsageError, match="something other than a site"):
+        site_files.write_site(tmp_path, {"catalog.json": "1"})
+    assert (tmp_path / "thesis.tex").read_text() == "mine"
+
+
+@pytest.fixture(scope="module")
+def known():
+    return knowledge.load_knowledge()
+
+
+def spelled(table, answer):
+    """An answer of the page's data in words."""
+    cells = [
+        (item["id"], item["extras"], [table["texts"][number] for number in item["findings"]])
+        for item in answer.get("cells", [])
+    ]
+    clashes = [
+        (item["demand"], [table["texts"][number] for number in item["rules"]], item["relax"])
+        for item in answer.get("conflict", [])
+    ]
+    return cells, sorted(clashes, key=lambda clash: clash[0])
+
+
+def said(picked):
+    """The same of what `pick` said."""
+    cells = [(str(it.cell), dict(it.extras), [finding.because for finding in it.findings]) for it in picked.choices]
+    clashes = [(it.demand, [rule["because"] for rule in it.rules], it.relax) for it in picked.conflict]
+    return cells, sorted(clashes, key=lambda clash: clash[0])
+
+
+@pytest.mark.parametrize("gpu", ["sm_70", "sm_90"])
+def test_the_verdicts_are_those_of_pick(known, gpu):
+    """Every driver that is told apart, settings that are alike and that are not, against asking `pick` itself."""
+    universe, published = known.universe, known.published
+    narrowed = site_questions.GpuCells(
+        cells=published.cells, locked=published.locked, gpu=gpu, known_standings=published.standings
+    )
+    table = site_verdicts.GpuAnswerTable(universe=universe, published=narrowed)
+    settings, releases = ["sdpa", "sdpa-flash", "flex", "fa2", "fa4"], ["5.17", "4.57", "4.44"]
+    pins = site_verdicts.list_frameworks(universe, published)[:3]
+    told = table.document(settings, releases, pins)
+    compared = 0
+    for pin in pins:
+        for setting in ["", *settings]:
+            for place, release in enumerate(["", *told["transformers"][pin]]):
+                ladder = told["ladders"][told["rows"][pin][setting][place]]
+                # What collides whatever the driver is told once.
+                collides = "conflict" in told["answers"][ladder[0][1]]
+                for driver in [""] if collides else ["", *site_verdicts.list_drivers(universe)]:
+                    steps = [number for least, number in ladder if not driver or float(driver[:3]) >= float(least[:3])]
+                    question = site_questions.SiteQuestion(setting, release, pin, driver)
+                    if steps:
+                        found = pick_cells(universe, question.request(gpu), published)
+                        assert spelled(told, told["answers"][steps[0]]) == said(found), question
+                        compared += 1
+    assert compared > 90
+
+
+def test_every_card_setting_and_framework_has_the_answer_of_pick(known):
+    universe, published = known.universe, known.published
+    compared = 0
+    for gpu in universe.gpus.names:
+        cells = site_questions.GpuCells(
+            cells=published.cells, locked=published.locked, gpu=gpu, known_standings=published.standings
+        )
+        answers = site_questions.GpuAnswers(universe=universe, published=cells)
+        for setting in ["", *ATTENTION]:
+            for pin in site_verdicts.list_frameworks(universe, published):
+                question = site_questions.SiteQuestion(setting, "", pin)
+                assert said(answers.answer(question)) == said(pick_cells(universe, question.request(gpu), published))
+                compared += 1
+    assert compared == len(universe.gpus.names) * 11 * len(site_verdicts.list_frameworks(universe, published))
+
+
+def test_the_page_can_ask_about_every_setting(known):
+    assert set(site_verdicts.list_drivers(known.universe)) >= {"580"}
+    assert site_verdicts.list_minor_releases(known.universe)[0].startswith("5.")
+    assert site_questions.SiteQuestion().request("sm_90") == Query(gpu="sm_90")
+
+
+def test_the_committed_schema_is_the_programs():
+    assert (ROOT / "docs" / "catalog.schema.json").read_text() == catalog.render_catalog_schema()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "is not JSON"),
+        ("[]", "schema None"),
+        ('{"schema": "knowngood/catalog/2"}', "but this program reads knowngood/catalog/1"),
+        ('{"schema": "knowngood/catalog/1"}', "not a valid catalog: cells: Field required"),
+    ],
+)
+def test_another_catalog_is_refused(tmp_path, capsys, text, said):
+    path = tmp_path / "catalog.json"
+    path.write_text(text)
+    assert main(["cells", "--catalog", str(path)]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_cells_reads_a_catalog(tmp_path, capsys):
+    (tmp_path / "catalog.json").write_text(
+        made([cell(), cell(id=CELL.replace("5.17", "5.16"), aliases=[])]).render_json()
+    )
+    assert main(["cells", "--json", "--catalog", str(tmp_path), "default"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["cells"]
+    assert (found["id"], found["tier"], found["attention"]) == (CELL, "trains-on-gpu", {"sdpa": "pass"})
+
+
+def test_a_table_is_unpacked_to_what_it_was():
+    table = {"gpu": "sm_90", "texts": [HOSTILE, "é"]}
+    packed = site_build.compress_table(table)
+    assert json.loads(gzip.decompress(base64.b64decode(packed))) == table
+    assert site_build.compress_table(table) == packed
