@@ -25,7 +25,7 @@ HARMLESS = frozenset(
         # They name files, folders or sockets, and must do so for the run to work.
         *("DOCKER_CONFIG", "DOCKER_HOST", "HF_HOME", "KNOWNGOOD_CACHE", "KNOWNGOOD_FLEET", "KNOWNGOOD_WHEELHOUSE"),
         *("NETRC", "PIP_CERT", "PIP_CONFIG_FILE", "SSL_CERT_FILE", "SSL_CERT_DIR", "UV_CACHE_DIR", "UV_CONFIG_FILE"),
-        *("UV_PYTHON_INSTALL_DIR", "KNOWNGOOD_TMP", "KNOWNGOOD_BUILDS", "KNOWNGOOD_KEY_PASSPHRASE_FILE"),
+        *("UV_PYTHON_INSTALL_DIR", "KNOWNGOOD_TMP", "KNOWNGOOD_KEY_PASSPHRASE_FILE"),
         "KNOWNGOOD_SIGNING_KEY",  # the test makes the key in it
         # They switch something, or are numbers and names of servers.
         *("HF_DATASETS_OFFLINE", "HF_HUB_OFFLINE", "KNOWNGOOD_RUN", "KUBERNETES_SERVICE_HOST", "UV_HTTP_TIMEOUT"),

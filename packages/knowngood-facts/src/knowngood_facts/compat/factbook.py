@@ -1,6 +1,6 @@
 """All harvested facts as plain tables, in the way in which rules name them: package, version, fact.
 
-`knowngood_facts.facts.fact_store` gives one package in typed form; rules name facts by text and need all packages in a few
+`facts.fact_store` gives one package in typed form; rules name facts by text and need all packages in a few
 milliseconds. A fact that is missing is unknown, never an error. Only `FactFolder` reads files.
 """
 

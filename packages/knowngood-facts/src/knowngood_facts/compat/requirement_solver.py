@@ -3,7 +3,7 @@
 It decides in the way of PubGrub: what cannot be true together is a `Clash`, sets of values of a few variables.
 A variable is a package (its releases and its absence) or an extra of one (asked for, or not). A failure is traced back
 along the clashes that led to it, and what follows from them is kept as a new clash. Sets of values are the bits of
-integers, as in `knowngood_facts.compat.box_search`; but here clashes come while the search goes on, because of a hundred
+integers, as in `compat.box_search`; but here clashes come while the search goes on, because of a hundred
 packages with their thousand requirements only a few matter.
 """
 

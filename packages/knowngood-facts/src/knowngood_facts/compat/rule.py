@@ -12,7 +12,7 @@ A rule of `rules/*.yaml`:
       confidence: artefact
 
 Subjects are axes (`gpu`, `python`, `driver`, `nvcc`, `glibc`, `attn`), packages, or a fact of one (`torch.cuda`). A
-condition is a specifier, or one of the relations of `knowngood_facts.compat.rule_relations`. `{torch.sass}` stands for that
+condition is a specifier, or one of the relations of `compat.rule_relations`. `{torch.sass}` stands for that
 fact of the torch in the combination, so numbers come from facts and a rule states only the relation. An incident
 (`incidents/*.yaml`) becomes a rule that forbids the combinations that it affects. Pure.
 """

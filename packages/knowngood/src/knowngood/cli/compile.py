@@ -27,7 +27,6 @@ from knowngood.lock import wheelhouse
 from knowngood.project.checkout import Project, find_project
 from knowngood.registry import wheel_supply
 from knowngood.wheels import compile_plan, compile_request
-from knowngood.wheels.compile_container import LocalCompilePlace
 from knowngood.wheels.compile_request import CompileOptions, WheelRequest, needed_wheels
 from knowngood.wheels.compile_run import Compiler
 
@@ -96,7 +95,6 @@ def _local_compiler(project: Project, engine: Engine, options: CompileOptions) -
     return Compiler(
         line=pipeline.Pipeline(project, _build_options(options), engine),
         options=options,
-        place=LocalCompilePlace(engine),
         supply=_wheel_supply(project, options),
     )
 
@@ -132,11 +130,7 @@ def dry_run_wheel_commands(
 ) -> list[str]:
     """Return the commands that compiling the ordered wheels would run."""
     compiler = _local_compiler(project, dry_run.dry_run_engine(), options)
-    return [
-        text
-        for one in wheel_orders
-        for text in compile_plan.compile_dry_run(one, compiler.line, options, compiler.place)
-    ]
+    return [text for one in wheel_orders for text in compile_plan.compile_dry_run(one, compiler.line, options)]
 
 
 def find_wheel_list(project: Project) -> Path | None:

@@ -100,10 +100,9 @@ class Engine:
     containerd_store: bool
     embedded: bool
     network: str
+    """The network of build steps, also on a builder that is not the engine."""
     builder: str = ""
-    """The buildx builder that was named for its builds; empty for the engine's own."""
-    loads: bool = False
-    """Whether that builder is another machine or container, so that buildx loads what it made into this engine."""
+    """The buildx builder that builds in place of the engine and sends it the image; empty for the engine's own."""
 
     def client(self, *, timeout: float = 600) -> DockerClient:
         """Return an SDK client; `timeout` is the time in seconds for one answer of the engine."""
@@ -160,19 +159,38 @@ def ensure_engine(*, notify: Notify, builds: bool = True) -> Engine:
 
 
 def use_builder(engine: Engine, name: str) -> Engine:
-    """Return an engine whose images are built by a builder of buildx, of any driver, and then loaded into it.
+    """Return the engine with a builder of buildx that builds its images; the engine's own builder changes nothing.
 
-    Raises `MissingError` where buildx has no builder of this name.
+    Where the engine is not running, as in a dry run, buildx is not asked for the builder.
+
+    Raises:
+        MissingError: buildx has no builder of this name, it is not running, or it is another engine.
     """
-    described = _read_output([*engine.docker, "buildx", "inspect", name], env=engine.env)
-    driver = re.search(r"^Driver:\s+(\S+)", described, re.MULTILINE)
+    if name == engine.env.get("BUILDX_BUILDER", "default"):
+        return engine
+    # The embedded engine's client has a private DOCKER_CONFIG; builders are in the user's own.
+    user_config = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
+    env = {**engine.env, "BUILDX_CONFIG": os.environ.get("BUILDX_CONFIG") or str(user_config / "buildx")}
+    if not engine.version:
+        return replace(engine, builder=name, env=env)
+    inspected = _read_output([*engine.docker, "buildx", "inspect", name], env=env)
+    driver = re.search(r"^Driver:[ \t]*(\S*)", inspected, re.MULTILINE)
     if driver is None:
         raise MissingError(
             f"buildx has no builder {name}, or it does not answer; `docker buildx ls` lists those there are, and "
             f"`docker buildx create --name {name} --driver DRIVER ...` makes one"
         )
-    own = driver[1] == "docker"
-    return replace(engine, builder=name, loads=not own, network=engine.network if own else "default")
+    if driver[1] in ("docker", ""):  # empty where that engine does not answer
+        raise MissingError(
+            f"builder {name} is the engine of another Docker context, and its images would stay there; "
+            f"set DOCKER_CONTEXT={name} and leave out --builder"
+        )
+    if problem := re.search(r"^(?:Error:\s+(.+)|Status:\s+(?!running)(\S+))$", inspected, re.MULTILINE):
+        raise MissingError(
+            f"builder {name} is not running ({problem[1] or problem[2]}); `docker buildx inspect --bootstrap {name}` "
+            "starts it"
+        )
+    return replace(engine, builder=name, env=env, buildkit=buildkit_version(inspected, engine.version))
 
 
 def find_running_engine(*, builds: bool = True) -> Engine | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,9 +26,6 @@ COMPRESSION = "compression=zstd,compression-level=3,force-compression=true,oci-m
 
 INPUTS_LABEL = LABEL_PREFIX + "inputs"
 """The label with which an image carries the digest of its shape."""
-
-ParseStep = Callable[[str], str | None]
-"""Returns the progress message for a line of BuildKit's output, or `None` when the line starts no step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,10 +73,9 @@ def buildx_command(plan: BuildPlan, engine: Engine, metadata: Path) -> list[str]
     """Return the command that builds the plan on an engine; buildx writes `metadata`, a JSON file."""
     builder = ["--builder", engine.builder] if engine.builder else []
     argv = [*engine.docker, "buildx", "build", *builder, *_buildx_arguments(plan, engine.network, metadata)]
-    if engine.loads:
-        argv += ["--output", f"type=docker,name={plan.tag},{COMPRESSION}"]
-    elif engine.containerd_store:
-        argv += ["--output", f"type=image,name={plan.tag},{COMPRESSION}"]
+    if engine.containerd_store:
+        # A builder that is not the engine sends the image to it.
+        argv += ["--output", f"type={'docker' if engine.builder else 'image'},name={plan.tag},{COMPRESSION}"]
     else:
         argv += ["--load", "--tag", plan.tag]
     return [*argv, str(plan.context)]

@@ -10,8 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import subprocess
-import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -34,14 +32,13 @@ from knowngood.core.notify import Notify
 from knowngood.engine import container_engine, image_store
 from knowngood.engine.container_engine import Engine
 from knowngood.images import build_command, build_inputs
-from knowngood.images.build_command import INPUTS_LABEL, BuildPlan, CellBuildPlan, Image, ParseStep, parse_build_step
+from knowngood.images.build_command import INPUTS_LABEL, BuildPlan, CellBuildPlan, Image, parse_build_step
 from knowngood.lock.cell_lock import Distribution
 
 Product = TypeVar("Product")
 
 STOP_SECONDS = 20.0
 """How long the client may take to end a build that is stopped."""
-_STOP_CHECK_SECONDS = 0.5
 
 
 def find_image(plan: BuildPlan, engine: Engine) -> Image | None:
@@ -70,7 +67,7 @@ def build_image(plan: BuildPlan, engine: Engine, *, log: Path, notify: Notify) -
     with local_files.lock_folder(log.parent):
         if plan.cached and (image := find_image(plan, engine)):
             return image
-        if not engine.containerd_store:
+        if not engine.containerd_store and not engine.builder:  # an image of the engine is no context elsewhere
             contexts = {
                 name: image_store.import_base_layout(engine, address) for name, address in plan.contexts.items()
             }
@@ -114,18 +111,8 @@ def _build_once(plan: BuildPlan, engine: Engine, *, log: Path, notify: Notify) -
     return replace(image, built=True)
 
 
-def run_buildx(  # noqa: PLR0913
-    argv: Sequence[str],
-    env: Mapping[str, str],
-    *,
-    log: Path,
-    notify: Notify,
-    parse_step: ParseStep = parse_build_step,
-    should_stop: Callable[[], bool] | None = None,
-) -> None:
-    """Run a command of buildx. Its output goes to `log`, and the message that `parse_step` makes of a line to `notify`.
-
-    The build is stopped as soon as `should_stop`, which another thread calls all the time, returns true.
+def run_buildx(argv: Sequence[str], env: Mapping[str, str], *, log: Path, notify: Notify) -> None:
+    """Run a command of buildx. Its whole output goes to `log`, and each step that starts to `notify`.
 
     Raises:
         KnowngoodError: the build failed; the message explains the last error of the output.
@@ -145,15 +132,13 @@ def run_buildx(  # noqa: PLR0913
             preexec_fn=end_with_parent(),
         ) as process,
     ):
-        if should_stop:
-            threading.Thread(target=_stop_on_demand, args=(process, should_stop), daemon=True).start()
         try:
             assert process.stdout is not None  # noqa: S101
             for line in map(redact_credentials, process.stdout):
                 output.write(line)
                 tail.append(line)
                 # BuildKit names a step again whenever its output goes on.
-                if (step := parse_step(line)) and step not in started:
+                if (step := parse_build_step(line)) and step not in started:
                     started.add(step)
                     notify(step)
         except BaseException:
@@ -161,18 +146,6 @@ def run_buildx(  # noqa: PLR0913
             raise
     if process.returncode:
         raise build_command.explain_build_failure("".join(tail), log)
-
-
-def _stop_on_demand(process: subprocess.Popen[str], should_stop: Callable[[], bool]) -> None:
-    """End the client when `should_stop` returns true; returns when the client has ended."""
-    while process.poll() is None:
-        if should_stop():
-            process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(STOP_SECONDS)
-            process.kill()
-            return
-        time.sleep(_STOP_CHECK_SECONDS)
 
 
 def _stop(process: subprocess.Popen[str]) -> None:

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from knowngood.core.cell import Cell
 from knowngood.core.errors import MissingError
 from knowngood.core.notify import Notify
 from knowngood.engine import container_engine
@@ -74,40 +73,27 @@ class CompileContainer:
         return [*argv, self.image, *self.command()]
 
 
-@dataclass(frozen=True)
-class LocalCompilePlace:
-    """The engine of this machine as a place to compile."""
+def measure_capacity(engine: Engine) -> CompileCapacity:
+    """Return the processors of this machine and its free memory."""
+    return CompileCapacity(processors=os.cpu_count() or 1, memory=task_crew.measure_free_resources(engine).memory)
 
-    engine: Engine
 
-    @property
-    def name(self) -> str:
-        """Return the name of the place, for the record of the wheel."""
-        return f"container, engine {self.engine.version}"
+def compile_in_container(planned: CompilePlan, engine: Engine, notify: Notify) -> CompileOutcome:
+    """Compile in a container, or wait for a running one with the same key.
 
-    def power(self, _cell: Cell, _notify: Notify) -> CompileCapacity:
-        """Return the processors of this machine and its free memory."""
-        return CompileCapacity(
-            processors=os.cpu_count() or 1, memory=task_crew.measure_free_resources(self.engine).memory
-        )
+    Raises `MissingError` when the engine is on another machine, or goes away.
+    """
+    host = planned.host
+    image = host.line.image(host.plan, notify)
+    planned.sdist.unpack(planned.work / "src")
+    shutil.copyfile(compile_inside.__file__, planned.work / "inside.py")
+    return run_compile_container(_container_of(planned, image.tag), engine, log=planned.work / "log", notify=notify)
 
-    def compile(self, planned: CompilePlan, notify: Notify) -> CompileOutcome:
-        """Compile in a container, or wait for a running one with the same key.
 
-        Raises `MissingError` when the engine is on another machine, or goes away.
-        """
-        host = planned.host
-        image = host.line.image(host.plan, notify)
-        planned.sdist.unpack(planned.work / "src")
-        shutil.copyfile(compile_inside.__file__, planned.work / "inside.py")
-        return run_compile_container(
-            _container_of(planned, image.tag), self.engine, log=planned.work / "log", notify=notify
-        )
-
-    def command(self, planned: CompilePlan) -> list[str]:
-        """Return the commands that build the image and run the container."""
-        job = _container_of(planned, planned.host.plan.tag)
-        return [f"knowngood build {planned.host.locked.cell}", shlex.join(job.argv(self.engine.docker))]
+def compile_commands(planned: CompilePlan, engine: Engine) -> list[str]:
+    """Return the commands that build the image and run the container, for `--dry-run`."""
+    job = _container_of(planned, planned.host.plan.tag)
+    return [f"knowngood build {planned.host.locked.cell}", shlex.join(job.argv(engine.docker))]
 
 
 def _container_of(planned: CompilePlan, image: str) -> CompileContainer:

@@ -18,22 +18,20 @@ from knowngood.lock import cell_locking, wheelhouse
 from knowngood.lock.lock_tree import CellLock, LockTree
 from knowngood.project.checkout import Project
 from knowngood.project.core_facts import load_torch_cxx11abi
-from knowngood.wheels import compile_inside, compile_request, cuda_toolkit
-from knowngood.wheels.compile_request import CompileHost, CompileOptions, CompilePlace, CompilePlan, WheelRequest
+from knowngood.wheels import compile_container, compile_inside, compile_request, cuda_toolkit
+from knowngood.wheels.compile_request import CompileHost, CompileOptions, CompilePlan, WheelRequest
 
 _FORMAT = 1
 """Raised by one when the same inputs give another wheel."""
 
 
-def plan_compile(
-    order: WheelRequest, line: Pipeline, options: CompileOptions, place: CompilePlace, notify: Notify
-) -> CompilePlan:
+def plan_compile(order: WheelRequest, line: Pipeline, options: CompileOptions, notify: Notify) -> CompilePlan:
     """Fetch the source, lock the host cell, install toolkit and tools, and return the plan that follows from them."""
     cell, matrix = order.cell, line.project.matrix
     notify("reading the sdist")
     sdist = order.sdist or compile_request.fetch_sdist(order.package, order.version)
     target = compile_request.choose_target(order.package, order.version, sdist.setup(), cell.gpu)
-    power = place.power(cell, notify)
+    power = compile_container.measure_capacity(line.engine)
     jobs = compile_request.choose_jobs(power.processors, power.memory, options.memory_each, options.jobs)
     builder, locked = lock_host_cell(cell, line, notify)
     request = cell_locking.resolver_request(matrix.entry(cell), matrix)
@@ -79,7 +77,7 @@ def plan_compile(
     )
 
 
-def compile_dry_run(order: WheelRequest, line: Pipeline, options: CompileOptions, place: CompilePlace) -> list[str]:
+def compile_dry_run(order: WheelRequest, line: Pipeline, options: CompileOptions) -> list[str]:
     """Return the commands that `--dry-run` prints; the sdist is read, since its setup decides the architectures."""
     cell = order.cell
     wheel, _ = wheelhouse.find_wheel(
@@ -89,7 +87,7 @@ def compile_dry_run(order: WheelRequest, line: Pipeline, options: CompileOptions
         return [f"# {cell}: {order.package} {order.version} is in the wheelhouse: {wheel.path}"]
     sdist = order.sdist or compile_request.fetch_sdist(order.package, order.version)
     target = compile_request.choose_target(order.package, order.version, sdist.setup(), cell.gpu)
-    power = place.power(cell, lambda _: None)
+    power = compile_container.measure_capacity(line.engine)
     jobs = compile_request.choose_jobs(power.processors, power.memory, options.memory_each, options.jobs)
     env = dict(compile_request.find_recipe(order.package).env) | dict(target.env)
     env["NVCC_APPEND_FLAGS"] = "$NVCC_FLAGS"  # which of them nvcc has is known when it is installed
@@ -112,7 +110,7 @@ def compile_dry_run(order: WheelRequest, line: Pipeline, options: CompileOptions
         local="",
         notes=(),
     )
-    return [*lines, *place.command(planned)]
+    return [*lines, *compile_container.compile_commands(planned, line.engine)]
 
 
 def nearest_plain_cell(cell: Cell, matrix: Matrix) -> Cell:

@@ -1,4 +1,4 @@
-"""What a compile is: the wheel that a cell needs, the plan, the place that carries it out, and the outcome.
+"""What a compile is: the wheel that a cell needs, the plan, and the outcome.
 
 The source archive (sdist) that is compiled: from the index or from a file, checked by its hash.
 
@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist_filename
 from packaging.version import Version
@@ -23,7 +23,6 @@ from packaging.version import Version
 from knowngood.core.cell import Cell
 from knowngood.core.errors import KnowngoodError, MissingError, UsageError
 from knowngood.core.matrix import Matrix
-from knowngood.core.notify import Notify
 from knowngood.images import build_command
 from knowngood.images.pipeline import Pipeline
 from knowngood.lock import wheelhouse
@@ -402,26 +401,6 @@ class CompileOutcome:
     def log(self) -> Path:
         """Return the path of the compilers' output."""
         return self.folder / "log"
-
-
-class CompilePlace(Protocol):
-    """An engine or a builder that compiles wheels."""
-
-    @property
-    def name(self) -> str:
-        """Return the name of the place, for the record of the wheel."""
-
-    def power(self, cell: Cell, notify: Notify) -> CompileCapacity:
-        """Return what it offers now for a wheel of this cell."""
-
-    def compile(self, planned: CompilePlan, notify: Notify) -> CompileOutcome:
-        """Compile to the end; finished objects are kept where they were made.
-
-        Raises `MissingError` when the place goes away.
-        """
-
-    def command(self, planned: CompilePlan) -> list[str]:
-        """Return the commands that `--dry-run` prints."""
 
 
 def compile_variables(home: str, jobs: int, extra: Mapping[str, str]) -> dict[str, str]:

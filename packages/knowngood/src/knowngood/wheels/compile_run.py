@@ -17,11 +17,10 @@ from knowngood.images.pipeline import Pipeline
 from knowngood.lock import wheelhouse
 from knowngood.lock.wheelhouse import WheelRecord
 from knowngood.project.core_facts import load_torch_cxx11abi
-from knowngood.wheels import compile_plan, compile_request, published_wheel, wheel_packing
+from knowngood.wheels import compile_container, compile_plan, compile_request, published_wheel, wheel_packing
 from knowngood.wheels.compile_request import (
     CompileOptions,
     CompileOutcome,
-    CompilePlace,
     CompilePlan,
     WheelRequest,
     WheelResult,
@@ -31,11 +30,10 @@ from knowngood.wheels.compile_request import (
 
 @dataclass(frozen=True, kw_only=True)
 class Compiler:
-    """Provides wheels for the cells of one project, compiling on this machine's engine or on a builder."""
+    """Provides wheels for the cells of one project, compiling on this machine's engine."""
 
     line: Pipeline
     options: CompileOptions
-    place: CompilePlace
     supply: Callable[[WheelRequest, Notify], Path | None]
     """Fetches a wheel whose bytes are recorded into the wheelhouse; `None` when no place has it."""
 
@@ -61,7 +59,7 @@ class Compiler:
             return present
         if present is None and (fetched := self._published(order, notify)):
             return fetched
-        planned = compile_plan.plan_compile(order, self.line, self.options, self.place, notify)
+        planned = compile_plan.plan_compile(order, self.line, self.options, notify)
         if present and present.record and present.record.key == planned.key:
             return present
         with local_files.lock_folder(planned.work):
@@ -129,7 +127,7 @@ class Compiler:
         for note in planned.notes:
             notify(note)
         notify(f"compiling {order.package} {order.version} for {planned.inputs['architectures']}, {planned.jobs} jobs")
-        outcome = self.place.compile(planned, notify)
+        outcome = compile_container.compile_in_container(planned, self.line.engine, notify)
         if not outcome.result.get("ok"):
             raise compile_error(outcome, self.options.memory_each)
         unpacked = outcome.folder / "unpacked"
@@ -158,7 +156,7 @@ class Compiler:
             inputs=planned.inputs,
             made={
                 **versions,
-                "place": self.place.name,
+                "place": f"container, engine {self.line.engine.version}",
                 "code": codes,
                 "jobs": planned.jobs,
                 "attempts": attempts,

@@ -163,3 +163,63 @@ def test_a_missing_engine_is_reported(monkeypatch, tmp_path):
 def test_importing_the_engine_does_not_import_the_sdk():
     code = "import sys, knowngood.engine.container_engine; sys.exit('docker' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+REMOTE = "Name:   far\nDriver: remote\n\nNodes:\nName: far0\nStatus: running\nBuildKit version: v0.15.2\n"
+
+
+@pytest.fixture
+def inspected(monkeypatch):
+    """Lets `docker buildx inspect` print this text; the commands and their environments are in the list."""
+
+    def answer(text):
+        calls = []
+        monkeypatch.setattr(
+            container_engine, "_read_output", lambda argv, env: calls.append((list(argv), dict(env))) or text
+        )
+        return calls
+
+    return answer
+
+
+def test_the_engine_s_own_builder_changes_nothing(inspected):
+    calls = inspected("")
+    assert container_engine.use_builder(make(), "default") == make()
+    context = make(env={"BUILDX_BUILDER": "far"})
+    assert container_engine.use_builder(context, "far") == context
+    assert calls == []
+
+
+def test_a_builder_is_looked_up_in_the_user_s_settings(monkeypatch, inspected, tmp_path):
+    calls = inspected(REMOTE)
+    monkeypatch.delenv("BUILDX_CONFIG", raising=False)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    chosen = container_engine.use_builder(make(), "far")
+    assert (chosen.builder, chosen.network, chosen.buildkit) == ("far", "host", "0.15.2")
+    assert chosen.env == {**make().env, "BUILDX_CONFIG": str(tmp_path / "buildx")}
+    assert calls == [([*make().docker, "buildx", "inspect", "far"], chosen.env)]
+    monkeypatch.setenv("BUILDX_CONFIG", "/own")
+    assert container_engine.use_builder(make(), "far").env["BUILDX_CONFIG"] == "/own"
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("", "docker buildx create --name far --driver"),
+        ("Name: far\nDriver: docker\n\nNodes:\nStatus: running\n", "DOCKER_CONTEXT=far"),
+        ("Name: far\nDriver: \nError: Cannot connect to the Docker daemon\n", "DOCKER_CONTEXT=far"),
+        ("Driver: docker-container\nStatus: inactive\n", r"\(inactive\).*docker buildx inspect --bootstrap far"),
+        ("Driver: remote\nError: connection refused\n", r"\(connection refused\)"),
+    ],
+)
+def test_a_builder_that_cannot_be_used_is_explained(inspected, text, advice):
+    inspected(text)
+    with pytest.raises(MissingError, match=advice) as caught:
+        container_engine.use_builder(make(), "far")
+    assert caught.value.exit_code == 4
+
+
+def test_a_dry_run_without_a_running_engine_asks_no_builder(inspected):
+    calls = inspected("")
+    assert container_engine.use_builder(make(version=""), "far").builder == "far"
+    assert calls == []

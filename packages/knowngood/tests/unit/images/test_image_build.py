@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import json
 import os
@@ -103,9 +104,23 @@ def test_the_build_command(engine):
     assert argv[-1] == "/p/docker"
 
 
-def test_an_engine_without_the_containerd_store_loads_the_image(engine):
-    import dataclasses
+def test_a_builder_sends_the_image_to_the_engine(engine):
+    builder = dataclasses.replace(engine(""), builder="far")
+    argv = build_command.buildx_command(plan(), builder, Path("/m"))
+    assert (values(argv, "--builder"), values(argv, "--network")) == (["far"], ["default"])
+    assert values(argv, "--output")[0].startswith("type=docker,name=knowngood:x,compression=zstd")
 
+
+def test_a_builder_takes_the_base_from_its_layout_where_the_engine_lacks_the_containerd_store(engine, tmp_path):
+    builder = dataclasses.replace(engine(GOOD), builder="far", containerd_store=False)
+    with pytest.raises(KnowngoodError, match="does not list it"):
+        image_build.build_image(plan(), builder, log=tmp_path / "log", notify=print)
+    argv, _ = json.loads((tmp_path / "argv.json").read_text())
+    assert values(argv, "--build-context") == ["base=oci-layout:///b@sha256:0", "tools=/t"]
+    assert "--load" in argv
+
+
+def test_an_engine_without_the_containerd_store_loads_the_image(engine):
     argv = build_command.buildx_command(plan(), dataclasses.replace(engine(""), containerd_store=False), Path("/m"))
     assert values(argv, "--tag") == ["knowngood:x"]
     assert "--load" in argv

@@ -495,9 +495,7 @@ def compiler(monkeypatch, tmp_path):
     monkeypatch.setattr(compile_run.compile_plan, "plan_compile", planned)
     monkeypatch.setattr(compile_run.published_wheel, "find_published_wheel", lambda *_, **__: None)
     monkeypatch.setattr(compile_run, "load_torch_cxx11abi", lambda _: True)
-    return compile_run.Compiler(
-        line=None, options=CompileOptions(wheelhouse=tmp_path), place=None, supply=lambda *_: None
-    )
+    return compile_run.Compiler(line=None, options=CompileOptions(wheelhouse=tmp_path), supply=lambda *_: None)
 
 
 def house(folder, *, recorded):
