@@ -28,7 +28,7 @@ SHORT = {
     "doctor/elf_reader.py": 1,
     "launch/warm_inside.py": 1,  # runs in a container
     "doctor/probe.py": 1,
-    "doctor/python_environment.py": 2,
+    "knowngood_facts/python_environment.py": 2,
     "registry/image_release.py": 1,  # git
     "reports/git_history.py": 2,
     "wheels/compile_inside.py": 3,  # runs in a build container, which ends with the build
