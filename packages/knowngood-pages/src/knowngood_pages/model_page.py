@@ -138,7 +138,7 @@ def _render_reasons(
         reason = next((text for text in judgement.reasons if text.startswith(beginnings)), "")
         if kinds:
             pages = judgement.find_incidents(model, incidents)
-            links = "".join(f" ([incident](../incidents/{page}.yaml))" for page in pages)
+            links = "".join(f" ([incident](../packages/knowngood-diagnose/incidents/{page}.yaml))" for page in pages)
             what = f"{shorten_reason(reason)}{links}"
             places[what, model, f"{setting} ({', '.join(kinds)})"].add(release)
     grouped: defaultdict[str, defaultdict[tuple[str, ...], list[str]]] = defaultdict(lambda: defaultdict(list))

@@ -29,7 +29,7 @@ from hypothesis import strategies as st
 from knowngood.cli.main import main
 from knowngood.core import local_files
 from knowngood.core.errors import KnowngoodError
-from knowngood.core.local_files import FACTS_FOLDER, INCIDENTS_FOLDER, REPRODUCTIONS_FOLDER, RULES_FOLDER
+from knowngood.core.local_files import FACTS_FOLDER, INCIDENTS_FOLDER, RULES_FOLDER
 
 ROOT = Path(__file__).resolve().parents[4]
 _KNOWLEDGE = (FACTS_FOLDER, RULES_FOLDER, INCIDENTS_FOLDER)

@@ -13,7 +13,7 @@ from knowngood_pages import fault_totals
 
 ROOT = Path(__file__).resolve().parents[4]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "smoke_tests/smoke_tests/README.md"])
-SOURCE = re.compile(r"(?<![\w/])(?:src/knowngood|benchmarks|scripts|tests/\w+)/[\w/]+\.py")
+SOURCE = re.compile(r"(?<![\w/])(?:packages/[\w-]+/|src/knowngood|benchmarks|scripts|tests/\w+)[\w/-]*/[\w/]+\.py")
 SESSIONS = {
     next(
         (k.value.value for d in node.decorator_list if isinstance(d, ast.Call) for k in d.keywords if k.arg == "name"),
@@ -89,7 +89,7 @@ def test_links_between_documents_lead_somewhere():
 
 
 def test_source_files_that_texts_name_are_there():
-    texts = [*DOCUMENTS, ROOT / "matrix.yaml", *(ROOT / "packages/knowngood-facts/rules").glob("*.yaml")]
+    texts = [*PRESENT, ROOT / "matrix.yaml", *(ROOT / "packages/knowngood-facts/rules").glob("*.yaml")]
     named = {(path, name) for path in texts for name in SOURCE.findall(path.read_text())}
     assert len(named) > 20, "the pattern finds them"
     assert not [f"{path.relative_to(ROOT)}: {name}" for path, name in named if not (ROOT / name).exists()]
@@ -109,7 +109,7 @@ def test_each_fault_names_tests_that_exist():
     for row in FAULT_ROWS:
         if not row.lost or row.code not in ("0", "1", "2", "3", "4", "killed"):
             breaches.append(f"{row.fault}: lost {row.lost!r}, exit code {row.code!r}")
-        names = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", row.tests)
+        names = re.findall(r"`((?:packages/[\w-]+/)?tests/[\w/]+\.py)::(\w+)`", row.tests)
         if not names:
             breaches.append(f"{row.fault}: names no test")
         for path, name in names:

@@ -20,7 +20,6 @@ from knowngood_diagnose.doctor.judge_host import (
     judge_image,
 )
 from knowngood_diagnose.doctor.judge_machine import judge_system, judge_tools
-from knowngood_diagnose.doctor.python_environment import list_installed_packages
 from knowngood_diagnose.failures.diagnosis import diagnose_log
 from knowngood_facts.compat import knowledge, query
 from knowngood_facts.compat.check_answer import CheckAnswer, check_query
@@ -29,6 +28,7 @@ from knowngood_facts.compat.query import MACHINE
 from knowngood_facts.compat.rule_files import load_incidents
 from knowngood_facts.facts import fact_store
 from knowngood_facts.facts.driver_reader import DriverFacts
+from knowngood_facts.python_environment import list_installed_packages
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

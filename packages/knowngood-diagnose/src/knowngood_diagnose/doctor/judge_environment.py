@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from knowngood.core.gpus import parse_capability
 from knowngood_diagnose.doctor.doctor_line import BAD, NOT_APPLICABLE, OK, UNKNOWN, WARN, DoctorLine, DoctorVerdict
-from knowngood_diagnose.doctor.system_state import FileOverlap, InstalledDistribution, SystemState
+from knowngood_diagnose.doctor.system_state import SystemState
+from knowngood_facts.python_environment import FileOverlap, InstalledDistribution
 
 if TYPE_CHECKING:
     from knowngood_facts.compat.check_answer import CheckAnswer

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from knowngood.engine import probe_gpus
-from knowngood_diagnose.doctor import python_environment
 from knowngood_diagnose.doctor.elf_reader import (
     DynamicLinker,
     LinkResult,
@@ -30,17 +29,18 @@ from knowngood_diagnose.doctor.system_state import (
     InstalledTool,
     InstalledTorch,
     MachineState,
-    PythonInterpreter,
     ShadowedLibrary,
     SystemState,
 )
+from knowngood_facts import python_environment
 from knowngood_facts.facts.torch_files import detect_cxx11abi, parse_build_constants, parse_compiler_bounds
+from knowngood_facts.python_environment import PythonInterpreter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from knowngood.core.notify import Notify
-    from knowngood_diagnose.doctor.python_environment import EnvironmentContents
+    from knowngood_facts.python_environment import EnvironmentContents
 
 
 def read_system_state(named: str | None, environ: Mapping[str, str], notify: Notify) -> SystemState:

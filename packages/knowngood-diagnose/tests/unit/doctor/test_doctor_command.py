@@ -19,8 +19,8 @@ from knowngood.cli.main import main
 from knowngood.core.errors import MissingError
 from knowngood.engine import container_engine, probe_gpus
 from knowngood.engine.probe_gpus import NvidiaState
-from knowngood_diagnose.doctor import probe_image, python_environment, system_state
-from knowngood_facts.compat import knowledge
+from knowngood_diagnose.doctor import probe_image, system_state
+from knowngood_facts.compat import knowledge, python_environment
 from samples import FA4
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"

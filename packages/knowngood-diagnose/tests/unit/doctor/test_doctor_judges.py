@@ -15,21 +15,20 @@ from knowngood_diagnose.doctor.doctor_line import DoctorLine, DoctorVerdict, doc
 from knowngood_diagnose.doctor.elf_reader import LinkResult
 from knowngood_diagnose.doctor.system_state import (
     CacheFolder,
-    FileOverlap,
     ImageDescription,
     InstalledBinary,
-    InstalledDistribution,
     InstalledTool,
     InstalledTorch,
     MachineState,
-    PythonInterpreter,
     ShadowedLibrary,
     SystemState,
 )
+from knowngood_facts.python_environment import FileOverlap, InstalledDistribution, PythonInterpreter
 
 GIB = 1 << 30
 H200 = GpuState(index=0, name="NVIDIA H200", sm="sm_90", memory=140 * GIB, used=GIB)
 TORCH = InstalledTorch(version="2.11.0+cu130", cuda="13.0", cxx11abi=True, gcc={"13.0": ("6.0", "16.0")})
+
 PYTHON = PythonInterpreter(
     path="/env/bin/python", why="--python", version="3.11.2", tag="cpython-311-x86_64-linux-gnu", include="/inc"
 )

@@ -8,7 +8,7 @@ import pytest
 
 from knowngood_diagnose.doctor import probe
 from knowngood_diagnose.doctor.elf_reader import MachineLibraries
-from knowngood_diagnose.doctor.system_state import PythonInterpreter
+from knowngood_facts.python_environment import PythonInterpreter
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -26,7 +26,7 @@ from knowngood.core.local_files import FACTS_FOLDER, INCIDENTS_FOLDER
 from knowngood.index.artefact import UnansweredError, UnreadableError
 from knowngood.index.package_index import SimpleIndex
 from knowngood.project.checkout import MATRIX_FILE, find_checkout, read_matrix_text
-from knowngood_diagnose.failures.incident_ranges import find_range_drifts
+from knowngood_facts.compat.incident_ranges import find_range_drifts
 from knowngood_facts.compat.rule_files import load_incidents
 from knowngood_facts.facts.atlas_harvest import (
     ATLAS_PACKAGES_FILE,

@@ -146,7 +146,7 @@ def parse_request(stated: StatedRequest) -> Query:
     axes = {name: query.parse_axis_version(name, value) for name, value in stated.axes.items() if value is not None}
     listed = [_read_list(name, stated, axes.get("python")) for name in stated.files]
     if stated.here:
-        from knowngood_diagnose.doctor import python_environment
+        from knowngood_facts import python_environment
 
         python, distributions = python_environment.read_installed_packages()
         installed = {"python": python} | ({"glibc": libc} if (libc := python_environment.glibc_release()) else {})

@@ -45,7 +45,7 @@ class ExaminedLine(Protocol):
 
     @property
     def observation(self) -> str:
-        """Return what was seen."""
+        """Return what was seen at this machine."""
 
     @property
     def because(self) -> str:

@@ -28,7 +28,7 @@ _FileState = tuple[int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class CellRuns:
-    """The runs of one cell."""
+    """The runs of one cell, in the order of their times."""
 
     standing: CellStanding
     runs: tuple[RecordedRun, ...]

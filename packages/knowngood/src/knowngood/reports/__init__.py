@@ -1,5 +1,5 @@
-"""Reports: the site and the docs pages, files for CI systems, the nightly report, and the bisection of a lock.
+"""Reports: files for CI systems, the nightly report, and the bisection of a lock.
 
-In: cells, evidence, facts, incidents, plans. Out: pages, pictures, `catalog.json`, workflows, nightly reports.
-Never: answers of its own; what pages state comes from `compat` and `evidence`.
+In: cells, evidence, locks, plans. Out: workflows, nightly reports, the change of a lock that broke a cell.
+Never: answers of its own; what a report states comes from `evidence` and `images`.
 """

@@ -23,9 +23,47 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from knowngood.core.errors import MissingError, UsageError
-from knowngood_diagnose.doctor.system_state import FileOverlap, InstalledDistribution, PythonInterpreter
 from knowngood_facts.compat.query import UnreadLine, pinned_package
 from knowngood_facts.compat.requirement_lines import RequirementList
+
+
+@dataclass(frozen=True, kw_only=True)
+class PythonInterpreter:
+    """The interpreter of the environment."""
+
+    path: str
+    why: str
+    """How it was chosen: `--python`, `VIRTUAL_ENV`, the first on PATH."""
+    version: str = ""
+    tag: str = ""
+    """The tag in the names of its extension modules: `cpython-311-x86_64-linux-gnu`."""
+    include: str = ""
+    """The folder where Python.h belongs."""
+    folders: tuple[str, ...] = ()
+    """The folders with distributions, in the order in which Python searches them."""
+    problem: str = ""
+    """Why this Python does not run; empty when it does."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstalledDistribution:
+    """A distribution that is installed in the environment."""
+
+    name: str
+    """In its canonical form."""
+    version: str
+    info: str
+    """The path of its `.dist-info` folder."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileOverlap:
+    """Two distributions that wrote the same files with different bytes."""
+
+    first: str
+    second: str
+    paths: tuple[str, ...]
+
 
 _DESCRIBE_INTERPRETER = """
 import json, platform, site, sys, sysconfig

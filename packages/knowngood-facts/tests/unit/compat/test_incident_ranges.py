@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from packaging.specifiers import SpecifierSet
 
-from knowngood_diagnose.failures.incident_ranges import find_range_drifts
+from knowngood_facts.compat.incident_ranges import find_range_drifts
 from knowngood_facts.compat.rule_files import load_incidents
 from knowngood_facts.facts.atlas_lookup import atlas_folder
 from knowngood_facts.facts.broken_use_table import read_broken_uses
