@@ -1,6 +1,6 @@
 """Measure the time and memory of `knowngood diagnose` on one page of log and on logs of 200 MB.
 
-    python benchmarks/diagnose.py [MEGABYTES]
+    python diagnose.py [MEGABYTES]
 
 The large logs are: an ordinary one whose failure is at its end; one in which every line nearly shows a failure; one
 with colours and a rank before each line; one that is a single line; and random bytes. The processor seconds are those

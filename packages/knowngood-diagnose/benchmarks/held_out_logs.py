@@ -1,6 +1,6 @@
 """Measure `knowngood diagnose` on logs of public threads that nothing in the repository cites.
 
-    python benchmarks/held_out_logs.py [LOGS.yaml] [--all] [--json OUT.json]
+    python held_out_logs.py [LOGS.yaml] [--all] [--json OUT.json]
 
 LOGS.yaml is tests/unit/logs/held_out_eleventh.yaml when it is not named; it says of each log what is right, and was
 written before `diagnose` saw the log. An answer is judged by its first failure:

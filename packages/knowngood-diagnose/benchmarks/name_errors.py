@@ -1,6 +1,6 @@
 """Measure `knowngood diagnose` on errors about names that are made from the atlas.
 
-    python benchmarks/name_errors.py [COUNT] [SEED]
+    python name_errors.py [COUNT] [SEED]
 
 Each error is about a name that some releases of a package have and one release lacks. Its text is the one that
 Python prints, below a traceback that such a failure has: in a user's script, or in a file of another package whose own

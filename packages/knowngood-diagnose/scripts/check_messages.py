@@ -1,6 +1,6 @@
 """Look up whether the messages by which incidents are found stand in the releases that they name as their source.
 
-    python scripts/check_messages.py FOLDER [INCIDENT...]
+    python check_messages.py FOLDER [INCIDENT...]
 
 A source such as `peft 0.17.0: peft/utils/other.py` names a release and files in its wheel or sdist. FOLDER has the
 unpacked releases as FOLDER/peft-0.17.0/; one that is missing is downloaded with pip. Each signature of such an incident

@@ -1,7 +1,7 @@
 """Run a reproduction on a machine that cannot reach a registry, as `knowngood reproduce INCIDENT --in here` does.
 
-    python scripts/reproduce_offline.py fetch INCIDENT SOURCES                          # on a machine with a registry
-    PYTHONPATH=src:... python3 scripts/reproduce_offline.py run INCIDENT SOURCES OUT    # on the machine without
+    python reproduce_offline.py fetch INCIDENT SOURCES                          # on a machine with a registry
+    PYTHONPATH=src:... python3 reproduce_offline.py run INCIDENT SOURCES OUT    # on the machine without
 
 `fetch` writes the files of published releases that the sides unpack into the folder SOURCES. `run` runs every side with
 the Python that starts it and writes OUT/incidents/INCIDENT/<time>-<digest>.json; it needs packaging, pydantic and

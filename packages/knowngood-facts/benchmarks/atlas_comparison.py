@@ -1,14 +1,14 @@
 """Import the modules of drawn pairs of releases in real environments, and compare with what the atlas foretold.
 
-    python benchmarks/atlas_comparison.py run [TORCH] [--only PATTERN] [--work FOLDER]
-    python benchmarks/atlas_comparison.py table
+    python atlas_comparison.py run [TORCH] [--only PATTERN] [--work FOLDER]
+    python atlas_comparison.py table
 
-`run` takes the pairs of benchmarks/data/atlas_pairs.json, which `benchmarks/atlas_pairs.py` wrote before. For each it
+`run` takes the pairs of data/atlas_pairs.json, which `atlas_pairs.py` wrote before. For each it
 makes an environment with uv, TORCH in it (a wheel for the CPU; the pair's own torch from the index, where the callee is
 torch, so that these need no TORCH), installs both releases without regard to what the
 caller says of the callee, and what both require beside that, as the index had it at the end of the quarter of the
 newer of the two; and it imports modules, each in a process of its own: the top level, the first module with a foretold
-break, and the last of the list. What was seen is written to benchmarks/data/atlas_comparison.json after each pair; a
+break, and the last of the list. What was seen is written to data/atlas_comparison.json after each pair; a
 run that was ended goes on there. A module that fails for want of a package of `REPAIRS` is tried again with it. With
 `--again`, what could not be judged is tried with the other packages as they were in the older release's quarter.
 
@@ -490,9 +490,9 @@ def _render_tally(pairs: Mapping[str, int]) -> str:
 
 _PAGE = """# The atlas against real environments
 
-`benchmarks/atlas_pairs.py` draws pairs of releases by a seed and writes down what the atlas foretells of importing
-modules of one beside the other, before any is run. `benchmarks/atlas_comparison.py` then imports them, on Python
-{python} without a GPU. This page is made by `python benchmarks/atlas_comparison.py table`.
+`packages/knowngood-facts/benchmarks/atlas_pairs.py` draws pairs of releases by a seed and writes down what the atlas
+foretells of importing modules of one beside the other, before any is run. `atlas_comparison.py` beside it then imports
+them, on Python {python} without a GPU, and writes this page (`atlas_comparison.py table`).
 
 **Foretold before any run**, with the tables of that day. A pair is as foretold when every judged module is; one that is
 foretold to break is judged only by a module that is foretold to fail.

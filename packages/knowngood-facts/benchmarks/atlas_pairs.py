@@ -1,6 +1,6 @@
 """Draw pairs of releases by a seed, and write down what the atlas foretells of importing one beside the other.
 
-    python benchmarks/atlas_pairs.py SEED BREAKING SOUND [OUT.json]
+    python atlas_pairs.py SEED BREAKING SOUND [OUT.json]
 
 A pair is a release of a caller and a release of a package that it imports. BREAKING of the pairs have a use that fails
 at import time, SOUND have none. A pair is drawn in two steps: two packages, then a release of each, so that no package
@@ -10,7 +10,7 @@ level, up to two of those that hold a foretold break, and random others, four to
 A module is foretold to fail when it, or a module of the same package that its import reaches under no `if` or `try`,
 has such a use. The draw is added to those in OUT.json (benchmarks/data/atlas_pairs.json), without pairs that were drawn
 before: the pairs in an order drawn too, so that a run that is ended early ran a random part of them; the modules; what
-is foretold of each and why; the time and the commit at which it was foretold. `benchmarks/atlas_comparison.py` then
+is foretold of each and why; the time and the commit at which it was foretold. `atlas_comparison.py` then
 imports the modules.
 
 Left out: packages that cannot be imported without a GPU or without something compiled by nvcc, what transformers itself

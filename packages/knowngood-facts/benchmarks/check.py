@@ -1,6 +1,6 @@
 """Measure how long `check` and `pick` take, as whole processes and in a batch.
 
-    python packages/knowngood-facts/benchmarks/check.py [RUNS]
+    python check.py [RUNS]
 
 It prints two tables: whole processes (median of RUNS, default 5, the least, peak memory), and answers per second of a
 batch of random queries.

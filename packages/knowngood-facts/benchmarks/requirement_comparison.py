@@ -1,13 +1,13 @@
 """Compare what `check` says of requirement lists with the labels that uv gave them, without a network.
 
-    python benchmarks/requirement_comparison.py [LISTS.json ...] [--processes 10]
+    python requirement_comparison.py [LISTS.json ...] [--processes 10]
 
 It prints the verdicts for each label, the four rates of issue 20, and each list where the two disagree. uv judges by
 metadata alone. So a list that is broken for another reason (`broken beyond`: an incident, a name that is gone) is told
 apart, and so is one that names a package or an extra without metadata here (`no metadata`); the rate of sound lists is
 given without them too. With
 `--processes`, so many lists are also put to whole processes, and their seconds and memory are printed.
-`benchmarks/requirement_lists.py` makes and labels the lists; without a file, all of benchmarks/data/ are compared.
+`requirement_lists.py` makes and labels the lists; without a file, all of data/ are compared.
 """
 
 from __future__ import annotations

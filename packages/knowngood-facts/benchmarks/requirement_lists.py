@@ -1,6 +1,6 @@
 """Make random requirement lists around the field's trainers, and label each with what uv says of it.
 
-    python benchmarks/requirement_lists.py COUNT SEED OUT.json [--until DATE] [--pins 5] [--apart]
+    python requirement_lists.py COUNT SEED OUT.json [--until DATE] [--pins 5] [--apart]
 
 A list starts from a real resolution: a few packages of the field, as they were on a random day or at random releases,
 for a random Python. Some of the resolved pins are kept. In three of four lists one pin is then moved by a few releases.
@@ -17,7 +17,7 @@ With `--apart` no release of a list requires another package of it, before one i
 impossible there is mostly deep.
 
 Five lists are taken from each start. OUT.json is written after each start; a run that was ended continues there. The
-same seed and date give the same lists. `benchmarks/requirement_comparison.py` compares `knowngood check` with the
+same seed and date give the same lists. `requirement_comparison.py` compares `knowngood check` with the
 labels.
 """
 

@@ -1,6 +1,6 @@
 """Measure the commands that people wait for, next to an empty Python process of the same environment.
 
-    python benchmarks/commands.py [RUNS]
+    python commands.py [RUNS]
 
 Prints the median of RUNS (default 7) whole processes per command, in seconds and as a multiple of `python -c pass`.
 """

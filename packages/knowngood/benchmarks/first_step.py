@@ -1,7 +1,7 @@
 """Measure the way from a card to the first step: pick, pull, unpack, start, import, compile, first step, in seconds.
 
-    python benchmarks/first_step.py [CELL] [--registry PROGRAM] [--json FILE]
-    python benchmarks/first_step.py --smoke
+    python first_step.py [CELL] [--registry PROGRAM] [--json FILE]
+    python first_step.py --smoke
 
 A cell's image and a plain image with the same files in a single layer (as one `RUN pip install` gives, compressed with
 gzip as `docker build` does) are pushed to a registry on this machine, and removed. Then each is pulled and run in an

@@ -1,6 +1,6 @@
 """Measure the costs of the matrix: a second cell, storage, a cold build, and a run with nothing to do.
 
-    python benchmarks/matrix.py [PART ...] [--json FILE]
+    python matrix.py [PART ...] [--json FILE]
 
 The parts, in this order, are all measured in one run on one engine (default: all of them):
 

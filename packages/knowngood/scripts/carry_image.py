@@ -1,8 +1,8 @@
 """Copy images to a machine without a network that already has most of their files.
 
-    python scripts/carry_image.py records RECORDS WHEELS PLACE NAME...   here: what NAME... have there
-    python scripts/carry_image.py pack OUT RECORDS WHEELS IMAGE...       here: IMAGE as the engine names it
-    python3 scripts/carry_image.py load IN                               there: into the engine of DOCKER_HOST
+    python carry_image.py records RECORDS WHEELS PLACE NAME...   here: what NAME... have there
+    python carry_image.py pack OUT RECORDS WHEELS IMAGE...       here: IMAGE as the engine names it
+    python3 carry_image.py load IN                               there: into the engine of DOCKER_HOST
 
 Files that the machine has are sent as names, the rest as bytes, and a large file of several layers once. WHEELS is a
 folder with unpacked wheels of that machine (`uv pip install --target`, for its Python): a large file that differs

@@ -1,20 +1,17 @@
-"""Run the suite in images on a machine with GPUs that has neither an engine nor a network. Needs root.
+"""Start the engine with GPUs on a machine that has neither an engine, NVIDIA's toolkit nor a network. Needs root.
 
-    python3 scripts/gpu_images.py up FOLDER         start the engine of FOLDER/bin, with the GPUs through CDI
-    python3 scripts/gpu_images.py run OUT [--quick] CELL...  `knowngood smoke run --gpus`; runs are copied to OUT
-    python3 scripts/gpu_images.py warm OUT CELL...  `knowngood warm`: packs of kernels and their seconds go to OUT
+    python3 gpu_images.py FOLDER         start the engine of FOLDER/bin, with the GPUs through CDI
 
-Between the two steps, `carry_image.py load` loads the images. The engine keeps no manifests (the classic store), so an
-image's id is the digest of its configuration. The CDI description of the GPUs has what `nvidia-ctk cdi generate`
-writes on a machine with NVIDIA's toolkit: device nodes, the driver's libraries, and a hook that runs ldconfig in the
-container.
+After it, `carry_image.py load` loads images, and `knowngood smoke run --gpus` or `knowngood warm` uses them, with
+DOCKER_HOST set to `HOST`. The engine keeps no manifests (the classic store), so an image's id is the digest of its
+configuration. The CDI description of the GPUs has what `nvidia-ctk cdi generate` writes on a machine with NVIDIA's
+toolkit: device nodes, the driver's libraries, and a hook that runs ldconfig in the container.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -102,31 +99,5 @@ def up(folder: str) -> None:
     sys.exit((place / "log").read_text()[-3000:])
 
 
-def run(out: str, *cells: str) -> None:
-    """Run the suite in each cell's image and copy the new evidence to `out`. A trainer's image needs its quick part."""
-    os.environ |= {"DOCKER_HOST": HOST}
-    before = set(Path("evidence").glob("*/*.json"))
-    argv = [sys.executable, "-m", "knowngood", "smoke", "run", "--gpus", *cells]
-    code = subprocess.run(argv, check=False).returncode
-    for path in sorted(set(Path("evidence").glob("*/*.json")) - before):
-        shutil.copy(path, Path(out) / f"{path.parent.name}.{path.name}")
-    sys.exit(code)
-
-
-def warm(out: str, *cells: str) -> None:
-    """Measure first steps with an empty and with a warm cache."""
-    os.environ |= {"DOCKER_HOST": HOST}
-    codes = []
-    for cell in cells:
-        with Path(out, f"warm.{cell}.json").open("w") as file:
-            argv = [sys.executable, "-m", "knowngood", "warm", "--json", cell]
-            codes.append(subprocess.run(argv, stdout=file, check=False).returncode)
-        answer = json.loads(Path(out, f"warm.{cell}.json").read_text())
-        print(json.dumps(answer.get("seconds", answer), indent=1), flush=True)
-        if "path" in answer:
-            shutil.copy(answer["path"], out)
-    sys.exit(max(codes, default=0))
-
-
 if __name__ == "__main__":
-    {"up": up, "run": run, "warm": warm}[sys.argv[1]](*sys.argv[2:])
+    up(*sys.argv[1:])

@@ -1,11 +1,11 @@
 """Cut what a machine without a network needs into parts that fit one transfer each.
 
-    python scripts/lease_parts.py tools OUT                        Docker's programs, zstd, and what knowngood imports
-    python scripts/lease_parts.py images OUT PACKED GROUP=WORD,...   images that `carry_image.py pack PACKED` wrote
+    python lease_parts.py tools OUT                        Docker's programs, zstd, and what knowngood imports
+    python lease_parts.py images OUT PACKED GROUP=WORD,...   images that `carry_image.py pack PACKED` wrote
 
 A group of images is loaded there by itself while the one before runs: it has the files that no group before it has, and
 its own `images-GROUP.json`. WORD is any part of an image's name. OUT gets the folders `part-NN`, each at most 52 MiB;
-a longer file is cut into `FILE.split00` and so on, which `scripts/lease_driver.sh` joins. A list of parts is printed.
+a longer file is cut into `FILE.split00` and so on, which `lease_driver.sh` joins. A list of parts is printed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Write what the model suite should observe with the transformers of an environment, before it runs there.
 
-python scripts/model_predictions.py SITE_PACKAGES [cpu|gpu]
+python model_predictions.py SITE_PACKAGES [cpu|gpu]
 
 Of all families of the suite, and of every other model that has a run in `evidence/models`.
 """

@@ -41,7 +41,7 @@ def _own_cache(shared_cache, monkeypatch):
 
 @pytest.fixture(scope="module")
 def judge():
-    sys.path.insert(0, str(ROOT / "benchmarks"))
+    sys.path.insert(0, str(ROOT / "packages/knowngood-diagnose/benchmarks"))
     import held_out_logs
 
     return held_out_logs.judge_answer

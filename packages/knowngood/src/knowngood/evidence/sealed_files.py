@@ -1,7 +1,7 @@
 """Sealed files: JSON files whose names end in the digest of their content, so a changed file no longer fits its name.
 
 Any number of processes may write at once. Files that are older than this rule are listed in `SHA256SUMS`, in the form
-that `sha256sum -c` reads; `scripts/seal.py` wrote that list. A seal does not say who made a file: anybody who can write
+that `sha256sum -c` reads. A seal does not say who made a file: anybody who can write
 here can write a file with a name that fits. It says that the file is what it was when it got its name, and git says
 since when.
 """
