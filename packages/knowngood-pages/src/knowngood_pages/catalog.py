@@ -9,9 +9,7 @@ import json
 import re
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
-from knowngood.core.errors import UsageError
+from pydantic import BaseModel, ConfigDict, Field
 
 CATALOG_SCHEMA: Literal["knowngood/catalog/1"] = "knowngood/catalog/1"
 CatalogOutcome = Literal["pass", "fail", "refused", "not-run"]
@@ -161,24 +159,3 @@ def render_catalog_schema() -> str:
     schema = Catalog.model_json_schema(by_alias=True)
     text = json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}, indent=1) + "\n"
     return re.sub(r'"(#/\$defs/)?Catalog([A-Z]\w*)"', r'"\1\2"', text)
-
-
-def parse_catalog(text: str | bytes, origin: str) -> Catalog:
-    """Parse a catalog; `origin` names it in errors.
-
-    Raises:
-        UsageError: the text is not a catalog, or has another schema.
-    """
-    try:
-        stored = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{origin} is not JSON ({error}); `knowngood site` writes catalog.json") from None
-    schema = stored.get("schema") if isinstance(stored, dict) else None
-    if schema != CATALOG_SCHEMA:
-        raise UsageError(f"{origin}: schema {schema!r}, but this program reads {CATALOG_SCHEMA}")
-    try:
-        return Catalog.model_validate(stored)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise UsageError(f"{origin} is not a valid catalog: {place}: {first['msg']}") from None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from knowngood.core.errors import KnowngoodError
 from knowngood_diagnose.reproductions import reproduction_run
-from knowngood_facts.compat.incident import IncidentKind, IncidentSeverity, RangeOrigin
+from knowngood_facts.compat.incident import IncidentSeverity, RangeOrigin
 from knowngood_facts.compat.rule import rule_from_incident
 from knowngood_facts.facts import fact_store
 from knowngood_facts.facts.package_metadata import read_package_metadata
@@ -30,7 +30,6 @@ _SEVERITIES = {
     IncidentSeverity.SLOW: "It does not stop the run, and what is computed is right, but it takes longer.",
     IncidentSeverity.HARMLESS: "It is a warning that needs no action.",
 }
-_MARKS = {severity: f" ({severity})" for severity in IncidentSeverity} | {IncidentSeverity.FAILURE: ""}
 _CONFIDENCES = {
     "measured": "observed in this project's own runs",
     "artefact": "read from the published artefacts",
@@ -42,32 +41,6 @@ _RANGES = {
     RangeOrigin.THREAD: "The range is that of the thread; nobody compared every release.",
     RangeOrigin.ENVIRONMENT: "The machine decides it more than versions do.",
 }
-_KINDS = {
-    IncidentKind.API_REMOVED: "A name was removed",
-    IncidentKind.API_NOT_YET: "A name is not there yet",
-    IncidentKind.API_UNKNOWN: "A name that was never there",
-    IncidentKind.SIGNATURE_CHANGED: "A signature changed",
-    IncidentKind.NOT_INSTALLED: "A package is not installed",
-    IncidentKind.SHADOWED: "Another file has the name of a package",
-    IncidentKind.FAILS_INSIDE: "An import fails inside",
-    IncidentKind.UNDEFINED_SYMBOL: "Binaries of another torch, C++ ABI or NumPy",
-    IncidentKind.NO_KERNEL_IMAGE: "No code for this GPU",
-    IncidentKind.ARCH_REFUSED: "The GPU is refused",
-    IncidentKind.CUDA_MISMATCH: "CUDA releases that differ",
-    IncidentKind.SOURCE_BUILD: "Building from source",
-    IncidentKind.TRITON_COMPILE: "Triton compiles at run time",
-    IncidentKind.DTYPE: "Dtypes",
-    IncidentKind.PADDING: "Padding",
-    IncidentKind.PACKING: "Packing",
-    IncidentKind.MISSING_EXTENSION: "A missing extension",
-    IncidentKind.BOUNDS: "Packages that exclude each other",
-    IncidentKind.GLIBC: "The C library",
-    IncidentKind.DRIVER: "The driver",
-    IncidentKind.PYTHON: "Python",
-    IncidentKind.MEMORY: "Memory",
-    IncidentKind.NUMERICS: "Numerics",
-    IncidentKind.CONFIG: "Configuration",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,14 +50,6 @@ class IncidentContext:
     releases: ReleaseLister
     reproduction: Callable[[str], Sequence[str]] = lambda _: ()
     """Takes a reproduction's name; returns what its newest runs observed, as lines of Markdown."""
-
-
-def render_incident_pages(known: Sequence[Incident], context: IncidentContext) -> dict[str, str]:
-    """Return the list of incidents and a page for each, as Markdown by file name."""
-    return {
-        "README.md": _render_list(known),
-        **{f"{incident.id}.md": render_incident_page(incident, context) for incident in known},
-    }
 
 
 def render_incident_page(incident: Incident, context: IncidentContext) -> str:
@@ -218,21 +183,6 @@ def _render_fix(fix: Fix) -> str:
     change = ", ".join(f"`{name}{'' if text == '*' else text}`" for name, text in fix.change.items())
     cost = f" Costs: {fix.cost}." if fix.cost else ""
     return f"{change}: {fix.note}.{cost}" if change else f"{fix.note}.{cost}"
-
-
-def _render_list(known: Sequence[Incident]) -> str:
-    lines = [
-        _BANNER,
-        "# Known failures\n",
-        "What each looks like in a log, who is affected, why, and what helps. `knowngood diagnose LOG` finds them;",
-        "`knowngood check` reports those that follow from versions and their use. *Silent* ones do not stop a run.\n",
-    ]
-    for kind in IncidentKind:
-        of_kind = [incident for incident in known if incident.kind == kind]
-        if of_kind:
-            lines.append(f"\n## {_KINDS[kind]}\n")
-            lines += [f"- [{incident.title}]({incident.id}.md){_MARKS[incident.severity]}" for incident in of_kind]
-    return "\n".join(lines) + "\n"
 
 
 def load_incident_context() -> IncidentContext:

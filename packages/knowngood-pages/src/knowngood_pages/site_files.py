@@ -64,7 +64,3 @@ def _write_or_link(path: Path, data: bytes, old: Path) -> bool:
         return False
     path.write_bytes(data)
     return True
-
-
-CATALOG_LIMIT = 200_000_000
-"""In bytes; a catalog of 500 cells with 5,000 runs has about five million."""

@@ -50,7 +50,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--predictions",
         type=Path,
         metavar="FILE",
-        help="compare with predicted outcomes, which packages/knowngood/scripts/model_predictions.py writes; 1 where they differ",
+        help="compare with predicted outcomes, which scripts/model_predictions.py writes; 1 where they differ",
     )
     parser.add_argument(
         "--gpus", action="store_true", help="give the container the GPUs of this host; fail without one"

@@ -283,12 +283,6 @@ def most_telling_run(runs: Iterable[_T]) -> _T | None:
     return max(equals, key=lambda run: (not run.quick, run.when))
 
 
-def attention_outcomes(runs: Iterable[Evidence]) -> dict[str, str]:
-    """Return attention setting -> outcome from the run that proves the most."""
-    best = most_telling_run(runs)
-    return best.outcomes if best else {}
-
-
 def proven_tier(runs: Iterable[RunSummary], *, locked: bool) -> Tier:
     """Return how far these runs prove their cell; a red run takes away what older runs proved.
 

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from knowngood.lock.cell_lock import Distribution
     from knowngood.lock.lock_tree import CellLock
 
-SBOM_FORMAT = "cyclonedx-json"
-
 
 def render_sbom(locked: CellLock, base: PackagesLock | str, licences: Mapping[str, str]) -> str:
     """Return the SBOM as JSON text.

@@ -68,13 +68,13 @@ def read_model_config(place: Path, suite: Path) -> ModelConfig:
 
 
 def read_model_predictions(path: Path) -> dict[str, PredictedModelCheck]:
-    """Read predicted outcomes by globs over the ids of checks, as `packages/knowngood/scripts/model_predictions.py` writes them.
+    """Read predicted outcomes by globs over the ids of checks, as `scripts/model_predictions.py` writes them.
 
     Raises `UsageError` where there is no such file, and `InputError` with the place of a defect in it.
     """
     try:
         return load_json(
-            path, dict[str, PredictedModelCheck], remedy="write it again with packages/knowngood/scripts/model_predictions.py"
+            path, dict[str, PredictedModelCheck], remedy="write it again with scripts/model_predictions.py"
         )
     except FileNotFoundError:
         raise UsageError(f"{path} does not exist; give a file of {PREDICTIONS_FOLDER}") from None

@@ -1,7 +1,7 @@
 """What the model suite should observe of a family with a transformers release, by its sources. Pure.
 
 For the CPU, and for a GPU of sm_90 with flash-attn 2 and FlashAttention 4. The suite compares each prediction with what
-it observed, as the smoke suite does; `packages/knowngood/scripts/model_predictions.py` writes the predictions of a release into
+it observed, as the smoke suite does; `scripts/model_predictions.py` writes the predictions of a release into
 `smoke_tests/model-predictions/`, before its runs. What the sources leave open (which kernel of the hub stands in for a
 missing package) is not predicted.
 """

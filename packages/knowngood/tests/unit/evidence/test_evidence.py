@@ -229,7 +229,9 @@ def test_a_quick_run_knows_that_it_is():
 
 def test_a_run_on_a_processor_says_more_than_an_emulated_one():
     emulated = run(EMULATED, checks=[("eager", "pass")], when=LATER)
-    assert run_evidence.attention_outcomes([run(CPU, checks=[("eager", "refused")]), emulated]) == {"eager": "refused"}
+    assert run_evidence.most_telling_run([run(CPU, checks=[("eager", "refused")]), emulated]).outcomes == {
+        "eager": "refused"
+    }
     assert list(Tier).index(Tier.BUILT) < list(Tier).index(Tier.TRAINS_EMULATED) < list(Tier).index(Tier.TRAINS_ON_CPU)
 
 
@@ -239,11 +241,11 @@ def test_the_attention_table_is_of_the_run_that_says_most():
     whole = run(checks=[("fa4", "refused")])
     newer = run(checks=[("fa4", "not-run")], when="2026-11-22T10:00:00+00:00")
     red = run(RunPlace.CONTAINER_GPU, checks=[("fa4", "fail")], ok=False, when=LATER)
-    assert run_evidence.attention_outcomes([gpu, whole, quick]) == {"fa4": "pass"}
-    assert run_evidence.attention_outcomes([whole, quick]) == {"fa4": "refused"}
-    assert run_evidence.attention_outcomes([newer, whole]) == {"fa4": "not-run"}
-    assert run_evidence.attention_outcomes([gpu, whole, red]) == {"fa4": "fail"}
-    assert run_evidence.attention_outcomes([]) == {}
+    assert run_evidence.most_telling_run([gpu, whole, quick]).outcomes == {"fa4": "pass"}
+    assert run_evidence.most_telling_run([whole, quick]).outcomes == {"fa4": "refused"}
+    assert run_evidence.most_telling_run([newer, whole]).outcomes == {"fa4": "not-run"}
+    assert run_evidence.most_telling_run([gpu, whole, red]).outcomes == {"fa4": "fail"}
+    assert run_evidence.most_telling_run([]) is None
 
 
 def test_the_newest_suite_comes_before_a_whole_run_of_an_older_one():

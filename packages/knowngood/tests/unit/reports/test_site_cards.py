@@ -176,7 +176,7 @@ def test_known_failures_have_their_checks_and_incident():
     incident |= {"component": "c", "signatures": [], "affected": [], "because": "b", "fix": [], "source": []}
     whole = {"schema": catalog.CATALOG_SCHEMA, "cells": [json.loads(one.model_dump_json())], "layers": []}
     whole |= {"incidents": [incident | {"confidence": "x"}], "compatibility": [], "left_out": []}
-    files = site_pages.render_site(catalog.parse_catalog(json.dumps(whole), "c"), ROOT / "templates/site", {})
+    files = site_pages.render_site(catalog.Catalog.model_validate(whole), ROOT / "templates/site", {})
     page = files[f"cells/{CELL}.html"]
     assert 'href="../incidents/packed-rows-leak-with-cache.html">Rows leak</a>' in page
     assert "<code>sdpa/bf16/packed/use-cache</code>" in page
