@@ -6,14 +6,22 @@ import json
 import runpy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from knowngood.core.data_files import load_json, read_data_text
 from knowngood.core.errors import MissingError, UsageError
-from knowngood.smoke.model_predictions import PREDICTIONS_FOLDER, PredictedModelCheck
+from knowngood.smoke.predictions import PredictedOutcome
 
 CONFIG_NAME = "config.json"
 _FAMILIES = "families.py"
+PREDICTIONS_FOLDER = "smoke_tests/model-predictions"
+
+
+class PredictedModelCheck(TypedDict):
+    """One prediction, with its reason."""
+
+    outcome: PredictedOutcome
+    because: str
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import sys
 
 import pytest
 
 from knowngood.core.errors import InputError, UsageError
-from knowngood.smoke.model_config import read_model_predictions
-from knowngood.smoke.model_predictions import PREDICTIONS_FOLDER, predict_model_checks, read_family_sources
+from knowngood.smoke.model_config import PREDICTIONS_FOLDER, read_model_predictions
 from samples import ROOT
+
+SPEC = importlib.util.spec_from_file_location(
+    "model_predictions", ROOT / "packages/knowngood/scripts/model_predictions.py"
+)
+model_predictions = importlib.util.module_from_spec(SPEC)
+sys.modules[SPEC.name] = model_predictions
+SPEC.loader.exec_module(model_predictions)
+predict_model_checks, read_family_sources = (
+    model_predictions.predict_model_checks,
+    model_predictions.read_family_sources,
+)
 
 MODELING = """
 class TinyPreTrainedModel(PreTrainedModel):
