@@ -4,8 +4,8 @@
 
 It reads the sources of all families of the suite, and of every other model that has a run in `evidence/models`, and
 writes `smoke_tests/model-predictions/transformers-RELEASE-DEVICE.json`. `cpu` is the default; `gpu` is one of sm_90
-with flash-attn 2 and FlashAttention 4. The suite compares each prediction with what it observed. What the sources leave open
-(which kernel of the hub stands in for a missing package) is not predicted.
+with flash-attn 2 and FlashAttention 4. The suite compares each prediction with what it observed. What the
+sources leave open (which kernel of the hub stands in for a missing package) is not predicted.
 """
 
 from __future__ import annotations
