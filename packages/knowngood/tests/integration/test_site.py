@@ -46,7 +46,7 @@ def site(tmp_path_factory):
 def large(tmp_path_factory):
     """A site of 500 cells and 5,000 runs, by the command; the runs are real ones without most of their checks."""
     place = tmp_path_factory.mktemp("large")
-    spec = importlib.util.spec_from_file_location("site_benchmark", ROOT / "benchmarks/site.py")
+    spec = importlib.util.spec_from_file_location("site_benchmark", ROOT / "packages/knowngood/benchmarks/site.py")
     benchmark = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(benchmark)
     names = benchmark.project(place, 500)

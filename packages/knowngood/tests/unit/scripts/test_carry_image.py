@@ -1,4 +1,4 @@
-"""scripts/carry_image.py: the layers that the other machine rebuilds are those that were packed, byte for byte."""
+"""carry_image.py: the layers that the other machine rebuilds are those that were packed, byte for byte."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[5]
-SPEC = importlib.util.spec_from_file_location("carry_image", ROOT / "scripts/carry_image.py")
+SPEC = importlib.util.spec_from_file_location("carry_image", ROOT / "packages/knowngood/scripts/carry_image.py")
 carry_image = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(carry_image)
 

@@ -1,4 +1,4 @@
-"""scripts/repack.py and benchmarks/wheel_index.py: an installed package becomes a wheel with the same files."""
+"""repack.py and wheel_index.py: an installed package becomes a wheel with the same files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ def load_script(name):
     return module
 
 
-repack, wheel_index = load_script("scripts/repack"), load_script("benchmarks/wheel_index")
+repack, wheel_index = (
+    load_script("packages/knowngood/scripts/repack"),
+    load_script("packages/knowngood/benchmarks/wheel_index"),
+)
 
 
 @pytest.fixture
