@@ -247,7 +247,7 @@ def failed_builds(user: Planted) -> None:
 def everyday(user: Planted) -> None:
     """Run the commands that read settings, and succeed or not."""
     cell, out = user.cell, str(user.folder / "tmp")
-    for kind in ("requirements", "pylock", "apptainer", "devcontainer", "conda"):
+    for kind in ("requirements", "pylock", "apptainer", "devcontainer"):
         user.run("export", cell, "--format", kind, "-o", f"{out}/export-{kind}")
     for words in (
         ("plan", "--all"),

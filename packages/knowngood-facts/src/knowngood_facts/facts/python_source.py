@@ -8,8 +8,6 @@ import threading
 import warnings
 from typing import TYPE_CHECKING
 
-from packaging.version import InvalidVersion, Version
-
 from knowngood.index.artefact import UnreadableError
 
 if TYPE_CHECKING:
@@ -19,7 +17,6 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 _PARSER_LOCK = threading.Lock()
 _FULL_VERSION = re.compile(r"\d+(\.\d+)+(\w*)")
-_VERSION_START = re.compile(r"v?\d+(\.\d+)*\w*")
 
 
 def parse_python(source: str, name: str) -> ast.Module:
@@ -176,17 +173,6 @@ def dotted_name(node: ast.AST) -> str:
     return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
 
 
-def parse_version_literal(node: ast.expr) -> Version | None:
-    """Return the version in `Version("2.4")`, `digit_version('4.38')` or the like, or `None` for anything else."""
-    match node:
-        case ast.Call(args=[ast.Constant(value=str(text)), *_]) if _VERSION_START.match(text):
-            try:
-                return Version(text)
-            except InvalidVersion:
-                return None
-    return None
-
-
 def render_message(node: ast.expr) -> str:
     """Return the text of a message with the source of what is filled in, in braces."""
     match node:
@@ -201,14 +187,6 @@ def render_message(node: ast.expr) -> str:
         case ast.Call(func=ast.Attribute(value=text_node, attr="format")):
             return render_message(text_node)
     return f"{{{ast.unparse(node)}}}"
-
-
-def render_exception(node: ast.expr) -> str:
-    """Return `ValueError: the message` for `ValueError("the message")`."""
-    if isinstance(node, ast.Call):
-        message = f": {render_message(node.args[0])}" if node.args else ""
-        return f"{ast.unparse(node.func)}{message}"
-    return ast.unparse(node)
 
 
 _BLOCKS = ast.stmt | ast.ExceptHandler | ast.match_case

@@ -47,8 +47,6 @@ def run(arguments: argparse.Namespace) -> Answer:
         text = lock_exports.render_requirements(locked)
     elif form is ExportFormat.PYLOCK:
         text = lock_exports.render_pylock(locked, _urls(locked))
-    elif form is ExportFormat.CONDA:
-        text = lock_exports.render_conda_environment(locked)
     elif form is ExportFormat.DEVCONTAINER:
         text = lock_exports.render_devcontainer(locked, image or f"knowngood:{locked.cell}")
     else:

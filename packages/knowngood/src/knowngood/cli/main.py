@@ -54,7 +54,7 @@ COMMANDS: dict[str, Command] = {
     "warm": Command("use", "compile a cell's kernels on this machine's GPU once, and keep them for `run`"),
     "prune": Command("use", "remove derived images and caches, and say how much that frees"),
     "pull": Command("get", "get published images into the engine by digest, after checking record and signature"),
-    "export": Command("get", "a cell's lock as requirements, pylock, apptainer, devcontainer or conda"),
+    "export": Command("get", "a cell's lock as requirements, pylock, apptainer or devcontainer"),
     "sbom": Command("get", "a cell's bill of materials (CycloneDX), from its committed lock"),
     "lock": Command("maintain", "resolve cells to hash-pinned distributions, into docker/"),
     "render": Command("maintain", "write Dockerfiles and compatibility tables, or --check that they are up to date"),

@@ -31,7 +31,6 @@ import socket
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from knowngood.base import debian_host
@@ -265,18 +264,6 @@ STOP_SECONDS = 20.0
 ANSWER_SECONDS = 10.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class EmbeddedStatus:
-    """Whether the embedded engine is unpacked and runs, and where it is."""
-
-    unpacked: bool
-    running: bool
-    version: str | None
-    host: str
-    data: Path
-    log: Path
-
-
 def daemon_configuration(paths: EnginePaths) -> dict[str, object]:
     """Return the daemon's configuration: private folders, no network of its own, one cgroup."""
     return {
@@ -325,20 +312,6 @@ def read_engine_version(paths: EnginePaths) -> str | None:
         return None
     finally:
         connection.close()
-
-
-def read_embedded_status() -> EmbeddedStatus:
-    """Return the state of the embedded engine now."""
-    paths = engine_paths()
-    answer = read_engine_version(paths)
-    return EmbeddedStatus(
-        unpacked=paths.tools.exists(),
-        running=answer is not None,
-        version=answer,
-        host=f"unix://{paths.socket}",
-        data=paths.data,
-        log=paths.log,
-    )
 
 
 def start_embedded_engine(notify: Notify) -> None:

@@ -23,7 +23,6 @@ class ExportFormat(StrEnum):
     PYLOCK = "pylock"
     APPTAINER = "apptainer"
     DEVCONTAINER = "devcontainer"
-    CONDA = "conda"
 
 
 def unpublished_wheels(locked: CellLock) -> list[Distribution]:
@@ -76,27 +75,6 @@ def render_pylock(locked: CellLock, urls: Mapping[str, str]) -> str:
     )
     document.validate()
     return tomli_w.dumps(dict(document.to_dict()))
-
-
-def render_conda_environment(locked: CellLock) -> str:
-    """Return an environment.yml: Python and pip from conda, everything else by pip from the lock."""
-    import yaml
-
-    # pip takes --no-deps from its command line or environment only; the lock being complete, nothing is to be resolved.
-    head = [
-        f"# {locked.cell}, lock {locked.digest}",
-        "# Create it with: PIP_NO_DEPS=1 conda env create --file environment.yml",
-    ]
-    head += [
-        f"# Put {item.file}, which is on no index, into the folder ./wheels." for item in unpublished_wheels(locked)
-    ]
-    options = ["--find-links ./wheels"] if unpublished_wheels(locked) else []
-    document = {
-        "name": f"knowngood-{locked.digest[:12]}",
-        "channels": ["conda-forge"],
-        "dependencies": [f"python={locked.cell.python}", "pip", {"pip": [*options, *_pins(locked)]}],
-    }
-    return "".join(f"{line}\n" for line in head) + yaml.safe_dump(document, sort_keys=False, width=1000)
 
 
 def render_devcontainer(locked: CellLock, image: str) -> str:

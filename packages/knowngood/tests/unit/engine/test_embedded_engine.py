@@ -74,11 +74,9 @@ def test_a_machine_that_cannot_run_it_gets_a_reason_and_a_remedy(monkeypatch, ch
     assert "install Docker Engine" in embedded_engine.describe_obstacle()
 
 
-def test_status_and_removal_without_an_embedded_engine(cache, monkeypatch, tmp_path):
+def test_removal_without_an_embedded_engine(cache, monkeypatch, tmp_path):
     monkeypatch.setattr(embedded_engine, "SYSTEM_RUN", tmp_path / "run")
     monkeypatch.setattr(embedded_engine, "CGROUPS", tmp_path / "cgroup")
-    assert not embedded_engine.read_embedded_status().running
-    assert not embedded_engine.read_embedded_status().unpacked
     said = []
     embedded_engine.remove_embedded_engine(said.append)
     assert said == ["there is no embedded engine"]

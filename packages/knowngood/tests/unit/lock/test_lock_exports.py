@@ -13,7 +13,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import yaml
 from packaging.pylock import Pylock
 from uv import find_uv_bin
 
@@ -44,10 +43,6 @@ def wanted(locked):
 def test_every_form_has_every_pin_with_its_hash(lock_of, cell):
     locked = lock_of(cell)
     assert pins(lock_exports.render_requirements(locked)) == wanted(locked)
-    document = yaml.safe_load(lock_exports.render_conda_environment(locked))
-    python, pip, inner = document["dependencies"]
-    assert (python, pip) == ("python=3.11", "pip")
-    assert pins("".join(f"  - {line}\n" for line in inner["pip"])) == wanted(locked)
     assert pins(lock_exports.render_apptainer_definition(locked, BASE, None)) == wanted(locked)
 
 
@@ -58,7 +53,6 @@ def test_what_is_on_no_index_is_named(lock_of):
     assert lock_exports.unpublished_wheels(lock_of(FA0)) == []
     for text in (
         lock_exports.render_requirements(locked),
-        lock_exports.render_conda_environment(locked),
         lock_exports.render_apptainer_definition(locked, BASE, None),
     ):
         assert wheel.file in text

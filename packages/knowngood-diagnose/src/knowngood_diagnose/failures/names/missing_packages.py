@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import Version
 
 from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.core.nearest_names import find_nearest_name
@@ -419,13 +418,6 @@ def mask_of_refused(pythons: Sequence[str], releases: Sequence[str], bounds: Map
             refused[text] = bool(pythons) and not any(_takes(text, python) for python in pythons)
         mask |= refused[text] << place
     return mask
-
-
-def find_newest_for(pythons: Sequence[str], bounds: Mapping[str, str]) -> str:
-    """Return the newest final release that a Python of the log takes; empty when none is known."""
-    final = [text for text in bounds if not Version(text).is_prerelease]
-    taken = [text for text in final if any(_takes(bounds[text], python) for python in pythons)]
-    return max(taken, key=Version, default="")
 
 
 _LOWER = frozenset((">=", ">", "~=", "=="))
