@@ -20,6 +20,9 @@ TRAINING = ("torch==2.11.0", "transformers==5.17.0", "accelerate==1.15.0", "nump
 DEEPSPEED = "deepspeed==0.19.8"
 """What `parallel` trains with: about 6 GB, and DeepSpeed is a source archive that wants torch when it is built."""
 
+BUDGETS = {"knowngood": 24_000, "knowngood-facts": 15_000, "knowngood-diagnose": 13_000, "knowngood-pages": 1_000}
+"""Distribution -> the lines that it may have. Going over one takes a decision record that says what it buys."""
+
 
 def install(session: nox.Session) -> None:
     """Install the locked environment, with this checkout in editable mode."""
@@ -69,6 +72,10 @@ def lint(session: nox.Session) -> None:
     session.run("zizmor", "--offline", "--quiet", ".github")
     workflows = [str(path) for path in sorted(Path(".github/workflows").glob("*.yml"))]
     session.run("check-jsonschema", "--builtin-schema", "vendor.github-workflows", *workflows)
+    for name, budget in BUDGETS.items():
+        paths = Path("packages", name, "src").rglob("*.py")
+        lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in paths)
+        session.log(f"{name}: {lines:,} lines of a budget of {budget:,}")
 
 
 @nox.session

@@ -13,10 +13,14 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import knowngood
+import knowngood_facts
+import knowngood_pages
 from knowngood.core import local_files, worker_pool
 from knowngood.core.attention import ATTENTION
 from knowngood.core.local_files import cache_folder, write_atomically
 from knowngood.evidence.cell_standing import CellStanding
+from knowngood.project.release_seal import KNOWLEDGE_FOLDERS
 from knowngood_facts.compat import knowledge
 from knowngood_pages import catalog_collection, site_incidents, site_pages, site_questions, site_verdicts
 from knowngood_pages.run_commands import run_command_templates
@@ -187,14 +191,19 @@ def _compute_tables(
     return tables
 
 
+_PROGRAM = tuple(
+    Path(str(module.__file__)).resolve().parent for module in (knowngood, knowngood_facts, knowngood_pages)
+)
+"""The packages whose code decides the answers."""
+
+
 def _common_key(known: knowledge.CompatKnowledge) -> str:
     """Return a hash of what decides the answers for every GPU: the data files, the cards and the program."""
     root = local_files.data_folder()
-    program = Path(__file__).resolve().parent.parent
     digest = hashlib.sha256()
     for base, paths in (
-        (root, [path for name in ("facts", "rules", "incidents") for path in (root / name).rglob("*")]),
-        (program, program.rglob("*.py")),
+        (root, [path for name in KNOWLEDGE_FOLDERS for path in (root / name).rglob("*")]),
+        *((package, package.rglob("*.py")) for package in _PROGRAM),
     ):
         for path in sorted(path for path in paths if path.is_file()):
             digest.update(f"{path.relative_to(base)}\0".encode() + hashlib.sha256(path.read_bytes()).digest())

@@ -13,6 +13,7 @@ import http.server
 import io
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -140,7 +141,7 @@ def command_target(file: str, *commands: list[str], names: str | None = None) ->
     data = (ROOT / file).read_bytes()
     damaged = damage.damaged_json if file.endswith(".json") else damage.damaged_bytes
     return FuzzTarget(
-        name=file.replace("/", "-"),
+        name=re.sub(r"^packages/[\w-]+/", "", file).replace("/", "-"),
         examples=lambda: damaged(data),
         answer=lambda new: _run_commands(file, list(commands), new),
         file=names if names is not None else Path(file).name,
@@ -326,19 +327,23 @@ def list_targets() -> dict[str, FuzzTarget]:
     )
     targets = [
         command_target("matrix.yaml", ["cells"], _CHECK, _PICK, ["size", CELL]),
-        command_target("facts/torch.json", _CHECK, _PICK, ["cells"]),
-        command_target("facts/transformers.json", _CHECK, _PICK),
-        command_target("facts/flash-attn.json", _CHECK, _PICK),
-        command_target("facts/flash-attn-4.json", _CHECK, _PICK),
-        command_target("facts/transformer-engine.json", _CHECK, _PICK),
-        command_target("facts/drivers.json", _CHECK, _PICK),
-        command_target("facts/xtuner.json", _CHECK, _PICK),
-        command_target("facts/lines/transformers.json", ["diagnose", "job.log"]),
-        command_target("rules/gpu.yaml", _CHECK, _PICK),
-        command_target("rules/packages.yaml", _CHECK, _PICK),
+        command_target(f"{local_files.FACTS_FOLDER}/torch.json", _CHECK, _PICK, ["cells"]),
+        command_target(f"{local_files.FACTS_FOLDER}/transformers.json", _CHECK, _PICK),
+        command_target(f"{local_files.FACTS_FOLDER}/flash-attn.json", _CHECK, _PICK),
+        command_target(f"{local_files.FACTS_FOLDER}/flash-attn-4.json", _CHECK, _PICK),
+        command_target(f"{local_files.FACTS_FOLDER}/transformer-engine.json", _CHECK, _PICK),
+        command_target(f"{local_files.FACTS_FOLDER}/drivers.json", _CHECK, _PICK),
+        command_target(f"{local_files.FACTS_FOLDER}/xtuner.json", _CHECK, _PICK),
+        command_target(f"{local_files.FACTS_FOLDER}/lines/transformers.json", ["diagnose", "job.log"]),
+        command_target(f"{local_files.RULES_FOLDER}/gpu.yaml", _CHECK, _PICK),
+        command_target(f"{local_files.RULES_FOLDER}/packages.yaml", _CHECK, _PICK),
         command_target("smoke_tests/predictions.yaml", ["cells", "--json"], ["render", "--check"]),
-        command_target("incidents/flash-attn-2-needs-ampere.yaml", _CHECK, ["diagnose", "job.log"]),
-        command_target("incidents/qwen2-padding-right-use-cache.yaml", _CHECK, ["diagnose", "job.log"]),
+        command_target(
+            f"{local_files.INCIDENTS_FOLDER}/flash-attn-2-needs-ampere.yaml", _CHECK, ["diagnose", "job.log"]
+        ),
+        command_target(
+            f"{local_files.INCIDENTS_FOLDER}/qwen2-padding-right-use-cache.yaml", _CHECK, ["diagnose", "job.log"]
+        ),
         command_target(f"docker/cells/{CELL}/cell.json", ["sbom", CELL], ["export", CELL, "--format", "requirements"]),
         command_target(f"docker/cells/{CELL}/image.json", _PICK, ["size", CELL], ["plan", CELL]),
         command_target(f"docker/layers/{layer}/requirements.txt", ["sbom", CELL], names=layer),

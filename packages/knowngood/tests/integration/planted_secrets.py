@@ -36,10 +36,10 @@ HARMLESS = frozenset(
 
 
 def find_variables(source: Path) -> set[str]:
-    """Return the environment variables with these prefixes that a program's source names, without harmless ones."""
+    """Return the variables with these prefixes that the packages in a folder name, without harmless ones."""
     constants = (
         node.value
-        for path in source.rglob("*.py")
+        for path in source.glob("*/src/**/*.py")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     )

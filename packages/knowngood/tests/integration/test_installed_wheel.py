@@ -49,17 +49,64 @@ def suite_hash(folder=pathlib.Path(__file__).parent):
 """
 
 
+DISTRIBUTIONS = ("knowngood", "knowngood-facts", "knowngood-diagnose", "knowngood-pages")
+"""Each needs those before it."""
+
+
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory):
-    """The folder of an environment with nothing but the wheel and what it requires."""
-    folder = tmp_path_factory.mktemp("installed")
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
-    [wheel] = folder.glob("*.whl")
+def wheels(tmp_path_factory):
+    """Distribution -> its wheel."""
+    folder = tmp_path_factory.mktemp("wheels")
+    for name in DISTRIBUTIONS:
+        build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+        subprocess.run(build, cwd=ROOT / "packages" / name, check=True, capture_output=True)
+    return {name: next(folder.glob(f"{name.replace('-', '_')}-[0-9]*.whl")) for name in DISTRIBUTIONS}
+
+
+def install_wheels(folder: Path, wheels: list[Path]) -> Path:
+    """Make an environment with nothing but these wheels and what they require; returns it."""
     subprocess.run([find_uv_bin(), "venv", "--quiet", "--python", sys.executable, folder / "venv"], check=True)
     python = folder / "venv/bin/python"
-    subprocess.run([find_uv_bin(), "pip", "install", "--quiet", "--python", python, wheel], check=True)
+    subprocess.run([find_uv_bin(), "pip", "install", "--quiet", "--python", python, *wheels], check=True)
     return folder / "venv"
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory, wheels):
+    """The folder of an environment with nothing but the four wheels and what they require."""
+    return install_wheels(tmp_path_factory.mktemp("installed"), list(wheels.values()))
+
+
+@pytest.mark.parametrize(
+    ("count", "words", "answer", "other"),
+    [
+        (
+            1,
+            ["run", "--gpu", "H100", "--print", "--", "python", "x.py"],
+            "apptainer exec",
+            ("check", "knowngood-facts"),
+        ),
+        (2, ["check", "--gpu", "V100", "torch==2.11.0"], "broken", ("diagnose", "knowngood-diagnose")),
+        (3, ["doctor", "--gpu", "H100"], "GPU", ("site", "knowngood-pages")),
+        (4, ["cells"], "sm90-", ()),
+    ],
+    ids=DISTRIBUTIONS,
+)
+def test_each_distribution_works_with_those_below_it_alone(tmp_path, wheels, *, count, words, answer, other):
+    environment = install_wheels(tmp_path, list(wheels.values())[:count])
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    variables["XDG_DATA_HOME"] = str(tmp_path / "data")
+
+    def run(*words):
+        program = [environment / "bin/knowngood", *words]
+        return subprocess.run(program, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False)
+
+    result = run(*words)
+    assert answer in result.stdout, result.stderr
+    assert "Traceback" not in result.stderr
+    if other:
+        refused = run(other[0])
+        assert (refused.returncode, other[1] in refused.stderr) == (2, True), refused.stderr
 
 
 @pytest.fixture

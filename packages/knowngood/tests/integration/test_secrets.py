@@ -84,7 +84,7 @@ class Planted:
 
     def plant_variables(self) -> dict[str, str]:
         """Return the environment: a token in each variable that the source names, and in those found by a pattern."""
-        names = planted_secrets.find_variables(ROOT / "src")
+        names = planted_secrets.find_variables(ROOT / "packages")
         assert {"UV_DEFAULT_INDEX", "HTTPS_PROXY", "KNOWNGOOD_REPOSITORY"} <= names
         names |= {"PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_PROXY", "https_proxy", "http_proxy", "all_proxy"}
         planted = {name: self.address(name) for name in sorted(names)}

@@ -20,7 +20,7 @@ hypothesis.settings.load_profile("any-machine")
 
 
 @pytest.fixture(autouse=True)
-def _own_cache(tmp_path_factory, monkeypatch):
+def own_cache(tmp_path_factory, monkeypatch):
     """Give each test its own cache folder, not the one of this user."""
     monkeypatch.setenv("KNOWNGOOD_CACHE", str(tmp_path_factory.mktemp("cache")))
 

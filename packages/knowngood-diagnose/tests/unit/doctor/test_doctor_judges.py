@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -672,7 +673,7 @@ def test_the_incidents_that_lines_name_exist():
     import re
 
     known = {path.stem for path in (local_files.data_folder() / "packages/knowngood-diagnose/incidents").glob("*.yaml")}
-    folder = local_files.data_folder() / "src" / "knowngood" / "doctor"
+    folder = Path(judge_machine.__file__).parent
     named = set(judge_binaries._OTHER_TORCH.values())
     for path in folder.glob("*.py"):
         for listed in re.findall(r"incidents=\(([^)]*)\)|, \((\"[a-z0-9-]+\",)\)", path.read_text()):

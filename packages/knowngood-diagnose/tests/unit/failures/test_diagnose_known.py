@@ -14,7 +14,7 @@ from knowngood_facts.compat.rule import rule_from_incident
 
 
 @pytest.fixture(autouse=True)
-def _own_cache(tmp_path, monkeypatch):
+def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("KNOWNGOOD_CACHE", str(tmp_path / "cache"))
 
 

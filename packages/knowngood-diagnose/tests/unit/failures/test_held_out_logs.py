@@ -11,7 +11,7 @@ import yaml
 from packaging.specifiers import SpecifierSet
 
 ROOT = Path(__file__).parents[5]
-LOGS = ROOT / "tests" / "unit" / "logs"
+LOGS = Path(__file__).parents[1] / "logs"
 HELD_OUT = [LOGS / "held_out_fourteenth.yaml", LOGS / "held_out_twentysecond.yaml"]
 """The sets that still measure."""
 LATEST = [
@@ -33,7 +33,7 @@ LATEST = [
 ]
 """The last sets that were used for mending."""
 CASES = [case for path in (*LATEST, *HELD_OUT) for case in yaml.safe_load(path.read_text(encoding="utf-8"))]
-FOLDERS = ("incidents", "rules", "reproductions", "docs", "src", "tests", "scripts")
+FOLDERS = ("docs", "packages", "smoke_tests", "templates")
 KINDS = {
     *("names", "symbol", "system-library", "gpu", "build", "cuda-library", "attention", "deepspeed", "nccl", "memory"),
     *("driver", "quantisation", "binary", "healthy", "model", "data", "hub", "install"),

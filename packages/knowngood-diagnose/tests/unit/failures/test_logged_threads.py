@@ -13,7 +13,7 @@ import yaml
 from knowngood.cli.main import main
 
 ROOT = Path(__file__).parents[5]
-LOGS = ROOT / "tests" / "unit" / "logs"
+LOGS = Path(__file__).parents[1] / "logs"
 ORDINALS = [
     *("late", "third", "fourth", "fifth", "sixth", "seventh"),
     *("eighth", "ninth", "tenth", "eleventh", "twelfth", "thirteenth", "fifteenth"),
@@ -34,7 +34,7 @@ def shared_cache(tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
-def _own_cache(shared_cache, monkeypatch):
+def own_cache(shared_cache, monkeypatch):
     """One cache for this file: the incidents are parsed once."""
     monkeypatch.setenv("KNOWNGOOD_CACHE", str(shared_cache))
 

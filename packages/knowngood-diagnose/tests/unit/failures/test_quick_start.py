@@ -16,7 +16,7 @@ re.compile = note
 import knowngood_diagnose.cli.diagnose, knowngood_diagnose.failures
 for module in pkgutil.walk_packages(knowngood_diagnose.failures.__path__, "knowngood_diagnose.failures."):
     importlib.import_module(module.name)
-print(json.dumps([name for name in compiled if name.startswith("knowngood.")]))
+print(json.dumps([name for name in compiled if name.startswith("knowngood")]))
 """
 IMPORT_KNOWN = """
 import json, sys

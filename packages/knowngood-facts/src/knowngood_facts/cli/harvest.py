@@ -22,10 +22,11 @@ from knowngood.core import matrix
 from knowngood.core.data_files import read_data_text
 from knowngood.core.errors import MissingError, UsageError
 from knowngood.core.formatting import format_bytes
-from knowngood.core.local_files import FACTS_FOLDER, INCIDENTS_FOLDER
+from knowngood.core.local_files import FACTS_FOLDER, INCIDENTS_FOLDER, write_atomically
 from knowngood.index.artefact import UnansweredError, UnreadableError
 from knowngood.index.package_index import SimpleIndex
 from knowngood.project.checkout import MATRIX_FILE, find_checkout, read_matrix_text
+from knowngood.project.core_facts import CORE_FACTS_FILE
 from knowngood_facts.compat.incident_ranges import find_range_drifts
 from knowngood_facts.compat.rule_files import load_incidents
 from knowngood_facts.facts.atlas_harvest import (
@@ -37,6 +38,7 @@ from knowngood_facts.facts.atlas_harvest import (
 )
 from knowngood_facts.facts.broken_use_table import read_broken_uses
 from knowngood_facts.facts.broken_uses import renew_broken_uses
+from knowngood_facts.facts.core_facts_file import compute_core_facts
 from knowngood_facts.facts.harvest_run import HarvestReport, harvest_facts
 from knowngood_facts.facts.message_store import MESSAGES_FOLDER
 from knowngood_facts.facts.metadata_harvest import SEEDS_FILE, harvest_metadata, parse_metadata_field
@@ -111,6 +113,8 @@ def run(arguments: argparse.Namespace) -> Answer:
             notify=notify,
             refresh=arguments.refresh,
         )
+    if (folder := project.root / FACTS_FOLDER).joinpath("torch.json").exists():  # matrix.yaml is checked against these
+        write_atomically(project.root / CORE_FACTS_FILE, compute_core_facts(folder).render())
     return _answer(report)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from knowngood.core.local_files import INCIDENTS_FOLDER
 from knowngood_facts.compat.box_search import CACHE_LIMIT, Assignment, BoxIndex, BoxSearch, ValueSets
 from knowngood_facts.compat.rule import REFERENCE, Rule
 from knowngood_facts.compat.rule_relations import condition_holds
@@ -46,7 +47,7 @@ class Finding:
     def pages(self) -> tuple[str, ...]:
         """The pages with more about this finding."""
         names = (self.id,) if self.kind == "incident" else self.incidents
-        return tuple(f"incidents/{name}.yaml" for name in names)
+        return tuple(f"{INCIDENTS_FOLDER}/{name}.yaml" for name in names)
 
     def document(self) -> dict[str, Any]:
         """The finding as `check --json` prints it."""

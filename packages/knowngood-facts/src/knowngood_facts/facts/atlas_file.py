@@ -15,8 +15,6 @@ from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, NotRequired, TypedDict
 
-import zstandard
-
 from knowngood.core.data_files import read_data_bytes
 from knowngood.core.errors import InputError, InputProblem
 from knowngood.core.json_document import parse_json
@@ -248,6 +246,8 @@ class AtlasTables:
 
     def render(self, level: int = _LEVEL) -> bytes:
         """Return the file's bytes; the same tables give the same bytes. `level` is that of zstd."""
+        import zstandard  # only who reads a block pays for it: most logs need none
+
         shown: dict[int, str] = {}
         blocks: list[tuple[str, bytes]] = []
         lines: list[str] = []
@@ -444,6 +444,8 @@ class AtlasFile:
 
     def _block(self, place: int) -> str:
         if place not in self._texts:
+            import zstandard
+
             content = self._content[self._offsets[place] : self._offsets[place + 1]]
             try:
                 self._texts[place] = zstandard.ZstdDecompressor().decompress(content).decode()

@@ -10,10 +10,10 @@ from knowngood.project.core_facts import CORE_FACTS_FILE, CoreFacts, TorchRecord
 from knowngood_facts.facts import fact_store
 
 
-def compute_core_facts() -> CoreFacts:
-    """Return the facts that building needs, from those in `facts/`."""
+def compute_core_facts(folder: Path | None = None) -> CoreFacts:
+    """Return the facts that building needs, from those in a folder, this program's own by default."""
     torch = {}
-    for version, release in fact_store.read_releases("torch").items():
+    for version, release in fact_store.read_releases("torch", folder).items():
         facts = release["facts"]
         torch[version] = TorchRecord(
             cuda=facts.get("cuda"),
@@ -22,12 +22,12 @@ def compute_core_facts() -> CoreFacts:
             aarch64_cuda=facts.get("aarch64_cuda"),
             cxx11abi=facts.get("cxx11abi"),
         )
-    releases = {package: fact_store.list_versions(package) for package in fact_store.list_packages()}
+    releases = {name: list(fact_store.read_releases(name, folder)) for name in fact_store.list_packages(folder)}
     return CoreFacts(torch=torch, releases=releases)
 
 
 def render_core_facts(project: Project, files: dict[Path, str]) -> list[Path]:
     """Add `docker/facts.json` to the files of a project; the extension `knowngood.rendered_files`."""
-    if (project.root / FACTS_FOLDER).is_dir():
-        files[project.root / CORE_FACTS_FILE] = compute_core_facts().render()
+    if (folder := project.root / FACTS_FOLDER).is_dir():
+        files[project.root / CORE_FACTS_FILE] = compute_core_facts(folder).render()
     return []

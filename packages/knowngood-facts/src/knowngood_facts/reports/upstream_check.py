@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from packaging.version import Version
 
 from knowngood.core import local_files, matrix
-from knowngood.core.local_files import FACTS_FOLDER
+from knowngood.core.local_files import FACTS_FOLDER, INCIDENTS_FOLDER, RULES_FOLDER
 from knowngood.index.artefact import PackageIndex, PublishedFile, UnreadableError
 from knowngood.index.package_index import SimpleIndex
 from knowngood.project import checkout
@@ -116,8 +116,9 @@ class UpstreamCheck:
     def _copy(self, root: Path) -> None:
         """Copy facts of the project, and rules and incidents of this program, from which the knowledge is made."""
         shutil.copytree(self.here.root / FACTS_FOLDER, root / FACTS_FOLDER)
-        for name in ("rules", "incidents"):
-            shutil.copytree(local_files.data_folder() / name, root / name)
+        for name in (RULES_FOLDER, INCIDENTS_FOLDER):
+            if (folder := local_files.data_folder() / name).is_dir():  # incidents come with knowngood-diagnose
+                shutil.copytree(folder, root / name)
 
     def _floors(self) -> Mapping[str, Version]:
         text = checkout.read_matrix_text(self.here.root)

@@ -7,9 +7,10 @@ import json
 import pytest
 
 from knowngood.cli import main
+from knowngood.launch import added_packages
 from knowngood.launch.added_packages import AddedPackage
 from knowngood.project.checkout import find_project
-from knowngood_facts.compat import added_package_check, added_packages, knowledge
+from knowngood_facts.compat import added_package_check, knowledge
 
 CELL = "default"
 

@@ -185,7 +185,7 @@ def test_findings_for_a_v100_name_their_pages():
     found = {finding.id: finding for finding in result.findings}
     assert "flash-attn-2-needs-ampere" in found["flash-attn-2-gpu"].incidents
     assert found["flash-attn-2-gpu"].document()["incidents"] == ["flash-attn-2-needs-ampere"]
-    assert "docs/incidents/ptxas-bf16-needs-sm80.md" in found["bf16-in-hardware"].pages
+    assert "packages/knowngood-diagnose/incidents/ptxas-bf16-needs-sm80.yaml" in found["bf16-in-hardware"].pages
     assert "ptxas-bf16-needs-sm80" not in found
 
 
@@ -216,7 +216,7 @@ def test_a_document_carries_the_condition_and_the_page():
     assert document["when"] == {"xtuner.use_varlen_attn": "false"}
     assert document["packages"] == {"xtuner": "0.1.23", "transformers": "4.44.2"}
     assert {"change": {"transformers": ">=4.39,<4.43"}}.items() <= document["fix"][0].items()
-    assert finding.pages == (f"docs/incidents/{CALL}.md",)
+    assert finding.pages == (f"packages/knowngood-diagnose/incidents/{CALL}.yaml",)
 
 
 def test_versions_of_packages_without_facts_count():

@@ -57,7 +57,7 @@ def test_a_setting_that_was_silently_wrong_is_an_error_with_its_incident_and_wha
     assert "the soft-cap of the scores is dropped; on a CPU" in finding.because
     assert finding.fix == ({"note": "seen right for this model with the same release: eager"},)
     assert finding.source == (f"evidence/{RUNS[0].file}",)
-    assert finding.pages == ("docs/incidents/sdpa-drops-softcap.md",)
+    assert finding.pages == ("packages/knowngood-diagnose/incidents/sdpa-drops-softcap.yaml",)
 
 
 def test_a_setting_that_transformers_refuses_for_a_model_is_an_error():

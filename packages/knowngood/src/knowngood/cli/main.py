@@ -80,6 +80,13 @@ COMMANDS: dict[str, Command] = {
 }
 """The commands of this distribution; others add theirs (`all_commands`)."""
 
+COMPANIONS = {
+    "knowngood-facts": ("check", "pick", "add", "api", "breaks", "harvest"),
+    "knowngood-diagnose": ("diagnose", "doctor", "reproduce"),
+    "knowngood-pages": ("site",),
+}
+"""Other distribution -> the commands that it adds, to name it to who calls one and does not have it."""
+
 
 @cache
 def all_commands() -> dict[str, Command]:
@@ -132,6 +139,9 @@ def parse_words(words: Sequence[str], command: str | None) -> argparse.Namespace
 
     Raises `UsageError` for words that no command takes.
     """
+    word = words[0] if words else ""
+    if command is None and (where := next((name for name, added in COMPANIONS.items() if word in added), None)):
+        raise UsageError(f"`{word}` is a command of {where}, which is not installed; `pip install {where}` adds it")
     if command and hasattr(module := _import_command(command), "complete_words"):
         words = module.complete_words(words)
     return build_parser(command, alone=words[:1] == [command]).parse_args(words)

@@ -1,7 +1,7 @@
 """A YAML file as plain data, together with the line and column of every value and key.
 
 Scalars stay text as written (`3.10` is not 3.1). Anchors are refused, so that a small file cannot unfold into a large
-one. Tags are refused, because they would be ignored. docs/decisions/0003-rooms.md says why this is not `ruamel.yaml`.
+one. Tags are refused, because they would be ignored. docs/decisions/0003-house.md says why this is not `ruamel.yaml`.
 
 `yaml` is imported inside the functions: `knowngood check` often answers without reading a YAML file.
 """

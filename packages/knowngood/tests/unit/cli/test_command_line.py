@@ -257,7 +257,7 @@ def test_render_check_passes_after_render(call, home, lock_of):
     assert (code, out["current"]) == (1, False)
     assert not list(home.root.rglob("Dockerfile"))
     assert call("render")[0] == 0
-    assert call("render", "--check", "--json")[:2] == (0, {"current": True, "files": 3, "records": {}})
+    assert call("render", "--check", "--json")[:2] == (0, {"current": True, "files": 4, "records": {}})
     assert call("render", "--json")[1]["changed"] == []
 
 

@@ -10,6 +10,7 @@ import argparse
 import ast
 import importlib
 import inspect
+import re
 from functools import cache
 
 import pytest
@@ -20,7 +21,8 @@ from samples import FA4
 
 @cache
 def command_module(command: str):
-    return importlib.import_module(f"knowngood.cli.{command.replace('-', '_')}")
+    module = main.all_commands()[command].module
+    return importlib.import_module(module or f"knowngood.cli.{command.replace('-', '_')}")
 
 
 @cache
@@ -36,7 +38,7 @@ def function_called(node: ast.expr, module):
         value = getattr(getattr(module, node.value.id, None), node.attr, None)
     else:
         return None
-    return value if inspect.isfunction(value) and value.__module__.startswith("knowngood.cli") else None
+    return value if inspect.isfunction(value) and re.match(r"knowngood\w*\.cli\b", value.__module__) else None
 
 
 def attributes_read(function, name: str = "arguments", done: frozenset = frozenset()) -> set[str]:

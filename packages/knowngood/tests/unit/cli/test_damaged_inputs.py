@@ -77,14 +77,15 @@ def test_a_damaged_file_of_facts_ends_a_command_that_needs_it_with_exit_2(
     tmp_path, capsys, monkeypatch, words, content
 ):
     from knowngood.core import local_files
+    from knowngood.project.release_seal import KNOWLEDGE_FOLDERS
 
     root = tmp_path / "data"
-    for name in ("facts", "rules", "incidents"):
+    for name in KNOWLEDGE_FOLDERS:
         (root / name).mkdir(parents=True)
     (root / "packages/knowngood-facts/facts" / "xtuner.json").write_bytes(content)
     shutil.copy(local_files.data_folder() / "matrix.yaml", root)
     monkeypatch.setattr(local_files, "data_folder", lambda: root)
     assert main(words) == 2
     err = capsys.readouterr().err
-    assert f"{root}/facts/xtuner.json:1:" in err
+    assert f"{root}/packages/knowngood-facts/facts/xtuner.json:1:" in err
     assert "run `knowngood harvest xtuner`" in err

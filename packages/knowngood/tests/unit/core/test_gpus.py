@@ -8,7 +8,7 @@ from knowngood.core.matrix_schema import validate_matrix_file
 from knowngood.core.yaml_document import parse_yaml, parse_yaml_data
 from samples import ROOT
 
-CASES = parse_yaml_data((ROOT / "tests/unit/core/gpu_names.yaml").read_text(), "gpu_names.yaml")
+CASES = parse_yaml_data((ROOT / "packages/knowngood/tests/unit/core/gpu_names.yaml").read_text(), "gpu_names.yaml")
 MATRIX = (ROOT / "matrix.yaml").read_text()
 
 

@@ -18,9 +18,10 @@ def test_an_installed_program_writes_into_the_users_data(monkeypatch, tmp_path, 
     monkeypatch.delenv("XDG_DATA_HOME", raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(local_files, "data_folder", lambda: tmp_path)
-    assert Project(tmp_path).installed
-    assert Project(tmp_path).evidence_store == Path(expected) / "evidence"
+    root = tmp_path / "_data"
+    monkeypatch.setattr(local_files, "data_folder", lambda: root)
+    assert Project(root).installed
+    assert Project(root).evidence_store == Path(expected) / "evidence"
 
 
 def test_a_checkout_and_any_other_project_keep_it_in_their_own_folder(monkeypatch, tmp_path, home):

@@ -6,6 +6,7 @@ import pytest
 
 from knowngood.cli import main
 from knowngood.core import local_files
+from knowngood.project.checkout import Project
 
 
 @pytest.mark.parametrize(
@@ -21,6 +22,7 @@ from knowngood.core import local_files
     ids=" ".join,
 )
 def test_a_command_that_writes_needs_a_checkout(words, home, tmp_path_factory, monkeypatch, capsys):
+    home = Project(home.root.rename(home.root.with_name("_data")))
     monkeypatch.setattr(local_files, "data_folder", lambda: home.root)
     monkeypatch.chdir(tmp_path_factory.mktemp("empty"))
     before = {path: path.stat().st_mtime_ns for path in home.root.rglob("*")}

@@ -23,6 +23,7 @@ from knowngood_pages import catalog_collection
 from samples import FA0, MATRIX, ROOT
 
 DIGEST = "sha256:" + "d" * 64
+FACT = "packages/knowngood-facts/facts/x.json"
 
 
 def run(hour: int, *, gpu=True, ok=True) -> Evidence:
@@ -43,7 +44,7 @@ def keyed(home, tmp_path, monkeypatch):
     release_signers.make_key_pair(tmp_path / "a.key", home.root / "a.pub", None)
     monkeypatch.setenv(release_signers.SIGNING_KEY_VARIABLE, str(tmp_path / "a.key"))
     (home.root / "matrix.yaml").write_text(f"publish: {{key: a.pub}}\n{MATRIX}")
-    (home.root / "packages/knowngood-facts/facts").mkdir()
+    (home.root / "packages/knowngood-facts/facts").mkdir(parents=True)
     (home.root / "packages/knowngood-facts/facts/x.json").write_text("{}")
     return home
 
@@ -214,16 +215,16 @@ def test_an_edited_fact_is_shown_as_unsigned(keyed, capsys):
     assert seal(capsys)[1]["files"] == 1
     assert seal(capsys, "--check") == (0, {"valid": True, "files": 1, "changed": [], "missing": [], "unsigned": []})
     (keyed.root / "packages/knowngood-facts/facts/x.json").write_text('{"forged": 1}')
-    (keyed.root / "packages/knowngood-facts/rules").mkdir()
+    (keyed.root / "packages/knowngood-facts/rules").mkdir(parents=True)
     (keyed.root / "packages/knowngood-facts/rules/new.yaml").write_text("")
     code, document = seal(capsys, "--check")
-    assert (code, document["changed"], document["unsigned"]) == (1, ["facts/x.json"], ["rules/new.yaml"])
+    assert (code, document["changed"], document["unsigned"]) == (1, [FACT], ["packages/knowngood-facts/rules/new.yaml"])
     main.main(["check", "torch==2.11.0", "--json"])
     notes = json.loads(capsys.readouterr().out)["notes"]
-    assert "facts/x.json: unsigned: it was changed after seal.json was signed" in notes
-    assert "rules/new.yaml: unsigned: seal.json does not name it" in notes
+    assert f"{FACT}: unsigned: it was changed after seal.json was signed" in notes
+    assert "packages/knowngood-facts/rules/new.yaml: unsigned: seal.json does not name it" in notes
     shutil.rmtree(keyed.root / "packages/knowngood-facts/facts")
-    assert seal(capsys, "--check")[1]["missing"] == ["facts/x.json"]
+    assert seal(capsys, "--check")[1]["missing"] == [FACT]
 
 
 def test_sealing_needs_a_key(home, capsys, monkeypatch):

@@ -12,7 +12,7 @@ from knowngood.core.yaml_document import parse_yaml_data
 from samples import ROOT
 
 STATIC = local_files.data_folder() / "templates" / "site" / "static"
-CASES = parse_yaml_data((ROOT / "tests/unit/core/gpu_names.yaml").read_text(), "gpu_names.yaml")
+CASES = parse_yaml_data((ROOT / "packages/knowngood/tests/unit/core/gpu_names.yaml").read_text(), "gpu_names.yaml")
 GPUS = gpu_catalog_from_sections(parse_yaml_data((ROOT / "matrix.yaml").read_text(), "matrix.yaml")["gpus"])
 
 

@@ -52,7 +52,10 @@ def test_the_page_shows_each_state_its_reason_and_how_many_predictions_held(tmp_
     assert not left_out
     assert "| gemma2 | eager | `✓✓` | `--` |" in page
     assert "| gemma2 | sdpa | `✗✗` | `-⊘` |" in page
-    assert "- **the soft-cap of the scores is dropped ([incident](incidents/sdpa-drops-softcap.md))**" in page
+    assert (
+        "- **the soft-cap of the scores is dropped "
+        "([incident](../packages/knowngood-diagnose/incidents/sdpa-drops-softcap.yaml))**" in page
+    )
     assert "  - gemma2 with transformers 5.17.0: sdpa (padded, packed)" in page
     assert "  - gemma2 with transformers 5.23.0: sdpa (packed)" in page
     assert "`aaaaaaaaaaaa` | 1 of 2 |" in page

@@ -249,7 +249,7 @@ def test_a_hostile_string_does_not_end_a_script():
 
 
 def test_the_templates_escape_by_themselves():
-    text = (ROOT / "packages/knowngood-pages/src/knowngood_pages/site_pages.py").read_text()
+    text = Path(site_pages.__file__).read_text()
     assert "autoescape=True" in text
     templates = (ROOT / "templates/site").glob("*.j2")
     assert not [path.name for path in templates if re.search(r"\|\s*safe|autoescape false", path.read_text())]

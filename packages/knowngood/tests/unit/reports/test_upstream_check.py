@@ -20,7 +20,7 @@ from samples import FA4
 
 @pytest.fixture
 def check(home, monkeypatch):
-    (home.root / "packages/knowngood-facts/facts").mkdir()
+    (home.root / "packages/knowngood-facts/facts").mkdir(parents=True)
     monkeypatch.setattr(upstream_check, "harvest_facts", lambda *_, **_more: HarvestReport())
     monkeypatch.setattr(upstream_check, "harvest_metadata", lambda *_, **_more: HarvestReport())
     return UpstreamCheck(here=home, cells=[parse_cell(FA4)])

@@ -1,4 +1,4 @@
-"""scripts/carry_image.py: the layers that the other machine rebuilds are those that were packed, byte for byte."""
+"""carry_image.py: the layers that the other machine rebuilds are those that were packed, byte for byte."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -124,7 +125,10 @@ def test_the_scripts_are_sound_shell(tmp_path, gpus):
     assert ("--gres=gpu:1" in script.read_text()) is gpus
     scripts = [script, *sorted((tmp_path / "a job/tasks").glob("*/run.sh"))]
     done = subprocess.run(
-        ["shellcheck", "--severity=warning", *map(str, scripts)], capture_output=True, text=True, check=False
+        [Path(sys.executable).with_name("shellcheck"), "--severity=warning", *map(str, scripts)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stdout
 
