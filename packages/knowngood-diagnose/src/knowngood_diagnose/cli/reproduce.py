@@ -40,7 +40,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--side", metavar="SIDE", help="only `failing`, `fixed` or the side with this name; writes no evidence"
     )
-    parser.add_argument("--keep", action="store_true", help="keep the environments or images")
 
 
 def run(arguments: argparse.Namespace) -> Answer:
@@ -53,7 +52,7 @@ def run(arguments: argparse.Namespace) -> Answer:
         known = ", ".join(map(repr, case.definition.sides))
         raise UsageError(f"{arguments.incident} has no side {arguments.side!r}; its sides are {known}")
     with report_progress(arguments.incident) as notify:
-        place = _prepare_place(arguments.place, keep=arguments.keep, notify=notify)
+        place = _prepare_place(arguments.place, notify)
         evidence = reproduce_failure(case, _incidents(), place, unpack_release, sides=sides, notify=notify)
     path = None if arguments.side else reproduction_run.store_reproduction(evidence)
     text = _table(evidence, part=bool(arguments.side))
@@ -62,13 +61,13 @@ def run(arguments: argparse.Namespace) -> Answer:
     return Answer(reproduction_exit_code(evidence), {**evidence, "evidence": path and str(path)}, text)
 
 
-def _prepare_place(name: str, *, keep: bool, notify: Notify) -> ReproductionPlace:
+def _prepare_place(name: str, notify: Notify) -> ReproductionPlace:
     if name == "here":
         return CurrentEnvironment()
     if name == "venv":
-        return VirtualEnvironments(locked_at=find_project().matrix.locked_at, keep=keep)
+        return VirtualEnvironments(locked_at=find_project().matrix.locked_at)
 
-    return ReproductionImages(find_project(), container_engine.ensure_engine(notify=notify), keep=keep)
+    return ReproductionImages(find_project(), container_engine.ensure_engine(notify=notify))
 
 
 def _incidents() -> Mapping[str, Any]:

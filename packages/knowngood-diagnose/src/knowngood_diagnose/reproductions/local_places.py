@@ -58,9 +58,8 @@ class VirtualEnvironments:
 
     where = "venv"
 
-    def __init__(self, *, locked_at: str, keep: bool) -> None:
+    def __init__(self, *, locked_at: str) -> None:
         self._locked_at = locked_at
-        self._keep = keep
 
     def node(self) -> Mapping[str, Any]:
         """Return the fingerprint of this machine."""
@@ -90,10 +89,7 @@ class VirtualEnvironments:
                 create_environment(folder / "venv", python, job, self._locked_at, notify)
                 (folder / "complete").touch()
             yield folder / "venv"
-            if self._keep:
-                notify(f"kept {folder / 'venv'}")
-            else:
-                shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 class CurrentEnvironment:

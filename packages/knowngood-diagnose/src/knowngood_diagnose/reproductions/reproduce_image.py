@@ -57,10 +57,9 @@ class ReproductionImages:
 
     where = "image"
 
-    def __init__(self, project: Project, engine: Engine, *, keep: bool) -> None:
+    def __init__(self, project: Project, engine: Engine) -> None:
         self._project = project
         self._engine = engine
-        self._keep = keep
 
     def node(self) -> Mapping[str, Any]:
         """Return the fingerprint of the machine on which the engine runs."""
@@ -99,9 +98,7 @@ class ReproductionImages:
                 finally:
                     container.remove(force=True, v=True)
         finally:
-            if self._keep:
-                notify(f"kept {image.tag}")
-            elif image.built:
+            if image.built:
                 with container_engine.docker_client(self._engine) as client:
                     client.images.remove(image.tag, force=True)
 

@@ -253,7 +253,7 @@ def test_a_side_may_ask_for_a_base_without_packages(place, tmp_path):
     with pytest.raises(KnowngoodError, match="the base does not ask for gcc, but for python3, g"):
         render_scratch_matrix(data, job)
     with pytest.raises(CannotTryError, match=r"a system without gcc, g\+\+; --in image"):
-        VirtualEnvironments(locked_at="2026-11-20", keep=False).observe(job, print)
+        VirtualEnvironments(locked_at="2026-11-20").observe(job, print)
 
 
 def test_the_observer_reports_what_a_program_did(tmp_path):

@@ -49,7 +49,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_request_arguments(parser)
     parser.add_argument("--base", metavar="NAME", help="the base of the cell (default: the first with its Python)")
     parser.add_argument("--dry-run", action="store_true", help="print the entry and do nothing")
-    shared_arguments.add_wheelhouse(parser)
 
 
 def run(arguments: argparse.Namespace) -> Answer:
@@ -66,7 +65,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     if arguments.dry_run:
         document |= {"written": False, "locked": False}
         return Answer(0, document, f"{place}: would get\n{new.addition.entry}then {command.text}")
-    lock_note, locked = _lock_and_write(project, new, text, arguments.wheelhouse)
+    lock_note, locked = _lock_and_write(project, new, text)
     rendered = render.render_project(Project(project.root), check=False)
     document |= {"written": True, "locked": locked, "changed": rendered.document["changed"]}
     lines = [f"{place}: added", new.addition.entry.rstrip("\n"), lock_note]
@@ -150,7 +149,7 @@ def _refuse_broken_cell(known: CompatKnowledge, new: _NewCell) -> None:
         raise BrokenCellError(new.cell, tuple(errors))
 
 
-def _lock_and_write(project: Project, new: _NewCell, text: str, folder: str | None) -> tuple[str, bool]:
+def _lock_and_write(project: Project, new: _NewCell, text: str) -> tuple[str, bool]:
     """Lock the cell, then write matrix.yaml, and return a sentence about the lock and whether there is one.
 
     When locking fails, nothing was written. A wheel that is compiled from the cell cannot be there yet: the cell is
@@ -164,7 +163,7 @@ def _lock_and_write(project: Project, new: _NewCell, text: str, folder: str | No
                 cell_locking.LockingPlace(
                     matrix=new.matrix,
                     tree=project.tree,
-                    wheel_folder=wheelhouse.wheelhouse_folder(folder),
+                    wheel_folder=wheelhouse.wheelhouse_folder(),
                     cxx11abi=core_facts.load_torch_cxx11abi,
                     notify=notify,
                 ),

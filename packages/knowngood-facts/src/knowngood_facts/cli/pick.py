@@ -20,14 +20,6 @@ if TYPE_CHECKING:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add_request_arguments(parser)
-    parser.add_argument(
-        "--count",
-        type=int,
-        choices=range(1, 101),
-        default=3,
-        metavar="N",
-        help="the most cells to list (default: %(default)s)",
-    )
 
 
 def run(arguments: argparse.Namespace) -> Answer:
@@ -38,7 +30,7 @@ def run(arguments: argparse.Namespace) -> Answer:
 
     request = request_from_arguments(arguments)
     known = knowledge.load_knowledge()
-    answer = pick_cells(known.for_query(request, cells=True), request, known.published, count=arguments.count)
+    answer = pick_cells(known.for_query(request, cells=True), request, known.published)
     commands = [next_commands.command_for_choice(choice, known.published) for choice in answer.choices]
     last = next_commands.command_after_pick(answer, request, known)
     document = answer.document()

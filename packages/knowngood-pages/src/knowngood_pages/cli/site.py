@@ -22,21 +22,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="where to write the site (default: %(default)s); an earlier site there is replaced",
     )
-    parser.add_argument("--evidence", metavar="FOLDER", help="the folder of runs (default: the project's evidence/)")
     parser.add_argument(
         "--repository", metavar="NAME", help="the repository of the published images, as in `publish --to`"
     )
     parser.add_argument(
-        "--evidence-url", metavar="URL", help="the address of that folder; the files of runs become links"
+        "--evidence-url", metavar="URL", help="the address of evidence/; the files of runs become links"
     )
 
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Render the site and write the files that changed."""
     project = find_project()
-    evidence = Path(arguments.evidence) if arguments.evidence else project.evidence
-    if arguments.evidence and not evidence.is_dir():
-        raise UsageError(f"there is no folder {evidence}")
     evidence_url = arguments.evidence_url
     if evidence_url and not evidence_url.startswith(("https://", "http://")):
         raise UsageError(
@@ -45,7 +41,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     gc.disable()  # as in its worker processes: nothing that is site here is freed before the end
     try:
         site = site_build.build_site(
-            project, evidence, load_incidents(), arguments.repository, evidence_url and evidence_url.rstrip("/")
+            project, project.evidence, load_incidents(), arguments.repository, evidence_url and evidence_url.rstrip("/")
         )
     finally:
         gc.enable()

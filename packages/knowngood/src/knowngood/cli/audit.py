@@ -16,7 +16,6 @@ from knowngood.registry.vulnerability_audit import AuditReport
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     shared_arguments.add_select(parser)
-    shared_arguments.add_tracker(parser)
 
 
 def run(arguments: argparse.Namespace) -> Answer:
@@ -24,9 +23,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     project = find_project()
     cells = project.matrix.select_cells(arguments.select)
     with report_progress("audit") as notify:
-        report, wheels = vulnerability_audit.audit_cells(
-            project, cells, arguments.tracker or vulnerability_audit.DEBIAN_TRACKER_URL, notify
-        )
+        report, wheels = vulnerability_audit.audit_cells(project, cells, notify)
     code = 1 if report.open else 3 if report.unanswered else 0
     return Answer(code, {"cells": [str(cell) for cell in cells], **_document(report)}, _text(report, wheels))
 

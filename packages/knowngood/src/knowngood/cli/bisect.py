@@ -18,9 +18,6 @@ from knowngood.reports.bisect_run import LockBisection
 from knowngood.reports.lock_bisect import BisectResult, EndProblem, EnvironmentOutcome
 from knowngood.reports.package_changes import list_package_changes, mix_locks
 
-_FEWEST = 2
-"""The environments of the two ends."""
-
 _END = "a requirements file, a pylock, a file of evidence, a cell or alias, or REVISION:CELL of git"
 
 
@@ -42,7 +39,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="test one environment: GOOD with these packages of BAD",
     )
     parser.add_argument("--python", metavar="VERSION", help="Python of the environments (default: that of the locks)")
-    parser.add_argument("--most", type=int, default=40, metavar="N", help="the most environments to test (default: 40)")
     parser.add_argument(
         "--timeout",
         type=shared_arguments.parse_seconds,
@@ -50,7 +46,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="the most time for the command (default: 1200)",
     )
-    shared_arguments.add_wheelhouse(parser)
 
 
 def run(arguments: argparse.Namespace) -> Answer:
@@ -59,17 +54,14 @@ def run(arguments: argparse.Namespace) -> Answer:
     When the ends are not as claimed, nothing is searched: exit 2 when they are swapped, 3 when one cannot be tried, and
     else 1.
     """
-    if arguments.most < _FEWEST:
-        raise UsageError(f"--most {arguments.most}: testing GOOD and BAD takes {_FEWEST} environments already")
     project = find_project()
     search = bisect_run.LockBisection(
         good=lock_pins.read_pins(arguments.good, project),
         bad=lock_pins.read_pins(arguments.bad, project),
         command=tuple(arguments.command_line),
         python=arguments.python,
-        wheelhouse=wheelhouse.wheelhouse_folder(arguments.wheelhouse),
+        wheelhouse=wheelhouse.wheelhouse_folder(),
         seconds=arguments.timeout,
-        most=arguments.most,
     )
     with report_progress("bisect") as notify:
         if arguments.only:

@@ -68,7 +68,6 @@ def add_build_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--jobs", type=_parse_jobs, metavar="N", help="cells at once, within memory and disk (default: by processors)"
     )
-    parser.add_argument("--no-wait", action="store_true", help="skip a cell that another run works on")
     parser.add_argument("--record", action="store_true", help="write the digests of the image beside its Dockerfile")
     parser.add_argument("--compile", action="store_true", help="compile the wheels that the wheelhouse lacks")
     parser.add_argument(
@@ -140,7 +139,6 @@ def _pipeline_options(arguments: argparse.Namespace, suite: SuiteStep | None) ->
         suite=suite.options if suite else SuiteOptions(),
         force_smoke=bool(suite and suite.again),
         record=arguments.record,
-        wait=not arguments.no_wait,
     )
 
 
@@ -263,7 +261,6 @@ def _command_for_cell(arguments: argparse.Namespace, cell: str, suite: SuiteStep
     words = ["build-matrix", cell, *suite.command_words()] if suite else ["build", cell]
     words += ["--wheelhouse", arguments.wheelhouse] if arguments.wheelhouse else []
     words += ["--locked"] if arguments.locked else []
-    words += ["--no-wait"] if arguments.no_wait else []
     words += ["--builder", arguments.builder] if arguments.builder else []
     return [*words, "--record"] if arguments.record else words
 

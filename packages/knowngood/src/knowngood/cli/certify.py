@@ -62,7 +62,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="for the whole run (default: %(default)s)",
     )
-    shared_arguments.add_insecure(parser)
 
 
 def run(arguments: argparse.Namespace) -> Answer:
@@ -76,7 +75,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     options = SuiteOptions(quick=arguments.quick, gpus=arguments.gpus, seconds=arguments.timeout)
     if arguments.here or arguments.cell is None:
         shared_arguments.refuse_options(
-            arguments, ("gpus", "insecure"), "does nothing without --cell ID: the run is in the current environment"
+            arguments, ("gpus",), "does nothing without --cell ID: the run is in the current environment"
         )
         evidence = _run_here(project, request, options)
     else:
@@ -108,7 +107,7 @@ def _run_in_cell(
     from knowngood.cli import run_image
 
     cell = shared_arguments.select_one_cell([arguments.cell], project.matrix)
-    opened = run_image.open_suite_container(project, cell, options, log="certify", insecure=arguments.insecure)
+    opened = run_image.open_suite_container(project, cell, options, log="certify")
     with opened as place:
         return certify_run.certify_in_container(project, request, place)
 

@@ -52,11 +52,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="memory for one compiler (default: %(default)s)",
     )
     parser.add_argument(
-        "--wheels",
-        metavar="LIST",
-        help=f"a file of published wheels, URL#sha256=... in each line (default: {WHEEL_LIST})",
-    )
-    parser.add_argument(
         "--renew", action="store_true", help="compile again what was made from other inputs or has no build record"
     )
     parser.add_argument("--dry-run", action="store_true", help="print the exact commands and do nothing")
@@ -145,7 +140,7 @@ def _compile_options(arguments: argparse.Namespace, project: Project) -> Compile
         memory_each=arguments.memory_per_job,
         jobs=arguments.jobs,
         renew=arguments.renew,
-        wheels=Path(arguments.wheels) if arguments.wheels else find_wheel_list(project),
+        wheels=find_wheel_list(project),
     )
 
 

@@ -20,7 +20,6 @@ from knowngood.registry import wheel_supply
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     shared_arguments.add_select(parser)
-    shared_arguments.add_wheelhouse(parser)
     shared_arguments.add_locked(parser)
     parser.add_argument(
         "--upgrade", action="store_true", help="resolve again, even if nothing that the lock follows from changed"
@@ -34,7 +33,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     matrix = project.matrix
     if arguments.base:
         shared_arguments.refuse_options(
-            arguments, ("select", "wheelhouse", "locked", "upgrade"), "does nothing with --base, which locks no cell"
+            arguments, ("select", "locked", "upgrade"), "does nothing with --base, which locks no cell"
         )
         return _lock_base(project, arguments.base)
     rows: list[list[str]] = []
@@ -48,7 +47,7 @@ def run(arguments: argparse.Namespace) -> Answer:
             if name in broken:
                 raise broken[name]
             with report_progress(name) as notify:
-                wheel_folder = wheelhouse.wheelhouse_folder(arguments.wheelhouse)
+                wheel_folder = wheelhouse.wheelhouse_folder()
                 wheel_supply.supply_wheels(project, [cell], wheel_folder, notify)
                 locked = cell_locking.lock_cell(
                     matrix.entry(cell),

@@ -16,6 +16,8 @@ from knowngood.reports import nightly_folder, nightly_run
 from knowngood.reports.nightly_report import NightlyReport, ResultState
 
 CHECKS = ("files", "upstream", "audit", "rebuild", "suite")
+_PROOF_DAYS = 7
+"""How long a green suite of an image on this node counts, in days."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -40,20 +42,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="start no rebuild and no suite that would exceed this time",
     )
     parser.add_argument(
-        "--expires",
-        type=_parse_count,
-        default=7,
-        metavar="DAYS",
-        help="run a suite again after this many days (default: 7)",
-    )
-    parser.add_argument(
         "--elsewhere", metavar="HOST", help="another engine (as in DOCKER_HOST) for a second try of what fails"
     )
-    parser.add_argument(
-        "--no-bisect", action="store_true", help="list the changed packages, without a search for the responsible one"
-    )
     parser.add_argument("--dry-run", action="store_true", help="print what would be done, and do nothing")
-    shared_arguments.add_tracker(parser)
     shared_arguments.add_wheelhouse(parser)
     shared_arguments.add_suite_options(parser, quick=True)
 
@@ -69,10 +60,8 @@ def run(arguments: argparse.Namespace) -> Answer:
         checks=frozenset(arguments.only or CHECKS),
         share=arguments.share,
         budget=arguments.budget,
-        expires=0 if arguments.again else arguments.expires,
+        expires=0 if arguments.again else _PROOF_DAYS,
         elsewhere=arguments.elsewhere,
-        bisect=not arguments.no_bisect,
-        tracker=arguments.tracker,
         wheelhouse=arguments.wheelhouse,
         suite=shared_arguments.suite_options_from_arguments(arguments),
     )

@@ -17,9 +17,6 @@ from knowngood.images.matrix_plan import CellPlan, LayerPlan, MatrixPlan, PlanAc
 from knowngood.lock import wheelhouse
 from knowngood.project.cell_answers import split_broken_cells
 from knowngood.project.checkout import MATRIX_FILE, Project, find_project
-from knowngood.registry import image_release
-from knowngood.registry.image_reference import Repository
-from knowngood.registry.registry_client import Registry
 from knowngood.reports import ci_jobs, git_history
 from knowngood.reports.ci_jobs import CiStage, parse_gpu_architectures, parse_runner_labels, plan_ci_jobs
 
@@ -28,17 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     shared_arguments.add_select(parser)
     parser.add_argument("--all", action="store_true", help="every cell, as without SELECT")
-    shared_arguments.add_wheelhouse(parser)
-    parser.add_argument(
-        "--compile", action="store_true", help="as if the wheels that the wheelhouse lacks were compiled first"
-    )
     parser.add_argument("--offline", action="store_true", help="ask no engine; everything counts as not built yet")
-    parser.add_argument(
-        "--published",
-        metavar="REPOSITORY",
-        help="skip cells whose recorded image is in this repository already and has passed, as `build` does",
-    )
-    shared_arguments.add_insecure(parser)
     parser.add_argument(
         "--changed-since",
         metavar="REF",
@@ -61,17 +48,11 @@ def run(arguments: argparse.Namespace) -> Answer:
     if broken:
         raise KnowngoodError("\n".join(map(str, broken.values())))
     if arguments.format:
-        ignored = ("published", "compile")
-        shared_arguments.refuse_options(
-            arguments, ignored, "does nothing with --format: the jobs of a CI system do that themselves"
-        )
         return _for_ci(arguments, project, cells)
     if arguments.stage or arguments.gpus or arguments.runner:
         raise UsageError("--stage, --gpus and --runner belong to --format: `knowngood plan --format github`")
     engine = None if arguments.offline else container_engine.find_running_engine()
-    published = _published_notes(arguments, project, cells) if arguments.published else {}
-    house = None if arguments.compile else wheelhouse.wheelhouse_folder(arguments.wheelhouse)
-    plan = build_survey.survey_plan(project, cells, house, engine, published)
+    plan = build_survey.survey_plan(project, cells, wheelhouse.wheelhouse_folder(), engine)
     host, command = engine.host if engine else None, _build_command(arguments, cells)
     text = "\n".join([_text(plan, host), *([f"to build this: {command}"] if command else [])])
     return Answer(0, {"engine": host, **plan.document(), "command": command}, text)
@@ -82,18 +63,7 @@ def _build_command(arguments: argparse.Namespace, cells: Sequence[Cell]) -> str 
     if not cells:
         return None
     words = [str(cell) for cell in cells] if arguments.changed_since is not None else arguments.select
-    words = ["knowngood", "build", *(words or ["--all"])]
-    words += ["--wheelhouse", arguments.wheelhouse] if arguments.wheelhouse else []
-    words += ["--compile"] if arguments.compile else []
-    words += ["--published", arguments.published] if arguments.published else []
-    return shlex.join([*words, *(["--insecure"] if arguments.insecure else [])])
-
-
-def _published_notes(arguments: argparse.Namespace, project: Project, cells: list[Cell]) -> dict[str, str]:
-    """Return a note for each cell that needs no work, because the registry has its image and it has passed."""
-    registry = Registry(Repository.parse(arguments.published), insecure=arguments.insecure)
-    published = image_release.published_and_proven(project, registry, cells)
-    return {name: f"published as {registry.repository}@{digest}" for name, (digest, _) in published.items()}
+    return shlex.join(["knowngood", "build", *(words or ["--all"])])
 
 
 def _changed(project: Project, cells: list[Cell], ref: str) -> list[Cell]:

@@ -46,7 +46,7 @@ class ImageAdditions:
         return derived_image.describe_derived_image(project, cell, base, self.packages, self.toolkit)
 
 
-def get_cell_image(project: Project, cell: Cell, engine: Engine, *, insecure: bool) -> RunnableImage:
+def get_cell_image(project: Project, cell: Cell, engine: Engine, *, insecure: bool = False) -> RunnableImage:
     """Return the engine's image; where it has none, pull it, else build it, and say the size before."""
     from knowngood.launch import image_access
 
@@ -57,9 +57,7 @@ def get_cell_image(project: Project, cell: Cell, engine: Engine, *, insecure: bo
 
 
 @contextlib.contextmanager
-def open_suite_container(
-    project: Project, cell: Cell, options: SuiteOptions, *, log: str, insecure: bool
-) -> Iterator[SuiteContainer]:
+def open_suite_container(project: Project, cell: Cell, options: SuiteOptions, *, log: str) -> Iterator[SuiteContainer]:
     """Give the container of the cell's image in which a suite can run; `log` is the name of its log file.
 
     Starts the engine and gets the image where they are not there yet, and shows progress as long as the container is in
@@ -71,7 +69,7 @@ def open_suite_container(
 
     with report_progress(str(cell)) as notify:
         engine = container_engine.ensure_engine(notify=notify, builds=False)
-    image = get_cell_image(project, cell, engine, insecure=insecure)
+    image = get_cell_image(project, cell, engine)
     with report_progress(str(cell)) as notify:
         yield SuiteContainer(
             cell=cell,

@@ -128,17 +128,6 @@ def add_suite_options(parser: argparse.ArgumentParser, *, quick: bool, again: bo
     )
 
 
-def add_tracker(parser: argparse.ArgumentParser) -> None:
-    """Add `--tracker`, the address of Debian's vulnerability data."""
-    parser.add_argument(
-        "--tracker",
-        metavar="URL",
-        default=os.environ.get("KNOWNGOOD_DEBIAN_TRACKER"),
-        help="Debian's vulnerability data (default: KNOWNGOOD_DEBIAN_TRACKER, else Debian's own server); "
-        "PIP_AUDIT_OSV_URL does the same for OSV",
-    )
-
-
 def suite_options_from_arguments(arguments: argparse.Namespace) -> SuiteOptions:
     """Return the options of the suite that `add_suite_options` added."""
     from knowngood.smoke.suite_command import SuiteOptions  # `cells` imports this module and must start fast

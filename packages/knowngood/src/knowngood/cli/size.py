@@ -15,9 +15,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     shared_arguments.add_select(parser)
     parser.add_argument(
-        "--layers", action="store_true", help="list all layers, with the number of cells that have them"
-    )
-    parser.add_argument(
         "--check", action="store_true", help="fail when a cell is larger than matrix.yaml's `size` allows"
     )
 
@@ -36,12 +33,6 @@ def run(arguments: argparse.Namespace) -> Answer:
             ["cell", "in a registry", "only it has"], [*rows, *([name, "unknown", "unknown"] for name in unrecorded)]
         )
     ]
-    if arguments.layers:
-        layer_rows = [
-            [layer.name, format_bytes(layer.size), f"{len(layer.cells)}", layer.digest[:19]]
-            for layer in measured.layers
-        ]
-        lines.append(format_table(["layer", "in a registry", "cells", "digest"], layer_rows))
     stored = f"{format_bytes(measured.unique)} in one registry, {format_bytes(measured.apart)} apart"
     lines.append(f"{len(measured.cells)} cells: {stored}")
     lines += [f"{name}: no record; `knowngood build --record '{name}'` writes it" for name in unrecorded]

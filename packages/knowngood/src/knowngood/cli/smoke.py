@@ -82,7 +82,6 @@ def _configure_parallel(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--only", metavar="GLOB", help="only the checks whose ids match")
     shared_arguments.add_suite_options(parser, quick=False, again=False)
-    shared_arguments.add_insecure(parser)
 
 
 def _configure_job(parser: argparse.ArgumentParser) -> None:
@@ -152,7 +151,6 @@ def run_parallel(arguments: argparse.Namespace) -> Answer:
     project = find_project()
     options = replace(shared_arguments.suite_options_from_arguments(arguments), only=arguments.only)
     if arguments.here:
-        shared_arguments.refuse_options(arguments, ("insecure",), "does nothing with --here, which pulls no image")
         cell = _cell_of_environment(arguments.cell, project)
         with report_progress(str(cell)) as notify:
             evidence = suite_run.run_processes_in_environment(
@@ -165,7 +163,7 @@ def run_parallel(arguments: argparse.Namespace) -> Answer:
             )
         return _store_and_answer(evidence, project.parallel_store)
     cell = shared_arguments.select_one_cell([arguments.cell], project.matrix)
-    opened = run_image.open_suite_container(project, cell, options, log="parallel", insecure=arguments.insecure)
+    opened = run_image.open_suite_container(project, cell, options, log="parallel")
     with opened as place:
         evidence = suite_run.run_processes_in_container(
             place, suite=project.suite, parallel_suite=project.parallel_suite, processes=arguments.processes

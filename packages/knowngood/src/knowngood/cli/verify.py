@@ -22,13 +22,11 @@ _SHOWN = 20
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     shared_arguments.add_select(parser)
-    shared_arguments.add_wheelhouse(parser)
     parser.add_argument(
         "--cold",
         action="store_true",
         help="use an empty engine and an empty cache folder; the base is bootstrapped again too",
     )
-    parser.add_argument("--no-wait", action="store_true", help="skip a cell that another run verifies")
 
 
 def run(arguments: argparse.Namespace) -> Answer:
@@ -37,8 +35,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     cells = project.matrix.select_cells(arguments.select)
     with report_progress("engine") as notify:
         engine = container_engine.ensure_engine(notify=notify)
-    house = wheelhouse.wheelhouse_folder(arguments.wheelhouse)
-    options = pipeline.PipelineOptions(wheelhouse=house, locked=True, wait=not arguments.no_wait)
+    options = pipeline.PipelineOptions(wheelhouse=wheelhouse.wheelhouse_folder(), locked=True)
     cell_pipeline = pipeline.Pipeline(project, options, engine)
     verdicts: list[Verification] = []
     failed: dict[str, KnowngoodError] = {}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from knowngood.cli import run_cell, shared_arguments
 from knowngood.cli.main import Answer
 from knowngood.cli.progress import report_progress
-from knowngood.core.errors import KnowngoodError, UsageError
+from knowngood.core.errors import KnowngoodError
 from knowngood.core.formatting import format_bytes, format_table
 from knowngood.launch import kernel_store
 
@@ -33,25 +33,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--to", metavar="REPOSITORY", help="attach the pack to the image there; it is compiled if there is none yet"
     )
-    shared_arguments.add_insecure(parser)
-    shared_arguments.add_signing_key(parser)
 
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Make, fetch, push or list packs of kernels."""
     if arguments.list:
-        shared_arguments.refuse_options(arguments, ("select", "insecure", "key"), "does nothing with --list")
+        shared_arguments.refuse_options(arguments, ("select",), "does nothing with --list")
         packs = kernel_store.list_kernel_packs()
         return Answer(0, {"packs": [pack.document() for pack in packs]}, _list_text(packs))
-    if arguments.key and not arguments.to:
-        raise UsageError("--key signs what is pushed, so it needs --to REPOSITORY")
     project, cell, machine = _choose_cell(arguments)
     if arguments.origin:
         pack = _fetch(project, cell, machine, arguments)
     elif arguments.to:
         return _push(project, cell, machine, arguments)
     else:
-        pack = _make(project, cell, machine, insecure=arguments.insecure)
+        pack = _make(project, cell, machine)
     path = kernel_store.save_kernel_pack(pack)
     size = f"{len(pack.files)} files, {format_bytes(len(pack.data))}"
     return Answer(0, {**pack.document(), "path": str(path)}, f"{_seconds_text(pack)}\n{path}: {size}")
@@ -72,7 +68,7 @@ def _choose_cell(arguments: argparse.Namespace) -> tuple[Project, Cell, KernelMa
     return chosen.project, cell, machine
 
 
-def _make(project: Project, cell: Cell, machine: KernelMachine, *, insecure: bool) -> KernelPack:
+def _make(project: Project, cell: Cell, machine: KernelMachine) -> KernelPack:
     """Compile the kernels of a cell in its image, which is pulled or built where it is not here."""
     from knowngood.engine import container_engine
     from knowngood.launch import image_access, warm_up
@@ -80,7 +76,7 @@ def _make(project: Project, cell: Cell, machine: KernelMachine, *, insecure: boo
     with report_progress(str(cell)) as notify:
         engine = container_engine.ensure_engine(notify=notify, builds=False)
         image = image_access.find_recorded_image(project, cell, engine, notify)
-        image = image or image_access.fetch_cell_image(project, cell, engine, notify, notify, insecure=insecure)
+        image = image or image_access.fetch_cell_image(project, cell, engine, notify, notify)
         digest = image_access.name_recorded_image(project, cell, image.digest)
         return warm_up.make_kernel_pack(cell, image.name, digest, machine, engine, notify)
 
@@ -100,7 +96,7 @@ def _fetch(project: Project, cell: Cell, machine: KernelMachine, arguments: argp
     from knowngood.project.release_signers import load_release_verifiers
 
     registry, verifiers = (
-        _open_registry(arguments.origin, insecure=arguments.insecure),
+        _open_registry(arguments.origin),
         load_release_verifiers(project.root, project.matrix.publish),
     )
     pack = kernel_sharing.fetch_kernel_pack(registry, _recorded_image(project, cell), machine.gpu, verifiers)
@@ -113,10 +109,10 @@ def _fetch(project: Project, cell: Cell, machine: KernelMachine, arguments: argp
 def _push(project: Project, cell: Cell, machine: KernelMachine, arguments: argparse.Namespace) -> Answer:
     from knowngood.launch import kernel_sharing
 
-    registry, signer = _open_registry(arguments.to, insecure=arguments.insecure), _find_signer(project, arguments)
+    registry, signer = _open_registry(arguments.to), _find_signer(project)
     pack = kernel_store.load_kernel_pack(_recorded_image(project, cell), machine.gpu)
     if pack is None:
-        pack = _make(project, cell, machine, insecure=arguments.insecure)
+        pack = _make(project, cell, machine)
         kernel_store.save_kernel_pack(pack)
     digest = kernel_sharing.push_kernel_pack(registry, pack, signer)
     document = {**pack.document(), "reference": f"{registry.repository}@{digest}", "signed": signer is not None}
@@ -124,18 +120,18 @@ def _push(project: Project, cell: Cell, machine: KernelMachine, arguments: argpa
     return Answer(0, document, f"{_seconds_text(pack)}\n{registry.repository}@{digest}: attached to its image, {state}")
 
 
-def _find_signer(project: Project, arguments: argparse.Namespace) -> ReleaseSigner | None:
+def _find_signer(project: Project) -> ReleaseSigner | None:
     from knowngood.project import release_signers
 
     named = release_signers.load_release_verifiers(project.root, project.matrix.publish)
-    return release_signers.find_release_signer(arguments.key, named)
+    return release_signers.find_release_signer(None, named)
 
 
-def _open_registry(repository: str, *, insecure: bool) -> Registry:
+def _open_registry(repository: str) -> Registry:
     from knowngood.registry.image_reference import Repository
     from knowngood.registry.registry_client import Registry
 
-    return Registry(Repository.parse(repository), insecure=insecure)
+    return Registry(Repository.parse(repository))
 
 
 def _seconds_text(pack: KernelPack) -> str:

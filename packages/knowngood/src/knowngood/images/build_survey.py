@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable
 from pathlib import Path
-from types import MappingProxyType
 
 from knowngood.base import base_image
 from knowngood.core.cell import Cell
@@ -28,13 +26,12 @@ def survey_plan(
     cells: Iterable[Cell],
     house: Path | None,
     engine: Engine | None,
-    published: Mapping[str, str] = MappingProxyType({}),
 ) -> matrix_plan.MatrixPlan:
     """Return the plan for some cells of the project; the other cells of its matrix may share layers with them.
 
-    `published` maps the ids of cells that are in a registry, proven, to the place. `house` is the wheelhouse.
+    `house` is the wheelhouse.
     """
-    inputs = [replace(item, published_at=published.get(item.cell, "")) for item in survey_cells(project, cells, house)]
+    inputs = list(survey_cells(project, cells, house))
     names = {item.cell for item in inputs}
     others = [cell for cell in project.matrix.cells if str(cell) not in names]
     return matrix_plan.plan_matrix(inputs, survey_holdings(project, engine), list(survey_cells(project, others, house)))

@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from knowngood.core.errors import KnowngoodError
 from knowngood.core.local_files import cache_folder, write_atomically
 from knowngood.core.notify import Notify
 
@@ -25,17 +24,9 @@ _OWNER_SECONDS = 1.0
 """How long to wait for the file that describes the owner of a lock."""
 
 
-class CellHeldError(KnowngoodError):
-    """Another run works on the cell, and this run should not wait (exit 1)."""
-
-
 @contextlib.contextmanager
-def hold_cell(cell: str, *, wait: bool, notify: Notify) -> Iterator[None]:
-    """Be the only run that works on `cell`; wait for the run that holds it now.
-
-    Raises:
-        CellHeldError: another run holds the cell and `wait` is false; the message says which run.
-    """
+def hold_cell(cell: str, *, notify: Notify) -> Iterator[None]:
+    """Be the only run that works on `cell`; wait for the run that holds it now, and say which one it is."""
     from filelock import FileLock, Timeout
 
     folder = cache_folder() / "locks"
@@ -45,10 +36,7 @@ def hold_cell(cell: str, *, wait: bool, notify: Notify) -> Iterator[None]:
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        holder = _describe_owner(owner)
-        if not wait:
-            raise CellHeldError(f"{cell}: {holder} works on it; wait for it, or run again without --no-wait") from None
-        notify(f"waits for {holder}")
+        notify(f"waits for {_describe_owner(owner)}")
         lock.acquire()
     try:
         write_atomically(owner, json.dumps(_this_run(), indent=1) + "\n")

@@ -25,7 +25,6 @@ class PlanAction(StrEnum):
     REUSE = "reuse"
     LOCK = "lock"
     """Its lock has to be made first. What is built then is not known yet."""
-    LEAVE = "leave"
     """Its image is in a registry and has passed the suite: nothing is built, and nothing pulled."""
     LACKS = "lacks"
     """This machine lacks something that no run can make."""
@@ -42,8 +41,6 @@ class PlanInput:
     """Why it has to be locked first; empty for a current lock."""
     missing_wheel: str = ""
     """Why a wheel that it needs is missing on this machine; empty when none is."""
-    published_at: str = ""
-    """Where its image is in a registry, proven; empty when it is in none."""
     note: str = ""
 
 
@@ -150,7 +147,7 @@ def plan_matrix(inputs: Sequence[PlanInput], holdings: Holdings, others: Iterabl
             CellPlan(
                 cell=item.cell,
                 action=action,
-                note=item.missing_wheel or item.lock_problem or item.published_at or item.note,
+                note=item.missing_wheel or item.lock_problem or item.note,
                 layers=tuple(name for name, _ in _layer_keys(item)),
                 download=sum(layer.download for layer in built),
                 adds=None if unknown or item.shape is None else adds,
@@ -176,13 +173,13 @@ def order_cells(inputs: Sequence[PlanInput], holdings: Holdings) -> list[PlanInp
     def bytes_for_others(item: PlanInput) -> int:
         return sum(size * (users[key] - 1) for key, size in layers_to_build(item, holdings))
 
-    ranks = {PlanAction.LOCK: 0, PlanAction.BUILD: 1, PlanAction.REUSE: 2, PlanAction.LEAVE: 3, PlanAction.LACKS: 4}
+    ranks = {PlanAction.LOCK: 0, PlanAction.BUILD: 1, PlanAction.REUSE: 2, PlanAction.LACKS: 3}
     return sorted(inputs, key=lambda item: (ranks[_cell_action(item, holdings)], -bytes_for_others(item)))
 
 
 def layers_to_build(item: PlanInput, holdings: Holdings) -> list[tuple[LayerKey, int]]:
     """Return the layers of a cell's lock that do not exist yet, with the bytes of their wheels."""
-    if item.shape is None or item.published_at or item.shape.inputs in holdings.images:
+    if item.shape is None or item.shape.inputs in holdings.images:
         return []
     keys = [((layer.name, item.shape.layer_inputs), layer.size) for layer in item.layers]
     return [(key, size) for key, size in keys if key not in holdings.layers]
@@ -197,8 +194,6 @@ def sum_known_sizes(sizes: Iterable[int | None]) -> tuple[int, int]:
 def _cell_action(item: PlanInput, holdings: Holdings) -> PlanAction:
     if item.missing_wheel:
         return PlanAction.LACKS
-    if item.published_at:
-        return PlanAction.LEAVE
     if item.shape is None:
         return PlanAction.LOCK
     return PlanAction.REUSE if item.shape.inputs in holdings.images else PlanAction.BUILD
@@ -215,7 +210,7 @@ def _plan_layers(inputs: Sequence[PlanInput], holdings: Holdings) -> dict[LayerK
     sizes = _recorded_sizes(holdings.records)
     layers: dict[LayerKey, LayerPlan] = {}
     for item in inputs:
-        if item.shape is None or item.missing_wheel or item.published_at:
+        if item.shape is None or item.missing_wheel:
             continue
         wheels = {layer.name: layer.size for layer in item.layers}
         for key in _layer_keys(item):

@@ -112,7 +112,6 @@ class PipelineOptions:
     """Run the suite even if there is good evidence for this very image."""
     record: bool = False
     """Write the image's record beside its Dockerfile."""
-    wait: bool = True
     """Wait for another run that works on the same cell."""
 
 
@@ -131,7 +130,7 @@ class Pipeline:
         try:
             locked_cell, note = self.lock(cell, notify)
             cell = locked_cell.cell
-            with hold_cell(str(cell), wait=self.options.wait, notify=notify):
+            with hold_cell(str(cell), notify=notify):
                 build_plan = self.plan(locked_cell, notify)
                 image = self.image(build_plan, notify)
                 difference = self.compare(image, cell)

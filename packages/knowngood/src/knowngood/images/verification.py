@@ -180,7 +180,7 @@ def verify_cell(pipeline: Pipeline, cell: Cell, notify: Notify, *, cold: bool) -
         return Verification(cell=str(cell), outcome=VerificationOutcome.UNRECORDED, note=note)
     with contextlib.ExitStack() as stack:
         rebuilding = stack.enter_context(_start_cold_engine(pipeline, notify)) if cold else pipeline
-        stack.enter_context(hold_cell(f"verify-{cell}", wait=pipeline.options.wait, notify=notify))
+        stack.enter_context(hold_cell(f"verify-{cell}", notify=notify))
         build_plan = rebuilding.plan(locked_cell, notify)
         if changes := build_plan.shape.describe_changes(recorded.shape):
             change = f"changed since it was recorded: {', '.join(changes)}"
@@ -253,7 +253,7 @@ def _compare_files(name: str, digests: tuple[str, str], before: Path | None, aft
 def _start_cold_engine(pipeline: Pipeline, notify: Notify) -> Iterator[Pipeline]:
     """Give the same pipeline with an empty engine and an empty cache, which are removed afterwards."""
     folder = local_files.cache_folder().with_name(local_files.cache_folder().name + "-cold")
-    with hold_cell("cold", wait=pipeline.options.wait, notify=notify), local_files.use_cache_folder(folder):
+    with hold_cell("cold", notify=notify), local_files.use_cache_folder(folder):
         embedded_engine.remove_embedded_engine(notify)  # left by a run that was killed
         shutil.rmtree(folder, ignore_errors=True)
         try:

@@ -68,7 +68,7 @@ def find_recorded_image(project: Project, cell: Cell, engine: Engine, notify: No
 
 
 def fetch_cell_image(  # noqa: PLR0913
-    project: Project, cell: Cell, engine: Engine, announce: Notify, notify: Notify, *, insecure: bool
+    project: Project, cell: Cell, engine: Engine, announce: Notify, notify: Notify, *, insecure: bool = False
 ) -> RunnableImage:
     """Get the image of a cell that the engine lacks: from a repository that has it, else by a build.
 

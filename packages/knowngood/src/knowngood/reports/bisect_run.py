@@ -52,8 +52,6 @@ class LockBisection:
     wheelhouse: Path | None = None
     seconds: float = 1200
     """The time limit of each run of the command."""
-    most: int = 40
-    """The most environments to make."""
 
     @property
     def interpreter(self) -> Path:
@@ -68,7 +66,7 @@ class LockBisection:
         changes = list_package_changes(self.good.versions, self.bad.versions)
         release = interpreter.name.removeprefix("python")
         requirements = read_requirements(changes, release, notify) if changes else {}
-        result = bisect_locks(self.good.versions, self.bad.versions, requirements, environments, most=self.most)
+        result = bisect_locks(self.good.versions, self.bad.versions, requirements, environments)
         releases = [(move.name, version) for move in result.culprits for version in (move.old, move.new) if version]
         unread = [f"{name} {version}" for name, version in releases if (name, version) not in requirements]
         return replace(result, unread=tuple(unread), untried=tuple(environments.untried)), environments.last_lines

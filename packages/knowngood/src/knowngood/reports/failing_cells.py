@@ -32,8 +32,6 @@ class FailureExplainer:
     gpus: bool
     """The failed runs are on a GPU."""
     wheelhouse: Path
-    bisect: bool = True
-    """Search among the changed packages; otherwise only list them."""
 
     def __call__(self, cell: str, failure: CheckAttempt, notify: Notify) -> list[NightlyFinding]:
         """Return what changed since the last good run in an image on this kind of machine."""
@@ -55,9 +53,6 @@ class FailureExplainer:
         if not package_changes:
             text = f"its packages are those of the good run of {day}"
             return [_finding(cell, "same-lock", NightlySeverity.INFO, text)]
-        if not self.bisect:
-            text = f"{len(package_changes)} packages changed since {day}: {', '.join(map(str, package_changes[:5]))}"
-            return [_finding(cell, "changed", NightlySeverity.INFO, text)]
         result, last_lines = bisection.run(notify)
         severity = NightlySeverity.ERROR if result.culprits else NightlySeverity.WARNING
         return [

@@ -206,8 +206,6 @@ class AuditCheck:
 
     here: Project
     cells: Sequence[Cell]
-    tracker: str
-    """The URL of Debian's security tracker."""
     earlier: Mapping[str, str] = field(default_factory=dict)
     """The vulnerabilities in the last report, each with its date there."""
 
@@ -215,7 +213,7 @@ class AuditCheck:
         """Return the vulnerabilities that docker/audit.yaml does not accept, and how many of them are new."""
         read = nightly_locks.read_nightly_locks(self.here, self.cells)
         try:
-            audited, wheels = vulnerability_audit.audit_cells(self.here, read.cells, self.tracker, notify)
+            audited, wheels = vulnerability_audit.audit_cells(self.here, read.cells, notify)
         except MissingError as error:
             unanswered = _unanswered_finding(str(error), NightlySeverity.MISSING)
             findings = [*read.findings(NightlyCheck.AUDIT), unanswered]

@@ -19,7 +19,7 @@ from knowngood.engine import container_engine as engines
 from knowngood.evidence import run_evidence
 from knowngood.images import build_inputs, build_survey, dockerfile, pipeline
 from knowngood.lock import wheelhouse
-from knowngood.registry import image_release, vulnerability_audit
+from knowngood.registry import image_release
 from knowngood.reports import nightly_failures, nightly_folder, nightly_locks, nightly_plan, nightly_report
 from knowngood.reports.failing_cells import FailureExplainer
 from knowngood.reports.nightly_checks import AuditCheck, ImageChecks, LockedFilesCheck
@@ -55,8 +55,6 @@ class NightlyRequest:
     expires: int
     """In days."""
     elsewhere: str | None
-    bisect: bool
-    tracker: str | None
     wheelhouse: str | None
     suite: suite_command.SuiteOptions
 
@@ -207,7 +205,7 @@ def prepare_nightly(
     if not request.checks & {NightlyCheck.REBUILD, NightlyCheck.SUITE}:
         refused = []
     settings = request.settings()
-    project_key = _project_key(planned, nightly_locks.read_nightly_locks(here, chosen), request)
+    project_key = _project_key(planned, nightly_locks.read_nightly_locks(here, chosen))
     tasks, skipped = nightly_plan.plan_nightly(planned, settings, now, project_key)
     last = nightly_report.find_previous_report(reports, now.date().isoformat())
     checks = NightlyChecks(
@@ -217,13 +215,12 @@ def prepare_nightly(
             NightlyCheck.AUDIT: AuditCheck(
                 here=here,
                 cells=chosen,
-                tracker=request.tracker or vulnerability_audit.DEBIAN_TRACKER_URL,
                 earlier=_earlier_vulnerabilities(last),
             ),
         },
         rebuild=images.rebuild,
         suite=images.suite,
-        explain=FailureExplainer(here=here, gpus=request.suite.gpus, wheelhouse=wheels_folder, bisect=request.bisect),
+        explain=FailureExplainer(here=here, gpus=request.suite.gpus, wheelhouse=wheels_folder),
         elsewhere=request.elsewhere is not None,
     )
     return PreparedNightly(
@@ -315,10 +312,10 @@ def _history_results(unusable: Sequence[NightlyFinding]) -> list[NightlyResult]:
     return [NightlyResult(check=NightlyCheck.HISTORY, outcome=outcome, findings=tuple(unusable))]
 
 
-def _project_key(planned: Sequence[nightly_plan.PlannedCell], locks: NightlyLocks, request: NightlyRequest) -> str:
+def _project_key(planned: Sequence[nightly_plan.PlannedCell], locks: NightlyLocks) -> str:
     """Return the hash of all inputs of the checks of the whole project."""
     words = sorted(f"{item.id} {item.inputs}" for item in planned)
-    return hashlib.sha256("\n".join([*words, locks.key, request.tracker or ""]).encode()).hexdigest()
+    return hashlib.sha256("\n".join([*words, locks.key]).encode()).hexdigest()
 
 
 def _earlier_vulnerabilities(last: NightlyReport | None) -> dict[str, str]:

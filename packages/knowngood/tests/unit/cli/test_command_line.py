@@ -123,7 +123,6 @@ def test_text_without_credentials_stays(text):
         ["publish", "--verify", "alice:s3cr3t@registry.example/x:a"],
         ["publish", "--verify", "s3cr3t@registry.example/x:a"],
         ["build-matrix", "--published", "alice:s3cr3t@registry.example/x"],
-        ["plan", "--published", "alice:s3cr3t@registry.example/x"],
         ["export", FA4, "--format", "devcontainer", "--image", "alice:s3cr3t@registry.example/x:a"],
         ["export", FA4, "--format", "pylock", "--output", "pylock.toml"],
         ["cells", "--catalog", "http://alice:s3cr3t@127.0.0.1:9/catalog.json"],
@@ -435,7 +434,7 @@ def test_no_engine_is_exit_4(call, monkeypatch):
 
 
 def test_a_wheelhouse_that_is_not_there_is_exit_2(call, home):
-    assert call("lock", "--wheelhouse", str(home.root / "none"))[0] == 2
+    assert call("build", "--wheelhouse", str(home.root / "none"))[0] == 2
 
 
 def test_a_closed_output_pipe_is_no_traceback(home):

@@ -129,7 +129,7 @@ def test_a_word_of_smoke_has_the_options_that_it_reads(word):
         (["build", "--timeout", "5"], "unrecognized arguments: --timeout"),
         (["smoke", "here", FA4, "--again"], "unrecognized arguments: --again"),
         (["smoke", "parallel", "--processes", "3"], "'3' is not an even number"),
-        (["smoke", "parallel", "--here", "--insecure"], "--insecure does nothing with --here"),
+        (["smoke", "parallel", "--here", "--insecure"], "unrecognized arguments: --insecure"),
     ],
 )
 @pytest.mark.usefixtures("home")

@@ -54,14 +54,12 @@ def commented_cells(document):
     return [line for line in lines if ":" not in line and " " not in line]
 
 
-@pytest.mark.parametrize("words", [["--all"], [FA2, FA4], [FA4], ["--all", "--compile"], ["transformers=4.57.6"]])
+@pytest.mark.parametrize("words", [["--all"], [FA2, FA4], [FA4], ["transformers=4.57.6"]])
 def test_plan_and_build_have_the_same_cells_in_the_same_order(ask, words):
     _, shown = ask("plan", "--offline", *words)
     code, built = ask("build", "--dry-run", *words)
     assert code == 0
     assert planned_cells(shown) == commented_cells(built)
-    if "--compile" in words:
-        assert set(planned_cells(shown)) == {FA4, FA2, FA0}
 
 
 def test_a_plan_without_select_is_of_all_cells_and_names_the_command_that_builds_them(ask):
@@ -72,11 +70,8 @@ def test_a_plan_without_select_is_of_all_cells_and_names_the_command_that_builds
     assert len(planned_cells(same)) == 2  # without a wheel, a cell is replaced by its twin
 
 
-@pytest.mark.parametrize(
-    "words", [["default"], ["transformers=4.57.6"], ["--all", "--compile"], [FA4, "--wheelhouse", "wheels of mine"]]
-)
-def test_the_command_that_a_plan_names_builds_what_it_shows(ask, home, words):
-    (home.root / "wheels of mine").mkdir()
+@pytest.mark.parametrize("words", [["default"], ["transformers=4.57.6"], ["--all"], [FA4]])
+def test_the_command_that_a_plan_names_builds_what_it_shows(ask, words):
     _, shown = ask("plan", "--offline", *words)
     program, *command = shlex.split(shown["command"])
     assert program == "knowngood"
@@ -89,12 +84,6 @@ def test_all_and_select_contradict_each_other(ask, command):
     code, said = ask(*command, "--all", "default")
     assert code == 2
     assert said["error"] == "--all is every cell, default only some; give one of the two"
-
-
-def test_the_plan_of_a_ci_system_takes_no_compile(ask):
-    code, said = ask("plan", "--format", "github", "--compile")
-    assert code == 2
-    assert said["error"].startswith("--compile does nothing with --format")
 
 
 def test_a_dry_run_with_a_broken_cell_fails_as_the_plan_does_and_builds_nothing(ask, monkeypatch):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import errno
 import hashlib
-import os
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from knowngood.engine import image_store
 from knowngood.engine.container_engine import Engine
 from knowngood.evidence import run_evidence
 from knowngood.evidence.run_evidence import Evidence, RunPlace, Tier
-from knowngood.images import build_command, cell_ownership, image_build, pipeline
+from knowngood.images import build_command, image_build, pipeline
 from knowngood.images.cell_tasks import CellStatus
 from knowngood.images.pipeline import Pipeline, PipelineOptions
 from knowngood.index.wheel_contents import WheelContents
@@ -397,11 +396,3 @@ def test_an_image_that_differs_and_fails_the_suite_has_failed(home, world):
     result = run(home)
     assert (result.status, str(result.error)) == (CellStatus.FAILED, "image: eager does not train")
     assert result.note.startswith("NOT as recorded")
-
-
-def test_without_waiting_a_cell_of_another_run_fails(home, world):
-    with cell_ownership.hold_cell(FA4, wait=True, notify=print):
-        result = run(home, wait=False)
-    assert result.status is CellStatus.FAILED
-    assert f"process {os.getpid()} on " in str(result.error)
-    assert "build" not in world.done

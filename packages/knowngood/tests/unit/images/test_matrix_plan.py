@@ -59,8 +59,7 @@ def test_the_size_of_a_layer_is_that_of_its_last_build():
     assert layers_of(made)[TORCH.name].size == 9
 
 
-def test_nothing_is_built_for_a_cell_that_is_published_or_misses_a_wheel():
-    assert matrix_plan.layers_to_build(dataclasses.replace(A, published_at="it stands"), Holdings()) == []
+def test_nothing_is_built_for_a_cell_that_misses_a_wheel():
     made = matrix_plan.plan_matrix([dataclasses.replace(A, missing_wheel="no wheel")], Holdings())
     assert made.layers == ()
     assert made.bases == {}
@@ -135,19 +134,3 @@ def test_a_shape_describes_its_changes():
     before = shape("a")
     assert dataclasses.replace(before, lock="x", base="y").describe_changes(before) == ("the lock", "the base")
     assert dataclasses.replace(before, lock="x").layer_inputs == before.layer_inputs
-
-
-def test_a_published_cell_is_skipped_and_comes_last():
-    stands = dataclasses.replace(A, published_at="it stands as r/kg@sha256:1")
-    made = matrix_plan.plan_matrix([stands, B], Holdings())
-    assert [(cell.cell, cell.action, cell.note) for cell in made.cells] == [
-        ("b", PlanAction.BUILD, ""),
-        ("a", PlanAction.LEAVE, "it stands as r/kg@sha256:1"),
-    ]
-    assert made.download == 500 + 30 + 25
-    assert OLD.name not in layers_of(made)
-    assert matrix_plan.plan_matrix([stands], Holdings()).size == (0, 0)
-    assert (
-        matrix_plan.plan_matrix([dataclasses.replace(stands, missing_wheel="a wheel")], Holdings()).cells[0].action
-        is PlanAction.LACKS
-    )

@@ -127,7 +127,7 @@ def test_a_bisection_without_a_culprit_is_described():
 def test_the_command_of_the_command_line_is_what_follows_two_dashes(tmp_path, capsys):
     (tmp_path / "a.txt").write_text("a==1\n")
     words = [str(tmp_path / "a.txt")] * 2
-    assert main(["bisect", *words, "--most", "3", "--", "python", "--version", "--json"]) == 1
+    assert main(["bisect", *words, "--", "python", "--version", "--json"]) == 1
     assert "the locks are the same" in capsys.readouterr().out
     assert main(["bisect", *words, "--only", "a", "--", "true"]) == 2
     assert main(["bisect", *words]) == 2
@@ -202,10 +202,3 @@ def test_swapped_ends_are_wrong_usage(bisect):
 def test_an_end_that_is_not_as_claimed_has_its_exit_code(bisect, outcome, code, problem):
     found = bisect("old.txt", "new.txt", lambda _versions: EnvironmentOutcome(outcome))
     assert (found[0], found[1]["problem"]) == (code, problem)
-
-
-@pytest.mark.usefixtures("home")
-def test_fewer_environments_than_two_ends_are_refused(tmp_path, capsys):
-    (tmp_path / "a.txt").write_text("a==1\n")
-    assert main(["bisect", str(tmp_path / "a.txt"), str(tmp_path / "a.txt"), "--most", "1", "--", "true"]) == 2
-    assert "testing GOOD and BAD takes 2 environments already" in capsys.readouterr().err

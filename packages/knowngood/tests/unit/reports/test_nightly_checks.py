@@ -89,7 +89,7 @@ def test_a_rebuild_without_a_record_to_compare_with_says_so(monkeypatch, outcome
 def audit(monkeypatch, report, earlier):
     monkeypatch.setattr(vulnerability_audit, "audit_cells", lambda *_: (report, 5))
     here = SimpleNamespace()
-    return AuditCheck(here=here, cells=[], tracker="", earlier=earlier)(print)
+    return AuditCheck(here=here, cells=[], earlier=earlier)(print)
 
 
 def audited(*ids, unanswered=()):
@@ -113,5 +113,5 @@ def test_an_audit_that_cannot_run_is_not_good(monkeypatch):
         raise MissingError("auditing wheels needs pip-audit")
 
     monkeypatch.setattr(vulnerability_audit, "audit_cells", ask)
-    result = AuditCheck(here=SimpleNamespace(), cells=[], tracker="")(print)
+    result = AuditCheck(here=SimpleNamespace(), cells=[])(print)
     assert (result.outcome, result.findings[0].severity) == ("not known", "missing")
