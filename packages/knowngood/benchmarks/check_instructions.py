@@ -28,10 +28,10 @@ COUNT = ("valgrind", "--tool=cachegrind", "--cache-sim=no", f"--cachegrind-out-f
 
 def count_instructions(checkout: Path, words: tuple[str, ...]) -> int:
     """Return the instructions of one process, with bytecode and caches that an earlier process has left."""
-    command = [sys.executable, "-m", "knowngood", "check", *words]
+    command = [str(checkout / ".venv/bin/python"), "-m", "knowngood", "check", *words]
     with tempfile.TemporaryDirectory() as folder:
         places = {"PYTHONPYCACHEPREFIX": f"{folder}/bytecode", "KNOWNGOOD_CACHE": f"{folder}/cache"}
-        environment = {**os.environ, **places, "PYTHONPATH": str(checkout / "src"), "PYTHONHASHSEED": "0"}
+        environment = {**os.environ, **places, "PYTHONHASHSEED": "0"}
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         for start in ((), COUNT):
             done = subprocess.run(
@@ -51,7 +51,7 @@ def count_instructions(checkout: Path, words: tuple[str, ...]) -> int:
 
 def main() -> None:
     """Count, and print a line for each checkout."""
-    checkouts = [Path(text).resolve() for text in sys.argv[1:]] or [Path(__file__).resolve().parent.parent]
+    checkouts = [Path(text).resolve() for text in sys.argv[1:]] or [Path(__file__).resolve().parents[3]]
     first: list[int] = []
     for checkout in checkouts:
         counts = [count_instructions(checkout, words) for words in LISTS.values()]

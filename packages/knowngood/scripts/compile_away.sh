@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Compile the objects of a wheel on a machine with more cores that has neither an engine nor a network.
 #
-#   scripts/compile_away.sh pack IMAGE OUT KEY...  here: what compilers need of the image, and these begun builds
-#   scripts/compile_away.sh unpack IN         there, as root: all of it below KNOWNGOOD_AWAY (/tmp/knowngood-compile)
-#   scripts/compile_away.sh make KEY JOBS [N] there, as root: all or the last N objects of the build whose folder begins with KEY
-#   scripts/compile_away.sh collect KEY OUT   there: the objects and what ninja knows of them, as one archive
+#   packages/knowngood/scripts/compile_away.sh pack IMAGE OUT KEY...  here: what compilers need of the image, and these begun builds
+#   packages/knowngood/scripts/compile_away.sh unpack IN         there, as root: all of it below KNOWNGOOD_AWAY (/tmp/knowngood-compile)
+#   packages/knowngood/scripts/compile_away.sh make KEY JOBS [N] there, as root: all or the last N objects of the build whose folder begins with KEY
+#   packages/knowngood/scripts/compile_away.sh collect KEY OUT   there: the objects and what ninja knows of them, as one archive
 #
 # A build has begun as soon as `knowngood compile CELL` shows ninja's first step: end it there (its container too), and
 # the build's folder in the cache has build.ninja. Put back into that folder, the objects are found by the next

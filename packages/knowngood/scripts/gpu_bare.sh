@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Run the model suite and the suite of several processes on a machine with two GPUs and no network, in bare environments.
 #
-#   scripts/gpu_bare.sh unpack FOLDER          FOLDER/*.tar.xz (see below) and flash-attn's archive with its unpack.py
-#   scripts/gpu_bare.sh warm SECONDS           compile all families' kernels at once, as no run may: nothing is kept
-#   scripts/gpu_bare.sh models OUT SECONDS     every family with every release, half of them on each GPU
-#   scripts/gpu_bare.sh processes OUT SECONDS  training over two processes, with NCCL
+#   packages/knowngood/scripts/gpu_bare.sh unpack FOLDER          FOLDER/*.tar.xz (see below) and flash-attn's archive with its unpack.py
+#   packages/knowngood/scripts/gpu_bare.sh warm SECONDS           compile all families' kernels at once, as no run may: nothing is kept
+#   packages/knowngood/scripts/gpu_bare.sh models OUT SECONDS     every family with every release, half of them on each GPU
+#   packages/knowngood/scripts/gpu_bare.sh processes OUT SECONDS  training over two processes, with NCCL
 #
 # An environment is the machine's Python with folders first on its path. They are made where there is an index:
 #   uv pip install --python-version 3.12 --python-platform x86_64-manylinux_2_28 --target tf5.23.0 transformers==5.23.0
@@ -34,7 +34,7 @@ warm() {
     for release in $RELEASES; do
         for family in $FIRST $SECOND; do
             number=$((number + 1))
-            CUDA_VISIBLE_DEVICES=$((number % 2)) PYTHONPATH=$ROOT:${release#*=} timeout "$1" python3 -m model_tests \
+            CUDA_VISIBLE_DEVICES=$((number % 2)) PYTHONPATH=$ROOT/smoke_tests:${release#*=} timeout "$1" python3 -m model_tests \
                 --family "$family" --quick --setting flex --setting fa4 --dtype bf16 >/dev/null 2>&1 &
         done
     done
@@ -50,7 +50,7 @@ on_gpu() {  # GPU OUT SECONDS FAMILY...: family by family, so that releases shar
     local gpu=$1 out=$2 end=$((SECONDS + $3)) family
     for family in "${@:4}"; do
         # shellcheck disable=SC2086 - every release is an argument
-        CUDA_VISIBLE_DEVICES=$gpu PYTHONPATH=$ROOT/src:$ENVS/ds python3 scripts/gpu_models.py quick "$out" $((end - SECONDS)) "$family" $RELEASES
+        CUDA_VISIBLE_DEVICES=$gpu PYTHONPATH=$ROOT/packages/knowngood/src:$ENVS/ds python3 packages/knowngood/scripts/gpu_models.py quick "$out" $((end - SECONDS)) "$family" $RELEASES
     done
 }
 
@@ -63,7 +63,7 @@ models() {
 }
 
 processes() {
-    PYTHONPATH=$ROOT/src:$KERNELS python3 - "$1" "$2" <<'PROGRAM'
+    PYTHONPATH=$ROOT/packages/knowngood/src:$KERNELS python3 - "$1" "$2" <<'PROGRAM'
 import os, sys
 from pathlib import Path
 from knowngood.core.cell import parse_cell
@@ -71,10 +71,10 @@ from knowngood.evidence import run_evidence
 from knowngood.smoke import suite_command, suite_run
 
 out, seconds = sys.argv[1:]
-os.environ["PYTHONPATH"] = os.environ["PYTHONPATH"].partition("/src:")[2]
+os.environ["PYTHONPATH"] = os.environ["PYTHONPATH"].partition("/packages/knowngood/src:")[2]
 cell = parse_cell("sm90-cu130-torch2.11.0-tf5.17.0-fa4.0.0b33-triton3.6.0-py312")
 options = suite_command.SuiteOptions(gpus=True, seconds=int(seconds))
-suite, log = Path("parallel_tests").resolve(), Path(out, "processes.log")
+suite, log = Path("smoke_tests/parallel_tests").resolve(), Path(out, "processes.log")
 run = suite_run.run_processes_in_environment(cell, suite, options, processes=2, log=log, notify=print)
 print(run_evidence.store_evidence(run, Path(out)), run.report["seconds"], run.report["verdict"])
 PROGRAM

@@ -1,26 +1,26 @@
 #!/usr/bin/env bash
 # Run what is waiting on a machine with GPUs and no network: this goes on between calls, so that none is spent on waiting.
 #
-#   scripts/lease_driver.sh start GROUP...     the first: copies the checkout to where no transfer reaches, and begins: the engine,
+#   packages/knowngood/scripts/lease_driver.sh start GROUP...     the first: copies the checkout to where no transfer reaches, and begins: the engine,
 #                                              then the groups of images one after the other
-#   scripts/lease_driver.sh keep PART...       copy these carried folders there too
-#   scripts/lease_driver.sh ready GROUP        say that a group (`tools`, or one of images) has arrived whole
-#   scripts/lease_driver.sh queue NN GROUP ARGUMENT...   when the group is loaded, `knowngood ARGUMENT...`; in the order of NN
+#   packages/knowngood/scripts/lease_driver.sh keep PART...       copy these carried folders there too
+#   packages/knowngood/scripts/lease_driver.sh ready GROUP        say that a group (`tools`, or one of images) has arrived whole
+#   packages/knowngood/scripts/lease_driver.sh queue NN GROUP ARGUMENT...   when the group is loaded, `knowngood ARGUMENT...`; in the order of NN
 #                                              (`scripts/NAME.py ARGUMENT...` runs that script, `env` and `bash` run as
 #                                              they are; a group without images is loaded when it is ready; with NN+ the
 #                                              next item does not wait for it)
-#   scripts/lease_driver.sh hold SECONDS WORDS   wait until the driver's log has the words; a machine is lost 30 s after a call
-#   scripts/lease_driver.sh show               what has happened, and the end of each log
-#   scripts/lease_driver.sh evidence OUT       the new evidence as an archive
+#   packages/knowngood/scripts/lease_driver.sh hold SECONDS WORDS   wait until the driver's log has the words; a machine is lost 30 s after a call
+#   packages/knowngood/scripts/lease_driver.sh show               what has happened, and the end of each log
+#   packages/knowngood/scripts/lease_driver.sh evidence OUT       the new evidence as an archive
 #
-# The parts are those of scripts/lease_parts.py. A first call starts and keeps a part of `tools`, further ones bring a part
+# The parts are those of packages/knowngood/scripts/lease_parts.py. A first call starts and keeps a part of `tools`, further ones bring a part
 # each, and the last of a group says ready. Programs that are started from here need `setsid`, which `start` does itself.
 # All but `start` refuse on a machine where it did not run: another one than that of the calls before.
 set -eu
 HOME_OF_ALL=/tmp/knowngood-lease
 IN=$HOME_OF_ALL/in ROOT=$HOME_OF_ALL/checkout LOGS=$HOME_OF_ALL/logs QUEUE=$HOME_OF_ALL/queue TOOLS=$HOME_OF_ALL/tools
 export DOCKER_HOST=unix:///run/knowngood-gpu.sock XDG_CACHE_HOME=$HOME_OF_ALL/cache PYTHONDONTWRITEBYTECODE=1
-export PYTHONPATH=$ROOT/src:$TOOLS/packages PATH=$TOOLS/bin:$PATH
+export PYTHONPATH=$ROOT/packages/knowngood/src:$TOOLS/packages PATH=$TOOLS/bin:$PATH
 if [ "$1" = start ]; then
     mkdir -p "$IN" "$LOGS" "$QUEUE" "$XDG_CACHE_HOME" "$ROOT" && cp -r ./* "$ROOT"
 elif [ ! -e "$LOGS/driver" ]; then
@@ -54,7 +54,7 @@ drive() {
     wait_for "$HOME_OF_ALL/ready-tools"
     mkdir -p "$TOOLS" && tar -C "$TOOLS" -xzf "$IN/tools.tar.gz"
     cd "$ROOT"
-    python3 scripts/gpu_images.py up "$TOOLS" >"$LOGS/engine" 2>&1
+    python3 packages/knowngood/scripts/gpu_images.py up "$TOOLS" >"$LOGS/engine" 2>&1
     say "the engine is up"
     touch "$HOME_OF_ALL/loaded-tools"
     (for group in "$@"; do load "$group"; done) &
@@ -77,7 +77,7 @@ load() {
     wait_for "$HOME_OF_ALL/ready-$1"
     mkdir -p "$HOME_OF_ALL/load-$1"
     ln -f "$IN"/* "$HOME_OF_ALL/load-$1" && cp "$IN/images-$1.json" "$HOME_OF_ALL/load-$1/images.json"
-    if python3 scripts/carry_image.py load "$HOME_OF_ALL/load-$1" >"$LOGS/load-$1" 2>&1; then
+    if python3 packages/knowngood/scripts/carry_image.py load "$HOME_OF_ALL/load-$1" >"$LOGS/load-$1" 2>&1; then
         touch "$HOME_OF_ALL/loaded-$1"
     fi
     say "load $1: $?"
@@ -91,7 +91,7 @@ run() {
     say "begin $name: ${words[*]}"
     case ${words[0]} in
         env | bash) ;;
-        scripts/*) words=(python3 "${words[@]}") ;;
+        packages/knowngood/scripts/*) words=(python3 "${words[@]}") ;;
         *) words=(python3 -m knowngood "${words[@]}") ;;
     esac
     if "${words[@]}" >"$LOGS/$name" 2>&1; then say "end $name: good"; else say "end $name: $?"; fi

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Run XTuner 0.1.23 over flash-attn on a machine with a GPU and no network, with the machine's torch 2.11.0.
 #
-#   scripts/xtuner_bare.sh pack OUT                  here: the environment, flash-attn and the predictions, in OUT
-#   scripts/xtuner_bare.sh run IN EVIDENCE           there: from the root of a checkout, on the GPU of CUDA_VISIBLE_DEVICES
+#   packages/knowngood/scripts/xtuner_bare.sh pack OUT                  here: the environment, flash-attn and the predictions, in OUT
+#   packages/knowngood/scripts/xtuner_bare.sh run IN EVIDENCE           there: from the root of a checkout, on the GPU of CUDA_VISIBLE_DEVICES
 #
 # XTuner's metadata ends at Python 3.10 and flash-attn's wheel begins at 3.11, so no cell has both; uv ignores upper bounds. Releases
 # are those that go with numpy 1, which transformers 4.42 wants. What only its chat and its notebooks need is left out.
@@ -25,7 +25,7 @@ pack() {
     find "$work/xtuner" \( -name tests -o -name __pycache__ \) -type d -prune -exec rm -rf {} +
     tar -C "$work" -cf - xtuner | zstd -q -T0 -12 --long=27 -f -o "$1/xtuner.tar.zst"
     cp "$WHEELS"/flash_attn-*.tar.xz "$WHEELS/unpack.py" "$1"
-    python scripts/predictions.py "$CELL" >"$1/predictions.json"
+    python packages/knowngood/scripts/predictions.py "$CELL" >"$1/predictions.json"
     rm -rf "$work"
 }
 
@@ -34,8 +34,8 @@ run() {
     place=$(mktemp -d)
     zstd -dc --long=27 "$1/xtuner.tar.zst" | tar -C "$place" -xf -
     python3 "$1/unpack.py" cp312 --site "$place/flash"
-    HF_HUB_OFFLINE=1 PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=src:${PYTHONPATH:-} \
-        python3 scripts/h200.py "$2" "$1/predictions.json" 300 "quick:$CELL=$place/xtuner:$place/flash"
+    HF_HUB_OFFLINE=1 PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=packages/knowngood/src:${PYTHONPATH:-} \
+        python3 packages/knowngood/scripts/h200.py "$2" "$1/predictions.json" 300 "quick:$CELL=$place/xtuner:$place/flash"
 }
 
 "$@"
