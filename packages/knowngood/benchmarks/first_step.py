@@ -34,7 +34,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
-sys.path.insert(0, str(ROOT / "tests/integration"))
+sys.path.insert(0, str(ROOT / "packages/knowngood/tests/integration"))
 
 import registry_server  # noqa: E402
 

@@ -6,7 +6,7 @@
 #   lease_driver.sh keep PART...       copy these carried folders there too
 #   lease_driver.sh ready GROUP        say that a group (`tools`, or one of images) has arrived whole
 #   lease_driver.sh queue NN GROUP ARGUMENT...   when the group is loaded, `knowngood ARGUMENT...`; in the order of NN
-#                                              (`scripts/NAME.py ARGUMENT...` runs that script, `env` and `bash` run as
+#                                              (`packages/knowngood/scripts/NAME.py ARGUMENT...` runs that script, `env` and `bash` run as
 #                                              they are; a group without images is loaded when it is ready; with NN+ the
 #                                              next item does not wait for it)
 #   lease_driver.sh hold SECONDS WORDS   wait until the driver's log has the words; a machine is lost 30 s after a call
@@ -91,7 +91,7 @@ run() {
     say "begin $name: ${words[*]}"
     case ${words[0]} in
         env | bash) ;;
-        scripts/*) words=(python3 "packages/knowngood/${words[@]}") ;;
+        packages/knowngood/scripts/*) words=(python3 "${words[@]}") ;;
         *) words=(python3 -m knowngood "${words[@]}") ;;
     esac
     if "${words[@]}" >"$LOGS/$name" 2>&1; then say "end $name: good"; else say "end $name: $?"; fi

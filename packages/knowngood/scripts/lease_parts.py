@@ -36,8 +36,8 @@ def write_tools(out: Path) -> None:
             shutil.copy(usr / program, folder / "bin")
         shutil.copy(usr / "bin/tini-static", folder / "bin/docker-init")
         shutil.copy(str(shutil.which("zstd")), folder / "bin")
-        root = Path(__file__).resolve().parents[3]
-        subprocess.run(["uv", "pip", "install", "-q", *PLATFORM, "--target", folder / "packages", root], check=True)
+        parts = sorted(Path(__file__).resolve().parents[2].glob("knowngood*"))
+        subprocess.run(["uv", "pip", "install", "-q", *PLATFORM, "--target", folder / "packages", *parts], check=True)
         for path in [folder / "packages/bin", *(folder / "packages").glob("knowngood*")]:
             shutil.rmtree(path)
         archive = folder / "tools.tar.gz"

@@ -8,23 +8,16 @@ _WORDS = {
     "check": (
         "use",
         "check whether a combination of packages, GPU, driver and use works",
+        "check --gpu H100 torch==2.11.0 transformers==5.17.0",
     ),
-    "pick": (
-        "use",
-        "the best cells for a request, or the demands that contradict each other",
-    ),
-    "add": ("maintain", "add a cell to matrix.yaml, lock it and render its files"),
+    "pick": ("use", "the best cells for a request, or the demands that contradict each other", "pick --gpu H100 trl"),
+    "add": ("maintain", "add a cell to matrix.yaml, lock it and render its files", "add --gpu H100 --dry-run"),
     "api": (
         "facts",
         "in which releases a Python name is there, with which parameters, and where it went",
+        "api transformers.Qwen2ForCausalLM",
     ),
-    "breaks": (
-        "facts",
-        "which uses of other packages break, and with which of their releases",
-    ),
-    "harvest": (
-        "facts",
-        "read facts from the artefacts of the package index, into facts/",
-    ),
+    "breaks": ("facts", "which uses of other packages break, and with which of their releases", "breaks trl"),
+    "harvest": ("facts", "read facts from the artefacts of the package index, into facts/", "harvest torch"),
 }
 COMMANDS = {word: Command(*entry, f"knowngood_facts.cli.{word}") for word, entry in _WORDS.items()}

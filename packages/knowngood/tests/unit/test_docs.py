@@ -56,6 +56,18 @@ def test_knowngood_commands_parse():
     assert not breaches, "\n".join(breaches)
 
 
+def test_the_example_in_the_help_of_each_command_parses():
+    for name, entry in main.all_commands().items():
+        words = shlex.split(entry.example)
+        assert words[0] == name
+        main.parse_words(words, name)
+
+
+def test_a_command_of_another_distribution_is_known_to_the_product():
+    named = {word for words in main.COMPANIONS.values() for word in words}
+    assert named == main.all_commands().keys() - main.COMMANDS.keys()
+
+
 def test_nox_sessions_exist():
     named = [
         (document.relative_to(ROOT), match[1])

@@ -20,7 +20,8 @@ from knowngood.core.errors import MissingError
 from knowngood.engine import container_engine, probe_gpus
 from knowngood.engine.probe_gpus import NvidiaState
 from knowngood_diagnose.doctor import probe_image, system_state
-from knowngood_facts.compat import knowledge, python_environment
+from knowngood_facts import python_environment
+from knowngood_facts.compat import knowledge
 from samples import FA4
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"

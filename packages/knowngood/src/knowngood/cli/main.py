@@ -37,6 +37,8 @@ class Command:
     group: str
     """The heading in the help: a key of `GROUPS`."""
     summary: str
+    example: str
+    """A call of it without `knowngood`, for its help."""
     module: str = ""
     """The module with `configure` and `run`; that of the same name in `knowngood.cli` where it is empty."""
 
@@ -49,34 +51,76 @@ GROUPS = {
 }
 
 COMMANDS: dict[str, Command] = {
-    "run": Command("use", "run a program in the image of the best cell for this machine's GPU"),
-    "cells": Command("use", "list the cells with tier and attention settings"),
-    "warm": Command("use", "compile a cell's kernels on this machine's GPU once, and keep them for `run`"),
-    "prune": Command("use", "remove derived images and caches, and say how much that frees"),
-    "pull": Command("get", "get published images into the engine by digest, after checking record and signature"),
-    "export": Command("get", "a cell's lock as requirements, pylock, apptainer or devcontainer"),
-    "sbom": Command("get", "a cell's bill of materials (CycloneDX), from its committed lock"),
-    "lock": Command("maintain", "resolve cells to hash-pinned distributions, into docker/"),
-    "render": Command("maintain", "write Dockerfiles and compatibility tables, or --check that they are up to date"),
-    "plan": Command("maintain", "what a build would do, fetch and reuse, and in which order"),
-    "build": Command("maintain", "build the images of cells"),
-    "build-matrix": Command("maintain", "all steps for the selected cells: engine, base, lock, render, build, smoke"),
-    "compile": Command("maintain", "compile wheels that nobody publishes, such as flash-attn 2, once for each cell"),
-    "smoke": Command("maintain", "train a tiny Qwen2 under every attention setting, in the image or --here"),
-    "certify": Command("maintain", "which attention settings are right for a model, from its config.json"),
-    "verify": Command("maintain", "build cells again from nothing and compare with the recorded digests"),
-    "size": Command("maintain", "the size of layers and cells in a registry, or --check against the budget"),
-    "publish": Command("maintain", "push proven images to a registry; existing tags are never overwritten"),
-    "keys": Command("maintain", "make a pair of keys to sign with, or show those that matrix.yaml names"),
-    "seal": Command("maintain", "sign one list of the hashes of facts, rules, incidents and runs, at a release"),
+    "run": Command(
+        "use", "run a program in the image of the best cell for this machine's GPU", "run --gpu H100 -- python train.py"
+    ),
+    "cells": Command("use", "list the cells with tier and attention settings", "cells gpu=sm_90"),
+    "warm": Command(
+        "use", "compile a cell's kernels on this machine's GPU once, and keep them for `run`", "warm default"
+    ),
+    "prune": Command("use", "remove derived images and caches, and say how much that frees", "prune --yes"),
+    "pull": Command(
+        "get",
+        "get published images into the engine by digest, after checking record and signature",
+        "pull default --from REGISTRY/knowngood",
+    ),
+    "export": Command(
+        "get",
+        "a cell's lock as requirements, pylock, apptainer or devcontainer",
+        "export default --format requirements",
+    ),
+    "sbom": Command("get", "a cell's bill of materials (CycloneDX), from its committed lock", "sbom default"),
+    "lock": Command("maintain", "resolve cells to hash-pinned distributions, into docker/", "lock default"),
+    "render": Command(
+        "maintain", "write Dockerfiles and compatibility tables, or --check that they are up to date", "render --check"
+    ),
+    "plan": Command("maintain", "what a build would do, fetch and reuse, and in which order", "plan default"),
+    "build": Command("maintain", "build the images of cells", "build default"),
+    "build-matrix": Command(
+        "maintain", "all steps for the selected cells: engine, base, lock, render, build, smoke", "build-matrix default"
+    ),
+    "compile": Command(
+        "maintain", "compile wheels that nobody publishes, such as flash-attn 2, once for each cell", "compile default"
+    ),
+    "smoke": Command(
+        "maintain",
+        "train a tiny Qwen2 under every attention setting, in an image or in this environment",
+        "smoke run default --quick",
+    ),
+    "certify": Command(
+        "maintain", "which attention settings are right for a model, from its config.json", "certify config.json --here"
+    ),
+    "verify": Command(
+        "maintain", "build cells again from nothing and compare with the recorded digests", "verify default"
+    ),
+    "size": Command(
+        "maintain", "the size of layers and cells in a registry, or --check against the budget", "size --check"
+    ),
+    "publish": Command(
+        "maintain",
+        "push proven images to a registry; existing tags are never overwritten",
+        "publish default --to REGISTRY/knowngood",
+    ),
+    "keys": Command("maintain", "make a pair of keys to sign with, or show those that matrix.yaml names", "keys make"),
+    "seal": Command(
+        "maintain", "sign one list of the hashes of facts, rules, incidents and runs, at a release", "seal --check"
+    ),
     "audit": Command(
-        "maintain", "known vulnerabilities of the packages that cells lock, from OSV and Debian's tracker"
+        "maintain",
+        "known vulnerabilities of the packages that cells lock, from OSV and Debian's tracker",
+        "audit default",
     ),
     "nightly": Command(
-        "maintain", "check that what is known good is still good: files, upstream, vulnerabilities, rebuilds, suites"
+        "maintain",
+        "check that what is known good is still good: files, upstream, vulnerabilities, rebuilds, suites",
+        "nightly default --budget 60",
     ),
-    "bisect": Command("maintain", "find the package that turns a good lock bad, with few environments"),
-    "engine": Command("facts", "up, down, status or env of the embedded engine"),
+    "bisect": Command(
+        "maintain",
+        "find the package that turns a good lock bad, with few environments",
+        "bisect good.txt bad.txt -- python train.py",
+    ),
+    "engine": Command("facts", "up, down, status or env of the embedded engine", "engine up"),
 }
 """The commands of this distribution; others add theirs (`all_commands`)."""
 
@@ -120,7 +164,8 @@ def build_parser(command: str | None = None, *, alone: bool = False) -> argparse
         if alone and name != command:
             continue
         text = entry.summary[0].upper() + entry.summary[1:] + "."
-        one = commands.add_parser(name, help=entry.summary, description=text, allow_abbrev=False)
+        example = f"example: {top.prog} {entry.example}"
+        one = commands.add_parser(name, help=entry.summary, description=text, epilog=example, allow_abbrev=False)
         one.add_argument("--json", action="store_true", help="one JSON document on stdout")
         if name == command:
             _import_command(name).configure(one)

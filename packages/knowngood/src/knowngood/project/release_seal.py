@@ -81,7 +81,8 @@ class ReleaseSeal:
         """Compare the files in some folders of the project with the seal; each is read."""
         folders = tuple(folders)
         actual = hash_files(self.root, folders)
-        sealed = {name: digest for name, digest in self.files.items() if name.split("/")[0] in folders}
+        below = tuple(f"{folder}/" for folder in folders)
+        sealed = {name: digest for name, digest in self.files.items() if name.startswith(below)}
         return SealDifference(
             changed=tuple(sorted(name for name in actual.keys() & sealed.keys() if actual[name] != sealed[name])),
             missing=tuple(sorted(sealed.keys() - actual.keys())),

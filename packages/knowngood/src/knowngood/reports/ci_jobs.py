@@ -32,7 +32,7 @@ GITHUB_OUTPUT_LIMIT = 2**20
 GITHUB_RUNNER = ("ubuntu-24.04",)
 """The labels of the default runner for jobs that need no GPU."""
 
-SHARED_FOLDERS = ("docker/recipe", "smoke_tests")
+SHARED_FOLDERS = ("docker/recipe", "smoke_tests/smoke_tests")
 """Folders that are in every image."""
 
 

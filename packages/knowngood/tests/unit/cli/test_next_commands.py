@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from knowngood.cli.main import COMMANDS, build_parser, main
+from knowngood.cli.main import all_commands, build_parser, main
 from knowngood.core.selection import select_cells
 from knowngood.project import core_facts
 from knowngood.registry.image_reference import ImageReference
@@ -81,7 +81,7 @@ def check_command(text: str) -> None:
         ImageReference.parse(words[1])
         return
     assert program == "knowngood"
-    assert words[0] in COMMANDS
+    assert words[0] in all_commands()
     arguments = build_parser(words[0]).parse_args(words)
     if words[0] == "add":
         assert main([*words, "--dry-run"]) == 0, text

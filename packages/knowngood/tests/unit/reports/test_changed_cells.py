@@ -54,7 +54,7 @@ def layer(home, identity, group):
         ("docker/bases/debian12/notes", ALL),
         ("docker/bases/debian11/notes", set()),
         ("docker/recipe/normalize", ALL),
-        ("smoke_tests/test_it.py", ALL),
+        ("smoke_tests/smoke_tests/test_it.py", ALL),
         ("docker/licences.json", set()),
         ("src/knowngood/core/cell.py", set()),
         ("smoke_tests.md", set()),

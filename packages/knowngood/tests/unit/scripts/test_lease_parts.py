@@ -11,6 +11,7 @@ from types import ModuleType
 import pytest
 
 SCRIPTS = Path(__file__).parents[3] / "scripts"
+PLACE = "packages/knowngood/scripts"
 
 
 @pytest.fixture
@@ -72,22 +73,21 @@ def test_a_group_lacks_what_an_earlier_one_has_sent(lease_parts, tmp_path):
 
 def test_the_driver_runs_what_is_queued_in_order_as_its_group_arrives(tmp_path):
     there, here, part = tmp_path / "there", tmp_path / "here", tmp_path / "part"
-    scripts = here / "packages/knowngood/scripts"
-    for folder in (scripts, part / "bin", part / "packages"):
+    for folder in (here / PLACE, part / "bin", part / "packages"):
         folder.mkdir(parents=True)
-    driver = scripts / "lease_driver.sh"
+    driver = here / PLACE / "lease_driver.sh"
     driver.write_text((SCRIPTS / "lease_driver.sh").read_text().replace("/tmp/knowngood-lease", str(there)))
     driver.chmod(0o755)
-    (scripts / "gpu_images.py").write_text("")  # no engine
-    (scripts / "said.py").write_text("import os, sys\nprint(sys.argv[1:], os.environ.get('WORD'))\n")
+    (here / PLACE / "gpu_images.py").write_text("")  # no engine
+    (here / PLACE / "said.py").write_text("import os, sys\nprint(sys.argv[1:], os.environ.get('WORD'))\n")
     subprocess.run(["tar", "-C", part, "-czf", part / "tools.tar.gz", "bin", "packages"], check=True)
     after_all = f"until grep -q 'en[d] 20' {there}/logs/driver; do sleep 0.1; done; echo late"
     calls = [
         ["start"],
         ["keep", str(part)],
         ["queue", "05+", "data", "bash", "-c", after_all],
-        ["queue", "10", "data", "env", "WORD=word", "python3", "packages/knowngood/scripts/said.py", "two words", "x"],
-        ["queue", "20", "data", "scripts/said.py"],
+        ["queue", "10", "data", "env", "WORD=word", "python3", f"{PLACE}/said.py", "two words", "x"],
+        ["queue", "20", "data", f"{PLACE}/said.py"],
         ["ready", "tools"],
         ["ready", "data"],
         ["hold", "30", "end 05+"],
