@@ -291,7 +291,7 @@ def missing_wheel_message(cell: Cell, package: str, version: str, refused: Seque
     others = f" ({'; '.join(refused)})" if refused else ""
     return (
         f"{cell}: the wheelhouse has no {package} {version} wheel for it{others}; "
-        f"`knowngood compile '{cell}'` makes one, --wheelhouse or KNOWNGOOD_WHEELHOUSE names a folder that has one"
+        f"`knowngood compile '{cell}'` makes one, KNOWNGOOD_WHEELHOUSE names a folder that has one"
     )
 
 

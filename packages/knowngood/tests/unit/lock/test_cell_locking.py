@@ -281,7 +281,7 @@ def test_without_a_wheel_flash_attn_2_cannot_be_locked(home, index):
     assert caught.value.exit_code == 4
     assert f"{FA2}: the wheelhouse has no flash-attn 2.8.3.post2 wheel for it (" in str(caught.value)
     assert "it is for CUDA 12, the cell has 13.0" in str(caught.value)
-    assert "--wheelhouse" in str(caught.value)
+    assert "KNOWNGOOD_WHEELHOUSE" in str(caught.value)
     assert not index
 
 
