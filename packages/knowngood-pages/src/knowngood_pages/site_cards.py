@@ -177,6 +177,11 @@ class CellCard:
         return self.describe_setting(self.lead)[0]
 
     @property
+    def badge(self) -> str:
+        """The words of its badge, which state the evidence."""
+        return self.describe_setting(self.lead)[1]
+
+    @property
     def origin(self) -> ImageOrigin:
         """Where its image comes from."""
         if not self.cell.in_matrix:

@@ -187,11 +187,7 @@ def test_the_script_has_the_same_words_as_the_page():
     table = CardTable().document([one], [CELL, CELL.replace("sm89", "sm86")])
     mark, words, reason, defects = table["cells"][CELL]["settings"]["sdpa"]
     card = CellCard(cell=one, gpu="")
-    assert (mark, table["words"][words], table["words"][reason], defects) == (
-        *card.describe_setting(card.lead),
-        "why",
-        [],
-    )
+    assert (mark, table["words"][words], table["words"][reason], defects) == (card.mark, card.badge, "why", [])
     assert table["cells"][CELL.replace("sm89", "sm86")]["origin"] == "absent"
 
 
