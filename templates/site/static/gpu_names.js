@@ -1,5 +1,5 @@
 "use strict";
-/* Which GPU a name means. The steps are those of src/knowngood/core/gpu_names.py, with its data; one table tests both. */
+/* Which GPU a name means. The steps are those of packages/knowngood/src/knowngood/core/gpus.py, with its data; one table tests both. */
 (globalThis.knowngood ??= {}).matchGpuName = (data, text) => {
   const answer = (kind, capabilities = [], cards = [], maker = "") => ({ kind, capabilities, cards, maker });
   const same = (one, two) => one.length === two.length && one.every((word, place) => word === two[place]);

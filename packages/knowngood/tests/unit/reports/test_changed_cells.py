@@ -56,7 +56,7 @@ def layer(home, identity, group):
         ("docker/recipe/normalize", ALL),
         ("smoke_tests/smoke_tests/test_it.py", ALL),
         ("docker/licences.json", set()),
-        ("src/knowngood/core/cell.py", set()),
+        ("packages/knowngood/src/knowngood/core/cell.py", set()),
         ("smoke_tests.md", set()),
         ("evidence/x/y.json", set()),
     ],
