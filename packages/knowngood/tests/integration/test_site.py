@@ -20,7 +20,6 @@ pytestmark = pytest.mark.integration
 PAGES = (
     "index",
     "matrix",
-    "map",
     "diagnose",
     "compatibility",
     "sizes",

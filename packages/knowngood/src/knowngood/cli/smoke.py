@@ -39,13 +39,22 @@ WORDS = {
     "job": "write the folder of a job for Slurm or Kubernetes that runs the suite in published images",
     "collect": "take the evidence that such a job left",
 }
+RETIRED = {"--here": "here", "--image": "published", "--processes": "parallel", "--on": "job", "--cancel": "job"}
+"""An option of the command before it had words -> the word that took its place; named for one release."""
 
 
 def complete_words(words: Sequence[str]) -> list[str]:
-    """Return the command line with the word `run` where none of `WORDS` follows `smoke`."""
+    """Return the command line with the word `run` where none of `WORDS` follows `smoke`.
+
+    Raises `UsageError` for an option whose place a word has taken.
+    """
     place = words.index("smoke") + 1
     following = next((word for word in words[place:] if not word.startswith("-")), "")
     asks_for_help = {"-h", "--help"} & set(words[place:])
+    retired = next((option for word in words[place:] if (option := word.partition("=")[0]) in RETIRED), None)
+    if retired and following not in WORDS:
+        word = RETIRED[retired]
+        raise UsageError(f"`smoke {retired}` is now `smoke {word}`; `knowngood smoke {word} --help` shows its words")
     return [*words] if following in WORDS or asks_for_help else [*words[:place], "run", *words[place:]]
 
 
