@@ -50,7 +50,7 @@ class InstalledDistribution:
     """A distribution that is installed in the environment."""
 
     name: str
-    """In its canonical form."""
+    """Canonical as PyPA has it: lower case, with single hyphens."""
     version: str
     info: str
     """The path of its `.dist-info` folder."""

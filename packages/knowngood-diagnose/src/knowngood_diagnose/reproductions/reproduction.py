@@ -347,7 +347,6 @@ class SideJob:
 
     case: ReproductionCase
     name: str
-    """The side's name."""
     files: Mapping[str, bytes]
     """The files beside the program: its own, stand-ins, and unpacked releases under `sources/`. Path -> content."""
 

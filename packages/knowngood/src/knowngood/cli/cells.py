@@ -9,6 +9,7 @@ from knowngood.cli import shared_arguments
 from knowngood.cli.main import Answer
 from knowngood.core.formatting import format_table
 from knowngood.core.matrix_entries import Retirement
+from knowngood.evidence.cell_answer import UNJUDGED
 from knowngood.evidence.observed_run import RecordedRun
 from knowngood.project.cell_answers import CellAnswers
 from knowngood.project.checkout import find_project
@@ -22,7 +23,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> Answer:
     """List the selected cells (default: all).
 
-    A maintained cell that the rules forbid makes the exit code 1, and so does an evidence file that cannot be trusted.
+    A maintained cell that the rules forbid makes the exit code 1, and so does an evidence file that cannot be trusted;
+    one that nobody judged makes it 3.
     """
     from knowngood.evidence.sealed_files import describe_unsigned_run
     from knowngood.smoke.suite_files import has_suite, hash_suite
@@ -87,7 +89,8 @@ def _answer(cells: list[dict[str, Any]], left_out: list[str], *, trusted: bool =
         if (item := cell["retired"])
     ]
     text = "\n".join([format_table(header, rows), *errors, *retired, *left_out])
-    code = 1 if not trusted or any(not cell["retired"] for cell in broken) else 0
+    errors_of_maintained = {error["id"] for cell in broken if not cell["retired"] for error in cell["errors"]}
+    code = 1 if not trusted or errors_of_maintained - {UNJUDGED.id} else 3 if errors_of_maintained else 0
     return Answer(code, {"cells": cells, "left_out": left_out}, text)
 
 
@@ -102,7 +105,9 @@ def _settings_on_cpu(cell: dict[str, Any]) -> str:
 
 
 def _tier_text(cell: dict[str, Any]) -> str:
-    tier = "BROKEN" if cell["errors"] else cell["tier"]
+    tier = cell["tier"]
+    if cell["errors"]:
+        tier = "NOT JUDGED" if cell["errors"][0]["id"] == UNJUDGED.id else "BROKEN"
     if cell["suite"] and cell["suite"]["current"] is False:
         tier = f"{tier}, by an older suite"
     return f"{tier}, retired" if cell["retired"] else str(tier)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 COMMANDS = "knowngood.commands"
-"""Commands of the command line: a mapping of word to `core.command_entry.CommandEntry`."""
+"""Commands of the command line: a mapping of word to `cli.main.Command`."""
 EXPLAIN_LOG = "knowngood.explain_log"
 """`(log: Path) -> str`: a line for each known failure in a log; empty for none."""
 JUDGE_CELLS = "knowngood.judge_cells"
@@ -69,12 +69,8 @@ def load_extensions(group: str) -> list[tuple[str, Any]]:
 
 
 def load_extension(group: str) -> Any | None:
-    """Return the object of a group's first entry point, or `None` where no distribution has one."""
-    first = next(iter(sorted(_entry_points().get(group, {}).values())), None)
-    if first is None:
-        return None
-    module, _, attribute = first.partition(":")
-    return getattr(importlib.import_module(module), attribute)
+    """Return the object of a group's first entry point by name, or `None` where no distribution has one."""
+    return next((item for _, item in load_extensions(group)), None)
 
 
 @cache

@@ -128,7 +128,6 @@ class MatrixAddition:
     """The text of matrix.yaml with one more entry."""
 
     text: str
-    """The whole text."""
     entry: str
     """The lines of the new entry."""
     line: int

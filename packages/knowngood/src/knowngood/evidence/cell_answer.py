@@ -14,7 +14,7 @@ from typing import Any
 
 from knowngood.core.attention import ATTENTION
 from knowngood.core.cell import Cell
-from knowngood.core.errors import KnowngoodError
+from knowngood.core.errors import KnowngoodError, UnknownError
 from knowngood.evidence.cell_standing import CellStanding
 from knowngood.evidence.observed_run import RecordedRun
 from knowngood.evidence.run_evidence import RunPlace, SettingObservation, Tier
@@ -40,7 +40,7 @@ class PredictedRefusal:
 
 @dataclass(frozen=True, kw_only=True)
 class CellJudgement:
-    """What rules and facts say of a cell; its defaults are those of a cell that nobody judged."""
+    """What rules and facts say of a cell; its defaults are those of a cell about which they say nothing."""
 
     errors: tuple[CellError, ...] = ()
     refusals: Mapping[str, PredictedRefusal] = field(default_factory=dict)
@@ -49,6 +49,18 @@ class CellJudgement:
     """The same by rules about packages without facts; they count where no run has tried the setting."""
     drivers: str = ""
     """The drivers that run the cell on its GPU, as a specifier (`>=525.60.13,<590`); empty for any."""
+
+
+_UNJUDGED_TEXT = (
+    "no rule and no fact was asked about it: docker/judgements.json does not have it, and knowngood-facts, which "
+    "judges cells, is not installed"
+)
+UNJUDGED = CellError(
+    id="not-judged",
+    because=_UNJUDGED_TEXT,
+    finding={"id": "not-judged", "kind": "fact", "severity": "error", "packages": {}, "because": _UNJUDGED_TEXT},
+)
+"""The error of a cell that nobody judged: whether it works is unknown, so nothing is made of it."""
 
 
 class SettingStateKind(StrEnum):
@@ -151,6 +163,13 @@ class BrokenCellError(KnowngoodError):
         self.errors = errors
 
 
+class UnjudgedCellError(UnknownError):
+    """A cell of which nobody knows whether it works (exit 3); it is neither locked, built nor published."""
+
+    def __init__(self, cell: Cell) -> None:
+        super().__init__(f"{cell} is not judged: {UNJUDGED.because}; `pip install knowngood-facts` and try again")
+
+
 _TIER_WORDS: Mapping[Tier, str] = {
     Tier.NONE: "not locked",
     Tier.RESOLVED: "locked, never built",
@@ -223,6 +242,8 @@ def setting_state(judgement: CellJudgement, cell: Cell, setting: str, standing: 
         )
     if refusal := judgement.doubts.get(setting):
         return _predicted_state(refusal)
+    if UNJUDGED in judgement.errors:
+        return SettingState(kind=SettingStateKind.NOT_RUN, trains=False, reason=UNJUDGED.because)
     return SettingState(kind=SettingStateKind.PREDICTED, trains=True, reason="no rule forbids it")
 
 

@@ -100,13 +100,11 @@ class LockingPlace:
     matrix: Matrix
     tree: LockTree
     wheel_folder: Path
-    """The wheelhouse."""
     cxx11abi: Callable[[str], bool]
     """Gives the C++ ABI of a torch release."""
     locked_only: bool = False
     """A stale lock is an error, and nothing is written."""
     notify: Notify
-    """Receives progress."""
 
 
 def lock_cell(entry: MatrixEntry, place: LockingPlace, *, upgrade: bool = False) -> LockingResult:

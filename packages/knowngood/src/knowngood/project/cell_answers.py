@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,15 @@ from typing import Any
 from knowngood.core import extensions
 from knowngood.core.cell import Cell
 from knowngood.core.data_files import read_data_text
-from knowngood.core.errors import InputError, InputProblem
+from knowngood.core.errors import InputError, InputProblem, KnowngoodError
 from knowngood.evidence.cell_answer import (
+    UNJUDGED,
     BrokenCellError,
     CellAnswer,
     CellError,
     CellJudgement,
     PredictedRefusal,
+    UnjudgedCellError,
     answer_about_cell,
 )
 from knowngood.evidence.cell_runs import CellRuns, read_cell_runs
@@ -114,7 +116,8 @@ class CellAnswers:
             kept = CellJudgements()
         if kept.matrix == digest_matrix(self.project.root):
             return kept
-        return judge_cells(self.project, self.project.matrix.cells) or kept
+        stale = f"{JUDGEMENTS_FILE} is of another matrix.yaml; knowngood-facts, which judges cells, would renew it"
+        return judge_cells(self.project, self.project.matrix.cells) or replace(kept, notes=(*kept.notes, stale))
 
     @cached_property
     def runs(self) -> Mapping[str, CellRuns]:
@@ -135,11 +138,14 @@ class CellAnswers:
         return self.project.tree.recorded()
 
     def judgement(self, cell: Cell) -> CellJudgement:
-        """Return what rules and facts say of a cell; of one that is not kept, what they say now."""
+        """Return what rules and facts say of a cell; of one that is not kept, what they say now.
+
+        Where nobody can say it, the error is `UNJUDGED`.
+        """
         kept = self.judgements.cells.get(str(cell))
         if kept is None and (judged := judge_cells(self.project, [cell])):
             kept = judged.cells.get(str(cell))
-        return kept or CellJudgement()
+        return kept or CellJudgement(errors=(UNJUDGED,))
 
     def answer(self, cell: Cell) -> CellAnswer:
         """Return what is known of a cell."""
@@ -155,17 +161,17 @@ class CellAnswers:
 
 def split_broken_cells(
     project: Project, cells: Sequence[Cell], *, renew: bool = False
-) -> tuple[list[Cell], dict[str, BrokenCellError]]:
-    """Return the cells that the rules allow, and cell id -> why the others are refused.
+) -> tuple[list[Cell], dict[str, KnowngoodError]]:
+    """Return the cells that the rules allow, and cell id -> why the others are refused, or that nobody judged them.
 
     Every command that makes something of a cell asks this first. With `renew`, the cells are judged now, where that is
     possible, and not by what is kept.
     """
     judged = judge_cells(project, cells) if renew else None
-    answers = CellAnswers(project)
-    broken = {}
+    answers = CellAnswers(project, judged)
+    broken: dict[str, KnowngoodError] = {}
     for cell in cells:
-        judgement = judged.cells.get(str(cell)) if judged else answers.judgement(cell)
-        if judgement and judgement.errors:
-            broken[str(cell)] = BrokenCellError(cell, judgement.errors)
+        errors = answers.judgement(cell).errors
+        if errors:
+            broken[str(cell)] = UnjudgedCellError(cell) if UNJUDGED in errors else BrokenCellError(cell, errors)
     return [cell for cell in cells if str(cell) not in broken], broken

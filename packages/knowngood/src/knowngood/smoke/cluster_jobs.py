@@ -52,9 +52,10 @@ class ClusterTask:
     image: str
     """The published image: `HOST/PATH@sha256:...`."""
     suite: str
-    """The suite's hash."""
+    """The hash of the suite's files, which the report of the run must name too."""
     arguments: tuple[str, ...]
     seconds: int
+    """The time limit of the suite."""
     predictions: Mapping[str, Any]
     files: Mapping[str, bytes]
     """The suite's files, by their path `smoke_tests/NAME`."""

@@ -347,7 +347,7 @@ class CompileCapacity:
 
     processors: int
     memory: int
-    """Free memory in bytes."""
+    """In bytes, what is free now; each compiler takes a part of it."""
 
 
 @dataclass(frozen=True, kw_only=True)

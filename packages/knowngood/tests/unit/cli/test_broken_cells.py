@@ -7,6 +7,8 @@ import json
 import pytest
 
 from knowngood.cli import main
+from knowngood.core import extensions
+from knowngood.project.cell_answers import JUDGEMENTS_FILE, judge_cells
 from knowngood.registry import image_release, publication
 from knowngood.registry.attachments import DocumentList
 from knowngood.registry.content_inspection import ImageInspection
@@ -118,3 +120,33 @@ def test_a_waiver_that_waives_nothing_is_named(home, call):
     code, document, _ = call("cells", FA0)
     assert code == 0
     assert "matrix.yaml waives torch-runs-on-gpu for cells that do not have that finding" in document["left_out"]
+
+
+def hide_facts(monkeypatch):
+    """Make it as where only this distribution is installed."""
+    monkeypatch.setattr(extensions, "load_extensions", lambda _group: [])
+
+
+def test_a_cell_that_nobody_judged_is_unknown_and_nothing_is_made_of_it(home, call, monkeypatch):
+    hide_facts(monkeypatch)
+    code, document, _ = call("cells", FA0)
+    [cell] = document["cells"]
+    assert (code, [error["id"] for error in cell["errors"]]) == (3, ["not-judged"])
+    assert not any(item["trains"] for item in cell["settings"].values())
+    for command in ("lock", "build"):
+        code, document, _ = call(command, FA0)
+        [row] = document["cells"] if isinstance(document, dict) else document
+        assert (code, row["status"]) == (3, "failed")
+        assert "is not judged" in row["error"]
+    assert not (home.root / f"docker/cells/{FA0}").exists()
+
+
+def test_what_is_kept_of_a_cell_answers_without_facts_and_an_older_matrix_is_said(home, call, monkeypatch):
+    (home.root / JUDGEMENTS_FILE).write_text(judge_cells(home, home.matrix.cells).render())
+    hide_facts(monkeypatch)
+    code, document, _ = call("cells", FA0)
+    assert (code, document["cells"][0]["errors"], document["left_out"]) == (0, [], [])
+    (home.root / "matrix.yaml").write_text(f"{MATRIX}# changed\n")
+    code, document, _ = call("cells", FA0)
+    assert (code, document["cells"][0]["errors"]) == (0, [])
+    assert "of another matrix.yaml" in document["left_out"][0]
