@@ -24,11 +24,11 @@ BUDGETS = {"knowngood": 24_000, "knowngood-facts": 15_000, "knowngood-diagnose":
 """Distribution -> the lines that it may have. Going over one takes a decision record that says what it buys."""
 
 
-def install(session: nox.Session) -> None:
-    """Install the locked environment, with this checkout in editable mode."""
+def install(session: nox.Session, folder: str = ".") -> None:
+    """Install the locked environment, with this checkout or one of its distributions in editable mode."""
     session.run_install("uv", "pip", "sync", "--quiet", "--require-hashes", LOCK, external=True)
     session.run_install(
-        "uv", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--editable", ".", external=True
+        "uv", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--editable", folder, external=True
     )
 
 
@@ -47,6 +47,13 @@ def tests(session: nox.Session) -> None:
     """
     install(session)
     session.run("pytest", "-n", "auto", "--dist", "worksteal", *session.posargs)
+
+
+@nox.session
+def product(session: nox.Session) -> None:
+    """Install `packages/knowngood` alone and run its own unit tests, but those marked `whole`."""
+    install(session, "packages/knowngood")
+    session.run("pytest", "-n", "auto", "-m", "not whole", "packages/knowngood/tests/unit", *session.posargs)
 
 
 @nox.session

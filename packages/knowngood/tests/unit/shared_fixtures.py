@@ -9,10 +9,12 @@ import pytest
 
 import samples
 from knowngood.core.cell import parse_cell
+from knowngood.evidence.cell_answer import CellJudgement
 from knowngood.lock import cell_locking
 from knowngood.lock.cell_lock import split_into_layers
 from knowngood.lock.lock_tree import CellLock
 from knowngood.project import core_facts
+from knowngood.project.cell_answers import JUDGEMENTS_FILE, CellJudgements, digest_matrix
 from knowngood.project.checkout import Project
 
 hypothesis.settings.register_profile("any-machine", deadline=None)  # a busy machine must not fail a test
@@ -27,7 +29,10 @@ def own_cache(tmp_path_factory, monkeypatch):
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
-    """A project with matrix.yaml, templates, few facts and no locks; it is the working folder."""
+    """A project with matrix.yaml, templates, few facts and no locks; it is the working folder.
+
+    Nothing speaks against its cells, by a file that stands where rules and facts write theirs.
+    """
     root = tmp_path / "project"
     (root / "docker" / "recipe").mkdir(parents=True)
     (root / "docker" / "recipe" / "normalize").write_text("#!/bin/sh\n")
@@ -37,6 +42,9 @@ def home(tmp_path, monkeypatch):
     (root / "matrix.yaml").write_text(samples.MATRIX)
     shutil.copytree(samples.ROOT / "templates", root / "templates")
     monkeypatch.chdir(root)
+    cells = {identity: CellJudgement() for identity in (samples.FA0, samples.FA2, samples.FA4)}
+    nothing = CellJudgements(cells=cells, matrix=digest_matrix(root))
+    (root / JUDGEMENTS_FILE).write_text(nothing.render())
     monkeypatch.setattr(core_facts, "load_matrix_facts", lambda: samples.KNOWLEDGE)
     monkeypatch.setattr(core_facts, "load_torch_cxx11abi", lambda _torch: True)
     return Project(root)

@@ -256,7 +256,8 @@ def test_render_check_passes_after_render(call, home, lock_of):
     assert (code, out["current"]) == (1, False)
     assert not list(home.root.rglob("Dockerfile"))
     assert call("render")[0] == 0
-    assert call("render", "--check", "--json")[:2] == (0, {"current": True, "files": 4, "records": {}})
+    code, out, _ = call("render", "--check", "--json")
+    assert (code, out["current"], out["records"]) == (0, True, {})
     assert call("render", "--json")[1]["changed"] == []
 
 
@@ -344,7 +345,15 @@ def test_cells_fails_when_evidence_is_forged(call, cpu_run):
     assert call("cells", FA0)[0] == 0
 
 
-@pytest.mark.parametrize("words", [["cells"], ["plan"], ["check", "torch==2.11.0"], ["harvest", "torch"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["cells"],
+        ["plan"],
+        pytest.param(["check", "torch==2.11.0"], marks=pytest.mark.whole),
+        pytest.param(["harvest", "torch"], marks=pytest.mark.whole),
+    ],
+)
 def test_without_matrix_yaml_the_message_says_so(call, home, words):
     (home.root / "docker/cells").mkdir()
     (home.root / "matrix.yaml").unlink()

@@ -120,12 +120,20 @@ def test_a_word_of_smoke_has_the_options_that_it_reads(word):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["check", "--batch", "-", "--gpu", "H100"], "--gpu does nothing with --batch"),
-        (["check", "--batch", "-", "torch==2.6.0"], "NAME==VERSION does nothing with --batch"),
+        pytest.param(
+            ["check", "--batch", "-", "--gpu", "H100"], "--gpu does nothing with --batch", marks=pytest.mark.whole
+        ),
+        pytest.param(
+            ["check", "--batch", "-", "torch==2.6.0"],
+            "NAME==VERSION does nothing with --batch",
+            marks=pytest.mark.whole,
+        ),
         (["lock", "--base", "debian12", "default"], "SELECT does nothing with --base"),
         (["lock", "--base", "debian12", "--upgrade"], "--upgrade does nothing with --base"),
         (["publish", "--verify", "x/y:z", "--no-aliases"], "--no-aliases does nothing with --verify"),
-        (["harvest", "--atlas", "--refresh"], "--refresh does nothing with --atlas"),
+        pytest.param(
+            ["harvest", "--atlas", "--refresh"], "--refresh does nothing with --atlas", marks=pytest.mark.whole
+        ),
         (["build", "--timeout", "5"], "unrecognized arguments: --timeout"),
         (["smoke", "here", FA4, "--again"], "unrecognized arguments: --again"),
         (["smoke", "parallel", "--processes", "3"], "'3' is not an even number"),

@@ -136,6 +136,7 @@ def test_print_json_names_variables_and_not_their_values(starts, capsys, monkeyp
     assert starts == []
 
 
+@pytest.mark.whole
 def test_the_doctors_lines_about_the_card_come_first(starts, capsys, monkeypatch):
     gpu = GpuState(index=0, name="NVIDIA H100", sm="sm_90", memory=80 << 30, used=0, ecc_errors=3)
     nvidia = NvidiaState(driver="580.95.05", gpus=(gpu,), loaded=True)

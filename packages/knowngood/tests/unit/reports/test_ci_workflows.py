@@ -92,6 +92,7 @@ def test_no_workflow_names_a_cell_so_a_new_one_touches_matrix_yaml_only():
     assert not [word for word in words if re.search(rf"(?<![\w.]){re.escape(word)}(?![\w.])", text)]
 
 
+@pytest.mark.whole
 def test_every_command_parses():
     lines = [line for script in SCRIPTS for line in script.splitlines() if re.search(r"\bknowngood [a-z]", line)]
     assert len(lines) >= 12

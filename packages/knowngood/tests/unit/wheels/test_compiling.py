@@ -381,6 +381,7 @@ def test_an_engine_elsewhere_is_refused(tmp_path):
         compile_container.run_compile_container(job(tmp_path), engine, log=tmp_path / "log", notify=print)
 
 
+@pytest.mark.whole
 def test_a_failed_compile_shows_its_last_errors_and_what_is_known_of_them(tmp_path):
     log = tmp_path / "log"
     log.write_text(

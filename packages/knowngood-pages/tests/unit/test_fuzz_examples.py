@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-FUZZ = Path(__file__).resolve().parents[1] / "fuzz"
+FUZZ = Path(__file__).resolve().parents[3] / "knowngood/tests/fuzz"
 EXAMPLES = sorted((FUZZ / "examples").glob("*--*"))
 
 

@@ -128,6 +128,7 @@ def hide_facts(monkeypatch):
 
 
 def test_a_cell_that_nobody_judged_is_unknown_and_nothing_is_made_of_it(home, call, monkeypatch):
+    (home.root / JUDGEMENTS_FILE).unlink()
     hide_facts(monkeypatch)
     code, document, _ = call("cells", FA0)
     [cell] = document["cells"]
