@@ -39,9 +39,9 @@ def main() -> int:
     counts: Counter[str] = Counter()
     end = time.monotonic() + arguments.seconds
     rounds = 0
-    while time.monotonic() < end:
-        for target in chosen:
-            if target.name not in failures and time.monotonic() < end:
+    while time.monotonic() < end and (sound := [target for target in chosen if target.name not in failures]):
+        for target in sound:
+            if time.monotonic() < end:
                 failures += [] if _search(target, seed + rounds, counts, end) else [target.name]
         rounds += 1
     codes = ", ".join(f"{count} with exit {code}" for code, count in sorted(counts.items()))

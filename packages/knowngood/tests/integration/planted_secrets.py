@@ -18,17 +18,17 @@ from typing import Self
 
 import zstandard
 
-PREFIXES = ("ALL_", "DOCKER_", "HF_", "HTTP_", "HTTPS_", "KNOWNGOOD_", "KUBE", "NETRC", "PIP_", "SSL_", "UV_")
+PREFIXES = ("ALL_", "DOCKER_", "HF_", "HTTP_", "HTTPS_", "KNOWNGOOD_", "NETRC", "PIP_", "SSL_", "UV_")
 """How the names of variables begin that belong to this program, to package clients, to engines and to proxies."""
 HARMLESS = frozenset(
     {
         # They name files, folders or sockets, and must do so for the run to work.
-        *("DOCKER_CONFIG", "DOCKER_HOST", "HF_HOME", "KNOWNGOOD_CACHE", "KNOWNGOOD_FLEET", "KNOWNGOOD_WHEELHOUSE"),
+        *("DOCKER_CONFIG", "DOCKER_HOST", "HF_HOME", "KNOWNGOOD_CACHE", "KNOWNGOOD_WHEELHOUSE"),
         *("NETRC", "PIP_CERT", "PIP_CONFIG_FILE", "SSL_CERT_FILE", "SSL_CERT_DIR", "UV_CACHE_DIR", "UV_CONFIG_FILE"),
         *("UV_PYTHON_INSTALL_DIR", "KNOWNGOOD_TMP", "KNOWNGOOD_KEY_PASSPHRASE_FILE"),
         "KNOWNGOOD_SIGNING_KEY",  # the test makes the key in it
         # They switch something, or are numbers and names of servers.
-        *("HF_DATASETS_OFFLINE", "HF_HUB_OFFLINE", "KNOWNGOOD_RUN", "KUBERNETES_SERVICE_HOST", "UV_HTTP_TIMEOUT"),
+        *("HF_DATASETS_OFFLINE", "HF_HUB_OFFLINE", "KNOWNGOOD_RUN", "UV_HTTP_TIMEOUT"),
         *("UV_INSECURE_HOST", "UV_NATIVE_TLS", "UV_SYSTEM_CERTS"),
     }
 )
