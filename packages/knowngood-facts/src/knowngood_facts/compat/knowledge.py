@@ -21,7 +21,6 @@ from knowngood.core.local_files import FACTS_FOLDER, INCIDENTS_FOLDER, RULES_FOL
 from knowngood.core.yaml_cache import ParseYaml, YamlCache
 from knowngood.evidence.model_runs import list_run_models
 from knowngood.project import checkout
-from knowngood.project.cell_answers import CellJudgements, digest_matrix
 from knowngood.project.checkout import Project
 from knowngood_facts.compat.factbook import Factbook, FactFolder, factbook_with_torch_build
 from knowngood_facts.compat.matrix_cells import PublishedCells, cells_from_matrix, waivers_from_matrix
@@ -39,6 +38,7 @@ from knowngood_facts.facts.broken_use_table import read_broken_uses
 from knowngood_facts.facts.package_metadata import list_metadata_packages, read_package_metadata
 
 if TYPE_CHECKING:
+    from knowngood.project.cell_answers import CellJudgements
     from knowngood.project.release_seal import ReleaseSeal
     from knowngood_facts.compat.rule import Rule
 
@@ -111,6 +111,7 @@ class CompatKnowledge:
 
 def judge_project_cells(project: Project, cells: Sequence[Cell]) -> CellJudgements:
     """Return what rules and facts say of cells of a project now; the extension `knowngood.judge_cells`."""
+    from knowngood.project.cell_answers import CellJudgements, digest_matrix  # `check` judges no cells
     from knowngood_facts.compat.cell_judgement import judge_cell
     from knowngood_facts.compat.waivers import needless_waivers
 

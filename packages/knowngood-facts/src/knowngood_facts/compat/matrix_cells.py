@@ -22,6 +22,7 @@ from knowngood_facts.compat.waivers import Waiver
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from knowngood.evidence.cell_runs import CellRuns
     from knowngood.evidence.cell_standing import CellStanding
     from knowngood.evidence.model_judgement import RunIncident
     from knowngood.evidence.run_evidence import Evidence, Tier
@@ -62,14 +63,13 @@ class PublishedCells:
         return {}
 
     @cached_property
-    def standings(self) -> Mapping[str, CellStanding]:
-        """What the runs of each cell prove, for every cell that has runs."""
+    def runs(self) -> Mapping[str, CellRuns]:
+        """The runs of each cell that has some."""
         if self.folder is None or not self.folder.is_dir():
             return {}
         from knowngood.evidence import cell_runs  # a query that names no cell needs no evidence
 
-        runs = cell_runs.read_cell_runs(self.folder, self.seal.covers_run if self.seal else None)
-        return {cell: item.standing for cell, item in runs.items()}
+        return cell_runs.read_cell_runs(self.folder, self.seal.covers_run if self.seal else None)
 
     @cached_property
     def seen_models(self) -> SeenSettings:
@@ -104,7 +104,7 @@ class PublishedCells:
         """Return what the runs of a cell prove."""
         from knowngood.evidence.cell_standing import CellStanding
 
-        return self.standings.get(cell) or CellStanding()
+        return self.runs[cell].standing if cell in self.runs else CellStanding()
 
     def tier(self, cell: str) -> Tier:
         """Return how far a cell is proven."""

@@ -205,7 +205,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with contextlib.suppress(ValueError):  # only the main thread may set a signal handler
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     gc.set_threshold(
-        50_000
+        200_000
     )  # most commands end before there is much to collect, and looking for it took a tenth of them
     local_files.remove_stale_scratch()
     words = list(sys.argv[1:] if argv is None else argv)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -41,16 +41,37 @@ def list_run_files(folder: Path) -> list[Path]:
     return sorted(path for path in files if path.parent.name not in _OTHER_RUNS and path.name[0] != ".")
 
 
-def read_cell_runs(folder: Path, covers: Callable[[str], bool] | None = None) -> dict[str, CellRuns]:
-    """Return cell id -> its runs, for every cell that has a file of evidence.
+def read_cell_runs(folder: Path, covers: Callable[[str], bool] | None = None) -> Mapping[str, CellRuns]:
+    """Return cell id -> its runs, for every cell that has a file of evidence. A cell is judged when it is asked for.
 
     With `covers`, which says whether the project's seal covers a file, a good run that it does not cover proves
     nothing; a red run counts in any case.
     """
-    by_cell: dict[str, list[RunDetails | str]] = {}
+    by_cell: dict[str, list[str]] = {}
     for path, content in _read_files(folder).items():
         by_cell.setdefault(path.parent.name, []).append(content)
-    return {cell: _judge_runs(items, covers) for cell, items in by_cell.items()}
+    return _JudgedCells(by_cell, covers)
+
+
+class _JudgedCells(Mapping[str, CellRuns]):
+    """The runs of each cell, from what the cache keeps of their files: most commands ask for one or two cells."""
+
+    def __init__(self, contents: Mapping[str, Sequence[str]], covers: Callable[[str], bool] | None) -> None:
+        self._contents = contents
+        self._covers = covers
+        self._judged: dict[str, CellRuns] = {}
+
+    def __getitem__(self, cell: str) -> CellRuns:
+        if cell not in self._judged:
+            items = [_from_data(json.loads(content)) for content in self._contents[cell]]
+            self._judged[cell] = _judge_runs(items, self._covers)
+        return self._judged[cell]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._contents)
+
+    def __len__(self) -> int:
+        return len(self._contents)
 
 
 def _judge_runs(items: Iterable[RunDetails | str], covers: Callable[[str], bool] | None) -> CellRuns:
@@ -62,8 +83,8 @@ def _judge_runs(items: Iterable[RunDetails | str], covers: Callable[[str], bool]
     return CellRuns(standing=replace(standing, unsigned=tuple(unsigned)), runs=tuple(runs))
 
 
-def _read_files(folder: Path) -> dict[Path, RunDetails | str]:
-    """Return what each file of a run says, or why it is left out; files that did not change come from the cache."""
+def _read_files(folder: Path) -> dict[Path, str]:
+    """Return what each file of a run says, or why it is left out, as JSON; of an unchanged file from the cache."""
     states: dict[Path, _FileState] = {}
     for path in list_run_files(folder):
         with contextlib.suppress(OSError):  # it was removed in between
@@ -72,29 +93,34 @@ def _read_files(folder: Path) -> dict[Path, RunDetails | str]:
     place = cache_folder() / "runs" / f"{hashlib.sha256(bytes(folder.resolve())).hexdigest()[:32]}.json"
     origin = _origin(folder)
     known = _read_cache(place, origin)
-    contents: dict[Path, RunDetails | str] = {}
+    contents: dict[Path, str] = {}
     changed = len(known) != len(states)
     for path, state in states.items():
         kept = known.get(str(path.relative_to(folder)))
         if kept and (kept[0], kept[1]) == state:
             contents[path] = kept[2]
         else:
-            contents[path], changed = load_run_details(path), True
+            contents[path], changed = json.dumps(_as_data(load_run_details(path))), True
     if changed:
-        rows = {str(path.relative_to(folder)): (*states[path], _as_data(item)) for path, item in contents.items()}
+        rows = {str(path.relative_to(folder)): (*states[path], content) for path, content in contents.items()}
+        text = json.dumps(rows)
         with contextlib.suppress(OSError):  # the cache cannot be written: the next command reads the files again
-            write_atomically(place, json.dumps({"origin": origin, "files": rows}))
+            write_atomically(place, f"{_seal(origin, text)}\n{text}")
     return contents
 
 
-def _read_cache(place: Path, origin: str) -> dict[str, tuple[int, int, RunDetails | str]]:
-    try:
-        stored = json.loads(place.read_bytes())
-        if stored["origin"] != origin:
-            return {}
-        return {name: (size, time, _from_data(data)) for name, (size, time, data) in stored["files"].items()}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return {}
+def _read_cache(place: Path, origin: str) -> dict[str, tuple[int, int, str]]:
+    """Return what the cache keeps of each file; nothing where it is damaged, or of another program or ledger."""
+    with contextlib.suppress(OSError, ValueError):
+        seal, _, text = place.read_text(encoding="utf-8").partition("\n")
+        if seal == _seal(origin, text):
+            known: dict[str, tuple[int, int, str]] = json.loads(text)
+            return known
+    return {}
+
+
+def _seal(origin: str, text: str) -> str:
+    return hashlib.sha256(f"{origin}\n{text}".encode()).hexdigest()
 
 
 def _as_data(item: RunDetails | str) -> Any:

@@ -129,7 +129,7 @@ def test_a_damaged_cache_is_made_anew(tmp_path, harm):
     harmed = {
         "garbage": b"garbage" * 1000,
         "half": data[: len(data) // 2],
-        "other program": data.replace(b'"origin": "', b'"origin": "x').replace(b"all well", b"all bad"),
+        "other program": b"0" * 64 + data[64:].replace(b"all well", b"all bad"),
         "other content": b'{"origin": []}',
     }
     place.write_bytes(harmed[harm])

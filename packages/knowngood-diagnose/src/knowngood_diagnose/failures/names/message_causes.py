@@ -14,13 +14,12 @@ from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood_diagnose.failures.names.atlas_shelf import NEWER_OR_OLDER, is_about_unknown_value, upgrade_package
 from knowngood_diagnose.failures.names.name_situation import place_of_version
 from knowngood_facts.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, OwnComponent
-from knowngood_facts.facts.message_store import MessageKind
 
 if TYPE_CHECKING:
     from knowngood_diagnose.failures.logs.last_errors import LastError
     from knowngood_diagnose.failures.logs.logged_errors import CodeFrame
     from knowngood_diagnose.failures.names.atlas_shelf import AtlasShelf
-    from knowngood_facts.facts.message_store import MessageMatch
+    from knowngood_facts.facts.message_store import MessageKind, MessageMatch
 
 FindMessages = Callable[[str, str], "Iterable[MessageMatch]"]
 """Finds the messages of a package (second) that a text (first) shows."""
@@ -136,7 +135,7 @@ class MessageReading:
             return (
                 match.module != module,
                 match.package not in versions,
-                match.row.kind is MessageKind.LOG,
+                match.row.kind.name == "LOG",
                 -match.letters,
                 -match.mask.bit_length(),
             )
@@ -214,7 +213,7 @@ def _explain(  # noqa: PLR0913, PLR0917 - one step of `explain_message`
 def _condition_words(kind: MessageKind, condition: str) -> str:
     if not condition:
         return ""
-    if kind is MessageKind.ASSERT:
+    if kind.name == "ASSERT":
         return f", which asks that `{condition}`"
     if condition.startswith("except "):
         return f", where {condition.removeprefix('except ')} was caught"
@@ -244,7 +243,7 @@ def _fixes(  # noqa: PLR0913, PLR0917 - the parts of one explanation
         if condition.startswith(("except ", "not (")) or not condition:
             yield Fix(note=f"Change {what}: the message says what is refused", change={})
         else:
-            verb = "holds" if match.row.kind is MessageKind.ASSERT else "does not hold"
+            verb = "holds" if match.row.kind.name == "ASSERT" else "does not hold"
             yield Fix(note=f"Change {what}, so that `{condition}` {verb}", change={})
     newest = len(match.releases) - 1
     at = place_of_version(version, match.releases) if version else None
