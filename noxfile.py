@@ -21,7 +21,8 @@ DEEPSPEED = "deepspeed==0.19.8"
 """What `parallel` trains with: about 6 GB, and DeepSpeed is a source archive that wants torch when it is built."""
 
 BUDGETS = {"knowngood": 24_000, "knowngood-facts": 15_000, "knowngood-diagnose": 13_000, "knowngood-pages": 1_000}
-"""Distribution -> the lines that it may have. Going over one takes a decision record that says what it buys."""
+"""Distribution -> the lines that it may have, each standing on those before it. Going over one takes a decision record
+that says what it buys."""
 
 
 def install(session: nox.Session, folder: str = ".") -> None:
@@ -43,10 +44,34 @@ def build_matrix(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Run the unit tests on all cores, in a new order each time; they need no Docker and no network.
 
-    The order's seed is printed first; `-- --randomly-seed=N` repeats it.
+    The order's seed is printed first; `-- --randomly-seed=N` repeats it. `-- --since COMMIT` leaves out those of
+    distributions below all that changed since.
     """
+    words, folders = list(session.posargs), []
+    if words[:1] == ["--since"]:
+        commit, *words = words[1:] or session.error("--since takes a commit")
+        folders = changed_tests(session, commit)
+        if not folders:
+            session.skip(f"nothing changed since {commit}")
     install(session)
-    session.run("pytest", "-n", "auto", "--dist", "worksteal", *session.posargs)
+    session.run("pytest", "-n", "auto", "--dist", "worksteal", *words, *folders)
+    if folders and (product := "packages/knowngood/tests/unit") not in folders:
+        session.run("pytest", "-n", "auto", "-m", "whole", product, *words)
+
+
+def changed_tests(session: nox.Session, commit: str) -> list[str]:
+    """Return the folders of the tests that changes since a commit can fail: all of them for a file of no distribution.
+
+    A page of docs or a run of evidence is read by tests of the product, so it is a change of the product; `check`
+    reads the incidents of the distribution above it.
+    """
+    diff = session.run("git", "diff", "--name-only", "-z", commit, external=True, silent=True) or ""
+    parts = [Path(path).parts for path in diff.split("\0")[:-1]]
+    names = list(BUDGETS)
+    owners = [part[1] if part[0] == "packages" and part[1] in names else "knowngood" for part in parts]
+    owners += ["knowngood-facts" for part in parts if "incidents" in part]
+    first = min(map(names.index, owners), default=len(names))
+    return [f"packages/{name}/tests/unit" for name in names[first:]]
 
 
 @nox.session

@@ -62,10 +62,9 @@ class GpuCells(PublishedCells):
     release: str = ""
     """A minor release of transformers, or empty for all."""
 
-    @property
-    def standings(self) -> Mapping[str, CellStanding]:
-        """What the runs of each cell prove, as in the catalog."""
-        return self.known_standings
+    def standing(self, cell: str) -> CellStanding:
+        """Return what the runs of a cell prove, as in the catalog."""
+        return self.known_standings.get(cell) or CellStanding()
 
     @cached_property
     def ranked(self) -> list[Cell]:

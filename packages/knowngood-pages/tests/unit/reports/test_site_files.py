@@ -408,7 +408,10 @@ def test_the_verdicts_are_those_of_pick(known, gpu):
     """Every driver that is told apart, settings that are alike and that are not, against asking `pick` itself."""
     universe, published = known.universe, known.published
     narrowed = site_questions.GpuCells(
-        cells=published.cells, locked=published.locked, gpu=gpu, known_standings=published.standings
+        cells=published.cells,
+        locked=published.locked,
+        gpu=gpu,
+        known_standings={cell: known.standing for cell, known in published.runs.items()},
     )
     table = site_verdicts.GpuAnswerTable(universe=universe, published=narrowed)
     settings, releases = ["sdpa", "sdpa-flash", "flex", "fa2", "fa4"], ["5.17", "4.57", "4.44"]
@@ -436,7 +439,10 @@ def test_every_card_setting_and_framework_has_the_answer_of_pick(known):
     compared = 0
     for gpu in universe.gpus.names:
         cells = site_questions.GpuCells(
-            cells=published.cells, locked=published.locked, gpu=gpu, known_standings=published.standings
+            cells=published.cells,
+            locked=published.locked,
+            gpu=gpu,
+            known_standings={cell: known.standing for cell, known in published.runs.items()},
         )
         answers = site_questions.GpuAnswers(universe=universe, published=cells)
         for setting in ["", *ATTENTION]:
