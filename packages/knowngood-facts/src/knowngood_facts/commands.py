@@ -14,10 +14,9 @@ _WORDS = {
     "add": ("maintain", "add a cell to matrix.yaml, lock it and render its files", "add --gpu H100 --dry-run"),
     "api": (
         "facts",
-        "in which releases a Python name is there, with which parameters, and where it went",
+        "in which releases a Python name is there, with which parameters, and where it went; which uses it --breaks",
         "api transformers.Qwen2ForCausalLM",
     ),
-    "breaks": ("facts", "which uses of other packages break, and with which of their releases", "breaks trl"),
     "harvest": ("facts", "read facts from the artefacts of the package index, into facts/", "harvest torch"),
 }
 COMMANDS = {word: Command(*entry, f"knowngood_facts.cli.{word}") for word, entry in _WORDS.items()}

@@ -92,7 +92,7 @@ def _render_affected(incident: Incident, context: IncidentContext) -> list[str]:
     if incident.uses:
         parts.append(
             f"The range is that in which {incident.uses.caller}'s own use breaks, computed from the sources of every "
-            f"release ([atlas](../atlas.md)); `knowngood breaks {incident.uses.caller}` lists its pairs."
+            f"release ([atlas](../atlas.md)); `knowngood api --breaks {incident.uses.caller}` lists its pairs."
         )
     elif incident.rule:
         parts.append(f"`knowngood check` reports it by its rule `{incident.rule}`.")

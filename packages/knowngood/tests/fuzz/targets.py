@@ -37,6 +37,7 @@ _KNOWLEDGE = (FACTS_FOLDER, RULES_FOLDER, INCIDENTS_FOLDER)
 CELL = "sm90-cu130-torch2.11.0-tf4.57.6-fa0-triton3.6.0-py311"
 EXIT_CODES = frozenset({0, 1, 2, 3, 4})
 _CHECK = ["check", "torch==2.11.0", "transformers==4.57.6", "triton==3.6.0", "--gpu", "H100"]
+_BILL = ["export", CELL, "--format", "cyclonedx"]
 _PICK = ["pick", "--gpu", "H100"]
 _LOG = """Traceback (most recent call last):
   File "/venv/lib/python3.11/site-packages/transformers/models/qwen2/modeling_qwen2.py", line 640, in forward
@@ -326,7 +327,7 @@ def list_targets() -> dict[str, FuzzTarget]:
         {"schema": "knowngood/wheel/1", "wheel": _WHEEL, "sha256": "0", "size": 1, "key": "0", "inputs": {}, "made": {}}
     )
     targets = [
-        command_target("matrix.yaml", ["cells"], _CHECK, _PICK, ["size", CELL]),
+        command_target("matrix.yaml", ["cells"], _CHECK, _PICK, ["cells", "--size", CELL]),
         command_target(f"{local_files.FACTS_FOLDER}/torch.json", _CHECK, _PICK, ["cells"]),
         command_target(f"{local_files.FACTS_FOLDER}/transformers.json", _CHECK, _PICK),
         command_target(f"{local_files.FACTS_FOLDER}/flash-attn.json", _CHECK, _PICK),
@@ -344,11 +345,15 @@ def list_targets() -> dict[str, FuzzTarget]:
         command_target(
             f"{local_files.INCIDENTS_FOLDER}/qwen2-padding-right-use-cache.yaml", _CHECK, ["diagnose", "job.log"]
         ),
-        command_target(f"docker/cells/{CELL}/cell.json", ["sbom", CELL], ["export", CELL, "--format", "requirements"]),
-        command_target(f"docker/cells/{CELL}/image.json", _PICK, ["size", CELL], ["plan", CELL]),
-        command_target(f"docker/layers/{layer}/requirements.txt", ["sbom", CELL], names=layer),
-        command_target("docker/licences.json", ["sbom", CELL]),
-        command_target("docker/bases/debian12/packages.lock", ["sbom", CELL]),
+        command_target(
+            f"docker/cells/{CELL}/cell.json",
+            _BILL,
+            ["export", CELL, "--format", "requirements"],
+        ),
+        command_target(f"docker/cells/{CELL}/image.json", _PICK, ["cells", "--size", CELL], ["plan", CELL]),
+        command_target(f"docker/layers/{layer}/requirements.txt", _BILL, names=layer),
+        command_target("docker/licences.json", _BILL),
+        command_target("docker/bases/debian12/packages.lock", _BILL),
         command_target(f"evidence/{CELL}/{evidence.name}", ["cells"], _CHECK),
         reader_target(nightly.name, _read_reports, nightly.read_bytes()),
         reader_target("audit.yaml", _read_allowlist, (ROOT / "docker/audit.yaml").read_bytes()),

@@ -159,7 +159,7 @@ def test_a_release_is_signed_verified_and_pulled(tiny, proxy, tmp_path, capsys, 
     code, answer = run(capsys, "publish", "--insecure")
     assert (code, "unsigned: seal.json does not cover this run" in answer["cells"][0]["error"]) == (1, True)
 
-    assert run(capsys, "seal")[0] == 0
+    assert run(capsys, "keys", "seal")[0] == 0
     code, answer = run(capsys, "publish", "--insecure")
     assert (code, answer["cells"][0]["signed"]) == (0, True)
     code, answer = run(capsys, "publish", "--verify", name, "--insecure")

@@ -253,7 +253,7 @@ def everyday(user: Planted) -> None:
         ("plan", "--all"),
         ("build", cell, "--dry-run"),
         ("build", cell),
-        ("sbom", cell),
+        ("export", cell, "--format", "cyclonedx"),
         ("engine", "status", "--json"),
         ("engine", "env"),
         ("smoke", cell, "--dry-run"),
@@ -279,7 +279,7 @@ def failures(user: Planted, where: tuple[str, ...]) -> None:
     user.run("publish", cell, "--to", f"alice:{password}@{user.registry.address}/team/cells", "--insecure")
     user.run("publish", "--verify", f"alice:{password}@{user.registry.address}/team/cells:x", "--insecure")
     user.run("publish", cell)  # KNOWNGOOD_REPOSITORY has a login in it
-    user.run("size", cell)
+    user.run("cells", "--size", cell)
     user.run("publish", cell, *where, DOCKER_CONFIG=str(user.folder / "nowhere"))
 
 

@@ -30,7 +30,7 @@ def no_broken_uses(_: str) -> BrokenUseTable | None:
 
 
 _SHOWN = 2
-"""So many uses of a pair are named; `knowngood breaks` lists all."""
+"""So many uses of a pair are named; `knowngood api --breaks` lists all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +105,7 @@ def find_broken_pairs(versions: Mapping[str, str], read: ReadTable) -> list[Find
     """Return a finding for each pair of these releases of which one needs at an import what the other lacks.
 
     It is an error when importing the caller fails, and an information when only a module that this does not import
-    fails. Uses inside functions are left to `knowngood breaks`: much of such code never runs with these releases.
+    fails. Uses inside functions are left to `knowngood api --breaks`: much of such code never runs with these releases.
 
     Args:
         versions: package -> release, of the packages whose release is settled.
@@ -261,7 +261,7 @@ def _describe_pair(pair: _Pair, uses: Sequence[BrokenUse], mine: str, theirs: st
     caller, callee = pair.table.package, pair.callee
     because = f"{caller} {mine} " + "; it ".join(_describe_use(pair, use) for use in uses[:_SHOWN])
     if len(uses) > _SHOWN:
-        because += f"; and {len(uses) - _SHOWN} more (`knowngood breaks {caller}=={mine} {callee}=={theirs}`)"
+        because += f"; and {len(uses) - _SHOWN} more (`knowngood api --breaks {caller}=={mine} {callee}=={theirs}`)"
     return because
 
 

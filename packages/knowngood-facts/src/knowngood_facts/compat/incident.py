@@ -125,7 +125,7 @@ class IncidentUse:
 
     caller: str
     target: str
-    """`transformers:Trainer.__init__`, as in `knowngood breaks`."""
+    """`transformers:Trainer.__init__`, as in `knowngood api --breaks`."""
     detail: str = ""
     """The keyword, or into how many names the result is unpacked."""
 

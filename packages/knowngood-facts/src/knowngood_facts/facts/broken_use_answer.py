@@ -1,4 +1,4 @@
-"""The answer of `knowngood breaks`: which uses of other packages break, with the releases on both sides. Pure."""
+"""The answer of `knowngood api --breaks`: which uses of other packages break, with the releases on both sides. Pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The stored table of one caller's uses that some releases of other packages break.
 
 It is `facts/atlas/<caller>.uses.json.gz`, JSON as gzip: 0.3 MB for all callers, and 2.8 MB as text. `knowngood harvest
---atlas` computes it from the atlas of both packages, which takes seconds; `check`, `breaks` and the docs read it.
+--atlas` computes it from the atlas of both packages, which takes seconds; `check`, `api --breaks` and the docs read it.
 Releases are bits in the order of the lists in the file; there they are intervals of places, as in the atlas itself.
 """
 

@@ -18,7 +18,7 @@ _HEAD = f"""<!-- Generated from facts/atlas/ by `knowngood render`; do not edit.
 
 For each package of the atlas that imports {_CALLEE}: its releases, and those of {_CALLEE} that lack a name which
 one of its modules imports. "`import PACKAGE`" fails for everybody; a module fails for those who import it. Uses inside
-functions, and of other packages, are listed by `knowngood breaks PACKAGE`. [atlas.md](atlas.md) says how we know.
+functions, and of other packages, are listed by `knowngood api --breaks PACKAGE`. [atlas.md](atlas.md) says how we know.
 """
 
 

@@ -96,13 +96,13 @@ def test_api_asks_every_package_that_shares_a_module(capsys):
 
 
 def test_breaks_lists_uses_with_the_releases_on_both_sides(capsys):
-    code, document = ask(capsys, "breaks", "trl==0.11.4", "liger-kernel==0.1.0")
+    code, document = ask(capsys, "api", "--breaks", "trl==0.11.4", "liger-kernel==0.1.0")
     assert code == 1
     assert {(row["module"], row["uses"], row["callees"]) for row in document["uses"] if row["in"] is None} == {
         ("trl.trainer.gkd_trainer", "liger_kernel.transformers:AutoLigerKernelForCausalLM", "until 0.1.1"),
         ("trl.trainer.sft_trainer", "liger_kernel.transformers:AutoLigerKernelForCausalLM", "until 0.1.1"),
     }
-    assert main(["breaks", "trl==0.11.4", "liger-kernel==0.5.0"]) == 0
+    assert main(["api", "--breaks", "trl==0.11.4", "liger-kernel==0.5.0"]) == 0
     assert "no use in trl==0.11.4 is known to break" in capsys.readouterr().out
 
 
@@ -111,9 +111,10 @@ def test_breaks_lists_uses_with_the_releases_on_both_sides(capsys):
     [
         (["trl=0.1"], 2, "'trl=0.1' is not a package or requirement"),
         (["nosuchpackage"], 3, "the atlas does not have nosuchpackage"),
+        (["trl", "nosuchpackage"], 3, "the atlas does not have nosuchpackage"),
         (["trl==0.0.1"], 3, "the atlas has no release of trl==0.0.1; it has 0.7.8 to"),
     ],
 )
 def test_breaks_refuses_what_it_cannot_look_up(capsys, words, code, message):
-    assert main(["breaks", *words]) == code
+    assert main(["api", "--breaks", *words]) == code
     assert message in capsys.readouterr().err

@@ -85,7 +85,7 @@ def check_command(text: str) -> None:
     arguments = build_parser(words[0]).parse_args(words)
     if words[0] == "add":
         assert main([*words, "--dry-run"]) == 0, text
-    elif words[0] in ("pick", "check", "cells", "breaks"):
+    elif words[0] in ("pick", "check", "cells", "api"):
         assert main(words) in (0, 1, 3), text
     elif words[0] == "build-matrix":
         assert select_cells(KNOWN.published.cells, KNOWN.published.aliases, arguments.select), text

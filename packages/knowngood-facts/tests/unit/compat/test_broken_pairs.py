@@ -60,7 +60,7 @@ def test_what_only_other_modules_need_is_told_with_the_command_for_the_rest() ->
     assert finding.because == (
         "app 1.2 passes `fast` to `lib.go`, a parameter new in lib 2.1.0: fails at `import app.run`; "
         "it imports `lib.two`, new in lib 2.1.0: fails at `import app.two`; "
-        "and 1 more (`knowngood breaks app==1.2 lib==2.0.0`)"
+        "and 1 more (`knowngood api --breaks app==1.2 lib==2.0.0`)"
     )
 
 

@@ -25,14 +25,6 @@ def matrix(home):
     return home
 
 
-@pytest.mark.parametrize(
-    ("words", "word"), [(["--image", "host/x:y"], "published"), (["--here=" + FA0], "here"), (["--on", "gpu"], "job")]
-)
-def test_a_retired_option_of_smoke_is_answered_with_its_successor(words, word, capsys):
-    assert main.main(["smoke", *words]) == 2
-    assert f"is now `smoke {word}`" in capsys.readouterr().err
-
-
 @pytest.mark.usefixtures("matrix")
 def test_cells_lists_and_marks_it(capsys):
     assert main.main(["cells"]) == 0

@@ -54,7 +54,7 @@ def store(project, *runs):
 
 
 def seal(capsys, *words):
-    code = main.main(["seal", "--json", *words])
+    code = main.main(["keys", "seal", "--json", *words])
     return code, json.loads(capsys.readouterr().out)
 
 
@@ -199,10 +199,10 @@ def test_a_signed_seal_with_a_defect_is_an_error_with_its_place(keyed, tmp_path,
     key = release_signers.load_signing_key(tmp_path / "a.key")
     (keyed.root / "seal.json").write_text(text)
     (keyed.root / "seal.json.sig").write_bytes(base64.b64encode(key.sign_bytes(text.encode())))
-    assert main.main(["seal", "--check"]) == 2
+    assert main.main(["keys", "seal", "--check"]) == 2
     err = capsys.readouterr().err
     assert words in err
-    assert "`knowngood seal` writes it again" in err
+    assert "`knowngood keys seal` writes it again" in err
 
 
 def test_a_seal_that_is_no_file_is_said_so(keyed, capsys):

@@ -67,7 +67,7 @@ def test_a_page_states_conditions_and_how_it_is_known():
     for wanted in (
         "only when `context-parallel` is `>1` and `attn` is `fa2` or `fa3`, and not when `model` is other than `qwen2`",
         "knowngood check thing==2.1 other==3.0 --with context-parallel=2 --attn fa2",
-        "`knowngood breaks app` lists its pairs",
+        "`knowngood api --breaks app` lists its pairs",
         "### Reproduced\n\n`knowngood reproduce thing`: reproduced.",
     ):
         assert wanted in made

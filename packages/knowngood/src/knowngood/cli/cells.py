@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from knowngood.cli import shared_arguments
 from knowngood.cli.main import Answer
-from knowngood.core.formatting import format_table
+from knowngood.core.formatting import format_bytes, format_table
 from knowngood.core.matrix_entries import Retirement
 from knowngood.evidence.cell_answer import UNJUDGED
 from knowngood.evidence.observed_run import RecordedRun
 from knowngood.project.cell_answers import CellAnswers
-from knowngood.project.checkout import find_project
+from knowngood.project.checkout import Project, find_project
+
+if TYPE_CHECKING:
+    from knowngood.core.cell import Cell
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     shared_arguments.add_select(parser)
+    parser.add_argument(
+        "--size",
+        action="store_true",
+        help="show how large their images and layers are in a registry; fail when a cell is larger than `size` in "
+        "matrix.yaml allows",
+    )
 
 
 def run(arguments: argparse.Namespace) -> Answer:
@@ -32,6 +42,8 @@ def run(arguments: argparse.Namespace) -> Answer:
 
     project = find_project()
     matrix = project.matrix
+    if arguments.size:
+        return _measure_cells(project, matrix.select_cells(arguments.select))
     selected = matrix.select_all_cells(arguments.select)
     known = CellAnswers(project)
     answers = {str(cell): known.answer(cell) for cell in selected}
@@ -111,3 +123,38 @@ def _tier_text(cell: dict[str, Any]) -> str:
     if cell["suite"] and cell["suite"]["current"] is False:
         tier = f"{tier}, by an older suite"
     return f"{tier}, retired" if cell["retired"] else str(tier)
+
+
+def _measure_cells(project: Project, cells: Sequence[Cell]) -> Answer:
+    """Return the sizes of cells in a registry, from the committed records; 1 where one is larger than `size` allows."""
+    from knowngood.images import image_sizes
+
+    records = {str(cell): project.tree.load_record(cell) for cell in cells}
+    measured = image_sizes.measure_images([record for record in records.values() if record])
+    unrecorded = [name for name, record in records.items() if record is None]
+    budget = project.matrix.size
+    rows = [[item.cell, format_bytes(item.size), format_bytes(item.own)] for item in measured.cells]
+    lines = [
+        format_table(
+            ["cell", "in a registry", "only it has"], [*rows, *([name, "unknown", "unknown"] for name in unrecorded)]
+        )
+    ]
+    stored = f"{format_bytes(measured.unique)} in one registry, {format_bytes(measured.apart)} apart"
+    lines.append(f"{len(measured.cells)} cells: {stored}")
+    lines += [f"{name}: no record; `knowngood build --record '{name}'` writes it" for name in unrecorded]
+    large = list(image_sizes.find_oversized_cells(measured, budget)) if budget else []
+    lines += [
+        f"{cell.cell}: {format_bytes(cell.size)}, matrix.yaml's `size` allows {format_bytes(budget)}; "
+        f"its largest layer is {layer.name} with {format_bytes(layer.size)}"
+        for cell, layer in large
+    ]
+    document = {
+        "cells": [vars(item) for item in measured.cells],
+        "layers": [vars(item) for item in measured.layers],
+        "unique": measured.unique,
+        "apart": measured.apart,
+        "unrecorded": unrecorded,
+        "budget": budget,
+        "too_large": [cell.cell for cell, _ in large],
+    }
+    return Answer(1 if large else 0, document, "\n".join(lines))

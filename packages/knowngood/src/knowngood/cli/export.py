@@ -47,6 +47,8 @@ def run(arguments: argparse.Namespace) -> Answer:
         text = lock_exports.render_requirements(locked)
     elif form is ExportFormat.PYLOCK:
         text = lock_exports.render_pylock(locked, _urls(locked))
+    elif form is ExportFormat.CYCLONEDX:
+        text = image_release.render_cell_sbom(project, cell)
     elif form is ExportFormat.DEVCONTAINER:
         text = lock_exports.render_devcontainer(locked, image or f"knowngood:{locked.cell}")
     else:

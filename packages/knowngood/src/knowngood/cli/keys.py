@@ -1,4 +1,4 @@
-"""`knowngood keys make|show`: make a pair of keys to sign with, or show the keys that matrix.yaml names."""
+"""`knowngood keys make|show|seal`: the keys to sign with, and the signed list of hashes of a release."""
 
 from __future__ import annotations
 
@@ -8,41 +8,31 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from knowngood.cli import shared_arguments
-from knowngood.cli.main import Answer
+from knowngood.cli.main import Answer, Word
 from knowngood.core.errors import UsageError
 from knowngood.core.publish_policy import SigningIdentity
-from knowngood.project import release_signers
-from knowngood.project.checkout import find_project
+from knowngood.project import release_seal, release_signers
+from knowngood.project.checkout import Project, find_checkout, find_project
+from knowngood.project.release_seal import EVIDENCE_FOLDER, KNOWLEDGE_FOLDERS, SEAL_FILE, SEAL_SIGNATURE_FILE
 from knowngood.project.release_signers import VerificationKey
 
 PUBLIC_SUFFIX = ".pub"
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
-    parser.add_argument(
-        "action",
-        choices=["make", "show"],
-        help="make: write a new pair of keys; show: the public keys that matrix.yaml names",
-    )
+def _configure_make(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "file",
         nargs="?",
         metavar="FILE",
-        help="for make: the file of the private key, outside of the project "
+        help="the file of the private key, outside of the project "
         "(default: knowngood/release.key in XDG_CONFIG_HOME, else in ~/.config); the public key is written beside it, "
         "with .pub",
     )
-    parser.add_argument(
-        "--no-passphrase", action="store_true", help="for make: write the private key without encrypting it"
-    )
+    parser.add_argument("--no-passphrase", action="store_true", help="write the private key without encrypting it")
 
 
-def run(arguments: argparse.Namespace) -> Answer:
-    """Make a pair of keys, or show the public ones."""
-    if arguments.action == "show":
-        shared_arguments.refuse_options(arguments, ("file", "no_passphrase"), "belongs to `knowngood keys make`")
-        return _show_keys()
+def make_keys(arguments: argparse.Namespace) -> Answer:
+    """Write a new pair of keys, outside of the project."""
     private = Path(arguments.file).absolute() if arguments.file else _default_file()
     root = find_project().root
     if private.resolve().is_relative_to(root):
@@ -74,7 +64,8 @@ def _default_file() -> Path:
     return (Path(home) if home else Path.home() / ".config") / "knowngood" / "release.key"
 
 
-def _show_keys() -> Answer:
+def show_keys(_: argparse.Namespace) -> Answer:
+    """Show the public keys and the identities that matrix.yaml names."""
     project = find_project()
     keys = release_signers.load_verification_keys(project.root, project.matrix.publish.keys)
     identities = project.matrix.publish.identities
@@ -88,3 +79,60 @@ def _show_keys() -> Answer:
 def _key_lines(keys: Sequence[VerificationKey], identities: Sequence[SigningIdentity]) -> str:
     lines = [f"{key.name}: {key.fingerprint}" for key in keys] + [item.name for item in identities]
     return "\n".join(lines) or "matrix.yaml names no key: what is published from here is unsigned"
+
+
+def _configure_seal(parser: argparse.ArgumentParser) -> None:
+    shared_arguments.add_signing_key(parser)
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="write nothing; verify the signature, and list what was changed or added after it was made",
+    )
+
+
+def seal_release(arguments: argparse.Namespace) -> Answer:
+    """Write the seal and its signature, or compare the files with it; a difference makes the exit code 1."""
+    project = find_project() if arguments.check else find_checkout("seal.json")
+    if arguments.check:
+        shared_arguments.refuse_options(arguments, ("key",), "does nothing with --check, which needs the public key")
+        return _check_seal(project)
+    named = release_signers.load_verification_keys(project.root, project.matrix.publish.keys)
+    key = release_signers.find_signing_key(arguments.key, named)
+    if key is None:
+        raise UsageError(
+            f"there is no key to seal with; name its file with --key or {release_signers.SIGNING_KEY_VARIABLE}, "
+            "or make one with `knowngood keys make`"
+        )
+    files = release_seal.write_release_seal(project.root, key)
+    unused = "" if named else "; matrix.yaml names no key, so nothing requires it yet"
+    text = f"{SEAL_FILE} covers {len(files)} files, and {SEAL_SIGNATURE_FILE} signs it{unused}; commit both"
+    return Answer(0, {"files": len(files), "fingerprint": key.verification_key.fingerprint}, text)
+
+
+def _check_seal(project: Project) -> Answer:
+    seal = project.seal
+    if seal is None:
+        raise UsageError("matrix.yaml names no key to verify the seal with; everything here is unsigned")
+    if seal.defect:
+        return Answer(1, {"valid": False, "defect": seal.defect}, f"{seal.defect}: everything here is unsigned")
+    difference = seal.compare_files((*KNOWLEDGE_FOLDERS, EVIDENCE_FOLDER))
+    notes = difference.notes()
+    document = {
+        "valid": True,
+        "files": len(seal.files),
+        "changed": list(difference.changed),
+        "missing": list(difference.missing),
+        "unsigned": list(difference.unsigned),
+    }
+    return Answer(1 if notes else 0, document, "\n".join([f"{SEAL_FILE} covers {len(seal.files)} files", *notes]))
+
+
+WORDS = {
+    "make": Word("write a new pair of keys", make_keys, _configure_make),
+    "show": Word("show the public keys that matrix.yaml names", show_keys),
+    "seal": Word(
+        "sign one list of the hashes of facts, rules, incidents and runs, at a release, or --check it",
+        seal_release,
+        _configure_seal,
+    ),
+}

@@ -14,7 +14,7 @@ from knowngood.lock import cell_locking, wheelhouse
 from knowngood.project import core_facts
 from knowngood.project.cell_answers import split_broken_cells
 from knowngood.project.checkout import Project, find_checkout, find_project
-from knowngood.registry import wheel_supply
+from knowngood.registry import bill_of_materials, wheel_supply
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -25,6 +25,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--upgrade", action="store_true", help="resolve again, even if nothing that the lock follows from changed"
     )
     parser.add_argument("--base", metavar="NAME", help="renew the locked Debian packages of a base instead of cells")
+    parser.add_argument(
+        "--licences",
+        action="store_true",
+        help="only read from the index which licences the locked wheels name, into docker/licences.json",
+    )
 
 
 def run(arguments: argparse.Namespace) -> Answer:
@@ -36,6 +41,11 @@ def run(arguments: argparse.Namespace) -> Answer:
             arguments, ("select", "locked", "upgrade"), "does nothing with --base, which locks no cell"
         )
         return _lock_base(project, arguments.base)
+    if arguments.licences:
+        shared_arguments.refuse_options(
+            arguments, ("select", "locked", "upgrade"), "does nothing with --licences, which locks no cell"
+        )
+        return _refresh_licences(project)
     rows: list[list[str]] = []
     document: list[dict[str, object]] = []
     code = 0
@@ -85,3 +95,13 @@ def _lock_base(project: Project, name: str) -> Answer:
         context = base_image.prepare_base(project, name, locked=False, notify=notify, refresh=True)
     path = base_image.packages_lock_path(project, name).relative_to(project.root)
     return Answer(0, {"base": name, "context": context, "lock": str(path)}, f"{path}: {context.rpartition('@')[2]}")
+
+
+def _refresh_licences(project: Project) -> Answer:
+    locks = [locked for cell in project.matrix.cells if (locked := project.tree.load(cell))]
+    wheels = {item.sha256: item for locked in locks for item in locked.distributions}
+    with report_progress("licences") as notify:
+        known, changed = bill_of_materials.refresh_licences(project.root, list(wheels.values()), notify)
+    state = "written" if changed else "unchanged"
+    text = f"{known} of {len(wheels)} wheels name a licence; {bill_of_materials.licences_path(project.root)} {state}"
+    return Answer(0, {"wheels": len(wheels), "named": known, "changed": changed}, text)

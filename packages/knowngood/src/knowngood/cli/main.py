@@ -1,7 +1,8 @@
 """The command line: the list of commands, and how they print their answers and errors.
 
-A command is a module of `knowngood.cli` with `configure(parser)` and `run(arguments) -> Answer`. It is imported only
-when it runs. Every command has `--json`: one document on stdout, and everything else on stderr.
+A command is a module of `knowngood.cli` with `configure(parser)` and `run(arguments) -> Answer`, or with `WORDS`, of
+which each has both. It is imported only when it runs. Every command has `--json`: one document on stdout, and
+everything else on stderr.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import signal
 import sys
 import textwrap
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NoReturn
@@ -54,11 +55,12 @@ COMMANDS: dict[str, Command] = {
     "run": Command(
         "use", "run a program in the image of the best cell for this machine's GPU", "run --gpu H100 -- python train.py"
     ),
-    "cells": Command("use", "list the cells with tier and attention settings", "cells gpu=sm_90"),
+    "cells": Command(
+        "use", "list the cells with tier and attention settings, or with the --size of their images", "cells gpu=sm_90"
+    ),
     "warm": Command(
         "use", "compile a cell's kernels on this machine's GPU once, and keep them for `run`", "warm default"
     ),
-    "prune": Command("use", "remove derived images and caches, and say how much that frees", "prune --yes"),
     "pull": Command(
         "get",
         "get published images into the engine by digest, after checking record and signature",
@@ -66,10 +68,9 @@ COMMANDS: dict[str, Command] = {
     ),
     "export": Command(
         "get",
-        "a cell's lock as requirements, pylock, apptainer or devcontainer",
+        "a cell's lock as requirements, pylock, apptainer, devcontainer, or bill of materials (CycloneDX)",
         "export default --format requirements",
     ),
-    "sbom": Command("get", "a cell's bill of materials (CycloneDX), from its committed lock", "sbom default"),
     "lock": Command("maintain", "resolve cells to hash-pinned distributions, into docker/", "lock default"),
     "render": Command(
         "maintain", "write Dockerfiles and compatibility tables, or --check that they are up to date", "render --check"
@@ -93,17 +94,15 @@ COMMANDS: dict[str, Command] = {
     "verify": Command(
         "maintain", "build cells again from nothing and compare with the recorded digests", "verify default"
     ),
-    "size": Command(
-        "maintain", "the size of layers and cells in a registry, or --check against the budget", "size --check"
-    ),
     "publish": Command(
         "maintain",
         "push proven images to a registry; existing tags are never overwritten",
         "publish default --to REGISTRY/knowngood",
     ),
-    "keys": Command("maintain", "make a pair of keys to sign with, or show those that matrix.yaml names", "keys make"),
-    "seal": Command(
-        "maintain", "sign one list of the hashes of facts, rules, incidents and runs, at a release", "seal --check"
+    "keys": Command(
+        "maintain",
+        "make or show the keys to sign with, and seal the facts, rules, incidents and runs of a release",
+        "keys make",
     ),
     "audit": Command(
         "maintain",
@@ -120,16 +119,33 @@ COMMANDS: dict[str, Command] = {
         "find the package that turns a good lock bad, with few environments",
         "bisect good.txt bad.txt -- python train.py",
     ),
-    "engine": Command("facts", "up, down, status or env of the embedded engine", "engine up"),
+    "engine": Command(
+        "facts", "start, describe or remove the embedded engine, and prune what commands left", "engine prune --yes"
+    ),
 }
 """The commands of this distribution; others add theirs (`all_commands`)."""
 
 COMPANIONS = {
-    "knowngood-facts": ("check", "pick", "add", "api", "breaks", "harvest"),
+    "knowngood-facts": ("check", "pick", "add", "api", "harvest"),
     "knowngood-diagnose": ("diagnose", "doctor", "reproduce"),
     "knowngood-pages": ("site",),
 }
 """Other distribution -> the commands that it adds, to name it to who calls one and does not have it."""
+
+RETIRED = {
+    "breaks": "is now `knowngood api --breaks`",
+    "prune": "is now `knowngood engine prune`",
+    "sbom": "is now `knowngood export --format cyclonedx`",
+    "sbom --refresh-licences": "is now `knowngood lock --licences`",
+    "seal": "is now `knowngood keys seal`",
+    "size": "is now `knowngood cells --size`, which fails when a cell is too large",
+    "smoke --cancel": "is gone; `knowngood smoke job` writes a job that your scheduler's own commands end",
+    "smoke --here": "is now `knowngood smoke here`",
+    "smoke --image": "is now `knowngood smoke published`",
+    "smoke --on": "is now `knowngood smoke job`",
+    "smoke --processes": "is now `knowngood smoke parallel`",
+}
+"""A command, or a command with an option, that is no longer there -> what took its place; named for one release."""
 
 
 @cache
@@ -154,6 +170,16 @@ class Answer:
     text: str = ""
 
 
+@dataclass(frozen=True)
+class Word:
+    """One of the words of a command, such as `up` in `engine up`."""
+
+    summary: str
+    run: Callable[[argparse.Namespace], Answer]
+    configure: Callable[[argparse.ArgumentParser], None] = lambda _: None
+    """Adds the word's arguments."""
+
+
 def build_parser(command: str | None = None, *, alone: bool = False) -> argparse.ArgumentParser:
     """Return the parser with the arguments of one `command`, and with the names of all others unless `alone`."""
     top = _Parser(prog="knowngood", description="Known-good container images for training transformer models.")
@@ -168,8 +194,18 @@ def build_parser(command: str | None = None, *, alone: bool = False) -> argparse
         one = commands.add_parser(name, help=entry.summary, description=text, epilog=example, allow_abbrev=False)
         one.add_argument("--json", action="store_true", help="one JSON document on stdout")
         if name == command:
-            _import_command(name).configure(one)
+            module = _import_command(name)
+            _add_words(one, module.WORDS) if hasattr(module, "WORDS") else module.configure(one)
     return top
+
+
+def _add_words(parser: argparse.ArgumentParser, words: Mapping[str, Word]) -> None:
+    parsers = parser.add_subparsers(dest="word", metavar="WORD", required=True)
+    for name, word in words.items():
+        text = word.summary[0].upper() + word.summary[1:] + "."
+        one = parsers.add_parser(name, help=word.summary, description=text, allow_abbrev=False)
+        one.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+        word.configure(one)
 
 
 def find_command(words: Sequence[str]) -> str | None:
@@ -182,14 +218,28 @@ def find_command(words: Sequence[str]) -> str | None:
 def parse_words(words: Sequence[str], command: str | None) -> argparse.Namespace:
     """Return the arguments in a command line; `command` is the word in it that names one, `None` where none does.
 
-    Raises `UsageError` for words that no command takes.
+    Raises `UsageError` for words that no command takes; where they are of an earlier release, it names what is now.
     """
     word = words[0] if words else ""
-    if command is None and (where := next((name for name, added in COMPANIONS.items() if word in added), None)):
-        raise UsageError(f"`{word}` is a command of {where}, which is not installed; `pip install {where}` adds it")
-    if command and hasattr(module := _import_command(command), "complete_words"):
+    if command is None:
+        _refuse_retired(word, words[1:])
+        if where := next((name for name, added in COMPANIONS.items() if word in added), None):
+            raise UsageError(f"`{word}` is a command of {where}, which is not installed; `pip install {where}` adds it")
+    elif hasattr(module := _import_command(command), "complete_words"):
         words = module.complete_words(words)
-    return build_parser(command, alone=words[:1] == [command]).parse_args(words)
+    parser = build_parser(command, alone=words[:1] == [command])
+    arguments, unknown = parser.parse_known_args(words)
+    if unknown:
+        _refuse_retired(word, unknown)
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    return arguments
+
+
+def _refuse_retired(command: str, options: Sequence[str]) -> None:
+    """Raise `UsageError` that names the successor, where a command or one of its options is of an earlier release."""
+    for text in [*(f"{command} {option.partition('=')[0]}" for option in options), command]:
+        if text in RETIRED:
+            raise UsageError(f"`knowngood {text}` {RETIRED[text]}")
 
 
 def _import_command(command: str) -> Any:
@@ -229,7 +279,9 @@ def _run_command(words: Sequence[str], own: Sequence[str]) -> int:
     try:
         _refuse_long_numbers(own)
         arguments = parse_words(words, command)
-        answer: Answer = _import_command(arguments.command).run(arguments)
+        module = _import_command(arguments.command)
+        run = module.WORDS[arguments.word].run if hasattr(module, "WORDS") else module.run
+        answer: Answer = run(arguments)
         if as_json and answer.document is not None:  # `check --batch` prints its answers itself
             print(_json(answer.document))
         elif answer.text:

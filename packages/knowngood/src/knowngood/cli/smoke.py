@@ -12,7 +12,7 @@ from pathlib import Path
 
 from knowngood.cli import run_image, shared_arguments
 from knowngood.cli.build_matrix import SuiteStep, add_build_arguments, build_cells
-from knowngood.cli.main import Answer
+from knowngood.cli.main import Answer, Word
 from knowngood.cli.progress import report_progress
 from knowngood.core.cell import Cell, parse_cell
 from knowngood.core.errors import MissingError, UsageError
@@ -31,52 +31,37 @@ from knowngood.smoke import cluster_jobs, predictions, suite_run
 from knowngood.smoke.cluster_jobs import Scheduler
 from knowngood.smoke.trainer_suite import find_cell_suite
 
-WORDS = {
-    "run": "in the images of the selected cells, which are built where they are not there; the default",
-    "here": "in the current environment (VIRTUAL_ENV), as evidence for a cell",
-    "published": "in a published image, the suite that is attached to it; both are checked as in `pull`",
-    "parallel": "check training over several processes, in the image of a cell or --here",
-    "job": "write the folder of a job for Slurm or Kubernetes that runs the suite in published images",
-    "collect": "take the evidence that such a job left",
-}
-RETIRED = {"--here": "here", "--image": "published", "--processes": "parallel", "--on": "job", "--cancel": "job"}
-"""An option of the command before it had words -> the word that took its place; named for one release."""
-
 
 def complete_words(words: Sequence[str]) -> list[str]:
-    """Return the command line with the word `run` where none of `WORDS` follows `smoke`.
-
-    Raises `UsageError` for an option whose place a word has taken.
-    """
+    """Return the command line with the word `run` where none of `WORDS` follows `smoke`."""
     place = words.index("smoke") + 1
     following = next((word for word in words[place:] if not word.startswith("-")), "")
     asks_for_help = {"-h", "--help"} & set(words[place:])
-    retired = next((option for word in words[place:] if (option := word.partition("=")[0]) in RETIRED), None)
-    if retired and following not in WORDS:
-        word = RETIRED[retired]
-        raise UsageError(f"`smoke {retired}` is now `smoke {word}`; `knowngood smoke {word} --help` shows its words")
     return [*words] if following in WORDS or asks_for_help else [*words[:place], "run", *words[place:]]
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add a parser for each of the words."""
-    parsers = parser.add_subparsers(dest="word", metavar="WORD", required=True)
-    words = {}
-    for word, summary in WORDS.items():
-        words[word] = parsers.add_parser(
-            word, help=summary, description=f"Run the suite {summary}.", allow_abbrev=False
-        )
-        words[word].add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-    add_build_arguments(words["run"])
-    shared_arguments.add_suite_options(words["run"], quick=False, again=False)
-    words["here"].add_argument("cell", metavar="CELL", help="the cell id that the evidence is for")
-    shared_arguments.add_suite_options(words["here"], quick=False, again=False)
-    words["published"].add_argument("image", metavar="REFERENCE", help="HOST/PATH:TAG or HOST/PATH@sha256:...")
-    shared_arguments.add_suite_options(words["published"], quick=False, again=False)
-    shared_arguments.add_insecure(words["published"])
-    _configure_parallel(words["parallel"])
-    _configure_job(words["job"])
-    words["collect"].add_argument("folder", type=Path, metavar="FOLDER", help="the folder that `smoke job` wrote")
+def _configure_run(parser: argparse.ArgumentParser) -> None:
+    add_build_arguments(parser)
+    _add_suite_options(parser)
+
+
+def _configure_here(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("cell", metavar="CELL", help="the cell id that the evidence is for")
+    _add_suite_options(parser)
+
+
+def _configure_published(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("image", metavar="REFERENCE", help="HOST/PATH:TAG or HOST/PATH@sha256:...")
+    _add_suite_options(parser)
+    shared_arguments.add_insecure(parser)
+
+
+def _configure_collect(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="the folder that `smoke job` wrote")
+
+
+def _add_suite_options(parser: argparse.ArgumentParser) -> None:
+    shared_arguments.add_suite_options(parser, quick=False, again=False)
 
 
 def _configure_parallel(parser: argparse.ArgumentParser) -> None:
@@ -90,7 +75,7 @@ def _configure_parallel(parser: argparse.ArgumentParser) -> None:
         help="an even number, with gloo on the CPU, or with --gpus with NCCL on N GPUs (default: %(default)s)",
     )
     parser.add_argument("--only", metavar="GLOB", help="only the checks whose ids match")
-    shared_arguments.add_suite_options(parser, quick=False, again=False)
+    _add_suite_options(parser)
 
 
 def _configure_job(parser: argparse.ArgumentParser) -> None:
@@ -102,20 +87,7 @@ def _configure_job(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--from", dest="origin", metavar="REPOSITORY", help="where the images are (default: as `pull` has it)"
     )
-    shared_arguments.add_suite_options(parser, quick=False, again=False)
-
-
-def run(arguments: argparse.Namespace) -> Answer:
-    """Run the suite as the word says."""
-    runs = {
-        "run": run_in_images,
-        "here": run_here,
-        "published": run_in_published_image,
-        "parallel": run_parallel,
-        "job": write_job,
-        "collect": collect_job,
-    }
-    return runs[arguments.word](arguments)
+    _add_suite_options(parser)
 
 
 def run_in_images(arguments: argparse.Namespace) -> Answer:
@@ -241,3 +213,29 @@ def _parse_processes(text: str) -> int:
     if not text.isdecimal() or int(text) < 2 or int(text) % 2:
         raise argparse.ArgumentTypeError(f"{text!r} is not an even number of 2 or more, which divides heads and rows")
     return int(text)
+
+
+WORDS = {
+    "run": Word(
+        "run the suite in the images of the selected cells, which are built where they are not there; the default",
+        run_in_images,
+        _configure_run,
+    ),
+    "here": Word(
+        "run the suite in the current environment (VIRTUAL_ENV), as evidence for a cell", run_here, _configure_here
+    ),
+    "published": Word(
+        "run the suite that is attached to a published image in it; both are checked as in `pull`",
+        run_in_published_image,
+        _configure_published,
+    ),
+    "parallel": Word(
+        "check training over several processes, in the image of a cell or --here", run_parallel, _configure_parallel
+    ),
+    "job": Word(
+        "write the folder of a job for Slurm or Kubernetes that runs the suite in published images",
+        write_job,
+        _configure_job,
+    ),
+    "collect": Word("take the evidence that such a job left", collect_job, _configure_collect),
+}

@@ -55,7 +55,7 @@ def stated_digest(path: Path) -> str | None:
 
 def describe_unsigned_run(file: str) -> str:
     """Return the sentence on a run that the seal of the project does not cover; `file` is its path in `evidence/`."""
-    return f"{file}: unsigned: seal.json does not cover this run, so it proves nothing until `knowngood seal`"
+    return f"{file}: unsigned: seal.json does not cover this run, so it proves nothing until `knowngood keys seal`"
 
 
 def read_ledger(root: Path) -> dict[str, str]:

@@ -95,7 +95,7 @@ def survey_holdings(project: Project, engine: Engine | None) -> Holdings:
 def _committed_records(project: Project) -> list[ImageRecord]:
     records = []
     for cell in project.matrix.cells:
-        with contextlib.suppress(UsageError):  # `knowngood size` and `verify` report what is wrong with it
+        with contextlib.suppress(UsageError):  # `knowngood cells --size` and `verify` report what is wrong with it
             records.append(project.tree.load_record(cell))
     return [record for record in records if record]
 

@@ -1,8 +1,8 @@
 """No container outlives the docker command that `run` becomes, also when that command is killed with SIGKILL. An edge.
 
 A watcher, which is a sleeping shell, removes the container as soon as the command has ended. Where the watcher is
-killed too, as at the end of a cluster's job, the next `run` or `prune` of this user removes the container: its label
-names the process that started it.
+killed too, as at the end of a cluster's job, the next `run` or `engine prune` of this user removes the container: its
+label names the process that started it.
 """
 
 from __future__ import annotations

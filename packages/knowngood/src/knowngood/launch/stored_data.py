@@ -64,7 +64,7 @@ class StoredItem:
     """Why it could not be removed."""
 
     def document(self) -> dict[str, Any]:
-        """Return the item as `prune --json` prints it."""
+        """Return the item as `engine prune --json` prints it."""
         return {
             "kind": str(self.kind),
             "name": self.name,

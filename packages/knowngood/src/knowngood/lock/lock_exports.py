@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 
 
 class ExportFormat(StrEnum):
-    """The formats that a lock can be written in."""
+    """The formats that a lock can be written in; `cyclonedx` is `registry.bill_of_materials`'s."""
 
     REQUIREMENTS = "requirements"
     PYLOCK = "pylock"
     APPTAINER = "apptainer"
     DEVCONTAINER = "devcontainer"
+    CYCLONEDX = "cyclonedx"
 
 
 def unpublished_wheels(locked: CellLock) -> list[Distribution]:

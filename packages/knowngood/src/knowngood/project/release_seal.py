@@ -32,7 +32,7 @@ SEAL_SCHEMA = "knowngood/seal/1"
 EVIDENCE_FOLDER = "evidence"
 KNOWLEDGE_FOLDERS = (local_files.FACTS_FOLDER, local_files.RULES_FOLDER, local_files.INCIDENTS_FOLDER)
 _MOST_NOTES = 5
-_REMEDY = "`knowngood seal` writes it again"
+_REMEDY = "`knowngood keys seal` writes it again"
 
 
 class _SealDocument(TypedDict):
@@ -97,7 +97,7 @@ class ReleaseSeal:
         notes = self.compare_files(KNOWLEDGE_FOLDERS).notes()
         if len(notes) <= _MOST_NOTES:
             return tuple(notes)
-        return (*notes[:_MOST_NOTES], f"{len(notes) - _MOST_NOTES} more; `knowngood seal --check` lists all")
+        return (*notes[:_MOST_NOTES], f"{len(notes) - _MOST_NOTES} more; `knowngood keys seal --check` lists all")
 
 
 def load_release_seal(root: Path, key_files: Sequence[str]) -> ReleaseSeal | None:
@@ -117,7 +117,7 @@ def load_release_seal(root: Path, key_files: Sequence[str]) -> ReleaseSeal | Non
         signature = base64.b64decode(read_data_bytes(root / SEAL_SIGNATURE_FILE).strip(), validate=True)
     except FileNotFoundError as error:
         name = Path(error.filename).name
-        return ReleaseSeal(root=root, defect=f"there is no {name}; `knowngood seal` writes it")
+        return ReleaseSeal(root=root, defect=f"there is no {name}; `knowngood keys seal` writes it")
     except binascii.Error:
         return ReleaseSeal(root=root, defect=f"{SEAL_SIGNATURE_FILE} is not written in base64")
     if not any(key.accepts(signature, data) for key in keys):

@@ -141,7 +141,7 @@ def load_licences(root: Path) -> Mapping[str, str]:
 
 def _read_licences_file(file: Path) -> dict[str, str | None]:
     try:
-        remedy = "remove it and run `knowngood sbom --refresh-licences`"
+        remedy = "remove it and run `knowngood lock --licences`"
         stored = load_json(file, dict[str, _LicenceItem], remedy=remedy)
     except FileNotFoundError:
         return {}

@@ -479,7 +479,6 @@ def test_every_command_takes_json(command):
     needed = {
         "api": ["trl.SFTTrainer"],
         "bisect": ["good.txt", "bad.txt", "true"],
-        "breaks": ["trl"],
         "certify": ["gemma2"],
         "engine": ["up"],
         "keys": ["show"],

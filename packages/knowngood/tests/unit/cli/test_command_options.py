@@ -15,7 +15,7 @@ from functools import cache
 
 import pytest
 
-from knowngood.cli import main, shared_arguments, smoke
+from knowngood.cli import main, shared_arguments
 from samples import FA4
 
 
@@ -85,11 +85,16 @@ def options(command: str) -> dict[str, argparse.Action]:
     return {action.dest: action for action in commands.choices[command]._actions if action.dest not in ("help", "json")}
 
 
+COMMANDS = main.all_commands()
+
 OPTIONAL = {name: {"pick", "add"} for name in ("files", "here", "extras", "groups")}
 """Options that code shared by several commands reads, with the commands that do not have them."""
 
 
-@pytest.mark.parametrize("command", sorted(main.all_commands().keys() - {"smoke"}))
+WORDED = {command: module.WORDS for command in COMMANDS if hasattr(module := command_module(command), "WORDS")}
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS.keys() - WORDED.keys()))
 def test_a_command_has_the_options_that_it_reads(command):
     read = {name for name in attributes_read(command_module(command).run) if command not in OPTIONAL.get(name, ())}
     read -= {"json"}  # every command has it
@@ -102,19 +107,26 @@ def test_the_check_finds_an_option_that_nothing_reads():
     assert not {"quick", "gpus", "again", "timeout", "memory"} & read
 
 
-@pytest.mark.parametrize("word", smoke.WORDS)
-def test_a_word_of_smoke_has_the_options_that_it_reads(word):
-    runs = {
-        "run": smoke.run_in_images,
-        "here": smoke.run_here,
-        "published": smoke.run_in_published_image,
-        "parallel": smoke.run_parallel,
-        "job": smoke.write_job,
-        "collect": smoke.collect_job,
-    }
-    (words,) = (action for action in options("smoke").values() if action.dest == "word")
+@pytest.mark.parametrize(("command", "word"), [(command, word) for command in WORDED for word in WORDED[command]])
+def test_a_word_of_a_command_has_the_options_that_it_reads(command, word):
+    (words,) = (action for action in options(command).values() if action.dest == "word")
     declared = {action.dest for action in words.choices[word]._actions} - {"help", "json"}
-    assert declared == attributes_read(runs[word])
+    run = WORDED[command][word].run
+    (parameter,) = inspect.signature(run).parameters
+    assert declared == attributes_read(run, parameter)
+
+
+@pytest.mark.parametrize("retired", main.RETIRED)
+def test_a_retired_word_names_a_successor_that_is_there(retired, capsys):
+    assert main.main(retired.split()) == 2
+    error = capsys.readouterr().err
+    assert error == f"knowngood: `knowngood {retired}` {main.RETIRED[retired]}\n"
+    for text in re.findall(r"`knowngood ([^`]+)`", main.RETIRED[retired]):
+        command, *words = text.split()
+        declared = options(command)
+        for word in words:
+            names = [name for action in declared.values() for name in (*action.option_strings, *(action.choices or ()))]
+            assert word in names, text
 
 
 @pytest.mark.parametrize(

@@ -54,15 +54,15 @@ def recorded(home, lock_of, size):
 
 
 @pytest.mark.parametrize(("size", "code"), [(10**9, 0), (4 * 10**9, 1)])
-def test_size_check_fails_when_a_cell_is_too_large(home, lock_of, capsys, size, code):
+def test_cells_size_fails_when_a_cell_is_too_large(home, lock_of, capsys, size, code):
     (home.root / "matrix.yaml").write_text(with_(("floors:", "size: {cell: 3 GB}\nfloors:"), text=MATRIX))
     made = recorded(home, lock_of, size)
-    assert main.main(["size", "--check", "--json"]) == code
+    assert main.main(["cells", "--size", "--json"]) == code
     document = json.loads(capsys.readouterr().out)
     assert document["cells"] == [{"cell": FA4, "size": made.size, "own": made.size}]
     assert document["too_large"] == ([FA4] if code else [])
     assert FA0 in document["unrecorded"]
-    assert main.main(["size", "--check"]) == code
+    assert main.main(["cells", "--size"]) == code
     output = capsys.readouterr().out
     assert ("allows 3.00 GB" in output) == bool(code)
     assert f"{FA0}: no record" in output

@@ -103,7 +103,7 @@ def test_the_build_cache_of_an_engine_that_others_use_is_not_touched(engine):
 
 @pytest.mark.usefixtures("engine")
 def test_nothing_is_removed_without_yes(client, capsys):
-    assert main.main(["prune"]) == 0
+    assert main.main(["engine", "prune"]) == 0
     assert "--yes frees at most 380 B" in capsys.readouterr().out
     assert client.removed == []
 
@@ -112,7 +112,7 @@ def test_nothing_is_removed_without_yes(client, capsys):
 def test_yes_removes_all_but_what_is_in_use(client, capsys):
     (cache_folder() / "added").mkdir(parents=True)
     (cache_folder() / "added" / "x.json").write_text("[]")
-    assert main.main(["prune", "--yes", "--json"]) == 1
+    assert main.main(["engine", "prune", "--yes", "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
     assert client.removed == ["knowngood-with:one", f"knowngood-cache-{os.getuid()}"]
     assert not (cache_folder() / "added").exists()
@@ -122,7 +122,7 @@ def test_yes_removes_all_but_what_is_in_use(client, capsys):
 
 @pytest.mark.usefixtures("engine")
 def test_a_kind_can_be_named(client):
-    assert main.main(["prune", "volumes", "--yes"]) == 0
+    assert main.main(["engine", "prune", "volumes", "--yes"]) == 0
     assert client.removed == [f"knowngood-cache-{os.getuid()}"]
     with pytest.raises(UsageError, match="there is no 'wheels' to prune; there are images, volumes"):
         stored_data.parse_stored_kinds(["wheels"])
@@ -134,7 +134,7 @@ def test_a_refusal_of_the_engine_is_told_and_the_rest_goes_on(client, capsys):
         raise APIError("conflict", explanation="a container uses it")
 
     client.images.remove = refuse
-    assert main.main(["prune", "--yes", "--json"]) == 1
+    assert main.main(["engine", "prune", "--yes", "--json"]) == 1
     items = {item["name"]: item for item in json.loads(capsys.readouterr().out)["items"]}
     assert items["knowngood-with:one"]["problem"] == "a container uses it"
     assert items[f"knowngood-cache-{os.getuid()}"]["removed"]
@@ -142,7 +142,7 @@ def test_a_refusal_of_the_engine_is_told_and_the_rest_goes_on(client, capsys):
 
 def test_without_an_engine_only_files_are_listed(monkeypatch, capsys):
     monkeypatch.setattr(container_engine, "find_running_engine", lambda **_: None)
-    assert main.main(["prune"]) == 0
+    assert main.main(["engine", "prune"]) == 0
     assert "no engine runs" in capsys.readouterr().out
 
 

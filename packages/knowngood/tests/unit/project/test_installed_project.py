@@ -17,7 +17,7 @@ from knowngood.project.checkout import Project
         ["lock", "default"],
         pytest.param(["add", "--gpu", "H100"], marks=pytest.mark.whole),
         pytest.param(["harvest", "torch"], marks=pytest.mark.whole),
-        ["seal"],
+        ["keys", "seal"],
     ],
     ids=" ".join,
 )

@@ -256,12 +256,12 @@ class TestDocuments:
         folder = home.root / "docker/bases/debian12"
         folder.mkdir(parents=True)
         (folder / "packages.lock").write_text(str(BASE))
-        assert main.main(["sbom", FA0]) == 0
+        assert main.main(["export", FA0, "--format", "cyclonedx"]) == 0
         first = capsys.readouterr().out
-        assert main.main(["sbom", FA0]) == 0
+        assert main.main(["export", FA0, "--format", "cyclonedx"]) == 0
         assert capsys.readouterr().out == first
         assert json.loads(first)["bomFormat"] == "CycloneDX"
-        assert main.main(["sbom", FA4]) == 1
+        assert main.main(["export", FA4, "--format", "cyclonedx"]) == 1
 
     def test_the_statement_is_of_the_image_and_names_every_source(self, lock_of):
         locked = lock_of(FA2)
