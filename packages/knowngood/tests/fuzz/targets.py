@@ -272,7 +272,7 @@ def _ask_registry(address: str) -> object:
     from knowngood.registry.image_reference import Repository
     from knowngood.registry.registry_client import Registry
 
-    registry = Registry(Repository.parse(f"{address}/x"), insecure=True, attempts=1)
+    registry = Registry(Repository.parse(f"http://{address}/x"), attempts=1)
     manifest = registry.manifest("latest")
     return manifest and manifest.blobs()
 

@@ -79,7 +79,7 @@ def test_an_image_is_judged_by_its_configuration_in_a_registry(registry_program,
     server.start()
     try:
         name = f"{server.address}/team/knowngood"
-        there = registry_client.Registry(Repository.parse(name), insecure=True)
+        there = registry_client.Registry(Repository.parse(f"http://{name}"))
         labels = {f"io.knowngood.{axis}": value for axis, value in parse_cell(cell).axes().items()}
         config = {"architecture": "amd64", "os": "linux", "config": {"Labels": {"io.knowngood.cell": cell, **labels}}}
         described = there.put_bytes(json.dumps(config).encode(), "application/vnd.oci.image.config.v1+json")
@@ -92,14 +92,14 @@ def test_an_image_is_judged_by_its_configuration_in_a_registry(registry_program,
         there.put_manifest(
             manifests.RegistryManifest(data=json.dumps(document).encode(), media=manifests.MANIFEST_MEDIA_TYPE), "one"
         )
-        ask = ["doctor", "--json", "--insecure", "--image"]
-        assert main([*ask, f"{name}:one", "--gpu", "V100", "--driver", "550.54"]) == 1
+        ask = ["doctor", "--json", "--image"]
+        assert main([*ask, f"http://{name}:one", "--gpu", "V100", "--driver", "550.54"]) == 1
         told = json.loads(capsys.readouterr().out)
         lines = {line["id"]: line for line in told["lines"]}
         assert told["subject"] == f"{name}:one"
         assert lines["driver"]["incidents"] == ["nvidia-driver-too-old"]
         assert lines["versions:torch-runs-on-gpu"]["verdict"] == "bad"
-        assert main([*ask, f"{name}:one", "--gpu", "H100", "--driver", "580.65.06"]) == 0
-        assert main([*ask, f"{name}:two"]) == 4
+        assert main([*ask, f"http://{name}:one", "--gpu", "H100", "--driver", "580.65.06"]) == 0
+        assert main([*ask, f"http://{name}:two"]) == 4
     finally:
         server.kill()

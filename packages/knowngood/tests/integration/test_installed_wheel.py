@@ -191,7 +191,7 @@ def published(project, registry_program, tmp_path_factory, engine):
     server = registry_server.Server(registry_program, tmp_path_factory.mktemp("registry"))
     server.start()
     repository = f"{server.address}/team/images"
-    for words in (["smoke", "--record", str(cell)], ["publish", str(cell), "--to", repository, "--insecure"]):
+    for words in (["smoke", "--record", str(cell)], ["publish", str(cell), "--to", f"http://{repository}"]):
         process = small.command(here, *words)
         out, err = process.communicate(timeout=900)
         assert process.returncode == 0, out + err
@@ -207,13 +207,13 @@ def published(project, registry_program, tmp_path_factory, engine):
 def test_the_suite_that_is_attached_to_an_image_runs_without_a_checkout(published, knowngood, environment, tmp_path):
     repository, digest, cell = published
     before = digest_data(environment)
-    result = knowngood("smoke", "published", f"{repository}@{digest}", "--insecure", "--quick", "--json")
+    result = knowngood("smoke", "published", f"http://{repository}@{digest}", "--quick", "--json")
     assert result.returncode == 0, result.stderr
     assert f"{digest}, no record here to compare with, unsigned" in result.stderr
     path = Path(json.loads(result.stdout)["evidence"])
     assert path.is_relative_to(tmp_path / "data/knowngood/evidence" / str(cell))
     run = run_evidence.load_evidence(path)
     assert (run.image, run.ok, run.report["verdict"]["text"]) == (digest, True, "it ran")
-    refused = knowngood("smoke", "published", f"{repository}@sha256:{'0' * 64}", "--insecure")
+    refused = knowngood("smoke", "published", f"http://{repository}@sha256:{'0' * 64}")
     assert (refused.returncode, "there is no" in refused.stderr) == (1, True), refused.stderr
     assert digest_data(environment) == before

@@ -93,7 +93,7 @@ def world(server, project, tmp_path, monkeypatch):
     matrix.write_text(text.replace("publish: {", f"publish: {{{item}, "))
     path = re.sub(r"[^a-z0-9]", "", tmp_path.name.lower())
     yield World(
-        registry=Registry(Repository.parse(f"{server.address}/{path}"), insecure=True),
+        registry=Registry(Repository.parse(f"http://{server.address}/{path}")),
         root=project.root,
         alias=alias,
         locked=project.tree.load(cell),
@@ -126,7 +126,7 @@ def verify(capsys, world, tag=None):
 
 def pull(capsys, *words):
     capsys.readouterr()
-    code = main.main(["pull", *words, "--dry-run", "--insecure", "--json"])
+    code = main.main(["pull", *words, "--dry-run", "--json"])
     return code, json.loads(capsys.readouterr().out)["images"][0]
 
 
@@ -137,9 +137,9 @@ def test_verify_and_pull_take_an_image_of_the_identity(world, capsys):
     assert answer["signature"]["identity"] == {"issuer": sigstore_server.ISSUER, "subject": JOB}
     assert {item["signed"] for item in answer["attached"]} == {True}
     assert len(answer["attached"]) == 4, "signatures are no documents"
-    code, row = pull(capsys, f"{world.registry.repository}:{world.alias}")
+    code, row = pull(capsys, f"http://{world.registry.repository}:{world.alias}")
     assert (code, row["signature"]["signed"]) == (0, True)
-    assert main.main(["publish", "--verify", f"{world.registry.repository}:{world.alias}", "--insecure"]) == 0
+    assert main.main(["publish", "--verify", f"http://{world.registry.repository}:{world.alias}"]) == 0
     assert f"signed with the identity {JOB} of {sigstore_server.ISSUER}" in capsys.readouterr().out
 
 
@@ -208,7 +208,7 @@ def test_verify_and_pull_refuse_a_forged_image(world, capsys, forge):
     code, answer = verify(capsys, world)
     assert (code, answer["signature"]["signed"]) == (1, False)
     assert FORGERIES[forge] in answer["problems"][0]
-    code, row = pull(capsys, f"{world.registry.repository}:{world.alias}")
+    code, row = pull(capsys, f"http://{world.registry.repository}:{world.alias}")
     assert (code, row["status"]) == (1, "failed")
     assert FORGERIES[forge] in row["error"]
 
@@ -234,5 +234,5 @@ def test_without_an_identity_in_the_matrix_a_bundle_proves_nothing(world, capsys
     push(world, signed=True)
     matrix = world.root / "matrix.yaml"
     matrix.write_text(re.sub(r"identity: \{[^}]*\}, ", "", matrix.read_text()))
-    assert main.main(["publish", "--verify", f"{world.registry.repository}:{world.alias}", "--insecure"]) == 0
+    assert main.main(["publish", "--verify", f"http://{world.registry.repository}:{world.alias}"]) == 0
     assert "unsigned: it has a signature" in capsys.readouterr().out

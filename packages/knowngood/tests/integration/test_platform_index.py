@@ -30,7 +30,7 @@ _CONFIG = "application/vnd.oci.image.config.v1+json"
 def registry(registry_program, tmp_path):
     server = registry_server.Server(registry_program, tmp_path)
     server.start()
-    yield Registry(Repository(host=server.address, path="team/images"), insecure=True)
+    yield Registry(Repository(host=server.address, path="team/images", plain=True))
     server.kill()
 
 

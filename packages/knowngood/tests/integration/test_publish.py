@@ -141,9 +141,9 @@ def second(tmp_path):
 def test_a_release_is_signed_verified_and_pulled(tiny, proxy, tmp_path, capsys, monkeypatch):
     (here, image), engine = tiny
     saw(here, image, ok=True)
-    monkeypatch.setenv("KNOWNGOOD_REPOSITORY", f"{proxy.address}/signed")
-    name = f"{proxy.address}/signed:default"
-    code, answer = run(capsys, "publish", "--insecure")
+    monkeypatch.setenv("KNOWNGOOD_REPOSITORY", f"http://{proxy.address}/signed")
+    name = f"http://{proxy.address}/signed:default"
+    code, answer = run(capsys, "publish")
     assert (code, answer["cells"][0]["signed"]) == (0, False), "without a key everything works, unsigned"
 
     private = tmp_path / "release.key"
@@ -153,30 +153,30 @@ def test_a_release_is_signed_verified_and_pulled(tiny, proxy, tmp_path, capsys, 
     head, _, tail = matrix.read_text().partition("\npublish: {")
     matrix.write_text(f"{head}\n{tail.partition(chr(10))[2]}\npublish: {{key: release.pub}}\n")
     monkeypatch.setenv("KNOWNGOOD_SIGNING_KEY", str(private))
-    code, answer = run(capsys, "publish", "--verify", name, "--insecure")
+    code, answer = run(capsys, "publish", "--verify", name)
     assert (code, "the registry has no signature of it" in answer["problems"][0]) == (1, True)
-    assert run(capsys, "pull", "--insecure")[0] == 1
-    code, answer = run(capsys, "publish", "--insecure")
+    assert run(capsys, "pull")[0] == 1
+    code, answer = run(capsys, "publish")
     assert (code, "unsigned: seal.json does not cover this run" in answer["cells"][0]["error"]) == (1, True)
 
     assert run(capsys, "keys", "seal")[0] == 0
-    code, answer = run(capsys, "publish", "--insecure")
+    code, answer = run(capsys, "publish")
     assert (code, answer["cells"][0]["signed"]) == (0, True)
-    code, answer = run(capsys, "publish", "--verify", name, "--insecure")
+    code, answer = run(capsys, "publish", "--verify", name)
     assert (code, answer["problems"], answer["signature"]["key"]) == (0, [], "release.pub")
     signed = {item["type"] for item in answer["attached"] if item["signed"]}
     assert signed == {item["type"] for item in answer["attached"]}, "one of each kind; older ones may be unsigned"
     assert len(signed) == 5
     proxy.requests.clear()
-    assert run(capsys, "publish", "--insecure")[0] == 0
+    assert run(capsys, "publish")[0] == 0
     assert not [place for method, place in proxy.requests if method not in ("GET", "HEAD")], "nothing is sent again"
 
-    code, answer = run(capsys, "pull", "--insecure")
+    code, answer = run(capsys, "pull")
     assert (code, answer["images"][0]["status"]) == (0, "unchanged")
     with contextlib.closing(engine.client()) as client:
         client.images.remove(image.tag, force=True)
         direct = f"{proxy.server.address}/signed"  # the engine tries TLS first, which the proxy does not understand
-        code, answer = run(capsys, "pull", "--from", direct, "--insecure")
+        code, answer = run(capsys, "pull", "--from", f"http://{direct}")
         assert (code, answer["images"][0]["status"]) == (0, "pulled"), answer
         assert client.images.get(image.tag).id == image.digest
         client.images.remove(f"{direct}@{image.digest}")
@@ -184,8 +184,8 @@ def test_a_release_is_signed_verified_and_pulled(tiny, proxy, tmp_path, capsys, 
 
 def test_published_pulled_into_an_empty_engine_and_run(tiny, proxy, second, capsys):
     (here, image), engine = tiny
-    where = ("--to", f"{proxy.address}/team/cells", "--insecure")
-    registry = Registry(Repository.parse(where[1]), insecure=True)
+    where = ("--to", f"http://{proxy.address}/team/cells")
+    registry = Registry(Repository.parse(where[1]))
 
     code, said = run(capsys, "publish", *where)
     assert (code, registry.digest("default")) == (1, None)
@@ -216,7 +216,7 @@ def test_published_pulled_into_an_empty_engine_and_run(tiny, proxy, second, caps
     assert said["cells"][0]["looked_at"]["blobs"] == len([item for item in proxy.requests if "/blobs/" in item[1]]) - 6
 
     nothing_to_do(capsys, proxy, where, tag)
-    code, said = run(capsys, "publish", "--verify", f"{where[1]}:default", "--insecure")
+    code, said = run(capsys, "publish", "--verify", f"{where[1]}:default")
     assert (code, said["problems"], said["digest"]) == (0, [], image.digest)
     assert sorted(item["type"] for item in said["attached"]) == sorted(
         [
@@ -258,8 +258,8 @@ def test_published_pulled_into_an_empty_engine_and_run(tiny, proxy, second, caps
 def test_a_damaged_cell_is_repaired_by_the_command(tiny, server, capsys):
     (here, image), _ = tiny
     saw(here, image, ok=True)
-    where = ("--to", f"{server.address}/team/damaged", "--insecure")
-    registry = Registry(Repository.parse(where[1]), insecure=True)
+    where = ("--to", f"http://{server.address}/team/damaged")
+    registry = Registry(Repository.parse(where[1]))
     code, answer = run(capsys, "publish", *where)
     assert (code, answer["cells"][0]["status"]) == (0, "published")
     layer = server.blob_path(registry.manifest(image.digest).blobs()[-1].digest)
@@ -276,19 +276,19 @@ def test_a_damaged_cell_is_repaired_by_the_command(tiny, server, capsys):
     code, answer = run(capsys, "publish", *where, "--repair")
     assert (code, answer["cells"][0]["status"]) == (1, "failed")
     assert f"{layer.parent.name}/ in the layout of `distribution`" in answer["cells"][0]["error"]
-    code, answer = run(capsys, "publish", "--verify", f"{where[1]}:default", "--insecure")
+    code, answer = run(capsys, "publish", "--verify", f"{where[1]}:default")
     assert (code, len(answer["problems"])) == (1, 1)
     layer.unlink()
     code, answer = run(capsys, "publish", *where, "--repair")
     assert (code, answer["cells"][0]["status"]) == (0, "repaired")
-    code, answer = run(capsys, "publish", "--verify", f"{where[1]}:default", "--insecure")
+    code, answer = run(capsys, "publish", "--verify", f"{where[1]}:default")
     assert (code, answer["problems"]) == (0, [])
 
 
 def nothing_to_do(capsys, proxy, where, tag):
     """A run of the matrix that finds everything published builds and pulls nothing."""
     proxy.requests.clear()
-    code, said = run(capsys, "build-matrix", "--all", "--locked", "--published", where[1], "--insecure")
+    code, said = run(capsys, "build-matrix", "--all", "--locked", "--published", where[1])
     (row,) = said["cells"]
     assert (code, row["status"], row["image"]) == (0, "unchanged", None)
     assert tag in row["note"]
@@ -333,7 +333,7 @@ FAULTS = {
 @pytest.mark.parametrize("name", FAULTS)
 def test_what_passes_is_tried_again(name, scratch, proxy, engine):
     proxy.rules = FAULTS[name]
-    registry = Registry(Repository.parse(f"{proxy.address}/tiny/{name.replace(' ', '-')}"), insecure=True)
+    registry = Registry(Repository.parse(f"http://{proxy.address}/tiny/{name.replace(' ', '-')}"))
     start = time.monotonic()
     result = publish(scratch, registry, engine)
     assert result.status is publication.PublishStatus.PUBLISHED
@@ -344,13 +344,13 @@ def test_what_passes_is_tried_again(name, scratch, proxy, engine):
 
 def test_an_engine_whose_store_cannot_be_read_streams_the_blobs(scratch, proxy, engine, monkeypatch):
     monkeypatch.setattr(image_store, "_find_store", lambda *_: None)
-    registry = Registry(Repository.parse(f"{proxy.address}/tiny/streamed"), insecure=True)
+    registry = Registry(Repository.parse(f"http://{proxy.address}/tiny/streamed"))
     assert publish(scratch, registry, engine).pushed > 24_000_000
     assert registry.digest(scratch.tag) == scratch.digest
 
 
 def test_other_bytes_for_a_digest_are_never_promoted(scratch, proxy, engine):
-    registry = Registry(Repository.parse(f"{proxy.address}/tiny/lies"), insecure=True)
+    registry = Registry(Repository.parse(f"http://{proxy.address}/tiny/lies"))
     config = ["GET", "/blobs/sha256"]
     for spoilt in ("blob", "manifest"):
         part = config if spoilt == "blob" else ["GET", f"/manifests/{scratch.digest}"]
@@ -365,7 +365,7 @@ def test_other_bytes_for_a_digest_are_never_promoted(scratch, proxy, engine):
 
 
 def test_a_registry_killed_in_mid_push(scratch, server, proxy, engine):
-    registry = Registry(Repository.parse(f"{proxy.address}/tiny/killed"), insecure=True, attempts=2)
+    registry = Registry(Repository.parse(f"http://{proxy.address}/tiny/killed"), attempts=2)
     killed = []
 
     def kill(request):
@@ -391,7 +391,7 @@ def test_a_registry_killed_in_mid_push(scratch, server, proxy, engine):
 
 
 def test_labels_that_differ_are_not_promoted(scratch, proxy, engine):
-    registry = Registry(Repository.parse(f"{proxy.address}/tiny/labels"), insecure=True)
+    registry = Registry(Repository.parse(f"http://{proxy.address}/tiny/labels"))
     with pytest.raises(KnowngoodError, match="its label"):
         publish(replace(scratch, labels={"io.knowngood.cell": "another"}), registry, engine)
     assert registry.digest(scratch.tag) is None

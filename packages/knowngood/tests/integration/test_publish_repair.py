@@ -29,7 +29,7 @@ class Published:
 
     def __init__(self, server, release, engine, name):
         self.server, self.release, self.engine = server, release, engine
-        self.registry = Registry(Repository.parse(f"{server.address}/{name}"), insecure=True, attempts=2)
+        self.registry = Registry(Repository.parse(f"http://{server.address}/{name}"), attempts=2)
         self.folder = server.storage / "repositories" / name
         assert publish(release, self.registry, engine).status is PublishStatus.PUBLISHED
         self.manifest = self.registry.manifest(release.digest)

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.integration
 def registry(registry_program, tmp_path_factory):
     server = registry_server.Server(registry_program, tmp_path_factory.mktemp("registry"))
     server.start()
-    yield Registry(Repository.parse(f"{server.address}/team/cells"), insecure=True)
+    yield Registry(Repository.parse(f"http://{server.address}/team/cells"))
     server.kill()
 
 
@@ -71,7 +71,7 @@ def record(project, locked: CellLock, manifest: RegistryManifest) -> None:
 
 def verify(capsys, registry: Registry, tag: str):
     capsys.readouterr()
-    code = main.main(["publish", "--verify", f"{registry.repository}:{tag}", "--insecure", "--json"])
+    code = main.main(["publish", "--verify", f"http://{registry.repository}:{tag}", "--json"])
     return code, json.loads(capsys.readouterr().out)
 
 
@@ -84,7 +84,7 @@ def test_a_forged_image_is_not_the_recorded_one(registry, project, monkeypatch, 
     project.tree.record_path(cell).unlink(missing_ok=True)
     code, answer = verify(capsys, registry, alias)
     assert (code, answer["problems"], answer["recorded"]) == (0, [], {})
-    assert main.main(["publish", "--verify", f"{registry.repository}:{alias}", "--insecure"]) == 0
+    assert main.main(["publish", "--verify", f"http://{registry.repository}:{alias}"]) == 0
     assert "no record here to compare with" in capsys.readouterr().out
 
     record(project, locked, good)
@@ -140,5 +140,5 @@ def web_server():
 
 
 def test_a_web_server_is_no_registry(web_server, capsys):
-    assert main.main(["publish", "--verify", f"{web_server}/team/cells:a", "--insecure"]) == 4
+    assert main.main(["publish", "--verify", f"http://{web_server}/team/cells:a"]) == 4
     assert f"{web_server} is not a registry: it answers HTML" in capsys.readouterr().err

@@ -73,12 +73,12 @@ def test_the_recorded_image_is_pulled_from_the_first_registry_that_has_it(regist
             lines = list(client.api.push(pushed, stream=True, decode=True))
             assert not [line for line in lines if "error" in line]
             forget()
-            repositories = f"{registry}/other/images {registry}/team/images"
-            words = ["run", "--insecure", str(cell), "--", "python", "-c", "import packaging; print('ran')"]
+            repositories = f"http://{registry}/other/images http://{registry}/team/images"
+            words = ["run", str(cell), "--", "python", "-c", "import packaging; print('ran')"]
             result = knowngood(here.root, *words, KNOWNGOOD_REGISTRY=repositories)
             assert result.returncode == 0, result.stderr
             assert result.stdout == "ran\n"
-            assert f"not from {registry}/other/images" in result.stderr
+            assert f"not from http://{registry}/other/images" in result.stderr
             assert f"pulled from {registry}/team/images" in result.stderr
             assert "building" not in result.stderr
             assert client.images.get(name).id == record.manifest.digest

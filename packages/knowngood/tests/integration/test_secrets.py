@@ -193,7 +193,7 @@ def prove(user: Planted, digest: str) -> None:
 
 def test_no_token_is_printed_written_built_or_published(planted):
     user, cell = planted, planted.cell
-    where = ("--to", f"{user.registry.address}/team/cells", "--insecure")
+    where = ("--to", f"http://{user.registry.address}/team/cells")
     with planted_secrets.CommandLines(user.tokens) as lines:
         assert user.run("engine", "up").returncode == 0
         make_signing_key(user)
@@ -208,8 +208,8 @@ def test_no_token_is_printed_written_built_or_published(planted):
         published = user.run("publish", cell, *where, "--json")
         assert published.returncode == 0, user.outputs
         tag = json.loads(published.stdout)["cells"][0]["tag"]
-        assert user.run("publish", "--verify", f"{where[1]}:{tag}", "--insecure").returncode == 0, user.outputs
-        user.run("pull", f"{where[1]}:{tag}", "--insecure")
+        assert user.run("publish", "--verify", f"{where[1]}:{tag}").returncode == 0, user.outputs
+        user.run("pull", f"{where[1]}:{tag}")
         everyday(user)
         failures(user, where)
     assert lines.samples > 50
@@ -276,8 +276,8 @@ def failures(user: Planted, where: tuple[str, ...]) -> None:
         alone = dict.fromkeys(("UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_INDEX", "UV_EXTRA_INDEX_URL"), "")
         assert user.run("export", cell, "--format", "pylock", **alone | {variable: user.env["UV_DEFAULT_INDEX"]})
     password = user.tokens.plant("publish --to")
-    user.run("publish", cell, "--to", f"alice:{password}@{user.registry.address}/team/cells", "--insecure")
-    user.run("publish", "--verify", f"alice:{password}@{user.registry.address}/team/cells:x", "--insecure")
+    user.run("publish", cell, "--to", f"alice:{password}@{user.registry.address}/team/cells")
+    user.run("publish", "--verify", f"alice:{password}@{user.registry.address}/team/cells:x")
     user.run("publish", cell)  # KNOWNGOOD_REPOSITORY has a login in it
     user.run("cells", "--size", cell)
     user.run("publish", cell, *where, DOCKER_CONFIG=str(user.folder / "nowhere"))

@@ -78,7 +78,7 @@ def world(server, project, tmp_path, monkeypatch):
     matrix.write_text(text.replace("publish: {", "publish: {key: keys/release.pub, "))
     monkeypatch.chdir(project.root)
     path = re.sub(r"[^a-z0-9]", "", tmp_path.name.lower())
-    registry = Registry(Repository.parse(f"{server.address}/{path}"), insecure=True)
+    registry = Registry(Repository.parse(f"http://{server.address}/{path}"))
     return World(registry=registry, folder=tmp_path, alias=alias, locked=project.tree.load(cell), key=key)
 
 
@@ -255,14 +255,14 @@ def test_without_a_key_everything_is_said_to_be_unsigned(world, project, capsys)
 
 def pull(capsys, *words):
     capsys.readouterr()
-    code = main.main(["pull", *words, "--insecure", "--json"])
+    code = main.main(["pull", *words, "--json"])
     return code, json.loads(capsys.readouterr().out)["images"][0]
 
 
 @pytest.fixture
 def origin(world, monkeypatch):
     """The repository of the test, as `KNOWNGOOD_REPOSITORY` names it."""
-    monkeypatch.setenv("KNOWNGOOD_REPOSITORY", str(world.registry.repository))
+    monkeypatch.setenv("KNOWNGOOD_REPOSITORY", f"http://{world.registry.repository}")
 
 
 def lock_tag(world, revision=1):
@@ -290,7 +290,7 @@ def test_pull_takes_the_recorded_image_and_no_other(world, project, capsys):
     world.registry.put_manifest(good, lock_tag(world, 2))
     assert pull(capsys, world.alias, "--dry-run")[0] == 0, "the recorded image is a later revision"
 
-    reference = f"{world.registry.repository}@{forged.descriptor.digest}"
+    reference = f"http://{world.registry.repository}@{forged.descriptor.digest}"
     code, row = pull(capsys, reference, "--dry-run")
     assert (code, "the configuration differ" in row["error"]) == (1, True)
 
@@ -310,8 +310,8 @@ def test_pull_of_an_image_needs_no_repository(world, capsys, monkeypatch):
     assert main.main(["pull", world.alias]) == 2
     assert "no repository; name one: --from" in capsys.readouterr().err
     push(world, signed=True)
-    assert pull(capsys, world.reference, "--dry-run")[0] == 0
-    assert main.main(["pull", world.reference, "--from", "registry.example/x"]) == 2
+    assert pull(capsys, f"http://{world.reference}", "--dry-run")[0] == 0
+    assert main.main(["pull", f"http://{world.reference}", "--from", "registry.example/x"]) == 2
 
 
 @pytest.mark.usefixtures("origin")

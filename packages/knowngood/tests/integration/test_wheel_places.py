@@ -41,7 +41,7 @@ def wheel(tmp_path):
 
 
 def push(server, wheel, house, **options):
-    registry = Registry(Repository.parse(f"{server.address}/team/images"), insecure=True)
+    registry = Registry(Repository.parse(f"http://{server.address}/team/images"))
     options = {"every_byte": False, "dry_run": False} | options
     ((_, status),) = wheel_supply.push_wheels(registry, [wheel], house, **options)
     return str(status)
@@ -84,4 +84,4 @@ def test_a_registry_that_is_gone_is_a_place_without_the_wheel(server, wheel, tmp
     assert wheel_supply.fetch_pinned_wheel(pin, places, tmp_path / "far", notes.append)
     assert "the request failed after 2 attempts" in notes[0]
     wheel_supply.fetch_pinned_wheel(pin, ["oci+http://registry.example/images"], tmp_path / "far", notes.append)
-    assert "--insecure is for a registry on this machine" in notes[-1]
+    assert "http:// is for a registry on this machine" in notes[-1]

@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Iterable
 
-from knowngood.cli import shared_arguments
 from knowngood.cli.main import Answer
 from knowngood.cli.progress import report_progress
 from knowngood.core.errors import UsageError
@@ -28,7 +27,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="the interpreter or the folder of an environment (default: VIRTUAL_ENV's, else the first python on PATH)",
     )
     parser.add_argument("--image", metavar="REF", help="an image, or a cell's id or alias, in place of an environment")
-    shared_arguments.add_insecure(parser)
     parser.add_argument("--gpu", metavar="GPU", help="judge for this GPU, in place of the machine's: H100, sm_90")
     parser.add_argument(
         "--driver", metavar="VERSION", help="judge for this driver version, in place of the machine's: 580.65.06"
@@ -74,9 +72,7 @@ def _examine_image(arguments: argparse.Namespace, notify: Notify) -> tuple[list[
     from knowngood_diagnose.doctor import probe_image  # not at the top: it imports docker and requests
 
     context = examination.load_examination_context(arguments.gpu, arguments.driver, arguments.host)
-    image = probe_image.describe_image(
-        arguments.image, notify, host=context.host.architecture, insecure=arguments.insecure
-    )
+    image = probe_image.describe_image(arguments.image, notify, host=context.host.architecture)
     return examination.examine_image(image, SystemState(nvidia=probe_gpus.read_nvidia_state()), context), image.name
 
 

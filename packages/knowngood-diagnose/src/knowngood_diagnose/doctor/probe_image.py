@@ -27,15 +27,13 @@ _MAX_CONFIGURATION = 4 << 20
 """Bytes; a larger configuration of an image is refused."""
 
 
-def describe_image(
-    name: str, notify: Notify, *, host: HostArchitecture | None = None, insecure: bool = False
-) -> ImageDescription:
+def describe_image(name: str, notify: Notify, *, host: HostArchitecture | None = None) -> ImageDescription:
     """Return the description of a cell, by its id or an alias of the matrix, or of an image, by its name.
 
     Of a name that means images for several hosts, that for `host` is taken (default: this machine's). A cell is
     described by its image in the engine, and where there is none, by what its id says.
 
-    Raises `MissingError` when neither the engine nor a registry has the image. `insecure` allows plain HTTP.
+    Raises `MissingError` when neither the engine nor a registry has the image.
     """
     host = host or detect_host_architecture() or DEFAULT_HOST
     cell = _find_cell(name, host)
@@ -43,9 +41,9 @@ def describe_image(
     engine = container_engine.find_running_engine()
     if cell:
         return _describe_cell(cell, engine)
-    if engine and (description := _ask_engine(name, engine)):
+    if engine and (description := _ask_engine(name.removeprefix("http://"), engine)):
         return description
-    return _ask_registry(name, notify, host, insecure=insecure, runtimes=_list_runtimes(engine))
+    return _ask_registry(name, notify, host, runtimes=_list_runtimes(engine))
 
 
 def _find_cell(name: str, host: HostArchitecture) -> Cell | None:
@@ -113,7 +111,7 @@ def _list_runtimes(engine: Engine | None) -> tuple[str, ...] | None:
 
 
 def _ask_registry(
-    name: str, notify: Notify, host: HostArchitecture, *, insecure: bool, runtimes: tuple[str, ...] | None
+    name: str, notify: Notify, host: HostArchitecture, *, runtimes: tuple[str, ...] | None
 ) -> ImageDescription:
     try:
         reference = ImageReference.parse(name)
@@ -122,8 +120,9 @@ def _ask_registry(
             f"no engine here has an image {name!r}, and it is no reference to one in a registry: {error}; "
             "`knowngood cells` lists the ids and aliases of cells, which can be judged too"
         ) from None
+    name = str(reference)
     notify(f"asking {reference.repository.host}")
-    registry = Registry(reference.repository, insecure=insecure)
+    registry = Registry(reference.repository)
     manifest = registry.manifest(reference.name)
     document = manifest.document if manifest else {}
     if "manifests" in document:

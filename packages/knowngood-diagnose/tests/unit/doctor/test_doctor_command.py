@@ -400,7 +400,7 @@ def describe(home, monkeypatch):
         monkeypatch.setattr(container_engine, "find_running_engine", lambda: object() if images else None)
         monkeypatch.setattr(probe_image, "_ask_engine", ask)
         monkeypatch.setattr(probe_image, "_list_runtimes", lambda _engine: None)
-        return probe_image.describe_image(name, print, insecure=True)
+        return probe_image.describe_image(name, print)
 
     assert home.matrix.aliases == {"default": FA4}
     return call

@@ -58,7 +58,7 @@ def test_a_broken_cell_fails_until_it_is_retired(home, capsys, retired, code):
         ["build-matrix", "--dry-run"],
         ["lock"],
         ["plan", "--offline"],
-        ["publish", "--to", "127.0.0.1:9/a", "--insecure"],
+        ["publish", "--to", "http://127.0.0.1:9/a"],
         ["compile", "--dry-run"],
         ["smoke"],
         ["verify"],

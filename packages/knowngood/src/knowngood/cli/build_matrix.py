@@ -75,7 +75,6 @@ def add_build_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="REPOSITORY",
         help="skip cells whose recorded image is in this repository already and has passed; nothing is pulled",
     )
-    shared_arguments.add_insecure(parser)
     parser.add_argument("--dry-run", action="store_true", help="print the exact commands and do nothing")
     parser.add_argument(
         "--builder",
@@ -163,7 +162,7 @@ def _dry_run_commands(
 def _published_results(arguments: argparse.Namespace, project: Project, cells: Sequence[Cell]) -> dict[str, CellResult]:
     """Return results for the cells that need no work: the registry has their image, and a good run is committed."""
     start = time.monotonic()
-    registry = Registry(Repository.parse(arguments.published), insecure=arguments.insecure)
+    registry = Registry(Repository.parse(arguments.published))
     cells_by_id = {str(cell): cell for cell in cells}
     return {
         name: CellResult(

@@ -133,6 +133,7 @@ COMPANIONS = {
 """Other distribution -> the commands that it adds, to name it to who calls one and does not have it."""
 
 RETIRED = {
+    "--insecure": "is now in the address, http://HOST/PATH, for a registry on this machine",
     "breaks": "is now `knowngood api --breaks`",
     "prune": "is now `knowngood engine prune`",
     "sbom": "is now `knowngood export --format cyclonedx`",
@@ -145,7 +146,7 @@ RETIRED = {
     "smoke --on": "is now `knowngood smoke job`",
     "smoke --processes": "is now `knowngood smoke parallel`",
 }
-"""A command, or a command with an option, that is no longer there -> what took its place; named for one release."""
+"""A command, an option, or both, that are no longer there -> what took their place; named for one release."""
 
 
 @cache
@@ -237,9 +238,10 @@ def parse_words(words: Sequence[str], command: str | None) -> argparse.Namespace
 
 def _refuse_retired(command: str, options: Sequence[str]) -> None:
     """Raise `UsageError` that names the successor, where a command or one of its options is of an earlier release."""
-    for text in [*(f"{command} {option.partition('=')[0]}" for option in options), command]:
+    names = [option.partition("=")[0] for option in options]
+    for text in [*(f"{command} {name}" for name in names), command, *names]:
         if text in RETIRED:
-            raise UsageError(f"`knowngood {text}` {RETIRED[text]}")
+            raise UsageError(f"`{text}` {RETIRED[text]}")
 
 
 def _import_command(command: str) -> Any:

@@ -52,7 +52,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="read every byte of what is published, and send what is missing or damaged; put moved tags back",
     )
-    shared_arguments.add_insecure(parser)
     parser.add_argument(
         "--revision",
         type=_parse_revision,
@@ -76,7 +75,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     cells = matrix.select_cells(shared_arguments.selection_words(arguments))
     named = release_signers.load_release_verifiers(project.root, matrix.publish)
     target = _Target(
-        registry=Registry(Repository.parse(where), insecure=arguments.insecure),
+        registry=Registry(Repository.parse(where)),
         named=named,
         signer=None if arguments.dry_run else release_signers.find_release_signer(arguments.key, named),
     )
@@ -299,7 +298,7 @@ def _verify(arguments: argparse.Namespace) -> Answer:
     known = project if (project.root / MATRIX_FILE).is_file() else None
     verifiers = release_signers.load_release_verifiers(known.root, known.matrix.publish) if known else ()
     with report_progress(str(reference)) as notify:
-        registry = Registry(reference.repository, insecure=arguments.insecure)
+        registry = Registry(reference.repository)
         check = publication_check.read_published_image(registry, reference, notify, known, verifiers)
     return Answer(1 if check.problems else 0, check.document(), check.text())
 

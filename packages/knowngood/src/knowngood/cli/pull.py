@@ -44,7 +44,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="ARCH",
         help="the host whose image to take of a name that has several: x86-64 or aarch64 (default: this machine's)",
     )
-    shared_arguments.add_insecure(parser)
     parser.add_argument("--dry-run", action="store_true", help="check the images, and pull nothing")
 
 
@@ -56,7 +55,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     checks: dict[str, Callable[[], CheckedImage]] = {}
     for word in filter(_is_reference, arguments.select):
         reference = ImageReference.parse(word)
-        registry = Registry(reference.repository, insecure=arguments.insecure)
+        registry = Registry(reference.repository)
         checks[word] = partial(image_pull.check_referenced_image, project, registry, reference, verifiers, host)
     for cell, registry in _cells(project, arguments, host):
         checks[str(cell)] = partial(image_pull.check_cell_image, project, registry, cell, verifiers)
@@ -99,7 +98,7 @@ def _cells(project: Project, arguments: argparse.Namespace, host: HostArchitectu
         shared_arguments.refuse_options(arguments, ("origin",), "is for cells; the image names its repository")
         return []
     where = shared_arguments.repository_name(arguments.origin, project.matrix, "--from")
-    registry = Registry(Repository.parse(where), insecure=arguments.insecure)
+    registry = Registry(Repository.parse(where))
     matrix = project.matrix
     chosen = {cell: None for word in words or ["default"] for cell in _cells_of_word(matrix, word, host)}
     return [(cell, registry) for cell in chosen]

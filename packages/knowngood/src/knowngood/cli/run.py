@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from knowngood.cli import run_cell, run_image, shared_arguments
+from knowngood.cli import run_cell, run_image
 from knowngood.cli.main import Answer
 from knowngood.cli.progress import print_notice, report_progress
 from knowngood.core import extensions
@@ -88,7 +88,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--print", action="store_true", help="print the commands for docker, podman and Apptainer, and run nothing"
     )
-    shared_arguments.add_insecure(parser)
     _split_program(parser)
 
 
@@ -155,7 +154,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     _tell(choice, lines, container.gpus, nvidia)
     _remove_abandoned(engine, container.user)
     additions = run_image.choose_image_additions(arguments, project, choice.cell)
-    image = run_image.get_cell_image(project, choice.cell, engine, insecure=arguments.insecure)
+    image = run_image.get_cell_image(project, choice.cell, engine)
     if arguments.prove:
         run_image.prove_cell_image(project, choice.cell, image, engine, container.gpus)
     container = replace(container, image=run_image.add_to_image(project, choice.cell, image, additions).name)

@@ -46,14 +46,14 @@ class ImageAdditions:
         return derived_image.describe_derived_image(project, cell, base, self.packages, self.toolkit)
 
 
-def get_cell_image(project: Project, cell: Cell, engine: Engine, *, insecure: bool = False) -> RunnableImage:
+def get_cell_image(project: Project, cell: Cell, engine: Engine) -> RunnableImage:
     """Return the engine's image; where it has none, pull it, else build it, and say the size before."""
     from knowngood.launch import image_access
 
     if image := image_access.find_recorded_image(project, cell, engine, print_notice):
         return image
     with report_progress(str(cell)) as notify:
-        return image_access.fetch_cell_image(project, cell, engine, print_notice, notify, insecure=insecure)
+        return image_access.fetch_cell_image(project, cell, engine, print_notice, notify)
 
 
 @contextlib.contextmanager

@@ -78,11 +78,6 @@ def add_locked(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_insecure(parser: argparse.ArgumentParser) -> None:
-    """Add `--insecure`, for a registry without TLS on this machine."""
-    parser.add_argument("--insecure", action="store_true", help="use plain HTTP; only for a registry on this machine")
-
-
 def add_signing_key(parser: argparse.ArgumentParser) -> None:
     """Add `--key`, the file of the private key."""
     parser.add_argument(

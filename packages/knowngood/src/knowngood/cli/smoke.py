@@ -53,7 +53,6 @@ def _configure_here(parser: argparse.ArgumentParser) -> None:
 def _configure_published(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("image", metavar="REFERENCE", help="HOST/PATH:TAG or HOST/PATH@sha256:...")
     _add_suite_options(parser)
-    shared_arguments.add_insecure(parser)
 
 
 def _configure_collect(parser: argparse.ArgumentParser) -> None:
@@ -116,7 +115,7 @@ def run_here(arguments: argparse.Namespace) -> Answer:
 def run_in_published_image(arguments: argparse.Namespace) -> Answer:
     """Run the suite that is attached to a published image, in that image."""
     project, reference = find_project(), ImageReference.parse(arguments.image)
-    registry = Registry(reference.repository, insecure=arguments.insecure)
+    registry = Registry(reference.repository)
     verifiers = release_signers.load_release_verifiers(project.root, project.matrix.publish)
     options = shared_arguments.suite_options_from_arguments(arguments)
     with report_progress(str(reference)) as notify:

@@ -43,7 +43,9 @@ class RunnableImage:
 def recorded_reference(project: Project, cell: Cell, repositories: Sequence[str]) -> str:
     """Return the image of a cell in the first repository by its recorded digest; empty without one of the two."""
     record = project.tree.load_record(cell)
-    return f"{repositories[0]}@{record.manifest.digest}" if record and repositories else ""
+    from knowngood.registry.image_reference import Repository
+
+    return f"{Repository.parse(repositories[0])}@{record.manifest.digest}" if record and repositories else ""
 
 
 def name_recorded_image(project: Project, cell: Cell, digest: str) -> str:
@@ -67,9 +69,7 @@ def find_recorded_image(project: Project, cell: Cell, engine: Engine, notify: No
     return RunnableImage(name=name, digest=actual, origin="in the engine")
 
 
-def fetch_cell_image(  # noqa: PLR0913
-    project: Project, cell: Cell, engine: Engine, announce: Notify, notify: Notify, *, insecure: bool = False
-) -> RunnableImage:
+def fetch_cell_image(project: Project, cell: Cell, engine: Engine, announce: Notify, notify: Notify) -> RunnableImage:
     """Get the image of a cell that the engine lacks: from a repository that has it, else by a build.
 
     `announce` gets the lines that stay, such as the size of a build before it begins; `notify` the steps.
@@ -77,7 +77,7 @@ def fetch_cell_image(  # noqa: PLR0913
     Raises `KnowngoodError` and `MissingError` as `build_cell_image` does.
     """
     repositories = image_reference.list_repositories(project.matrix, os.environ)
-    image = pull_recorded_image(project, cell, engine, repositories, notify, insecure=insecure)
+    image = pull_recorded_image(project, cell, engine, repositories, notify)
     if image is None:
         announce(describe_build(project, cell))
         image = build_cell_image(project, cell, notify)
@@ -85,8 +85,8 @@ def fetch_cell_image(  # noqa: PLR0913
     return image
 
 
-def pull_recorded_image(  # noqa: PLR0913
-    project: Project, cell: Cell, engine: Engine, repositories: Sequence[str], notify: Notify, *, insecure: bool
+def pull_recorded_image(
+    project: Project, cell: Cell, engine: Engine, repositories: Sequence[str], notify: Notify
 ) -> RunnableImage | None:
     """Pull the image of a cell from the first repository that has it as recorded, and signed where a key is named.
 
@@ -100,7 +100,7 @@ def pull_recorded_image(  # noqa: PLR0913
     verifiers = load_release_verifiers(project.root, project.matrix.publish)
     for repository in repositories:
         try:
-            registry = Registry(Repository.parse(repository), insecure=insecure)
+            registry = Registry(Repository.parse(repository))
             image = image_pull.check_cell_image(project, registry, cell, verifiers)
             notify(f"pulling {image.repository}@{image.digest}")
             image_pull.pull_checked_image(image, engine)

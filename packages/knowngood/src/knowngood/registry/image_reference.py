@@ -10,7 +10,7 @@ import hashlib
 import ipaddress
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
 from knowngood.core.errors import UsageError
@@ -36,6 +36,8 @@ class Repository:
     host: str
     """Host name, with the port if there is one."""
     path: str
+    plain: bool = field(default=False, compare=False)
+    """Whether the registry, on this machine, is asked over plain HTTP."""
 
     def __str__(self) -> str:
         return f"{self.host}/{self.path}"
@@ -52,13 +54,14 @@ class Repository:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse `HOST/PATH`; `UsageError` says what is wrong."""
+        """Parse `HOST/PATH`, or `http://HOST/PATH` on this machine; `UsageError` says what is wrong."""
         if re.search(r"@(?!sha256:)", text):  # the text is not repeated: it may contain a password
             raise UsageError(
                 "the name of a repository contains no user and no password; write it as "
                 "registry.example/team/knowngood, and log in with `docker login registry.example`"
             )
-        host, slash, path = text.partition("/")
+        name = text.removeprefix("http://")
+        host, slash, path = name.partition("/")
         if not slash or not _HOST.fullmatch(host) or not ({".", ":"} & set(host) or host == "localhost"):
             raise UsageError(
                 f"{text!r} does not begin with a registry host: write it as registry.example/team/knowngood"
@@ -66,7 +69,10 @@ class Repository:
         if not _PATH.fullmatch(path):
             hint = "; leave out tag and digest, which follow from the cell" if re.search("[:@]", path) else ""
             raise UsageError(f"{path!r} is not a repository name (lower case, parts joined by /){hint}")
-        return cls(host=host, path=path)
+        repository = cls(host=host, path=path, plain=name != text)
+        if repository.plain and not repository.loopback:
+            raise UsageError(f"http:// is for a registry on this machine, {host} is not on it; write {name}")
+        return repository
 
 
 @dataclass(frozen=True, kw_only=True)

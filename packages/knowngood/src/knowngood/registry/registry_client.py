@@ -23,7 +23,7 @@ from typing import IO, TYPE_CHECKING, TypeVar
 from urllib.parse import urljoin, urlsplit
 
 from knowngood.core import retries
-from knowngood.core.errors import KnowngoodError, MissingError, UsageError
+from knowngood.core.errors import KnowngoodError, MissingError
 from knowngood.engine.docker_logins import check_docker_config
 from knowngood.index import index_settings
 from knowngood.registry.image_reference import DIGEST, Repository
@@ -154,16 +154,13 @@ def _retry_decision(error: Exception) -> bool | float:
 
 @dataclass
 class Registry:
-    """A repository that is read and written; `insecure` uses plain HTTP, which is allowed for this machine only."""
+    """A repository that is read and written."""
 
     repository: Repository
-    insecure: bool = False
     attempts: int = 6
     login: RegistryLogin = field(init=False)
 
     def __post_init__(self) -> None:
-        if self.insecure and not self.repository.loopback:
-            raise UsageError(f"--insecure is for a registry on this machine, {self.repository.host} is not on it")
         self.login = RegistryLogin(self.repository.host)
 
     @cached_property
@@ -184,7 +181,7 @@ class Registry:
 
         # Docker Hub is the only registry that answers under another host name.
         name = f"registry-1.{INDEX_NAME}" if self.repository.host == INDEX_NAME else self.repository.host
-        return f"{'http' if self.insecure else 'https'}://{name}/v2/{self.repository.path}/"
+        return f"{'http' if self.repository.plain else 'https'}://{name}/v2/{self.repository.path}/"
 
     def digest(self, reference: str) -> str | None:
         """Return the digest of the manifest under a tag, or `None`."""

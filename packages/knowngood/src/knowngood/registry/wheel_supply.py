@@ -83,8 +83,8 @@ def supply_wheels(project: Project, cells: Iterable[Cell], wheel_folder: Path, n
     return fetched
 
 
-REGISTRY_SCHEMES = {"oci://": False, "oci+http://": True}
-"""How a place that is a repository begins -> whether it is asked over plain HTTP (for this machine only)."""
+REGISTRY_SCHEMES = {"oci://": "", "oci+http://": "http://"}
+"""How a place that is a repository begins -> how `Repository.parse` has it."""
 
 _REGISTRY_ATTEMPTS = 2  # there are other places
 
@@ -130,10 +130,10 @@ def fetch_pinned_wheel(pin: WheelPin, places: Iterable[str], wheel_folder: Path,
 
 def _copy_from_place(place: str, pin: WheelPin, target: Path) -> None:
     """Copy what a place has of a wheel to `target`; `KnowngoodError` or `OSError` when it has nothing."""
-    for scheme, insecure in REGISTRY_SCHEMES.items():
+    for scheme, prefix in REGISTRY_SCHEMES.items():
         if place.startswith(scheme):
-            repository = Repository.parse(place.removeprefix(scheme).rstrip("/"))
-            registry = Registry(repository, insecure=insecure, attempts=_REGISTRY_ATTEMPTS)
+            repository = Repository.parse(prefix + place.removeprefix(scheme).rstrip("/"))
+            registry = Registry(repository, attempts=_REGISTRY_ATTEMPTS)
             with target.open("wb") as out:
                 registry.copy_blob(f"sha256:{pin.sha256}", out)
             return

@@ -65,11 +65,11 @@ def test_each_repository_is_asked_until_one_has_the_image(home, monkeypatch):
     monkeypatch.setattr(image_pull, "pull_checked_image", lambda image, _: pulled.append(image.repository))
     monkeypatch.setattr(image_store, "find_image_id", lambda *_: "sha256:manifest")
     repositories = ("registry.example/first", "registry.example/second", "registry.example/third")
-    image = image_access.pull_recorded_image(home, CELL, None, repositories, notes.append, insecure=False)
+    image = image_access.pull_recorded_image(home, CELL, None, repositories, notes.append)
     assert pulled == ["registry.example/second"]
     assert image.origin == "pulled from registry.example/second"
     assert any("not from registry.example/first" in note and "sha256:2" in note for note in notes)
-    assert image_access.pull_recorded_image(home, CELL, None, repositories[:1], notes.append, insecure=False) is None
+    assert image_access.pull_recorded_image(home, CELL, None, repositories[:1], notes.append) is None
 
 
 @pytest.mark.usefixtures("recorded")

@@ -84,9 +84,12 @@ class TestNames:
         assert Repository(host=host, path="a").loopback is here
 
     def test_plain_http_is_for_this_machine_only(self):
-        with pytest.raises(UsageError, match="--insecure"):
-            Registry(Repository.parse("registry.example/cells"), insecure=True)
-        assert main.main(["publish", "--verify", "registry.example/cells:a", "--insecure"]) == 2
+        with pytest.raises(UsageError, match=r"http:// is for .*; write registry.example/cells"):
+            Repository.parse("http://registry.example/cells")
+        assert main.main(["publish", "--verify", "http://registry.example/cells:a"]) == 2
+        assert Repository.parse("http://127.0.0.1:5000/a").plain
+        assert not Repository.parse("127.0.0.1:5000/a").plain
+        assert str(ImageReference.parse("http://127.0.0.1:5000/a:b")) == "127.0.0.1:5000/a:b"
 
     def test_where_to_must_be_said(self, monkeypatch, capsys):
         monkeypatch.delenv("KNOWNGOOD_REPOSITORY", raising=False)
@@ -168,7 +171,7 @@ class TestLogin:
     @pytest.mark.parametrize("kind", ["basic", "bearer"])
     def test_what_docker_login_left_is_used(self, registry, kind):
         registry.wants = kind
-        client = Registry(Repository.parse(f"{registry.address}/a"), insecure=True)
+        client = Registry(Repository.parse(f"http://{registry.address}/a"))
         assert client.manifest("t") is not None
         assert client.manifest("t") is not None
         asked = [path for path, _ in registry.seen]
@@ -181,17 +184,17 @@ class TestLogin:
         registry.wants = kind
         (tmp_path / "config.json").write_text("{}")
         with pytest.raises(MissingError, match="docker login"):
-            Registry(Repository.parse(f"{registry.address}/a"), insecure=True).manifest("t")
+            Registry(Repository.parse(f"http://{registry.address}/a")).manifest("t")
 
     def test_a_helper_that_is_not_there_is_a_sentence(self, registry, tmp_path):
         (tmp_path / "config.json").write_text(json.dumps({"credsStore": "nowhere"}))
         with pytest.raises(MissingError, match="credentials"):
-            Registry(Repository.parse(f"{registry.address}/a"), insecure=True).manifest("t")
+            Registry(Repository.parse(f"http://{registry.address}/a")).manifest("t")
 
 
 class TestRegistry:
     def test_nobody_there_is_a_sentence(self):
-        client = Registry(Repository.parse("127.0.0.1:9/a"), insecure=True, attempts=2)
+        client = Registry(Repository.parse("http://127.0.0.1:9/a"), attempts=2)
         start = time.monotonic()
         with pytest.raises(MissingError, match="run it again"):
             client.digest("t")
