@@ -350,7 +350,7 @@ def list_targets() -> dict[str, FuzzTarget]:
             _BILL,
             ["export", CELL, "--format", "requirements"],
         ),
-        command_target(f"docker/cells/{CELL}/image.json", _PICK, ["cells", "--size", CELL], ["plan", CELL]),
+        command_target(f"docker/cells/{CELL}/image.json", _PICK, ["cells", "--size", CELL], ["build", "--plan", CELL]),
         command_target(f"docker/layers/{layer}/requirements.txt", _BILL, names=layer),
         command_target("docker/licences.json", _BILL),
         command_target("docker/bases/debian12/packages.lock", _BILL),

@@ -77,7 +77,7 @@ def test_a_broken_cell_is_neither_locked_nor_built(volta, call, command):
 
 
 @pytest.mark.usefixtures("volta")
-@pytest.mark.parametrize("words", [("plan", BROKEN, "--offline"), ("export", BROKEN)])
+@pytest.mark.parametrize("words", [("build", BROKEN, "--plan"), ("export", BROKEN)])
 def test_a_broken_cell_is_neither_planned_nor_exported(call, words):
     code, document, _ = call(*words)
     assert code == 1

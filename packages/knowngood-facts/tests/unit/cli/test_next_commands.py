@@ -44,7 +44,7 @@ QUESTIONS = [
     "check torch==2.11.0 tokenizers==0.22.1",
     "check tokenizers==0.22.1",
     "check --gpu GH200 torch==2.11.0",
-    "plan sm90-cu132-torch2.15.0-tf5.23.0-fa0-triton3.9.0-py311",
+    "build --plan sm90-cu132-torch2.15.0-tf5.23.0-fa0-triton3.9.0-py311",
     "build sm90-cu132-torch2.15.0-tf5.23.0-fa0-triton3.9.0-py311",
     "export sm90-cu132-torch2.15.0-tf5.23.0-fa0-triton3.9.0-py311",
     "lock sm90-cu132-torch2.15.0-tf5.23.0-fa0-triton3.9.0-py311",

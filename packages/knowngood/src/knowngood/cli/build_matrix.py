@@ -179,7 +179,7 @@ def _published_results(arguments: argparse.Namespace, project: Project, cells: S
 def _survey_in_build_order(
     project: Project, cells: Sequence[Cell], house: Path | None, engine: Engine | None
 ) -> tuple[Holdings, dict[PlanInput, Cell]]:
-    """Return what exists already, and the cells in the order in which `knowngood plan` shows them."""
+    """Return what exists already, and the cells in the order in which `knowngood build --plan` shows them."""
     inputs = build_survey.survey_cells(project, cells, house)
     holdings = build_survey.survey_holdings(project, engine)
     return holdings, {item: inputs[item] for item in matrix_plan.order_cells(list(inputs), holdings)}

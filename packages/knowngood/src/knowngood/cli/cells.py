@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from knowngood.cli import shared_arguments
 from knowngood.cli.main import Answer
+from knowngood.core.errors import KnowngoodError
 from knowngood.core.formatting import format_bytes, format_table
 from knowngood.core.matrix_entries import Retirement
 from knowngood.evidence.cell_answer import UNJUDGED
 from knowngood.evidence.observed_run import RecordedRun
 from knowngood.project.cell_answers import CellAnswers
-from knowngood.project.checkout import Project, find_project
+from knowngood.project.checkout import MATRIX_FILE, Project, find_project
 
 if TYPE_CHECKING:
     from knowngood.core.cell import Cell
@@ -28,6 +29,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="show how large their images and layers are in a registry; fail when a cell is larger than `size` in "
         "matrix.yaml allows",
     )
+    jobs = parser.add_argument_group("the jobs of GitHub Actions that build and prove the cells (docs/ci.md)")
+    jobs.add_argument("--jobs", choices=("wheels", "images"), help="print the matrix of a workflow's jobs as JSON")
+    jobs.add_argument(
+        "--changed-since",
+        metavar="REF",
+        help="only cells whose lock, Dockerfile, base, recipe or suite changed since this git revision",
+    )
+    jobs.add_argument("--gpus", metavar="ARCH,...", default="", help="architectures with runners, such as sm_90,sm_80")
+    jobs.add_argument("--runner", metavar="LABEL,...", help="runner of the jobs without a GPU (default: ubuntu-24.04)")
 
 
 def run(arguments: argparse.Namespace) -> Answer:
@@ -42,6 +52,9 @@ def run(arguments: argparse.Namespace) -> Answer:
 
     project = find_project()
     matrix = project.matrix
+    if arguments.jobs:
+        return _plan_jobs(arguments, project)
+    shared_arguments.refuse_options(arguments, ("changed_since", "gpus", "runner"), "belongs to --jobs")
     if arguments.size:
         return _measure_cells(project, matrix.select_cells(arguments.select))
     selected = matrix.select_all_cells(arguments.select)
@@ -158,3 +171,40 @@ def _measure_cells(project: Project, cells: Sequence[Cell]) -> Answer:
         "too_large": [cell.cell for cell, _ in large],
     }
     return Answer(1 if large else 0, document, "\n".join(lines))
+
+
+def _plan_jobs(arguments: argparse.Namespace, project: Project) -> Answer:
+    """Return the matrix of the jobs that compile the wheels of the selected cells, or build their images, in order."""
+    from knowngood.images import build_survey, matrix_plan
+    from knowngood.project.cell_answers import split_broken_cells
+    from knowngood.reports import ci_jobs
+
+    shared_arguments.refuse_options(arguments, ("size",), "does nothing with --jobs")
+    cells = project.matrix.select_cells(arguments.select)
+    if arguments.changed_since is not None:
+        cells = _changed_cells(project, cells, arguments.changed_since)
+    _, broken = split_broken_cells(project, cells)
+    if broken:
+        raise KnowngoodError("\n".join(map(str, broken.values())))
+    ordered = matrix_plan.order_cells(list(build_survey.survey_cells(project, cells, None)), matrix_plan.Holdings())
+    compiled = {str(cell): project.matrix.compiled_packages(cell) for cell in cells}
+    gpus = ci_jobs.parse_gpu_architectures(arguments.gpus)
+    jobs = ci_jobs.plan_ci_jobs(ordered, compiled, gpus=gpus, limit=ci_jobs.GITHUB_LIMIT)
+    runner = {"runner": ci_jobs.parse_runner_labels(arguments.runner)} if arguments.runner else {}
+    document = ci_jobs.github_matrix(jobs, ci_jobs.CiStage(arguments.jobs), **runner)
+    return Answer(0, document, ci_jobs.render_github_matrix(document))
+
+
+def _changed_cells(project: Project, cells: list[Cell], ref: str) -> list[Cell]:
+    """Return the cells that changed since a commit. A cell without a lock counts when matrix.yaml changed."""
+    from knowngood.reports import ci_jobs, git_history
+
+    paths = git_history.list_changed_files(project.root, ref)
+    locked = {cell: project.tree.load(cell) for cell in cells}
+    changed = set(
+        ci_jobs.find_changed_cells(
+            filter(None, locked.values()), paths, uv_changed=git_history.has_uv_changed(project.root, ref)
+        )
+    )
+    matrix_changed = MATRIX_FILE in paths
+    return [cell for cell, lock in locked.items() if str(cell) in changed or (matrix_changed and lock is None)]

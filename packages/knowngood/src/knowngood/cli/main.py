@@ -75,8 +75,7 @@ COMMANDS: dict[str, Command] = {
     "render": Command(
         "maintain", "write Dockerfiles and compatibility tables, or --check that they are up to date", "render --check"
     ),
-    "plan": Command("maintain", "what a build would do, fetch and reuse, and in which order", "plan default"),
-    "build": Command("maintain", "build the images of cells", "build default"),
+    "build": Command("maintain", "build the images of cells, or show the --plan of it", "build default --plan"),
     "build-matrix": Command(
         "maintain", "all steps for the selected cells: engine, base, lock, render, build, smoke", "build-matrix default"
     ),
@@ -135,6 +134,7 @@ COMPANIONS = {
 RETIRED = {
     "--insecure": "is now in the address, http://HOST/PATH, for a registry on this machine",
     "breaks": "is now `knowngood api --breaks`",
+    "plan": "is now `knowngood build --plan`, and as jobs of workflows `knowngood cells --jobs`",
     "prune": "is now `knowngood engine prune`",
     "sbom": "is now `knowngood export --format cyclonedx`",
     "sbom --refresh-licences": "is now `knowngood lock --licences`",

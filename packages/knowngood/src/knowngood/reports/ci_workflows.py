@@ -1,6 +1,6 @@
 """The GitHub workflows of this project, rendered from `templates/ci/`.
 
-No workflow lists cells: each run asks `knowngood plan` for them.
+No workflow lists cells: each run asks `knowngood cells --jobs` for them.
 """
 
 from __future__ import annotations

@@ -349,7 +349,7 @@ def test_cells_fails_when_evidence_is_forged(call, cpu_run):
     "words",
     [
         ["cells"],
-        ["plan"],
+        ["build", "--plan"],
         pytest.param(["check", "torch==2.11.0"], marks=pytest.mark.whole),
         pytest.param(["harvest", "torch"], marks=pytest.mark.whole),
     ],

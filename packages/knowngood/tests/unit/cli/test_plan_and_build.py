@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import shlex
 
 import pytest
 
 from knowngood.base import base_image
-from knowngood.cli import build_matrix, main, plan
+from knowngood.cli import build, build_matrix, main
 from knowngood.core.errors import KnowngoodError
+from knowngood.engine import container_engine
 from knowngood.engine.container_engine import Engine
 from knowngood.images import dry_run
 from samples import FA0, FA2, FA4
@@ -30,8 +30,9 @@ def ask(home, lock_of, monkeypatch, capsys):
     """A function that runs a command on a project with three locked cells, and returns its exit code and document."""
     for name in (FA4, FA2, FA0):
         lock_of(name)
-    for module in (plan, build_matrix):
+    for module in (build, build_matrix):
         monkeypatch.setattr(module, "split_broken_cells", lambda _project, cells: (list(cells), {}))
+    monkeypatch.setattr(container_engine, "find_running_engine", lambda: None)
     monkeypatch.setattr(base_image, "read_base_digest", lambda *_: "sha256:" + "b" * 64)
     monkeypatch.setattr(base_image, "expected_base_context", lambda *_: "oci-layout:///base@sha256:" + "b" * 64)
     monkeypatch.setattr(base_image, "find_cached_digest", lambda *_: None)
@@ -56,30 +57,17 @@ def commented_cells(document):
 
 @pytest.mark.parametrize("words", [["--all"], [FA2, FA4], [FA4], ["transformers=4.57.6"]])
 def test_plan_and_build_have_the_same_cells_in_the_same_order(ask, words):
-    _, shown = ask("plan", "--offline", *words)
+    _, shown = ask("build", "--plan", *words)
     code, built = ask("build", "--dry-run", *words)
     assert code == 0
     assert planned_cells(shown) == commented_cells(built)
 
 
-def test_a_plan_without_select_is_of_all_cells_and_names_the_command_that_builds_them(ask):
-    _, everything = ask("plan", "--offline")
-    _, same = ask("plan", "--offline", "--all")
-    assert everything == same
-    assert same["command"] == "knowngood build --all"
-    assert len(planned_cells(same)) == 2  # without a wheel, a cell is replaced by its twin
+def test_a_cell_without_its_wheel_is_planned_as_its_twin(ask):
+    assert len(planned_cells(ask("build", "--plan", "--all")[1])) == 2
 
 
-@pytest.mark.parametrize("words", [["default"], ["transformers=4.57.6"], ["--all"], [FA4]])
-def test_the_command_that_a_plan_names_builds_what_it_shows(ask, words):
-    _, shown = ask("plan", "--offline", *words)
-    program, *command = shlex.split(shown["command"])
-    assert program == "knowngood"
-    code, built = ask(*command, "--dry-run")
-    assert (code, commented_cells(built)) == (0, planned_cells(shown))
-
-
-@pytest.mark.parametrize("command", [["plan", "--offline"], ["build", "--dry-run"], ["build-matrix", "--dry-run"]])
+@pytest.mark.parametrize("command", [["build", "--plan"], ["build", "--dry-run"], ["build-matrix", "--dry-run"]])
 def test_all_and_select_contradict_each_other(ask, command):
     code, said = ask(*command, "--all", "default")
     assert code == 2
@@ -93,9 +81,9 @@ def test_a_dry_run_with_a_broken_cell_fails_as_the_plan_does_and_builds_nothing(
     def fail(**_more):
         raise AssertionError("a dry run asks for no engine")
 
-    for module in (plan, build_matrix):
+    for module in (build, build_matrix):
         monkeypatch.setattr(module, "split_broken_cells", split)
     monkeypatch.setattr(build_matrix.container_engine, "ensure_engine", fail)
-    shown, built = ask("plan", "--offline", "--all"), ask("build", "--dry-run", "--all")
+    shown, built = ask("build", "--plan", "--all"), ask("build", "--dry-run", "--all")
     assert shown == built
     assert (built[0], built[1]["error"]) == (1, f"{FA4} is broken")

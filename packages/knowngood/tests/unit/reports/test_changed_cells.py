@@ -1,4 +1,4 @@
-"""`knowngood plan --changed-since`: against a real git repository."""
+"""`knowngood cells --jobs ... --changed-since`: against a real git repository."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def repository(home, lock_of):
 
 
 def chosen(capsys, *words):
-    code = main.main(["plan", "--format", "github", "--changed-since", "main", *words])
+    code = main.main(["cells", "--jobs", "images", "--changed-since", "main", *words])
     out, err = capsys.readouterr()
     assert code == 0, err
     return {item["cells"] for item in json.loads(out)["include"]}
@@ -115,14 +115,14 @@ def test_an_unlocked_cell_counts_when_the_matrix_changed(repository, capsys):
 
 @pytest.mark.parametrize("ref", ["nowhere", "--output=x", ""])
 def test_a_ref_that_is_not_a_commit_is_refused(ref, repository, capsys):
-    assert main.main(["plan", "--offline", f"--changed-since={ref}"]) == 2
+    assert main.main(["cells", "--jobs", "images", f"--changed-since={ref}"]) == 2
     assert "--changed-since" in capsys.readouterr().err
     assert not (repository.root / "x").exists()
 
 
 def test_a_missing_repository_or_git_is_reported(home, capsys, monkeypatch):
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(home.root.parent))
-    assert main.main(["plan", "--offline", "--changed-since", "main"]) == 2
+    assert main.main(["cells", "--jobs", "images", "--changed-since", "main"]) == 2
     assert "not a git repository" in capsys.readouterr().err
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(Exception, match="there is no git here"):

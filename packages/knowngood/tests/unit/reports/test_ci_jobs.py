@@ -154,22 +154,22 @@ def locked(home, lock_of):
 
 
 def plan(capsys, *words):
-    code = main.main(["plan", *words])
+    code = main.main([*words])
     out, err = capsys.readouterr()
     assert code == 0, err
     return out
 
 
 CASES = {
-    "github.json": ["--gpus", "sm_90"],
-    "github-wheels.json": ["--stage", "wheels", "--runner", "self-hosted,build"],
+    "github.json": ["images", "--gpus", "sm_90"],
+    "github-wheels.json": ["wheels", "--runner", "self-hosted,build"],
 }
 
 
 @pytest.mark.usefixtures("locked")
 @pytest.mark.parametrize("name", CASES)
 def test_the_plan_equals_its_golden_file(name, capsys):
-    text = plan(capsys, "--format", "github", *CASES[name])
+    text = plan(capsys, "cells", "--jobs", *CASES[name])
     if os.environ.get("KNOWNGOOD_GOLDEN") == "write":
         (GOLDEN / name).write_text(text)
     assert text == (GOLDEN / name).read_text()
@@ -177,12 +177,12 @@ def test_the_plan_equals_its_golden_file(name, capsys):
 
 @pytest.mark.usefixtures("locked")
 def test_a_github_matrix_is_one_line_and_knows_its_runners(capsys):
-    text = plan(capsys, "--format", "github", "--gpus", "sm_90", samples.FA2)
+    text = plan(capsys, "cells", "--jobs", "images", "--gpus", "sm_90", samples.FA2)
     assert text.count("\n") == 1
     (item,) = json.loads(text)["include"]
     assert item["runner"] == ["self-hosted", "gpu", "sm_90"]
     assert item["options"] == "--gpus --no-quick --wheelhouse wheelhouse"
-    (elsewhere,) = json.loads(plan(capsys, "--format", "github", "--gpus", "sm_100", samples.FA2))["include"]
+    (elsewhere,) = json.loads(plan(capsys, "cells", "--jobs", "images", "--gpus", "sm_100", samples.FA2))["include"]
     assert elsewhere["runner"] == ["ubuntu-24.04"]
     assert elsewhere["options"] == "--wheelhouse wheelhouse"
 
@@ -191,18 +191,20 @@ def test_a_github_matrix_is_one_line_and_knows_its_runners(capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--stage", "wheels"], "belong to --format"),
-        (["--gpus", "sm_90"], "belong to --format"),
-        (["--format", "github", "--gpus", "H100"], "'H100' is not a GPU architecture"),
-        (["--format", "github", "--runner", "a b;c"], "does not name runners"),
-        (["--format", "github", "--runner", "$(id)"], "does not name runners"),
+        (["--runner", "build"], "--runner belongs to --jobs"),
+        (["--gpus", "sm_90"], "--gpus belongs to --jobs"),
+        (["--changed-since", "main"], "--changed-since belongs to --jobs"),
+        (["--jobs", "images", "--size"], "--size does nothing with --jobs"),
+        (["--jobs", "images", "--gpus", "H100"], "'H100' is not a GPU architecture"),
+        (["--jobs", "images", "--runner", "a b;c"], "does not name runners"),
+        (["--jobs", "images", "--runner", "$(id)"], "does not name runners"),
     ],
 )
 def test_wrong_options_are_refused(words, said, capsys):
-    assert main.main(["plan", *words]) == 2
+    assert main.main(["cells", *words]) == 2
     assert said in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("locked")
 def test_the_plan_for_people_counts_layers(capsys):
-    assert "layers to build" in plan(capsys, "--offline")
+    assert "layers to build" in plan(capsys, "build", "--plan")
