@@ -1,9 +1,10 @@
-"""`knowngood engine up|down|status|env|prune`: the engine, embedded where none answers, and what it stores."""
+"""`knowngood engine up|down|status|env|warm|prune`: the engine, and what is kept for runs."""
 
 from __future__ import annotations
 
 import argparse
 import os
+from typing import TYPE_CHECKING
 
 from knowngood.cli.main import Answer, Word
 from knowngood.cli.progress import report_progress
@@ -11,8 +12,9 @@ from knowngood.core.errors import MissingError
 from knowngood.core.formatting import format_bytes, format_table
 from knowngood.engine import container_engine, embedded_engine
 from knowngood.engine.container_engine import Engine
-from knowngood.launch import stored_data
-from knowngood.launch.stored_data import StoredItem
+
+if TYPE_CHECKING:
+    from knowngood.launch.stored_data import StoredItem
 
 
 def start_engine(_: argparse.Namespace) -> Answer:
@@ -66,7 +68,22 @@ def _document(engine: Engine) -> dict[str, object]:
     return {name: getattr(engine, name) for name in ("host", "version", "buildkit", "containerd_store", "embedded")}
 
 
+def _configure_warm(parser: argparse.ArgumentParser) -> None:
+    from knowngood.cli import warm
+
+    warm.configure(parser)
+
+
+def warm_kernels(arguments: argparse.Namespace) -> Answer:
+    """Make, fetch or push a pack of kernels."""
+    from knowngood.cli import warm
+
+    return warm.run(arguments)
+
+
 def _configure_prune(parser: argparse.ArgumentParser) -> None:
+    from knowngood.launch import stored_data
+
     parser.add_argument(
         "kinds",
         nargs="*",
@@ -78,6 +95,8 @@ def _configure_prune(parser: argparse.ArgumentParser) -> None:
 
 def prune_stored_data(arguments: argparse.Namespace) -> Answer:
     """List or remove derived images, the cache volume, build cache and files; exit 1 when one could not be removed."""
+    from knowngood.launch import stored_data
+
     kinds = stored_data.parse_stored_kinds(arguments.kinds)
     engine = container_engine.find_running_engine(builds=False)
     items = [item for item in stored_data.list_stored_items(engine, os.getuid()) if item.kind in kinds]
@@ -108,6 +127,9 @@ WORDS = {
     "down": Word("remove the embedded engine and all that it stored", remove_engine, _configure_down),
     "status": Word("describe the engine that runs", show_engine),
     "env": Word('print shell lines, for eval "$(knowngood engine env)"', show_environment),
+    "warm": Word(
+        "compile a cell's kernels on this machine's GPU once, and keep them for `run`", warm_kernels, _configure_warm
+    ),
     "prune": Word(
         "list what can be made again and how much it takes, and remove it with --yes",
         prune_stored_data,

@@ -58,9 +58,6 @@ COMMANDS: dict[str, Command] = {
     "cells": Command(
         "use", "list the cells with tier and attention settings, or with the --size of their images", "cells gpu=sm_90"
     ),
-    "warm": Command(
-        "use", "compile a cell's kernels on this machine's GPU once, and keep them for `run`", "warm default"
-    ),
     "pull": Command(
         "get",
         "get published images into the engine by digest, after checking record and signature",
@@ -119,7 +116,9 @@ COMMANDS: dict[str, Command] = {
         "bisect good.txt bad.txt -- python train.py",
     ),
     "engine": Command(
-        "facts", "start, describe or remove the embedded engine, and prune what commands left", "engine prune --yes"
+        "facts",
+        "start, describe or remove the embedded engine, warm the kernels for `run`, prune what is kept",
+        "engine prune --yes",
     ),
 }
 """The commands of this distribution; others add theirs (`all_commands`)."""
@@ -145,6 +144,8 @@ RETIRED = {
     "smoke --image": "is now `knowngood smoke published`",
     "smoke --on": "is now `knowngood smoke job`",
     "smoke --processes": "is now `knowngood smoke parallel`",
+    "warm": "is now `knowngood engine warm`",
+    "warm --list": "is now `knowngood engine prune`, which lists kernels too",
 }
 """A command, an option, or both, that are no longer there -> what took their place; named for one release."""
 
@@ -200,13 +201,13 @@ def build_parser(command: str | None = None, *, alone: bool = False) -> argparse
     return top
 
 
-def _add_words(parser: argparse.ArgumentParser, words: Mapping[str, Word]) -> None:
+def _add_words(parser: _Parser, words: Mapping[str, Word]) -> None:
     parsers = parser.add_subparsers(dest="word", metavar="WORD", required=True)
     for name, word in words.items():
         text = word.summary[0].upper() + word.summary[1:] + "."
-        one = parsers.add_parser(name, help=word.summary, description=text, allow_abbrev=False)
+        one: _Parser = parsers.add_parser(name, help=word.summary, description=text, allow_abbrev=False)
         one.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-        word.configure(one)
+        one.configure = word.configure
 
 
 def find_command(words: Sequence[str]) -> str | None:
@@ -324,6 +325,14 @@ def _json(document: Any) -> str:
 class _Parser(argparse.ArgumentParser):
     commands: Mapping[str, Command] | None = None
     """The commands below it, which its help shows by groups."""
+    configure: Callable[[argparse.ArgumentParser], None] | None = None
+    """Adds the arguments of a command's word, when that word is used: this may import much."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if configure := self.configure:
+            self.configure = None
+            configure(self)
+        return super().parse_known_args(args, namespace)
 
     def format_help(self) -> str:
         if not self.commands:

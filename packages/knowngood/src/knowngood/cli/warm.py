@@ -1,11 +1,11 @@
-"""`knowngood warm [SELECT]`: compile a cell's kernels on this machine's GPU once, and keep them for `run`."""
+"""`knowngood engine warm [SELECT]`: compile a cell's kernels on this machine's GPU once, and keep them for `run`."""
 
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from knowngood.cli import run_cell, shared_arguments
+from knowngood.cli import run_cell
 from knowngood.cli.main import Answer
 from knowngood.cli.progress import report_progress
 from knowngood.core.errors import KnowngoodError
@@ -26,7 +26,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     run_cell.add_optional_select(parser)
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--list", action="store_true", help="list the packs of this machine, and compile nothing")
     what.add_argument(
         "--from", dest="origin", metavar="REPOSITORY", help="get a pack that was attached to the image there"
     )
@@ -36,11 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> Answer:
-    """Make, fetch, push or list packs of kernels."""
-    if arguments.list:
-        shared_arguments.refuse_options(arguments, ("select",), "does nothing with --list")
-        packs = kernel_store.list_kernel_packs()
-        return Answer(0, {"packs": [pack.document() for pack in packs]}, _list_text(packs))
+    """Make, fetch or push a pack of kernels."""
     project, cell, machine = _choose_cell(arguments)
     if arguments.origin:
         pack = _fetch(project, cell, machine, arguments)
@@ -140,12 +135,3 @@ def _seconds_text(pack: KernelPack) -> str:
         cold, warm = (f"{values[key]:.1f} s" if key in values else "-" for key in ("cold", "warm"))
         rows.append([name, cold, warm, str(values.get("problem", ""))[:_LONGEST_PROBLEM]])
     return f"{pack.cell} on {pack.machine.gpu}\n" + format_table(["first step of", "cold", "warm", ""], rows)
-
-
-def _list_text(packs: list[KernelPack]) -> str:
-    if not packs:
-        return "there are no packs of kernels; `knowngood warm` makes one"
-    rows: list[list[Any]] = [
-        [pack.cell, pack.machine.gpu, pack.made, format_bytes(len(pack.data)), pack.sha256[:12]] for pack in packs
-    ]
-    return format_table(["cell", "GPU", "made", "size", "sha256"], rows)

@@ -1,7 +1,7 @@
 """Packs of kernels in a registry: attached to the image in which they were compiled, as its other documents are.
 
 A pack is code that a program runs without a look at it. So `run` takes one from a registry only if it is signed with
-a key or by an identity that matrix.yaml names; `warm --from` takes what its user names.
+a key or by an identity that matrix.yaml names; `engine warm --from` takes what its user names.
 """
 
 from __future__ import annotations

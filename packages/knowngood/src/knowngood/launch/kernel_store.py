@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from knowngood.core.errors import KnowngoodError
 from knowngood.core.local_files import cache_folder, write_atomically
 from knowngood.launch.kernel_pack import (
     NO_GPU,
@@ -55,14 +54,3 @@ def load_kernel_pack(image: str, gpu: str) -> KernelPack | None:
     except FileNotFoundError:
         return None
     return parse_kernel_pack(data, str(path))
-
-
-def list_kernel_packs() -> list[KernelPack]:
-    """Return all packs of this machine that can be read, sorted by cell and GPU."""
-    packs = []
-    for path in sorted(kernel_folder().glob("*.tar.xz")):
-        try:
-            packs.append(parse_kernel_pack(path.read_bytes(), str(path)))
-        except KnowngoodError:
-            continue
-    return sorted(packs, key=lambda pack: (pack.cell, pack.machine.gpu))

@@ -38,7 +38,7 @@ class StoredKind(StrEnum):
     CONTAINERS = "containers"
     """Containers of this user's runs whose docker command was killed."""
     KERNELS = "kernels"
-    """What `knowngood warm` compiled."""
+    """What `knowngood engine warm` compiled."""
     TOOLKITS = "toolkits"
     """CUDA toolkits for `run --dev` and `compile`; they are downloaded again."""
     FILES = "files"

@@ -94,13 +94,12 @@ def test_a_pack_of_another_version_is_to_be_made_again():
         kernel_pack.parse_kernel_pack(data, "file")
 
 
-def test_packs_are_stored_by_image_and_gpu_and_damaged_ones_are_not_listed():
+def test_packs_are_stored_by_image_and_gpu():
     path = kernel_store.save_kernel_pack(pack())
     assert kernel_store.load_kernel_pack("sha256:" + "a" * 64, MACHINE.gpu) == pack()
     assert kernel_store.load_kernel_pack("sha256:" + "b" * 64, MACHINE.gpu) is None
     assert kernel_store.load_kernel_pack("sha256:" + "a" * 64, "NVIDIA A100") is None
-    (path.parent / "bad.tar.xz").write_bytes(b"bad")
-    assert kernel_store.list_kernel_packs() == [pack()]
+    assert list(kernel_store.kernel_folder().iterdir()) == [path]
 
 
 def test_this_machine_is_described_by_its_first_gpu_or_as_a_cpu():

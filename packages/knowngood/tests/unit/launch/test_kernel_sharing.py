@@ -74,4 +74,4 @@ def test_a_run_takes_kernels_beside_a_pulled_image_only_when_they_are_signed(reg
     kernel_delivery.deliver_kernels(home, cell, image, None, None, NvidiaState(), said.append)
     assert len(filled) == int(signer)
     assert bool(said) == signer
-    assert bool(kernel_store.list_kernel_packs()) == signer
+    assert kernel_store.kernel_folder().exists() == signer
