@@ -466,7 +466,9 @@ def _newest_of_family(
     universe = placement.universe
     domains, named = universe.index.domains, {demand.variable for demand in placement.demands}
     base = _values_with_family(problem, family)
-    if family and not named & {family, "attn"}:
+    if family and family not in named:
+        if query.attn not in (None, _SETTINGS[family]):
+            return None
         base["attn"] = domains["attn"].mask(_SETTINGS[family])
     problem = replace(problem, base=base)
     newest = problem.solve(problem.demands)
@@ -497,35 +499,41 @@ def _avoidable_boxes(placement: QueryPlacement, conditions: Mapping[str, str]) -
 def _order_of_its_time(placement: QueryPlacement, newest: Assignment) -> dict[str, Sequence[int]]:
     """Prefer, of what the query leaves open, the newest releases of the time of the oldest package.
 
-    That time ends when a newer release of a package of the query, or of torch, succeeded the newest that fits.
+    That time ends when a newer release of a package of the query, or of torch, succeeded the newest that fits; but not
+    before the newest of these was there.
     """
     domains, metadata = placement.universe.index.domains, placement.universe.metadata
-    stated = {demand.variable for demand in placement.demands}
-    stated |= {name for name, version in placement.declared.items() if version}
-    texts = {name: domains[name].text(newest[name]) for name in {"torch", *stated} if name in newest}
-    ends = [_day_of_successor(placement, name, version) for name, version in (placement.declared | texts).items()]
-    end = min(filter(None, ends), default=None)
+    stated = {demand.variable for demand in placement.demands} & set(placement.universe.packages)
+    releases = placement.declared | {name: domains[name].text(newest[name]) for name in stated}
+    spans = [_days_of_release(placement, name, version) for name, version in releases.items()]
+    _, torch_end = _days_of_release(placement, "torch", domains["torch"].text(newest["torch"]))
+    end = max([min([torch_end, *(last for _, last in spans)]), *(first for first, _ in spans)])
     order: dict[str, Sequence[int]] = {}
-    for name in CELL_PACKAGES if end else ():
+    for name in CELL_PACKAGES if end < _OPEN else ():
         package, domain = metadata.find_package(name), domains[name]
-        if package is None or name in stated:
+        if package is None or name in releases:
             continue
         days = {text: package.releases[place].uploaded for text, place in package.domain.index.items()}
         newest_first = list(domain.newest_first(domain.some))
-        of_time = [place for place in newest_first if days.get(domain.text(place), "9") < str(end)]
+        of_time = [place for place in newest_first if days.get(domain.text(place), _OPEN) <= end]
         order[name] = (*of_time, *(place for place in reversed(newest_first) if place not in of_time))
     return order
 
 
-def _day_of_successor(placement: QueryPlacement, name: str, version: str) -> str | None:
-    """Return the day on which a newer final release than this one came; `None` for the newest, or when unknown."""
+_OPEN = "9999"
+"""A day after all others."""
+
+
+def _days_of_release(placement: QueryPlacement, name: str, version: str) -> tuple[str, str]:
+    """Return the day of a release, and that of the next final one; `_OPEN` for the newest, or when unknown."""
     package = placement.universe.metadata.find_package(name)
     place = package.domain.index.get(version.partition("+")[0]) if package else None
     if package is None or place is None:
-        return None
+        return "", _OPEN
+    first = package.releases[place].uploaded
     later = package.domain.final & package.domain.some & ~((2 << place) - 1)
-    successor = next(iterate_bits(later), None)
-    return None if successor is None else max(package.releases[item].uploaded for item in (place, successor))
+    last = min((package.releases[item].uploaded or _OPEN for item in iterate_bits(later)), default=_OPEN)
+    return first, max(first, last)
 
 
 def _values_with_family(problem: DemandProblem, family: str | None) -> dict[str, int]:
