@@ -126,7 +126,11 @@ def command_after_pick(answer: PickAnswer, request: Query, known: CompatKnowledg
         return harvest
     changes = [clash.relax["change"] for clash in answer.conflict if clash.relax]
     if changes:  # another release comes before leaving out what was asked for, and a user's card is given up last
-        least = min(changes, key=lambda change: (bool({"gpu", MACHINE} & change.keys()), "none" in change.values()))
+
+        def loss(change: Mapping[str, str]) -> tuple[bool, bool, bool]:
+            return bool({"gpu", MACHINE} & change.keys()), "none" in change.values(), "attn" in change
+
+        least = min(changes, key=loss)
         return NextCommand(command=request_command("pick", request, least), purpose="try")
     return NextCommand(command=_LIST_CELLS, purpose="what there is")
 
@@ -176,7 +180,9 @@ def request_command(command: str, request: Query, changes: Mapping[str, str]) ->
     conditions = {key: changes.get(key, value) for key, value in request.conditions.items()}
     words += [word for key, value in conditions.items() for word in ("--with", f"{key}={value}")]
     packages = {package.name: _package_text(package, changes.get(package.name)) for package in request.packages}
-    packages |= {name: f"{name}=={value}" for name, value in changes.items() if name not in {*options, *conditions, *packages}}
+    packages |= {
+        name: f"{name}=={value}" for name, value in changes.items() if name not in {*options, *conditions, *packages}
+    }
     return shlex.join(["knowngood", command, *words, *packages.values()])
 
 

@@ -262,8 +262,8 @@ def _relax_on_host(
     domain = problem.index.domains[demand.variable]
     for place in domain.nearest_places(domain.all & ~demand.mask, demand.mask):
         one = Demand(text="", variable=demand.variable, mask=1 << place)
-        asked = replace(problem, demands=(*problem.demands, one))
-        if choice := next(_published_choices(placement, asked, published, {}), None):
+        tried = replace(problem, demands=(*problem.demands, one))
+        if choice := next(_published_choices(placement, tried, published, {}), None):
             return {"change": {demand.variable: domain.text(place)}, "cell": str(choice.cell)}
     return None
 
@@ -362,6 +362,9 @@ def pick_problem(placement: QueryPlacement, query: Query, published: PublishedCe
         # No image for x86-64 runs there.
         if placement.machine != DEFAULT_MACHINE or not universe.gpus.has_only_arm_hosts([name])
     )
+    for box, _ in placement.wheel_boxes:
+        if box.rule.severity != "error" and base["torch"] & ~box.masks.get("torch", 0):
+            base["torch"] &= ~box.masks.get("torch", 0)  # of what is not known to load
     for demand in placement.demands:
         # A pre-release or a withdrawn release may be chosen when the query names it.
         if demand.variable in base and demand.mask & base[demand.variable] == 0:
@@ -450,25 +453,30 @@ def _newest_choices(placement: QueryPlacement, problem: DemandProblem, query: Qu
     Each flash attention is one that its transformers uses. Where there are some, they are cells that no incident
     concerns under conditions that the query leaves open.
     """
-    cells = {family: _newest_of_family(placement, problem, query, family) for family in (*FAMILIES, None)}
-    plain, fa4 = cells[None], cells["flash-attn-4"]
+    plain = _newest_of_family(placement, problem, query, None)
+    fa2, fa4 = (_newest_of_family(placement, problem, query, family, beside=plain) for family in FAMILIES)
     # A flash attention that needs other releases than the rest of the time is an offer for those who want it.
     foreign = plain and fa4 and any(plain[name] != fa4[name] for name in ALWAYS_INSTALLED)
-    for assignment in (plain, fa4, cells["flash-attn"]) if foreign else (fa4, plain, cells["flash-attn"]):
+    for assignment in (plain, fa4, fa2) if foreign else (fa4, plain, fa2):
         if assignment is not None:
             yield _choice_from_assignment(placement, assignment)
 
 
 def _newest_of_family(
-    placement: QueryPlacement, problem: DemandProblem, query: Query, family: str | None
+    placement: QueryPlacement,
+    problem: DemandProblem,
+    query: Query,
+    family: str | None,
+    beside: Assignment | None = None,
 ) -> Assignment | None:
-    """Return the newest combination with one family of flash attention, of the time of its oldest package."""
+    """Return the newest combination with one family of flash attention, of the time of its oldest package.
+
+    Beside a combination without any, it is one for the attention setting of that family.
+    """
     universe = placement.universe
     domains, named = universe.index.domains, {demand.variable for demand in placement.demands}
     base = _values_with_family(problem, family)
-    if family and family not in named:
-        if query.attn not in (None, _SETTINGS[family]):
-            return None
+    if family and beside and family not in named:
         base["attn"] = domains["attn"].mask(_SETTINGS[family])
     problem = replace(problem, base=base)
     newest = problem.solve(problem.demands)
@@ -623,8 +631,8 @@ def _relax(placement: QueryPlacement, problem: DemandProblem, demand: Demand) ->
     """The nearest value of a demand's variable with which all other demands can be met, over all families."""
     others = [item for item in problem.demands if item is not demand]
     best: tuple[int, dict[str, Any]] | None = None
-    for family in (*FAMILIES, None):
-        # Another family of flash attention counts only when its value is nearer.
+    for family in (None, *reversed(FAMILIES)):
+        # A flash attention that the others do not ask for counts only when its value is nearer.
         base = _values_with_family(problem, family)
         relaxation = find_relaxation(replace(problem, base=base), demand, others, best and best[0])
         if relaxation is not None:

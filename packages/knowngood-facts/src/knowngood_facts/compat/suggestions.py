@@ -110,7 +110,7 @@ def new_warning_boxes(placement: QueryPlacement, conditions: Mapping[str, str]) 
 
 
 def possible_warning_boxes(universe: Universe, conditions: Mapping[str, str]) -> int:
-    """Return the boxes of warnings, and of incidents whose conditions are not decided, without those of silent faults."""
+    """Return the boxes of warnings, and of incidents whose conditions are open, without those of silent faults."""
     index = universe.index
     mask: int = universe.cached(
         "warnings",
