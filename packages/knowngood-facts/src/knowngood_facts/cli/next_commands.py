@@ -14,7 +14,7 @@ from knowngood.core.errors import UsageError
 from knowngood.core.formatting import format_bytes
 from knowngood.project.checkout import find_project
 from knowngood_facts.compat.check_answer import CheckAnswer, CheckVerdict
-from knowngood_facts.compat.query import VERSION_AXES, PackageSpec, Query
+from knowngood_facts.compat.query import MACHINE, VERSION_AXES, PackageSpec, Query
 
 if TYPE_CHECKING:
     from knowngood_facts.compat.knowledge import CompatKnowledge
@@ -125,8 +125,12 @@ def command_after_pick(answer: PickAnswer, request: Query, known: CompatKnowledg
     if harvest := _command_to_harvest(answer.findings, known):
         return harvest
     changes = [clash.relax["change"] for clash in answer.conflict if clash.relax]
-    if changes:  # another release comes before leaving out what was asked for
-        least = min(changes, key=lambda change: "none" in change.values())
+    if changes:  # another release comes before leaving out what was asked for, and a user's card is given up last
+
+        def loss(change: Mapping[str, str]) -> tuple[bool, bool, bool]:
+            return bool({"gpu", MACHINE} & change.keys()), "none" in change.values(), "attn" in change
+
+        least = min(changes, key=loss)
         return NextCommand(command=request_command("pick", request, least), purpose="try")
     return NextCommand(command=_LIST_CELLS, purpose="what there is")
 
@@ -173,9 +177,12 @@ def request_command(command: str, request: Query, changes: Mapping[str, str]) ->
     options = {"gpu": request.gpu, **request.axes, "attn": request.attn}
     options |= {name: value for name, value in changes.items() if name in ("gpu", "attn", *VERSION_AXES)}
     words = [word for name, value in options.items() if value is not None for word in (f"--{name}", value)]
-    words += [word for key, value in request.conditions.items() for word in ("--with", f"{key}={value}")]
+    conditions = {key: changes.get(key, value) for key, value in request.conditions.items()}
+    words += [word for key, value in conditions.items() for word in ("--with", f"{key}={value}")]
     packages = {package.name: _package_text(package, changes.get(package.name)) for package in request.packages}
-    packages |= {name: f"{name}=={value}" for name, value in changes.items() if name not in {*options, *packages}}
+    packages |= {
+        name: f"{name}=={value}" for name, value in changes.items() if name not in {*options, *conditions, *packages}
+    }
     return shlex.join(["knowngood", command, *words, *packages.values()])
 
 

@@ -143,6 +143,7 @@ def parse_request(stated: StatedRequest) -> Query:
     """Return the request that these texts describe; raises `UsageError` for one that cannot be read."""
     from knowngood_facts.compat import query
 
+    used = dict(query.parse_use_condition(text) for text in stated.used)
     axes = {name: query.parse_axis_version(name, value) for name, value in stated.axes.items() if value is not None}
     listed = [_read_list(name, stated, axes.get("python")) for name in stated.files]
     if stated.here:
@@ -151,6 +152,7 @@ def parse_request(stated: StatedRequest) -> Query:
         python, distributions = python_environment.read_installed_packages()
         installed = {"python": python} | ({"glibc": libc} if (libc := python_environment.glibc_release()) else {})
         axes = {**installed, **axes}
+        used = dict([query.WHEEL_AT_HAND]) | used  # what is installed need not be compiled
         listed.append(python_environment.list_installed_packages(distributions))
     of_lists = [item.python for item in listed if item.python is not None]
     if of_lists and "python" not in axes:
@@ -160,7 +162,7 @@ def parse_request(stated: StatedRequest) -> Query:
         gpu=stated.gpu,
         axes=axes,
         attn=None if stated.attn is None else attention.parse_attention(stated.attn),
-        conditions=dict(query.parse_use_condition(text) for text in stated.used) | _machine_condition(stated.host),
+        conditions=used | _machine_condition(stated.host),
         packages=(*filter(None, named), *(package for item in listed for package in item.packages)),
         constraints=tuple(package for item in listed for package in item.constraints),
         unread=tuple(line for item in listed for line in item.unread),

@@ -68,7 +68,9 @@ def find_cell_errors(universe: Universe, cell: Cell, glibc: str | None = None) -
         assignment["glibc"] = below.bit_length() - 1
         as_written["glibc"] = glibc
     index = universe.index
-    findings = _findings(universe, assignment, as_written, index.find_broken(assignment, index.errors))
+    findings = _findings(
+        universe, assignment, as_written, index.find_broken(assignment, index.errors | universe.build_errors)
+    )
     return tuple(CellError(id=item.id, because=item.because, finding=item.document()) for item in findings)
 
 

@@ -345,7 +345,7 @@ def find_broken_rules(placement: QueryPlacement, conditions: Mapping[str, str]) 
                 finding = finding_from_box(index, box, placement.assignment, placement.as_written, {})
                 findings.append(_under_conditions(box.rule, finding, conditions))
     for box, constants in placement.wheel_boxes:
-        if placement.may_lie_in(box):
+        if box.rule.severity == "error" and placement.may_lie_in(box):
             findings.append(finding_from_box(index, box, placement.assignment, placement.as_written, constants))
     for box, others in placement.partial_boxes:
         if placement.may_lie_in(box):
@@ -411,9 +411,16 @@ def _cached_finding(placement: QueryPlacement, bit: int) -> Finding:
 
 
 def find_unknown_facts(placement: QueryPlacement) -> list[Finding]:
-    """Return a finding for each rule about the stated values that needs a fact which is not known."""
+    """Return a finding for each rule about the stated values that needs a fact which is not known.
+
+    Whether a wheel loads is one, where its name does not say it and nothing excludes it.
+    """
     index = placement.universe.index
     findings = []
+    wheels = [(box, constants) for box, constants in placement.wheel_boxes if placement.may_lie_in(box)]
+    for box, constants in wheels if all(box.rule.severity != "error" for box, _ in wheels) else ():
+        finding = finding_from_box(index, box, placement.assignment, placement.as_written, constants)
+        findings.append(replace(finding, id=f"unknown:{finding.id}", kind="fact", severity="info", fix=()))
     for bit in iterate_bits(index.find_broken(placement.assignment, index.unknown_errors)):
         box = index.boxes[bit]
         if not box.rule.given:

@@ -217,6 +217,8 @@ _SAME_IN_EVERY_BUILD = (
     "triton_requires",
     "triton_min_major",
     "numpy_1_only",
+    "cxx_minimum",
+    "cuda_check",
 )
 
 

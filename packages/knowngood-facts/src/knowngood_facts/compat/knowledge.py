@@ -7,7 +7,7 @@ which the command runs, else this program's own.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -35,6 +35,8 @@ from knowngood_facts.compat.universe import (
     find_needed_packages,
 )
 from knowngood_facts.facts.broken_use_table import read_broken_uses
+from knowngood_facts.facts.fact_reader import BUILDS_FOLDER
+from knowngood_facts.facts.fact_store import load_fact_document
 from knowngood_facts.facts.package_metadata import list_metadata_packages, read_package_metadata
 
 if TYPE_CHECKING:
@@ -170,9 +172,14 @@ def load_knowledge(root: Path | None = None) -> CompatKnowledge:
     atlas = facts.path / "atlas"
     models = list_run_models(local_files.data_folder() / "evidence") | list_run_models(project.evidence)
 
+    def read_builds(name: str) -> Mapping[str, Mapping[str, Any]]:
+        path = facts.path / BUILDS_FOLDER / f"{name}.json"
+        releases = load_fact_document(path)["releases"] if path.exists() else {}
+        return {version: entry["facts"] for version, entry in releases.items()}
+
     def build(book: Factbook) -> Universe:
         universe = build_universe(book, catalog, rules, waivers, lambda name: read_broken_uses(name, atlas))
-        return replace(universe, incidents=incidents.incidents_of_rule, models=models)
+        return replace(universe, incidents=incidents.incidents_of_rule, models=models, read_builds=read_builds)
 
     return CompatKnowledge(
         facts=facts,

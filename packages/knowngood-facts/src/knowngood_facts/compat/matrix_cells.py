@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
+from packaging.version import Version
+
 from knowngood.core.cell import Cell, parse_cell
 from knowngood.core.errors import UsageError
 from knowngood.core.hosts import HostArchitecture
@@ -111,18 +113,26 @@ class PublishedCells:
         return self.standing(cell).tier(locked=cell in self.locked, recorded=cell in self.recorded)
 
     def rank(self, cells: Iterable[Cell]) -> list[Cell]:
-        """Return these cells, best proven first, then in their order. Evidence is read only to compare cells."""
+        """Return these cells, best proven first, then newest, then those of which nothing has to be compiled.
+
+        Evidence is read only to compare cells.
+        """
         unranked = list(cells)
         if len(unranked) < 2:
             return unranked
         from knowngood.evidence.run_evidence import Tier
 
-        order = list(Tier)
-        return sorted(unranked, key=lambda cell: -order.index(self.tier(str(cell))))
+        tiers = list(Tier)
+
+        def merit(cell: Cell) -> tuple[object, ...]:
+            compiled = cell.flash_attn_package == "flash-attn"
+            return tiers.index(self.tier(str(cell))), Version(cell.torch), Version(cell.transformers), not compiled
+
+        return sorted(unranked, key=merit, reverse=True)
 
     @cached_property
     def ranked(self) -> list[Cell]:
-        """The cells, best proven first, then in the matrix's order."""
+        """The cells in the order of `rank`."""
         return self.rank(self.cells)
 
     def find_retired(self, cell: Cell, extras: Mapping[str, str]) -> Cell | None:

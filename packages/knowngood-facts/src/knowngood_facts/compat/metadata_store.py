@@ -47,6 +47,10 @@ class ReleaseDeclaration(Protocol):
     def source(self) -> str:
         """What its requirements were read from: `wheel`, `sdist` or `none`."""
 
+    @property
+    def uploaded(self) -> str:
+        """The day of its first file, `2024-07-08`; empty when it is not known."""
+
 
 class PackageDeclarations(Protocol):
     """What all releases of a package declare."""

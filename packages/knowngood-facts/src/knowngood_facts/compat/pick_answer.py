@@ -1,7 +1,8 @@
 """Which cells fit a partial query, or why none does. Pure.
 
 Published cells come first, the best proven before the others; then the newest cell of the whole universe for each
-family of flash attention. When no cell fits, the answer is a minimal set of demands that collide, the rules by which
+family of flash attention: first those of which nothing has to be compiled. What the query leaves open is of the time
+of what it states. When no cell fits, the answer is a minimal set of demands that collide, the rules by which
 they do, and for each demand the smallest relaxation that helps.
 """
 
@@ -38,11 +39,11 @@ from knowngood_facts.compat.matrix_cells import (
     packages_of_cell,
     values_of_cell,
 )
-from knowngood_facts.compat.query import DEFAULT_MACHINE, PackageSpec, Query
+from knowngood_facts.compat.query import DEFAULT_MACHINE, MACHINE, PackageSpec, Query
 from knowngood_facts.compat.query_placement import QueryPlacement, exclude_broken_releases, place_query
 from knowngood_facts.compat.query_resolution import find_nearest_releases, resolve_query_packages, resolve_with_cell
 from knowngood_facts.compat.rule_boxes import OUTGROWN
-from knowngood_facts.compat.suggestions import stated_condition_boxes
+from knowngood_facts.compat.suggestions import possible_warning_boxes, stated_condition_boxes
 from knowngood_facts.compat.trainer_findings import describe_trainers, note_absent_trainers
 from knowngood_facts.compat.universe import ALWAYS_INSTALLED, CELL_PACKAGES, Universe
 from knowngood_facts.compat.use_conditions import settle_query
@@ -129,7 +130,10 @@ class PickAnswer:
         }
 
 
-FAMILIES = ("flash-attn", "flash-attn-4")
+_SETTINGS = {"flash-attn": "fa2", "flash-attn-4": "fa4"}
+"""Package of flash attention -> the attention setting that uses it."""
+
+FAMILIES = tuple(_SETTINGS)
 
 NOT_FRAMEWORKS = AXES | set(CELL_PACKAGES)
 """The variables that are neither frameworks nor other packages beside the axes of a cell."""
@@ -158,7 +162,7 @@ def pick_cells(universe: Universe, query: Query, published: PublishedCells, *, c
     wanted = find_wanted_trainers(placement.packages, published.cells)
     every = itertools.chain(
         _published_choices(placement, problem, published, wanted),
-        () if host else _newest_choices(placement, problem),  # the facts are about wheels for x86-64
+        () if host else _newest_choices(placement, problem, query),  # the facts are about wheels for x86-64
     )
     for choice in _resolving_choices(placement, problem, every, published, left_out):
         name = str(choice.cell)
@@ -224,8 +228,44 @@ def _find_all_clashes(
             _published_choices(placement, replace(problem, demands=fewer), published, {})
         )
         kept = kept if fits else list(fewer)
-    yield first
-    yield from (replace(first, demand=demand.text) for demand in kept if demand.text != first.demand)
+    yield replace(first, relax=_relax_host(placement, problem, published, first.demand))
+    for demand in kept:
+        if demand.text != first.demand:
+            others = tuple(item for item in problem.demands if item is not demand)
+            relax = _relax_on_host(placement, replace(problem, demands=others), published, demand)
+            yield replace(first, demand=demand.text, relax=relax)
+
+
+def _relax_host(
+    placement: QueryPlacement, problem: DemandProblem, published: PublishedCells, host: str
+) -> dict[str, Any] | None:
+    """The nearest GPU on a host of x86-64 with which all other demands can be met."""
+    gpus = placement.universe.gpus
+    usual = replace(placement, machine=DEFAULT_MACHINE)
+    cards = {sm: [card for card in shown if card not in gpus.aarch64] for sm, (_, shown) in gpus.sections.items()}
+    domain = problem.index.domains["gpu"]
+    base = dict(problem.base) | {"gpu": sum(1 << domain.index[sm] for sm, own in cards.items() if own)}
+    there = replace(problem, base=base)
+    demand = next((item for item in problem.demands if item.text == host), None)
+    choice = next(_published_choices(usual, there, published, {}), None)
+    assignment = None if choice else there.solve(problem.demands)
+    if choice or assignment:
+        cell = choice.cell if choice else cell_from_assignment(placement.universe, assignment or {})
+        return {"change": {"gpu": cards[cell.gpu][0]} if demand else {MACHINE: DEFAULT_MACHINE}, "cell": str(cell)}
+    return _relax(usual, there, demand) if demand else None
+
+
+def _relax_on_host(
+    placement: QueryPlacement, problem: DemandProblem, published: PublishedCells, demand: Demand
+) -> dict[str, Any] | None:
+    """The nearest value of a demand's variable that a cell for the host has, of those that meet the other demands."""
+    domain = problem.index.domains[demand.variable]
+    for place in domain.nearest_places(domain.all & ~demand.mask, demand.mask):
+        one = Demand(text="", variable=demand.variable, mask=1 << place)
+        tried = replace(problem, demands=(*problem.demands, one))
+        if choice := next(_published_choices(placement, tried, published, {}), None):
+            return {"change": {demand.variable: domain.text(place)}, "cell": str(choice.cell)}
+    return None
 
 
 def _clash_with_host(host: Finding) -> DemandClash:
@@ -322,6 +362,9 @@ def pick_problem(placement: QueryPlacement, query: Query, published: PublishedCe
         # No image for x86-64 runs there.
         if placement.machine != DEFAULT_MACHINE or not universe.gpus.has_only_arm_hosts([name])
     )
+    for box, _ in placement.wheel_boxes:
+        if box.rule.severity != "error" and base["torch"] & ~box.masks.get("torch", 0):
+            base["torch"] &= ~box.masks.get("torch", 0)  # of what is not known to load
     for demand in placement.demands:
         # A pre-release or a withdrawn release may be chosen when the query names it.
         if demand.variable in base and demand.mask & base[demand.variable] == 0:
@@ -404,12 +447,101 @@ def _published_choices(
             yield CellChoice(cell=cell, tier=tier, published=True, extras={}, findings=findings)
 
 
-def _newest_choices(placement: QueryPlacement, problem: DemandProblem) -> Iterator[CellChoice]:
-    """The newest fitting cells: one with flash-attn 2, one with flash-attn 4 and one with neither."""
-    for family in (*FAMILIES, None):
-        assignment = replace(problem, base=_values_with_family(problem, family)).solve(problem.demands)
+def _newest_choices(placement: QueryPlacement, problem: DemandProblem, query: Query) -> Iterator[CellChoice]:
+    """The newest fitting cells: one with flash-attn 4, one without either, and one with flash-attn 2, to be compiled.
+
+    Each flash attention is one that its transformers uses. Where there are some, they are cells that no incident
+    concerns under conditions that the query leaves open.
+    """
+    plain = _newest_of_family(placement, problem, query, None)
+    fa2, fa4 = (_newest_of_family(placement, problem, query, family, beside=plain) for family in FAMILIES)
+    # A flash attention that needs other releases than the rest of the time is an offer for those who want it.
+    foreign = plain and fa4 and any(plain[name] != fa4[name] for name in ALWAYS_INSTALLED)
+    for assignment in (plain, fa4, fa2) if foreign else (fa4, plain, fa2):
         if assignment is not None:
             yield _choice_from_assignment(placement, assignment)
+
+
+def _newest_of_family(
+    placement: QueryPlacement,
+    problem: DemandProblem,
+    query: Query,
+    family: str | None,
+    beside: Assignment | None = None,
+) -> Assignment | None:
+    """Return the newest combination with one family of flash attention, of the time of its oldest package.
+
+    Beside a combination without any, it is one for the attention setting of that family.
+    """
+    universe = placement.universe
+    domains, named = universe.index.domains, {demand.variable for demand in placement.demands}
+    base = _values_with_family(problem, family)
+    if family and beside and family not in named:
+        base["attn"] = domains["attn"].mask(_SETTINGS[family])
+    problem = replace(problem, base=base)
+    newest = problem.solve(problem.demands)
+    if newest is None:
+        return None
+    problem = replace(problem, order={**problem.order, **_order_of_its_time(placement, newest)})
+    chosen = problem.solve(problem.demands) or newest
+    # What the query names, and torch, stay the newest; of the rest another release may be without a known failure.
+    fixed = base | {name: 1 << chosen[name] for name in {"torch", *named} if name in base}
+    for avoided in _avoidable_boxes(placement, query.stated_conditions):
+        better = replace(problem, base=fixed, among=problem.among | avoided).solve(problem.demands)
+        if better is not None:
+            return better
+    return chosen
+
+
+def _avoidable_boxes(placement: QueryPlacement, conditions: Mapping[str, str]) -> tuple[int, int]:
+    """Return boxes of which the query leaves a value open: warnings and incidents under open conditions; the latter."""
+    boxes = placement.universe.index.boxes
+    every = incidents = 0
+    for bit in iterate_bits(possible_warning_boxes(placement.universe, conditions)):
+        if not boxes[bit].masks.keys() <= placement.assignment.keys():
+            every |= 1 << bit
+            incidents |= (not boxes[bit].rule.always) << bit
+    return every, incidents
+
+
+def _order_of_its_time(placement: QueryPlacement, newest: Assignment) -> dict[str, Sequence[int]]:
+    """Prefer, of what the query leaves open, the newest releases of the time of the oldest package.
+
+    That time ends when a newer release of a package of the query, or of torch, succeeded the newest that fits; but not
+    before the newest of these was there.
+    """
+    domains, metadata = placement.universe.index.domains, placement.universe.metadata
+    stated = {demand.variable for demand in placement.demands} & set(placement.universe.packages)
+    releases = placement.declared | {name: domains[name].text(newest[name]) for name in stated}
+    spans = [_days_of_release(placement, name, version) for name, version in releases.items()]
+    _, torch_end = _days_of_release(placement, "torch", domains["torch"].text(newest["torch"]))
+    end = max([min([torch_end, *(last for _, last in spans)]), *(first for first, _ in spans)])
+    order: dict[str, Sequence[int]] = {}
+    for name in CELL_PACKAGES if end < _OPEN else ():
+        package, domain = metadata.find_package(name), domains[name]
+        if package is None or name in releases:
+            continue
+        days = {text: package.releases[place].uploaded for text, place in package.domain.index.items()}
+        newest_first = list(domain.newest_first(domain.some))
+        of_time = [place for place in newest_first if days.get(domain.text(place), _OPEN) <= end]
+        order[name] = (*of_time, *(place for place in reversed(newest_first) if place not in of_time))
+    return order
+
+
+_OPEN = "9999"
+"""A day after all others."""
+
+
+def _days_of_release(placement: QueryPlacement, name: str, version: str) -> tuple[str, str]:
+    """Return the day of a release, and that of the next final one; `_OPEN` for the newest, or when unknown."""
+    package = placement.universe.metadata.find_package(name)
+    place = package.domain.index.get(version.partition("+")[0]) if package else None
+    if package is None or place is None:
+        return "", _OPEN
+    first = package.releases[place].uploaded
+    later = package.domain.final & package.domain.some & ~((2 << place) - 1)
+    last = min((package.releases[item].uploaded or _OPEN for item in iterate_bits(later)), default=_OPEN)
+    return first, max(first, last)
 
 
 def _values_with_family(problem: DemandProblem, family: str | None) -> dict[str, int]:
@@ -499,8 +631,8 @@ def _relax(placement: QueryPlacement, problem: DemandProblem, demand: Demand) ->
     """The nearest value of a demand's variable with which all other demands can be met, over all families."""
     others = [item for item in problem.demands if item is not demand]
     best: tuple[int, dict[str, Any]] | None = None
-    for family in (*FAMILIES, None):
-        # Another family of flash attention counts only when its value is nearer.
+    for family in (None, *reversed(FAMILIES)):
+        # A flash attention that the others do not ask for counts only when its value is nearer.
         base = _values_with_family(problem, family)
         relaxation = find_relaxation(replace(problem, base=base), demand, others, best and best[0])
         if relaxation is not None:

@@ -21,6 +21,9 @@ from knowngood.index import wheel_tags
 MACHINE, DEFAULT_MACHINE = "machine", "x86_64"
 """The condition of use that is the kind of CPU, and what it is unless the query or its GPU says another."""
 
+WHEEL_AT_HAND = ("wheel", "true")
+"""The condition of use under which a package need not be compiled; a query that names a wheel states it."""
+
 VERSION_AXES = ("driver", "nvcc", "python", "glibc")
 """The axes whose value is a version."""
 
@@ -106,8 +109,9 @@ class Query:
 
         The machine is x86-64 unless another is stated.
         """
-        attn = {} if self.attn is None else {"attn": self.attn}
-        return {MACHINE: DEFAULT_MACHINE, **self.conditions, **attn}
+        stated = {} if self.attn is None else {"attn": self.attn}
+        stated |= dict([WHEEL_AT_HAND]) if any(package.wheel for package in self.packages) else {}
+        return {MACHINE: DEFAULT_MACHINE, **self.conditions, **stated}
 
 
 def parse_requirement(text: str, *, explicit: bool = True, python: str | None = None) -> PackageSpec | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from knowngood.core.gpus import UncoveredGpuError
 from knowngood.core.nearest_names import find_nearest_name, find_nearest_versions
 from knowngood.core.package_names import canonical_name
 from knowngood_facts.compat.broken_pairs import find_excluded_releases
+from knowngood_facts.compat.build_forecast import forecast_build
 from knowngood_facts.compat.findings import AXES, Demand, Finding, conditions_apply, fact_finding
 from knowngood_facts.compat.query import DEFAULT_MACHINE, MACHINE, PackageSpec, Query
 from knowngood_facts.compat.rule_boxes import Box, all_subjects_known, box_from_combination, compile_rules
@@ -148,7 +150,8 @@ def _place_machine(placement: QueryPlacement, gpu: str | None, machine: str) -> 
 def _apply_partial_rules(placement: QueryPlacement, query: Query) -> None:
     """Add the forbidden combinations whose packages without facts have a forbidden version in the query."""
     space = placement.universe.space
-    for rule, combination in placement.universe.beyond_facts:
+    builds = (forecast_build(*item, placement.universe.read_builds) for item in placement.uncovered.items())
+    for rule, combination in itertools.chain(placement.universe.beyond_facts, *builds):
         others = {name: text for name, text in combination.items() if name in placement.uncovered}
         rest = {name: text for name, text in combination.items() if name not in others}
         if not others or not all_subjects_known(space, rest):
@@ -405,11 +408,20 @@ def _place_declared_extra(placement: QueryPlacement, package: PackageSpec, extra
 def _apply_wheel_rules(placement: QueryPlacement, package: PackageSpec, constants: Mapping[str, str]) -> None:
     """Add what a wheel was not built for, by the rules that ask about wheels (`{wheel.torch}`)."""
     constants = {**constants, "wheel.name": package.name, "wheel.local": package.local or "of its file name"}
+    constants |= _constants_of_torch(placement.universe, constants.get("wheel.torch"))
     for box in compile_rules(placement.universe.space, placement.universe.wheel_rules, constants):
         if all(name in constants for name in box.rule.references):
             placement.wheel_boxes.append((box, constants))
-            if len(box.masks) == 1:
+            if len(box.masks) == 1 and box.rule.severity == "error":
                 _forbid(placement, box, _text_with_local(package), owner=package.name)
+
+
+def _constants_of_torch(universe: Universe, minor: str | None) -> dict[str, str]:
+    """Return what facts say of the torch, a minor release, that a wheel was compiled against."""
+    domain = universe.index.domains["torch"]
+    mask = domain.mask(f"=={minor}.*") & domain.final if minor else 0
+    check = universe.space.book.fact("torch", domain.text(mask.bit_length() - 1), "cuda_check") if mask else None
+    return {"wheel.cuda_check": check} if check else {}
 
 
 def stated_packages(placement: QueryPlacement) -> dict[str, str]:

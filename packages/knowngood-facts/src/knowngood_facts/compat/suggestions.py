@@ -104,8 +104,13 @@ def kept_attentions(index: BoxIndex, met: Iterable[int]) -> int:
 
 
 def new_warning_boxes(placement: QueryPlacement, conditions: Mapping[str, str]) -> int:
-    """Return the boxes of warnings, and of incidents whose conditions are not decided, that the query does not meet."""
-    universe = placement.universe
+    """Return the boxes of `possible_warning_boxes` that the query does not meet."""
+    mask = possible_warning_boxes(placement.universe, conditions)
+    return mask & ~placement.universe.index.find_broken(placement.assignment, mask)
+
+
+def possible_warning_boxes(universe: Universe, conditions: Mapping[str, str]) -> int:
+    """Return the boxes of warnings, and of incidents whose conditions are open, without those of silent faults."""
     index = universe.index
     mask: int = universe.cached(
         "warnings",
@@ -116,7 +121,7 @@ def new_warning_boxes(placement: QueryPlacement, conditions: Mapping[str, str]) 
     for bit, box in universe.conditional:
         if box.rule.forbid and not box.rule.silent and conditions_apply(box.rule, conditions) is None:
             mask |= 1 << bit
-    return mask & ~index.find_broken(placement.assignment, mask)
+    return mask
 
 
 def suggestible_values(placement: QueryPlacement) -> dict[str, int]:

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 from knowngood.core.attention import ATTENTION
 from knowngood_facts.compat.box_search import BoxIndex
 from knowngood_facts.compat.broken_pairs import ReadTable, boxes_of_broken_pairs, no_broken_uses
+from knowngood_facts.compat.build_forecast import ReadBuilds, list_build_rules, no_builds
 from knowngood_facts.compat.factbook import DRIVERS, Factbook
+from knowngood_facts.compat.query import WHEEL_AT_HAND
 from knowngood_facts.compat.rule import Condition, Rule
 from knowngood_facts.compat.rule_boxes import (
     Box,
@@ -64,6 +66,7 @@ class Universe:
     """The architectures that runs of the model suite tried; rules and the words of people name others."""
     broken_uses: ReadTable = no_broken_uses
     """Gives what releases of others break in a package."""
+    read_builds: ReadBuilds = no_builds
 
     @property
     def space(self) -> ValueSpace:
@@ -92,6 +95,11 @@ class Universe:
     def conditional(self) -> list[tuple[int, Box]]:
         """The boxes that hold only under a condition of use, with their bits."""
         return [(bit, box) for bit, box in enumerate(self.index.boxes) if not (box.rule.always or box.unknown)]
+
+    @cached_property
+    def build_errors(self) -> int:
+        """The boxes of what cannot be compiled."""
+        return self.index.select(lambda box: box.rule.unless.items() == {WHEEL_AT_HAND} and not box.unknown)
 
     @cached_property
     def conditions(self) -> frozenset[str]:
@@ -213,7 +221,7 @@ def find_needed_packages(rules: Iterable[Rule], packages: Collection[str]) -> se
 
 
 def declared_rules(book: Factbook) -> Iterator[Rule]:
-    """Yield the rules that packages declare: what they require of Python and of glibc, and what their extras pin."""
+    """Yield the rules that packages declare: what they require of Python, glibc and headers, what their extras pin."""
     packages = book.packages
     for package in packages:
         if any(book.every(package, "requires_python")):
@@ -234,6 +242,7 @@ def declared_rules(book: Factbook) -> Iterator[Rule]:
             )
         yield from _model_rules(book, package)
         yield from _extra_rules(book, package)
+    yield from list_build_rules(book)
 
 
 def _model_rules(book: Factbook, package: str) -> Iterator[Rule]:

@@ -21,6 +21,7 @@ def compute_core_facts(folder: Path | None = None) -> CoreFacts:
             pythons=list(facts.get("pythons") or ()),
             aarch64_cuda=facts.get("aarch64_cuda"),
             cxx11abi=facts.get("cxx11abi"),
+            cxx_minimum=facts.get("cxx_minimum"),
         )
     releases = {name: list(fact_store.read_releases(name, folder)) for name in fact_store.list_packages(folder)}
     return CoreFacts(torch=torch, releases=releases)

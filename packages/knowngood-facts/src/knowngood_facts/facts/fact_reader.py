@@ -34,6 +34,10 @@ No number: the source does not show it (the function returns the result of a cal
 """
 
 
+BUILDS_FOLDER = "builds"
+"""The folder in `facts/` of the packages of which only their builds are known."""
+
+
 @dataclass
 class ReleaseReading:
     """What was read of one release: a reader fills it, the harvest writes it to the facts."""
@@ -118,6 +122,8 @@ class FactReader:
     accepts: Callable[[Version], bool] = lambda version: not version.is_devrelease
     """Which releases from the floor in matrix.yaml on are of interest."""
     additional: tuple[AdditionalWheel, ...] = ()
+    folder: str = ""
+    """The folder in `facts/` of its file, for facts about one matter of a package about which nothing else is known."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -49,10 +49,14 @@ class _CommonFacts(TypedDict, total=False):
     backward_needs_sm80_or_sm90: str | None
     binaries: _Texts
     c_compiler: bool | None
+    compiled_when_used: bool | None
     cuda: str | None
+    cuda_check: str | None
     cuda_minimum: str | None
     cudnn: str | None
     cxx11abi: bool | None
+    cxx_minimum: Count | None
+    cxx_standard: Count | None
     dtypes: _Texts
     extensions: _Texts
     extras: dict[str, dict[str, str]] | None

@@ -13,7 +13,15 @@ from knowngood.index import wheel_metadata
 from knowngood.index.artefact import Artefact, UnreadableError, read_text_member
 from knowngood.index.releases import IndexedRelease, choose_wheel_by
 from knowngood_facts.facts import python_source
-from knowngood_facts.facts.fact_reader import FactReader, Functions, ReleaseReading, Requirements, choose_sdist
+from knowngood_facts.facts.build_reader import read_passed_standard
+from knowngood_facts.facts.fact_reader import (
+    AdditionalWheel,
+    FactReader,
+    Functions,
+    ReleaseReading,
+    Requirements,
+    choose_sdist,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -75,6 +83,8 @@ class FlashAttnFacts:
     that is named here is imported but missing from the sdist (`flash_attn.ops.triton.rotary` in 2.1.2.post3)."""
     sdist_size: int | None
     """Size of the sdist in bytes; index."""
+    cxx_standard: int | None
+    """The C++ standard that its build passes to the compiler, 17 for C++17; `setup.py`."""
 
 
 def read_flash_attn(artefact: Artefact, _: IndexedRelease, reading: ReleaseReading) -> None:
@@ -324,7 +334,14 @@ def find_accepted_majors(tree: ast.Module, name: str) -> list[int]:
 
 
 READERS = (
-    FactReader(package="flash-attn", revision=4, model=FlashAttnFacts, choose=choose_sdist, read=read_flash_attn),
+    FactReader(
+        package="flash-attn",
+        revision=4,
+        model=FlashAttnFacts,
+        choose=choose_sdist,
+        read=read_flash_attn,
+        additional=(AdditionalWheel(choose=choose_sdist, facts=("cxx_standard",), read=read_passed_standard),),
+    ),
     FactReader(
         package="flash-attn-4",
         revision=2,

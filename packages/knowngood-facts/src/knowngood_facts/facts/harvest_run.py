@@ -113,7 +113,8 @@ class _Harvest:
 
     def harvest_package(self, reader: FactReader) -> None:
         """Read the releases of one package that are due; `UnreadableError` when the index has none of it."""
-        file = read_fact_file(self.folder, reader.package)
+        folder = self.folder / reader.folder
+        file = read_fact_file(folder, reader.package)
         floor = self.floors.get(reader.package)
         wanted = [
             release
@@ -137,7 +138,7 @@ class _Harvest:
                     self._record(file, release, entry)
             file.reader = reader.revision
         finally:
-            file.write(self.folder)
+            file.write(folder)
 
     def harvest_table(self, reader: TableReader) -> None:
         """Read a table from the newest release of its project; a row that says the same stays as it is."""

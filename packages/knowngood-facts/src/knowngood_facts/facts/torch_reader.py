@@ -13,7 +13,7 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 from packaging.version import Version
 
-from knowngood.index import wheel_metadata, wheel_tags
+from knowngood.index import cxx_standard, wheel_metadata, wheel_tags
 from knowngood.index.artefact import Artefact, PublishedFile, UnreadableError, read_text_member
 from knowngood.index.gpu_code import FatbinScanner, sort_architectures
 from knowngood.index.releases import IndexedRelease, choose_wheel_by
@@ -24,6 +24,7 @@ _CUDA_LIBRARY = "torch/lib/libtorch_cuda.so"
 _PYTHON_LIBRARY = "torch/lib/libtorch_python.so"
 _NUMPY_API = re.compile(rb"numpy\.(_?core)\._multiarray_umath")
 _CHOOSE_WHEEL = choose_wheel_by("-cp311-cp311-", "-cp310-cp310-", "-cp39-cp39-", "-cp312-cp312-")
+_CUDA_CHECK = re.compile(rb"_ZN3c104cuda29c10_cuda_check_implementation\w+")
 _STABLE_HEADER = "torch/include/torch/csrc/stable/c/shim.h"
 _STABLE_FUNCTION = re.compile(r"^\s*AOTI_TORCH_EXPORT\b[^;(]*?\b(torch_\w+)\s*\(", re.MULTILINE)
 _FATBINS = 12  # to read of a library that has 250 to 500
@@ -86,6 +87,11 @@ class TorchFacts:
     stable_functions: tuple[str, ...] | None
     """The functions `torch_...` of its stable C interface, which libraries may call that were compiled with another
     torch; `stable/c/shim.h`. Before torch 2.10 there are none."""
+    cuda_check: str | None
+    """The name, as the linker has it, of the function by which its headers check a call of CUDA. Every CUDA extension
+    needs it, and a wheel loads only on a torch that exports the same; `libc10_cuda.so`."""
+    cxx_minimum: int | None
+    """The C++ standard that its headers demand of an extension, 17 for C++17; `ATen/ATen.h`."""
 
 
 def read_torch(artefact: Artefact, release: IndexedRelease, reading: ReleaseReading) -> None:
@@ -140,6 +146,22 @@ def read_stable_functions(artefact: Artefact) -> dict[str, Any]:
     """Return the functions that torch's header of the stable C interface declares; none when it has no such header."""
     source = read_text_member(artefact, _STABLE_HEADER) if _STABLE_HEADER in artefact.members else ""
     return {"stable_functions": sorted(set(_STABLE_FUNCTION.findall(source)))}
+
+
+def read_cxx_minimum(artefact: Artefact) -> dict[str, Any]:
+    """Return the C++ standard that torch's headers demand; `UnreadableError` when they do not say it."""
+    standard = cxx_standard.find_demanded_standard(read_text_member(artefact, cxx_standard.HEADER))
+    if standard is None:
+        raise UnreadableError(f"{cxx_standard.HEADER} demands no C++ standard")
+    return {"cxx_minimum": standard}
+
+
+def read_cuda_check(artefact: Artefact) -> dict[str, Any]:
+    """Return the linker's name of the function that checks calls of CUDA; `UnreadableError` when it is not one."""
+    names = set(_CUDA_CHECK.findall(artefact.read("torch/lib/libc10_cuda.so")))
+    if len(names) != 1:
+        raise UnreadableError(f"libc10_cuda.so has {len(names)} functions that check calls of CUDA")
+    return {"cuda_check": names.pop().decode()}
 
 
 def find_triton_min_major(artefact: Artefact) -> int | None:
@@ -278,6 +300,8 @@ READERS = (
             ),
             AdditionalWheel(choose=_CHOOSE_WHEEL, facts=("numpy_1_only",), read=read_numpy_api),
             AdditionalWheel(choose=_CHOOSE_WHEEL, facts=("stable_functions",), read=read_stable_functions),
+            AdditionalWheel(choose=_CHOOSE_WHEEL, facts=("cxx_minimum",), read=read_cxx_minimum),
+            AdditionalWheel(choose=_CHOOSE_WHEEL, facts=("cuda_check",), read=read_cuda_check),
         ),
     ),
     FactReader(

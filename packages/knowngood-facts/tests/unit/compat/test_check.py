@@ -157,7 +157,9 @@ def errors(result: CheckAnswer) -> set[str]:
         (["flash-attn==2.7.3"], {"gpu": "A10", "used": {"head-dim": "256", "dropout": "0.1"}}, None),
         (["torch==2.6.0", "flash-attn==2.8.3+cu12torch2.6cxx11abiFALSE"], {}, None),
         (["torch==2.6.0", "flash-attn==2.8.3+cu12torch2.6cxx11abiTRUE"], {}, "wheel-cxx11abi"),
-        (["torch==2.7.0", "flash-attn==2.8.3+cu12torch2.6cxx11abiFALSE"], {}, "wheel-torch"),
+        (["torch==2.7.0", "flash-attn==2.8.3+cu12torch2.6cxx11abiFALSE"], {}, "wheel-cxx11abi"),
+        (["torch==2.10.0", "flash-attn==2.8.3+cu12torch2.9cxx11abiTRUE"], {}, "wheel-torch"),
+        (["torch==2.14.0", "flash-attn==2.8.3+cu13torch2.13cxx11abiTRUE"], {}, "wheel-torch"),
         (["torch==2.11.0", "flash-attn==2.8.3+cu12torch2.11cxx11abiTRUE"], {}, "wheel-cuda"),
         (["flash_attn-2.8.3+cu12torch2.6-cp312-cp312-linux_x86_64.whl"], {"python": "3.11"}, "wheel-python"),
         (["xtuner==0.2.0", "transformers==4.57.6"], {}, "requires:xtuner:transformers"),
@@ -904,3 +906,42 @@ def test_a_query_reads_the_facts_of_frameworks_that_it_names_and_of_what_they_re
     assert {"torch", "transformer-engine-torch", "transformer-engine-cu12"} <= set(packages)
     assert not {"xtuner", "openrlhf", "xformers"} & set(packages)
     assert "xtuner" in known.for_query(Query(packages=(asked,), conditions={"model": "llama"})).packages
+
+
+@pytest.mark.parametrize(
+    ("package", "torch", "broken"),
+    [
+        # torch 2.14 is the first whose headers demand C++20; each pair was tried with g++ 12 (docs/decisions/0407)
+        ("flash-attn==2.8.3.post2", "2.13.0", False),
+        ("flash-attn==2.8.3.post2", "2.14.0", True),
+        ("causal-conv1d==1.7.0", "2.13.0", False),
+        ("causal-conv1d==1.7.0", "2.14.1", True),
+        ("mamba-ssm==2.3.2.post1", "2.14.1", True),
+        # it leaves the flag to torch
+        ("transformer-engine-torch==2.20.2", "2.14.1", False),
+        ("gptqmodel==7.7.0", "2.14.1", False),
+    ],
+)
+def test_what_cannot_be_compiled_against_a_torch(package: str, torch: str, *, broken: bool):
+    finding = f"build:{package.partition('==')[0]}:torch"
+    assert (finding in errors(ask(package, f"torch=={torch}"))) == broken
+    assert finding not in errors(ask(package, f"torch=={torch}", used={"wheel": "true"}))
+
+
+def test_a_wheel_that_is_named_need_not_be_compiled():
+    wheel = "flash_attn-2.8.3+cu13torch2.14cxx11abiTRUE-cp311-cp311-linux_x86_64.whl"
+    assert not errors(ask(wheel, "torch==2.14.1"))
+
+
+def test_operators_that_are_compiled_when_they_are_used_are_a_warning():
+    found = ask("deepspeed==0.14.0", "torch==2.14.1").findings
+    assert [item.severity for item in found if item.id == "build:deepspeed:torch"] == ["warning"]
+
+
+def test_whether_a_wheel_for_another_minor_release_loads_is_unknown():
+    # torchvision 0.25.0, compiled against 2.10, was seen loading on 2.11 and 2.12 (docs/decisions/0407)
+    result = ask("flash-attn==2.8.3+cu13torch2.10cxx11abiTRUE", "torch==2.11.0")
+    assert result.verdict == "unknown"
+    assert [item.id for item in result.findings if item.id.startswith("unknown:")] == ["unknown:wheel-torch-minor"]
+    same = ask("flash-attn==2.8.3+cu13torch2.11cxx11abiTRUE", "torch==2.11.0")
+    assert same.verdict == "compatible"

@@ -391,3 +391,14 @@ def test_the_gpu_code_of_a_binary_of_bitsandbytes():
     assert kernel_reader.scan_binary(artefact, "x.so") == {"sass": ("80", "90"), "ptx": ("90",)}
     with pytest.raises(UnreadableError, match="has no fatbin"):
         kernel_reader.scan_binary(artefact, "none.so")
+
+
+def test_what_torch_demands_of_an_extension():
+    header = "#if !defined(_MSC_VER) && __cplusplus < 202002L\n#error C++20 or later compatible compiler is required"
+    artefact = Memory({"torch/include/ATen/ATen.h": header})
+    assert torch_reader.read_cxx_minimum(artefact) == {"cxx_minimum": 20}
+    check = "_ZN3c104cuda29c10_cuda_check_implementationEiPKcS2_jb"
+    library = Memory({"torch/lib/libc10_cuda.so": f"\0{check}\0_ZN3c104cuda12device_countEv\0{check}\0"})
+    assert torch_reader.read_cuda_check(library) == {"cuda_check": check}
+    with pytest.raises(UnreadableError, match="has 0 functions"):
+        torch_reader.read_cuda_check(Memory({"torch/lib/libc10_cuda.so": "\0"}))

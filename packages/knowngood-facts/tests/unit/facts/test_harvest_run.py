@@ -60,7 +60,11 @@ def test_reads_every_release_from_the_floor(run, facts):
     assert report.exit_code == 0
     newest = facts()["2.11.0"]
     assert newest["artefact"] == NEW
-    assert newest["unknown"] == {"nccl": "the artefact does not state it"}
+    assert newest["unknown"] == {
+        "nccl": "the artefact does not state it",
+        "cxx_minimum": "torch-2.11.0-cp311-cp311-manylinux_2_28_x86_64.whl has no torch/include/ATen/ATen.h",
+        "cuda_check": "libc10_cuda.so has 0 functions that check calls of CUDA",
+    }
     assert newest["facts"] | {"wheel_size": 0} == {
         "requires_python": ">=3.10",
         "pythons": ["3.11"],

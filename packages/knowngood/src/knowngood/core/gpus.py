@@ -11,11 +11,13 @@ JavaScript have in common.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from knowngood.core.errors import UnknownError, UsageError
@@ -46,13 +48,19 @@ _REPLACEMENTS = (
 
 _IGNORED = {"nvidia", "tesla", "grid", "graphics", "gpu", "gpus"}
 _IGNORED |= {"card", "device", "generation", "architecture", "tensor", "core"}
-_IGNORED |= {"jetson", "agx", "superchip", "grace", "sff", "corporation"}
+_IGNORED |= {"jetson", "agx", "superchip", "grace", "sff", "corporation", "converged", "accelerator"}
 """Words that say nothing about the architecture."""
 
-_FORMS = {"pcie", "hgx", "dgx", "server", "workstation", "laptop", "mobile", "max"}
+_FORMS = {"pcie", "hgx", "dgx", "server", "workstation", "laptop", "mobile", "max", "maxq", "embedded"}
 _FORMS |= {"q", "edition", "with", "design", "hbm2", "hbm2e", "hbm3", "hbm3e"}
-_FORMS |= {"super", "ti", "d", "nx", "nano", "nvgpu"}
+_FORMS |= {"super", "ti", "d", "nx", "nano", "nvgpu", "ac", "lc", "ls", "3e", "active", "collectors"}
 """Words that may stand beside the name of a card, and may also be part of one (`RTX 2080 Ti`)."""
+
+CARDS_FILE = Path(__file__).with_name("gpu_cards.json")
+"""Compute capability -> the words of further cards, as `card_words_beside_forms` gives them.
+
+`packages/knowngood/scripts/gpu_cards.py` wrote it, from the list of PCI ids in Debian's `pci.ids` of 2026-10-24.
+"""
 
 _BRANDS = ((), ("geforce", "quadro"), ("geforce", "quadro", "rtx", "gtx"))
 """The words that are left out at the first, the second and the third attempt to find a card."""
@@ -115,6 +123,8 @@ class GpuNameTable:
 
     sections: Mapping[str, tuple[str, tuple[str, ...]]]
     """Compute capability -> its family and its cards."""
+    further: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Compute capability -> more of its cards, which are understood and never shown as examples."""
 
     def match(self, text: str) -> GpuNameMatch:
         """Return what a name means; every text has an answer."""
@@ -177,11 +187,13 @@ class GpuNameTable:
 
     @cached_property
     def _sm_of_card(self) -> dict[str, str]:
-        return {card: sm for sm, (_, cards) in self.sections.items() for card in cards}
+        shown = {card: sm for sm, (_, cards) in self.sections.items() for card in cards}
+        return shown | {card: sm for sm in self.sections for card in self.further.get(sm, ())}
 
     @cached_property
     def _card_words(self) -> dict[str, list[str]]:
-        return {card: name_words(card) for card in self._sm_of_card}
+        shown = {card: name_words(card) for _, cards in self.sections.values() for card in cards}
+        return shown | {card: card.split() for sm in self.sections for card in self.further.get(sm, ())}
 
     def matching_data(self) -> dict[str, Any]:
         """Return all that `match` uses as plain data, for the browser's script."""
@@ -204,6 +216,12 @@ def name_words(text: str) -> list[str]:
     for pattern, replacement in _REPLACEMENTS:
         name = re.sub(pattern, re.sub(r"\$(\d)", r"\\g<\1>", replacement), name)
     return [word for word in name.split() if word not in _IGNORED]
+
+
+def card_words_beside_forms(text: str) -> list[str]:
+    """Return the words of a card's name up to the first that only says its form: `rtx 3050` of an `RTX 3050 Laptop`."""
+    words = name_words(text)
+    return words[: next((place for place, word in enumerate(words) if place and word in _FORMS), None)]
 
 
 class UncoveredGpuError(UnknownError):
@@ -236,7 +254,7 @@ class GpuCatalog:
     @cached_property
     def name_table(self) -> GpuNameTable:
         """What decides which GPU a name means."""
-        return GpuNameTable(self.sections)
+        return GpuNameTable(self.sections, json.loads(CARDS_FILE.read_text(encoding="utf-8")))
 
     def find_capabilities(self, text: str) -> list[str]:
         """Return the compute capabilities that a name means: one, or all of a family.

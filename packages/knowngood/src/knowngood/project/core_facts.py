@@ -30,6 +30,7 @@ class TorchRecord(TypedDict):
     pythons: list[str]
     aarch64_cuda: str | None
     cxx11abi: bool | None
+    cxx_minimum: int | None
 
 
 class CoreFactsDocument(TypedDict):
@@ -86,6 +87,12 @@ def load_matrix_facts() -> MatrixFacts:
 
 def _as_list(releases: Sequence[str] | None) -> list[str] | None:
     return None if releases is None else list(releases)
+
+
+def load_torch_cxx_minimum(torch: str) -> int | None:
+    """Return the C++ standard that the headers of a torch release demand, 17 for C++17; `None` when no fact says so."""
+    record = load_core_facts().torch.get(torch)
+    return None if record is None else record["cxx_minimum"]
 
 
 def load_torch_cxx11abi(torch: str) -> bool:

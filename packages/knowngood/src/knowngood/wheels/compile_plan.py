@@ -17,7 +17,7 @@ from knowngood.images.pipeline import Pipeline
 from knowngood.lock import cell_locking, wheelhouse
 from knowngood.lock.lock_tree import CellLock, LockTree
 from knowngood.project.checkout import Project
-from knowngood.project.core_facts import load_torch_cxx11abi
+from knowngood.project.core_facts import load_torch_cxx11abi, load_torch_cxx_minimum
 from knowngood.wheels import compile_container, compile_inside, compile_request, cuda_toolkit
 from knowngood.wheels.compile_request import CompileHost, CompileOptions, CompilePlan, WheelRequest
 
@@ -30,6 +30,7 @@ def plan_compile(order: WheelRequest, line: Pipeline, options: CompileOptions, n
     cell, matrix = order.cell, line.project.matrix
     notify("reading the sdist")
     sdist = order.sdist or compile_request.fetch_sdist(order.package, order.version)
+    compile_request.check_cxx_standard(sdist, cell.torch, load_torch_cxx_minimum(cell.torch))
     target = compile_request.choose_target(order.package, order.version, sdist.setup(), cell.gpu)
     power = compile_container.measure_capacity(line.engine)
     jobs = compile_request.choose_jobs(power.processors, power.memory, options.memory_each, options.jobs)
@@ -86,6 +87,7 @@ def compile_dry_run(order: WheelRequest, line: Pipeline, options: CompileOptions
     if wheel and not options.renew:
         return [f"# {cell}: {order.package} {order.version} is in the wheelhouse: {wheel.path}"]
     sdist = order.sdist or compile_request.fetch_sdist(order.package, order.version)
+    compile_request.check_cxx_standard(sdist, cell.torch, load_torch_cxx_minimum(cell.torch))
     target = compile_request.choose_target(order.package, order.version, sdist.setup(), cell.gpu)
     power = compile_container.measure_capacity(line.engine)
     jobs = compile_request.choose_jobs(power.processors, power.memory, options.memory_each, options.jobs)

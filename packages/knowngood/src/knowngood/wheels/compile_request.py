@@ -25,6 +25,7 @@ from knowngood.core.errors import KnowngoodError, MissingError, UsageError
 from knowngood.core.matrix import Matrix
 from knowngood.images import build_command
 from knowngood.images.pipeline import Pipeline
+from knowngood.index.cxx_standard import find_passed_standard, is_build_file
 from knowngood.lock import wheelhouse
 from knowngood.lock.lock_tree import CellLock
 from knowngood.lock.wheelhouse import WheelRecord
@@ -50,6 +51,12 @@ class Sdist:
                     opened = archive.extractfile(member)
                     return opened.read().decode(errors="replace") if opened else ""
         return ""
+
+    def read_build_files(self) -> list[str]:
+        """Return the text of each file that decides how its extension is compiled."""
+        with tarfile.open(self.path) as archive:
+            files = [archive.extractfile(item) for item in archive if is_build_file(item.name.partition("/")[2])]
+            return [file.read().decode(errors="replace") for file in files if file]
 
     def unpack(self, folder: Path) -> None:
         """Extract the files below `folder` with the times of the archive.
@@ -177,6 +184,17 @@ RECIPES: Mapping[str, CompileRecipe] = {
 def find_recipe(package: str) -> CompileRecipe:
     """Return the recipe of a package; an extension that uses torch's own build helper needs none."""
     return RECIPES.get(package, CompileRecipe())
+
+
+def check_cxx_standard(sdist: Sdist, torch: str, demanded: int | None) -> None:
+    """Raise `KnowngoodError` when the build of an sdist passes a lower C++ standard than torch's headers demand."""
+    passed = find_passed_standard(sdist.read_build_files())
+    if passed and demanded and passed < demanded:
+        raise KnowngoodError(
+            f"{sdist.package} {sdist.version} cannot be compiled against torch {torch}: its build passes "
+            f"-std=c++{passed}, and torch's headers demand C++{demanded}; take a torch that accepts C++{passed}, or "
+            "with --sdist a source whose flag is changed"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

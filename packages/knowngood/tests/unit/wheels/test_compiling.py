@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -600,3 +601,19 @@ def test_a_published_wheel_comes_with_the_architectures_of_its_code_in_its_name(
     assert made == wheelhouse.read_wheel_record(wheel)
     found, _ = wheelhouse.find_wheel(CELL, tmp_path / "house", cxx11abi=True)
     assert found.path == wheel
+
+
+def test_a_build_that_passes_too_old_a_standard_is_refused(tmp_path: Path):
+    path = tmp_path / "mine-1.0.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        content = b'setup(ext_modules=[CUDAExtension("mine", ["mine.cu"], extra_compile_args=["-std=c++17"])])'
+        member = tarfile.TarInfo("mine-1.0/setup.py")
+        member.size = len(content)
+        archive.addfile(member, io.BytesIO(content))
+    sdist = compile_request.read_sdist_file(str(path))
+    compile_request.check_cxx_standard(sdist, "2.13.0", 17)
+    compile_request.check_cxx_standard(sdist, "1.13.1", None)
+    with pytest.raises(
+        KnowngoodError, match=r"^mine 1\.0 cannot be compiled against torch 2\.14\.1: .* demand C\+\+20"
+    ):
+        compile_request.check_cxx_standard(sdist, "2.14.1", 20)
