@@ -16,10 +16,8 @@ if TYPE_CHECKING:
     from knowngood_facts.compat.incident import Incident
 
 NARROWED: Mapping[str, str] = {
-    "argument-must-be-tensor": "reasons.refused_values:describe_no_tensor",
     "accelerator-dispatch-batches": "reasons.refused_settings:describe_own_call",
     "arguments-refused": "reasons.refused_settings:describe_choice",
-    "auto-class-not-in-own-code": "reasons.refused_settings:describe_own_auto_class",
     "accelerate-config-of-newer": "reasons.refused_settings:describe_accelerate_key",
     "binding-arguments-refused": "reasons.refused_values:describe_invoked",
     "checkpoint-not-whole": "reasons.read_files:describe_load_key",
@@ -27,19 +25,15 @@ NARROWED: Mapping[str, str] = {
     "bitsandbytes-binary-missing": "machines.gpu_errors:describe_bitsandbytes",
     "bitsandbytes-cuda-setup": "machines.gpu_errors:describe_bitsandbytes",
     "child-process-failed": "reasons.inner_errors:describe_passed_on",
-    "collate-none": "reasons.refused_values:describe_collated",
     "cuda-no-kernel-image": "machines.gpu_errors:describe_kernel_owner",
     "cuda-out-of-memory": "machines.memory_numbers:describe_memory",
-    "data-column-unknown": "reasons.refused_values:describe_column",
-    "data-file-unreadable": "reasons.read_files:describe_data_file",
     "deepspeed-config-mismatch": "reasons.refused_settings:describe_batch",
     "distributed-not-launched": "reasons.refused_settings:describe_launcher_variable",
     "distributed-port-taken": "reasons.refused_values:describe_port",
     "dynamo-failed": "machines.compiler_errors:describe_compilation",
-    "fsdp-mixed-parameters": "reasons.tensor_shapes:describe_mixed_dtypes",
+    "fsdp-mixed-parameters": "reasons.refused_values:describe_mixed_dtypes",
     "gpu-not-usable": "machines.gpu_errors:describe_driver_code",
     "hub-no-such-repository": "reasons.read_files:describe_place",
-    "index-outside": "reasons.refused_values:describe_index",
     "sglang-child-failed": "reasons.inner_errors:describe_passed_on",
     "nccl-duplicate-gpu": "machines.nccl_errors:describe_duplicate",
     "nccl-error": "machines.nccl_errors:describe_nccl",
@@ -56,8 +50,6 @@ NARROWED: Mapping[str, str] = {
     "state-dict-keys": "reasons.checkpoint_weights:describe_prefix",
     "state-dict-other-names": "reasons.checkpoint_weights:describe_prefix",
     "state-dict-size-mismatch": "reasons.checkpoint_weights:describe_weight_shapes",
-    "tensor-shapes": "reasons.tensor_shapes:describe_shapes",
-    "tokenizer-without-padding": "reasons.refused_values:describe_nested_column",
     "torch-cpu-build": "machines.gpu_errors:describe_without_cuda",
     "transformer-engine-no-attention": "machines.gpu_errors:describe_disabled_backends",
     "triton-compilation-failed": "machines.compiler_errors:describe_kernel_compilation",
@@ -84,12 +76,8 @@ _GUESSED = frozenset(
 """Known failures of which the words give the most likely reason only."""
 OPEN_REASONS = frozenset(
     (
-        "argument-must-be-tensor",
         "binding-arguments-refused",
-        "bnb-cublaslt-failed",
         "data-file-unreadable",
-        "index-outside",
-        "padding-index-outside",
         "tensor-shapes",
     )
 )

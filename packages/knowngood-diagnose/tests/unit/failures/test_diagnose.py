@@ -438,7 +438,7 @@ def test_the_command_line(tmp_path, capsys, monkeypatch):
     assert main(["diagnose", str(log), "--json"]) == 3
     assert json.loads(capsys.readouterr().out)["matches"] == []
     assert main(["diagnose", str(log)]) == 3
-    assert "no failure" in capsys.readouterr().out
+    assert "nothing known is in this log" in capsys.readouterr().out
     assert main(["diagnose", str(tmp_path / "none.log")]) == 2
     assert main(["diagnose", str(tmp_path)]) == 2
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(SOFTCAP.encode())))
@@ -639,11 +639,6 @@ def test_a_full_stop_is_not_part_of_a_version():
             "bitsandbytes",
         ),
         (
-            "you need flash_attn package version to be greater or equal than 2.1.0. Detected version 2.0.4.",
-            "flash-attn-too-old",
-            "flash-attn",
-        ),
-        (
             "ValueError: Target modules {'c_attn'} not found in the base model. Please",
             "peft-target-modules",
             "your-code",
@@ -720,11 +715,6 @@ def test_a_full_stop_is_not_part_of_a_version():
             "RuntimeError: cuda runtime error (35) : CUDA driver version is insufficient for CUDA runtime version",
             "nvidia-driver-too-old",
             "driver",
-        ),
-        (
-            "RuntimeError: cutlassF: no kernel found to launch!",
-            "sdpa-cutlass-no-kernel",
-            "torch",
         ),
         (
             "RuntimeError: Expect q/k/v and block_mask to be on the same device but got cpu and cuda:0.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -375,3 +376,38 @@ def describe_passed_on(incident: Incident, error: LastError) -> Incident | None:
         because=f"The process that the others wait for ended by this error of its own.{at} {incident.because}",
         fix=(advise(f"What that error says, not the lines behind it: {shown}"), *incident.fix),
     )
+
+
+_ASKED_KEY = lazy_pattern(r"^(?:KeyError|Exception): (?P<quote>['\"])(?P<key>[^'\"]{1,100})(?P=quote)(?=$|\s)")
+_CONTAINERS = frozenset(
+    ("datasets", "pandas", "pyarrow", "transformers", "omegaconf", "addict", "tensordict", "easydict")
+)
+_LOOKS_UP = frozenset(("__getitem__", "__missing__", "__getattr__", "get_loc", "_get_item_cache", "_getitem_axis"))
+"""Functions that only look a key up."""
+
+
+def drop_lookups(error: LastError) -> LastError:
+    """Return the error with the code that asked for the key as its innermost frame."""
+    frames = list(_put_asker_last(error))
+    while len(frames) > 1 and _ASKED_KEY.match(error.message) and _is_lookup(frames[-1]):
+        frames.pop()
+    return replace(error, frames=tuple(frames))
+
+
+def _put_asker_last(error: LastError) -> tuple[CodeFrame, ...]:
+    """The frames; where the quoted line that asks for the key belongs to none, with the program's own as the last.
+
+    People paste tracebacks in pieces: the line of code stands above the error, and its frame elsewhere.
+    """
+    key = _ASKED_KEY.match(error.message)
+    quoted = error.above.rstrip().rpartition(b"\n")[2].decode("utf-8", "replace").strip()
+    lookup = key is not None and re.search(rf"\[\s*['\"]{re.escape(key['key'])}['\"]\s*\]", quoted)
+    own = [frame for frame in error.frames if not frame.installed and frame.path.endswith(".py")]
+    if not lookup or not own or any(frame.code == quoted for frame in error.frames):
+        return error.frames
+    return (*(frame for frame in error.frames if frame is not own[-1]), replace(own[-1], code=quoted))
+
+
+def _is_lookup(frame: CodeFrame) -> bool:
+    package = next(iter(frame.installed or frame.parts), "")
+    return package in _CONTAINERS and (frame.function in _LOOKS_UP or frame.path.endswith((".pyx", ".pxi")))
