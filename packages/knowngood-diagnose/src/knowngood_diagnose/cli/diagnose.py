@@ -35,7 +35,11 @@ examples:
   my-training 2>&1 | knowngood diagnose
   pip freeze > freeze.txt; knowngood diagnose train.log -r freeze.txt --gpu A100
 
-exit codes: 0 a known failure, 2 a file or option that cannot be used, 3 no known failure (an unknown one, or none)
+It explains failures of the environment of training: packages and their releases, binaries, builds, GPUs, drivers, CUDA,
+kernels, NCCL, launchers, memory, containers. Of an error of your own code or data it says that it is yours, and where.
+
+exit codes: 0 a known failure; 1 none, the log shows a run in health (losses, a clean end); 2 a file or option that
+cannot be used; 3 nothing that is known, which says nothing about health
 """
 
 
@@ -52,7 +56,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> Answer:
-    """Diagnose one log; exit 3 when it has no known failure, or no failure at all."""
+    """Diagnose one log; exit 1 when it shows a run in health, and 3 when it shows nothing that is known."""
     from knowngood_diagnose.failures import known_failures as diagnose_known
     from knowngood_diagnose.failures.diagnosis import diagnose_log
 
@@ -88,7 +92,8 @@ def run(arguments: argparse.Namespace) -> Answer:
         except OSError as error:
             raise error_from_os(error) or KnowngoodError(f"{name} cannot be read: {error}") from None
     diagnosis = _try_remedies(diagnosis, known)
-    return Answer(0 if diagnosis.outcome == "known" else 3, diagnosis.document(), _text(diagnosis))
+    code = {"known": 0, "no-failure": 1, "unknown": 3}[diagnosis.outcome]
+    return Answer(code, diagnosis.document(), _text(diagnosis, len(known.incidents)))
 
 
 def _read_supplement(arguments: argparse.Namespace, known: KnownFailures) -> LogSupplement | None:
@@ -180,7 +185,7 @@ def _explain_message(error: LastError, versions: Mapping[str, Sequence[str]]) ->
     )
     from knowngood_diagnose.failures.machines.resolver_words import explain_pip_conflict
     from knowngood_diagnose.failures.names.message_causes import MessageReading
-    from knowngood_diagnose.failures.reasons.key_reasons import drop_lookups, explain_lost_key, explain_missing_field
+    from knowngood_diagnose.failures.reasons.inner_errors import drop_lookups
     from knowngood_diagnose.failures.reasons.own_errors import (
         explain_own_error,
         explain_raised_words,
@@ -211,9 +216,7 @@ def _explain_message(error: LastError, versions: Mapping[str, Sequence[str]]) ->
         or explain_lost_file(error, shelf)
         or explain_vanished_file(error)
         or reading.explain_message(error, versions)
-        or explain_missing_field(error)
         or explain_unset_variable(error)
-        or explain_lost_key(error)
         or explain_unimplemented(error, shelf)
         or explain_raised_words(error, shelf)
         or explain_own_error(drop_lookups(error), shelf)
@@ -223,8 +226,7 @@ def _explain_message(error: LastError, versions: Mapping[str, Sequence[str]]) ->
 
 def _explain_inside(error: LastError, versions: Mapping[str, Sequence[str]]) -> MessageCause | None:
     """Name the package in whose file Python raises an error of which nothing else is known."""
-    from knowngood_diagnose.failures.reasons.inner_errors import explain_inner_error
-    from knowngood_diagnose.failures.reasons.key_reasons import drop_lookups
+    from knowngood_diagnose.failures.reasons.inner_errors import drop_lookups, explain_inner_error
     from knowngood_diagnose.failures.reasons.own_errors import explain_stated_condition
 
     return explain_inner_error(drop_lookups(error), versions, _open_shelf()) or explain_stated_condition(error)
@@ -251,11 +253,11 @@ def _open_shelf() -> AtlasShelf:
     )
 
 
-def _text(diagnosis: Diagnosis) -> str:
+def _text(diagnosis: Diagnosis, known: int) -> str:
     lines: list[str] = []
     for number, match in enumerate(diagnosis.matches, 1):
         lines += [*([""] if lines else []), *_paragraph(number, match)]
-    lines = _with_outcome(diagnosis, lines)
+    lines = _with_outcome(diagnosis, lines, known)
     if diagnosis.install:
         lines += ["", f"the smallest change that fits the other versions in the log: {diagnosis.install}"]
     if diagnosis.excluded:
@@ -276,21 +278,27 @@ def _text(diagnosis: Diagnosis) -> str:
     return "\n".join([*lines, f"versions in the log: {versions_text or 'none'}"])
 
 
-def _with_outcome(diagnosis: Diagnosis, lines: list[str]) -> list[str]:
-    """The matches with what the log shows as a whole."""
-    if diagnosis.outcome == "no-failure":
-        lines = ["no failure: this log has no error" + ("; what it has is harmless:" if lines else ""), *lines]
+def _with_outcome(diagnosis: Diagnosis, lines: list[str], known: int) -> list[str]:
+    """The matches with what the log shows as a whole, after looking for so many known failures."""
+    if diagnosis.health is not None and diagnosis.outcome == "no-failure":
+        shown = f"line {diagnosis.health.line} shows a run in health: {diagnosis.health.text}"
+        lines = [f"no failure: {shown}", *(["what else it has is harmless:"] if lines else []), *lines]
     elif diagnosis.outcome == "unknown":
-        lines = [*_unknown(diagnosis), *lines]
+        lines = [*_unknown(diagnosis, known), *(["what it has is harmless:"] if lines else []), *lines]
     elif diagnosis.last_error:
         lines += ["", f"the last error, in line {diagnosis.last_error.line}: {diagnosis.last_error.text}"]
     return lines
 
 
-def _unknown(diagnosis: Diagnosis) -> list[str]:
+def _unknown(diagnosis: Diagnosis, known: int) -> list[str]:
     """What is known of a log whose failure is not."""
     error = diagnosis.last_error
-    lines = ["unknown: this log has an error that is no known failure"]
+    lines = [
+        "unknown: nothing known is in this log",
+        f"  looked for: {known} known failures, errors, tracebacks, words of trouble at its end, losses, a clean end",
+    ]
+    if error:
+        lines = ["unknown: this log has an error that is no known failure"]
     if diagnosis.trouble:
         lines = [
             "unknown: this log has no error that is known, but tells of trouble",

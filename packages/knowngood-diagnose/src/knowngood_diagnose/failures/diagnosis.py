@@ -121,11 +121,7 @@ _OF_UNKNOWN_CAUSE = frozenset(
         "cuda-driver-call-failed",
         "device-side-assert-indexing",
         "device-side-assert-unnamed",
-        "empty-list-of-tensors",
         "store-socket-timeout",
-        "too-few-rows-to-draw",
-        "trl-dpo-columns-of-other-age",
-        "value-is-no-number",
     )
 )
 """Known failures of which a log shows only the kind: what is said of their causes is never sure."""
@@ -204,6 +200,8 @@ class Diagnosis:
     last_error: LastError | None = None
     trouble: LastError | None = None
     """The last line that tells of trouble, in a log that has no error."""
+    health: LastError | None = None
+    """The line that shows a run in health (a loss, a clean end), in a log without an error and without trouble."""
     is_cut: bool = False
     """Whether it has a traceback, and not the error at its end."""
     nearest: Incident | None = None
@@ -219,11 +217,10 @@ class Diagnosis:
 
     @property
     def outcome(self) -> LogOutcome:
-        """What the log shows: a known failure, an unknown one, or none."""
+        """What the log shows: a known failure, a run in health, or nothing that is known."""
         if any(match.incident.severity != IncidentSeverity.HARMLESS for match in self.matches):
             return LogOutcome.KNOWN
-        is_healthy = self.last_error is None and self.trouble is None and not self.is_cut
-        return LogOutcome.NO_FAILURE if is_healthy else LogOutcome.UNKNOWN
+        return LogOutcome.NO_FAILURE if self.health is not None else LogOutcome.UNKNOWN
 
     def document(self) -> dict[str, Any]:
         """The value as `diagnose --json` prints it."""
@@ -237,19 +234,21 @@ class Diagnosis:
             "outcome": str(self.outcome),
             "last_error": {"text": self.last_error.text, "line": self.last_error.line} if self.last_error else None,
             "trouble": {"text": self.trouble.text, "line": self.trouble.line} if self.trouble else None,
+            "health": {"text": self.health.text, "line": self.health.line} if self.health else None,
             "nearest": self.nearest.id if self.nearest else None,
             "paste": list(self.paste),
         }
 
 
 class LogOutcome(StrEnum):
-    """What a log shows as a whole: a failure that is known, one that is not, or none at all."""
+    """What a log shows as a whole."""
 
     KNOWN = "known"
+    """A failure that is known."""
     UNKNOWN = "unknown"
-    """It has an error, and no known failure."""
+    """Nothing that is known: an error, trouble in other words, or no sign at all of how the run went."""
     NO_FAILURE = "no-failure"
-    """It has no error: it is healthy, or only mentions or handles failures."""
+    """A run in health: losses or a clean end, and nothing that tells of an error."""
 
 
 def diagnose_log(  # noqa: C901, PLR0911, PLR0912, PLR0913, PLR0915, PLR0917 - what is not given is not looked at
@@ -377,10 +376,14 @@ def diagnose_log(  # noqa: C901, PLR0911, PLR0912, PLR0913, PLR0915, PLR0917 - w
         others = (match for match in diagnosis.matches if match.incident.id != cause.incident.id)
         return replace(diagnosis, matches=(_last_resort(cause, log_versions), *others))
     if last_errors.error and command and not last_errors.error.ends_log and not failures:
-        return replace(diagnosis, last_error=None)  # a program goes on without a command such as nvcc
+        return replace(diagnosis, last_error=None, health=trouble.find_health())  # it goes on without nvcc or the like
     if last_errors.error is None and not failures and not diagnosis.is_cut:
         sign = trouble.find_sign({match.line for match in diagnosis.matches})
-        return _with_hints(replace(diagnosis, trouble=sign), sign, table, has_traceback=False) if sign else diagnosis
+        if sign is not None:
+            return _with_hints(replace(diagnosis, trouble=sign), sign, table, has_traceback=False)
+        health = trouble.find_health()
+        paste = () if health else tuple(advise_paste([*log_versions], has_gpu=True, has_traceback=False))
+        return replace(diagnosis, health=health, paste=paste)
     if all(match.passes_on for match in failures) and any(match.incident.id in BUILD_INCIDENTS for match in failures):
         unstated = LastError(text="", line=failures[0].line, log_end=trouble.log_end)
         if reason := _explain_build(compiler, last_errors.error or unstated):
