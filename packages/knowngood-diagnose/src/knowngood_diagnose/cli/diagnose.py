@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from knowngood_diagnose.failures.logs.last_errors import LastError
     from knowngood_diagnose.failures.logs.log_scan import LogSource
     from knowngood_diagnose.failures.logs.logged_errors import LoggedError
-    from knowngood_diagnose.failures.names.atlas_shelf import AtlasShelf
     from knowngood_diagnose.failures.names.message_causes import MessageCause
     from knowngood_diagnose.failures.names.name_situation import NameCause
     from knowngood_facts.compat.incident import Incident
@@ -58,7 +57,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> Answer:
     """Diagnose one log; exit 1 when it shows a run in health, and 3 when it shows nothing that is known."""
     from knowngood_diagnose.failures import known_failures as diagnose_known
-    from knowngood_diagnose.failures.diagnosis import diagnose_log
+    from knowngood_diagnose.failures.diagnosis import LogKnowledge, diagnose_log
 
     name = arguments.log or "-"
     if name == "-" and arguments.log is None and sys.stdin.isatty():
@@ -66,17 +65,10 @@ def run(arguments: argparse.Namespace) -> Answer:
     known = diagnose_known.load_known_failures(Path(arguments.incidents) if arguments.incidents else None)
     supplement = _read_supplement(arguments, known)
 
+    knowledge = LogKnowledge(load_lines=_function_lines, explain_names=_explain_names, explain_error=_explain_error)
+
     def diagnose(log: LogSource) -> Diagnosis:
-        return diagnose_log(
-            log,
-            known.incidents,
-            known.catalog,
-            _function_lines,
-            _explain_names,
-            _explain_message,
-            supplement,
-            _explain_inside,
-        )
+        return diagnose_log(log, known.incidents, known.catalog, knowledge, supplement)
 
     if name == "-":
         diagnosis = diagnose(sys.stdin.buffer)
@@ -168,89 +160,17 @@ def _function_lines(package: str) -> Mapping[str, Any]:
 
 
 def _explain_names(errors: Sequence[LoggedError], versions: Mapping[str, Sequence[str]]) -> Sequence[NameCause]:
-    """Compute the causes of errors about names from the atlas."""
-    from knowngood_diagnose.failures.names.name_causes import explain_names
+    from knowngood_diagnose.failures.explainers import explain_names  # not at the top: it imports all explainers
 
-    return explain_names(errors, versions, _open_shelf())
-
-
-def _explain_message(error: LastError, versions: Mapping[str, Sequence[str]]) -> MessageCause | None:
-    """Compute the cause of an error from what pip or packages say of releases, or from the line that raises it."""
-    from knowngood_diagnose.failures.machines.gpu_errors import explain_kernel
-    from knowngood_diagnose.failures.machines.missing_commands import (
-        explain_killed_program,
-        explain_lost_file,
-        explain_missing_command,
-        explain_vanished_file,
-    )
-    from knowngood_diagnose.failures.machines.resolver_words import explain_pip_conflict
-    from knowngood_diagnose.failures.names.message_causes import MessageReading
-    from knowngood_diagnose.failures.reasons.inner_errors import drop_lookups
-    from knowngood_diagnose.failures.reasons.own_errors import (
-        explain_own_error,
-        explain_raised_words,
-        explain_unimplemented,
-    )
-    from knowngood_diagnose.failures.reasons.refused_settings import explain_unset_variable
-    from knowngood_diagnose.failures.reasons.version_demands import explain_absent_module, explain_version_demand
-    from knowngood_facts.facts import message_store
-    from knowngood_facts.facts.package_metadata import read_wheel_names
-
-    def find(text: str, package: str) -> Sequence[message_store.MessageMatch]:
-        file = message_store.open_messages(package)
-        return list(message_store.find_messages(text, file)) if file else ()
-
-    def find_asserts(code: str, module: str, package: str) -> Sequence[message_store.MessageMatch]:
-        file = message_store.open_messages(package)
-        return list(message_store.find_bare_asserts(code, module, file)) if file else ()
-
-    packages = message_store.list_message_packages()
-    shelf = _open_shelf()
-    reading = MessageReading(shelf=shelf, packages=packages, find=find, find_asserts=find_asserts)
-    return (
-        explain_missing_command(error, versions, read_wheel_names().commands)
-        or explain_pip_conflict(error)
-        or explain_version_demand(error, shelf, versions)
-        or explain_kernel(error, shelf)
-        or explain_absent_module(error, shelf)
-        or explain_lost_file(error, shelf)
-        or explain_vanished_file(error)
-        or reading.explain_message(error, versions)
-        or explain_unset_variable(error)
-        or explain_unimplemented(error, shelf)
-        or explain_raised_words(error, shelf)
-        or explain_own_error(drop_lookups(error), shelf)
-        or explain_killed_program(error)
-    )
+    return explain_names(errors, versions)
 
 
-def _explain_inside(error: LastError, versions: Mapping[str, Sequence[str]]) -> MessageCause | None:
-    """Name the package in whose file Python raises an error of which nothing else is known."""
-    from knowngood_diagnose.failures.reasons.inner_errors import drop_lookups, explain_inner_error
-    from knowngood_diagnose.failures.reasons.own_errors import explain_stated_condition
+def _explain_error(
+    error: LastError, versions: Mapping[str, Sequence[str]], causes: Sequence[NameCause]
+) -> MessageCause | NameCause | None:
+    from knowngood_diagnose.failures.explainers import explain_error  # not at the top: it imports all explainers
 
-    return explain_inner_error(drop_lookups(error), versions, _open_shelf()) or explain_stated_condition(error)
-
-
-def _open_shelf() -> AtlasShelf:
-    from knowngood_diagnose.failures.names.atlas_shelf import AtlasShelf
-    from knowngood_facts.facts import atlas_lookup
-    from knowngood_facts.facts.package_metadata import list_metadata_packages, read_package_metadata, read_wheel_names
-
-    folder = local_files.data_folder() / FACTS_FOLDER / "metadata"
-
-    def read_pythons(package: str) -> Mapping[str, str]:
-        metadata = read_package_metadata(package, folder)
-        return {text: item.requires_python for text, item in metadata.releases.items()} if metadata else {}
-
-    return AtlasShelf(
-        open=atlas_lookup.open_atlas,
-        owner=atlas_lookup.find_owner,
-        packages=atlas_lookup.list_atlas_packages(),
-        distributions=frozenset(list_metadata_packages(folder)),
-        pythons=read_pythons,
-        installed=lambda: read_wheel_names().modules,
-    )
+    return explain_error(error, versions, causes)
 
 
 def _text(diagnosis: Diagnosis, known: int) -> str:

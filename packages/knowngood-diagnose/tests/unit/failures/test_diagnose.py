@@ -17,7 +17,7 @@ from packaging.specifiers import SpecifierSet
 
 from knowngood.cli.main import main
 from knowngood.core import gpus
-from knowngood_diagnose.failures.diagnosis import diagnose_log
+from knowngood_diagnose.failures.diagnosis import LogKnowledge, diagnose_log
 from knowngood_diagnose.failures.logs.log_scan import BLOCK, SignatureScan, strip_digits
 from knowngood_diagnose.failures.names.atlas_shelf import AtlasShelf
 from knowngood_diagnose.failures.names.name_causes import explain_names
@@ -162,7 +162,7 @@ def test_a_log_of_a_public_thread_gets_its_answer():
     breaches = []
     for case in THREADS:
         log = io.BytesIO(case["log"].encode())
-        matches = diagnose_log(log, list(KNOWN.values()), GPUS, explain=explain_by_atlas).matches
+        matches = diagnose_log(log, list(KNOWN.values()), GPUS, LogKnowledge(explain_names=explain_by_atlas)).matches
         first = ([match.incident.id for match in matches] or ["none"])[0]
         if first != case["first"]:
             breaches.append(f"{case['thread']} gets {first}, not {case['first']}")

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
-from knowngood_diagnose.failures import narrowed_reasons
+from knowngood_diagnose.failures import reason_readers
+from knowngood_facts.compat.rule_files import load_incidents
 
 BEGIN = "Traceback (most recent call last):\n"
 OWN = '  File "/home/u/run/train.py", line 44, in main\n'
@@ -87,6 +91,14 @@ def test_the_reason_is_read_from_the_words_and_the_code(name, first_match):
     assert any(remedy in f"{fix.get('note', '')} {fix.get('install', '')}" for fix in match["fix"])
 
 
-@pytest.mark.parametrize("incident_id", narrowed_reasons.NARROWED)
-def test_each_function_of_the_table_is_there(incident_id: str):
-    assert narrowed_reasons.describe_reason(incident_id).__name__.startswith("describe_")
+def test_each_reader_is_named_by_an_incident_and_the_other_way_round():
+    assert {item.narrowed_by for item in load_incidents() if item.narrowed_by} == set(reason_readers.READERS)
+
+
+def test_no_module_names_a_known_failure():
+    """What `diagnose` must know of an incident stands in the incident's file."""
+    source = Path(reason_readers.__file__).parent
+    ids = {item.id for item in load_incidents() if item.signatures}
+    texts = [path.read_text(encoding="utf-8") for path in source.rglob("*.py")]
+    words = {word for text in texts for word in re.findall(r'"([a-z0-9]+(?:-[a-z0-9]+)+)"', text)}
+    assert ids & words - {"command-not-on-path"} == set()  # which the traceback's own explainer gives its answer

@@ -86,6 +86,27 @@ class OwnComponent(StrEnum):
     """Any compiled extension: the log says which."""
 
 
+class IncidentTrait(StrEnum):
+    """What `diagnose` must know of an incident beside its signature, because the signature alone says too little."""
+
+    KIND_ONLY = "kind-only"
+    """A log shows only the kind of it: what is said of the cause is never sure."""
+    OPEN = "open"
+    """The signature leaves the reason open: it is only likely, unless what narrows it says more."""
+    GUESSED = "guessed"
+    """What narrows it gives the most likely reason only."""
+    ANY_SETTING = "any-setting"
+    """It says only that some setting is refused: what is known of the setting itself comes first."""
+    MISSING_FILE = "missing-file"
+    """It says of a lost file that it was never there."""
+    ANY_FILE = "any-file"
+    """It says of any lost file that the program looks in the wrong place, also of a package's own."""
+    BUILD = "build"
+    """Its line says only that a build failed, or that torch.compile did, which compiles too."""
+    NAN_LOSSES = "nan-losses"
+    """It is what a log shows whose losses are nan."""
+
+
 class RangeOrigin(StrEnum):
     """Where `affected` comes from when neither uses nor a rule cover the incident."""
 
@@ -198,6 +219,9 @@ class Incident:
     rule: str = ""
     range_from: RangeOrigin | None = None
     reproduction: str = ""
+    traits: tuple[IncidentTrait, ...] = ()
+    narrowed_by: str = ""
+    """What reads more of the reason out of a log: a name of `knowngood_diagnose.failures.reason_readers.READERS`."""
 
     @property
     def marks(self) -> tuple[Signature, ...]:

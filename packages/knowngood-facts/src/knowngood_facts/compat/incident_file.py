@@ -35,6 +35,8 @@
     rule: torch-runs-on-gpu           # a rule of rules/*.yaml that covers it in `check`; or, when there is neither,
     range_from: artefacts             # artefacts: symbols in wheels; thread: as reported; environment: no versions
     reproduction: xtuner              # reproductions/<name>/
+    traits: [open]                    # what `diagnose` must know beside the signature: `IncidentTrait`
+    narrowed_by: nccl-timeout         # what reads more of the reason out of the log (diagnose's READERS)
 
 Subjects of `affected` are packages and `python`, `cuda` (of torch), `nvcc`, `driver`, `glibc`, and `gpu` as a number
 (`gpu: "<80"`). Pure.
@@ -57,6 +59,7 @@ from knowngood_facts.compat.incident import (
     Incident,
     IncidentKind,
     IncidentSeverity,
+    IncidentTrait,
     IncidentUse,
     RangeOrigin,
     Signature,
@@ -150,6 +153,8 @@ class _IncidentReading:
             "rule": self._name("rule", "rule {} in rules/*.yaml"),
             "reproduction": self._name("reproduction", "reproductions/{}/"),
             "range_from": self._range_from(),
+            "traits": self._traits(),
+            "narrowed_by": self._text("narrowed_by"),
         }
         if self.defects:
             return None
@@ -165,6 +170,13 @@ class _IncidentReading:
             self._defect("a fault without signatures needs `affected` of two packages, or `when`, for `check`")
         elif not self.data.get("affected"):
             self._defect("a fault without signatures needs `affected`, for `check`")
+
+    def _traits(self) -> tuple[IncidentTrait, ...]:
+        texts, allowed = self._texts("traits"), [str(item) for item in IncidentTrait]
+        for text in texts:
+            if text not in allowed:
+                self._defect(f"a trait is one of {', '.join(allowed)}, not {text!r}", "traits")
+        return tuple(IncidentTrait(text) for text in texts if text in allowed)
 
     def _range_from(self) -> RangeOrigin | None:
         if "range_from" not in self.data:

@@ -203,6 +203,8 @@ INCIDENT_KEYS: Mapping[str, bool] = {
     "rule": False,
     "range_from": False,
     "reproduction": False,
+    "traits": False,
+    "narrowed_by": False,
 }
 """The keys of an incident's file, and whether each must be there."""
 

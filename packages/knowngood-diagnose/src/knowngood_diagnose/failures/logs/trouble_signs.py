@@ -200,14 +200,10 @@ def is_overtaken(component: str, line: int, error: LastError | None) -> bool:
     return module not in error.message.replace("-", "_").lower() and not _OF_GPU.search(error.message)
 
 
-FILE_INCIDENT = "file-not-found"
-"""The known failure that says of any lost file that the program looks in the wrong place."""
 _LOST = lazy_pattern(
     r"^(?:FileNotFoundError|NotADirectoryError|OSError|IOError): .{0,80}?['\"]?[^'\"]{0,300}"
     r"(?:site|dist)-packages[/\\]{1,4}(?P<top>\w{1,60})[/\\]{1,4}(?P<file>[^'\"]{1,200})"
 )
-MISSING_INCIDENTS = frozenset((FILE_INCIDENT, "model-file-missing"))
-"""The known failures that say of a lost file that it was never there."""
 TAKES_AWAY = lazy_pattern(
     r"\b(?:os|shutil)\.(?:rename|renames|replace|remove|unlink|rmdir|removedirs|rmtree|move)\(|\.(?:unlink|"
     r"rename|rmdir)\("
@@ -249,8 +245,6 @@ def find_vanished_file(error: LastError | None) -> str:
     return lost["path"] if lost is not None and taking else ""
 
 
-NAN_INCIDENT = "loss-is-nan"
-"""The incident that such a log shows."""
 _REPORTED = lazy_pattern(
     rb"(?:(?P<whole>\b(?:eval|test)_)?loss|\b(?:grad|gradient)[ _]norm)['\"]?(?: is|:|[ \t]{0,40}=)?[ \t]{0,40}"
     rb"['\"]?(?:tensor\()?(?P<value>nan\b|[-+]?\d+\.\d)"

@@ -137,12 +137,12 @@ _CODES = (
 )
 
 
-def describe_driver_code(incident: Incident, error: LastError) -> Incident | None:
+def describe_driver_code(incident: Incident, error: LastError, *, of_driver_age: bool) -> Incident | None:
     """What the driver's code or words say; `None` where they leave it open."""
     text = f"{error.text} {error.message}"
     for code in _CODES:
         if code.words.search(text):
-            if code.of_driver_age != (incident.id == "nvidia-driver-too-old"):
+            if code.of_driver_age != of_driver_age:
                 return None
             return replace(
                 incident,
