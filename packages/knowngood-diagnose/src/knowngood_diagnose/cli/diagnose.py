@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from knowngood.cli.main import Answer
 from knowngood.core import local_files
 from knowngood.core.errors import KnowngoodError, UsageError, error_from_os
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.core.local_files import FACTS_FOLDER
 from knowngood_facts.cli.request_arguments import StatedRequest, add_list_argument, add_use_arguments, parse_request
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from knowngood.core.gpus import GpuCatalog
-    from knowngood_diagnose.failures.diagnosis import Diagnosis, IncidentMatch, LogSupplement
+    from knowngood_diagnose.failures.diagnosis import Diagnosis, IncidentMatch, LogSupplement, Remedy
     from knowngood_diagnose.failures.known_failures import KnownFailures
     from knowngood_diagnose.failures.logs.last_errors import LastError
     from knowngood_diagnose.failures.logs.log_scan import LogSource
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from knowngood_facts.compat.universe import Universe
 
 
+_SENTENCE_END = lazy_pattern(r"(?<=\w[.!?]) (?=[A-Z`])")
 _EPILOG = """\
 examples:
   my-training 2>&1 | knowngood diagnose
@@ -51,6 +53,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_list_argument(parser, also=", for what the log does not state")
     parser.add_argument(
         "--incidents", metavar="FOLDER", help="read the incidents of this folder instead of knowngood's own"
+    )
+    parser.add_argument(
+        "--why", action="store_true", help="print the whole reason, every remedy and the sources of each answer"
     )
 
 
@@ -85,7 +90,7 @@ def run(arguments: argparse.Namespace) -> Answer:
             raise error_from_os(error) or KnowngoodError(f"{name} cannot be read: {error}") from None
     diagnosis = _try_remedies(diagnosis, known)
     code = {"known": 0, "no-failure": 1, "unknown": 3}[diagnosis.outcome]
-    return Answer(code, diagnosis.document(), _text(diagnosis, len(known.incidents)))
+    return Answer(code, diagnosis.document(), _text(diagnosis, len(known.incidents), why=arguments.why))
 
 
 def _read_supplement(arguments: argparse.Namespace, known: KnownFailures) -> LogSupplement | None:
@@ -173,10 +178,10 @@ def _explain_error(
     return explain_error(error, versions, causes)
 
 
-def _text(diagnosis: Diagnosis, known: int) -> str:
+def _text(diagnosis: Diagnosis, known: int, *, why: bool) -> str:
     lines: list[str] = []
     for number, match in enumerate(diagnosis.matches, 1):
-        lines += [*([""] if lines else []), *_paragraph(number, match)]
+        lines += [*([""] if lines else []), *(_paragraph(number, match) if why else _summary(number, match))]
     lines = _with_outcome(diagnosis, lines, known)
     if diagnosis.install:
         lines += ["", f"the smallest change that fits the other versions in the log: {diagnosis.install}"]
@@ -235,20 +240,49 @@ def _unknown(diagnosis: Diagnosis, known: int) -> list[str]:
     return lines
 
 
-def _paragraph(number: int, match: IncidentMatch) -> list[str]:
+def _summary(number: int, match: IncidentMatch) -> list[str]:
+    """The cause in a line, one reason, and one remedy with the command that does it."""
     incident = match.incident
-    how = "" if incident.severity == "failure" else f" ({incident.severity})"
+    lines = [
+        _title(number, match),
+        f"   line {match.line}; at fault: {incident.component}  [{incident.id}]",
+        f"   {_SENTENCE_END.split(incident.because, maxsplit=1)[0]}",
+    ]
+    from knowngood_diagnose.failures.diagnosis import render_install_command
+
+    fitting = next((remedy for remedy in match.fix if not remedy.broken_by), None)
+    for remedy in match.fix if fitting is None else (fitting,):
+        lines += _describe_remedy(remedy)
+    if fitting is not None and fitting.pins:
+        lines.append(f"   run: {render_install_command(fitting.pins)}")
+    more = len(match.fix) - 1
+    if more > 0 and fitting is not None:
+        lines.append(f"   and {more} other remed{'y' if more == 1 else 'ies'}: --why")
+    return lines
+
+
+def _paragraph(number: int, match: IncidentMatch) -> list[str]:
+    """All that is known of a match."""
+    incident = match.incident
     sure = "versions confirmed by the log" if match.confirmed else incident.confidence
     lines = [
-        f"{number}. {'likely: ' if match.certainty == 'likely' else ''}{incident.title}{how}",
+        _title(number, match),
         f"   line {match.line}; at fault: {incident.component}  [{incident.id}; {sure}; {', '.join(incident.source)}]",
         f"   {incident.because}",
     ]
     for remedy in match.fix:
-        change = ", ".join(f"{name} {versions}" for name, versions in remedy.fix.change.items())
-        cost = f" (costs: {remedy.fix.cost})" if remedy.fix.cost else ""
-        only = f" (only on GPUs {remedy.fix.gpu})" if remedy.undecided else ""
-        lines.append(f"   fix: {': '.join(filter(None, [change, remedy.fix.note]))}{only}{cost}")
-        if remedy.broken_by:
-            lines.append(f"        not here: {remedy.broken_by}")
+        lines += _describe_remedy(remedy)
     return lines
+
+
+def _title(number: int, match: IncidentMatch) -> str:
+    how = "" if match.incident.severity == "failure" else f" ({match.incident.severity})"
+    return f"{number}. {'likely: ' if match.certainty == 'likely' else ''}{match.incident.title}{how}"
+
+
+def _describe_remedy(remedy: Remedy) -> list[str]:
+    change = ", ".join(f"{name} {versions}" for name, versions in remedy.fix.change.items())
+    cost = f" (costs: {remedy.fix.cost})" if remedy.fix.cost else ""
+    only = f" (only on GPUs {remedy.fix.gpu})" if remedy.undecided else ""
+    lines = [f"   fix: {': '.join(filter(None, [change, remedy.fix.note]))}{only}{cost}"]
+    return [*lines, f"        not here: {remedy.broken_by}"] if remedy.broken_by else lines

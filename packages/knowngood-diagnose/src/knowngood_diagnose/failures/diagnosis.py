@@ -61,7 +61,15 @@ from knowngood_diagnose.failures.machines.library_errors import explain_build_re
 from knowngood_diagnose.failures.machines.missing_commands import find_missing_command
 from knowngood_diagnose.failures.names.undefined_names import note_installed_release
 from knowngood_diagnose.failures.reasons.inner_errors import find_handled_lines
-from knowngood_facts.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, IncidentTrait, OwnComponent
+from knowngood_facts.compat.incident import (
+    GUESS,
+    Fix,
+    Incident,
+    IncidentKind,
+    IncidentSeverity,
+    IncidentTrait,
+    OwnComponent,
+)
 
 if TYPE_CHECKING:
     from knowngood.core.gpus import GpuCatalog
@@ -304,8 +312,9 @@ def diagnose_log(  # noqa: C901, PLR0911, PLR0912, PLR0915 - what is not given i
         stated = (fit_to_rocm(incident) if of_rocm else None) or incident
         shown_line = scan.starts_of.get(mark, "")
         wide = stated
+        stated = stated.choose_variant("\n".join([*shown, last_errors.error.message if last_errors.error else ""]))
         shown_error = LastError(text=shown_line, line=line, message=shown_line, log_end=trouble.log_end)
-        stated, is_open = _narrow(wide, last_errors.error or shown_error)
+        stated, is_open = _narrow(stated, last_errors.error or shown_error)
         is_narrowed = stated != wide or (IncidentTrait.OPEN in incident.traits and not is_open)
         stated = note_installed_release(stated, last_errors.error, log_versions)
         match = _weigh_warning(
@@ -401,7 +410,7 @@ def diagnose_log(  # noqa: C901, PLR0911, PLR0912, PLR0915 - what is not given i
 def _narrow(incident: Incident, error: LastError) -> tuple[Incident, bool]:
     """The failure with what the log says of its reason, and whether the reason is left open."""
     if not incident.narrowed_by:
-        return incident, IncidentTrait.OPEN in incident.traits
+        return incident, IncidentTrait.OPEN in incident.traits or GUESS in incident.title
     from knowngood_diagnose.failures.reason_readers import narrow_reason  # not at the top: it imports all readers
 
     return narrow_reason(incident, error)

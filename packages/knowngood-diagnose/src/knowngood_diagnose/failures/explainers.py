@@ -117,7 +117,10 @@ def explain_error(
 ) -> MessageCause | NameCause | None:
     """Return what the first explainer says that has an answer; `None` when none has."""
     reading = ErrorReading(error=error, versions=versions, causes=causes, shelf=_open_shelf())
-    return next(filter(None, (explain(reading) for explain in EXPLAINERS)), None)
+    for explain in EXPLAINERS:
+        if (cause := explain(reading)) is not None:
+            return cause
+    return None
 
 
 def explain_names(errors: Sequence[LoggedError], versions: Mapping[str, Sequence[str]]) -> Sequence[NameCause]:

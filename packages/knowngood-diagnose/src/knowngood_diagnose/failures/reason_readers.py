@@ -8,7 +8,6 @@ that the imports take.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from knowngood_diagnose.failures.machines.compiler_errors import (
@@ -19,7 +18,6 @@ from knowngood_diagnose.failures.machines.compiler_errors import (
 from knowngood_diagnose.failures.machines.gpu_errors import (
     describe_bitsandbytes,
     describe_disabled_backends,
-    describe_driver_code,
     describe_kernel_owner,
     describe_refusals,
     describe_without_cuda,
@@ -61,7 +59,7 @@ from knowngood_diagnose.failures.reasons.refused_values import (
     describe_shared_memory,
     describe_toolkit_path,
 )
-from knowngood_facts.compat.incident import IncidentTrait
+from knowngood_facts.compat.incident import GUESS, IncidentTrait
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -79,8 +77,6 @@ READERS: Mapping[str, Callable[[Incident, LastError], Incident | None]] = {
     "compilation": describe_compilation,
     "crash": describe_crash,
     "disabled-backends": describe_disabled_backends,
-    "driver-age": partial(describe_driver_code, of_driver_age=True),
-    "driver-code": partial(describe_driver_code, of_driver_age=False),
     "duplicate": describe_duplicate,
     "fields": describe_fields,
     "invoked": describe_invoked,
@@ -111,8 +107,6 @@ READERS: Mapping[str, Callable[[Incident, LastError], Incident | None]] = {
     "xformers": describe_xformers,
 }
 """The name of a reader -> the function that returns the failure with its reason, or `None`."""
-_GUESS = "most likely"
-"""In the title of a reason that the words or numbers do not prove."""
 
 
 def narrow_reason(incident: Incident, error: LastError) -> tuple[Incident, bool]:
@@ -124,5 +118,5 @@ def narrow_reason(incident: Incident, error: LastError) -> tuple[Incident, bool]
     """
     narrowed = READERS[incident.narrowed_by](incident, error)
     is_open = IncidentTrait.OPEN in incident.traits and (narrowed is None or narrowed == incident)
-    is_guess = narrowed is not None and (IncidentTrait.GUESSED in incident.traits or _GUESS in narrowed.title)
+    is_guess = narrowed is not None and (IncidentTrait.GUESSED in incident.traits or GUESS in narrowed.title)
     return narrowed or incident, is_open or is_guess

@@ -104,9 +104,9 @@ def test_a_log_without_a_sign_of_health_is_not_called_healthy(ask, log):
 @pytest.mark.parametrize(
     "line",
     [
-        "NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.",
+        "NVRM: GPU 0000:01:00.0: RmInitAdapter failed! (0x22:0x56:894)",
         "No devices were found",
-        "0/3 nodes are available: 3 Insufficient nvidia.com/gpu.",
+        "0/3 nodes are available: 3 node(s) were unreachable.",
     ],
 )
 def test_what_a_driver_or_a_scheduler_says_is_no_health(ask, line):
@@ -213,3 +213,11 @@ def test_a_condition_of_use_that_cannot_be_is_a_wrong_use(tmp_path, capsys):
     assert "fastest" in capsys.readouterr().err
     assert main(["diagnose", str(log), "--with", "no-such-key=1"]) == 0
     assert "no rule asks about 'no-such-key'" in capsys.readouterr().err
+
+
+def test_the_answer_is_short_and_the_rest_is_behind_why(ask):
+    _, short = ask(AMPERE, code=0)
+    _, long = ask(AMPERE, "--why", code=0)
+    assert (short.count("fix: "), "other remed" in short, "Dao-AILab" in short) == (1, True, False)
+    assert long.count("fix: ") > 1
+    assert "github" in long or "#" in long

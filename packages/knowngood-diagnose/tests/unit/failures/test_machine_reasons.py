@@ -341,3 +341,22 @@ def test_each_wheel_that_is_named_for_a_library_is_one_that_torch_or_a_layer_ins
 
 def _nvidia_wheels(path: Path) -> list[str]:
     return re.findall(r"nvidia-[a-z0-9-]+", path.read_text(encoding="utf-8"))
+
+
+XID = "[ 12.3] NVRM: Xid (PCI:0000:3b:00): {}, pid=2, name=python3\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "component", "words"),
+    [
+        (XID.format("79"), "driver", "fallen off the bus"),
+        (XID.format("31"), "your-code", "A program on the GPU failed"),
+        (XID.format("48"), "driver", "memory has errors"),
+        (XID.format("99"), "driver", "reports an error of a GPU (Xid)"),
+        ("0/3 nodes are available: 3 Insufficient nvidia.com/gpu.\n", "container", "free GPUs"),
+        ("RuntimeError: Unexpected error from cudaGetDeviceCount(): Error 803\n", "driver", "of two releases"),
+    ],
+)
+def test_what_a_driver_or_a_scheduler_states_is_read_from_its_table(first_match, log, component, words):
+    first = first_match(log)
+    assert (first["component"], words in first["title"]) == (component, True), first["title"]

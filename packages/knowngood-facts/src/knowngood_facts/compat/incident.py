@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -107,6 +107,10 @@ class IncidentTrait(StrEnum):
     """It is what a log shows whose losses are nan."""
 
 
+GUESS = "most likely"
+"""In the title of a reason that the words or numbers of a log do not prove."""
+
+
 class RangeOrigin(StrEnum):
     """Where `affected` comes from when neither uses nor a rule cover the incident."""
 
@@ -138,6 +142,19 @@ class Fix:
             **({"cost": self.cost} if self.cost else {}),
             **({"gpu": self.gpu} if self.gpu else {}),
         }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IncidentVariant:
+    """One of several causes of an incident, for a log with certain words."""
+
+    words: tuple[str, ...]
+    """One of them is in the lines that show the incident, or in the last error; in any case of letters."""
+    title: str
+    because: str
+    fix: tuple[Fix, ...]
+    component: str = ""
+    """The component at fault; empty for that of the incident."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -219,6 +236,8 @@ class Incident:
     rule: str = ""
     range_from: RangeOrigin | None = None
     reproduction: str = ""
+    variants: tuple[IncidentVariant, ...] = ()
+    """The first whose words are in the log takes the place of title, reason and remedies."""
     traits: tuple[IncidentTrait, ...] = ()
     narrowed_by: str = ""
     """What reads more of the reason out of a log: a name of `knowngood_diagnose.failures.reason_readers.READERS`."""
@@ -228,6 +247,15 @@ class Incident:
         """All signatures to look for in a log, in the order in which `line` takes their lines."""
         beside = (mark for item in self.signatures for mark in item.beside)
         return (*self.signatures, *self.context, *beside, *self.without, *self.frames)
+
+    def choose_variant(self, text: str) -> Incident:
+        """Return the incident with the words of its first variant that a text shows; itself without any."""
+        shown = text.lower()
+        for variant in self.variants:
+            if any(word.lower() in shown for word in variant.words):
+                component = variant.component or self.component
+                return replace(self, title=variant.title, because=variant.because, fix=variant.fix, component=component)
+        return self
 
     def line(self, mark_lines: Sequence[int | None], *, traceback: bool) -> int | None:
         """Return the line of the log at which this incident shows; `None` when it does not.

@@ -203,6 +203,7 @@ INCIDENT_KEYS: Mapping[str, bool] = {
     "rule": False,
     "range_from": False,
     "reproduction": False,
+    "variants": False,
     "traits": False,
     "narrowed_by": False,
 }
