@@ -165,9 +165,9 @@ def _function_lines(package: str) -> Mapping[str, Any]:
 
 
 def _explain_names(errors: Sequence[LoggedError], versions: Mapping[str, Sequence[str]]) -> Sequence[NameCause]:
-    from knowngood_diagnose.failures.explainers import explain_names  # not at the top: it imports all explainers
+    from knowngood_diagnose.failures.names import atlas_shelf, name_causes  # not at the top: most logs need none
 
-    return explain_names(errors, versions)
+    return name_causes.explain_names(errors, versions, atlas_shelf.open_shelf())
 
 
 def _explain_error(

@@ -11,10 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from knowngood.core import local_files
-from knowngood.core.local_files import FACTS_FOLDER
 from knowngood_diagnose.failures.logs.last_errors import LastError
-from knowngood_diagnose.failures.logs.logged_errors import LoggedError
 from knowngood_diagnose.failures.machines.gpu_errors import explain_kernel
 from knowngood_diagnose.failures.machines.missing_commands import (
     explain_killed_program,
@@ -23,8 +20,7 @@ from knowngood_diagnose.failures.machines.missing_commands import (
     explain_vanished_file,
 )
 from knowngood_diagnose.failures.machines.resolver_words import explain_pip_conflict
-from knowngood_diagnose.failures.names import name_causes
-from knowngood_diagnose.failures.names.atlas_shelf import AtlasShelf
+from knowngood_diagnose.failures.names.atlas_shelf import AtlasShelf, open_shelf
 from knowngood_diagnose.failures.names.message_causes import MessageCause, MessageReading
 from knowngood_diagnose.failures.names.name_situation import NameCause
 from knowngood_diagnose.failures.reasons.inner_errors import drop_lookups, explain_inner_error
@@ -36,8 +32,8 @@ from knowngood_diagnose.failures.reasons.own_errors import (
 )
 from knowngood_diagnose.failures.reasons.refused_settings import explain_unset_variable
 from knowngood_diagnose.failures.reasons.version_demands import explain_absent_module, explain_version_demand
-from knowngood_facts.facts import atlas_lookup, message_store
-from knowngood_facts.facts.package_metadata import list_metadata_packages, read_package_metadata, read_wheel_names
+from knowngood_facts.facts import message_store
+from knowngood_facts.facts.package_metadata import read_wheel_names
 
 _FEWEST_LETTERS = 8
 
@@ -116,30 +112,8 @@ def explain_error(
     error: LastError, versions: Mapping[str, Sequence[str]], causes: Sequence[NameCause]
 ) -> MessageCause | NameCause | None:
     """Return what the first explainer says that has an answer; `None` when none has."""
-    reading = ErrorReading(error=error, versions=versions, causes=causes, shelf=_open_shelf())
+    reading = ErrorReading(error=error, versions=versions, causes=causes, shelf=open_shelf())
     for explain in EXPLAINERS:
         if (cause := explain(reading)) is not None:
             return cause
     return None
-
-
-def explain_names(errors: Sequence[LoggedError], versions: Mapping[str, Sequence[str]]) -> Sequence[NameCause]:
-    """Compute the causes of errors about names from the atlas."""
-    return name_causes.explain_names(errors, versions, _open_shelf())
-
-
-def _open_shelf() -> AtlasShelf:
-    folder = local_files.data_folder() / FACTS_FOLDER / "metadata"
-
-    def read_pythons(package: str) -> Mapping[str, str]:
-        metadata = read_package_metadata(package, folder)
-        return {text: item.requires_python for text, item in metadata.releases.items()} if metadata else {}
-
-    return AtlasShelf(
-        open=atlas_lookup.open_atlas,
-        owner=atlas_lookup.find_owner,
-        packages=atlas_lookup.list_atlas_packages(),
-        distributions=frozenset(list_metadata_packages(folder)),
-        pythons=read_pythons,
-        installed=lambda: read_wheel_names().modules,
-    )

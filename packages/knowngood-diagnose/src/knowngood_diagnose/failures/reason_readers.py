@@ -87,7 +87,7 @@ READERS: Mapping[str, Callable[[Incident, LastError], Incident | None]] = {
     "load-key": describe_load_key,
     "memory": describe_memory,
     "missing-library": describe_missing_library,
-    "mixed-dtypes": describe_mixed_dtypes,
+    "fsdp-dtypes": describe_mixed_dtypes,
     "nccl": describe_nccl,
     "own-call": describe_own_call,
     "passed-on": describe_passed_on,

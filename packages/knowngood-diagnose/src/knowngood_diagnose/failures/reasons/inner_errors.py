@@ -18,7 +18,7 @@ from knowngood_diagnose.failures.names.message_causes import (
 )
 from knowngood_diagnose.failures.names.name_situation import REMOTE_CODE, advise, is_standard_library
 from knowngood_diagnose.failures.names.plain_values import explain_empty_value, find_empty_value
-from knowngood_diagnose.failures.reasons.handed_in_values import explain_handed_in, find_unset_local
+from knowngood_diagnose.failures.reasons.handed_in_values import explain_handed_in
 from knowngood_facts.compat.incident import Fix, Incident, IncidentKind, OwnComponent
 from knowngood_facts.facts.atlas_lookup import find_parameter
 
@@ -101,8 +101,6 @@ def explain_inner_error(  # noqa: C901, PLR0911, PLR0912 - one for each thing th
         return _cause(error, reason.component, reason.title, reason.because, list(reason.fixes))
     if (foreign := _explain_foreign_class(error, text, inner, frame, shelf)) is not None:
         return foreign
-    if (unset := find_unset_local(text, frame, inner)) is not None:
-        return _cause(error, inner, unset.title, unset.because, list(unset.fixes))
     place = f"{'/'.join(frame.installed or frame.parts[-2:])}.py" + (f", line {frame.line}" if frame.line else "")
     component = outer or inner
     because = f"Python raises it in {inner}'s own file ({place}{f', in {frame.function}' if frame.function else ''})"
