@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from packaging.specifiers import SpecifierSet
 
-from knowngood_diagnose.failures.diagnosis import Diagnosis, diagnose_log
+from knowngood_diagnose.failures.diagnosis import Diagnosis, LogKnowledge, diagnose_log
 from knowngood_diagnose.failures.names.atlas_shelf import AtlasShelf
 from knowngood_diagnose.failures.names.name_causes import explain_names
 from knowngood_diagnose.failures.names.name_situation import place_of_version
@@ -313,7 +313,9 @@ def main() -> None:
     table: dict[str, Counter[str]] = {}
     for made in make_errors(count, seed):
         diagnosis = diagnose_log(
-            BytesIO(made.log.encode()), [], explain=lambda errors, versions: explain_names(errors, versions, shelf)
+            BytesIO(made.log.encode()),
+            [],
+            knowledge=LogKnowledge(explain_names=lambda errors, versions: explain_names(errors, versions, shelf)),
         )
         cause, remedy, wrong = judge_answer(made, diagnosis)
         row = table.setdefault(made.kind, Counter())

@@ -70,7 +70,7 @@ import json, platform, site, sys, sysconfig
 default = getattr(sysconfig, "get_default_scheme", None) or getattr(sysconfig, "_get_default_scheme")
 scheme = default().replace("posix_local", "posix_prefix")
 print(json.dumps({
-    "version": platform.python_version(), "prefix": sys.base_prefix,
+    "version": platform.python_version(), "prefix": sys.base_prefix, "executable": sys.executable,
     "tag": sysconfig.get_config_var("SOABI") or "", "include": sysconfig.get_paths(scheme=scheme)["include"],
     "sites": site.getsitepackages(), "user": site.getusersitepackages(),
 }))
@@ -112,8 +112,10 @@ def _resolve_name(named: str) -> Path:
 
 
 def _describe_interpreter(path: Path, why: str, environ: Mapping[str, str]) -> PythonInterpreter:
-    config = _read_pyvenv(path)
     answer, problem = _ask_interpreter(path)
+    if answer.get("executable") and _is_script(path):  # pyenv's shim starts the interpreter, and is none
+        path = Path(answer["executable"])
+    config = _read_pyvenv(path)
     uses_system_sites = config is None or config.get("include-system-site-packages", "").lower() == "true"
     prefix = path.parent.parent if config else Path(answer.get("prefix", path.parent.parent))
     sites = [Path(item) for item in answer.get("sites", [])]
@@ -134,6 +136,14 @@ def _describe_interpreter(path: Path, why: str, environ: Mapping[str, str]) -> P
         folders=tuple(dict.fromkeys(str(item) for item in (*python_path, *sites) if item.is_dir())),
         problem=problem,
     )
+
+
+def _is_script(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(2) == b"#!"
+    except OSError:
+        return False
 
 
 def _read_pyvenv(path: Path) -> dict[str, str] | None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from knowngood.cli.main import Answer
 from knowngood.core import local_files
 from knowngood.core.errors import KnowngoodError, UsageError, error_from_os
+from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood.core.local_files import FACTS_FOLDER
 from knowngood_facts.cli.request_arguments import StatedRequest, add_list_argument, add_use_arguments, parse_request
 
@@ -18,24 +19,28 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from knowngood.core.gpus import GpuCatalog
-    from knowngood_diagnose.failures.diagnosis import Diagnosis, IncidentMatch, LogSupplement
+    from knowngood_diagnose.failures.diagnosis import Diagnosis, IncidentMatch, LogSupplement, Remedy
     from knowngood_diagnose.failures.known_failures import KnownFailures
     from knowngood_diagnose.failures.logs.last_errors import LastError
     from knowngood_diagnose.failures.logs.log_scan import LogSource
     from knowngood_diagnose.failures.logs.logged_errors import LoggedError
-    from knowngood_diagnose.failures.names.atlas_shelf import AtlasShelf
     from knowngood_diagnose.failures.names.message_causes import MessageCause
     from knowngood_diagnose.failures.names.name_situation import NameCause
     from knowngood_facts.compat.incident import Incident
     from knowngood_facts.compat.universe import Universe
 
 
+_SENTENCE_END = lazy_pattern(r"(?<=\w[.!?]) (?=[A-Z`])")
 _EPILOG = """\
 examples:
   my-training 2>&1 | knowngood diagnose
   pip freeze > freeze.txt; knowngood diagnose train.log -r freeze.txt --gpu A100
 
-exit codes: 0 a known failure, 2 a file or option that cannot be used, 3 no known failure (an unknown one, or none)
+It explains failures of the environment of training: packages and their releases, binaries, builds, GPUs, drivers, CUDA,
+kernels, NCCL, launchers, memory, containers. Of an error of your own code or data it says that it is yours, and where.
+
+exit codes: 0 a known failure; 1 none, the log shows a run in health (losses, a clean end); 2 a file or option that
+cannot be used; 3 nothing that is known, which says nothing about health
 """
 
 
@@ -49,12 +54,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--incidents", metavar="FOLDER", help="read the incidents of this folder instead of knowngood's own"
     )
+    parser.add_argument(
+        "--why", action="store_true", help="print the whole reason, every remedy and the sources of each answer"
+    )
 
 
 def run(arguments: argparse.Namespace) -> Answer:
-    """Diagnose one log; exit 3 when it has no known failure, or no failure at all."""
+    """Diagnose one log; exit 1 when it shows a run in health, and 3 when it shows nothing that is known."""
     from knowngood_diagnose.failures import known_failures as diagnose_known
-    from knowngood_diagnose.failures.diagnosis import diagnose_log
+    from knowngood_diagnose.failures.diagnosis import LogKnowledge, diagnose_log
 
     name = arguments.log or "-"
     if name == "-" and arguments.log is None and sys.stdin.isatty():
@@ -62,17 +70,10 @@ def run(arguments: argparse.Namespace) -> Answer:
     known = diagnose_known.load_known_failures(Path(arguments.incidents) if arguments.incidents else None)
     supplement = _read_supplement(arguments, known)
 
+    knowledge = LogKnowledge(load_lines=_function_lines, explain_names=_explain_names, explain_error=_explain_error)
+
     def diagnose(log: LogSource) -> Diagnosis:
-        return diagnose_log(
-            log,
-            known.incidents,
-            known.catalog,
-            _function_lines,
-            _explain_names,
-            _explain_message,
-            supplement,
-            _explain_inside,
-        )
+        return diagnose_log(log, known.incidents, known.catalog, knowledge, supplement)
 
     if name == "-":
         diagnosis = diagnose(sys.stdin.buffer)
@@ -88,7 +89,8 @@ def run(arguments: argparse.Namespace) -> Answer:
         except OSError as error:
             raise error_from_os(error) or KnowngoodError(f"{name} cannot be read: {error}") from None
     diagnosis = _try_remedies(diagnosis, known)
-    return Answer(0 if diagnosis.outcome == "known" else 3, diagnosis.document(), _text(diagnosis))
+    code = {"known": 0, "no-failure": 1, "unknown": 3}[diagnosis.outcome]
+    return Answer(code, diagnosis.document(), _text(diagnosis, len(known.incidents), why=arguments.why))
 
 
 def _read_supplement(arguments: argparse.Namespace, known: KnownFailures) -> LogSupplement | None:
@@ -163,99 +165,24 @@ def _function_lines(package: str) -> Mapping[str, Any]:
 
 
 def _explain_names(errors: Sequence[LoggedError], versions: Mapping[str, Sequence[str]]) -> Sequence[NameCause]:
-    """Compute the causes of errors about names from the atlas."""
-    from knowngood_diagnose.failures.names.name_causes import explain_names
+    from knowngood_diagnose.failures.names import atlas_shelf, name_causes  # not at the top: most logs need none
 
-    return explain_names(errors, versions, _open_shelf())
-
-
-def _explain_message(error: LastError, versions: Mapping[str, Sequence[str]]) -> MessageCause | None:
-    """Compute the cause of an error from what pip or packages say of releases, or from the line that raises it."""
-    from knowngood_diagnose.failures.machines.gpu_errors import explain_kernel
-    from knowngood_diagnose.failures.machines.missing_commands import (
-        explain_killed_program,
-        explain_lost_file,
-        explain_missing_command,
-        explain_vanished_file,
-    )
-    from knowngood_diagnose.failures.machines.resolver_words import explain_pip_conflict
-    from knowngood_diagnose.failures.names.message_causes import MessageReading
-    from knowngood_diagnose.failures.reasons.key_reasons import drop_lookups, explain_lost_key, explain_missing_field
-    from knowngood_diagnose.failures.reasons.own_errors import (
-        explain_own_error,
-        explain_raised_words,
-        explain_unimplemented,
-    )
-    from knowngood_diagnose.failures.reasons.refused_settings import explain_unset_variable
-    from knowngood_diagnose.failures.reasons.version_demands import explain_absent_module, explain_version_demand
-    from knowngood_facts.facts import message_store
-    from knowngood_facts.facts.package_metadata import read_wheel_names
-
-    def find(text: str, package: str) -> Sequence[message_store.MessageMatch]:
-        file = message_store.open_messages(package)
-        return list(message_store.find_messages(text, file)) if file else ()
-
-    def find_asserts(code: str, module: str, package: str) -> Sequence[message_store.MessageMatch]:
-        file = message_store.open_messages(package)
-        return list(message_store.find_bare_asserts(code, module, file)) if file else ()
-
-    packages = message_store.list_message_packages()
-    shelf = _open_shelf()
-    reading = MessageReading(shelf=shelf, packages=packages, find=find, find_asserts=find_asserts)
-    return (
-        explain_missing_command(error, versions, read_wheel_names().commands)
-        or explain_pip_conflict(error)
-        or explain_version_demand(error, shelf, versions)
-        or explain_kernel(error, shelf)
-        or explain_absent_module(error, shelf)
-        or explain_lost_file(error, shelf)
-        or explain_vanished_file(error)
-        or reading.explain_message(error, versions)
-        or explain_missing_field(error)
-        or explain_unset_variable(error)
-        or explain_lost_key(error)
-        or explain_unimplemented(error, shelf)
-        or explain_raised_words(error, shelf)
-        or explain_own_error(drop_lookups(error), shelf)
-        or explain_killed_program(error)
-    )
+    return name_causes.explain_names(errors, versions, atlas_shelf.open_shelf())
 
 
-def _explain_inside(error: LastError, versions: Mapping[str, Sequence[str]]) -> MessageCause | None:
-    """Name the package in whose file Python raises an error of which nothing else is known."""
-    from knowngood_diagnose.failures.reasons.inner_errors import explain_inner_error
-    from knowngood_diagnose.failures.reasons.key_reasons import drop_lookups
-    from knowngood_diagnose.failures.reasons.own_errors import explain_stated_condition
+def _explain_error(
+    error: LastError, versions: Mapping[str, Sequence[str]], causes: Sequence[NameCause]
+) -> MessageCause | NameCause | None:
+    from knowngood_diagnose.failures.explainers import explain_error  # not at the top: it imports all explainers
 
-    return explain_inner_error(drop_lookups(error), versions, _open_shelf()) or explain_stated_condition(error)
-
-
-def _open_shelf() -> AtlasShelf:
-    from knowngood_diagnose.failures.names.atlas_shelf import AtlasShelf
-    from knowngood_facts.facts import atlas_lookup
-    from knowngood_facts.facts.package_metadata import list_metadata_packages, read_package_metadata, read_wheel_names
-
-    folder = local_files.data_folder() / FACTS_FOLDER / "metadata"
-
-    def read_pythons(package: str) -> Mapping[str, str]:
-        metadata = read_package_metadata(package, folder)
-        return {text: item.requires_python for text, item in metadata.releases.items()} if metadata else {}
-
-    return AtlasShelf(
-        open=atlas_lookup.open_atlas,
-        owner=atlas_lookup.find_owner,
-        packages=atlas_lookup.list_atlas_packages(),
-        distributions=frozenset(list_metadata_packages(folder)),
-        pythons=read_pythons,
-        installed=lambda: read_wheel_names().modules,
-    )
+    return explain_error(error, versions, causes)
 
 
-def _text(diagnosis: Diagnosis) -> str:
+def _text(diagnosis: Diagnosis, known: int, *, why: bool) -> str:
     lines: list[str] = []
     for number, match in enumerate(diagnosis.matches, 1):
-        lines += [*([""] if lines else []), *_paragraph(number, match)]
-    lines = _with_outcome(diagnosis, lines)
+        lines += [*([""] if lines else []), *(_paragraph(number, match) if why else _summary(number, match))]
+    lines = _with_outcome(diagnosis, lines, known)
     if diagnosis.install:
         lines += ["", f"the smallest change that fits the other versions in the log: {diagnosis.install}"]
     if diagnosis.excluded:
@@ -276,21 +203,27 @@ def _text(diagnosis: Diagnosis) -> str:
     return "\n".join([*lines, f"versions in the log: {versions_text or 'none'}"])
 
 
-def _with_outcome(diagnosis: Diagnosis, lines: list[str]) -> list[str]:
-    """The matches with what the log shows as a whole."""
-    if diagnosis.outcome == "no-failure":
-        lines = ["no failure: this log has no error" + ("; what it has is harmless:" if lines else ""), *lines]
+def _with_outcome(diagnosis: Diagnosis, lines: list[str], known: int) -> list[str]:
+    """The matches with what the log shows as a whole, after looking for so many known failures."""
+    if diagnosis.health is not None and diagnosis.outcome == "no-failure":
+        shown = f"line {diagnosis.health.line} shows a run in health: {diagnosis.health.text}"
+        lines = [f"no failure: {shown}", *(["what else it has is harmless:"] if lines else []), *lines]
     elif diagnosis.outcome == "unknown":
-        lines = [*_unknown(diagnosis), *lines]
+        lines = [*_unknown(diagnosis, known), *(["what it has is harmless:"] if lines else []), *lines]
     elif diagnosis.last_error:
         lines += ["", f"the last error, in line {diagnosis.last_error.line}: {diagnosis.last_error.text}"]
     return lines
 
 
-def _unknown(diagnosis: Diagnosis) -> list[str]:
+def _unknown(diagnosis: Diagnosis, known: int) -> list[str]:
     """What is known of a log whose failure is not."""
     error = diagnosis.last_error
-    lines = ["unknown: this log has an error that is no known failure"]
+    lines = [
+        "unknown: nothing known is in this log",
+        f"  looked for: {known} known failures, errors, tracebacks, words of trouble at its end, losses, a clean end",
+    ]
+    if error:
+        lines = ["unknown: this log has an error that is no known failure"]
     if diagnosis.trouble:
         lines = [
             "unknown: this log has no error that is known, but tells of trouble",
@@ -307,20 +240,49 @@ def _unknown(diagnosis: Diagnosis) -> list[str]:
     return lines
 
 
-def _paragraph(number: int, match: IncidentMatch) -> list[str]:
+def _summary(number: int, match: IncidentMatch) -> list[str]:
+    """The cause in a line, one reason, and one remedy with the command that does it."""
     incident = match.incident
-    how = "" if incident.severity == "failure" else f" ({incident.severity})"
+    lines = [
+        _title(number, match),
+        f"   line {match.line}; at fault: {incident.component}  [{incident.id}]",
+        f"   {_SENTENCE_END.split(incident.because, maxsplit=1)[0]}",
+    ]
+    from knowngood_diagnose.failures.diagnosis import render_install_command
+
+    fitting = next((remedy for remedy in match.fix if not remedy.broken_by), None)
+    for remedy in match.fix if fitting is None else (fitting,):
+        lines += _describe_remedy(remedy)
+    if fitting is not None and fitting.pins:
+        lines.append(f"   run: {render_install_command(fitting.pins)}")
+    more = len(match.fix) - 1
+    if more > 0 and fitting is not None:
+        lines.append(f"   and {more} other remed{'y' if more == 1 else 'ies'}: --why")
+    return lines
+
+
+def _paragraph(number: int, match: IncidentMatch) -> list[str]:
+    """All that is known of a match."""
+    incident = match.incident
     sure = "versions confirmed by the log" if match.confirmed else incident.confidence
     lines = [
-        f"{number}. {'likely: ' if match.certainty == 'likely' else ''}{incident.title}{how}",
+        _title(number, match),
         f"   line {match.line}; at fault: {incident.component}  [{incident.id}; {sure}; {', '.join(incident.source)}]",
         f"   {incident.because}",
     ]
     for remedy in match.fix:
-        change = ", ".join(f"{name} {versions}" for name, versions in remedy.fix.change.items())
-        cost = f" (costs: {remedy.fix.cost})" if remedy.fix.cost else ""
-        only = f" (only on GPUs {remedy.fix.gpu})" if remedy.undecided else ""
-        lines.append(f"   fix: {': '.join(filter(None, [change, remedy.fix.note]))}{only}{cost}")
-        if remedy.broken_by:
-            lines.append(f"        not here: {remedy.broken_by}")
+        lines += _describe_remedy(remedy)
     return lines
+
+
+def _title(number: int, match: IncidentMatch) -> str:
+    how = "" if match.incident.severity == "failure" else f" ({match.incident.severity})"
+    return f"{number}. {'likely: ' if match.certainty == 'likely' else ''}{match.incident.title}{how}"
+
+
+def _describe_remedy(remedy: Remedy) -> list[str]:
+    change = ", ".join(f"{name} {versions}" for name, versions in remedy.fix.change.items())
+    cost = f" (costs: {remedy.fix.cost})" if remedy.fix.cost else ""
+    only = f" (only on GPUs {remedy.fix.gpu})" if remedy.undecided else ""
+    lines = [f"   fix: {': '.join(filter(None, [change, remedy.fix.note]))}{only}{cost}"]
+    return [*lines, f"        not here: {remedy.broken_by}"] if remedy.broken_by else lines

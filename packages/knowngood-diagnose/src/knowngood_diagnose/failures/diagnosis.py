@@ -40,9 +40,6 @@ from knowngood_diagnose.failures.logs.log_versions import (
 )
 from knowngood_diagnose.failures.logs.logged_errors import ErrorReader, LoggedError
 from knowngood_diagnose.failures.logs.trouble_signs import (
-    FILE_INCIDENT,
-    MISSING_INCIDENTS,
-    NAN_INCIDENT,
     NanLossReader,
     TroubleReader,
     find_lost_file,
@@ -56,7 +53,6 @@ from knowngood_diagnose.failures.logs.trouble_signs import (
     is_warning,
 )
 from knowngood_diagnose.failures.machines.compiler_errors import (
-    BUILD_INCIDENTS,
     COMPILERS_OWN,
     CompilerErrorReader,
     explain_compiler_error,
@@ -64,19 +60,37 @@ from knowngood_diagnose.failures.machines.compiler_errors import (
 from knowngood_diagnose.failures.machines.library_errors import explain_build_reason
 from knowngood_diagnose.failures.machines.missing_commands import find_missing_command
 from knowngood_diagnose.failures.names.undefined_names import note_installed_release
-from knowngood_diagnose.failures.narrowed_reasons import OPEN_REASONS, narrow_reason
 from knowngood_diagnose.failures.reasons.inner_errors import find_handled_lines
-from knowngood_facts.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, OwnComponent
+from knowngood_facts.compat.incident import (
+    GUESS,
+    Fix,
+    Incident,
+    IncidentKind,
+    IncidentSeverity,
+    IncidentTrait,
+    OwnComponent,
+)
 
 if TYPE_CHECKING:
     from knowngood.core.gpus import GpuCatalog
     from knowngood_diagnose.failures.names.message_causes import MessageCause
     from knowngood_diagnose.failures.names.name_situation import NameCause
 
-ExplainNames = Callable[[Sequence[LoggedError], Mapping[str, Sequence[str]]], "Sequence[NameCause]"]
-"""Computes the causes of errors about names, given the versions in the log."""
-ExplainMessage = Callable[[LastError, Mapping[str, Sequence[str]]], "MessageCause | None"]
-"""Computes the cause of the last error from the messages of packages, given the versions in the log."""
+
+@dataclass(frozen=True, kw_only=True)
+class LogKnowledge:
+    """What is known beside the incidents; what is not given is not looked at."""
+
+    load_lines: LoadLineTable = lambda _: {}
+    """The lines of a package's functions by release, by which a traceback shows the release that really ran."""
+    explain_names: Callable[[Sequence[LoggedError], Mapping[str, Sequence[str]]], Sequence[NameCause]] = lambda *_: []
+    """Computes the causes of errors about names, given the versions in the log."""
+    explain_error: Callable[
+        [LastError, Mapping[str, Sequence[str]], Sequence[NameCause]], MessageCause | NameCause | None
+    ] = lambda *_: None
+    """Computes the cause of the last error when no known failure explains it, given the versions in the log and the
+    causes of names that count only then.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,22 +130,6 @@ class Certainty(StrEnum):
 
 _REPORTED = "reported"
 """The confidence of an incident that rests on reports alone."""
-_OF_UNKNOWN_CAUSE = frozenset(
-    (
-        "cuda-driver-call-failed",
-        "device-side-assert-indexing",
-        "device-side-assert-unnamed",
-        "empty-list-of-tensors",
-        "store-socket-timeout",
-        "too-few-rows-to-draw",
-        "trl-dpo-columns-of-other-age",
-        "value-is-no-number",
-    )
-)
-"""Known failures of which a log shows only the kind: what is said of their causes is never sure."""
-_OF_MANY_SETTINGS = frozenset(("arguments-refused", "configuration-key-refused"))
-"""Known failures that say only that some setting is refused: what is known of the setting itself comes first."""
-_FEWEST_LETTERS = 8
 _CUT_PASTE = ("the whole traceback, with the error in its last line",)
 _ORDER = tuple(IncidentSeverity)
 
@@ -204,6 +202,8 @@ class Diagnosis:
     last_error: LastError | None = None
     trouble: LastError | None = None
     """The last line that tells of trouble, in a log that has no error."""
+    health: LastError | None = None
+    """The line that shows a run in health (a loss, a clean end), in a log without an error and without trouble."""
     is_cut: bool = False
     """Whether it has a traceback, and not the error at its end."""
     nearest: Incident | None = None
@@ -219,11 +219,10 @@ class Diagnosis:
 
     @property
     def outcome(self) -> LogOutcome:
-        """What the log shows: a known failure, an unknown one, or none."""
+        """What the log shows: a known failure, a run in health, or nothing that is known."""
         if any(match.incident.severity != IncidentSeverity.HARMLESS for match in self.matches):
             return LogOutcome.KNOWN
-        is_healthy = self.last_error is None and self.trouble is None and not self.is_cut
-        return LogOutcome.NO_FAILURE if is_healthy else LogOutcome.UNKNOWN
+        return LogOutcome.NO_FAILURE if self.health is not None else LogOutcome.UNKNOWN
 
     def document(self) -> dict[str, Any]:
         """The value as `diagnose --json` prints it."""
@@ -237,38 +236,34 @@ class Diagnosis:
             "outcome": str(self.outcome),
             "last_error": {"text": self.last_error.text, "line": self.last_error.line} if self.last_error else None,
             "trouble": {"text": self.trouble.text, "line": self.trouble.line} if self.trouble else None,
+            "health": {"text": self.health.text, "line": self.health.line} if self.health else None,
             "nearest": self.nearest.id if self.nearest else None,
             "paste": list(self.paste),
         }
 
 
 class LogOutcome(StrEnum):
-    """What a log shows as a whole: a failure that is known, one that is not, or none at all."""
+    """What a log shows as a whole."""
 
     KNOWN = "known"
+    """A failure that is known."""
     UNKNOWN = "unknown"
-    """It has an error, and no known failure."""
+    """Nothing that is known: an error, trouble in other words, or no sign at all of how the run went."""
     NO_FAILURE = "no-failure"
-    """It has no error: it is healthy, or only mentions or handles failures."""
+    """A run in health: losses or a clean end, and nothing that tells of an error."""
 
 
-def diagnose_log(  # noqa: C901, PLR0911, PLR0912, PLR0913, PLR0915, PLR0917 - what is not given is not looked at
+def diagnose_log(  # noqa: C901, PLR0911, PLR0912, PLR0915 - what is not given is not looked at
     log: LogSource,
     incidents: Sequence[Incident],
     gpus: GpuCatalog | None = None,
-    load_lines: LoadLineTable = lambda _: {},
-    explain: ExplainNames = lambda *_: [],
-    explain_message: ExplainMessage = lambda *_: None,
+    knowledge: LogKnowledge = LogKnowledge(),
     supplement: LogSupplement | None = None,
-    explain_inside: ExplainMessage = lambda *_: None,
 ) -> Diagnosis:
     """Read a log and return the incidents that show in it.
 
-    `gpus` gives the compute capability of the cards that the log names; `load_lines` gives the lines of a package's
-    functions by release, by which a traceback shows the release that really ran; `explain` computes the causes of
-    errors about names, and `explain_message` that of the last error, when no other failure is known; `supplement` is
-    what the user states beside the log; `explain_inside` says in whose file the last error arises, when even that is
-    all that can be said.
+    `gpus` gives the compute capability of the cards that the log names; `supplement` is what the user states beside the
+    log.
     """
     supplement = supplement or LogSupplement()
     table = IncidentTable.of(incidents)
@@ -281,7 +276,7 @@ def diagnose_log(  # noqa: C901, PLR0911, PLR0912, PLR0913, PLR0915, PLR0917 - w
     if last_errors.error is not None:
         last_errors.error = replace(last_errors.error, log_end=trouble.log_end)
     log_versions = dict(versions.versions) | {name: [text] for name, text in supplement.versions.items()}
-    traceback = judge_frames(list(frames.frames), load_lines, log_versions)
+    traceback = judge_frames(list(frames.frames), knowledge.load_lines, log_versions)
     exact = {name: list(lines.releases) for name, lines in traceback.items() if lines.exact}
     log_versions |= {name: releases for name, releases in exact.items() if name not in log_versions}
     capabilities = list(versions.capabilities) or _capabilities(versions.cards, gpus)
@@ -300,9 +295,9 @@ def diagnose_log(  # noqa: C901, PLR0911, PLR0912, PLR0913, PLR0915, PLR0917 - w
         line = incident.line([scan.lines_of.get(mark) for mark in marks], traceback=tracebacks.present)
         if line is None or supplement.excludes(incident):
             continue
-        if incident.id == FILE_INCIDENT and find_lost_file(last_errors.error) is not None:
+        if IncidentTrait.ANY_FILE in incident.traits and find_lost_file(last_errors.error) is not None:
             continue
-        if incident.id in MISSING_INCIDENTS and find_vanished_file(last_errors.error):
+        if IncidentTrait.MISSING_FILE in incident.traits and find_vanished_file(last_errors.error):
             continue
         mark = next((mark for mark in marks if scan.lines_of.get(mark) == line), marks.start)
         if incident.severity == IncidentSeverity.FAILURE and is_only_mentioned(
@@ -317,11 +312,10 @@ def diagnose_log(  # noqa: C901, PLR0911, PLR0912, PLR0913, PLR0915, PLR0917 - w
         stated = (fit_to_rocm(incident) if of_rocm else None) or incident
         shown_line = scan.starts_of.get(mark, "")
         wide = stated
-        stated, is_open = narrow_reason(
-            wide,
-            last_errors.error or LastError(text=shown_line, line=line, message=shown_line, log_end=trouble.log_end),
-        )
-        is_narrowed = stated != wide or (incident.id in OPEN_REASONS and not is_open)
+        stated = stated.choose_variant("\n".join([*shown, last_errors.error.message if last_errors.error else ""]))
+        shown_error = LastError(text=shown_line, line=line, message=shown_line, log_end=trouble.log_end)
+        stated, is_open = _narrow(stated, last_errors.error or shown_error)
+        is_narrowed = stated != wide or (IncidentTrait.OPEN in incident.traits and not is_open)
         stated = note_installed_release(stated, last_errors.error, log_versions)
         match = _weigh_warning(
             _match(stated, line, combination, log_versions, scan.texts_of.get(mark, b"")), shown, last_errors.error
@@ -339,7 +333,8 @@ def diagnose_log(  # noqa: C901, PLR0911, PLR0912, PLR0913, PLR0915, PLR0917 - w
     known_lines = {
         match.line
         for match in matches
-        if match.incident.severity != IncidentSeverity.HARMLESS and match.incident.id not in _OF_MANY_SETTINGS
+        if match.incident.severity != IncidentSeverity.HARMLESS
+        and IncidentTrait.ANY_SETTING not in match.incident.traits
     }
     raised = [
         error
@@ -351,7 +346,7 @@ def diagnose_log(  # noqa: C901, PLR0911, PLR0912, PLR0913, PLR0915, PLR0917 - w
     ]
     causes = [
         cause
-        for cause in (explain(raised, log_versions) if raised else ())
+        for cause in (knowledge.explain_names(raised, log_versions) if raised else ())
         if not (
             (is_warning([cause.error.text]) or is_probe(cause.error.frames))
             and is_overtaken(cause.package, cause.line, last_errors.error)
@@ -373,18 +368,24 @@ def diagnose_log(  # noqa: C901, PLR0911, PLR0912, PLR0913, PLR0915, PLR0917 - w
     )
     failures = [match for match in diagnosis.matches if match.incident.severity != IncidentSeverity.HARMLESS]
     command = find_missing_command(last_errors.error)
-    if last_errors.error and command and (cause := explain_message(last_errors.error, log_versions)):
+    if last_errors.error and command and (cause := knowledge.explain_error(last_errors.error, log_versions, ())):
         others = (match for match in diagnosis.matches if match.incident.id != cause.incident.id)
         return replace(diagnosis, matches=(_last_resort(cause, log_versions), *others))
     if last_errors.error and command and not last_errors.error.ends_log and not failures:
-        return replace(diagnosis, last_error=None)  # a program goes on without a command such as nvcc
+        return replace(diagnosis, last_error=None, health=trouble.find_health())  # it goes on without nvcc or the like
     if last_errors.error is None and not failures and not diagnosis.is_cut:
         sign = trouble.find_sign({match.line for match in diagnosis.matches})
-        return _with_hints(replace(diagnosis, trouble=sign), sign, table, has_traceback=False) if sign else diagnosis
-    if all(match.passes_on for match in failures) and any(match.incident.id in BUILD_INCIDENTS for match in failures):
+        if sign is not None:
+            return _with_hints(replace(diagnosis, trouble=sign), sign, table, has_traceback=False)
+        health = trouble.find_health()
+        paste = () if health else tuple(advise_paste([*log_versions], has_gpu=True, has_traceback=False))
+        return replace(diagnosis, health=health, paste=paste)
+    if all(match.passes_on for match in failures) and any(
+        IncidentTrait.BUILD in match.incident.traits for match in failures
+    ):
         unstated = LastError(text="", line=failures[0].line, log_end=trouble.log_end)
-        if reason := _explain_build(compiler, last_errors.error or unstated):
-            return replace(diagnosis, matches=(_computed_match(reason, log_versions), *diagnosis.matches))
+        if built := _explain_build(compiler, last_errors.error or unstated):
+            return replace(diagnosis, matches=(_computed_match(built, log_versions), *diagnosis.matches))
     if last_errors.error is None or not all(match.passes_on for match in failures):
         return diagnosis
     if compiler.error is not None and compiler.error.line == last_errors.error.line:
@@ -392,18 +393,12 @@ def diagnose_log(  # noqa: C901, PLR0911, PLR0912, PLR0913, PLR0915, PLR0917 - w
         return replace(diagnosis, matches=(first, *diagnosis.matches))
     if any(match.line == last_errors.error.line for match in failures):
         return diagnosis
-    if (cause := explain_message(last_errors.error, log_versions)) is not None:
-        return replace(diagnosis, matches=(_last_resort(cause, log_versions), *diagnosis.matches))
-    for own in causes:
-        if own.is_fallback and _is_same_line(own.error.text, last_errors.error.text):
-            return replace(diagnosis, matches=(_last_resort(own, log_versions), *diagnosis.matches))
-    if (inside := explain_inside(last_errors.error, log_versions)) is not None:
-        return replace(diagnosis, matches=(_last_resort(inside, log_versions), *diagnosis.matches))
+    fallbacks = [cause for cause in causes if cause.is_fallback]
+    if (reason := knowledge.explain_error(last_errors.error, log_versions, fallbacks)) is not None:
+        return replace(diagnosis, matches=(_last_resort(reason, log_versions), *diagnosis.matches))
     if not failures and (cut := complete_raise(last_errors.error)):
         rest = replace(supplement, versions={name: texts[-1] for name, texts in log_versions.items() if texts})
-        inner = diagnose_log(
-            io.BytesIO(cut.encode()), table, gpus, load_lines, explain, explain_message, rest, explain_inside
-        )
+        inner = diagnose_log(io.BytesIO(cut.encode()), table, gpus, knowledge, rest)
         if inner.outcome == LogOutcome.KNOWN:
             line = last_errors.error.line
             likely = (replace(match, line=line, certainty=Certainty.LIKELY) for match in inner.matches)
@@ -412,15 +407,18 @@ def diagnose_log(  # noqa: C901, PLR0911, PLR0912, PLR0913, PLR0915, PLR0917 - w
     return diagnosis if failures else _with_hints(diagnosis, last_errors.error, table, has_traceback=has_traceback)
 
 
+def _narrow(incident: Incident, error: LastError) -> tuple[Incident, bool]:
+    """The failure with what the log says of its reason, and whether the reason is left open."""
+    if not incident.narrowed_by:
+        return incident, IncidentTrait.OPEN in incident.traits or GUESS in incident.title
+    from knowngood_diagnose.failures.reason_readers import narrow_reason  # not at the top: it imports all readers
+
+    return narrow_reason(incident, error)
+
+
 def _explain_build(compiler: CompilerErrorReader, error: LastError) -> MessageCause | None:
     """Why a build failed, by the compiler's first error, else by what the linker, nvcc or CMake say."""
     return explain_compiler_error(compiler.error) if compiler.error is not None else explain_build_reason(error)
-
-
-def _is_same_line(text: str, other: str) -> bool:
-    """Whether two lines of a log say the same: one may have the class of the error or a rank before it."""
-    short, long = sorted((text.strip(), other.strip()), key=len)
-    return short[:100] in long and len(short) > _FEWEST_LETTERS
 
 
 def _with_hints(
@@ -511,7 +509,7 @@ def _nan_matches(
     """The incident of losses that are nan from a line on; none for line 0."""
     if not line:
         return []
-    return [_match(item, line, {}, log_versions, b"") for item in incidents if item.id == NAN_INCIDENT]
+    return [_match(item, line, {}, log_versions, b"") for item in incidents if IncidentTrait.NAN_LOSSES in item.traits]
 
 
 def _weigh_warning(match: IncidentMatch, shown: Sequence[str], error: LastError | None) -> IncidentMatch:
@@ -527,7 +525,7 @@ def _weigh_certainty(match: IncidentMatch, error: LastError | None) -> IncidentM
     """The match, only likely where it passes on another failure, where no line says that the program failed, and where
     what is known rests on reports alone, which name one of the causes of their words.
     """
-    is_unnamed = match.passes_on or match.is_open or match.incident.id in _OF_UNKNOWN_CAUSE
+    is_unnamed = match.passes_on or match.is_open or IncidentTrait.KIND_ONLY in match.incident.traits
     is_reported = match.incident.confidence == _REPORTED and not match.is_narrowed
     is_unproven = not match.confirmed and (error is None or is_reported)
     is_likely = is_unnamed or is_unproven or _lies_elsewhere(match)
@@ -590,7 +588,7 @@ def _ranked(matches: Sequence[IncidentMatch], error: LastError | None) -> tuple[
                 _ORDER.index(match.incident.severity),
                 match.passes_on,
                 match.line in handled,
-                match.incident.id in _OF_MANY_SETTINGS,
+                IncidentTrait.ANY_SETTING in match.incident.traits,
                 match.line,
                 _uncertainty(match),
             ),

@@ -25,7 +25,9 @@ from knowngood_facts.compat.incident import (
     Incident,
     IncidentKind,
     IncidentSeverity,
+    IncidentTrait,
     IncidentUse,
+    IncidentVariant,
     RangeOrigin,
     Signature,
 )
@@ -231,6 +233,11 @@ def _decode_incident(cached: dict[str, Any]) -> Incident:
             {name: SpecifierSet(text, prereleases=True) for name, text in item.items()} for item in cached["affected"]
         ),
         "fix": tuple(Fix(**item) for item in cached["fix"]),
+        "variants": tuple(
+            IncidentVariant(**{**item, "words": tuple(item["words"]), "fix": tuple(Fix(**fix) for fix in item["fix"])})
+            for item in cached["variants"]
+        ),
+        "traits": tuple(map(IncidentTrait, cached["traits"])),
         **{name: tuple(cached[name]) for name in ("run_reasons", "source", "report_erred")},
         **{name: tuple(map(_decode_signature, cached[name])) for name in _SIGNATURE_KEYS},
     }

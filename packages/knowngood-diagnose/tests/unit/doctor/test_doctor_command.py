@@ -282,6 +282,17 @@ def test_the_environment_is_the_active_one_or_the_first_on_path(here, tmp_path):
         python_environment.find_interpreter(None, {"PATH": str(tmp_path)})
 
 
+def test_a_script_that_starts_the_interpreter_is_not_taken_for_it(here, tmp_path):
+    """As pyenv's shims are: the binaries would be judged by the symbols of a shell script, which has none."""
+    shim = tmp_path / "shims" / "python"
+    shim.parent.mkdir()
+    shim.write_text(f'#!/bin/sh\nexec "{here.root}/bin/python" "$@"\n')
+    shim.chmod(0o755)
+    first = python_environment.find_interpreter(None, {"PATH": str(shim.parent)})
+    assert first.path == str(here.root / "bin" / "python")
+    assert first.folders == (str(here.site),)
+
+
 class Error(Exception):
     """An error with a number, as pynvml's."""
 

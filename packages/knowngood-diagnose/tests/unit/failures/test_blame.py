@@ -27,17 +27,6 @@ def traceback(*frames: tuple[str, str, str], error: str) -> str:
     return "\n".join(["Traceback (most recent call last):", *lines, error, ""])
 
 
-def test_a_row_of_datasets_that_lacks_a_field_is_the_datas_fault(first):
-    log = traceback(
-        ("/home/u/axolotl/src/axolotl/prompt_tokenizers.py", "parse", 'prompt["instruction"],'),
-        (f"{SITE}/datasets/formatting/formatting.py", "__getitem__", "value = self.data[key]"),
-        error="KeyError: 'instruction'",
-    )
-    match = first(log)
-    assert (match["incident"], match["component"]) == ("missing-field", "data")
-    assert "instruction" in match["title"]
-
-
 def test_a_batch_without_a_key_is_laid_to_who_asks_for_it(first):
     log = traceback(
         ("/home/u/project/collate.py", "collate", 'mask = batch["attention_mask"]'),
@@ -139,16 +128,6 @@ def test_a_class_of_the_caller_that_lacks_what_transformers_asks_for_is_the_call
     match = first(log)
     assert match["component"] == "setfit"
     assert any("setfit" in fix.get("change", {}) for fix in match["fix"])
-
-
-def test_a_dict_that_is_given_as_dataset_is_the_programs(first):
-    log = traceback(
-        ("/home/u/project/train.py", "<module>", "trainer.train()"),
-        (f"{SITE}/torch/utils/data/_utils/fetch.py", "fetch", "data = [self.dataset[idx] for idx in indices]"),
-        error="KeyError: 2",
-    )
-    match = first(log)
-    assert (match["incident"], match["component"]) == ("not-a-dataset", "your-code")
 
 
 def test_what_the_source_quotes_is_not_where_the_error_is_said(first):

@@ -141,4 +141,4 @@ def test_other_errors_keep_their_answer(log, first, tmp_path, monkeypatch):
 
 
 def test_a_healthy_log_names_nothing(tmp_path, monkeypatch):
-    assert diagnose(HEALTHY, tmp_path, monkeypatch) == (3, [])
+    assert diagnose(HEALTHY, tmp_path, monkeypatch) == (1, [])

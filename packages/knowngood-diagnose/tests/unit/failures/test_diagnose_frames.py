@@ -12,7 +12,7 @@ import pytest
 from knowngood.cli.main import main
 from knowngood.core.local_files import data_folder
 from knowngood_diagnose.cli.diagnose import _function_lines
-from knowngood_diagnose.failures.diagnosis import diagnose_log
+from knowngood_diagnose.failures.diagnosis import LogKnowledge, diagnose_log
 from knowngood_diagnose.failures.logs.log_scan import LogBlock
 from knowngood_diagnose.failures.logs.log_versions import PACKAGES, FrameReader, TracebackFrame, judge_frames
 from knowngood_facts.compat.query import parse_requirement
@@ -157,7 +157,7 @@ def place(version, function):
 def test_a_contradicted_version_does_not_exclude_an_incident(tmp_path, capsys):
     line = place("4.44.2", "_update_causal_mask")
     log = log_of("4.36.0", line).replace("4.36.0", "4.37.2").replace("__init__", "_update_causal_mask")
-    found = diagnose_log(io.BytesIO(log.encode()), load_incidents(), None, _function_lines)
+    found = diagnose_log(io.BytesIO(log.encode()), load_incidents(), None, LogKnowledge(load_lines=_function_lines))
     assert found.traceback["transformers"].claimed == "4.37.2"
     assert "4.44.2" in found.traceback["transformers"].releases
     assert [match.incident.id for match in found.matches] == ["xtuner-qwen2-flash-attention-forward"]
@@ -173,6 +173,6 @@ def test_a_contradicted_version_does_not_exclude_an_incident(tmp_path, capsys):
 def test_lines_exclude_an_incident_when_the_log_states_no_version():
     line = place("5.17.0", "eager_attention_forward")
     log = log_of("", line).replace("transformers==\n", "").replace("__init__", "eager_attention_forward")
-    found = diagnose_log(io.BytesIO(log.encode()), load_incidents(), None, _function_lines)
+    found = diagnose_log(io.BytesIO(log.encode()), load_incidents(), None, LogKnowledge(load_lines=_function_lines))
     assert "4.44.2" not in found.traceback["transformers"].releases
     assert found.excluded == ("xtuner-qwen2-flash-attention-forward",)

@@ -191,7 +191,7 @@ def test_another_torch_is_no_cure_for_the_fault_of_another_package(ask):
 def test_the_text_has_the_remedies_too(tmp_path, capsys):
     log = tmp_path / "train.log"
     log.write_text("openrlhf==0.8.5\ntransformers==4.52.4\n" + PADDING)
-    assert main(["diagnose", str(log)]) == 0
+    assert main(["diagnose", str(log), "--why"]) == 0
     assert "not here: openrlhf 0.8.5 requires transformers==4.52.4" in capsys.readouterr().out
     log.write_text("xtuner==0.1.23\ntransformers==4.44.2\n" + XTUNER)
     assert main(["diagnose", str(log)]) == 0

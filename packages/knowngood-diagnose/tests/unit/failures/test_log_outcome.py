@@ -1,4 +1,4 @@
-"""What `diagnose` says of a log beside its matches: the last error, that it does not know, or that nothing failed."""
+"""What `diagnose` says of a log beside its matches: the last error, that it does not know, or that the run is well."""
 
 from __future__ import annotations
 
@@ -62,32 +62,68 @@ def test_the_nearest_known_failure_is_named(ask):
 
 
 @pytest.mark.parametrize(
-    "log",
+    ("log", "line"),
     [
-        "epoch 1 loss 0.7\nepoch 2 loss 0.5\nsaved\n",
-        "0 errors, 3 warnings\ndone\n",
-        "- Fixed `ImportError: cannot import name 'top_k_top_p_filtering' from 'transformers'`\n",
-        "* fix FlashAttention only supports Ampere GPUs or newer on T4 (#12)\n",
-        "FlashAttention only supports Ampere GPUs or newer, falling back to sdpa\nepoch 1 loss 0.7\n",
-        "UserWarning: something minor\n",
+        ("epoch 1 loss 0.7\nepoch 2 loss 0.5\nsaved\n", 2),
+        ("{'loss': 1.2, 'epoch': 1.0}\n{'train_runtime': 12.3, 'epoch': 1.0}\n", 2),
+        ("0 errors, 3 warnings\ndone\n", 2),
+        ("Successfully installed torch-2.8.0\n", 1),
+        ("FlashAttention only supports Ampere GPUs or newer, falling back to sdpa\nloss=0.7\n", 2),
+        (
+            "E0000 cuda_dnn.cc:8310] Unable to register cuDNN factory: one was registered already\nstep 1 loss: 0.4\n",
+            2,
+        ),
     ],
 )
-def test_a_log_without_a_failure_is_called_so(ask, log):
-    document, text = ask(log, code=3)
+def test_a_run_in_health_is_no_failure(ask, log, line):
+    document, text = ask(log, code=1)
     assert document["matches"] == []
     assert document["outcome"] == "no-failure"
-    assert text.startswith("no failure: ")
+    assert document["health"]["line"] == line
+    assert text.startswith(f"no failure: line {line} shows a run in health: ")
     assert "unknown" not in text
 
 
-def test_a_harmless_warning_alone_is_no_failure(ask):
+@pytest.mark.parametrize(
+    "log",
+    [
+        "hello\n",
+        "- Fixed `ImportError: cannot import name 'top_k_top_p_filtering' from 'transformers'`\n",
+        "* fix FlashAttention only supports Ampere GPUs or newer on T4 (#12)\n",
+        "UserWarning: something minor\n",
+        "epoch 1 loss nan\n",
+    ],
+)
+def test_a_log_without_a_sign_of_health_is_not_called_healthy(ask, log):
+    document, text = ask(log, code=3)
+    assert (document["matches"], document["outcome"], document["health"]) == ([], "unknown", None)
+    assert text.startswith("unknown: nothing known is in this log\n  looked for: ")
+    assert "no failure" not in text
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "NVRM: GPU 0000:01:00.0: RmInitAdapter failed! (0x22:0x56:894)",
+        "No devices were found",
+        "0/3 nodes are available: 3 node(s) were unreachable.",
+    ],
+)
+def test_what_a_driver_or_a_scheduler_says_is_no_health(ask, line):
+    document, _ = ask(f"step 1 loss 0.4\nstep 2 loss 0.3\n{line}\n", code=3)
+    assert document["outcome"] == "unknown"
+    assert document["trouble"] == {"text": line, "line": 3}
+
+
+def test_a_harmless_warning_alone_is_shown_and_says_nothing_of_health(ask):
     line = (
         "Warning: import flash_attn rms_norm fail, please install FlashAttention layer_norm to get higher efficiency\n"
     )
     document, text = ask(line, code=3)
     assert [match["severity"] for match in document["matches"]] == ["harmless"]
-    assert document["outcome"] == "no-failure"
+    assert document["outcome"] == "unknown"
     assert "what it has is harmless" in text
+    assert ask(line + "train_loss: 0.4\n", code=1)[0]["outcome"] == "no-failure"
 
 
 def test_a_traceback_after_a_mention_is_a_failure(ask):
@@ -155,7 +191,7 @@ def test_the_help_has_an_example_and_the_exit_codes(capsys):
         main(["diagnose", "--help"])
     text = capsys.readouterr().out
     assert "pip freeze > freeze.txt; knowngood diagnose train.log -r freeze.txt" in text
-    assert "exit codes: 0 a known failure, 2" in text
+    assert "exit codes: 0 a known failure; 1 none" in text
 
 
 def test_a_users_own_unpad_input_is_not_flash_attns(ask):
@@ -177,3 +213,11 @@ def test_a_condition_of_use_that_cannot_be_is_a_wrong_use(tmp_path, capsys):
     assert "fastest" in capsys.readouterr().err
     assert main(["diagnose", str(log), "--with", "no-such-key=1"]) == 0
     assert "no rule asks about 'no-such-key'" in capsys.readouterr().err
+
+
+def test_the_answer_is_short_and_the_rest_is_behind_why(ask):
+    _, short = ask(AMPERE, code=0)
+    _, long = ask(AMPERE, "--why", code=0)
+    assert (short.count("fix: "), "other remed" in short, "Dao-AILab" in short) == (1, True, False)
+    assert long.count("fix: ") > 1
+    assert "github" in long or "#" in long

@@ -240,7 +240,6 @@ CASES = {
     "a release without a wheel": (SOURCES, "sentencepiece", "0.2.0 has no wheel for Python 3.13 and macOS"),
     "xformers of another torch": (BUILT_FOR, "torch", "built for torch 2.6.0+cu124, and 2.6.0+cpu is installed"),
     "an engine's own error": (ENGINE, "vllm", "ValueError: No tokens of that kind in /models/x"),
-    "a kernel of FlashAttention 3": (HOPPER, "flash-attn", "FlashAttention 3"),
     "other processes hold the GPU": (OTHERS, "gpu-memory", "Other processes hold about 19.6 GiB"),
     "memory in pieces": (PIECES, "gpu-memory", "in pieces"),
     "weights that do not fit": (LOADING, "gpu-memory", "weights alone"),
@@ -324,7 +323,8 @@ def test_an_engine_is_not_told_of_torchrun(first_match):
 def test_a_cached_data_set_is_no_trouble(capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(CACHED.encode())))
     main(["diagnose", "--json", "-"])
-    assert json.loads(capsys.readouterr().out)["outcome"] == "no-failure"
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["matches"], answer["last_error"], answer["trouble"]) == ([], None, None)
 
 
 def test_each_wheel_that_is_named_for_a_library_is_one_that_torch_or_a_layer_installs():
@@ -341,3 +341,22 @@ def test_each_wheel_that_is_named_for_a_library_is_one_that_torch_or_a_layer_ins
 
 def _nvidia_wheels(path: Path) -> list[str]:
     return re.findall(r"nvidia-[a-z0-9-]+", path.read_text(encoding="utf-8"))
+
+
+XID = "[ 12.3] NVRM: Xid (PCI:0000:3b:00): {}, pid=2, name=python3\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "component", "words"),
+    [
+        (XID.format("79"), "driver", "fallen off the bus"),
+        (XID.format("31"), "your-code", "A program on the GPU failed"),
+        (XID.format("48"), "driver", "memory has errors"),
+        (XID.format("99"), "driver", "reports an error of a GPU (Xid)"),
+        ("0/3 nodes are available: 3 Insufficient nvidia.com/gpu.\n", "container", "free GPUs"),
+        ("RuntimeError: Unexpected error from cudaGetDeviceCount(): Error 803\n", "driver", "of two releases"),
+    ],
+)
+def test_what_a_driver_or_a_scheduler_states_is_read_from_its_table(first_match, log, component, words):
+    first = first_match(log)
+    assert (first["component"], words in first["title"]) == (component, True), first["title"]

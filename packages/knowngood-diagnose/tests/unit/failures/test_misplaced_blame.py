@@ -51,12 +51,6 @@ def test_a_file_that_is_only_read_is_looked_for_in_the_wrong_place(first):
     assert answer["incident"] == "file-not-found"
 
 
-@pytest.mark.parametrize(("operand", "incident"), [(118, "checkpoint-is-text"), (60, "checkpoint-is-text")])
-def test_the_first_byte_of_a_text_is_no_matter_of_weights_only(first, operand, incident):
-    answer = first(UNPICKLES + f"{operand}\n")
-    assert (answer["incident"], answer["component"]) == (incident, "model")
-
-
 def test_an_operand_of_a_newer_pickle_is_not_called_a_text(first):
     assert first(UNPICKLES + "149\n").get("incident") != "checkpoint-is-text"
 
@@ -104,11 +98,6 @@ def test_an_assert_is_sure_only_where_the_log_names_it(first):
     named = "Indexing.cu:1236: block: [0,0,0] Assertion `srcIndex < srcSelectDimSize` failed.\n"
     answer = first(named + ASSERT)
     assert (answer["incident"], answer["certainty"]) == ("device-side-assert", "sure")
-
-
-def test_two_tensors_are_named_where_their_line_shows_them(first):
-    assert "rotary embedding" in first(BEGIN + ROTARY + SIZES)["because"]
-    assert "rotary embedding" not in first(SIZES)["because"]
 
 
 def test_a_log_that_ends_within_a_traceback_is_not_called_healthy(first):

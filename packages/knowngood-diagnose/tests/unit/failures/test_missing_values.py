@@ -34,36 +34,6 @@ CASES = {
         "    return super().__getattribute__(key)\nAttributeError: 'LlavaConfig' object has no attribute 'X'\n",
         ("model", "no field X", "config.json"),
     ),
-    "checkpoint-part": (
-        OWN + "    optimizer.load_state_dict(checkpoint['optimizer'])\nKeyError: 'optimizer'\n",
-        ("model", "no part optimizer", "keys()"),
-    ),
-    "byte-order-mark": (
-        OWN + "    label = label_map[row.label]\nKeyError: '\\ufeff2'\n",
-        ("data", "mark of byte order", "utf-8-sig"),
-    ),
-    "label": (
-        OWN + "    label = label_map[row.label]\nKeyError: 'neutral'\n",
-        ("data", "label neutral", "Print the table's keys"),
-    ),
-    "token": (
-        OWN + '  File "/x/site-packages/pytorch_pretrained_bert/tokenization.py", line 121, in convert_tokens_to_ids\n'
-        "    ids.append(self.vocab[token])\nKeyError: 'Ad'\n",
-        ("data", "no entry Ad", "do_lower_case"),
-    ),
-    "row-label": (
-        OWN + "    text = self.texts[index]\n"
-        '  File "/x/site-packages/pandas/core/series.py", line 982, in __getitem__\n    return self._get_value(key)\n'
-        '  File "/x/site-packages/pandas/core/indexes/base.py", line 3802, in get_loc\n    raise KeyError(key)\n'
-        "KeyError: 6868\n",
-        ("your-code", "no row with the label 6868", "reset_index"),
-    ),
-    "collator": (
-        TRAINER + "    for step, inputs in enumerate(epoch_iterator):\n"
-        '  File "/home/u/run/collator/my_collator.py", line 140, in __call__\n'
-        "    text = example[key]\nKeyError: 'pos_text'\n",
-        ("your-code", "no pos_text", "remove_unused_columns=False"),
-    ),
     "folder-hides-package": (
         (
             '  File "/x/site-packages/openrlhf/utils/utils.py", line 4, in <module>\n    from datasets import Dataset\n'

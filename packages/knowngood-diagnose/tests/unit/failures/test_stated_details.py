@@ -32,21 +32,6 @@ def test_an_unset_variable_is_named_and_how_it_is_set(first_match, code, key, wo
 
 
 @pytest.mark.parametrize(
-    "code",
-    [
-        "decode = lambda l: ''.join([itos[i] for i in l])",
-        "words = [self.idx2word[token] for token in row]",
-        "return id_to_token[int(number)]",
-        "text.append(inv_vocab[i])",
-    ],
-)
-def test_a_table_that_decodes_is_of_another_vocabulary(first_match, code):
-    match = first_match(f"{BEGIN}{OWN}    {code}\nKeyError: 271\n")
-    assert match["component"] == "data"
-    assert "another vocabulary than the model" in match["title"]
-
-
-@pytest.mark.parametrize(
     ("raised", "package"),
     [
         ('ImportError("No bitsandbytes / bitsandbytes ist nicht installiert")', "bitsandbytes"),
@@ -128,32 +113,6 @@ def test_another_refusal_of_the_own_file_stays_its_own(first_match):
         ),
         (
             (
-                "ValueError: Column to remove ['train', 'test'] not in the dataset. Current columns in the dataset: "
-                "['instruction', 'text']\n"
-            ),
-            "A dictionary of splits was taken for a data set",
-            "dataset['train']",
-        ),
-        (
-            (
-                "ValueError: Unable to create tensor, you should probably activate truncation and/or padding with "
-                "'padding=True' 'truncation=True' to have batched tensors with the same length. Perhaps your features "
-                "(`text` in this case) have excessive nesting (inputs type `list` where type `int` is expected).\n"
-            ),
-            "The column text of the data reached the collator",
-            "remove_columns",
-        ),
-        (
-            (
-                "ValueError: Unable to create tensor, you should probably activate truncation and/or padding with "
-                "'padding=True' 'truncation=True' to have batched tensors with the same length. Perhaps your features "
-                "(`labels` in this case) have excessive nesting (inputs type `list` where type `int` is expected).\n"
-            ),
-            "The rows of labels have other lengths",
-            "DataCollatorForSeq2Seq",
-        ),
-        (
-            (
                 "ValueError: Unable to create tensor, you should probably activate truncation and/or padding with "
                 "'padding=True' 'truncation=True' to have batched tensors with the same length. Perhaps your features "
                 "(`input_ids` in this case) have excessive nesting (inputs type `list` where type `int` is expected).\n"
@@ -212,22 +171,6 @@ def test_the_prefix_by_which_names_differ_is_read(first_match, missing, unexpect
         ("pdsh@node1: node2: ssh exited with exit code 255\n", "ssh-between-nodes"),
         ("node2: ssh: connect to host node2 port 22: Connection refused\n", "ssh-between-nodes"),
         (
-            f"{BEGIN}ImportError: cannot import name 'helpers' from 'megatron.data' (/w/megatron/data/__init__.py)\n",
-            "megatron-helpers-not-compiled",
-        ),
-        (
-            f"{BEGIN}ModuleNotFoundError: No module named 'megatron.core.datasets.helpers_cpp'\n",
-            "megatron-helpers-not-compiled",
-        ),
-        (
-            (
-                "Compiling the C++ dataset helper functions...\n"
-                "make: *** No targets specified and no makefile found.  Stop.\n"
-                "Failed to compile the C++ dataset helper functions\n"
-            ),
-            "megatron-helpers-without-makefile",
-        ),
-        (
             (
                 "from transformers import AdamW, WarmupLinearSchedule\nImportError: cannot import name "
                 "'WarmupLinearSchedule'\n"
@@ -235,29 +178,8 @@ def test_the_prefix_by_which_names_differ_is_read(first_match, missing, unexpect
             "transformers-warmup-classes",
         ),
         (
-            (
-                "h:1:2 [0] NCCL INFO NET/Socket : Using [0]bond0:192.168.1.161<0> [1]br-05ab815fa14e:172.19.0.1<0>\n"
-                "ncclSystemError: System call (socket, malloc, munmap, etc) failed\n"
-            ),
-            "nccl-virtual-interfaces",
-        ),
-        (
-            (
-                "h:1:2 [0] include/socket.h:403 NCCL WARN Connect to fe80::c4eb:49ff:fe04:e32d%6<57335> failed : "
-                "Network is unreachable\n"
-            ),
-            "nccl-link-local-address",
-        ),
-        (
             "h:1:2 [0] misc/socket.cc:5 NCCL WARN Connect to 10.1.2.3<57335> failed : Network is unreachable\n",
             "nccl-no-way-to-peer",
-        ),
-        (
-            (
-                "swp: buffer nbytes != file bytes 28824000 != 28311552\npython: aio.cpp:223: Assertion "
-                "`static_cast<long long int>(buffer.nbytes()) == num_file_bytes' failed.\n"
-            ),
-            "deepspeed-swap-file-short",
         ),
         (
             (
@@ -324,11 +246,6 @@ def test_an_example_of_the_repository_is_of_another_age_than_the_package(first_m
             ),
             "The compiled part iou3d_nms_cuda of pcdet",
         ),
-        (
-            "import MultiScaleDeformableAttention as MSDA",
-            "ModuleNotFoundError: No module named 'MultiScaleDeformableAttention'",
-            "The operators that a repository compiles itself",
-        ),
     ],
 )
 def test_a_compiled_part_of_the_project_was_not_built(first_match, code, error, title):
@@ -342,16 +259,6 @@ def test_an_import_that_a_notebook_marks_names_its_package(first_match):
         "---> 30 from transformers import AdamW, modeling_bert\nImportError: cannot import name 'modeling_bert'\n"
     )
     assert match["component"] == "transformers"
-
-
-def test_a_single_split_is_asked_for_a_split(first_match):
-    match = first_match("KeyError: \"Column train not in the dataset. Current columns in the dataset: ['text']\"\n")
-    assert "The data set is a single split already" in match["title"]
-
-
-def test_a_token_below_zero_is_no_matter_of_the_vocabulary(first_match):
-    match = first_match(f"{BEGIN}{OWN}    return ''.join([itos[i] for i in l])\nKeyError: -9223372036854775808\n")
-    assert "is no token" in match["title"]
 
 
 @pytest.mark.parametrize(

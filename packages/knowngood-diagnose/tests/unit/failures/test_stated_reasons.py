@@ -67,14 +67,8 @@ CASES = {
     "an optional package": (BEGIN + WITHOUT_XFORMERS, "xformers", "is not there"),
     "a package that is used": (BEGIN + DATALOADER, "accelerate", "refuses to go on"),
     "a build of uv": ("  x Failed to download and build `a==1`\n", "compiler", "no ready wheel"),
-    "a wheel's name with a local part": (DISCARDED, "flash-attn", "not the one in its metadata"),
     "an AMD GPU": (NO_KERNEL, "torch", "AMD"),
     "a library of ROCm": ("RuntimeError: CUDA error: HIPBLAS_STATUS_NOT_SUPPORTED when calling `x`\n", "torch", "ROCm"),
-    "no peer access": (
-        f"{NCCL}Cuda failure 217 'peer access is not supported between these two devices'\n",
-        "nccl",
-        "dir",
-    ),
     "no memory for NCCL": (f"x [3] alloc.h:178 NCCL WARN Cuda failure 'out of memory'\n{NCCL}", "gpu-memory", "memory"),
     "no fabric manager": (f"{NCCL}Cuda failure 802 'system not yet initialized'\n", "driver", "fabric manager"),
     "a header of CUDA": (

@@ -84,21 +84,6 @@ CASES = {
         "likely",
     ),
     "a loss of another dtype": ("RuntimeError: Found dtype Half but expected Float\n", "your-code", "sure"),
-    "labels that are floats": (
-        "RuntimeError: result type Float can't be cast to the desired output type Long\n",
-        "your-code",
-        "likely",
-    ),
-    "a loss of many values": (
-        "RuntimeError: grad can be implicitly created only for scalar outputs\n",
-        "your-code",
-        "sure",
-    ),
-    "a source for an older torch": (
-        "a.cpp:2:10: fatal error: THC/THC.h: No such file or directory\nninja: build stopped: subcommand failed.\n",
-        "a compiled extension",
-        "likely",
-    ),
     "a tensor on the CPU": (
         "RuntimeError: Tensor for argument #2 'mat1' is on CPU, but expected it to be on GPU (while checking)\n",
         "your-code",
@@ -115,11 +100,6 @@ CASES = {
     "losses that stay nan": (NAN, "your-code", "likely"),
     "the words of a configuration": (
         "1 validation error for ModelConfig\n  Value error, rope_scaling should have a key\nError: it failed\n",
-        "your-code",
-        "likely",
-    ),
-    "a watched metric": (
-        "lightning.MisconfigurationException: x not found in the returned metrics: ['loss'].\nError: it failed\n",
         "your-code",
         "likely",
     ),
@@ -187,8 +167,3 @@ def test_a_newer_release_is_offered_for_a_value_that_a_package_does_not_know(dia
 def test_packages_of_one_release_are_upgraded_together(diagnose):
     (match,) = diagnose("RuntimeError: Unsloth: Failed to create dynamic compiled modules!\n")
     assert {"unsloth": "*", "unsloth-zoo": "*"} in [fix.get("change") for fix in match["fix"]]
-
-
-def test_the_longer_quote_of_a_line_comes_first(diagnose):
-    log = "pyarrow.lib.ArrowInvalid: straddling object straddles two block boundaries (try to increase block size?)\n"
-    assert diagnose(log)[0]["incident"] == "json-object-straddles-blocks"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -86,6 +86,31 @@ class OwnComponent(StrEnum):
     """Any compiled extension: the log says which."""
 
 
+class IncidentTrait(StrEnum):
+    """What `diagnose` must know of an incident beside its signature, because the signature alone says too little."""
+
+    KIND_ONLY = "kind-only"
+    """A log shows only the kind of it: what is said of the cause is never sure."""
+    OPEN = "open"
+    """The signature leaves the reason open: it is only likely, unless what narrows it says more."""
+    GUESSED = "guessed"
+    """What narrows it gives the most likely reason only."""
+    ANY_SETTING = "any-setting"
+    """It says only that some setting is refused: what is known of the setting itself comes first."""
+    MISSING_FILE = "missing-file"
+    """It says of a lost file that it was never there."""
+    ANY_FILE = "any-file"
+    """It says of any lost file that the program looks in the wrong place, also of a package's own."""
+    BUILD = "build"
+    """Its line says only that a build failed, or that torch.compile did, which compiles too."""
+    NAN_LOSSES = "nan-losses"
+    """It is what a log shows whose losses are nan."""
+
+
+GUESS = "most likely"
+"""In the title of a reason that the words or numbers of a log do not prove."""
+
+
 class RangeOrigin(StrEnum):
     """Where `affected` comes from when neither uses nor a rule cover the incident."""
 
@@ -117,6 +142,19 @@ class Fix:
             **({"cost": self.cost} if self.cost else {}),
             **({"gpu": self.gpu} if self.gpu else {}),
         }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IncidentVariant:
+    """One of several causes of an incident, for a log with certain words."""
+
+    words: tuple[str, ...]
+    """One of them is in the lines that show the incident, or in the last error; in any case of letters."""
+    title: str
+    because: str
+    fix: tuple[Fix, ...]
+    component: str = ""
+    """The component at fault; empty for that of the incident."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -198,12 +236,26 @@ class Incident:
     rule: str = ""
     range_from: RangeOrigin | None = None
     reproduction: str = ""
+    variants: tuple[IncidentVariant, ...] = ()
+    """The first whose words are in the log takes the place of title, reason and remedies."""
+    traits: tuple[IncidentTrait, ...] = ()
+    narrowed_by: str = ""
+    """What reads more of the reason out of a log: a name of `knowngood_diagnose.failures.reason_readers.READERS`."""
 
     @property
     def marks(self) -> tuple[Signature, ...]:
         """All signatures to look for in a log, in the order in which `line` takes their lines."""
         beside = (mark for item in self.signatures for mark in item.beside)
         return (*self.signatures, *self.context, *beside, *self.without, *self.frames)
+
+    def choose_variant(self, text: str) -> Incident:
+        """Return the incident with the words of its first variant that a text shows; itself without any."""
+        shown = text.lower()
+        for variant in self.variants:
+            if any(word.lower() in shown for word in variant.words):
+                component = variant.component or self.component
+                return replace(self, title=variant.title, because=variant.because, fix=variant.fix, component=component)
+        return self
 
     def line(self, mark_lines: Sequence[int | None], *, traceback: bool) -> int | None:
         """Return the line of the log at which this incident shows; `None` when it does not.

@@ -35,6 +35,10 @@
     rule: torch-runs-on-gpu           # a rule of rules/*.yaml that covers it in `check`; or, when there is neither,
     range_from: artefacts             # artefacts: symbols in wheels; thread: as reported; environment: no versions
     reproduction: xtuner              # reproductions/<name>/
+    variants:                         # the first whose words are in the log replaces title, because, fix, component
+      - {words: [": 79,"], title: It fell off the bus, because: ..., fix: [...], component: driver}
+    traits: [open]                    # what `diagnose` must know beside the signature: `IncidentTrait`
+    narrowed_by: nccl-timeout         # what reads more of the reason out of the log (diagnose's READERS)
 
 Subjects of `affected` are packages and `python`, `cuda` (of torch), `nvcc`, `driver`, `glibc`, and `gpu` as a number
 (`gpu: "<80"`). Pure.
@@ -57,7 +61,9 @@ from knowngood_facts.compat.incident import (
     Incident,
     IncidentKind,
     IncidentSeverity,
+    IncidentTrait,
     IncidentUse,
+    IncidentVariant,
     RangeOrigin,
     Signature,
     SignatureError,
@@ -142,7 +148,7 @@ class _IncidentReading:
             "unless": self._conditions("unless"),
             "run_reasons": self._texts("run_reasons"),
             "because": self._text("because"),
-            "fix": self._fixes(),
+            "fix": self._fixes(self.data.get("fix", []), "fix"),
             "source": self._texts("source"),
             "confidence": self._one_of("confidence", CONFIDENCES, "reported"),
             "report_erred": self._texts("report_erred"),
@@ -150,6 +156,9 @@ class _IncidentReading:
             "rule": self._name("rule", "rule {} in rules/*.yaml"),
             "reproduction": self._name("reproduction", "reproductions/{}/"),
             "range_from": self._range_from(),
+            "variants": self._variants(),
+            "traits": self._traits(),
+            "narrowed_by": self._text("narrowed_by"),
         }
         if self.defects:
             return None
@@ -165,6 +174,13 @@ class _IncidentReading:
             self._defect("a fault without signatures needs `affected` of two packages, or `when`, for `check`")
         elif not self.data.get("affected"):
             self._defect("a fault without signatures needs `affected`, for `check`")
+
+    def _traits(self) -> tuple[IncidentTrait, ...]:
+        texts, allowed = self._texts("traits"), [str(item) for item in IncidentTrait]
+        for text in texts:
+            if text not in allowed:
+                self._defect(f"a trait is one of {', '.join(allowed)}, not {text!r}", "traits")
+        return tuple(IncidentTrait(text) for text in texts if text in allowed)
 
     def _range_from(self) -> RangeOrigin | None:
         if "range_from" not in self.data:
@@ -274,27 +290,45 @@ class _IncidentReading:
             self._defect(f"{text!r} is not a range of versions, as in '>=4.43,<5' or '*'", *path)
             return SpecifierSet()
 
-    def _fixes(self) -> tuple[Fix, ...]:
-        items = self.data.get("fix", [])
+    def _variants(self) -> tuple[IncidentVariant, ...]:
+        items = self.data.get("variants", [])
+        needed = {"words", "title", "because", "fix"}
+        variants = []
+        for place, item in enumerate(items if isinstance(items, Sequence) else [items]):
+            keys = set(item) if isinstance(item, Mapping) else set()
+            if not needed <= keys <= needed | {"component"} or not all(isinstance(word, str) for word in item["words"]):
+                text = "a variant is {words: [TEXT, ...], title, because, fix}, optionally with component"
+                self._defect(text, "variants", place)
+                continue
+            title, because, component = (
+                " ".join(str(item.get(key, "")).split()) for key in ("title", "because", "component")
+            )
+            fix = self._fixes(item["fix"], "variants", place, "fix")
+            variants.append(
+                IncidentVariant(words=tuple(item["words"]), title=title, because=because, fix=fix, component=component)
+            )
+        return tuple(variants)
+
+    def _fixes(self, items: Any, *path: str | int) -> tuple[Fix, ...]:
         if not isinstance(items, Sequence) or isinstance(items, str):
-            self._defect("fix must be a list", "fix")
+            self._defect("fix must be a list", *path)
             return ()
         fixes = []
         for place, item in enumerate(items):
             if not isinstance(item, Mapping) or not item.get("note") or set(item) - {"change", "note", "cost", "gpu"}:
                 self._defect(
-                    "a fix is {note: ...}, optionally with change: {NAME: VERSIONS}, cost and gpu", "fix", place
+                    "a fix is {note: ...}, optionally with change: {NAME: VERSIONS}, cost and gpu", *path, place
                 )
                 continue
             change = item.get("change", {})
             if not isinstance(change, Mapping):
-                self._defect("change must be a mapping, as in {torch: '<2.1'}", "fix", place, "change")
+                self._defect("change must be a mapping, as in {torch: '<2.1'}", *path, place, "change")
                 continue
             for name, text in change.items():
-                self._specifier(text, "fix", place, "change", name)
+                self._specifier(text, *path, place, "change", name)
             gpu = str(item.get("gpu", ""))
             if gpu:
-                self._specifier(gpu, "fix", place, "gpu")
+                self._specifier(gpu, *path, place, "gpu")
             note = " ".join(str(item["note"]).split())
             fixes.append(Fix(change=change, note=note, cost=" ".join(str(item.get("cost", "")).split()), gpu=gpu))
         return tuple(fixes)

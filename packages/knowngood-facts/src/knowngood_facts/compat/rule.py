@@ -203,6 +203,9 @@ INCIDENT_KEYS: Mapping[str, bool] = {
     "rule": False,
     "range_from": False,
     "reproduction": False,
+    "variants": False,
+    "traits": False,
+    "narrowed_by": False,
 }
 """The keys of an incident's file, and whether each must be there."""
 

@@ -220,3 +220,29 @@ def test_silent_faults_name_their_versions(known):
     for incident in known:
         assert incident.fix, incident.id
         assert incident.because, incident.id
+
+
+VARIANT = (
+    "variants: [{words: ['code 79'], title: It fell off, because: Heat., fix: [{note: Cool it}], component: driver}]\n"
+)
+
+
+def test_the_first_variant_whose_words_are_in_the_log_takes_the_place_of_the_general_words():
+    made = incident_file.parse_incident(GOOD + VARIANT, "incidents/thing.yaml")
+    chosen = made.choose_variant("the driver says CODE 79, and stops")
+    assert (chosen.id, chosen.title, chosen.component) == ("thing", "It fell off", "driver")
+    assert [fix.note for fix in chosen.fix] == ["Cool it"]
+    assert made.choose_variant("code 7") is made
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("variants: [{words: [x], title: y}]\n", "a variant is"),
+        ("variants: [{words: [x], title: y, because: z, fix: [{change: {}}]}]\n", "a fix is"),
+        ("traits: [nosuch]\n", "a trait is one of"),
+    ],
+)
+def test_a_defect_of_variants_and_traits_is_reported(line, said):
+    with pytest.raises(InputError, match=said):
+        incident_file.parse_incident(GOOD + line, "incidents/thing.yaml")

@@ -1,4 +1,4 @@
-"""What else a log tells of trouble: a bad end, warnings that were not the failure, lost files, nan losses, AMD GPUs."""
+"""What else a log tells of trouble or of health: its end, warnings, lost files, nan losses, AMD GPUs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ _SIGN = lazy_pattern(
     r"\bassert(?:ion)?\b.{0,400}\bfailed\b|\*\*\* .*(?:\bStop\b|Error \d)|\bfatal\b|\bfail(?:ed|ure)\b|\bunreachable\b"
     r"|\b(?:connection|permission|access) (?:was )?(?:refused|denied|reset)\b|\bno such (?:file|host|device)\b"
     r"|\bunable to\b|\b(?:cannot|could not|couldn't|can't)\b|\bcore dumped\b|\baborted\b|\bkilled\b|\bnot recognized\b"
-    r"|\bexit(?:ed with)? (?:code|status) [1-9]|\breturned non-zero\b|\berror\b",
+    r"|\bexit(?:ed with)? (?:code|status) [1-9]|\breturned non-zero\b|\berror\b"
+    r"|\bNVRM: |\bno devices were found\b|\bInsufficient nvidia\.com/gpu\b|\bevicted\b|\bpreempted\b",
     re.IGNORECASE,
 )
 _NO_SIGN = lazy_pattern(
@@ -34,10 +35,27 @@ _NO_SIGN = lazy_pattern(
     r"|\berror[ _-](?:rate|bars?|margin|feedback)\b"
     r"|\b(?:mean|squared|absolute|relative|root|character|word|phone\w*) error\b"
     r"|\b(?:ignor|skipp|retry|resum|recover|autotun)\w*\b|\bonly a warning\b"
-    r"|\busing the (?:latest )?cached\b|\bharmless\b|\bsucce(?:ss|eded)",
+    r"|\busing the (?:latest )?cached\b|\bharmless\b|\bsucce(?:ss|eded)"
+    r"|\bunable to register \w+ factory\b|\bunable to initialize backend '|\bcannot dlopen some gpu libraries\b"
+    r"|\bcould not find (?:cuda drivers|tensorrt)\b",
     re.IGNORECASE,
 )
-"""Words beside which a sign is none: a measure called error, a count of none, what the program dealt with."""
+"""Words beside which a sign is none: a measure called error, a count of none, what the program dealt with, and what
+TensorFlow (a factory that is registered twice, a GPU that it lacks) and JAX (other back ends) say where all is well.
+"""
+_LOSS = lazy_pattern(
+    r"\b(?:(?:train|training|eval|val|test)_)?loss['\"]?(?: is|\]|\)|:|[ \t]{0,40}=)?[ \t]{0,40}"
+    r"['\"]?(?:tensor\()?-?\d+(?:\.\d|e-\d)",
+    re.IGNORECASE,
+)
+_CLEAN_END = lazy_pattern(
+    r"\btrain_runtime\b|\btraining (?:is |has )?(?:been )?(?:done|completed?|finished|ended)\b"
+    r"|\b\d+ passed\b.{0,60}\bin \d|^Successfully installed \S|^Requirement already satisfied: "
+    r"|\bexit(?:ed)?(?: with)?(?: code| status)?:? 0\b|\b(?:completed|finished) successfully\b"
+    r"|^(?:all )?(?:done|finished|success)[.!]?$",
+    re.IGNORECASE,
+)
+"""Lines with which a program says that it came to its end."""
 
 
 class TroubleReader:
@@ -78,6 +96,21 @@ class TroubleReader:
             if number + place not in known and _tells_of_trouble(line):
                 shown = redact_secrets(line.strip())[:_SHOWN]
                 return LastError(text=shown, line=number + place, message=shown)
+        return None
+
+    def find_health(self) -> LastError | None:
+        """Return the last line that shows a run in health, a loss or a clean end; `None` without any.
+
+        It means something only in a log that has no error and no sign of trouble.
+        """
+        text = self._last.text
+        start = max(0, len(text) - _END)
+        number = self._above + text.count(b"\n", 0, start) + 1
+        lines = text[start:].decode("utf-8", "replace").split("\n")
+        for place in range(len(lines) - 1, -1, -1):
+            line = lines[place].strip()
+            if _CLEAN_END.search(line) or _LOSS.search(line):
+                return LastError(text=redact_secrets(line)[:_SHOWN], line=number + place)
         return None
 
 
@@ -167,14 +200,10 @@ def is_overtaken(component: str, line: int, error: LastError | None) -> bool:
     return module not in error.message.replace("-", "_").lower() and not _OF_GPU.search(error.message)
 
 
-FILE_INCIDENT = "file-not-found"
-"""The known failure that says of any lost file that the program looks in the wrong place."""
 _LOST = lazy_pattern(
     r"^(?:FileNotFoundError|NotADirectoryError|OSError|IOError): .{0,80}?['\"]?[^'\"]{0,300}"
     r"(?:site|dist)-packages[/\\]{1,4}(?P<top>\w{1,60})[/\\]{1,4}(?P<file>[^'\"]{1,200})"
 )
-MISSING_INCIDENTS = frozenset((FILE_INCIDENT, "model-file-missing"))
-"""The known failures that say of a lost file that it was never there."""
 TAKES_AWAY = lazy_pattern(
     r"\b(?:os|shutil)\.(?:rename|renames|replace|remove|unlink|rmdir|removedirs|rmtree|move)\(|\.(?:unlink|"
     r"rename|rmdir)\("
@@ -216,8 +245,6 @@ def find_vanished_file(error: LastError | None) -> str:
     return lost["path"] if lost is not None and taking else ""
 
 
-NAN_INCIDENT = "loss-is-nan"
-"""The incident that such a log shows."""
 _REPORTED = lazy_pattern(
     rb"(?:(?P<whole>\b(?:eval|test)_)?loss|\b(?:grad|gradient)[ _]norm)['\"]?(?: is|:|[ \t]{0,40}=)?[ \t]{0,40}"
     rb"['\"]?(?:tensor\()?(?P<value>nan\b|[-+]?\d+\.\d)"

@@ -17,16 +17,6 @@ if TYPE_CHECKING:
     from knowngood_diagnose.failures.logs.last_errors import LastError
     from knowngood_diagnose.failures.logs.log_scan import LogBlock
 
-BUILD_INCIDENTS = frozenset(
-    (
-        "deepspeed-jit-build",
-        "dynamo-failed",
-        "extension-build-failed",
-        "torch-extension-not-compiled",
-        "wheel-not-built",
-    )
-)
-"""The incidents of lines that only say that a build failed, or that torch.compile did, which compiles too."""
 _MARK = lazy_pattern(rb"error(?: C\d{4})?: ")
 _STATED = lazy_pattern(
     r"(?P<file>[^\s:()'\"]{1,300}\.(?:c|cc|cpp|cxx|cu|cuh|h|hh|hpp|hip|inl))(?::\d+(?::\d+)?|\(\d+\)) ?: "

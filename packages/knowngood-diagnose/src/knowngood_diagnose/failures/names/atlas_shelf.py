@@ -286,3 +286,26 @@ def list_optional_imports(lookup: AtlasLookup, module: str) -> Iterator[str]:
         if kind == RowKind.IMPORT and detail.endswith("?") and top not in {lookup.file.root, ""}:
             tops.setdefault(top)
     yield from (top for top in tops if top not in sys.stdlib_module_names)
+
+
+def open_shelf() -> AtlasShelf:
+    """Return the shelf of the facts' own files; they are read when they are asked for."""
+    # Not at the top: this module is imported for every log, and most need nothing of the facts.
+    from knowngood.core import local_files
+    from knowngood_facts.facts import atlas_lookup
+    from knowngood_facts.facts.package_metadata import list_metadata_packages, read_package_metadata, read_wheel_names
+
+    folder = local_files.data_folder() / local_files.FACTS_FOLDER / "metadata"
+
+    def read_pythons(package: str) -> Mapping[str, str]:
+        metadata = read_package_metadata(package, folder)
+        return {text: item.requires_python for text, item in metadata.releases.items()} if metadata else {}
+
+    return AtlasShelf(
+        open=atlas_lookup.open_atlas,
+        owner=atlas_lookup.find_owner,
+        packages=atlas_lookup.list_atlas_packages(),
+        distributions=frozenset(list_metadata_packages(folder)),
+        pythons=read_pythons,
+        installed=lambda: read_wheel_names().modules,
+    )

@@ -29,6 +29,7 @@ from knowngood_diagnose.failures.names.undefined_names import (
 )
 from knowngood_diagnose.failures.names.wrong_releases import (
     explain_class_of_caller,
+    explain_guarded_export,
     explain_older_release,
     explain_override,
     explain_unset_attribute,
@@ -147,7 +148,7 @@ def _explain(situation: NameSituation) -> NameCause | None:  # noqa: C901, PLR09
     if situation.is_older_than_read:
         return explain_unset_attribute(situation) or explain_older_release(situation)
     if situation.error.fault.kind in _IMPORTS:
-        return _explain_missing_part(situation) or _explain_inside(situation)
+        return explain_guarded_export(situation) or _explain_missing_part(situation) or _explain_inside(situation)
     return _explain_stale(situation) if situation.version and _is_settled(situation) else None
 
 

@@ -344,9 +344,12 @@ def explain_older_release(situation: NameSituation) -> NameCause:
             f"already: releases before {oldest} were not read; pip show {package} shows which one runs"
         ),
     ]
-    title = f"{package} does not have {what} yet: a release before {oldest} runs"
+    title = f"The {package} that runs does not have {what}, which came with {oldest} or earlier"
     if situation.error.fault.kind is FaultKind.MODULE:
-        title = f"The {package} that is imported lacks {what}: it is there by halves, or a release before {oldest} runs"
+        title = (
+            f"The {package} that is imported lacks {what}, which came with {oldest} or earlier: it is older, or there "
+            "by halves"
+        )
         because += (
             " Or it is there by halves: what is left of an installation that was removed or broke off, the folder of "
             "another package with that name, or one that was compiled without it."
@@ -409,6 +412,35 @@ def _list_optional_packages(situation: NameSituation) -> list[str]:
     tops = list_optional_imports(situation.place.lookup, home.partition(":")[0]) if home else ()
     names = (situation.shelf.owner(top) or situation.shelf.distribution_of(top) for top in tops)
     return [name for name in dict.fromkeys(names) if name and name not in _EVERYWHERE]
+
+
+def explain_guarded_export(situation: NameSituation) -> NameCause | None:
+    """Say that a package offers a name only beside another package, after which the module that defines it is named.
+
+    `accelerate.utils.deepspeed` defines `DummyOptim`, and `accelerate.utils` has it where deepspeed is installed. The
+    atlas does not keep the condition of an export, so this is only likely. `None` where no such module defines it, or
+    where the log states the release of the other package.
+    """
+    presence = situation.place.lookup.find_name(situation.place.dotted)
+    is_import = situation.error.fault.kind is FaultKind.IMPORT and not situation.error.fault.circular
+    for home in presence.homes if is_import else ():
+        module = home.partition(":")[0]
+        other = situation.shelf.distribution_of(module.rpartition(".")[2])
+        if not other or other in {situation.package, *_EVERYWHERE, *situation.versions}:
+            continue
+        if situation.place.dotted.startswith(f"{module}."):
+            continue
+        package, what = situation.package, situation.place.what
+        has = f"{package} {situation.version} has" if situation.version else f"Each {package} that was read has"
+        because = f"{has} {what}, defined in {module}: {package} offers it only where {other} can be imported."
+        fixes = [
+            Fix(change={other: "*"}, note=f"{package} then offers {what}: pip install {other}"),
+            advise(f"python -c 'import {other}' says why it cannot be imported, when it is installed"),
+        ]
+        title = f"{package} offers {what} only with {other}, which is not installed or cannot be imported"
+        cause = situation.explain(IncidentKind.NOT_INSTALLED, title, because, fixes, component=other)
+        return replace(cause, is_likely=True)
+    return None
 
 
 def _is_nearer_above(situation: NameSituation, at: int) -> bool:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING
 
 from knowngood.core.lazy_patterns import lazy_pattern
 from knowngood_diagnose.failures.names.name_situation import advise
-from knowngood_diagnose.failures.reasons.tensor_shapes import is_packed_to_four_bits
 from knowngood_facts.compat.incident import Fix, Incident, OwnComponent
 
 if TYPE_CHECKING:
@@ -238,8 +238,8 @@ def describe_other_kind(incident: Incident, name: str, file: list[str], model: l
         model: its shape in the model.
     """
     sizes = _describe_both(name, file, model)
-    if is_packed_to_four_bits(file, model) or is_packed_to_four_bits(model, file):
-        return _describe_packed(incident, sizes, is_file=is_packed_to_four_bits(file, model))
+    if _is_packed_to_four_bits(file, model) or _is_packed_to_four_bits(model, file):
+        return _describe_packed(incident, sizes, is_file=_is_packed_to_four_bits(file, model))
     if _CROSS_ATTENTION.search(name) and _list_differing(file, model) == [1]:
         return _describe_text_encoder(incident, name, file, model)
     short, long = sorted((file, model), key=len)
@@ -353,3 +353,9 @@ def _describe_text_encoder(incident: Incident, name: str, file: list[str], model
         ),
         fix=fix,
     )
+
+
+def _is_packed_to_four_bits(packed: list[str], plain: list[str]) -> bool:
+    """Whether one shape is that of a weight in 4 bits, two values a byte, and the other that of the same weight."""
+    numbers = [int(text) for text in packed if text], [int(text) for text in plain if text]
+    return len(numbers[0]) == len(packed) and numbers[0][-1:] == [1] and 2 * prod(numbers[0]) == prod(numbers[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from knowngood_diagnose.failures.names.message_causes import (
 )
 from knowngood_diagnose.failures.names.name_situation import REMOTE_CODE, advise, is_standard_library
 from knowngood_diagnose.failures.names.plain_values import explain_empty_value, find_empty_value
-from knowngood_diagnose.failures.reasons.handed_in_values import explain_handed_in, find_unset_local
+from knowngood_diagnose.failures.reasons.handed_in_values import explain_handed_in
 from knowngood_facts.compat.incident import Fix, Incident, IncidentKind, OwnComponent
 from knowngood_facts.facts.atlas_lookup import find_parameter
 
@@ -100,8 +101,6 @@ def explain_inner_error(  # noqa: C901, PLR0911, PLR0912 - one for each thing th
         return _cause(error, reason.component, reason.title, reason.because, list(reason.fixes))
     if (foreign := _explain_foreign_class(error, text, inner, frame, shelf)) is not None:
         return foreign
-    if (unset := find_unset_local(text, frame, inner)) is not None:
-        return _cause(error, inner, unset.title, unset.because, list(unset.fixes))
     place = f"{'/'.join(frame.installed or frame.parts[-2:])}.py" + (f", line {frame.line}" if frame.line else "")
     component = outer or inner
     because = f"Python raises it in {inner}'s own file ({place}{f', in {frame.function}' if frame.function else ''})"
@@ -375,3 +374,38 @@ def describe_passed_on(incident: Incident, error: LastError) -> Incident | None:
         because=f"The process that the others wait for ended by this error of its own.{at} {incident.because}",
         fix=(advise(f"What that error says, not the lines behind it: {shown}"), *incident.fix),
     )
+
+
+_ASKED_KEY = lazy_pattern(r"^(?:KeyError|Exception): (?P<quote>['\"])(?P<key>[^'\"]{1,100})(?P=quote)(?=$|\s)")
+_CONTAINERS = frozenset(
+    ("datasets", "pandas", "pyarrow", "transformers", "omegaconf", "addict", "tensordict", "easydict")
+)
+_LOOKS_UP = frozenset(("__getitem__", "__missing__", "__getattr__", "get_loc", "_get_item_cache", "_getitem_axis"))
+"""Functions that only look a key up."""
+
+
+def drop_lookups(error: LastError) -> LastError:
+    """Return the error with the code that asked for the key as its innermost frame."""
+    frames = list(_put_asker_last(error))
+    while len(frames) > 1 and _ASKED_KEY.match(error.message) and _is_lookup(frames[-1]):
+        frames.pop()
+    return replace(error, frames=tuple(frames))
+
+
+def _put_asker_last(error: LastError) -> tuple[CodeFrame, ...]:
+    """The frames; where the quoted line that asks for the key belongs to none, with the program's own as the last.
+
+    People paste tracebacks in pieces: the line of code stands above the error, and its frame elsewhere.
+    """
+    key = _ASKED_KEY.match(error.message)
+    quoted = error.above.rstrip().rpartition(b"\n")[2].decode("utf-8", "replace").strip()
+    lookup = key is not None and re.search(rf"\[\s*['\"]{re.escape(key['key'])}['\"]\s*\]", quoted)
+    own = [frame for frame in error.frames if not frame.installed and frame.path.endswith(".py")]
+    if not lookup or not own or any(frame.code == quoted for frame in error.frames):
+        return error.frames
+    return (*(frame for frame in error.frames if frame is not own[-1]), replace(own[-1], code=quoted))
+
+
+def _is_lookup(frame: CodeFrame) -> bool:
+    package = next(iter(frame.installed or frame.parts), "")
+    return package in _CONTAINERS and (frame.function in _LOOKS_UP or frame.path.endswith((".pyx", ".pxi")))

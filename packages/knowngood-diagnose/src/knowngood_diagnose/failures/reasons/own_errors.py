@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from knowngood.core.lazy_patterns import lazy_pattern
@@ -30,7 +29,7 @@ from knowngood_diagnose.failures.names.message_causes import (
 )
 from knowngood_diagnose.failures.names.name_situation import REMOTE_CODE, advise, is_standard_library
 from knowngood_diagnose.failures.names.plain_values import explain_empty_value
-from knowngood_diagnose.failures.reasons.handed_in_values import explain_generated_trainer, find_unset_local
+from knowngood_diagnose.failures.reasons.handed_in_values import explain_generated_trainer
 from knowngood_facts.compat.incident import Fix, Incident, IncidentKind, IncidentSeverity, OwnComponent
 
 if TYPE_CHECKING:
@@ -83,10 +82,6 @@ def explain_own_error(  # noqa: PLR0911 - one return for each kind of error
     if (reason := explain_empty_value(text, frame, "")) is not None:
         incident = _incident(reason.title, reason.because, list(reason.fixes), reason.component)
         return MessageCause(incident=incident, line=error.line, package="")
-    if (unset := find_unset_local(text, frame, "")) is not None:
-        component = OwnComponent.MODEL if REMOTE_CODE in frame.parts else OwnComponent.YOUR_CODE
-        incident = _incident(unset.title, unset.because, list(unset.fixes), component)
-        return MessageCause(incident=incident, line=error.line, package="")
     speaks = bool(SPEAKS.match(frame.code))
     absent = explain_required_package(error, name, text, shelf) if speaks else None
     if (known := absent or explain_generated_trainer(error, text)) is not None:
@@ -129,10 +124,7 @@ def _explain_line(error: LastError, frame: CodeFrame, name: str, text: str) -> M
     file = frame.short_file
     shown = shorten_text(text or frame.code, _SHOWN)
     where = f"Line {frame.line} of {file} ({frame.code[:_SHOWN]})" if frame.code else f"Line {frame.line} of {file}"
-    stated = read_assertion(frame, error.frames[-2] if len(error.frames) > 1 else None)
-    if stated is not None:
-        title, because, fixes = stated.title, f"{where} checks this and stops. {stated.because}", list(stated.fixes)
-    elif SPEAKS.match(frame.code):
+    if SPEAKS.match(frame.code):
         title = f"{file} itself refuses to go on: {shown}"
         because = f"{where} checks this and stops; no package has a part in it."
         fixes = [advise(f"Meet the condition that {file} checks: look at the lines above line {frame.line}")]
@@ -195,63 +187,6 @@ def _is_own(frame: CodeFrame, shelf: AtlasShelf) -> bool:
 
 def _incident(title: str, because: str, fixes: list[Fix], component: str) -> Incident:
     return describe_traceback("own-error", IncidentKind.CONFIG, component, title=title, because=because, fixes=fixes)
-
-
-_KIND = lazy_pattern(r"^assert isinstance\((?P<what>[A-Za-z_][\w.]*), ?(?P<kinds>[\w.]+|\([\w., ]+\))\)")
-_EQUAL = lazy_pattern(r"^assert (?P<what>[A-Za-z_][\w.]*) == (?P<value>['\"][^'\"]{1,80}['\"]|[\w.]+)(?:,|$)")
-_CONFIGURATION = lazy_pattern(r"(?:^|[._])(?:config|cfg)(?:[._]|$)")
-_SHOWN_CONDITION = 120
-
-
-@dataclass(frozen=True, kw_only=True)
-class AssertedCondition:
-    """What an assertion demands, in words."""
-
-    title: str
-    because: str
-    """A sentence, to stand behind the line of code."""
-    fixes: tuple[Fix, ...]
-
-
-def read_assertion(frame: CodeFrame, caller: CodeFrame | None) -> AssertedCondition | None:
-    """Return what the assertion of a frame demands; `None` for another line, or one that says nothing of it.
-
-    Args:
-        frame: the frame whose line asserts.
-        caller: the frame above it.
-    """
-    if (kind := _KIND.match(frame.code)) is not None:
-        what, kinds = kind["what"], kind["kinds"]
-        call = (
-            f" The call is {shorten_text(caller.code, _SHOWN_CONDITION)}." if caller is not None and caller.code else ""
-        )
-        return AssertedCondition(
-            title=f"{frame.short_file} takes only {kinds} for {what}, and was given another kind of value",
-            because=f"What calls it hands over another kind of value for {what}.{call}",
-            fixes=(
-                advise(f"Give {what} as {kinds} in the call above it" + _hint_of_kind(kinds)),
-                advise(f"The release of what {frame.short_file} belongs to that takes it, mostly a newer one"),
-            ),
-        )
-    equal = _EQUAL.match(frame.code)
-    if equal is None or not _CONFIGURATION.search(equal["what"]):
-        return None
-    what, value = equal["what"], equal["value"]
-    return AssertedCondition(
-        title=f"{frame.short_file} demands that {what} is {value}",
-        because=(
-            f"The configuration that is loaded has another value for it, or lost {what.rpartition('.')[2]} when the "
-            "model was saved again."
-        ),
-        fixes=(
-            advise(f"Compare {what} in config.json with that of the original model, and write {value} back"),
-            advise("The release of transformers for which the model's code was written, when it saves the field"),
-        ),
-    )
-
-
-def _hint_of_kind(kinds: str) -> str:
-    return ": a name or a path in place of an object that is loaded already" if kinds == "str" else ""
 
 
 _ABSENT = lazy_pattern(

@@ -319,14 +319,6 @@ _REFUSED = lazy_pattern(
     r"Model architectures \[(?P<refused>[^\]]{1,200})\] are not supported for now\.?(?P<rest>.{0,20000})", re.DOTALL
 )
 _NAME = lazy_pattern(r"['\"](?P<name>\w+)['\"]")
-_REMOTE_CLASS = lazy_pattern(
-    r"Unrecognized configuration class <class '(?P<module>transformers_modules\.[\w.-]*)\.(?P<name>\w+)'> "
-    r"for this kind of AutoModel: (?P<auto>\w+)"
-)
-_WORKS = lazy_pattern(
-    r"\bworks? (?:fine |well )?with (?:transformers )?v?(?P<old>\d[\w.]*\w),? but (?:not )?with (?:transformers )?"
-    r"v?(?P<new>\d[\w.]*\w)"
-)
 _OF_CLASSES = lazy_pattern(r"For(?:Sequence|Token)Classification$|RewardModel$")
 
 
@@ -381,31 +373,6 @@ def describe_architecture(incident: Incident, error: LastError) -> Incident | No
             ),
         )
     return None
-
-
-def describe_own_auto_class(incident: Incident, error: LastError) -> Incident | None:
-    """The model's own code asks an auto class for one of its parts, in a transformers where that is not registered."""
-    stated = _REMOTE_CLASS.search(error.message)
-    if stated is None or stated["auto"] != "AutoModelForCausalLM":
-        return None
-    name, auto = stated["name"], stated["auto"]
-    works = _WORKS.search(error.above.decode("utf-8", "replace"))
-    because = (
-        f"{name} is a class of the model's own code, and {auto} is what such code mostly registers it for. That it is "
-        "not there means that the code is of another time than this transformers: it makes a part of itself with an "
-        f"auto class, or registers the class, in a way that another release has. "
-    )
-    because += f"The log says that {works['old']} works, and {works['new']} does not." if works else ""
-    fixes = [
-        advise("The transformers that the model's config.json names (transformers_version), or that its page asks for"),
-        advise("A newer revision of the model's code; or the model's class in transformers, without trust_remote_code"),
-    ]
-    if works:
-        fixes.insert(
-            0, Fix(change={"transformers": f"<{works['new']}"}, note="the last with which it works", cost="a pin")
-        )
-    title = f"The model's own code does not go with this transformers: {name} is not known to {auto}"
-    return replace(incident, title=title, because=because.strip(), fix=tuple(fixes))
 
 
 _KEY = lazy_pattern(r"^KeyError: (?P<quote>['\"])(?P<key>[A-Za-z_]\w{0,80})(?P=quote)(?=$|\s)")

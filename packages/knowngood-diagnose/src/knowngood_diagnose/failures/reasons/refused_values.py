@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 from knowngood.core.lazy_patterns import lazy_pattern
@@ -10,236 +9,11 @@ from knowngood_diagnose.failures.logs.last_errors import LastError, redact_secre
 from knowngood_diagnose.failures.names.name_situation import advise
 from knowngood_facts.compat.incident import Incident, OwnComponent
 
-_INDEX = lazy_pattern(r"index (?P<index>-?\d+) is out of bounds for (?:dimension|axis) \d+ with size (?P<size>\d+)")
-_COUNTS_IMAGES = lazy_pattern(r"(?:image|video)\w*grid_thw\[|(?:image|video)_\w+\[(?:index|i|image_idx|\w*index)\]")
 _INVOKED = lazy_pattern(
     r"supported: 1\. (?:self: \S+ )?(?P<name>[\w.]+)\((?P<takes>[^)]{0,600})\).{0,1500}?Invoked with: "
     r"(?P<given>.{1,300})"
 )
-_COLUMNS = lazy_pattern(
-    r"column names? (?P<asked>.{1,120}?) not in the dataset\. Current columns in the dataset: "
-    r"\[(?P<there>[^\]]{0,400})\]",
-    re.IGNORECASE,
-)
-_REMOVED = lazy_pattern(
-    r"Columns? to remove \[(?P<asked>[^\]]{1,200})\] not in the dataset\. Current columns in the dataset: "
-    r"\[(?P<there>[^\]]{0,400})\]"
-)
-_ONE_SPLIT = lazy_pattern(
-    r"Column (?P<asked>\w+) not in the dataset\. Current columns in the dataset: \[(?P<there>[^\]]{0,400})\]"
-)
-_SPLITS = frozenset(("train", "test", "validation", "valid", "val", "dev", "eval", "train_sft", "test_sft"))
-"""How the splits of data sets are mostly called."""
-_NESTED = lazy_pattern(r"features? ?\([`'\"](?P<column>\w+)[`'\"] in this case\)")
-_PADDED = frozenset(("input_ids", "attention_mask", "token_type_ids", "special_tokens_mask", "position_ids"))
-"""Columns that a tokenizer makes and pads itself."""
-_NO_TENSOR = lazy_pattern(
-    r"(?P<function>\w+)\(\): argument '(?P<argument>\w+)' \(position \d+\) must be Tensor, not (?P<given>[\w.]+)"
-)
-_COLLATED = lazy_pattern(r"found <class '(?P<found>[\w.]+)'>")
 _GIVEN_NONE = lazy_pattern(r"(?:^|, )None(?=,|$)")
-
-
-def describe_no_tensor(incident: Incident, error: LastError) -> Incident | None:
-    """What was given in the place of a tensor, by its class."""
-    stated = _NO_TENSOR.search(error.message)
-    if stated is None:
-        return None
-    function, argument, given = stated["function"], stated["argument"], stated["given"]
-    own = next((frame for frame in reversed(error.frames) if not frame.installed and frame.path.endswith(".py")), None)
-    where = f" Line {own.line} of {own.parts[-1]}.py ({own.code[:100]}) leads there." if own and own.code else ""
-    title = f"{function} was given a {given} in place of a tensor ({argument})"
-    if given.endswith(("Output", "OutputWithPast", "BatchEncoding")):
-        because = f"A model of transformers returns an object ({given}), of which the tensor is a field."
-        fixes = [advise("outputs.logits (or .last_hidden_state, .loss) in that line; return_dict=False gives a tuple")]
-    elif given in {"tuple", "list"}:
-        because = f"The step before returned a {given} of several values, of which the tensor is one."
-        fixes = [advise("Take the one that is meant: x[0], or logits, aux = model(...); torch.stack for a list")]
-    elif given == "NoneType":
-        because = "The value was never set: an input, a field of the batch or a result of the step before is None."
-        fixes = [advise("Follow it up in the traceback to where it is set: a field missing in the batch, an option")]
-    elif given in {"int", "float", "str", "Image", "JpegImageFile", "numpy.ndarray", "ndarray"}:
-        because = f"The data has a {given} that nothing turned into a tensor."
-        fixes = [advise("transforms.ToTensor() for pictures, torch.as_tensor for arrays and numbers, in the dataset")]
-    else:
-        return None
-    return replace(incident, title=title, because=because + where, fix=(*fixes, *incident.fix))
-
-
-def describe_collated(incident: Incident, error: LastError) -> Incident | None:
-    """The class that torch's collator does not join, where it is not None."""
-    stated = _COLLATED.search(error.message)
-    if stated is None or stated["found"] == "NoneType":
-        return None
-    class_name = stated["found"]
-    if "Image" in class_name:
-        first = "transforms.ToTensor() (or pil_to_tensor) in the dataset's transform: __getitem__ returns tensors"
-    else:
-        first = f"Return tensors, numbers or texts from __getitem__, not {class_name}; or a collate_fn that joins them"
-    return replace(
-        incident,
-        title=f"The dataset returns objects that the DataLoader cannot join: {class_name}",
-        because="torch's default collator joins tensors, arrays, numbers, texts, dicts and lists. __getitem__ "
-        f"returned {class_name}: no transform turned it into a tensor, or the dataset was given none.",
-        fix=(advise(first), *incident.fix[1:]),
-    )
-
-
-def describe_column(incident: Incident, error: LastError) -> Incident | None:
-    """Which column is asked for, and which there are."""
-    if (removed := _REMOVED.search(error.message)) is not None:
-        return _describe_removed(incident, *(_list_quoted(removed[name]) for name in ("asked", "there")))
-    if (split := _ONE_SPLIT.search(error.message)) is not None and split["asked"] in _SPLITS:
-        return _describe_one_split(incident, split["asked"], ", ".join(_list_quoted(split["there"])))
-    stated = _COLUMNS.search(error.message)
-    if stated is None:
-        return None
-    column, there = (re.sub(r"[{}'\"]", "", stated[name]).strip() for name in ("asked", "there"))
-    own = next((frame for frame in reversed(error.frames) if not frame.installed and frame.path.endswith(".py")), None)
-    where = f" {own.parts[-1]}.py asks for it in line {own.line}." if own else ""
-    if not there:
-        return replace(
-            incident,
-            title=f"The data set is empty: it has no column at all, and {column} is asked for",
-            because="Nothing was read or left: a filter or a search that gave nothing, a wrong split, an "
-            f"empty file.{where}",
-        )
-    return replace(
-        incident,
-        title=f"The data set has no column {column}; it has {there}",
-        because="The file has other names than the code asks for, or was read in another way (lines of "
-        "text in place of "
-        f"a table, when its only column is text).{where}",
-    )
-
-
-def _list_quoted(text: str) -> list[str]:
-    return [part.strip(" '\"") for part in text.split(",") if part.strip(" '\"")]
-
-
-def _describe_removed(incident: Incident, wanted: list[str], there: list[str]) -> Incident:
-    """Columns to remove that are not there: splits, where a dictionary of them was wanted for its columns."""
-    names, has = ", ".join(wanted), ", ".join(there)
-    if not wanted or not _SPLITS.issuperset(wanted):
-        return replace(
-            incident,
-            title=f"The data set has no column {names} to remove; it has {has}",
-            because="remove_columns names what this data set does not have: the list was written for another one, or "
-            "the columns were renamed or removed before.",
-            fix=(advise("remove_columns=dataset.column_names in map, of the very data set that is mapped"),),
-        )
-    return replace(
-        incident,
-        title=f"A dictionary of splits was taken for a data set: {names} is a split and no column",
-        because=(
-            f"load_dataset without split= returns a DatasetDict, whose names are its splits ({names}), each with the "
-            f"columns {has}. list(dataset) or the keys of the dictionary gave {names} as the columns to remove, so the "
-            "dictionary was passed where one data set is wanted (train_dataset of a trainer)."
-        ),
-        component=OwnComponent.YOUR_CODE,
-        fix=(
-            advise(f"Pass one split: dataset['{wanted[0]}'], or load_dataset(..., split='{wanted[0]}')"),
-            advise(f"In map: remove_columns=dataset['{wanted[0]}'].column_names"),
-        ),
-    )
-
-
-def _describe_one_split(incident: Incident, split: str, there: str) -> Incident:
-    """A data set that is asked for one of its splits, and is one split itself."""
-    return replace(
-        incident,
-        title=f"The data set is a single split already, and is asked for its split {split}",
-        because=(
-            f"dataset['{split}'] takes a split out of a dictionary of splits (DatasetDict). This one has the columns "
-            f"{there}: it was loaded with split=..., or saved with save_to_disk as a single data set, "
-            f"so {split} is taken "
-            "for a column."
-        ),
-        component=OwnComponent.YOUR_CODE,
-        fix=(
-            advise(f"Leave ['{split}'] out; or load_dataset without split="),
-            advise(f"DatasetDict({{'{split}': dataset}}).save_to_disk(FOLDER), when the program is not yours"),
-        ),
-    )
-
-
-def describe_nested_column(incident: Incident, error: LastError) -> Incident | None:
-    """The column that is no row of numbers: a text that was never tokenized, labels that nothing padded."""
-    stated = _NESTED.search(error.message)
-    if stated is None or stated["column"] in _PADDED:
-        return None
-    column = stated["column"]
-    if column.startswith("label") or column.endswith("labels"):
-        return replace(
-            incident,
-            title=f"The rows of {column} have other lengths, and the collator does not pad them",
-            because=f"The tokenizer pads what it made itself. {column} is a list of its own for each row, and stays as "
-            "long as it was.",
-            fix=(
-                advise("DataCollatorForSeq2Seq or DataCollatorForTokenClassification, which pad labels with -100"),
-                advise(f"Or pad {column} in the function of map: to max_length, with -100"),
-            ),
-        )
-    return replace(
-        incident,
-        title=f"The column {column} of the data reached the collator as it is: text or lists in place of token ids",
-        because=(
-            f"The message names {column}, which no tokenizer made. The rows still have the columns of "
-            "the file: nothing "
-            "tokenized them (the program looks for columns of other names or another case), or they were kept "
-            "beside the tokens."
-        ),
-        component=OwnComponent.DATA,
-        fix=(
-            advise(
-                f"Compare the name {column} with those that the program's tokenization reads (its "
-                "example of the data): "
-                "the same spelling and case"
-            ),
-            advise(
-                f"dataset.map(tokenize, remove_columns=dataset.column_names); or dataset.remove_columns('{column}') "
-                "before training; remove_unused_columns=True in the arguments"
-            ),
-            advise("padding=True and truncation=True do not help here: they concern the tokens only"),
-        ),
-    )
-
-
-def describe_index(incident: Incident, error: LastError) -> Incident | None:
-    """What is counted beyond its end: pictures of a text, classes from one on, padding."""
-    stated = _INDEX.search(error.message)
-    code = error.frames[-1].code if error.frames else ""
-    if stated is None:
-        return None
-    index, size = int(stated["index"]), int(stated["size"])
-    if _COUNTS_IMAGES.search(code):
-        return replace(
-            incident,
-            title=f"The text has more places for images than the {size} that were given",
-            because=(
-                f"The processor puts an image's tokens in the place of each placeholder (such as <|image_pad|>), and "
-                f"place {index + 1} has no image: the text writes the placeholder itself, once more than there are "
-                "images, or an image of the row is missing."
-            ),
-            fix=(
-                advise(
-                    "One placeholder for each image: leave <|image_pad|> out of the text and let the chat "
-                    "template write "
-                    "it from {'type': 'image'} in the message"
-                ),
-                advise("Print the number of images and text.count of the placeholder for the row that fails"),
-            ),
-        )
-    if index < 0 and index == -100:
-        return replace(incident, title="The -100 of padded labels is used as an index")
-    if index == size:
-        return replace(
-            incident,
-            title=f"An index is one beyond the end: {index}, with {size} rows from 0 to {size - 1}",
-            because=f"The largest label, token or position is {index}, so that {size + 1} rows are needed: labels that "
-            "begin at 1, one class or token more than in the configuration, or a sequence of one too many.",
-        )
-    return None
 
 
 def describe_invoked(incident: Incident, error: LastError) -> Incident | None:
@@ -389,4 +163,33 @@ def describe_port(incident: Incident, error: LastError) -> Incident | None:
             ),
             advise("torchrun --rdzv-backend=c10d --rdzv-endpoint=localhost:0 takes a free one"),
         ),
+    )
+
+
+_TWO_DTYPES = lazy_pattern(r"got torch\.(?P<one>\w+) and torch\.(?P<other>\w+)")
+
+
+def describe_mixed_dtypes(incident: Incident, error: LastError) -> Incident | None:
+    """Say whose parameters have the two dtypes; `None` where the message does not name them."""
+    dtypes = _TWO_DTYPES.search(error.message)
+    if dtypes is None:
+        return None
+    pair = {dtypes["one"], dtypes["other"]}
+    quantized = sorted(pair & {"int8", "uint8"})
+    if not quantized:
+        one, other = dtypes["one"], dtypes["other"]
+        return replace(incident, title=f"FSDP cannot join parameters in {one} and in {other}")
+    rest = next(iter(pair - set(quantized)), "another dtype")
+    bits = "8 bits" if quantized == ["int8"] else "4 bits"
+    without = advise("Without quantisation under FSDP, or with it and without FSDP (DDP, one GPU)")
+    storage = advise(f"4 bits with bnb_4bit_quant_storage=torch.{rest}, so that all parameters have one dtype")
+    return replace(
+        incident,
+        title=f"FSDP cannot join weights in {bits} ({quantized[0]}) with parameters in {rest}",
+        because=(
+            f"FSDP joins the parameters of a wrapped block into one tensor of one dtype. In {quantized[0]} are weights "
+            f"that bitsandbytes quantised to {bits}, in {rest} the layers that it leaves (norms, embeddings), or an "
+            "adapter."
+        ),
+        fix=(without, storage) if bits == "8 bits" else (storage, without),
     )
