@@ -41,7 +41,7 @@ def test_an_argument_with_an_absurd_number_is_wrong_usage(words, capsys):
         ("schema: 1", "schema: 1\ngpus: {}", "the key 'gpus' is given"),
     ],
 )
-@pytest.mark.parametrize("words", [["cells"], ["check", "torch==2.11.0"], ["size"]])
+@pytest.mark.parametrize("words", [["cells"], ["check", "torch==2.11.0"], ["cells", "--size"]])
 def test_an_absurd_matrix_is_refused_with_its_place(home, capsys, *, words, old, new, message):
     matrix = home.root / "matrix.yaml"
     text = matrix.read_text()
