@@ -5,12 +5,15 @@ const START = `
 import argparse
 from pathlib import Path
 from knowngood_diagnose.cli import diagnose as command
+from knowngood_diagnose.failures.known_failures import unpack_known_failures
+
+known = unpack_known_failures(Path("known_failures").read_bytes())
 
 def diagnose(log):
     Path("log").write_bytes(log)
     parser = argparse.ArgumentParser()
     command.configure(parser)
-    answer = command.run(parser.parse_args(["log"]))
+    answer = command.answer_log(parser.parse_args(["log", "--why"]), known)
     return answer.text, [match["incident"] for match in answer.document["matches"]]
 `;
 

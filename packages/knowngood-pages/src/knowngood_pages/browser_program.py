@@ -20,11 +20,14 @@ from pathlib import Path
 
 from knowngood.core import local_files
 from knowngood.core.errors import KnowngoodError, MissingError
-from knowngood.core.local_files import FACTS_FOLDER, INCIDENTS_FOLDER, RULES_FOLDER
+from knowngood.core.local_files import FACTS_FOLDER, RULES_FOLDER
+from knowngood_diagnose.failures.known_failures import pack_known_failures
 
 _RUNTIME = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
 _PACKAGES = ("knowngood", "knowngood_facts", "knowngood_diagnose", "packaging", "yaml")
-_DATA = ("matrix.yaml", FACTS_FOLDER, RULES_FOLDER, INCIDENTS_FOLDER)
+_DATA = ("matrix.yaml", FACTS_FOLDER, RULES_FOLDER)
+KNOWN = "known_failures"
+"""The file of the archive with incidents and rules as the program keeps them: a browser takes long to read them."""
 
 
 def browser_files(templates: Path) -> dict[str, bytes]:
@@ -74,9 +77,11 @@ def _read_runtime(package: bytes) -> Iterator[tuple[str, bytes]]:
 def _pack_program() -> bytes:
     """Return a zip file of the program's modules and data, as they lie where it is installed: the same for the same."""
     target = io.BytesIO()
+    files = {name: path.read_bytes() for name, path in sorted(_list_program())}
+    files[KNOWN] = pack_known_failures(local_files.data_folder())
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, path in sorted(_list_program()):
-            archive.writestr(zipfile.ZipInfo(name), path.read_bytes(), zipfile.ZIP_DEFLATED)
+        for name, content in files.items():
+            archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
     return target.getvalue()
 
 

@@ -262,7 +262,9 @@ def test_the_page_says_of_a_log_what_the_command_says(page, address, tmp_path):
     page.wait_for_selector("#answer a", timeout=180_000)
     said = page.inner_text("#answer pre")
     (tmp_path / "log").write_text(text)
-    command = subprocess.run(["knowngood", "diagnose", tmp_path / "log"], capture_output=True, text=True, check=True)
+    command = subprocess.run(
+        ["knowngood", "diagnose", "--why", tmp_path / "log"], capture_output=True, text=True, check=True
+    )
     assert said.split() == command.stdout.split()
     assert "hostile" not in page.title()
     reach(page, "#answer a")

@@ -18,7 +18,12 @@ def test_the_program_has_the_same_bytes_and_all_that_it_reads():
     packed = browser_program._pack_program()
     assert packed == browser_program._pack_program()
     names = zipfile.ZipFile(io.BytesIO(packed)).namelist()
-    assert {"knowngood_diagnose/cli/diagnose.py", "yaml/__init__.py", "knowngood/_data/matrix.yaml"} <= set(names)
+    assert {
+        "knowngood_diagnose/cli/diagnose.py",
+        "yaml/__init__.py",
+        "knowngood/_data/matrix.yaml",
+        browser_program.KNOWN,
+    } <= set(names)
     assert any(name.startswith("knowngood/_data/packages/knowngood-facts/facts/atlas/") for name in names)
     assert not [name for name in names if "/tests/" in name or "evidence/2" in name]
 
