@@ -2,51 +2,53 @@
 (() => {
   const answer = document.getElementById("answer");
   const log = document.getElementById("log");
-  let timer = 0;
+  const button = document.querySelector("#diagnose button");
+  let worker = null;
 
-  function element(name, text, attributes = {}) {
-    const made = document.createElement(name);
-    if (text) made.textContent = text;
-    for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-    return made;
+  function say(text) {
+    const line = document.createElement("p");
+    line.textContent = text;
+    answer.replaceChildren(line);
   }
 
-  function show(text) {
-    if (!text.length) {
-      answer.replaceChildren(element("p", "No log yet."));
+  // The text of the command; an incident that it names is a link to its page.
+  function show({ text, incidents, error }) {
+    button.disabled = false;
+    if (error) {
+      say(`It does not run in this browser: ${error.trim().split("\n").pop()}. \`knowngood diagnose LOG\` answers without.`);
       return;
     }
-    const found = globalThis.knowngoodDiagnose.diagnose(globalThis.knowngood.signatures, text);
-    const parts = [];
-    if (!found.matches.length) parts.push(element("p", "I don't know: no known failure stands in this log."));
-    for (const match of found.matches) {
-      const { incident } = match;
-      const title = element("h2");
-      title.append(element("a", incident.title, { href: `incidents/${incident.id}.html` }));
-      const how = incident.severity === "failure" ? "" : `${incident.severity}; `;
-      const sure = match.confirmed ? "versions confirmed by the log" : incident.confidence;
-      parts.push(title, element("p", `Line ${match.line}; ${how}at fault: ${incident.component}; ${sure}.`), element("p", incident.because));
-      const fixes = element("ul");
-      for (const fix of match.fix) {
-        const change = Object.entries(fix.change || {}).map(([name, versions]) => `${name} ${versions}`).join(", ");
-        fixes.append(element("li", [change, fix.note].filter(Boolean).join(": ") + (fix.cost ? ` (costs: ${fix.cost})` : "")));
-      }
-      if (match.fix.length) parts.push(fixes);
+    const words = document.createElement("pre");
+    const names = new Set(incidents);
+    for (const part of text.split(/([a-z0-9-]+)/)) {
+      if (names.has(part)) {
+        const link = document.createElement("a");
+        link.href = `incidents/${part}.html`;
+        link.textContent = part;
+        words.append(link);
+      } else words.append(part);
     }
-    if (found.excluded.length) parts.push(element("p", `Looks like, but the versions in the log exclude it: ${found.excluded.join(", ")}.`));
-    const versions = Object.entries(found.versions).map(([name, texts]) => `${name} ${texts.join(" / ")}`).join(", ");
-    parts.push(element("p", `Versions in the log: ${versions || "none"}.`));
-    answer.replaceChildren(...parts);
+    answer.replaceChildren(words);
   }
 
-  log.addEventListener("input", () => {
-    clearTimeout(timer);
-    timer = setTimeout(() => show(log.value), 150);
+  document.getElementById("diagnose").addEventListener("submit", async (event) => {
+    event.preventDefault();
+    const [file] = document.getElementById("file").files;
+    const data = file ? new Uint8Array(await file.arrayBuffer()) : new TextEncoder().encode(log.value);
+    if (!data.length) {
+      say("No log yet.");
+      return;
+    }
+    button.disabled = true;
+    say(worker ? "Reading the log." : "Fetching the program once, and reading the log.");
+    if (!worker) {
+      worker = new Worker("static/diagnose_worker.js", { type: "module" });
+      worker.addEventListener("message", ({ data: found }) => show(found));
+      worker.addEventListener("error", ({ message }) => {
+        worker = null;
+        show({ error: message || "its program cannot be fetched" });
+      });
+    }
+    worker.postMessage(data);
   });
-  document.getElementById("file").addEventListener("change", async (event) => {
-    const [file] = event.target.files;
-    if (file) show(new Uint8Array(await file.arrayBuffer()));
-  });
-  document.getElementById("diagnose").addEventListener("submit", (event) => event.preventDefault());
-  if (log.value) show(log.value);
 })();

@@ -1,4 +1,4 @@
-"""Makes all files of the site out of the catalog, the pages, the answers for each GPU and the incidents' signatures."""
+"""Makes all files of the site out of the catalog, the pages, and the answers for each GPU."""
 
 from __future__ import annotations
 
@@ -38,47 +38,44 @@ if TYPE_CHECKING:
 class BuiltSite:
     """The files of a site by name, and the catalog that they show."""
 
-    files: dict[str, str]
+    files: dict[str, str | bytes]
     catalog: Catalog
 
 
 def build_site(
-    here: Project,
-    evidence: Path,
-    incidents: Sequence[Incident],
-    repository: str | None,
-    runs_at: str | None = None,
+    here: Project, evidence: Path, incidents: Sequence[Incident], places: site_pages.SitePlaces
 ) -> BuiltSite:
-    """Make all files of the site.
-
-    `repository` is where the images are published (`None`: they are local), `runs_at` the URL of the evidence.
-    """
+    """Make all files of the site."""
     known = _read_knowledge()
     standings = catalog_collection.read_cell_standings(evidence, here.seal)
-    templates = (
-        here.templates / "site" if (here.templates / "site").is_dir() else local_files.data_folder() / "templates/site"
-    )
+    templates = site_templates_folder(here)
     cell_standings = {name: standing for name, (standing, _) in standings.items()}
     with computed_tables(known, cell_standings) as answers:
         # The pages are made here while the worker processes compute the tables.
-        catalog = catalog_collection.collect_catalog(here, evidence, standings, incidents, known, repository)
+        catalog = catalog_collection.collect_catalog(here, evidence, standings, incidents, known, places.repository)
         sections = known.universe.gpus.sections
         labels = {sm: gpu_label(cards) for sm, (_, cards) in sections.items()}
         bodies = site_incidents.render_incident_bodies(incidents)
-        files = site_pages.render_site(catalog, templates, bodies, runs_at, labels)
+        files: dict[str, str | bytes] = dict(places.program)
+        files |= site_pages.render_site(catalog, templates, bodies, places, labels)
         trainers = render_project_trainers(here, replace(known.published, folder=evidence))
         pages = {
             name: (site_incidents.find_page_title(text), site_incidents.render_page_body(text))
             for name, text in trainers.items()
         }
         files |= site_pages.render_trainer_site(catalog, templates, pages)
-        files["data/signatures.js"] = render_page_script("signatures", site_incidents.browser_signatures(incidents))
-        files["data/find.js"] = render_page_script("find", _find_page_data(known, catalog, labels, runs_at))
+        files["data/find.js"] = render_page_script("find", _find_page_data(known, catalog, labels, places.runs_at))
         cells = [cell for cell in catalog.cells if cell.in_matrix]
         for gpu, table in answers():
             cards = CardTable().document((cell for cell in cells if cell.axes["gpu"] == gpu), cells_of_answers(table))
             files[f"data/{gpu}.js"] = render_page_script(gpu, compress_table(table | cards))
     return BuiltSite(files=files, catalog=catalog)
+
+
+def site_templates_folder(here: Project) -> Path:
+    """Return the folder of the site's templates: the project's own, or those of this program."""
+    own = here.templates / "site"
+    return own if own.is_dir() else local_files.data_folder() / "templates/site"
 
 
 def cells_of_answers(table: Mapping[str, Any]) -> list[str]:

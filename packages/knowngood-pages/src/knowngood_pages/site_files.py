@@ -17,7 +17,7 @@ from knowngood.core.errors import UsageError
 SITE_MARKER = "catalog.json"
 
 
-def write_site(folder: Path, files: Mapping[str, str]) -> list[str]:
+def write_site(folder: Path, files: Mapping[str, str | bytes]) -> list[str]:
     """Make `folder` contain exactly these files, and return the names of those that are new or changed.
 
     Raises:
@@ -32,7 +32,11 @@ def write_site(folder: Path, files: Mapping[str, str]) -> list[str]:
     new = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.new."))
     try:
         new.chmod(0o755)
-        changed = [name for name, text in files.items() if _write_or_link(new / name, text.encode(), folder / name)]
+        changed = []
+        for name, content in files.items():
+            data = content.encode() if isinstance(content, str) else content
+            if _write_or_link(new / name, data, folder / name):
+                changed.append(name)
         if not changed and folder.is_dir() and sum(1 for path in folder.rglob("*") if path.is_file()) == len(files):
             return []
         if aside.exists():

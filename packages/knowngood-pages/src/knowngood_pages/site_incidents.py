@@ -1,26 +1,19 @@
-"""The incidents on the site: their pages as HTML, and their signatures for the page that diagnoses a log.
-
-The HTML has the same source as docs/incidents/; raw HTML in it is shown as text. The signatures and the patterns that
-read versions out of a log are those of `incident` and `log_versions`, translated to JavaScript. The browser keeps
-logs as strings of bytes, so a pattern over bytes has the same meaning there.
-"""
+"""The pages of incidents and of trainers on the site: Markdown as HTML; raw HTML in it is shown as text."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from markdown_it import MarkdownIt
 from markupsafe import Markup
 
-from knowngood_diagnose.failures.logs import log_scan, log_versions
-from knowngood_facts.compat import incident as incident_module
 from knowngood_pages.incident_pages import load_incident_context, render_incident_page
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Sequence
 
-    from knowngood_facts.compat.incident import Incident, Signature
+    from knowngood_facts.compat.incident import Incident
 
 _PAGE_HEADER = re.compile(r"\A<!--.*?-->\s*# [^\n]*\n", re.DOTALL)
 """The top of a page, up to its title. The site's page has a title of its own."""
@@ -70,126 +63,3 @@ def _relink(attributes: dict[str, str | int | float]) -> None:
         attributes["href"] = f"{name[1]}.html"
     elif "://" not in target:
         attributes.pop("href", None)
-
-
-_SPACE = r" \t\n\r\f\v"
-_PIECES = re.compile(r"\\x[0-9a-f]{2}|\\.|\(\?[a-z]*:|\(\?<?[=!]|.", re.DOTALL)
-_POSSESSIVE = re.compile(r"(?<!\\)([+*?}])\+")
-
-
-def javascript_pattern(pattern: bytes) -> str:
-    r"""Translate a pattern over bytes: `\s` becomes that of ASCII, `(?i:...)` is spelled out, `$` may precede `\n`."""
-    parts: list[str] = []
-    folds, inside = [False], False
-    members: list[str] = []
-    """The members of the character class that is being read."""
-    for piece in _PIECES.findall(pattern.decode("latin-1")):
-        if piece == r"\s":
-            parts.append(_SPACE if inside else f"[{_SPACE}]")
-        elif inside:
-            inside = piece != "]"
-            letters = [it for it in members if len(it) == 1]
-            if not inside and folds[-1] and any(map(str.isalpha, letters)):
-                parts += [it.swapcase() for it in letters]
-            parts.append(piece)
-            members.append(piece)
-        elif piece == "[":
-            inside, members = True, []
-            parts.append(piece)
-        elif piece[0] == "(":
-            folds.append(folds[-1] or piece == "(?i:")
-            parts.append("(?:" if piece == "(?i:" else piece)
-        elif piece == ")":
-            folds.pop()
-            parts.append(piece)
-        elif piece == "$":
-            parts.append(r"(?=\n?$)")
-        else:
-            parts.append(f"[{piece.lower()}{piece.upper()}]" if folds[-1] and piece.isalpha() else piece)
-    return "".join(parts)
-
-
-def javascript_segment(pattern: bytes) -> str:
-    """Translate a part of a signature.
-
-    JavaScript has no possessive repetition; a lookahead and a back reference to its match have the same effect.
-    """
-    translated, number = "", 0
-    rest = pattern
-    placeholders = incident_module._PLACEHOLDERS.values()  # noqa: SLF001 - the same compiled form
-    while rest:
-        starts = [(at, text) for text in placeholders if (at := rest.find(text)) >= 0]
-        at, text = min(starts, key=lambda pair: (pair[0], -len(pair[1])), default=(len(rest), b""))
-        translated += javascript_pattern(rest[:at])
-        if text and not _POSSESSIVE.search(text.decode()):
-            translated += javascript_pattern(text)  # it may give letters back to what follows
-        elif text:
-            number += 1
-            translated += f"(?=(?<p{number}>{_POSSESSIVE.sub(lambda m: m[1], javascript_pattern(text))}))\\k<p{number}>"
-        rest = rest[at + len(text) :]
-    return translated
-
-
-def browser_signatures(known: Sequence[Incident]) -> dict[str, Any]:
-    """Return the data that `static/diagnose.js` needs."""
-    compiled = [item for incident in known for item in incident.marks]
-    patterns = {
-        name.lstrip("_").lower(): javascript_pattern(value.pattern)
-        for name, value in vars(log_versions).items()
-        if isinstance(getattr(value, "pattern", None), bytes)  # compiled at its first use, so of no class of `re`
-    }
-    return {
-        "limits": {
-            "block": log_scan.BLOCK,
-            "overlap": log_scan.OVERLAP,
-            "around": log_scan.AROUND,
-            "looks": log_scan.MOST_COMPARISONS,
-            "steps": log_scan.MOST_STEPS,
-            "gap": incident_module.GAP,
-            "head": log_versions.HEAD,
-            "most": log_versions.MOST,
-        },
-        "prefix": javascript_pattern(incident_module._PREFIX.pattern),  # noqa: SLF001
-        "ansi": javascript_pattern(log_scan._ANSI.pattern),  # noqa: SLF001
-        "names": dict(log_versions._NAMES),  # noqa: SLF001
-        "patterns": patterns,
-        "signatures": [_signature_data(item) for item in compiled],
-        "incidents": list(_incident_data(known)),
-        "frames": [mark.decode() for mark in log_versions.FRAME_MARKS],
-    }
-
-
-def _signature_data(item: Signature) -> dict[str, Any]:
-    return {
-        "words": [word.decode("latin-1") for word in item.words],
-        "literal": item.literal.decode("latin-1"),
-        "segments": [[javascript_segment(part), len(part)] for part in item.segments],
-    }
-
-
-def _incident_data(known: Iterable[Incident]) -> Iterator[dict[str, Any]]:
-    number = 0
-    for incident in known:
-        shown, context = len(incident.signatures), len(incident.context)
-        frames = number + len(incident.marks) - len(incident.frames)
-        yield {
-            "id": incident.id,
-            "title": incident.title,
-            "kind": str(incident.kind),
-            "severity": str(incident.severity),
-            "component": incident.component,
-            "because": incident.because,
-            "confidence": incident.confidence,
-            "signatures": [number, number + shown],
-            "context": [number + shown, number + shown + context],
-            "beside": [len(item.beside) for item in incident.signatures],
-            "without": [frames - len(incident.without), frames],
-            "frames": [frames, number + len(incident.marks)],
-            "affected": [
-                {name: [str(clause) for clause in specifier] for name, specifier in item.items()}
-                for item in incident.affected
-            ],
-            "fix": [fix.document() for fix in incident.fix],
-            "particular": [context * 40, *(len(item.text) for item in incident.signatures)],
-        }
-        number += len(incident.marks)

@@ -5,9 +5,10 @@ A matrix that is too large for one page is split: by GPU, then by torch, then in
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -72,18 +73,31 @@ FIRST_PAGE_CELLS = 60
 """The most cells for which the first page shows the matrix itself."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class SitePlaces:
+    """Where a site finds what is not in its catalog."""
+
+    repository: str | None = None
+    """Where the images are published; `None`: they are local."""
+    runs_at: str | None = None
+    """The URL of the folder of evidence."""
+    program: Mapping[str, bytes] = field(default_factory=dict)
+    """The files with which a page diagnoses logs, by their names on the site."""
+
+
 def render_site(
     catalog: Catalog,
     templates: Path,
     incidents: Mapping[str, str],
-    runs_at: str | None = None,
+    places: SitePlaces | None = None,
     gpus: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """Return the text of every file of the site that follows from the catalog, by its name.
 
-    `incidents` has the body of each incident's page as HTML, `runs_at` is the URL of the folder of evidence, `gpus` has
-    the name of each architecture in people's words.
+    `incidents` has the body of each incident's page as HTML, `gpus` the name of each architecture in people's words.
     """
+    places = places or SitePlaces()
+    size = sum(map(len, places.program.values()))
     environment = site_templates(templates)
     cards = {
         cell.id: CellCard(cell=cell, gpu=(gpus or {}).get(cell.axes["gpu"], cell.axes["gpu"])) for cell in catalog.cells
@@ -100,7 +114,7 @@ def render_site(
         tier_texts=TIER_TEXTS,
         settings=list(ATTENTION),
         greatest=greatest_figures,
-        runs_at=runs_at,
+        runs_at=places.runs_at,
     )
     matrix_pages = split_matrix(catalog.cells)
     matrix: dict[str, Any] = {"sheet": None, "sheets": [], "left": [], "cells": catalog.cells, "figures": []}
@@ -111,7 +125,7 @@ def render_site(
         "matrix.html": ("matrix.html.j2", matrix | {"sheets": matrix_pages, "left": catalog.left_out}),
         "compatibility.html": ("compatibility.html.j2", {}),
         "sizes.html": ("sizes.html.j2", {}),
-        "diagnose.html": ("diagnose.html.j2", {}),
+        "diagnose.html": ("diagnose.html.j2", {"program": math.ceil(size / 1e6)}),
         "incidents/index.html": ("incidents.html.j2", {"kinds": _incidents_by_kind(catalog)}),
     }
     for part in matrix_pages:

@@ -16,7 +16,6 @@ from knowngood.core.attention import ATTENTION
 from knowngood.core.cell import Cell
 from knowngood.evidence.cell_answer import SettingState, setting_state
 from knowngood.evidence.cell_standing import CellStanding
-from knowngood.evidence.run_evidence import Tier
 from knowngood_facts.compat.box_search import BoxSearch
 from knowngood_facts.compat.cell_judgement import judge_setting
 from knowngood_facts.compat.findings import fill_template
@@ -68,10 +67,10 @@ class GpuCells(PublishedCells):
 
     @cached_property
     def ranked(self) -> list[Cell]:
-        """The cells that can be answers, the best proven first, then in the matrix's order."""
-        order = list(Tier)
-        here = [cell for cell in self.cells if cell.gpu == self.gpu and is_of_release(cell.transformers, self.release)]
-        return sorted(here, key=lambda cell: -order.index(self.tier(str(cell))))
+        """The cells that can be answers, in the order of `rank`."""
+        return self.rank(
+            cell for cell in self.cells if cell.gpu == self.gpu and is_of_release(cell.transformers, self.release)
+        )
 
 
 def is_of_release(version: str, release: str) -> bool:
@@ -96,10 +95,14 @@ class GpuAnswers:
         return self._answers[question]
 
     def holds(self, answer: PickAnswer, question: SiteQuestion) -> bool:
-        """Return whether an answer to a wider question has cells, and all of them fit a narrower question."""
+        """Return whether an answer to a wider question has cells, and all of them fit a narrower question.
+
+        Cells that nobody built are of the time of what a question states, so another question may have others.
+        """
         if not self._advice_is_general:
             return False
-        return bool(answer.choices) and all(self._fits(choice, question) for choice in answer.choices)
+        choices = answer.choices
+        return bool(choices) and all(choice.published and self._fits(choice, question) for choice in choices)
 
     def _infer(self, question: SiteQuestion) -> PickAnswer | None:
         """Return the answer that follows from that of another question, or `None`."""

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import time
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import chromium
 import pytest
@@ -13,7 +17,7 @@ import pytest
 from conftest import ROOT
 from knowngood.project import checkout
 from knowngood_facts.compat.rule_files import load_incidents
-from knowngood_pages import site_build, site_files
+from knowngood_pages import browser_program, site_build, site_files, site_pages
 
 pytestmark = pytest.mark.integration
 
@@ -36,8 +40,19 @@ transformers==4.44.2 xtuner==0.1.23
 def site(tmp_path_factory):
     here = checkout.Project(ROOT)
     place = tmp_path_factory.mktemp("site") / "public"
-    site_files.write_site(place, site_build.build_site(here, here.evidence, load_incidents(), None).files)
+    places = site_pages.SitePlaces(program=browser_program.browser_files(ROOT / "templates/site"))
+    site_files.write_site(place, site_build.build_site(here, here.evidence, load_incidents(), places).files)
     return place
+
+
+@pytest.fixture(scope="module")
+def address(site):
+    """The site as a server shows it: browsers run no worker of a file."""
+    serve = partial(SimpleHTTPRequestHandler, directory=site)
+    with ThreadingHTTPServer(("127.0.0.1", 0), serve) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
 
 
 @pytest.fixture(scope="module")
@@ -237,14 +252,22 @@ def test_why_not_the_others_is_said(page, site):
     assert "needs driver 580 or newer" in page.inner_text("#others")
 
 
-def test_a_log_is_diagnosed_in_the_page(page, site):
-    open_(page, site, "diagnose")
+def test_the_page_says_of_a_log_what_the_command_says(page, address, tmp_path):
+    text = LOG + "<script>document.title = 'hostile'</script>]]>"
+    page.goto(f"{address}/diagnose.html")
     reach(page, "#log")
-    page.keyboard.insert_text(LOG + "<script>document.title = 'hostile'</script>]]>")
-    page.wait_for_selector("#answer h2")
-    assert page.get_attribute("#answer h2 a", "href") == "incidents/xtuner-qwen2-flash-attention-forward.html"
+    page.keyboard.insert_text(text)
+    reach(page, "#diagnose button")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#answer a", timeout=180_000)
+    said = page.inner_text("#answer pre")
+    (tmp_path / "log").write_text(text)
+    command = subprocess.run(
+        ["knowngood", "diagnose", "--why", tmp_path / "log"], capture_output=True, text=True, check=True
+    )
+    assert said.split() == command.stdout.split()
     assert "hostile" not in page.title()
-    reach(page, "#answer h2 a")
+    reach(page, "#answer a")
     page.keyboard.press("Enter")
     page.wait_for_url("**/incidents/xtuner-qwen2-flash-attention-forward.html")
 

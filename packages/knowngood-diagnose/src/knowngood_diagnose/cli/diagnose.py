@@ -61,13 +61,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Answer:
     """Diagnose one log; exit 1 when it shows a run in health, and 3 when it shows nothing that is known."""
-    from knowngood_diagnose.failures import known_failures as diagnose_known
+    from knowngood_diagnose.failures.known_failures import load_known_failures
+
+    return answer_log(arguments, load_known_failures(Path(arguments.incidents) if arguments.incidents else None))
+
+
+def answer_log(arguments: argparse.Namespace, known: KnownFailures) -> Answer:
+    """Diagnose one log by what is known already."""
     from knowngood_diagnose.failures.diagnosis import LogKnowledge, diagnose_log
 
     name = arguments.log or "-"
     if name == "-" and arguments.log is None and sys.stdin.isatty():
         raise UsageError("no log; name a file, or pipe it in: `my-training 2>&1 | knowngood diagnose`")
-    known = diagnose_known.load_known_failures(Path(arguments.incidents) if arguments.incidents else None)
     supplement = _read_supplement(arguments, known)
 
     knowledge = LogKnowledge(load_lines=_function_lines, explain_names=_explain_names, explain_error=_explain_error)

@@ -14,7 +14,7 @@ from typing import Any
 
 from packaging.specifiers import SpecifierSet
 
-from knowngood.core import gpus, local_files
+from knowngood.core import data_files, gpus, local_files
 from knowngood.core.errors import InputError
 from knowngood.core.local_files import INCIDENTS_FOLDER, RULES_FOLDER
 from knowngood_diagnose.failures.logs import log_scan
@@ -120,20 +120,20 @@ def load_known_failures(folder: Path | None = None) -> KnownFailures:
     with contextlib.suppress(OSError):
         head, _, data = place.read_bytes().partition(b"\n")
         if head == _describe_cache(state, data):
-            return _decode_failures(data)
-    data = _parse_failures(root, folder)
+            return unpack_known_failures(data)
+    data = pack_known_failures(root, folder)
     _write_cache(place, b"%b\n%b" % (_describe_cache(state, data), data))
-    return _decode_failures(data)
+    return unpack_known_failures(data)
 
 
 def _list_files(root: Path, incidents: Path) -> list[tuple[str, int, int, int]]:
     """Path, size and times of all files that decide the result; a change of one changes at least its last time."""
-    modules = (incident, log_scan, gpus, rule)
-    here = Path(__file__)
+    here, *modules = (Path(str(module.__file__)) for module in (incident, log_scan, gpus, rule, data_files))
     # Two more take time to be imported, and are only needed when the cache is written.
-    parsers = (here, here.parents[1] / "compat/incident_file.py", here.parents[1] / "core/yaml_document.py")
-    paths = [*(Path(str(module.__file__)) for module in modules), *parsers, root / "matrix.yaml"]
-    files = [(str(path), path.stat()) for path in paths if path.exists()]
+    parsers = (Path(__file__), here.with_name("incident_file.py"), modules[-1].with_name("yaml_document.py"))
+    files = [(str(path), path.stat()) for path in (here, *modules, *parsers)]
+    if (root / "matrix.yaml").exists():
+        files.append((str(root / "matrix.yaml"), (root / "matrix.yaml").stat()))
     for folder in filter(os.path.isdir, (incidents, root / RULES_FOLDER)):
         with os.scandir(folder) as entries:
             yaml = (entry for entry in entries if entry.name.endswith(".yaml") and entry.is_file())
@@ -153,8 +153,11 @@ def _read_or_empty(path: Path) -> str:
         return ""
 
 
-def _parse_failures(root: Path, folder: Path | None) -> bytes:
-    """The cached file without its first line: one with all that every log needs, then one for each incident."""
+def pack_known_failures(root: Path, folder: Path | None = None) -> bytes:
+    """Return what `unpack_known_failures` reads: a line with all that every log needs, then one for each incident.
+
+    `root` is the folder of the data, `folder` that of the incidents. Raises `InputError` with every defect.
+    """
     # These take time to import, and are not needed when the cache has an answer.
     from knowngood.core.yaml_document import parse_yaml_data
     from knowngood_facts.compat.incident_file import parse_incidents
@@ -193,7 +196,8 @@ def _encode(value: Any) -> Any:
     return value.decode("latin-1") if isinstance(value, bytes) else str(value)
 
 
-def _decode_failures(data: bytes) -> KnownFailures:
+def unpack_known_failures(data: bytes) -> KnownFailures:
+    """Return what was packed. An incident is read when it is asked for."""
     head, *lines = data.split(b"\n")
     shared = json.loads(head)
     words = {word.encode("latin-1"): numbers for word, numbers in shared["words"].items()}

@@ -7,10 +7,10 @@ import gc
 from pathlib import Path
 
 from knowngood.cli.main import Answer
-from knowngood.core.errors import UsageError
-from knowngood.project.checkout import find_project
+from knowngood.core.errors import MissingError, UsageError
+from knowngood.project.checkout import Project, find_project
 from knowngood_facts.compat.rule_files import load_incidents
-from knowngood_pages import site_build, site_files
+from knowngood_pages import browser_program, site_build, site_files, site_pages
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -38,11 +38,13 @@ def run(arguments: argparse.Namespace) -> Answer:
         raise UsageError(
             f"--evidence-url {evidence_url}: write the address of the folder, as https://HOST/PATH/evidence"
         )
+    program, missing = _read_program(project)
+    places = site_pages.SitePlaces(
+        repository=arguments.repository, runs_at=evidence_url and evidence_url.rstrip("/"), program=program
+    )
     gc.disable()  # as in its worker processes: nothing that is site here is freed before the end
     try:
-        site = site_build.build_site(
-            project, project.evidence, load_incidents(), arguments.repository, evidence_url and evidence_url.rstrip("/")
-        )
+        site = site_build.build_site(project, project.evidence, load_incidents(), places)
     finally:
         gc.enable()
     changed = site_files.write_site(Path(arguments.output), site.files)
@@ -51,7 +53,15 @@ def run(arguments: argparse.Namespace) -> Answer:
         "files": len(site.files),
         "changed": changed,
         "cells": len(site.catalog.cells),
-        "left_out": site.catalog.left_out,
     }
     summary = f"{arguments.output}: {len(site.files)} files, {len(changed)} of them new or changed"
-    return Answer(0, document, "\n".join([summary, *(f"left out: {text}" for text in site.catalog.left_out)]))
+    left_out = [*site.catalog.left_out, *missing]
+    return Answer(0, document | {"left_out": left_out}, "\n".join([summary, *(f"left out: {it}" for it in left_out)]))
+
+
+def _read_program(project: Project) -> tuple[dict[str, bytes], list[str]]:
+    """Return the program for the page that diagnoses, or why the site is without it."""
+    try:
+        return browser_program.browser_files(site_build.site_templates_folder(project)), []
+    except MissingError as error:
+        return {}, [f"diagnose.html only names the command: {error}"]

@@ -313,7 +313,7 @@ def test_a_retired_cell_is_marked_in_the_matrix_and_apart_in_the_picture():
 
 @pytest.mark.parametrize(("url", "linked"), [(None, False), ("https://forge.example/e", True)])
 def test_files_of_runs_are_links_where_their_folder_is_known(url, linked):
-    files = site_pages.render_site(made([cell()]), ROOT / "templates" / "site", {}, url)
+    files = site_pages.render_site(made([cell()]), ROOT / "templates" / "site", {}, site_pages.SitePlaces(runs_at=url))
     assert ('href="https://forge.example/e/x.json"' in files[f"cells/{CELL}.html"]) is linked
 
 
