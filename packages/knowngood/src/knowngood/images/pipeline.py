@@ -1,9 +1,8 @@
 """One cell's way through `knowngood build-matrix`: lock, plan, build, compare, prove.
 
 Each step returns a value that the next one takes: a `Cell`, its `CellLock`, a `CellBuildPlan`, an `Image`, `Evidence`.
-A step whose inputs have not changed is not repeated. A cell that fails does not stop the others.
-
-Finds programs and libraries in an image that are for another processor than the image is.
+A step whose inputs have not changed is not repeated. A cell that fails does not stop the others. An image for another
+host is read for programs and libraries that are not for its processor.
 """
 
 from __future__ import annotations
@@ -112,7 +111,6 @@ class PipelineOptions:
     """Run the suite even if there is good evidence for this very image."""
     record: bool = False
     """Write the image's record beside its Dockerfile."""
-    """Wait for another run that works on the same cell."""
 
 
 @dataclass(frozen=True)
