@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import publishing
 import pytest
 import registry_server
+import skopeo_client
 
 from knowngood.engine import container_engine as engines
 from knowngood.images import build_command, build_inputs, image_build, pipeline
 from knowngood.lock import wheelhouse
 from knowngood.lock.lock_tree import CellLock
+from knowngood.project import release_signers
 from knowngood.project.checkout import Project
+from knowngood.project.release_signers import SigningKey
+from knowngood.registry.image_reference import Repository
 from knowngood.registry.publication import ImageRelease
+from knowngood.registry.registry_client import Registry
 
 ROOT = Path(__file__).resolve().parents[4]
 PARTS = ("docker", "packages/knowngood-facts/facts", "packages/knowngood-facts/rules", "smoke_tests", "templates")
@@ -96,3 +102,55 @@ def rebuild(line: pipeline.Pipeline, plan: build_command.BuildPlan) -> build_com
     with build_inputs.host_secrets() as secrets:
         spoiled = replace(plan, secrets=secrets, tag=f"knowngood-test:cells-{OWN}")
         return image_build.build_image(spoiled, line.engine, log=line.project.root / "log", notify=print)
+
+
+@pytest.fixture(scope="module")
+def server(registry_program, tmp_path_factory):
+    server = registry_server.Server(registry_program, tmp_path_factory.mktemp("registry"))
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture(scope="session")
+def skopeo(tmp_path_factory):
+    return skopeo_client.unpack(tmp_path_factory.mktemp("skopeo"))
+
+
+def make_key(folder, name="release"):
+    release_signers.make_key_pair(folder / f"{name}.key", folder / f"{name}.pub", None)
+    return release_signers.load_signing_key(folder / f"{name}.key")
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """A repository, the cell of an alias that has no record, and a key that matrix.yaml names."""
+
+    registry: Registry
+    folder: Path
+    alias: str
+    locked: CellLock
+    key: SigningKey
+
+    @property
+    def reference(self) -> str:
+        return f"{self.registry.repository}:{self.alias}"
+
+
+@pytest.fixture
+def world(server, project, tmp_path, monkeypatch):
+    """Each test has a repository of its own: what one test forges is not what another one finds."""
+    key = make_key(tmp_path)
+    alias, name = next(iter(project.matrix.aliases.items()))
+    cell = next(cell for cell in project.matrix.cells if str(cell) == name)
+    project.tree.record_path(cell).unlink(missing_ok=True)
+    (project.root / "keys").mkdir()
+    (project.root / "keys/release.pub").write_bytes(key.verification_key.pem)
+    matrix = project.root / "matrix.yaml"
+    text = matrix.read_text()
+    assert text.count("publish: {") == 1
+    matrix.write_text(text.replace("publish: {", "publish: {key: keys/release.pub, "))
+    monkeypatch.chdir(project.root)
+    path = re.sub(r"[^a-z0-9]", "", tmp_path.name.lower())
+    registry = Registry(Repository.parse(f"http://{server.address}/{path}"))
+    return World(registry=registry, folder=tmp_path, alias=alias, locked=project.tree.load(cell), key=key)

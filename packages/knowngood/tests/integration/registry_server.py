@@ -14,7 +14,7 @@ from pathlib import Path
 
 from knowngood.base import debian_host, private_apt
 
-_PASSED = ("content-type", "accept", "content-range", "range", "host")
+_PASSED = ("content-type", "accept", "content-range", "range", "host", "authorization")
 _BLOCK = 1 << 16
 
 

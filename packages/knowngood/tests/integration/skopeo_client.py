@@ -34,11 +34,12 @@ def write_policy(folder: Path, host: str, public: Path) -> None:
     (folder / "registries.d/knowngood.yaml").write_text(f"docker:\n  {host}:\n    use-sigstore-attachments: true\n")
 
 
-def copy(root: Path, folder: Path, reference: str) -> subprocess.CompletedProcess[str]:
-    """Copy an image into a folder under the policy of `write_policy`."""
+def copy(root: Path, folder: Path, reference: str, architecture: str = "amd64") -> subprocess.CompletedProcess[str]:
+    """Copy an image into a folder under the policy of `write_policy`; of an index the one for this architecture."""
     (loader,) = (path for path in root.glob("**/ld-linux-x86-64.so.2") if not path.is_symlink())
     argv = [str(loader), "--library-path", str(root / "usr/lib/x86_64-linux-gnu"), str(root / "usr/bin/skopeo")]
     argv += ["--policy", str(folder / "policy.json"), "--registries.d", str(folder / "registries.d")]
+    argv += ["--override-os", "linux", "--override-arch", architecture]
     return subprocess.run(
         [*argv, "copy", "--src-tls-verify=false", f"docker://{reference}", f"dir:{folder / 'copy'}"],
         check=False,

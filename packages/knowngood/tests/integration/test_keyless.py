@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import registry_server
 import test_registry_trust
 
 from knowngood.cli import main
@@ -64,14 +63,6 @@ class World:
         documents = attachments.fetch_attachments(self.registry, manifest.descriptor.digest)
         documents = [item for item in documents if not signatures.is_bundle(item)]
         signatures.sign_release(self.registry, tag, documents, signer, manifest.descriptor)
-
-
-@pytest.fixture(scope="module")
-def server(registry_program, tmp_path_factory):
-    server = registry_server.Server(registry_program, tmp_path_factory.mktemp("registry"))
-    server.start()
-    yield server
-    server.kill()
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ class Published:
 
     def verify(self):
         reference = ImageReference(repository=self.registry.repository, name=self.release.tag)
-        return publication_check.read_published_image(self.registry, reference, print).problems
+        return publication_check.read_published_name(self.registry, reference, print).problems
 
     def file(self, content):
         """The file of a content: a blob, the manifest, a document, the manifest of a document, or their list."""

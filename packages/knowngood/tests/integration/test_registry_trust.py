@@ -58,9 +58,9 @@ def push(registry: Registry, locked: CellLock, tag: str, env: list[str]) -> Regi
     return manifest
 
 
-def record(project, locked: CellLock, manifest: RegistryManifest) -> None:
+def record(project, locked: CellLock, manifest: RegistryManifest, shape: ImageShape | None = None) -> None:
     """Write the record of an image as `build --record` does."""
-    shape = ImageShape(dockerfile="1", lock=locked.digest, base="2", recipe="3", uv="4", export="5")
+    shape = shape or ImageShape(dockerfile="1", lock=locked.digest, base="2", recipe="3", uv="4", export="5")
     head = manifest.descriptor
     config, *layers = (ImageBlob(digest=blob.digest, size=blob.size) for blob in manifest.blobs())
     image = ImageManifest(manifest=ImageBlob(digest=head.digest, size=head.size), config=config, layers=tuple(layers))
@@ -110,7 +110,9 @@ def test_a_forged_label_does_not_hide_the_cell_of_a_tag(registry, project, monke
     project.tree.record_path(other).unlink(missing_ok=True)
     push(registry, project.tree.load(other), alias, ["LD_PRELOAD=/tmp/evil.so"])
     code, answer = verify(capsys, registry, alias)
-    assert (code, len(answer["problems"])) == (1, 1)
+    assert (code, len(answer["problems"])) == (1, 2)
+    assert f"is labelled as {other}, not as {name}" in answer["problems"][0]
+    assert f"the record of {name}" in answer["problems"][1]
 
 
 @pytest.fixture

@@ -6,80 +6,22 @@ import base64
 import dataclasses
 import io
 import json
-import re
 import subprocess
 import tarfile
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
-import registry_server
 import skopeo_client
 import test_registry_trust
 
+from conftest import make_key
 from knowngood.cli import main
 from knowngood.engine import container_engine, image_store
-from knowngood.lock.lock_tree import CellLock
-from knowngood.project import release_seal, release_signers
-from knowngood.project.release_signers import SigningKey
+from knowngood.project import release_seal
 from knowngood.registry import attachments, signatures, signed_documents
-from knowngood.registry.image_reference import Repository, immutable_tag
+from knowngood.registry.image_reference import immutable_tag
 from knowngood.registry.manifests import MANIFEST_MEDIA_TYPE, RegistryManifest
-from knowngood.registry.registry_client import Registry
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture(scope="module")
-def server(registry_program, tmp_path_factory):
-    server = registry_server.Server(registry_program, tmp_path_factory.mktemp("registry"))
-    server.start()
-    yield server
-    server.kill()
-
-
-@pytest.fixture(scope="module")
-def skopeo(tmp_path_factory):
-    return skopeo_client.unpack(tmp_path_factory.mktemp("skopeo"))
-
-
-def make_key(folder, name="release"):
-    release_signers.make_key_pair(folder / f"{name}.key", folder / f"{name}.pub", None)
-    return release_signers.load_signing_key(folder / f"{name}.key")
-
-
-@dataclass(frozen=True, kw_only=True)
-class World:
-    """A repository, the cell of an alias that has no record, and a key that matrix.yaml names."""
-
-    registry: Registry
-    folder: Path
-    alias: str
-    locked: CellLock
-    key: SigningKey
-
-    @property
-    def reference(self) -> str:
-        return f"{self.registry.repository}:{self.alias}"
-
-
-@pytest.fixture
-def world(server, project, tmp_path, monkeypatch):
-    """Each test has a repository of its own: what one test forges is not what another one finds."""
-    key = make_key(tmp_path)
-    alias, name = next(iter(project.matrix.aliases.items()))
-    cell = next(cell for cell in project.matrix.cells if str(cell) == name)
-    project.tree.record_path(cell).unlink(missing_ok=True)
-    (project.root / "keys").mkdir()
-    (project.root / "keys/release.pub").write_bytes(key.verification_key.pem)
-    matrix = project.root / "matrix.yaml"
-    text = matrix.read_text()
-    assert text.count("publish: {") == 1
-    matrix.write_text(text.replace("publish: {", "publish: {key: keys/release.pub, "))
-    monkeypatch.chdir(project.root)
-    path = re.sub(r"[^a-z0-9]", "", tmp_path.name.lower())
-    registry = Registry(Repository.parse(f"http://{server.address}/{path}"))
-    return World(registry=registry, folder=tmp_path, alias=alias, locked=project.tree.load(cell), key=key)
 
 
 def push(world, tag=None, env=(), *, signed=False) -> RegistryManifest:
@@ -373,7 +315,7 @@ def test_signing_again_adds_nothing_and_another_key_adds_its_own(world):
     judgement = signatures.judge_signatures(registry, image, world.alias, documents, [other.verification_key])
     assert judgement.problems == ()
     assert len(judgement.signed) == 4
-    assert signatures.has_signature(registry, image.digest, trusted)
+    assert signatures.is_image_signed(registry, image.digest, trusted)
 
 
 def test_openssl_verifies_the_seal(project, tmp_path):

@@ -8,6 +8,7 @@ import json
 
 from knowngood.registry import attachments
 from knowngood.registry.manifests import (
+    CONFIG_MEDIA_TYPE,
     MANIFEST_MEDIA_TYPE,
     AbsentContentError,
     DamagedContentError,
@@ -16,15 +17,16 @@ from knowngood.registry.manifests import (
 )
 
 CONFIG = b'{"config": {"Labels": {"io.knowngood.cell": "tiny"}}}'
+LAYER_MEDIA_TYPE = "application/vnd.oci.image.layer.v1.tar"
 LAYERS = (b"the first layer", b"the second layer")
 
 
-def image_manifest() -> RegistryManifest:
+def image_manifest(config: bytes = CONFIG) -> RegistryManifest:
     document = {
         "schemaVersion": 2,
         "mediaType": MANIFEST_MEDIA_TYPE,
-        "config": Descriptor.of(CONFIG, "application/vnd.oci.image.config.v1+json").document(),
-        "layers": [Descriptor.of(layer, "application/vnd.oci.image.layer.v1.tar").document() for layer in LAYERS],
+        "config": Descriptor.of(config, CONFIG_MEDIA_TYPE).document(),
+        "layers": [Descriptor.of(layer, LAYER_MEDIA_TYPE).document() for layer in LAYERS],
     }
     return RegistryManifest(data=json.dumps(document).encode(), media=MANIFEST_MEDIA_TYPE)
 
@@ -45,6 +47,14 @@ class MemoryRegistry:
         self.blobs = {Descriptor.of(data, "").digest: data for data in (CONFIG, *LAYERS)}
         self.puts = []
         self.keeps = keeps
+
+    def put_image(self, labels, tag):
+        """Put an image with these labels, as it is pushed, and return its digest."""
+        config = json.dumps({"config": {"Labels": labels}}).encode()
+        image = image_manifest(config)
+        self.blobs[Descriptor.of(config, "").digest] = config
+        self.manifests |= {image.descriptor.digest: image, tag: image}
+        return image.descriptor.digest
 
     def manifest(self, reference):
         found = self.manifests.get(reference)

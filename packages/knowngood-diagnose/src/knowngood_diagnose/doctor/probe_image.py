@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,12 +17,9 @@ from knowngood.engine.container_engine import Engine
 from knowngood.images.dockerfile import LABEL_PREFIX
 from knowngood.project.checkout import find_project
 from knowngood.registry.image_reference import ImageReference
-from knowngood.registry.manifests import Descriptor
+from knowngood.registry.manifests import Descriptor, RegistryManifest, parse_image_configuration
 from knowngood.registry.registry_client import Registry
 from knowngood_diagnose.doctor.system_state import ImageDescription
-
-_MAX_CONFIGURATION = 4 << 20
-"""Bytes; a larger configuration of an image is refused."""
 
 
 def describe_image(name: str, notify: Notify, *, host: HostArchitecture | None = None) -> ImageDescription:
@@ -124,43 +119,32 @@ def _ask_registry(
     notify(f"asking {reference.repository.host}")
     registry = Registry(reference.repository)
     manifest = registry.manifest(reference.name)
-    document = manifest.document if manifest else {}
-    if "manifests" in document:
-        manifest = registry.manifest(_choose_digest(document["manifests"], name, host))
-        document = manifest.document if manifest else {}
+    if manifest and manifest.is_index:
+        manifest = registry.manifest(_choose_digest(manifest, name, host))
     if manifest is None:
         raise MissingError(f"{reference.repository} has no {reference.name}")
-    config = _read_configuration(registry, document, name)
+    content, *layers = manifest.blobs()
+    config = parse_image_configuration(registry.read(content))
     inner = config.get("config") or {}
     return ImageDescription(
         name=name,
         where=reference.repository.host,
         digest=manifest.descriptor.digest,
-        labels=_texts(inner.get("Labels")),
+        labels=inner.get("Labels") or {},
         variables=_variables(inner.get("Env")),
-        architecture=str(config.get("architecture", "")),
-        download=sum(int(layer.get("size", 0)) for layer in document.get("layers", [])),
+        architecture=config.get("architecture", ""),
+        download=sum(layer.size for layer in layers),
         runtimes=runtimes,
     )
 
 
-def _choose_digest(manifests: list[Mapping[str, Any]], name: str, host: HostArchitecture) -> str:
-    """Return the digest of the manifest for a host, out of an index."""
-    for item in manifests:
-        platform = item.get("platform") or {}
-        if (platform.get("os"), platform.get("architecture")) == ("linux", host.debian):
-            return str(item["digest"])
+def _choose_digest(index: RegistryManifest, name: str, host: HostArchitecture) -> str:
+    """Return the digest of the first manifest for a host in an index of anybody's."""
+    for item in index.document.get("manifests") or []:
+        platform = item.get("platform")
+        if platform and (platform["os"], platform["architecture"]) == ("linux", host.debian):
+            return Descriptor.read(item).digest
     raise KnowngoodError(f"{name} has no image for {host.oci_platform}")
-
-
-def _read_configuration(registry: Registry, document: Mapping[str, Any], name: str) -> dict[str, Any]:
-    try:
-        descriptor = Descriptor.read(document["config"])
-        if descriptor.size > _MAX_CONFIGURATION:
-            raise KnowngoodError(f"{name}: a configuration of {descriptor.size:,} bytes is too large to be one")
-        return dict(json.loads(registry.read(descriptor)))
-    except (KeyError, TypeError, ValueError):
-        raise KnowngoodError(f"{name} is not an image: its manifest names no configuration") from None
 
 
 def _texts(items: Any) -> dict[str, str]:

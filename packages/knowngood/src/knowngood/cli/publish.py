@@ -112,7 +112,7 @@ def run(arguments: argparse.Namespace) -> Answer:
             failed.append(error)
             print(f"{cell}: {error}", file=sys.stderr)
     digests = {row["id"]: row["digest"] for row in rows if not row["error"]}
-    indexes = {} if arguments.dry_run or arguments.no_aliases else _push_indexes(project, registry, digests)
+    indexes = {} if arguments.dry_run or arguments.no_aliases else _push_indexes(project, target, digests)
     named_cells = {**matrix.aliases, **{cell_id: cell_id for cell_id in indexes}}
     moves = {} if arguments.no_aliases else {k: v for k, v in named_cells.items() if v in digests or v in indexes}
     aliases: dict[str, dict[str, Any]] = {}
@@ -149,7 +149,7 @@ class _Target:
             sign=lambda documents: signatures.renew_signatures(
                 self.registry, release.digest, release.tag, documents, signer, self.named
             ),
-            exactly=not signatures.has_signature(self.registry, release.digest, verifiers),
+            exactly=not signatures.is_image_signed(self.registry, release.digest, verifiers),
         )
 
 
@@ -222,19 +222,29 @@ class _CellPublisher:
         return [{"file": item.file, "sha256": item.sha256, "status": str(status)} for item, status in pushed]
 
 
-def _push_indexes(project: Project, registry: Registry, digests: Mapping[str, str]) -> dict[str, str]:
+def _push_indexes(project: Project, target: _Target, digests: Mapping[str, str]) -> dict[str, str]:
     """Push the index of each published cell that the registry has for several hosts.
 
     Returns the id of the cell for x86-64 -> the digest of the index, under which the names of that cell move. The cells
-    that were not published by this run (`digests` has those that were) must be there as they are locked.
+    that were not published by this run (`digests` has those that were) must be there as they are locked, and signed
+    where matrix.yaml names a key: an index vouches for what it lists.
     """
-    indexes = {}
+    registry, indexes = target.registry, {}
     for cell, hosts in platform_index.group_twin_cells(project.matrix.maintained_cells).items():
         if not any(str(twin) in digests for twin in hosts.values()):
             continue
         served = image_release.published_digests(project, registry, hosts.values())
-        images = {host: digests.get(str(twin)) or served[str(twin)] for host, twin in hosts.items()}
-        present = {host: digest for host, digest in images.items() if digest}
+        present = {}
+        for host, twin in hosts.items():
+            if own := digests.get(str(twin)):
+                present[host] = own
+            elif other := served[str(twin)]:
+                tag = image_release.lock_tag(project, twin)
+                judgement = signatures.judge_image_signature(registry, other, tag, target.named)
+                if judgement.problems:
+                    print(f"{cell}: not in its index: {'; '.join(judgement.problems)}", file=sys.stderr)
+                else:
+                    present[host] = other
         if len(present) > 1:
             indexes[str(cell)] = platform_index.push_platform_index(registry, present)
     return indexes
@@ -243,7 +253,7 @@ def _push_indexes(project: Project, registry: Registry, digests: Mapping[str, st
 def _move_alias(target: _Target, alias: str, digest: str, row: dict[str, Any]) -> KnowngoodError | None:
     try:
         if target.signer:
-            signatures.sign_name(target.registry, f"{target.registry.repository}:{alias}", digest, target.signer)
+            signatures.sign_alias(target.registry, alias, digest, target.signer)
         row["moved"] = publication.move_alias(target.registry, alias, digest)
     except KnowngoodError as error:
         print(f"{alias}: {error}", file=sys.stderr)
@@ -299,7 +309,7 @@ def _verify(arguments: argparse.Namespace) -> Answer:
     verifiers = release_signers.load_release_verifiers(known.root, known.matrix.publish) if known else ()
     with report_progress(str(reference)) as notify:
         registry = Registry(reference.repository)
-        check = publication_check.read_published_image(registry, reference, notify, known, verifiers)
+        check = publication_check.read_published_name(registry, reference, notify, known, verifiers)
     return Answer(1 if check.problems else 0, check.document(), check.text())
 
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from knowngood.core.errors import InputError, InputProblem
+from knowngood.core.errors import InputError, InputProblem, KnowngoodError
 from knowngood.core.lazy_patterns import lazy_pattern
 
 if TYPE_CHECKING:
@@ -35,32 +35,49 @@ _LONG_NUMBER = lazy_pattern(rb"[0-9]{100}")
 _SPACE = lazy_pattern(r"[ \t\r\n]*")
 
 
-def parse_json(data: bytes, file: str, content: type[T], *, remedy: str) -> T:
+def parse_json(data: bytes, file: str, content: type[T], *, remedy: str, closed: bool = True) -> T:
     """Return the data in a JSON text, checked against a type; `file` is its name for messages.
 
-    The content of a `TypedDict` is a plain dictionary. Raises `InputError` with every defect, each with the `remedy`.
+    The content of a `TypedDict` is a plain dictionary; `closed` says that it has no keys but those of its type.
+    Raises `InputError` with every defect, each with the `remedy`.
     """
     from pydantic import ValidationError
     from pydantic_core import from_json, to_json
 
     body = data.removeprefix(b"\xef\xbb\xbf")
     try:
-        _type_adapter(content).validate_json(body)  # type: ignore[arg-type] # mypy: a class is hashable
+        _type_adapter(content, closed=closed).validate_json(body)  # type: ignore[arg-type] # a class is hashable
     except ValidationError as error:
         reason = error.errors(include_url=False, include_input=False)[0]["msg"]
-        problems = find_json_problems(body, file, content)
+        problems = find_json_problems(body, file, content, closed=closed)
         raise _error(problems or [problem_at(file, "", 0, f"not valid: {reason}")], remedy) from None
     value = from_json(body)  # what was checked has its keys in the order of the type, not of the text
     written = to_json(value, inf_nan_mode="constants")
     # A key that is there twice is missing in what was decoded; JSON has no NaN and no Infinity.
     suspect = body.count(b'":') != written.count(b'":') or b"NaN" in written or b"Infinity" in written
     suspect = suspect or _may_be_deep(body) or bool(_LONG_NUMBER.search(body))
-    if suspect and (problems := find_json_problems(body, file, content)):
+    if suspect and (problems := find_json_problems(body, file, content, closed=closed)):
         raise _error(problems, remedy)
     return value  # type: ignore[no-any-return] # it was checked
 
 
-def find_json_problems(data: bytes, file: str, content: Any) -> list[InputProblem]:
+def parse_foreign_json(data: bytes, what: str, content: type[T]) -> T:
+    """Return the data in a JSON text that another program wrote: a server's answer, a document that somebody signed.
+
+    The checks are those of every data file (decision 0005): depth, types, and no key twice, because another reader
+    may take the other one. Keys that nothing here knows are allowed, as the formats demand.
+
+    Raises `KnowngoodError`, beginning with `what`, for what is no such document.
+    """
+    try:
+        return parse_json(data, "", content, remedy="", closed=False)
+    except InputError as error:
+        first = error.problems[0]
+        reason = first.text.removesuffix("; ")
+        raise KnowngoodError(f"{what} (line {first.line}, column {first.column}: {reason})") from None
+
+
+def find_json_problems(data: bytes, file: str, content: Any, *, closed: bool = True) -> list[InputProblem]:
     """Return what is wrong with a JSON text as this type of content, in the order of the text."""
     from knowngood.core.data_files import decode_data_text
 
@@ -79,7 +96,7 @@ def find_json_problems(data: bytes, file: str, content: Any) -> list[InputProble
     except json.JSONDecodeError as error:
         return [problem_at(file, text, error.pos, f"not well-formed JSON: {error.msg[:1].lower()}{error.msg[1:]}")]
     try:
-        _type_adapter(content).validate_json(text)
+        _type_adapter(content, closed=closed).validate_json(text)
     except ValidationError as error:
         defects = _describe_errors(error.errors(include_url=False, include_context=False), value, content)
     else:
@@ -89,11 +106,11 @@ def find_json_problems(data: bytes, file: str, content: Any) -> list[InputProble
 
 
 @functools.cache
-def _type_adapter(content: Any) -> TypeAdapter[Any]:
-    """Return pydantic's checker of a type, which refuses unknown keys and converts nothing."""
+def _type_adapter(content: Any, *, closed: bool) -> TypeAdapter[Any]:
+    """Return pydantic's checker of a type, which converts nothing and, when `closed`, refuses unknown keys."""
     from pydantic import ConfigDict, TypeAdapter, with_config
 
-    config = ConfigDict(extra="forbid", strict=True)
+    config = ConfigDict(extra="forbid" if closed else "ignore", strict=True)
     known = _pydantic_type(content)
     return (
         TypeAdapter(with_config(config)(known)) if typing.is_typeddict(content) else TypeAdapter(known, config=config)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from http import HTTPStatus
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import requests
 from packaging.utils import (
@@ -27,10 +27,11 @@ from pypi_simple import (
     UnsupportedContentTypeError,
     UnsupportedRepoVersionError,
 )
-from requests.adapters import HTTPAdapter
 
 from knowngood.core import retries
-from knowngood.index import index_settings
+from knowngood.core.errors import KnowngoodError
+from knowngood.core.json_document import parse_foreign_json
+from knowngood.index import index_settings, server_answers
 from knowngood.index.artefact import BrokenArchiveError, NoProjectError, PublishedFile, UnansweredError, UnreadableError
 
 if TYPE_CHECKING:
@@ -73,6 +74,10 @@ class SimpleIndex:
         except requests.HTTPError as error:
             status = error.response.status_code
             raise UnreadableError(f"the registry answered {status} for {project}", again=status >= 500) from None
+        except KnowngoodError as error:
+            unsafe = isinstance(error, server_answers.UnsafeAddressError)
+            reason = "it leads to an address without encryption" if unsafe else str(error)
+            raise UnreadableError(f"the registry's page of {project} cannot be read: {reason}") from None
         except requests.RequestException as error:
             raise UnansweredError(
                 f"the registry does not answer for {project} ({type(error).__name__}); "
@@ -109,7 +114,8 @@ class SimpleIndex:
             raise NoSuchProjectError(project, address)
         response.raise_for_status()
         if "html" not in response.headers.get("content-type", "text/html"):
-            page = ProjectPage.from_response(response, project)
+            data = parse_foreign_json(response.content, "it is malformed", dict[str, Any])
+            page = ProjectPage.from_json_data(data, response.url)
             return [(file, file.upload_time.isoformat() if file.upload_time else "") for file in page.packages]
         links = RepositoryPage.from_html(response.content, response.url).links
         return [
@@ -141,10 +147,7 @@ def open_http_session(url: str = "", *, connections: int = _CONNECTIONS) -> requ
     With `url`, the session also has the credentials that an index of the same server was configured with.
     """
     settings = index_settings.read_index_settings()
-    session = requests.Session()
-    adapter = HTTPAdapter(pool_connections=connections, pool_maxsize=connections)
-    session.mount("https://", adapter)
-    session.mount("http://", adapter)
+    session = server_answers.bound_session(requests.Session(), connections=connections)
     if "ca" in settings.files:
         session.verify = str(settings.files["ca"])
     session.auth = settings.credentials(url) if url else None

@@ -13,7 +13,7 @@ from knowngood.core.errors import KnowngoodError
 from knowngood.launch.kernel_pack import KernelPack, parse_kernel_pack
 from knowngood.registry import attachments, signatures
 from knowngood.registry.attachments import Attachment
-from knowngood.registry.manifests import Descriptor
+from knowngood.registry.manifests import Descriptor, DescriptorDocument
 
 if TYPE_CHECKING:
     from knowngood.project.release_signers import ReleaseSigner, ReleaseVerifier
@@ -64,7 +64,7 @@ def fetch_kernel_pack(
     ]
     for entry in sorted(listed, key=lambda item: _annotation(item, _MADE), reverse=True):
         digest = Descriptor.read(entry).digest
-        if verifiers and not signatures.has_signature(registry, digest, verifiers):
+        if verifiers and not signatures.is_document_signed(registry, digest, verifiers):
             continue
         [item] = attachments.fetch_attachments(registry, image, [digest])
         pack = parse_kernel_pack(item.data, f"{registry.repository}@{digest}")
@@ -74,6 +74,5 @@ def fetch_kernel_pack(
     return None
 
 
-def _annotation(entry: dict[str, object], key: str) -> str:
-    annotations = entry.get("annotations")
-    return str(annotations.get(key, "")) if isinstance(annotations, dict) else ""
+def _annotation(entry: DescriptorDocument, key: str) -> str:
+    return (entry.get("annotations") or {}).get(key, "")

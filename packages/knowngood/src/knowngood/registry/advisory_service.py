@@ -22,7 +22,8 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from knowngood.core import retries
-from knowngood.core.errors import UnknownError
+from knowngood.core.errors import KnowngoodError, UnknownError
+from knowngood.core.json_document import parse_foreign_json
 from knowngood.core.local_files import cache_folder, write_atomically
 from knowngood.index import index_settings
 
@@ -77,14 +78,13 @@ def ask_advisory_service(name: str, url: str, query: Mapping[str, Any] | None = 
     except requests.RequestException as error:
         raise UnknownError(f"{name} does not answer: {_describe_failure(error)}") from None
     try:
-        document = response.json()
-    except ValueError:
+        document = parse_foreign_json(response.content, "no JSON object", dict[str, Any])
+    except KnowngoodError as error:
         kind = response.headers.get("Content-Type", "").partition(";")[0] or "something"
         raise UnknownError(
-            f"{name} does not answer in JSON: {kind} of {len(response.content)} bytes, perhaps cut off or of a proxy"
+            f"{name} does not answer in JSON: {kind} of {len(response.content)} bytes, perhaps cut off or of a proxy; "
+            f"{error}"
         ) from None
-    if not isinstance(document, dict):
-        raise UnknownError(f"{name} does not answer with a JSON object")
     return AdvisoryAnswer(document=document, when=_read_date(response.headers))
 
 
@@ -130,9 +130,12 @@ def _read_entries(path: Path) -> dict[str, Any]:
 def _send(url: str, query: Mapping[str, Any] | None) -> requests.Response:
     import requests
 
+    from knowngood.index import server_answers
+
     ca = index_settings.read_index_settings().files.get("ca")
     method, body = ("GET", None) if query is None else ("POST", query)
-    response = requests.request(method, url, json=body, timeout=_TIMEOUT, verify=str(ca) if ca else True)
+    with server_answers.bound_session(requests.Session()) as session:
+        response = session.request(method, url, json=body, timeout=_TIMEOUT, verify=str(ca) if ca else True)
     response.raise_for_status()
     return response
 

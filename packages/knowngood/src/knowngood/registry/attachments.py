@@ -17,12 +17,14 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from knowngood.core.errors import KnowngoodError, MissingError
+from knowngood.core.json_document import parse_foreign_json
 from knowngood.registry.content_inspection import ContentFault
 from knowngood.registry.manifests import (
     INDEX_MEDIA_TYPE,
     MANIFEST_MEDIA_TYPE,
     DamagedContentError,
     Descriptor,
+    DescriptorDocument,
     RegistryManifest,
     UnservedContentError,
 )
@@ -68,10 +70,7 @@ class Attachment:
 
     def document(self) -> dict[str, Any]:
         """Return the document as JSON; `KnowngoodError` when it is not JSON."""
-        try:
-            return dict(json.loads(self.data))
-        except (ValueError, TypeError):
-            raise KnowngoodError(f"the attached {self.name} is not a JSON document") from None
+        return parse_foreign_json(self.data, f"the attached {self.name} is not a JSON document", dict[str, Any])
 
 
 def fallback_tag(digest: str) -> str:
@@ -86,7 +85,7 @@ def attach_documents(
 
     `without` are digests of documents that the list of referrers names no longer, where that list is under a tag.
     """
-    listed = []
+    listed: list[DescriptorDocument] = []
     tracked = not without
     for item in attachments:
         # Sent without asking whether they are there: they are small, and what is there may be damaged.
@@ -94,8 +93,10 @@ def attach_documents(
             registry.put(blob, lambda data=data: contextlib.closing(io.BytesIO(data)))  # type: ignore[misc]
         manifest = attachment_manifest(subject, item)
         tracked &= registry.put_manifest(manifest, manifest.descriptor.digest)
-        annotations = {"annotations": dict(item.annotations)} if item.annotations else {}
-        listed.append({**manifest.descriptor.document(), "artifactType": item.media, **annotations})
+        entry: DescriptorDocument = {**manifest.descriptor.document(), "artifactType": item.media}
+        if item.annotations:
+            entry["annotations"] = dict(item.annotations)
+        listed.append(entry)
     if not tracked:
         _write_fallback_index(registry, subject.digest, listed, without)
 
@@ -114,16 +115,16 @@ def fetch_attachments(registry: Registry, digest: str, listed: Iterable[str] | N
         manifest = registry.manifest(name)
         if manifest is None:
             raise KnowngoodError(f"{registry.repository} lists {name} as attached, but does not have it")
-        if manifest.document.get("subject", {}).get("digest") != digest:
+        if manifest.subject != digest:
             raise KnowngoodError(f"{name} is listed as attached to {digest}, but names another subject")
-        for layer in manifest.document["layers"]:
+        for layer in manifest.document.get("layers", []):
             blob = Descriptor.read(layer)
-            title = str(layer.get("annotations", {}).get(_TITLE, blob.digest))
+            title = (layer.get("annotations") or {}).get(_TITLE, blob.digest)
             documents.append(Attachment(media=blob.media, name=title, data=registry.read(blob)))
     return documents
 
 
-def list_referrers(registry: Registry, digest: str) -> tuple[list[dict[str, Any]], bool]:
+def list_referrers(registry: Registry, digest: str) -> tuple[list[DescriptorDocument], bool]:
     """Return the descriptors of what refers to an image, as JSON, and whether the registry keeps this list itself."""
     index = registry.referrers(digest)
     return _index_entries(index or registry.manifest(fallback_tag(digest))), index is not None
@@ -155,12 +156,12 @@ def artifact_manifest(
     )
 
 
-def _index_entries(index: RegistryManifest | None) -> list[dict[str, Any]]:
+def _index_entries(index: RegistryManifest | None) -> list[DescriptorDocument]:
     return [] if index is None else list(index.document.get("manifests") or [])
 
 
 def _write_fallback_index(
-    registry: Registry, digest: str, entries: list[dict[str, Any]], without: Collection[str]
+    registry: Registry, digest: str, entries: list[DescriptorDocument], without: Collection[str]
 ) -> None:
     """Change the list under the fallback tag, and read it again: another writer may have replaced it.
 
@@ -275,19 +276,19 @@ def select_attached(
     return [item for item in wanted if item in sent or attachment_manifest(subject, item).descriptor.digest in sound]
 
 
-def _inspect_entry(inspector: ContentInspector, digest: str, entry: dict[str, Any]) -> ListedDocument:
-    media, own = str(entry.get("artifactType", "")), str(entry.get("digest", ""))
+def _inspect_entry(inspector: ContentInspector, digest: str, entry: DescriptorDocument) -> ListedDocument:
+    media, own = entry.get("artifactType", ""), entry["digest"]
     damaged, reason = own, ""
     try:
         manifest, reason = inspector.read_manifest(Descriptor.read(entry).digest)
-        if manifest and manifest.document.get("subject", {}).get("digest") != digest:
+        if manifest and manifest.subject != digest:
             reason = "belongs to another image"
         elif manifest:
             reasons = inspector.find_reasons(manifest.blobs())
             damaged, reason = next(((blob, text) for blob, text in reasons.items() if text), (own, ""))
     except MissingError:
         raise
-    except (KnowngoodError, LookupError, TypeError, ValueError, AttributeError):
+    except KnowngoodError:
         reason = "is no document"
     fault = ContentFault(content=f"the document {media}", digest=damaged, reason=reason) if reason else None
     return ListedDocument(digest=own, media=media, fault=fault)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +11,12 @@ from knowngood.core.errors import KnowngoodError
 from knowngood.core.hosts import DEFAULT_HOST, HostArchitecture
 from knowngood.engine import image_store
 from knowngood.images.dockerfile import LABEL_PREFIX
-from knowngood.registry import image_release, image_transfer, platform_index, publication_check, signatures
+from knowngood.registry import image_release, platform_index, publication_check, signatures
 from knowngood.registry.image_reference import DIGEST, ImageReference
+from knowngood.registry.manifests import parse_image_labels
 
 if TYPE_CHECKING:
     from knowngood.core.cell import Cell
-    from knowngood.core.image_record import ImageRecord
     from knowngood.engine.container_engine import Engine
     from knowngood.project.checkout import Project
     from knowngood.project.release_signers import ReleaseVerifier
@@ -78,7 +78,7 @@ def check_cell_image(
         if not tags:
             raise KnowngoodError(f"{registry.repository} has no image of {cell} as it is locked here")
         tag, digest = list(tags.items())[-1]
-        return _check_image(registry, digest, tag, [], str(cell), verifiers)
+        return _check_image(project, registry, _read_image(registry, digest), tag, {str(cell)}, verifiers)
     digest = record.manifest.digest
     if tags and digest not in tags.values():
         others = ", ".join(f"{tag} is {other}" for tag, other in tags.items())
@@ -86,7 +86,7 @@ def check_cell_image(
             f"{cell}: its record in this checkout is of {digest}, and in {registry.repository} the tag {others}; "
             "nothing was pulled"
         )
-    return _check_image(registry, digest, None, [record], str(cell), verifiers)
+    return _check_image(project, registry, _read_image(registry, digest), None, {str(cell)}, verifiers)
 
 
 def check_referenced_image(
@@ -105,18 +105,12 @@ def check_referenced_image(
     named = registry.manifest(reference.name)
     if named is None:
         raise KnowngoodError(f"there is no {reference}")
+    tag = None if DIGEST.fullmatch(reference.name) else reference.name
+    if named.is_index:
+        _refuse(signatures.judge_image_signature(registry, named.descriptor.digest, tag, verifiers).problems)
     manifest = platform_index.choose_host_image(registry, named, str(reference), host)
-    if manifest is not named:
-        tag = None if DIGEST.fullmatch(reference.name) else reference.name
-        judged = signatures.judge_image_signature(registry, named.descriptor.digest, tag, verifiers)
-        if judged.problems:
-            raise KnowngoodError(f"{'; '.join(judged.problems)}; nothing was pulled")
-    label = _labels(registry, manifest).get(LABEL_PREFIX + "cell", "")
-    of_index = None if manifest is named else host
-    records = publication_check.load_claimed_records(project, reference.name, label, of_index)
-    tag = None if DIGEST.fullmatch(reference.name) or of_index else reference.name
-    cell = label if label in {str(cell) for cell in project.matrix.cells} else None
-    return _check_image(registry, manifest.descriptor.digest, tag, records, cell, verifiers)
+    expected = publication_check.find_named_cells(project, reference.name, host if named.is_index else None)
+    return _check_image(project, registry, manifest, tag, expected, verifiers)
 
 
 def pull_checked_image(image: CheckedImage, engine: Engine) -> bool:
@@ -145,37 +139,40 @@ def _published_tags(project: Project, registry: Registry, cell: Cell) -> dict[st
     return tags
 
 
-def _check_image(  # noqa: PLR0913, PLR0917
-    registry: Registry,
-    digest: str,
-    tag: str | None,
-    records: Sequence[ImageRecord],
-    cell: str | None,
-    verifiers: Sequence[ReleaseVerifier],
-) -> CheckedImage:
+def _read_image(registry: Registry, digest: str) -> RegistryManifest:
     manifest = registry.manifest(digest)
     if manifest is None:
         raise KnowngoodError(f"{registry.repository} does not have {digest}")
-    if differences := [text for record in records if (text := publication_check.compare_with_record(manifest, record))]:
-        raise KnowngoodError(f"{'; '.join(differences)}; nothing was pulled")
-    label = _labels(registry, manifest).get(LABEL_PREFIX + "cell")
-    if cell and label != cell:
-        raise KnowngoodError(
-            f"{registry.repository}@{digest} is labelled as {label}, not as {cell}; nothing was pulled"
-        )
+    return manifest
+
+
+def _refuse(problems: Sequence[str]) -> None:
+    if problems:
+        raise KnowngoodError(f"{'; '.join(problems)}; nothing was pulled")
+
+
+def _check_image(  # noqa: PLR0913, PLR0917
+    project: Project,
+    registry: Registry,
+    manifest: RegistryManifest,
+    tag: str | None,
+    expected: Collection[str],
+    verifiers: Sequence[ReleaseVerifier],
+) -> CheckedImage:
+    digest = manifest.descriptor.digest
+    config = manifest.require_image(f"{registry.repository}@{digest}")
+    labels = parse_image_labels(registry.read(config))
+    judgement = publication_check.judge_cell(project, manifest, labels, expected)
+    _refuse(judgement.problems)
     signature = signatures.judge_image_signature(registry, digest, tag, verifiers)
-    if signature.problems:
-        raise KnowngoodError(f"{'; '.join(signature.problems)}; nothing was pulled")
+    _refuse(signature.problems)
+    label = labels.get(LABEL_PREFIX + "cell", "")
     return CheckedImage(
         repository=str(registry.repository),
         digest=digest,
-        content=manifest.blobs()[0].digest,
-        cell=cell,
-        label=label or "",
-        recorded=bool(records),
+        content=config.digest,
+        cell=label if label in {str(cell) for cell in project.matrix.cells} else None,
+        label=label,
+        recorded=bool(judgement.records),
         signature=signature,
     )
-
-
-def _labels(registry: Registry, manifest: RegistryManifest) -> dict[str, str]:
-    return image_transfer.config_labels(registry.read(manifest.blobs()[0]))

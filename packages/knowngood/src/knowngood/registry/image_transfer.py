@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import shutil
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
@@ -17,7 +16,13 @@ from knowngood.core.notify import Notify
 from knowngood.engine import image_store
 from knowngood.registry.content_inspection import ContentFault, ContentInspector
 from knowngood.registry.image_reference import Repository
-from knowngood.registry.manifests import MANIFEST_MEDIA_TYPE, DamagedContentError, Descriptor, RegistryManifest
+from knowngood.registry.manifests import (
+    MANIFEST_MEDIA_TYPE,
+    DamagedContentError,
+    Descriptor,
+    RegistryManifest,
+    parse_image_labels,
+)
 from knowngood.registry.registry_client import Registry
 
 if TYPE_CHECKING:
@@ -65,7 +70,7 @@ def check_published_image(inspector: ContentInspector, digest: str, labels: Mapp
     if manifest is None:
         raise KnowngoodError(f"{registry.repository} does not have {digest}")
     config, *layers = manifest.blobs()
-    actual = config_labels(registry.read(config))
+    actual = parse_image_labels(registry.read(config))
     different = [
         f"{key} is {actual.get(key)!r}, not {value!r}" for key, value in labels.items() if actual.get(key) != value
     ]
@@ -91,11 +96,6 @@ def describe_kept_damage(repository: Repository, faults: Collection[ContentFault
         name = fault.digest.partition(":")[2]
         text += f"\n  {fault}: docker/registry/v2/blobs/sha256/{name[:2]}/{name}/ in the layout of `distribution`"
     return text
-
-
-def config_labels(config: bytes) -> dict[str, str]:
-    """Return the labels in the config of an image."""
-    return dict(json.loads(config).get("config", {}).get("Labels") or {})
 
 
 def _damaged_store_error(image: str, name: str, actual: str) -> KnowngoodError:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from knowngood.core.cell import Cell
 from knowngood.core.errors import KnowngoodError
 from knowngood.core.hosts import HostArchitecture
-from knowngood.registry.manifests import INDEX_MEDIA_TYPE, Descriptor, RegistryManifest
+from knowngood.registry.manifests import INDEX_MEDIA_TYPE, MANIFEST_MEDIA_TYPE, Descriptor, RegistryManifest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -58,13 +58,26 @@ def push_platform_index(registry: Registry, digests: Mapping[HostArchitecture, s
 
 
 def list_index_images(index: RegistryManifest) -> dict[HostArchitecture, str]:
-    """Return host -> digest of the images that an index lists for Linux. Pure."""
-    listed = {}
-    for item in index.document.get("manifests", []):
-        platform = item.get("platform") or {}
-        for host in HostArchitecture:
-            if (platform.get("os"), platform.get("architecture")) == ("linux", host.debian):
-                listed[host] = Descriptor.read(item).digest
+    """Return host -> digest of the images that an index lists. Pure.
+
+    Raises `KnowngoodError` for an index that `render_platform_index` does not make: where it lists two images for a
+    host, or one that only some hosts take, clients differ in which of them they run.
+    """
+    name = f"the index {index.descriptor.digest}"
+    if index.media != INDEX_MEDIA_TYPE:
+        raise KnowngoodError(f"{name} is a {index.media}, and this program publishes none")
+    hosts = {host.debian: host for host in HostArchitecture}
+    listed: dict[HostArchitecture, str] = {}
+    for item in index.document.get("manifests") or []:
+        image, platform = Descriptor.read(item), item.get("platform")
+        host = hosts.get(platform["architecture"]) if platform else None
+        if host is None or platform != {"architecture": host.debian, "os": "linux"}:
+            raise KnowngoodError(f"{name} lists {image.digest} for {platform}, for which there are no cells")
+        if image.media != MANIFEST_MEDIA_TYPE:
+            raise KnowngoodError(f"{name} lists {image.digest}, a {image.media[:100]}, as the image for {host}")
+        if host in listed:
+            raise KnowngoodError(f"{name} lists two images for {host}, {listed[host]} and {image.digest}")
+        listed[host] = image.digest
     return listed
 
 
@@ -73,9 +86,10 @@ def choose_host_image(
 ) -> RegistryManifest:
     """Return the image for a host out of an index, and the manifest of a single image as it is.
 
-    Raises `KnowngoodError` when the index `name` has no image for the host, or the registry does not have it.
+    Raises `KnowngoodError` when the index `name` has no image for the host, or the registry does not have it, and as
+    `list_index_images`.
     """
-    if manifest.media != INDEX_MEDIA_TYPE:
+    if not manifest.is_index:
         return manifest
     listed = list_index_images(manifest)
     if host not in listed:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from knowngood.core.errors import KnowngoodError
-from knowngood.core.hosts import DEFAULT_HOST, HostArchitecture
+from knowngood.core.hosts import HostArchitecture
 from knowngood.core.notify import Notify
 from knowngood.images.dockerfile import LABEL_PREFIX
-from knowngood.registry import attachments, image_release, image_transfer, platform_index, signatures
+from knowngood.registry import attachments, image_release, platform_index, signatures
 from knowngood.registry.attachments import Attachment, inspect_documents
 from knowngood.registry.content_inspection import ContentInspector, InspectionDepth
 from knowngood.registry.image_reference import DIGEST
+from knowngood.registry.manifests import parse_image_labels
 from knowngood.registry.signatures import SignatureJudgement
 
 if TYPE_CHECKING:
@@ -82,42 +83,109 @@ def _describe_record(cell: str, recorded: str, served: str) -> str:
     return f"record of {cell}: {recorded}, {'the same' if recorded == served else 'ANOTHER image'}"
 
 
-def read_published_image(  # noqa: PLR0913
+@dataclass(frozen=True, kw_only=True)
+class PublishedName:
+    """What a name in a registry means: one image, or an index with one for each of several hosts."""
+
+    name: str
+    digest: str
+    images: Mapping[HostArchitecture | None, PublishedImage]
+    """The image of each host; of no index, the one image, under `None`."""
+    index: SignatureJudgement | None = None
+    """Whether the index is signed; `None` without one."""
+    index_problems: tuple[str, ...] = ()
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What is wrong with any of it: a client may run each of the images."""
+        named = ((f"{host}: " if host else "", image) for host, image in self.images.items())
+        return (*self.index_problems, *(f"{prefix}{text}" for prefix, image in named for text in image.problems))
+
+    def document(self) -> dict[str, Any]:
+        """Return the document of `publish --verify --json`; that of an index has one of each host below `images`."""
+        if self.index is None:
+            return self.images[None].document()
+        return {
+            "image": self.name,
+            "digest": self.digest,
+            "signature": self.index.document(),
+            "images": {str(host): image.document() for host, image in self.images.items()},
+            "problems": list(self.problems),
+        }
+
+    def text(self) -> str:
+        """Return the lines that `publish --verify` prints."""
+        texts = [image.text() for image in self.images.values()]
+        if self.index is None:
+            return texts[0]
+        hosts = ", ".join(map(str, self.images)) or "no host that could be read"
+        head = [f"{self.name}: {self.digest}, an index with images for {hosts}", f"  {self.index.text()}"]
+        return "\n".join([*head, *(f"PROBLEM: {item}" for item in self.index_problems), *texts])
+
+
+def read_published_name(
     registry: Registry,
     reference: ImageReference,
     notify: Notify,
     project: Project | None = None,
     verifiers: Sequence[ReleaseVerifier] = (),
-    *,
-    host: HostArchitecture = DEFAULT_HOST,
-) -> PublishedImage:
-    """Read a published image (of an index that for `host`), and compare it with the records of `project`.
+) -> PublishedName:
+    """Read all that a client may get by a name, and compare it with the cells and records of `project`.
 
-    Where there are verifiers, one of them must have signed the image, and a document that none has signed is ignored.
-    Raises `KnowngoodError` when the manifest is missing or damaged; what else is, is a problem in the answer.
+    Where there are verifiers, one of them must have signed the index and each image for this name, and a document that
+    none has signed is ignored. Raises `KnowngoodError` when the manifest is missing or damaged; what else is, is a
+    problem in the answer.
     """
     named = registry.manifest(reference.name)
     if named is None:
         raise KnowngoodError(f"there is no {reference}")
-    manifest = platform_index.choose_host_image(registry, named, str(reference), host)
-    digest = manifest.descriptor.digest
-    config, *layers = manifest.blobs()
+    digest = named.descriptor.digest
+    tag = None if DIGEST.fullmatch(reference.name) else reference.name
     inspector = ContentInspector(registry=registry, depth=InspectionDepth.BYTES, notify=notify)
+    if not named.is_index:
+        expected = find_named_cells(project, reference.name) if project else set()
+        image = _read_image(inspector, named, str(reference), tag, project, expected, verifiers)
+        return PublishedName(name=str(reference), digest=digest, images={None: image})
+    signature = signatures.judge_image_signature(registry, digest, tag, verifiers)
+    images: dict[HostArchitecture | None, PublishedImage] = {}
+    problems = list(signature.problems)
+    try:
+        for host in platform_index.list_index_images(named):
+            manifest = platform_index.choose_host_image(registry, named, str(reference), host)
+            expected = find_named_cells(project, reference.name, host) if project else set()
+            name = f"{reference} for {host}"
+            images[host] = _read_image(inspector, manifest, name, tag, project, expected, verifiers)
+    except KnowngoodError as error:
+        problems.append(str(error))
+    return PublishedName(
+        name=str(reference), digest=digest, images=images, index=signature, index_problems=tuple(problems)
+    )
+
+
+def _read_image(  # noqa: PLR0913, PLR0917
+    inspector: ContentInspector,
+    manifest: RegistryManifest,
+    name: str,
+    tag: str | None,
+    project: Project | None,
+    expected: Collection[str],
+    verifiers: Sequence[ReleaseVerifier],
+) -> PublishedImage:
+    registry, digest = inspector.registry, manifest.descriptor.digest
+    config = manifest.require_image(name)
     faults = inspector.find_blob_faults(manifest)
     damaged_config = any(fault.digest == config.digest for fault in faults)
-    labels = {} if damaged_config else image_transfer.config_labels(registry.read(config))
+    labels = {} if damaged_config else parse_image_labels(registry.read(config))
     documents = inspect_documents(inspector, digest)
     sound = [item.digest for item in documents.documents if not item.fault]
     fetched = attachments.fetch_attachments(registry, digest, sound)
     attached = tuple(item for item in fetched if not signatures.is_bundle(item))
-    tag = None if DIGEST.fullmatch(reference.name) or manifest is not named else reference.name
     signature = signatures.judge_signatures(registry, manifest.descriptor, tag, attached, verifiers)
-    label, of_index = labels.get(LABEL_PREFIX + "cell", ""), None if manifest is named else host
-    records = load_claimed_records(project, reference.name, label, of_index) if project else []
+    judgement = CellJudgement() if damaged_config or not project else judge_cell(project, manifest, labels, expected)
     return PublishedImage(
-        name=str(reference),
+        name=name,
         digest=digest,
-        size=sum(blob.size for blob in (config, *layers)),
+        size=sum(blob.size for blob in manifest.blobs()),
         labels=labels,
         attached=attached,
         problems=(
@@ -128,30 +196,57 @@ def read_published_image(  # noqa: PLR0913
                 if damaged_config or documents.broken
                 else find_contradictions(digest, labels, signature.signed if verifiers else attached)
             ),
-            *(text for record in records if (text := compare_with_record(manifest, record))),
+            *judgement.problems,
         ),
-        recorded={record.cell: record.manifest.digest for record in records},
+        recorded={record.cell: record.manifest.digest for record in judgement.records},
         signature=signature,
     )
 
 
-def load_claimed_records(
-    project: Project, name: str, label: str, host: HostArchitecture | None = None
-) -> list[ImageRecord]:
-    """Return the records of the cells that an image is said to be.
+def find_named_cells(project: Project, name: str, host: HostArchitecture | None = None) -> set[str]:
+    """Return the ids of the cells that a tag means: an alias, the tag of a lock, or the id of a cell with a twin.
 
-    `label` is the cell in its configuration, which may be forged; `name` is its tag: an alias, or the tag of a lock.
-    With `host`, the tag names an index, whose image for that host it is; then the tag may also be a cell's id.
+    With `host`, the tag names an index, and the result is the cell for that host. It is empty for any other tag.
     """
     cells = {str(cell): cell for cell in project.matrix.cells}
     tag = re.sub(r"-r\d+$", "", name)
-    claimed = {project.matrix.aliases.get(name, ""), name if host else ""}
-    claimed |= {text for text, cell in cells.items() if image_release.lock_tag(project, cell) == tag}
-    if host:
-        claimed = {str(cells[text].on_host(host)) for text in claimed & cells.keys()}
-    claimed.add(label)
-    records = [project.tree.load_record(cells[text]) for text in sorted(claimed & cells.keys())]
-    return [record for record in records if record]
+    named = {project.matrix.aliases.get(name, ""), name}
+    named |= {text for text, cell in cells.items() if image_release.lock_tag(project, cell) == tag}
+    return {str(cells[text].on_host(host)) if host else text for text in named & cells.keys()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellJudgement:
+    """Whether an image is the one that this checkout has for a cell."""
+
+    records: tuple[ImageRecord, ...] = ()
+    """The records that it was compared with."""
+    problems: tuple[str, ...] = ()
+
+
+def judge_cell(
+    project: Project, manifest: RegistryManifest, labels: Mapping[str, str], expected: Collection[str]
+) -> CellJudgement:
+    """Return whether an image is of one of the `expected` cells, and the image that this checkout has for it.
+
+    It is compared with the records of these cells and of the cell in its labels, which may be forged; a cell without a
+    record is compared by its lock, so that an older image of it is not taken for the present one.
+    """
+    cells = {str(cell): cell for cell in project.matrix.cells}
+    label, lock = labels.get(LABEL_PREFIX + "cell", ""), labels.get(LABEL_PREFIX + "lock")
+    digest = manifest.descriptor.digest
+    problems = [f"matrix.yaml has no cell {name}" for name in sorted(expected) if name not in cells]
+    if expected and label not in expected:
+        problems.append(f"{digest} is labelled as {label or 'no cell'}, not as {' or '.join(sorted(expected))}")
+    records = []
+    for name in sorted({label, *expected} & cells.keys()):
+        if record := project.tree.load_record(cells[name]):
+            records.append(record)
+            difference = compare_with_record(manifest, record)
+            problems += [difference] if difference else []
+        elif name == label and (locked := project.tree.load(cells[name])) and lock != f"sha256:{locked.digest}":
+            problems.append(f"{digest} is of the lock {lock}, and {name} is locked here as sha256:{locked.digest}")
+    return CellJudgement(records=tuple(records), problems=tuple(problems))
 
 
 def compare_with_record(manifest: RegistryManifest, record: ImageRecord) -> str | None:

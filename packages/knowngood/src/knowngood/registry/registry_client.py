@@ -19,17 +19,26 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import cached_property
 from http import HTTPStatus
-from typing import IO, TYPE_CHECKING, TypeVar
-from urllib.parse import urljoin, urlsplit
+from typing import IO, TYPE_CHECKING, NotRequired, TypedDict, TypeVar
+from urllib.parse import urlsplit
 
 from knowngood.core import retries
 from knowngood.core.errors import KnowngoodError, MissingError
+from knowngood.core.json_document import parse_foreign_json
 from knowngood.engine.docker_logins import check_docker_config
 from knowngood.index import index_settings
+from knowngood.index.server_answers import (
+    AnswerTooLargeError,
+    AnswerTooSlowError,
+    UnsafeAddressError,
+    bound_session,
+    follow_address,
+    parse_origin,
+)
 from knowngood.registry.image_reference import DIGEST, Repository
 from knowngood.registry.manifests import (
     INDEX_MEDIA_TYPE,
-    MANIFEST_MEDIA_TYPE,
+    SERVED_MEDIA_TYPES,
     AbsentContentError,
     DamagedContentError,
     Descriptor,
@@ -40,6 +49,7 @@ from knowngood.registry.manifests import (
 if TYPE_CHECKING:
     import requests
 
+_TOKEN = re.compile(r"[\x21-\x7e]+")
 _CHALLENGE = re.compile(r"(?P<scheme>[A-Za-z]+)\s+(?P<rest>.*)")
 
 
@@ -48,6 +58,8 @@ class RegistryLogin:
     """The `Authorization` header for one registry, made when the registry first asks for it."""
 
     host: str
+    plain: bool = False
+    """Whether the registry, on this machine, is asked without encryption; its login may be answered so, too."""
     header: str | None = None
     _credentials: Mapping[str, str] | None = field(default=None, repr=False)
 
@@ -69,25 +81,29 @@ class RegistryLogin:
             raise KnowngoodError(f"{self.host} asks for an unsupported kind of login: {challenge!r}")
         parameters: dict[str, str] = parse_dict_header(match["rest"])  # type: ignore[no-untyped-call]
         realm = parameters.get("realm", "")
-        if urlsplit(realm).scheme != "https" and not _is_loopback_url(realm):
+        service, name, _ = parse_origin(realm)
+        if service != "https" and not (self.plain and Repository(host=name, path="").loopback):
             raise KnowngoodError(
                 f"{self.host} asks for credentials over an unencrypted connection, at {realm!r}; they were not sent"
             )
         query = {"service": parameters.get("service", self.host), "scope": parameters.get("scope") or scope}
         if credentials.get("identitytoken"):
             form = {**query, "grant_type": "refresh_token", "refresh_token": credentials["identitytoken"]}
-            response = session.post(realm, data={**form, "client_id": "knowngood"}, timeout=60)
+            answer = session.post(realm, data={**form, "client_id": "knowngood"}, timeout=60, allow_redirects=False)
         else:
-            response = session.get(realm, params=query, auth=(user, password) if user else None, timeout=60)
-        if response.status_code in (400, 401, 403):
+            login = (user, password) if user else None
+            answer = session.get(realm, params=query, auth=login, timeout=60, allow_redirects=False)
+        if answer.status_code in (400, 401, 403):
             if not credentials:
                 raise self._no_login()
-            raise MissingError(
-                f"{urlsplit(realm).hostname} refuses the login for {self.host}; run `docker login {self.host}`"
-            )
-        response.raise_for_status()
-        document = response.json()
-        self.header = f"Bearer {document.get('token') or document['access_token']}"
+            raise MissingError(f"{name} refuses the login for {self.host}; run `docker login {self.host}`")
+        answer.raise_for_status()
+        what = f"{name} answers the login for {self.host} with no token"
+        document = parse_foreign_json(answer.content, what, _TokenDocument)
+        token = document.get("token") or document.get("access_token") or ""
+        if not _TOKEN.fullmatch(token):
+            raise KnowngoodError(what)
+        self.header = f"Bearer {token}"
 
     def _no_login(self) -> MissingError:
         return MissingError(f"{self.host} asks for a login and there is none; run `docker login {self.host}`")
@@ -109,13 +125,12 @@ class RegistryLogin:
         return self._credentials
 
 
-def _is_loopback_url(url: str) -> bool:
-    from knowngood.registry.image_reference import Repository
+class _TokenDocument(TypedDict):
+    token: NotRequired[str]
+    access_token: NotRequired[str]
 
-    return Repository(host=urlsplit(url).netloc.rpartition("@")[2], path="").loopback
 
-
-_ACCEPT = f"{MANIFEST_MEDIA_TYPE}, {INDEX_MEDIA_TYPE}"
+_ACCEPT = ", ".join(SERVED_MEDIA_TYPES)
 _RETRY_STATUS = {408, 425, 429, 500, 502, 503, 504}
 _DAMAGED_UPLOAD_CODES = {
     "DIGEST_INVALID",
@@ -125,8 +140,18 @@ _DAMAGED_UPLOAD_CODES = {
     "RANGE_INVALID",
 }
 """Error codes for an upload that did not arrive as it was sent."""
+_LENGTH = re.compile(r"\d{1,15}")
+_SECONDS = re.compile(r"\d{1,9}(\.\d{1,9})?")
 _BLOCK_BYTES = 1 << 20
+_LARGEST_ANSWER = 4 << 20
+"""Bytes of a manifest, a list or an error; the specification asks registries to take no larger manifest."""
+_LARGEST_DOCUMENT = 256 << 20
+"""Bytes of a blob that is read into memory; a pack of kernels may have some tens of MB."""
+LARGEST_BLOB = 64 << 30
+"""Bytes of a blob of which nobody states the size."""
 _LONGEST_WAIT_SECONDS = 120.0
+_LONGEST_MESSAGE = 300
+"""Characters of a registry's own message that are repeated."""
 _TIMEOUT = (20, 300)
 
 ResultT = TypeVar("ResultT")
@@ -147,8 +172,9 @@ def _retry_decision(error: Exception) -> bool | float:
 
     if isinstance(error, _RetryLater):
         return True if error.wait is None else error.wait
-    return isinstance(error, requests.RequestException) and not isinstance(
-        error, (requests.exceptions.SSLError, requests.exceptions.InvalidURL, requests.exceptions.MissingSchema)
+    final = (KnowngoodError, requests.exceptions.SSLError, requests.exceptions.InvalidHeader)
+    return isinstance(error, AnswerTooSlowError) or (
+        isinstance(error, requests.RequestException) and not isinstance(error, final)
     )
 
 
@@ -161,13 +187,13 @@ class Registry:
     login: RegistryLogin = field(init=False)
 
     def __post_init__(self) -> None:
-        self.login = RegistryLogin(self.repository.host)
+        self.login = RegistryLogin(self.repository.host, plain=self.repository.plain)
 
     @cached_property
     def _session(self) -> requests.Session:
         import requests
 
-        session = requests.Session()
+        session = bound_session(requests.Session(), connections=8, largest=_LARGEST_ANSWER)
         if ca := index_settings.read_index_settings().files.get("ca"):
             session.verify = str(ca)
         session.headers.update({"User-Agent": "knowngood", "Accept-Encoding": "identity"})
@@ -192,8 +218,7 @@ class Registry:
         response = self._request("GET", f"manifests/{reference}", headers={"Accept": _ACCEPT}, absent=True)
         if response is None:
             return None
-        media = response.headers.get("Content-Type", "").partition(";")[0]
-        manifest = RegistryManifest(data=response.content, media=media)
+        manifest = RegistryManifest(data=response.content, media=_media_type(response))
         for name in (reference, response.headers.get("Docker-Content-Digest", "")):
             if DIGEST.fullmatch(name) and manifest.descriptor.digest != name:
                 raise DamagedContentError(
@@ -222,7 +247,7 @@ class Registry:
     def referrers(self, digest: str) -> RegistryManifest | None:
         """Return the index of what refers to a manifest, or `None` where the registry has no referrers API."""
         response = self._request("GET", f"referrers/{digest}", headers={"Accept": INDEX_MEDIA_TYPE}, absent=True)
-        if response is None or response.headers.get("Content-Type", "").partition(";")[0] != INDEX_MEDIA_TYPE:
+        if response is None or _media_type(response) != INDEX_MEDIA_TYPE:
             return None
         return RegistryManifest(data=response.content, media=INDEX_MEDIA_TYPE)
 
@@ -242,8 +267,8 @@ class Registry:
             length = response.headers.get("Content-Length", "")
             if response.status_code == HTTPStatus.PARTIAL_CONTENT:
                 length = response.headers.get("Content-Range", "").rpartition("/")[2]
-                _ = response.content
-        return int(length) if length.isdecimal() else blob.size
+                next(response.iter_content(1), None)
+        return int(length) if _LENGTH.fullmatch(length) else blob.size
 
     def put(self, blob: Descriptor, opener: OpenBlob) -> None:
         """Upload a blob; an upload that arrives damaged is sent again."""
@@ -266,25 +291,35 @@ class Registry:
         return blob
 
     def read(self, blob: Descriptor) -> bytes:
-        """Return the bytes of a small blob; `DamagedContentError` when they do not have its digest."""
+        """Return the bytes of a small blob; `DamagedContentError` when they do not have its digest, or are too many."""
+        if blob.size > _LARGEST_DOCUMENT:
+            raise DamagedContentError(f"{self.repository}: {blob.digest} of {blob.size:,} bytes is too large to read")
         content = io.BytesIO()
-        self.copy_blob(blob.digest, content)
+        self.copy_blob(blob.digest, content, blob.size)
         return content.getvalue()
 
     def check(self, blob: Descriptor) -> None:
-        """Read a whole blob back; `DamagedContentError` when its bytes do not have its digest."""
-        self.copy_blob(blob.digest, None)
+        """Read a whole blob back; `DamagedContentError` when its bytes do not have its digest, or are too many."""
+        self.copy_blob(blob.digest, None, blob.size)
 
-    def copy_blob(self, digest: str, out: IO[bytes] | None) -> None:
-        """Read a whole blob and write it to `out`, from its start; `DamagedContentError` when it has another digest."""
+    def copy_blob(self, digest: str, out: IO[bytes] | None, size: int = LARGEST_BLOB) -> None:
+        """Read a whole blob and write it to `out`, from its start, and never more than `size` bytes.
+
+        Raises `DamagedContentError` when it has another digest, or more bytes.
+        """
 
         def attempt() -> str:
-            sha256 = hashlib.sha256()
+            sha256, length = hashlib.sha256(), 0
             if out:
                 out.seek(0)
                 out.truncate()
             for block in self._blocks(digest):
                 sha256.update(block)
+                length += len(block)
+                if length > size:
+                    raise DamagedContentError(
+                        f"{self.repository} serves more than the {size:,} bytes that {digest} should have"
+                    )
                 if out:
                     out.write(block)
             return f"sha256:{sha256.hexdigest()}"
@@ -321,6 +356,10 @@ class Registry:
             for context in retries.retry_attempts(on=_retry_decision, attempts=self.attempts, timeout=600):
                 with context:
                     return attempt()
+        except AnswerTooLargeError as error:
+            raise DamagedContentError(f"{self.repository}: {place}: {error}") from None
+        except UnsafeAddressError:
+            raise
         except (_RetryLater, requests.RequestException) as error:
             broken = error.fault if isinstance(error, _RetryLater) else _is_cut_off(error)
             raise (UnservedContentError if broken else MissingError)(
@@ -339,21 +378,23 @@ class Registry:
         stream: bool = False,
     ) -> requests.Response:
         """Send one request, and log in when the registry asks for it."""
-        url = urljoin(self._base, place)
+        url = follow_address(self._base, place)
+        own = parse_origin(self._base)
         for may_log_in in (True, False):
-            same_host = urlsplit(url).netloc == urlsplit(self._base).netloc
-            login = {"Authorization": self.login.header} if self.login.header and same_host else {}
+            login = {"Authorization": self.login.header} if self.login.header and parse_origin(url) == own else {}
             response = self._session.request(
                 method, url, headers={**(headers or {}), **login}, data=body, stream=stream, timeout=_TIMEOUT
             )
-            if response.status_code != HTTPStatus.UNAUTHORIZED or not same_host or not may_log_in:
+            asked_by_own = response.status_code == HTTPStatus.UNAUTHORIZED and parse_origin(response.url) == own
+            if not asked_by_own or not may_log_in:
                 break
             scope = f"repository:{self.repository.path}:pull,push"
             self.login.answer(self._session, response.headers.get("WWW-Authenticate", ""), scope)
             if body is not None and not isinstance(body, bytes):
                 body.seek(0)
         _raise_for_status(response, f"{method} {self.repository} {place.partition('?')[0]}")
-        if method in ("GET", "HEAD") and place.startswith(("manifests/", "blobs/")) and _is_html(response):
+        read = method == "GET" and place.startswith(("manifests/", "blobs/"))
+        if read and _media_type(response) == "text/html":
             response.close()
             raise MissingError(
                 f"{self.repository.host} is not a registry: it answers HTML; check the name and the proxy"
@@ -364,17 +405,17 @@ class Registry:
         location = response.headers.get("Location")
         if not location:
             raise KnowngoodError(f"{self.repository.host} names no location for an upload: is it an OCI registry?")
-        return urljoin(response.url, location)
+        return follow_address(response.url, location)
+
+
+def _media_type(response: requests.Response) -> str:
+    return response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
 
 
 def _is_cut_off(error: Exception) -> bool:
     import requests
 
     return isinstance(error, requests.exceptions.ChunkedEncodingError)
-
-
-def _is_html(response: requests.Response) -> bool:
-    return response.headers.get("Content-Type", "").partition(";")[0].strip().lower() == "text/html"
 
 
 def _raise_for_status(response: requests.Response, request: str) -> None:
@@ -399,25 +440,35 @@ def _raise_for_status(response: requests.Response, request: str) -> None:
     raise KnowngoodError(f"the registry refuses {reason}")
 
 
+class _RegistryError(TypedDict):
+    code: NotRequired[str]
+    message: NotRequired[str]
+
+
+class _ErrorDocument(TypedDict):
+    errors: list[_RegistryError]
+
+
 def _registry_error(response: requests.Response) -> tuple[str, str]:
     """Return the code and the message of the registry's own error."""
     try:
-        first = response.json()["errors"][0]
-        return str(first.get("code", "")), f"{first.get('code', '')} {first.get('message', '')}"
-    except (ValueError, LookupError, TypeError, AttributeError):
+        first = parse_foreign_json(response.content, "", _ErrorDocument)["errors"][0]
+    except (KnowngoodError, LookupError):
         return "", str(response.reason or "")
+    code = first.get("code", "")
+    return code, f"{code} {first.get('message', '')}"[:_LONGEST_MESSAGE]
 
 
 def _retry_after_seconds(header: str | None, reason: str) -> float | None:
     """Return the seconds that `Retry-After` asks for, or `None`; `MissingError` when that is too long to wait."""
     if not header:
         return None
-    try:
+    if _SECONDS.fullmatch(header):
         seconds = float(header)
-    except ValueError:
+    else:
         try:
             seconds = (parsedate_to_datetime(header) - datetime.now(UTC)).total_seconds()
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError):
             return None
     if seconds > _LONGEST_WAIT_SECONDS:
         raise MissingError(f"{reason}; the registry asks to wait {seconds:.0f} s: run it again then")

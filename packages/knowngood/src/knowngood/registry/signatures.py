@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from knowngood import __version__
 from knowngood.core.errors import KnowngoodError
+from knowngood.core.json_document import parse_foreign_json
 from knowngood.project.release_signers import (
     KeylessSigner,
     ReleaseSigner,
@@ -24,7 +25,7 @@ from knowngood.project.release_signers import (
     VerificationKey,
     own_verifiers,
 )
-from knowngood.registry import attachments, signed_documents
+from knowngood.registry import attachments, platform_index, signed_documents
 from knowngood.registry.attachments import Attachment
 from knowngood.registry.manifests import Descriptor
 from knowngood.registry.provenance import PREDICATE_TYPE
@@ -103,13 +104,28 @@ def renew_signatures(  # noqa: PLR0913, PLR0917
         raise KnowngoodError(f"{registry.repository} does not have {digest}")
     image = manifest.descriptor
     chosen = list(documents)
-    if not _find_signer(registry, digest, tag, own_verifiers(signer))[0]:
+    if not _find_signer(registry, digest, own_verifiers(signer), tag=tag)[0]:
         chosen += [
             item
             for item in attachments.fetch_attachments(registry, digest)
-            if item not in chosen and not is_bundle(item) and is_document_signed(registry, image, item, trusted)
+            if item not in chosen
+            and not is_bundle(item)
+            and is_document_signed(registry, attachments.attachment_manifest(image, item).descriptor.digest, trusted)
         ]
     sign_release(registry, tag, chosen, signer, image)
+
+
+def sign_alias(registry: Registry, alias: str, digest: str, signer: ReleaseSigner) -> None:
+    """Sign an image under an alias; of an index first the images that it lists, because clients verify both.
+
+    Raises `KnowngoodError` when the registry does not have it.
+    """
+    manifest = registry.manifest(digest)
+    if manifest is None:
+        raise KnowngoodError(f"{registry.repository} lost {digest} before {alias} could name it; run it again")
+    images = platform_index.list_index_images(manifest).values() if manifest.is_index else ()
+    for item in (*images, digest):
+        sign_name(registry, f"{registry.repository}:{alias}", item, signer)
 
 
 def sign_name(registry: Registry, reference: str, digest: str, signer: ReleaseSigner) -> bool:
@@ -128,16 +144,14 @@ def sign_name(registry: Registry, reference: str, digest: str, signer: ReleaseSi
     return True
 
 
-def has_signature(registry: Registry, digest: str, verifiers: Sequence[ReleaseVerifier]) -> bool:
-    """Return whether one of these keys or identities has signed a manifest, under any name."""
-    return _find_signer(registry, digest, None, verifiers)[0] is not None
+def is_image_signed(registry: Registry, digest: str, verifiers: Sequence[ReleaseVerifier]) -> bool:
+    """Return whether one of these keys or identities has signed an image, under any tag of this repository."""
+    return _find_signer(registry, digest, verifiers)[0] is not None
 
 
-def is_document_signed(
-    registry: Registry, image: Descriptor, item: Attachment, verifiers: Sequence[ReleaseVerifier]
-) -> bool:
-    """Return whether one of these keys or identities has signed a document as one about this image."""
-    return has_signature(registry, attachments.attachment_manifest(image, item).descriptor.digest, verifiers)
+def is_document_signed(registry: Registry, digest: str, verifiers: Sequence[ReleaseVerifier]) -> bool:
+    """Return whether one of these keys or identities has signed the manifest that attaches a document to an image."""
+    return _find_signer(registry, digest, verifiers, of_document=True)[0] is not None
 
 
 def judge_image_signature(
@@ -145,13 +159,13 @@ def judge_image_signature(
 ) -> SignatureJudgement:
     """Return whether one of the keys or identities has signed an image.
 
-    With `tag`, the signature must be for that tag, or for the whole repository. Without any nothing is verified.
+    The signature must be for this repository, and with `tag` for that tag. Without any nothing is verified.
     """
     required = tuple(item.name for item in verifiers)
     if not verifiers:
         tagged = registry.manifest(signed_documents.signature_tag(digest)) is not None
         return SignatureJudgement(present=tagged or _has_bundle(registry, digest))
-    signer, reasons = _find_signer(registry, digest, tag, verifiers)
+    signer, reasons = _find_signer(registry, digest, verifiers, tag=tag)
     if signer is not None:
         return SignatureJudgement(required=required, signer=signer, present=True)
     reason = "; ".join(reasons) or "the registry has no signature of it"
@@ -173,7 +187,11 @@ def judge_signatures(
     judgement = judge_image_signature(registry, image.digest, tag, verifiers)
     if judgement.signer is None:
         return judgement
-    signed = tuple(item for item in documents if is_document_signed(registry, image, item, verifiers))
+    signed = tuple(
+        item
+        for item in documents
+        if is_document_signed(registry, attachments.attachment_manifest(image, item).descriptor.digest, verifiers)
+    )
     missing = _attestation_problem(registry, image.digest, verifiers)
     return replace(judgement, problems=(missing,) if missing else (), signed=signed)
 
@@ -221,16 +239,29 @@ def _attestation_problem(registry: Registry, digest: str, verifiers: Sequence[Re
 
 
 def _find_signer(
-    registry: Registry, digest: str, tag: str | None, verifiers: Sequence[ReleaseVerifier]
+    registry: Registry,
+    digest: str,
+    verifiers: Sequence[ReleaseVerifier],
+    *,
+    tag: str | None = None,
+    of_document: bool = False,
 ) -> tuple[ReleaseVerifier | None, list[str]]:
-    """Return the key or identity that signed a manifest, or `None` with the reason for each signature there is."""
+    """Return the key or identity that signed a manifest, or `None` with the reason for each signature there is.
+
+    An image is signed for a tag and a document for none, so that no document counts as an image.
+    """
     reasons = []
     for item in _read_signatures(registry, digest, verifiers):
         if isinstance(item, str):
             reasons.append(item)
         elif item.name.digest != digest:
             reasons.append(f"the signature is of {item.name.digest}, another image")
-        elif tag is not None and item.name.tag not in (None, tag):
+        elif item.name.repository != str(registry.repository):
+            place = item.name.repository or "no repository"
+            reasons.append(f"the signature is for {place}, not for {registry.repository}")
+        elif of_document != (item.name.tag is None):
+            reasons.append(f"the signature is of {'an image' if of_document else 'a document about an image'}")
+        elif tag not in (None, item.name.tag):
             reasons.append(f"the signature is for the tag {item.name.tag}, not for {tag}")
         else:
             return item.signer, []
@@ -291,10 +322,6 @@ def _read_key_statements(
 
 BUNDLE_MEDIA_TYPE = "application/vnd.dev.sigstore.bundle.v0.3+json"
 _BUNDLE_PREFIX = "application/vnd.dev.sigstore.bundle"
-_LARGEST_BUNDLE = 8 << 20
-"""Bytes; a bundle of a provenance has some 0.5 MB."""
-_MOST_BUNDLES = 100
-"""Anybody who may write into a registry can add bundles, and each is verified."""
 
 
 def is_bundle(item: Attachment) -> bool:
@@ -347,7 +374,7 @@ def _verify_bundles(
         for identity in identities:
             try:
                 statement = identity.verify_bundle(data)
-                yield signed_documents.parse_signed_json(statement, "the bundle signs no in-toto statement"), identity
+                yield parse_foreign_json(statement, "the bundle signs no in-toto statement", dict[str, Any]), identity
                 break
             except KnowngoodError as error:
                 reasons.append(str(error))
@@ -361,27 +388,27 @@ def _read_bundles(registry: Registry, digest: str) -> Iterator[bytes | str]:
     except KnowngoodError as error:
         yield f"the list of bundles: {error}"
         return
-    bundles = [entry for entry in entries if str(entry.get("artifactType", "")).startswith(_BUNDLE_PREFIX)]
-    for entry in bundles[:_MOST_BUNDLES]:
+    most = signed_documents.MOST_DOCUMENTS
+    bundles = [entry for entry in entries if entry.get("artifactType", "").startswith(_BUNDLE_PREFIX)]
+    for entry in bundles[:most]:
         try:
             yield _read_bundle(registry, digest, Descriptor.read(entry).digest)
-        except (KnowngoodError, AttributeError, KeyError, TypeError, ValueError) as error:
+        except KnowngoodError as error:
             yield f"a bundle cannot be read: {error}"
-    if len(bundles) > _MOST_BUNDLES:
-        yield f"there are {len(bundles)} bundles, and only the first {_MOST_BUNDLES} were looked at"
+    if len(bundles) > most:
+        yield f"there are {len(bundles)} bundles, and only the first {most} were looked at"
 
 
 def _read_bundle(registry: Registry, digest: str, name: str) -> bytes:
     manifest = registry.manifest(name)
     if manifest is None:
         raise KnowngoodError(f"{registry.repository} lists {name} and does not have it")
-    if manifest.document.get("subject", {}).get("digest") != digest:
+    if manifest.subject != digest:
         raise KnowngoodError(f"{name} is listed for {digest}, and names another image")
-    (layer,) = manifest.document["layers"]
-    blob = Descriptor.read(layer)
-    if blob.size > _LARGEST_BUNDLE:
-        raise KnowngoodError(f"{blob.size} bytes are too many")
-    return registry.read(blob)
+    layers = manifest.document.get("layers", [])
+    if len(layers) != 1:
+        raise KnowngoodError(f"{name} has {len(layers)} layers, and a bundle has one")
+    return signed_documents.read_signed_blob(registry, layers[0])
 
 
 def _attach_bundle(registry: Registry, digest: str, bundle: bytes, predicate: str) -> None:

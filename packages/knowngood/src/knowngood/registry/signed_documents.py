@@ -16,13 +16,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from knowngood.core import json_document
-from knowngood.core.errors import InputError, KnowngoodError
+from knowngood.core.errors import KnowngoodError
+from knowngood.core.json_document import parse_foreign_json
 from knowngood.project.release_signers import STATEMENT_MEDIA_TYPE, ReleaseVerifier
 from knowngood.registry.manifests import (
     MANIFEST_MEDIA_TYPE,
     DamagedContentError,
     Descriptor,
+    DescriptorDocument,
     RegistryManifest,
     UnservedContentError,
 )
@@ -46,14 +47,18 @@ class SignedName:
     """The statement of a signature: this manifest is published under this name."""
 
     reference: str
-    """`HOST/PATH:TAG`, or `HOST/PATH` for every tag of the repository."""
+    """`HOST/PATH:TAG` for an image, `HOST/PATH` for a document about one."""
     digest: str
 
     @property
+    def repository(self) -> str:
+        """The reference without its tag; empty when it names none."""
+        return self.reference.removesuffix(f":{self.tag}") if self.tag else self.reference
+
+    @property
     def tag(self) -> str | None:
-        """The tag in the reference; `None` when the signature holds for every tag."""
-        _, colon, tag = self.reference.rpartition("/")[2].partition(":")
-        return tag if colon else None
+        """The tag in the reference; `None` when it has none: so documents about images are signed, and no images."""
+        return self.reference.rpartition("/")[2].partition(":")[2] or None
 
     def payload(self, creator: str) -> bytes:
         """Return the bytes that are signed."""
@@ -89,7 +94,7 @@ class ValidSignature:
 def parse_payload(data: bytes) -> SignedName:
     """Parse the bytes that a signature is made over; `KnowngoodError` when they are no such payload."""
     what = "the signed document is not the payload of a signature"
-    document = parse_signed_json(data, what)
+    document = parse_foreign_json(data, what, dict[str, Any])
     try:
         critical = document["critical"]
         name = SignedName(
@@ -101,19 +106,6 @@ def parse_payload(data: bytes) -> SignedName:
     if not sound:
         raise KnowngoodError(what)
     return name
-
-
-def parse_signed_json(data: bytes, what: str) -> dict[str, Any]:
-    """Return a JSON object from a registry, read with the checks of every data file (decision 0005).
-
-    A key that is given twice is refused, because another reader may take the other one. Keys that nothing here knows
-    are allowed, as the formats demand. Raises `KnowngoodError`, beginning with `what`, for what is no such object.
-    """
-    try:
-        return json_document.parse_json(data, "", dict[str, Any], remedy="sign it again")
-    except InputError as error:
-        first = error.problems[0]
-        raise KnowngoodError(f"{what} (line {first.line}, column {first.column}: {first.text})") from None
 
 
 def parse_sign_statement(statement: Mapping[str, Any]) -> SignedName:
@@ -157,14 +149,14 @@ def verify_envelope(data: bytes, verify: VerifyBytes) -> dict[str, Any]:
     Raises `KnowngoodError` when the envelope is malformed, or none of its signatures is valid.
     """
     what = "the attestation is not a DSSE envelope with an in-toto statement"
-    envelope = parse_signed_json(data, what)
+    envelope = parse_foreign_json(data, what, dict[str, Any])
     try:
         payload = base64.b64decode(envelope["payload"], validate=True)
         kind = envelope["payloadType"]
         signatures = [str(item["sig"]) for item in envelope["signatures"]]
     except (ValueError, KeyError, TypeError):
         raise KnowngoodError(what) from None
-    statement = parse_signed_json(payload, what)
+    statement = parse_foreign_json(payload, what, dict[str, Any])
     signed = _pre_authentication_encoding(str(kind), payload)
     if kind != STATEMENT_MEDIA_TYPE or not any(verify(decode_signature(text), signed) for text in signatures):
         raise KnowngoodError("the attestation is not signed with a key that matrix.yaml names")
@@ -191,7 +183,9 @@ def _pre_authentication_encoding(kind: str, payload: bytes) -> bytes:
 SIGNATURE_ANNOTATION = "dev.cosignproject.cosign/signature"
 _CONFIG_MEDIA_TYPE = "application/vnd.oci.image.config.v1+json"
 _LARGEST_DOCUMENT = 8 << 20
-"""Bytes; a provenance has some 0.3 MB."""
+"""Bytes; a bundle of a provenance has some 0.5 MB."""
+MOST_DOCUMENTS = 100
+"""Anybody who may write into a registry can add signatures to an image, and each is verified."""
 _WRITE_ATTEMPTS = 5
 
 
@@ -203,7 +197,7 @@ class CosignDocument:
     data: bytes
     annotations: Mapping[str, str]
 
-    def layer(self) -> dict[str, Any]:
+    def layer(self) -> DescriptorDocument:
         """Return the layer as the manifest lists it."""
         return {**Descriptor.of(self.data, self.media).document(), "annotations": dict(self.annotations)}
 
@@ -225,16 +219,22 @@ def read_cosign_documents(registry: Registry, tag: str) -> Iterator[CosignDocume
     except KnowngoodError as error:
         yield f"{tag}: {error}"
         return
-    for layer in layers:
+    for layer in layers[:MOST_DOCUMENTS]:
         try:
-            blob = Descriptor.read(layer)
-            annotations = {str(name): str(value) for name, value in (layer.get("annotations") or {}).items()}
-            if blob.size > _LARGEST_DOCUMENT:
-                yield f"{tag}: a document of {blob.size} bytes is too large"
-            else:
-                yield CosignDocument(media=blob.media, data=registry.read(blob), annotations=annotations)
-        except (KnowngoodError, AttributeError, KeyError, TypeError, ValueError) as error:
+            data = read_signed_blob(registry, layer)
+            yield CosignDocument(media=layer["mediaType"], data=data, annotations=layer.get("annotations") or {})
+        except KnowngoodError as error:
             yield f"{tag}: a document cannot be read: {error}"
+    if len(layers) > MOST_DOCUMENTS:
+        yield f"{tag}: there are {len(layers)} documents, and only the first {MOST_DOCUMENTS} were looked at"
+
+
+def read_signed_blob(registry: Registry, layer: DescriptorDocument) -> bytes:
+    """Return a document that a signature is in; `KnowngoodError` when it is too large to be one, or damaged."""
+    blob = Descriptor.read(layer)
+    if blob.size > _LARGEST_DOCUMENT:
+        raise KnowngoodError(f"{blob.size:,} bytes are too many")
+    return registry.read(blob)
 
 
 def add_cosign_document(registry: Registry, tag: str, document: CosignDocument) -> None:
@@ -253,12 +253,11 @@ def add_cosign_document(registry: Registry, tag: str, document: CosignDocument) 
     raise KnowngoodError(f"{registry.repository}:{tag}: other writers kept replacing it; run it again")
 
 
-def _layers(manifest: RegistryManifest | None) -> list[dict[str, Any]]:
-    layers = manifest.document.get("layers") if manifest else None
-    return [layer for layer in layers if isinstance(layer, dict)] if isinstance(layers, list) else []
+def _layers(manifest: RegistryManifest | None) -> list[DescriptorDocument]:
+    return manifest.document.get("layers", []) if manifest else []
 
 
-def _tag_manifest(registry: Registry, layers: list[dict[str, Any]]) -> RegistryManifest:
+def _tag_manifest(registry: Registry, layers: list[DescriptorDocument]) -> RegistryManifest:
     config = {
         "architecture": "",
         "os": "",

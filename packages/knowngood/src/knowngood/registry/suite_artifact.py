@@ -10,13 +10,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from knowngood.core.errors import KnowngoodError
+from knowngood.core.json_document import parse_foreign_json
 from knowngood.registry import attachments, signatures
 from knowngood.registry.attachments import SUITE_MEDIA_TYPE, Attachment
 from knowngood.registry.manifests import Descriptor
-from knowngood.registry.signed_documents import parse_signed_json
 from knowngood.smoke import suite_files
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def fetch_attached_suite(registry: Registry, image: str, verifiers: Sequence[Rel
     ]
     entries.sort(key=lambda entry: str((entry.get("annotations") or {}).get(_CREATED, "")), reverse=True)
     for digest in (Descriptor.read(entry).digest for entry in entries):
-        if verifiers and not signatures.has_signature(registry, digest, verifiers):
+        if verifiers and not signatures.is_document_signed(registry, digest, verifiers):
             continue
         [item] = attachments.fetch_attachments(registry, image, [digest])
         return parse_suite_document(item.data, f"{registry.repository}@{digest}")
@@ -90,7 +90,7 @@ def parse_suite_document(data: bytes, name: str) -> AttachedSuite:
     Raises `KnowngoodError` for what is no suite, and for a path that leaves the suite's folder.
     """
     what = f"{name} is not a smoke suite"
-    document = parse_signed_json(data, what)
+    document = parse_foreign_json(data, what, dict[str, Any])
     sha256, files = document.get("suite"), document.get("files")
     if document.get("schema") != SUITE_SCHEMA or not isinstance(sha256, str) or not isinstance(files, dict):
         raise KnowngoodError(what)

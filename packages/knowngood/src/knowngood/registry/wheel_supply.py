@@ -26,7 +26,7 @@ from knowngood.project import core_facts
 from knowngood.registry import attachments, image_reference
 from knowngood.registry.image_reference import Repository
 from knowngood.registry.manifests import DamagedContentError, Descriptor, RegistryManifest, UnservedContentError
-from knowngood.registry.registry_client import Registry
+from knowngood.registry.registry_client import LARGEST_BLOB, Registry
 from knowngood.wheels import published_wheel
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def _copy_from_place(place: str, pin: WheelPin, target: Path) -> None:
             repository = Repository.parse(prefix + place.removeprefix(scheme).rstrip("/"))
             registry = Registry(repository, attempts=_REGISTRY_ATTEMPTS)
             with target.open("wb") as out:
-                registry.copy_blob(f"sha256:{pin.sha256}", out)
+                registry.copy_blob(f"sha256:{pin.sha256}", out, pin.record.size if pin.record else LARGEST_BLOB)
             return
     if "://" in place:
         published_wheel.download_file(f"{place.rstrip('/')}/{quote(pin.file)}", target)

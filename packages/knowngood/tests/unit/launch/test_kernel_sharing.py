@@ -55,7 +55,9 @@ def test_only_a_signed_pack_counts_where_a_signer_is_named(registry, monkeypatch
     newer = dataclasses.replace(PACK, made="2026-11-24")
     signed = kernel_sharing.push_kernel_pack(registry, PACK, None)
     kernel_sharing.push_kernel_pack(registry, newer, None)
-    monkeypatch.setattr(signatures, "has_signature", lambda _, digest, verifiers: bool(verifiers) and digest == signed)
+    monkeypatch.setattr(
+        signatures, "is_document_signed", lambda _, digest, verifiers: bool(verifiers) and digest == signed
+    )
     assert kernel_sharing.fetch_kernel_pack(registry, DIGEST, GPU, ("key",)) == PACK
     assert kernel_sharing.fetch_kernel_pack(registry, DIGEST, GPU, ()) == newer
 
@@ -64,7 +66,7 @@ def test_only_a_signed_pack_counts_where_a_signer_is_named(registry, monkeypatch
 def test_a_run_takes_kernels_beside_a_pulled_image_only_when_they_are_signed(registry, home, monkeypatch, signer):
     machine = kernel_store.describe_machine(NvidiaState())
     kernel_sharing.push_kernel_pack(registry, dataclasses.replace(PACK, machine=machine), None)
-    monkeypatch.setattr(signatures, "has_signature", lambda *_: True)
+    monkeypatch.setattr(signatures, "is_document_signed", lambda *_: True)
     monkeypatch.setattr(release_signers, "load_release_verifiers", lambda *_: ("key",) if signer else ())
     filled = []
     monkeypatch.setattr(warm_up, "fill_cache_volume", lambda *arguments: filled.append(arguments) or True)

@@ -8,7 +8,7 @@ from knowngood.core.cell import parse_cell
 from knowngood.core.errors import KnowngoodError
 from knowngood.core.hosts import HostArchitecture
 from knowngood.registry import platform_index
-from knowngood.registry.manifests import INDEX_MEDIA_TYPE, MANIFEST_MEDIA_TYPE, RegistryManifest
+from knowngood.registry.manifests import INDEX_MEDIA_TYPE, MANIFEST_MEDIA_TYPE, Descriptor, RegistryManifest
 from samples import FA0, FA4
 
 X86, ARM = HostArchitecture.X86_64, HostArchitecture.AARCH64
@@ -59,6 +59,31 @@ def test_an_index_without_an_image_for_the_host_says_which_it_has():
         platform_index.choose_host_image(FakeRegistry(mine), index, "name", ARM)
     with pytest.raises(KnowngoodError, match=r"which registry.example/team/images does not have"):
         platform_index.choose_host_image(FakeRegistry(), index, "name", X86)
+
+
+def entry(digest="1", host=X86, **changes):
+    image = Descriptor(media=MANIFEST_MEDIA_TYPE, digest="sha256:" + digest * 64, size=1)
+    return image.document() | {"platform": {"architecture": host.debian, "os": "linux"}} | changes
+
+
+@pytest.mark.parametrize(
+    ("entries", "reason"),
+    [
+        ([entry("1"), entry("2")], "lists two images for x86-64, sha256:1.* and sha256:2"),
+        ([entry(), entry("2", platform={"architecture": "arm", "os": "linux"})], "for which there are no cells"),
+        ([entry(platform={"architecture": "amd64", "os": "linux", "variant": "v2"})], "for which there are no cells"),
+        ([entry(platform=None)], "lists sha256:1.* for None, for which there are no cells"),
+        ([entry(mediaType=INDEX_MEDIA_TYPE)], "as the image for x86-64"),
+        ([entry("g")], "is not a sha256 digest"),
+        ([entry(size=-1)], "cannot have -1 bytes"),
+        ([entry(size="1")], "must be a whole number"),
+        ({}, "must be a list or null"),
+    ],
+)
+def test_an_index_of_which_clients_take_different_images_is_refused(entries, reason):
+    data = json.dumps({"mediaType": INDEX_MEDIA_TYPE, "manifests": entries}).encode()
+    with pytest.raises(KnowngoodError, match=reason):
+        platform_index.list_index_images(RegistryManifest(data=data, media=INDEX_MEDIA_TYPE))
 
 
 def test_no_index_names_an_image_that_is_gone():

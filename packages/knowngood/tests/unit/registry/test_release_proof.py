@@ -299,7 +299,7 @@ def test_a_signature_of_another_image_does_not_count(registry, key):
         judgement = signers(registry, key, tag)
         assert (judgement.signer, judgement.present) == (None, True)
         assert f"the signature is of {OTHER}, another image" in judgement.problems[0]
-    assert not signatures.has_signature(registry, DIGEST, [key.verification_key])
+    assert not signatures.is_image_signed(registry, DIGEST, [key.verification_key])
     assert signatures.sign_name(registry, f"{registry.repository}:default", DIGEST, key), "it is signed all the same"
     assert signers(registry, key, "default").problems == ()
 

@@ -33,7 +33,8 @@ def test_the_payload_is_sigstores():
     [("registry.example:5000/a", None), ("registry.example:5000/a:b", "b"), ("registry.example/a:c-1", "c-1")],
 )
 def test_a_port_is_no_tag(reference, tag):
-    assert SignedName(reference=reference, digest=DIGEST).tag == tag
+    name = SignedName(reference=reference, digest=DIGEST)
+    assert (name.tag, name.repository) == (tag, reference.removesuffix(f":{tag}"))
 
 
 @pytest.mark.parametrize(
@@ -82,11 +83,11 @@ def test_a_damaged_document_is_told_with_its_place():
 
 
 def test_a_statement_says_the_same_as_the_payload():
-    statement = signed_documents.parse_signed_json(NAME.statement(), "x")
+    statement = json.loads(NAME.statement())
     assert signed_documents.parse_sign_statement(statement) == NAME
-    # cosign names no reference, and such a signature holds for every tag
+    # cosign names no reference: such a signature is for no repository, so that it counts in none
     statement["subject"][0].pop("name")
-    assert signed_documents.parse_sign_statement(statement).tag is None
+    assert signed_documents.parse_sign_statement(statement).repository == ""
 
 
 @pytest.mark.parametrize(

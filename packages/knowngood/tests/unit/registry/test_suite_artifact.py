@@ -35,10 +35,10 @@ def test_the_newest_suite_comes_back_as_it_was(registry, tmp_path):
 
 
 def test_only_a_signed_suite_counts_where_a_signer_is_named(registry, monkeypatch):
-    monkeypatch.setattr(signatures, "has_signature", lambda _, digest, __: digest == registry.signed)
+    monkeypatch.setattr(signatures, "is_document_signed", lambda _, digest, __: digest == registry.signed)
     key = type("Key", (), {"name": "team.pub"})()
     assert suite_artifact.fetch_attached_suite(registry, DIGEST, [key]).sha256 == registry.older
-    monkeypatch.setattr(signatures, "has_signature", lambda *_: False)
+    monkeypatch.setattr(signatures, "is_document_signed", lambda *_: False)
     with pytest.raises(KnowngoodError, match=r"none that is signed with team\.pub attached"):
         suite_artifact.fetch_attached_suite(registry, DIGEST, [key])
 

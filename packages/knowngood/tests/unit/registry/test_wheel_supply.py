@@ -60,7 +60,7 @@ def test_other_bytes_under_the_name_are_refused_unless_another_place_has_the_rig
 
 
 def test_a_registry_with_other_bytes_is_refused(tmp_path, monkeypatch):
-    def damaged(_registry, digest, _out):
+    def damaged(_registry, digest, _out, _size):
         raise DamagedContentError(f"serves other bytes for the blob {digest}")
 
     monkeypatch.setattr(wheel_supply.Registry, "copy_blob", damaged)
