@@ -25,6 +25,7 @@ from pathlib import Path
 from unittest import mock
 
 import damage
+import registry_targets
 from hypothesis import strategies as st
 
 from knowngood.cli.main import main
@@ -227,7 +228,6 @@ def _served(data: bytes, content_type: str) -> Iterator[str]:
         def do_GET(self) -> None:
             self.send_response(200)
             self.send_header("Content-Type", content_type)
-            self.send_header("Docker-Content-Digest", "sha256:" + "0" * 64)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             with contextlib.suppress(OSError):
@@ -268,13 +268,40 @@ def _ask_index(address: str) -> object:
     return SimpleIndex(f"http://{address}/simple/").files("tinylib")
 
 
-def _ask_registry(address: str) -> object:
-    from knowngood.registry.image_reference import Repository
-    from knowngood.registry.registry_client import Registry
+def _answer_or_error(question: Callable[[], object]) -> FuzzAnswer:
+    with mock.patch("time.sleep"):
+        try:
+            question()
+        except KnowngoodError as error:
+            return FuzzAnswer(code=error.exit_code, message=str(error))
+    return FuzzAnswer(code=0, message="")
 
-    registry = Registry(Repository.parse(f"http://{address}/x"), attempts=1)
-    manifest = registry.manifest("latest")
-    return manifest and manifest.blobs()
+
+def _list_registry_targets() -> list[FuzzTarget]:
+    """Return a target for each document that a registry serves, and for each header that is read of it."""
+    return [
+        *(
+            FuzzTarget(
+                name=f"registry-{part.replace('/', '-')}",
+                examples=lambda data=data: damage.damaged_json(data),  # type: ignore[misc] # mypy knows no defaults
+                answer=lambda data, part=part: _answer_or_error(  # type: ignore[misc]
+                    lambda: registry_targets.read_registry(part, data)
+                ),
+            )
+            for part, data in registry_targets.list_parts().items()
+            if part != "layer"
+        ),
+        *(
+            FuzzTarget(
+                name=f"registry-{name}",
+                examples=lambda value=value: damage.damaged_bytes(value),  # type: ignore[misc]
+                answer=lambda data, name=name: _answer_or_error(  # type: ignore[misc]
+                    lambda: registry_targets.ask_with_header(name, data)
+                ),
+            )
+            for name, (_, value) in registry_targets.HEADERS.items()
+        ),
+    ]
 
 
 _PAGE = json.dumps(
@@ -299,15 +326,6 @@ _PAGE = json.dumps(
 _HTML = b"""<html><body>
 <a href="tinylib-1.0-py3-none-any.whl#sha256=00" data-requires-python="&gt;=3.9">tinylib-1.0-py3-none-any.whl</a>
 </body></html>"""
-_MANIFEST = json.dumps(
-    {
-        "schemaVersion": 2,
-        "mediaType": "application/vnd.oci.image.manifest.v1+json",
-        "config": {"mediaType": "application/vnd.oci.image.config.v1+json", "digest": "sha256:" + "0" * 64, "size": 2},
-        "layers": [{"mediaType": "x", "digest": "sha256:" + "1" * 64, "size": 3}],
-        "annotations": {"a": "b"},
-    }
-).encode()
 
 
 def _diagnose(data: bytes) -> FuzzAnswer:
@@ -371,11 +389,7 @@ def list_targets() -> dict[str, FuzzTarget]:
             examples=lambda: damage.damaged_bytes(_HTML),
             answer=lambda data: _ask(_ask_index, data, "text/html"),
         ),
-        FuzzTarget(
-            name="registry-manifest",
-            examples=lambda: damage.damaged_json(_MANIFEST),
-            answer=lambda data: _ask(_ask_registry, data, "application/vnd.oci.image.manifest.v1+json"),
-        ),
+        *_list_registry_targets(),
         _log_target(),
     ]
     return {target.name: target for target in targets}

@@ -14,7 +14,7 @@ import json
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from knowngood.core.errors import KnowngoodError, MissingError
 from knowngood.core.json_document import parse_foreign_json
@@ -51,6 +51,9 @@ _CREATED = "org.opencontainers.image.created"
 _WRITE_ATTEMPTS = 5
 
 
+T = TypeVar("T")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Attachment:
     """A document about an image."""
@@ -69,8 +72,12 @@ class Attachment:
         return Descriptor.of(self.data, self.media)
 
     def document(self) -> dict[str, Any]:
-        """Return the document as JSON; `KnowngoodError` when it is not JSON."""
-        return parse_foreign_json(self.data, f"the attached {self.name} is not a JSON document", dict[str, Any])
+        """Return the document as JSON; `KnowngoodError` when it is not a JSON object."""
+        return self.parse(dict[str, Any])
+
+    def parse(self, content: type[T]) -> T:
+        """Return the document as JSON of a type; `KnowngoodError` when it is none."""
+        return parse_foreign_json(self.data, f"the attached {self.name[:100]} is malformed", content)
 
 
 def fallback_tag(digest: str) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 from knowngood.core.errors import KnowngoodError
 from knowngood.core.hosts import HostArchitecture
@@ -54,7 +55,7 @@ class PublishedImage:
                 {
                     "name": item.name,
                     "type": item.media,
-                    "document": item.document() if item.media.endswith("json") else None,
+                    "document": _parse_json_attachment(item),
                     "signed": item in self.signature.signed,
                 }
                 for item in self.attached
@@ -72,8 +73,8 @@ class PublishedImage:
         for item in self.attached:
             ignored = self.signature.required and item not in self.signature.signed
             lines.append(f"  attached: {item.name} ({item.media}){', unsigned and ignored' if ignored else ''}")
-        tiers = [item.document() for item in self.attached if item.media == attachments.TIER_MEDIA_TYPE]
-        lines += [f"  {item.get('tier')}: {item.get('meaning')}" for item in tiers]
+        tiers = [_parse_json_attachment(item) for item in self.attached if item.media == attachments.TIER_MEDIA_TYPE]
+        lines += [f"  {item.get('tier')}: {item.get('meaning')}" for item in tiers if item]
         lines += [f"  {_describe_record(cell, digest, self.digest)}" for cell, digest in self.recorded.items()]
         lines += [] if self.recorded else ["  no record here to compare with"]
         return "\n".join([*lines, *(f"PROBLEM: {item}" for item in self.problems)])
@@ -263,32 +264,90 @@ def compare_with_record(manifest: RegistryManifest, record: ImageRecord) -> str 
     )
 
 
+class _Property(TypedDict):
+    name: str
+    value: NotRequired[str]
+
+
+class _BillHead(TypedDict):
+    properties: NotRequired[list[_Property]]
+
+
+class _Bill(TypedDict):
+    metadata: NotRequired[_BillHead]
+
+
+class _Subject(TypedDict):
+    digest: dict[str, str]
+
+
+class _Statement(TypedDict):
+    subject: list[_Subject]
+
+
+class _Verdict(TypedDict):
+    ok: bool
+
+
+class _Report(TypedDict):
+    verdict: _Verdict
+
+
+class _Proof(TypedDict):
+    image: str
+
+
+class _EvidenceOfImage(_Proof):
+    report: _Report
+
+
 def find_contradictions(digest: str, labels: Mapping[str, str], attached: tuple[Attachment, ...]) -> list[str]:
     """Return where the documents and the labels of an image contradict each other. Pure."""
     problems = []
-    by_media: dict[str, list[dict[str, Any]]] = {}
+    medias = {item.media for item in attached}
+    problems += [f"no {name} is attached" for media, name in _DOCUMENT_NAMES.items() if media not in medias]
     for item in attached:
-        by_media.setdefault(item.media, []).append(item.document())
-    names = {
-        attachments.SBOM_MEDIA_TYPE: "SBOM",
-        attachments.PROVENANCE_MEDIA_TYPE: "provenance",
-        attachments.EVIDENCE_MEDIA_TYPE: "evidence",
-        attachments.TIER_MEDIA_TYPE: "tier",
-    }
-    problems += [f"no {name} is attached" for media, name in names.items() if media not in by_media]
-    lock = labels.get(LABEL_PREFIX + "lock")
-    for bill in by_media.get(attachments.SBOM_MEDIA_TYPE, []):
-        properties = {item["name"]: item["value"] for item in bill.get("metadata", {}).get("properties", [])}
-        if properties.get("knowngood:lock") != lock:
-            problems.append(f"the SBOM is of lock {properties.get('knowngood:lock')}, the image's label says {lock}")
-    for statement in by_media.get(attachments.PROVENANCE_MEDIA_TYPE, []):
-        subjects = [subject.get("digest", {}).get("sha256") for subject in statement.get("subject", [])]
-        if subjects != [digest.removeprefix("sha256:")]:
-            problems.append(f"the provenance is of {subjects}, not of this image")
-    for media in (attachments.EVIDENCE_MEDIA_TYPE, attachments.TIER_MEDIA_TYPE):
-        others = [item.get("image") for item in by_media.get(media, []) if item.get("image") != digest]
-        problems += [f"the {names[media]} is of {other}, not of this image" for other in others]
-    runs = [item for item in by_media.get(attachments.EVIDENCE_MEDIA_TYPE, []) if item.get("image") == digest]
-    if not all(run.get("report", {}).get("verdict", {}).get("ok") for run in runs):
-        problems.append("the evidence is of a run that failed")
+        if item.media in _DOCUMENT_NAMES:
+            try:
+                problems += _find_contradictions_of(item, digest, labels)
+            except KnowngoodError as error:
+                problems.append(str(error))
     return problems
+
+
+_DOCUMENT_NAMES = {
+    attachments.SBOM_MEDIA_TYPE: "SBOM",
+    attachments.PROVENANCE_MEDIA_TYPE: "provenance",
+    attachments.EVIDENCE_MEDIA_TYPE: "evidence",
+    attachments.TIER_MEDIA_TYPE: "tier",
+}
+"""The documents that every published image has."""
+
+
+def _find_contradictions_of(item: Attachment, digest: str, labels: Mapping[str, str]) -> list[str]:
+    """Return where one document contradicts its image; `KnowngoodError` when it is none of its kind."""
+    if item.media == attachments.SBOM_MEDIA_TYPE:
+        properties = item.parse(_Bill).get("metadata", {}).get("properties", [])
+        lock, label = (
+            {each["name"]: each.get("value") for each in properties}.get("knowngood:lock"),
+            LABEL_PREFIX + "lock",
+        )
+        same = lock == labels.get(label)
+        return [] if same else [f"the SBOM is of lock {lock}, the image's label says {labels.get(label)}"]
+    if item.media == attachments.PROVENANCE_MEDIA_TYPE:
+        subjects = [subject["digest"].get("sha256") for subject in item.parse(_Statement)["subject"]]
+        same = subjects == [digest.removeprefix("sha256:")]
+        return [] if same else [f"the provenance is of {subjects}, not of this image"]
+    other = item.parse(_Proof)["image"]
+    if other != digest:
+        return [f"the {_DOCUMENT_NAMES[item.media]} is of {other}, not of this image"]
+    if item.media == attachments.EVIDENCE_MEDIA_TYPE and not item.parse(_EvidenceOfImage)["report"]["verdict"]["ok"]:
+        return ["the evidence is of a run that failed"]
+    return []
+
+
+def _parse_json_attachment(item: Attachment) -> dict[str, Any] | None:
+    """Return a document of JSON, which a stranger may have attached; `None` when it is none."""
+    with contextlib.suppress(KnowngoodError):
+        return item.document() if item.media.endswith("json") else None
+    return None

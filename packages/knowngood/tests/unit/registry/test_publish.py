@@ -345,7 +345,10 @@ class TestReadback:
             ({"SBOM_MEDIA_TYPE": {"metadata": {}}}, "the SBOM is of lock None"),
             ({"PROVENANCE_MEDIA_TYPE": {"subject": [{"digest": {"sha256": "1"}}]}}, "not of this image"),
             ({"EVIDENCE_MEDIA_TYPE": {"image": "sha256:1"}}, "the evidence is of sha256:1"),
-            ({"EVIDENCE_MEDIA_TYPE": {"image": DIGEST, "report": {}}}, "a run that failed"),
+            ({"EVIDENCE_MEDIA_TYPE": {"image": DIGEST, "report": {"verdict": {"ok": False}}}}, "a run that failed"),
+            ({"EVIDENCE_MEDIA_TYPE": {"image": DIGEST, "report": {}}}, "the key 'verdict' is missing"),
+            ({"SBOM_MEDIA_TYPE": {"metadata": {"properties": ["x"]}}}, "must be an object, not"),
+            ({"PROVENANCE_MEDIA_TYPE": {"subject": 1}}, "the attached x is malformed"),
             ({"TIER_MEDIA_TYPE": None}, "no tier is attached"),
             ({"TIER_MEDIA_TYPE": {"image": "sha256:1"}}, "the tier is of sha256:1"),
         ],
@@ -355,7 +358,7 @@ class TestReadback:
         assert said in problem
 
     def test_a_document_that_is_none_is_a_sentence(self):
-        with pytest.raises(KnowngoodError, match="not a JSON document"):
+        with pytest.raises(KnowngoodError, match="the attached x is malformed"):
             Attachment(media="a", name="x", data=b"{").document()
 
     def test_the_list_of_referrers_has_the_tag_of_the_specification(self):
