@@ -63,6 +63,17 @@ def test_a_corrupt_wheel_is_named_with_both_hashes_and_the_next_build_goes_on(he
     assert (code, cell["image"]["built"]) == (0, True), err
 
 
+def test_an_index_that_serves_and_states_another_wheel_of_the_same_release_is_refused(here, index):
+    """A private index, or a mirror, whose wheel is sound and whose hash is right for it: only the lock knows better."""
+    name, good = list(index.wheels.items())[1]
+    index.wheels[name] = index_server.replace(good)
+    code, cell, err = build(here)
+    assert code == 1, err
+    expected, found = (hashlib.sha256(data).hexdigest() for data in (good, index.wheels[name]))
+    assert f"{name} is a corrupt archive" in cell["error"]
+    assert f"sha256 expected: {expected}, found: {found}" in cell["error"]
+
+
 def test_a_wheel_that_arrives_damaged_once_is_built_with_at_the_second_try(here, index):
     name = list(index.wheels)[1]
     index.damage[name] = lambda data: index_server.flip(data) if index.damage.pop(name, None) else data

@@ -7,11 +7,12 @@ The settings with which a package's own setup compiles for one architecture and 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 import tarfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -30,6 +31,8 @@ from knowngood.lock import wheelhouse
 from knowngood.lock.lock_tree import CellLock
 from knowngood.lock.wheelhouse import WheelRecord
 
+_LARGEST_SETUP = 1 << 20
+
 
 @dataclass(frozen=True, kw_only=True)
 class Sdist:
@@ -44,12 +47,12 @@ class Sdist:
     sha256: str
 
     def setup(self) -> str:
-        """Return the text of its `setup.py`, or an empty text."""
-        with tarfile.open(self.path) as archive:
+        """Return the text of its `setup.py`, or an empty text; `KnowngoodError` when it is no archive."""
+        with self._open() as archive:
             for member in archive:
-                if member.name.count("/") == 1 and member.name.endswith("/setup.py"):
+                if member.isreg() and member.name.count("/") == 1 and member.name.endswith("/setup.py"):
                     opened = archive.extractfile(member)
-                    return opened.read().decode(errors="replace") if opened else ""
+                    return opened.read(_LARGEST_SETUP).decode(errors="replace") if opened else ""
         return ""
 
     def read_build_files(self) -> list[str]:
@@ -64,10 +67,15 @@ class Sdist:
         This is done before every attempt, since a setup may remove files of its own when it is done.
         """
         folder.mkdir(parents=True, exist_ok=True)
+        with self._open() as archive:
+            archive.extractall(folder, filter=_below_top)  # noqa: S202  # _below_top applies the data filter
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[tarfile.TarFile]:
         try:
             with tarfile.open(self.path) as archive:
-                archive.extractall(folder, filter=_below_top)  # noqa: S202  # _below_top applies the data filter
-        except (tarfile.TarError, zlib.error, EOFError) as error:
+                yield archive
+        except (tarfile.TarError, zlib.error, EOFError, KeyError) as error:
             raise KnowngoodError(f"{self.file} is not a readable sdist: {error}") from None
 
 
