@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from typing import Any
@@ -102,11 +103,13 @@ def damaged_json(draw: st.DrawFn, data: bytes) -> bytes:
                 value = [value] if draw(st.booleans()) else {"a": value}
             parent[key] = value
         elif kind == "add" and isinstance(parent, dict):
-            parent[draw(st.sampled_from(["x", "", "schema", "a.b", "\x00", "0"]))] = draw(st.sampled_from(_VALUES))
+            parent[draw(st.sampled_from(["x", "", "schema", "a.b", "\x00", "0"]))] = copy.deepcopy(
+                draw(st.sampled_from(_VALUES))
+            )
         elif kind == "rename" and isinstance(parent, dict):
             parent[draw(st.sampled_from(["x", "", "9" * 5000, "2.0.0", "1.x"]))] = parent.pop(key)
         else:
-            parent[key] = draw(st.sampled_from(_VALUES))
+            parent[key] = copy.deepcopy(draw(st.sampled_from(_VALUES)))
     text = json.dumps(document, indent=draw(st.sampled_from([None, 1])))
     return text.encode()
 

@@ -3,7 +3,8 @@
 A server, or whoever stands before it, may be broken or hostile. Every HTTP session of this program is bounded here:
 
 - an answer that is read whole has at most so many bytes, counted after decompression;
-- the head of an answer, and each minute of its body, must bring something: one byte a second is no answer;
+- the head of an answer, and each minute of its body, must bring something: one byte a second is no answer; and what is
+  read whole must come to its end;
 - an address of an encrypted connection never leads to one without encryption.
 
 What an answer says is checked by `core.json_document.parse_foreign_json`.
@@ -34,8 +35,10 @@ LARGEST_PAGE = 64 << 20
 HEAD_SECONDS = 330.0
 """For the head of an answer; a registry may take minutes to move a large blob before it answers."""
 PACE_SECONDS = 60.0
-LEAST_BYTES = 64 << 10
+LEAST_BYTES = 256 << 10
 """A body must bring so many bytes in each `PACE_SECONDS` that are spent waiting for it."""
+WHOLE_SECONDS = 600.0
+"""For the body of an answer that is read whole."""
 _PIECE = 64 << 10
 _PORTS = {"http": 80, "https": 443}
 
@@ -89,9 +92,8 @@ class _BoundedBody:
     def __init__(self, raw: HTTPResponse, largest: int | None) -> None:
         self._raw = raw
         self._largest = largest
-        self._bytes = 0
-        self._waited = 0.0
-        self._fresh = 0
+        self._bytes = self._counted = 0
+        self._waited = self._begun = 0.0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._raw, name)
@@ -117,13 +119,14 @@ class _BoundedBody:
         piece = self._raw.read1(amt, decode_content=decode_content)
         self._waited += time.monotonic() - start
         self._bytes += len(piece)
-        self._fresh += len(piece)
         if self._largest is not None and self._bytes > self._largest:
             raise AnswerTooLargeError(f"the answer is longer than {self._largest:,} bytes; it was not read further")
-        if self._waited > PACE_SECONDS and piece:
-            if self._fresh < LEAST_BYTES:
-                raise AnswerTooSlowError(f"{self._fresh:,} bytes in {self._waited:.0f} s are too few")
-            self._waited, self._fresh = 0.0, 0
+        if self._waited - self._begun > PACE_SECONDS and piece:
+            if self._bytes - self._counted < LEAST_BYTES:
+                raise AnswerTooSlowError(f"{self._bytes:,} bytes in {self._waited:.0f} s, the last ones too slowly")
+            self._begun, self._counted = self._waited, self._bytes
+        if self._largest is not None and self._waited > WHOLE_SECONDS:
+            raise AnswerTooSlowError(f"{self._bytes:,} bytes in {self._waited:.0f} s, and no end")
         return piece
 
 

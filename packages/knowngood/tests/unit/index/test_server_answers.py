@@ -101,10 +101,10 @@ def test_an_error_without_end_is_not_read_to_it(serve):
         registry(serve(pieces)).check(Descriptor.of(b"hello", "x"))
 
 
-@pytest.mark.parametrize("part", ["head", "body"])
+@pytest.mark.parametrize("part", ["head", "body", "whole"])
 def test_one_byte_after_another_is_no_answer(serve, monkeypatch, part):
     monkeypatch.setattr(server_answers, "HEAD_SECONDS", 0.5)
-    monkeypatch.setattr(server_answers, "PACE_SECONDS", 0.5)
+    monkeypatch.setattr(server_answers, "WHOLE_SECONDS" if part == "whole" else "PACE_SECONDS", 0.5)
     begun = MANIFEST if part == "head" else MANIFEST + b"Content-Length: 100000\r\n\r\n"
     start = time.monotonic()
     with pytest.raises(MissingError, match="the request failed after 1 attempts"):
