@@ -22,8 +22,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from knowngood.core import retries
-from knowngood.core.errors import KnowngoodError, UnknownError
-from knowngood.core.json_document import parse_foreign_json
+from knowngood.core.errors import UnknownError
 from knowngood.core.local_files import cache_folder, write_atomically
 from knowngood.index import index_settings
 
@@ -35,6 +34,8 @@ if TYPE_CHECKING:
 STALE_AFTER = timedelta(days=7)
 """Data of a service that are older than this do not count as an answer of today."""
 _ATTEMPTS = 3
+_LARGEST_ANSWER = 512 << 20
+"""Bytes; Debian's tracker answers with all that it knows."""
 _TIMEOUT = (20.0, 120.0)
 """Seconds to connect, and between two blocks of an answer."""
 
@@ -70,6 +71,7 @@ def ask_advisory_service(name: str, url: str, query: Mapping[str, Any] | None = 
     Raises `UnknownError` when the service, called `name` in messages, gives no such object.
     """
     import requests
+    from pydantic_core import from_json  # as every JSON here, with a bound of its depth
 
     try:
         for attempt in retries.retry_attempts(on=_is_passing, attempts=_ATTEMPTS, wait_max=10.0, timeout=None):
@@ -78,13 +80,14 @@ def ask_advisory_service(name: str, url: str, query: Mapping[str, Any] | None = 
     except requests.RequestException as error:
         raise UnknownError(f"{name} does not answer: {_describe_failure(error)}") from None
     try:
-        document = parse_foreign_json(response.content, "no JSON object", dict[str, Any])
-    except KnowngoodError as error:
+        document = from_json(response.content)
+    except ValueError:
         kind = response.headers.get("Content-Type", "").partition(";")[0] or "something"
         raise UnknownError(
-            f"{name} does not answer in JSON: {kind} of {len(response.content)} bytes, perhaps cut off or of a proxy; "
-            f"{error}"
+            f"{name} does not answer in JSON: {kind} of {len(response.content)} bytes, perhaps cut off or of a proxy"
         ) from None
+    if not isinstance(document, dict):
+        raise UnknownError(f"{name} does not answer with a JSON object")
     return AdvisoryAnswer(document=document, when=_read_date(response.headers))
 
 
@@ -134,7 +137,7 @@ def _send(url: str, query: Mapping[str, Any] | None) -> requests.Response:
 
     ca = index_settings.read_index_settings().files.get("ca")
     method, body = ("GET", None) if query is None else ("POST", query)
-    with server_answers.bound_session(requests.Session()) as session:
+    with server_answers.bound_session(requests.Session(), largest=_LARGEST_ANSWER) as session:
         response = session.request(method, url, json=body, timeout=_TIMEOUT, verify=str(ca) if ca else True)
     response.raise_for_status()
     return response
