@@ -177,6 +177,9 @@ def test_a_release_is_signed_verified_and_pulled(tiny, proxy, tmp_path, capsys, 
         client.images.remove(image.tag, force=True)
         direct = f"{proxy.server.address}/signed"  # the engine tries TLS first, which the proxy does not understand
         code, answer = run(capsys, "pull", "--from", f"http://{direct}")
+        assert (code, f"not for {direct}" in answer["images"][0]["error"]) == (1, True), "the same bytes, another name"
+        assert run(capsys, "publish", "--to", f"http://{direct}")[0] == 0
+        code, answer = run(capsys, "pull", "--from", f"http://{direct}")
         assert (code, answer["images"][0]["status"]) == (0, "pulled"), answer
         assert client.images.get(image.tag).id == image.digest
         client.images.remove(f"{direct}@{image.digest}")

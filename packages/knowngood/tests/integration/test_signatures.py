@@ -284,10 +284,11 @@ def push_real(world, tag):
     with tarfile.open(fileobj=archive, mode="w") as layers:
         layers.addfile(tarfile.TarInfo("hello"), io.BytesIO())
     layer = world.registry.put_bytes(archive.getvalue(), "application/vnd.oci.image.layer.v1.tar")
+    lock = f"sha256:{world.locked.digest}"
     config = {
         "architecture": "amd64",
         "os": "linux",
-        "config": {"Labels": {"io.knowngood.cell": str(world.locked.cell)}},
+        "config": {"Labels": {"io.knowngood.cell": str(world.locked.cell), "io.knowngood.lock": lock}},
         "rootfs": {"type": "layers", "diff_ids": [layer.digest]},
     }
     blob = world.registry.put_bytes(json.dumps(config).encode(), "application/vnd.oci.image.config.v1+json")

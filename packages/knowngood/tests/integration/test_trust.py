@@ -179,7 +179,11 @@ def test_verify_judges_what_a_client_resolves(twins, genuine, skopeo, capsys, at
 def test_nobody_takes_a_signed_image_in_another_repository(world, skopeo, capsys):
     production, source = (
         world.registry,
-        Registry(Repository(host=world.registry.repository.host, path=f"staging/{world.registry.repository.path}", plain=True)),
+        Registry(
+            Repository(
+                host=world.registry.repository.host, path=f"staging/{world.registry.repository.path}", plain=True
+            )
+        ),
     )
     image = push(dataclasses.replace(world, registry=source), world.alias)
     listed = [item["digest"] for item in attachments.list_referrers(source, image.descriptor.digest)[0]]

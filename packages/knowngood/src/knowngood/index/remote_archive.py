@@ -76,6 +76,7 @@ _FINAL_STATUS = {401, 403, 404, 410, 416}
 _TEXT_ENDINGS = (".py", ".toml", ".cfg", ".txt", ".md", ".json", "PKG-INFO", "METADATA", "/flash_api.cpp")
 _TEXT_LIMIT = 2 << 20  # bytes of a text kept in memory; a larger one is read in a pass of its own
 _SDIST_LIMIT = 400 << 20  # bytes
+_UNPACKED_LIMIT = 4 << 30  # bytes of all members of an sdist
 
 
 class ArtefactCache:
@@ -259,8 +260,12 @@ class RemoteSdist(_RemoteArchive):
         """Sizes of all members and the small texts, in one pass: seeking back in a `.tar.gz` would start over."""
         sizes: dict[str, int] = {}
         texts: dict[str, bytes] = {}
+        total = 0
         with self._opened() as archive:
             for info in archive:
+                total += info.size
+                if total > _UNPACKED_LIMIT:
+                    raise UnreadableError(f"{self.file.name} unpacks to more than {_UNPACKED_LIMIT >> 30} GiB")
                 if info.isfile():
                     name = _below_top(info.name)
                     sizes[name] = info.size

@@ -13,6 +13,7 @@ What an answer says is checked by `core.json_document.parse_foreign_json`.
 from __future__ import annotations
 
 import contextlib
+import math
 import socket
 import threading
 import time
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 LARGEST_PAGE = 64 << 20
 """Bytes of an answer that is read whole; a project with the most files on the public index has some 20 MB."""
+LARGEST_FILE = 64 << 30
+"""Bytes of an answer that is read piece by piece, where nobody states its size."""
 HEAD_SECONDS = 330.0
 """For the head of an answer; a registry may take minutes to move a large blob before it answers."""
 PACE_SECONDS = 60.0
@@ -89,9 +92,9 @@ def follow_address(current: str, target: str) -> str:
 class _BoundedBody:
     """The body of an answer, read piece by piece so that its size and pace are seen. In all else it is urllib3's."""
 
-    def __init__(self, raw: HTTPResponse, largest: int | None) -> None:
+    def __init__(self, raw: HTTPResponse, largest: int, seconds: float) -> None:
         self._raw = raw
-        self._largest = largest
+        self._largest, self._seconds = largest, seconds
         self._bytes = self._counted = 0
         self._waited = self._begun = 0.0
 
@@ -119,13 +122,13 @@ class _BoundedBody:
         piece = self._raw.read1(amt, decode_content=decode_content)
         self._waited += time.monotonic() - start
         self._bytes += len(piece)
-        if self._largest is not None and self._bytes > self._largest:
+        if self._bytes > self._largest:
             raise AnswerTooLargeError(f"the answer is longer than {self._largest:,} bytes; it was not read further")
         if self._waited - self._begun > PACE_SECONDS and piece:
             if self._bytes - self._counted < LEAST_BYTES:
                 raise AnswerTooSlowError(f"{self._bytes:,} bytes in {self._waited:.0f} s, the last ones too slowly")
             self._begun, self._counted = self._waited, self._bytes
-        if self._largest is not None and self._waited > WHOLE_SECONDS:
+        if self._waited > self._seconds:
             raise AnswerTooSlowError(f"{self._bytes:,} bytes in {self._waited:.0f} s, and no end")
         return piece
 
@@ -183,9 +186,10 @@ class BoundedAdapter(HTTPAdapter):
         self.poolmanager.pool_classes_by_scheme = {"http": _PlainPool, "https": _EncryptedPool}
 
     def send(self, request: requests.PreparedRequest, stream: bool = False, *words: Any, **more: Any) -> Any:
-        """Send a request; the answer's body is bounded, as a whole only where it is not a file that is streamed."""
+        """Send a request; the answer's body is bounded, more closely where it is not a file that is streamed."""
         response = super().send(request, stream, *words, **more)
-        response.raw = _BoundedBody(response.raw, None if stream and response.ok else self._largest)
+        bounds = (LARGEST_FILE, math.inf) if stream and response.ok else (self._largest, WHOLE_SECONDS)
+        response.raw = _BoundedBody(response.raw, *bounds)
         if response.is_redirect:
             follow_address(str(request.url), response.headers["Location"])
         return response

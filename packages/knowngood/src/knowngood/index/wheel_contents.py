@@ -26,6 +26,7 @@ from urllib3.exceptions import HTTPError as Urllib3Error
 from knowngood.core import retries
 from knowngood.core.errors import CorruptArchiveError, KnowngoodError, MissingError, NetworkError
 from knowngood.core.local_files import cache_folder, write_atomically
+from knowngood.index.artefact import TEXT_LIMIT
 from knowngood.index.package_index import open_http_session
 from knowngood.index.remote_archive import read_remote_hash
 
@@ -148,7 +149,7 @@ def _read_remote(url: str) -> WheelContents:
             with attempt, open_http_session(url) as session:
                 head = session.head(url, timeout=60, allow_redirects=True, headers={"Accept-Encoding": "identity"})
                 head.raise_for_status()
-                size = int(head.headers["Content-Length"])
+                size = _stated_size(head)
                 if url.endswith(".tar.gz"):
                     return WheelContents(size=size, files={})
                 with RemoteZip(url, session=session, timeout=60) as wheel:
@@ -160,11 +161,18 @@ def _read_remote(url: str) -> WheelContents:
     raise AssertionError("stamina yields at least one attempt")
 
 
+def _stated_size(head: requests.Response) -> int:
+    length = head.headers["Content-Length"]
+    if not re.fullmatch(r"\d{1,15}", length):
+        raise KeyError(f"no size: {length[:100]!r}")
+    return int(length)
+
+
 def _read_record(wheel: ZipFile) -> str:
-    names = [name for name in wheel.namelist() if re.fullmatch(r"[^/]+\.dist-info/RECORD", name)]
-    if not names:
-        raise BadZipFile("it has no RECORD")
-    return wheel.read(names[0]).decode()
+    records = [item for item in wheel.infolist() if re.fullmatch(r"[^/]+\.dist-info/RECORD", item.filename)]
+    if not records or records[0].file_size > TEXT_LIMIT:
+        raise BadZipFile("its RECORD is too large" if records else "it has no RECORD")
+    return wheel.read(records[0]).decode()
 
 
 def _cache_file(sha256: str) -> Path:

@@ -28,6 +28,7 @@ from knowngood.core.json_document import parse_foreign_json
 from knowngood.engine.docker_logins import check_docker_config
 from knowngood.index import index_settings
 from knowngood.index.server_answers import (
+    LARGEST_FILE,
     AnswerTooLargeError,
     AnswerTooSlowError,
     UnsafeAddressError,
@@ -147,8 +148,6 @@ _LARGEST_ANSWER = 4 << 20
 """Bytes of a manifest, a list or an error; the specification asks registries to take no larger manifest."""
 _LARGEST_DOCUMENT = 256 << 20
 """Bytes of a blob that is read into memory; a pack of kernels may have some tens of MB."""
-LARGEST_BLOB = 64 << 30
-"""Bytes of a blob of which nobody states the size."""
 _LONGEST_WAIT_SECONDS = 120.0
 _LONGEST_MESSAGE = 300
 """Characters of a registry's own message that are repeated."""
@@ -302,7 +301,7 @@ class Registry:
         """Read a whole blob back; `DamagedContentError` when its bytes do not have its digest, or are too many."""
         self.copy_blob(blob.digest, None, blob.size)
 
-    def copy_blob(self, digest: str, out: IO[bytes] | None, size: int = LARGEST_BLOB) -> None:
+    def copy_blob(self, digest: str, out: IO[bytes] | None, size: int = LARGEST_FILE) -> None:
         """Read a whole blob and write it to `out`, from its start, and never more than `size` bytes.
 
         Raises `DamagedContentError` when it has another digest, or more bytes.

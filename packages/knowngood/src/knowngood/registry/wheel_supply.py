@@ -20,13 +20,14 @@ from urllib.parse import quote
 from knowngood.core.cell import Cell
 from knowngood.core.errors import CorruptArchiveError, KnowngoodError, MissingError
 from knowngood.core.notify import Notify
+from knowngood.index.server_answers import LARGEST_FILE
 from knowngood.lock import cell_lock, wheelhouse
 from knowngood.lock.wheelhouse import WheelPin
 from knowngood.project import core_facts
 from knowngood.registry import attachments, image_reference
 from knowngood.registry.image_reference import Repository
 from knowngood.registry.manifests import DamagedContentError, Descriptor, RegistryManifest, UnservedContentError
-from knowngood.registry.registry_client import LARGEST_BLOB, Registry
+from knowngood.registry.registry_client import Registry
 from knowngood.wheels import published_wheel
 
 if TYPE_CHECKING:
@@ -130,15 +131,16 @@ def fetch_pinned_wheel(pin: WheelPin, places: Iterable[str], wheel_folder: Path,
 
 def _copy_from_place(place: str, pin: WheelPin, target: Path) -> None:
     """Copy what a place has of a wheel to `target`; `KnowngoodError` or `OSError` when it has nothing."""
+    size = pin.record.size if pin.record else LARGEST_FILE
     for scheme, prefix in REGISTRY_SCHEMES.items():
         if place.startswith(scheme):
             repository = Repository.parse(prefix + place.removeprefix(scheme).rstrip("/"))
             registry = Registry(repository, attempts=_REGISTRY_ATTEMPTS)
             with target.open("wb") as out:
-                registry.copy_blob(f"sha256:{pin.sha256}", out, pin.record.size if pin.record else LARGEST_BLOB)
+                registry.copy_blob(f"sha256:{pin.sha256}", out, size)
             return
     if "://" in place:
-        published_wheel.download_file(f"{place.rstrip('/')}/{quote(pin.file)}", target)
+        published_wheel.download_file(f"{place.rstrip('/')}/{quote(pin.file)}", target, size)
         return
     source = Path(place).expanduser() / pin.file
     if not source.is_file():

@@ -145,10 +145,10 @@ def fetch_wheel(item: PublishedWheel, cell: Cell, wheel_folder: Path) -> tuple[P
     return wheel, record
 
 
-def download_file(url: str, path: Path) -> str:
+def download_file(url: str, path: Path, size: int | None = None) -> str:
     """Download a file, from `https://`, `http://` or `file://`, to `path` and return its SHA-256.
 
-    Raises `MissingError` when it cannot be fetched.
+    Raises `MissingError` when it cannot be fetched, or has more than `size` bytes, where that is known.
     """
     import requests
 
@@ -164,6 +164,8 @@ def download_file(url: str, path: Path) -> str:
             response.raise_for_status()
             for piece in response.iter_content(_PIECE_BYTES):
                 digest.update(piece)
+                if size is not None and out.tell() + len(piece) > size:
+                    raise MissingError(f"{path.name} is longer there than the {size:,} bytes that it should have")
                 out.write(piece)
             os.fsync(out.fileno())
         return digest.hexdigest()

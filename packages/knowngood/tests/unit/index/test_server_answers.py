@@ -9,12 +9,13 @@ import itertools
 import socket
 import threading
 import time
+import zipfile
 
 import pytest
 import requests
 
-from knowngood.core.errors import KnowngoodError, MissingError
-from knowngood.index import package_index, server_answers
+from knowngood.core.errors import KnowngoodError, MissingError, NetworkError
+from knowngood.index import package_index, remote_archive, server_answers, wheel_contents
 from knowngood.index.artefact import UnreadableError
 from knowngood.index.server_answers import UnsafeAddressError
 from knowngood.registry.image_reference import Repository
@@ -26,6 +27,7 @@ from knowngood.registry.manifests import (
     parse_image_configuration,
 )
 from knowngood.registry.registry_client import Registry
+from knowngood.wheels import published_wheel
 
 MANIFEST = f"HTTP/1.1 200 OK\r\nContent-Type: {MANIFEST_MEDIA_TYPE}\r\n".encode()
 CHUNK = b"10000\r\n" + b"a" * 0x10000 + b"\r\n"
@@ -156,6 +158,36 @@ def test_a_page_of_the_index_is_bounded_too(serve, monkeypatch, kind):
     }[kind]
     with pytest.raises(UnreadableError, match=reason):
         package_index.SimpleIndex(f"http://{serve(pieces)}/simple/").files("tinylib")
+
+
+def test_a_file_of_a_place_has_no_more_bytes_than_it_should(serve, tmp_path):
+    head = b"HTTP/1.1 200 OK\r\n\r\n"
+    address = serve(itertools.chain([head], itertools.repeat(b"a" * 0x10000)))
+    with pytest.raises(MissingError, match=r"x\.whl is longer there than the 5 bytes that it should have"):
+        published_wheel.download_file(f"http://{address}/x.whl", tmp_path / "x.whl", 5)
+    assert (tmp_path / "x.whl").stat().st_size <= 5
+
+
+def test_a_file_without_end_is_not_read_for_its_hash(serve, monkeypatch):
+    monkeypatch.setattr(server_answers, "LARGEST_FILE", 1 << 20)
+    address = serve(itertools.chain([b"HTTP/1.1 200 OK\r\n\r\n"], itertools.repeat(b"a" * 0x10000)))
+    with pytest.raises(NetworkError, match=r"the index does not serve x\.whl: AnswerTooLargeError"):
+        remote_archive.read_remote_hash(f"http://{address}/x.whl")
+
+
+@pytest.mark.parametrize("length", ["x", "9" * 5000, "-1"])
+def test_a_wheel_of_no_size_is_not_served(serve, length):
+    address = serve([f"HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n".encode()])
+    with pytest.raises(MissingError, match=r"the index does not serve x\.whl"):
+        wheel_contents.read_wheel_contents(f"http://{address}/x.whl", "0" * 64)
+
+
+def test_a_record_that_unpacks_to_too_much_is_not_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(wheel_contents, "TEXT_LIMIT", 10)
+    with zipfile.ZipFile(tmp_path / "x.whl", "w") as wheel:
+        wheel.writestr("x-1.dist-info/RECORD", b"x" * 11)
+    with pytest.raises(KnowngoodError, match="its RECORD is too large"):
+        wheel_contents.read_wheel_contents((tmp_path / "x.whl").as_uri(), "0" * 64)
 
 
 class TestAddresses:
