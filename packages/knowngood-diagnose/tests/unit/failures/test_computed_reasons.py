@@ -79,7 +79,7 @@ def test_a_method_without_its_class_is_compared_with_the_release_of_the_log(ask)
             "torch.save(out_list, path)",
             "UnboundLocalError: local variable 'out_list' referenced before assignment",
             "your-code",
-            "`out_list` is used and was never set",
+            "local variable 'out_list' referenced before assignment",
         ),
         (
             "name = '%s' % argv.method",
@@ -91,7 +91,7 @@ def test_a_method_without_its_class_is_compared_with_the_release_of_the_log(ask)
             "print(loss)",
             "UnboundLocalError: cannot access local variable 'loss' where it is not associated with a value",
             "your-code",
-            "`loss` is used and was never set",
+            "cannot access local variable 'loss'",
         ),
     ],
 )

@@ -28,13 +28,13 @@ CASES = {
         + OWN
         + '  File "/home/u/harness/models/hf.py", line 103, in __init__\n    assert isinstance(pretrained, str)\n'
         + "AssertionError\n",
-        ("your-code", "takes only str for pretrained", "a name or a path"),
+        ("your-code", "itself refuses to go on", "Meet the condition"),
     ),
     "a configuration's value": (
         BEGIN
         + '  File "/home/u/.cache/huggingface/modules/transformers_modules/modeling_f.py", line 2, in __init__\n'
         + "    assert config.vision_config.model_type == 'davit', 'only DaViT'\nAssertionError: only DaViT\n",
-        ("model", "demands that config.vision_config.model_type is 'davit'", "config.json"),
+        ("model", "only DaViT", "Meet the condition"),
     ),
     "a source folder": (
         BEGIN

@@ -269,7 +269,8 @@ def test_a_function_that_is_called_as_reward_is_one(first_match, file):
         f'{BEGIN}  File "{file}", line 926, in _calculate_rewards\n    output_reward_func = reward_func(\n'
         "TypeError: accuracy_reward() missing 1 required positional argument: 'answer'\n"
     )
-    assert "The reward function accuracy_reward asks for answer" in match["title"]
+    assert (match["incident"], match["component"]) == ("handed-in", "your-code")
+    assert "accuracy_reward() missing 1 required" in match["title"]
 
 
 def test_a_reward_function_asks_for_a_column(first_match):
@@ -279,4 +280,5 @@ def test_a_reward_function_asks_for_a_column(first_match):
         "TypeError: len_reward() missing 1 required positional argument: 'solutions'\n"
     )
     assert match["component"] == "your-code"
-    assert "len_reward asks for solutions, which is no column" in match["title"]
+    assert "len_reward() missing 1 required" in match["title"]
+    assert "grpo.py, line 484" in match["because"]
