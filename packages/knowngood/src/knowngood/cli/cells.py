@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     A maintained cell that the rules forbid makes the exit code 1, and so does an evidence file that cannot be trusted;
     one that nobody judged makes it 3.
     """
-    from knowngood.evidence.sealed_files import describe_unsigned_run
+    from knowngood.evidence.sealed_files import UNSIGNED_EVIDENCE, describe_unsigned_run
     from knowngood.smoke.suite_files import has_suite, hash_suite
     from knowngood.smoke.trainer_suite import find_cell_suite, has_trainer_checks
 
@@ -84,7 +84,9 @@ def run(arguments: argparse.Namespace) -> Answer:
     left_out = [note for name in answers for note in known.standing(name).left_out]
     unsigned = [describe_unsigned_run(file) for name in answers for file in known.standing(name).unsigned]
     notes = [*left_out, *unsigned, *known.judgements.notes]
-    return _answer(cells, notes, trusted=not left_out)
+    answer = _answer(cells, notes, trusted=not left_out)
+    text = answer.text if project.seal else f"{answer.text}\n{UNSIGNED_EVIDENCE}"
+    return Answer(answer.code, answer.document | {"signed": project.seal is not None}, text)
 
 
 def _suite_document(run: RecordedRun | None, suite: str | None) -> dict[str, Any] | None:

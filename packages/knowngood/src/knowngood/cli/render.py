@@ -9,6 +9,7 @@ from knowngood.base import base_image
 from knowngood.cli.main import Answer
 from knowngood.core import extensions
 from knowngood.core.local_files import write_atomically
+from knowngood.evidence import sealed_files
 from knowngood.images import build_inputs, dockerfile
 from knowngood.lock import cell_locking
 from knowngood.project.cell_answers import JUDGEMENTS_FILE, CellAnswers, judge_cells
@@ -40,6 +41,8 @@ def render_project(project: Project, *, check: bool) -> Answer:
             continue
         path = project.tree.cell_folder(cell) / "Dockerfile"
         files[path] = dockerfile.render_dockerfile(locked, project.templates)
+    if ledger := sealed_files.render_ledger(project.evidence):
+        files[project.evidence / sealed_files.LEDGER] = ledger
     left_out = [note for item in CellAnswers(project).runs.values() for note in item.standing.left_out]
     if judgements := judge_cells(project, project.matrix.cells):
         files[project.root / JUDGEMENTS_FILE] = judgements.render()

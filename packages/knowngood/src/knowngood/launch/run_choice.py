@@ -35,6 +35,8 @@ class RunChoice:
     tier: str
     because: str
     """What decided: the GPU that is here, the one that was named, or the cell that was."""
+    signed: bool
+    """Whether the project names a key that its evidence must be signed with."""
     setting: str = ""
     """What is known of the attention setting that was asked for."""
 
@@ -42,7 +44,8 @@ class RunChoice:
     def text(self) -> str:
         """The cell, how far it is proven and why it was chosen, in one line."""
         setting = f"; {self.setting}" if self.setting else ""
-        return f"{self.cell} ({describe_tier(self.tier)}{setting}), {self.because}"
+        unsigned = "" if self.signed else ", by unsigned evidence"
+        return f"{self.cell} ({describe_tier(self.tier)}{unsigned}{setting}), {self.because}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +112,8 @@ class RunChooser:
         if chosen.cell in having:
             because += f", with {' '.join(chosen.cell.framework_pin or ())}"
         setting = f"{attn}: {chosen.settings[attn].text}" if attn else ""
-        return RunChoice(cell=chosen.cell, tier=chosen.tier, because=because, setting=setting)
+        signed = self.answers.project.seal is not None
+        return RunChoice(cell=chosen.cell, tier=chosen.tier, because=because, signed=signed, setting=setting)
 
     def _demands_of_machine(self, nvidia: NvidiaState, gpu: str, attn: str | None) -> tuple[RunDemands, str]:
         """Return the demands, and their reason in words. Of several kinds of GPU here the oldest counts."""
