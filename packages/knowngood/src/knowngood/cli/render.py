@@ -36,8 +36,7 @@ def render_project(project: Project, *, check: bool) -> Answer:
     for cell in project.matrix.cells:
         locked = project.tree.load(cell)
         if locked is None:
-            if str(cell) not in project.matrix.retired:
-                unlocked.append(str(cell))
+            unlocked += [] if str(cell) in project.matrix.retired else [str(cell)]
             continue
         path = project.tree.cell_folder(cell) / "Dockerfile"
         files[path] = dockerfile.render_dockerfile(locked, project.templates)
