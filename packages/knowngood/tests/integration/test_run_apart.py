@@ -15,6 +15,7 @@ import small
 
 from knowngood.engine import embedded_engine
 
+TOKEN = "HF_TOKEN"
 RELEASE = "4.53.3"  # of no other test: its image stays this one's
 OBSTACLE = embedded_engine.describe_obstacle()
 pytestmark = [pytest.mark.integration, pytest.mark.skipif(bool(OBSTACLE), reason=str(OBSTACLE))]
@@ -61,9 +62,9 @@ def test_what_one_project_leaves_to_be_executed_no_other_finds(start, project):
     planted = start(attacker, "sh", "-c", PLANT)
     assert planted.returncode == 0, planted.stderr
     look = 'find /cache -type f; cat "$HF_HUB_CACHE/blob"; for f in $(find /cache -name "*.py"); do python $f; done'
-    own = start(attacker, "sh", "-c", look, **{"HF_TOKEN": "mine"})
+    own = start(attacker, "sh", "-c", look, **{TOKEN: "mine"})
     assert "stolen mine" in own.stdout, "the attack works in one folder"
-    result = start(victim, "sh", "-c", look, **{"HF_TOKEN": "secret"})
+    result = start(victim, "sh", "-c", look, **{TOKEN: "secret"})
     assert (result.returncode, result.stdout) == (0, "weights\n"), result.stderr
 
 

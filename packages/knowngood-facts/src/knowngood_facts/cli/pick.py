@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from knowngood.cli.main import Answer
 from knowngood.evidence.cell_answer import describe_tier
 from knowngood.evidence.sealed_files import UNSIGNED_EVIDENCE
+from knowngood.project.checkout import find_project
 from knowngood_facts.cli.request_arguments import add_request_arguments, request_from_arguments
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     for cell, command in zip(document["cells"], commands, strict=True):
         cell["next"] = command.document() if command else None
     document["next"] = last.document()
+    document["sources"] = find_project().sources
     document["signed"] = known.published.seal is not None
     return Answer(answer.exit_code, document, _text(answer, request, commands, last, signed=document["signed"]))
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from knowngood.core import gpus, local_files
 from knowngood.core.cell import Cell
-from knowngood.core.errors import MissingError
+from knowngood.core.errors import InputError, MissingError
 from knowngood.core.image_record import IMAGE_RECORD_FILE
 from knowngood.core.local_files import FACTS_FOLDER, INCIDENTS_FOLDER, RULES_FOLDER
 from knowngood.core.yaml_cache import ParseYaml, YamlCache
@@ -40,6 +40,7 @@ from knowngood_facts.facts.fact_store import load_fact_document
 from knowngood_facts.facts.package_metadata import list_metadata_packages, read_package_metadata
 
 if TYPE_CHECKING:
+    from knowngood.core.matrix import Matrix
     from knowngood.project.cell_answers import CellJudgements
     from knowngood.project.release_seal import ReleaseSeal
     from knowngood_facts.compat.rule import Rule
@@ -118,11 +119,11 @@ def judge_project_cells(project: Project, cells: Sequence[Cell]) -> CellJudgemen
     from knowngood_facts.compat.waivers import needless_waivers
 
     known = load_knowledge()
-    matrix, universe = project.matrix, known.universe
+    matrix, universe = _sound_matrix(project), known.universe
     judgements = {}
     for cell in cells:
-        entry = matrix.entries.get(str(cell))
-        glibc = matrix.bases[entry.base].glibc if entry else None
+        entry = matrix.entries.get(str(cell)) if matrix else None
+        glibc = matrix.bases[entry.base].glibc if matrix and entry else None
         judgements[str(cell)] = judge_cell(universe, cell, glibc)
     needless = [
         f"matrix.yaml waives {finding} for cells that do not have that finding"
@@ -130,6 +131,14 @@ def judge_project_cells(project: Project, cells: Sequence[Cell]) -> CellJudgemen
     ]
     notes = (*known.seal_notes, *needless)
     return CellJudgements(cells=judgements, notes=notes, matrix=digest_matrix(project.root))
+
+
+def _sound_matrix(project: Project) -> Matrix | None:
+    """Return the matrix of a project; `None` for one with defects, whose cells are judged without their bases."""
+    try:
+        return project.matrix
+    except InputError:
+        return None
 
 
 def load_knowledge(root: Path | None = None) -> CompatKnowledge:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import InvalidRequirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
@@ -18,6 +18,7 @@ from knowngood.core.errors import KnowngoodError, UsageError
 from knowngood.core.gpus import GpuCatalog, parse_capability
 from knowngood.core.hosts import DEFAULT_HOST, HostArchitecture, detect_host_architecture
 from knowngood.core.matrix import Matrix
+from knowngood.core.package_names import parse_requirement_text
 from knowngood.engine.probe_gpus import NvidiaState
 from knowngood.evidence.cell_answer import CellAnswer, describe_tier
 from knowngood.evidence.run_evidence import Tier
@@ -44,7 +45,7 @@ class RunChoice:
     def text(self) -> str:
         """The cell, how far it is proven and why it was chosen, in one line."""
         setting = f"; {self.setting}" if self.setting else ""
-        unsigned = "" if self.signed else ", by unsigned evidence"
+        unsigned = "" if self.signed or not self.tier.startswith("trains") else ", by unsigned evidence"
         return f"{self.cell} ({describe_tier(self.tier)}{unsigned}{setting}), {self.because}"
 
 
@@ -163,7 +164,7 @@ def _cells_with_trainer(cells: Iterable[Cell], wanted: Sequence[str]) -> Iterato
     requirements = {}
     for text in wanted:
         with suppress(InvalidRequirement):  # what is none is told when it is added
-            requirement = Requirement(text)
+            requirement = parse_requirement_text(text)
             requirements[canonicalize_name(requirement.name)] = requirement
     for cell in cells:
         pinned, version = cell.framework_pin or ("", "")
