@@ -119,9 +119,9 @@ def _list_breaks(words: Sequence[str]) -> Answer:
 def _find_releases(text: str) -> tuple[AtlasLookup, int]:
     """Return the atlas of the package in a requirement, and the releases that it allows."""
     from packaging.requirements import InvalidRequirement
+    from packaging.utils import canonicalize_name
 
     from knowngood.core.package_names import parse_requirement_text
-    from packaging.utils import canonicalize_name
 
     try:
         requirement = parse_requirement_text(text)
