@@ -71,7 +71,7 @@ def test_what_one_project_leaves_to_be_executed_no_other_finds(start, project):
 def test_users_have_caches_of_their_own_and_files_are_the_folder_owners(start, project):
     """Both are started by root, in folders of two ordinary users."""
     place = project.root / "shared"
-    script = 'id -u; touch file /cache/mine "$HF_HUB_CACHE.mine" && find /cache /var/tmp -type f'
+    script = 'id -u; touch file /cache/mine "$HF_HUB_CACHE.mine" && find /cache "$HF_HUB_CACHE.mine" -type f'
     for user in (4711, 4712):
         folder = place.with_name(f"of-{user}")
         result = start(folder, "sh", "-c", script, user=user)
